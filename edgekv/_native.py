@@ -1,0 +1,222 @@
+"""The native library, as Python sees it: ctypes declarations of `native/include/edgekv.h` and nothing else.
+
+The library holds llama.cpp, ggml and edgekv, and the `llama_cpp` bindings are made to load the same file.
+Nothing is loaded until `library()` or `bindings()` is called. A status other than OK becomes an exception here.
+"""
+
+from __future__ import annotations
+
+import ctypes as c
+import functools
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import edgekv
+
+from .errors import BudgetError, ConfigError, EdgeKVError, InvalidModelError, NativeError, UnsupportedModelError
+
+ABI_VERSION = 1
+ERR_SIZE = 2048
+
+STATUS_ERRORS: dict[int, type[EdgeKVError]] = {
+    1: ConfigError,  # EDGEKV_STATUS_INVALID_ARGUMENT
+    2: NativeError,  # EDGEKV_STATUS_INVALID_STATE
+    3: NativeError,  # EDGEKV_STATUS_NOT_FINITE
+    4: UnsupportedModelError,  # EDGEKV_STATUS_UNSUPPORTED
+    5: InvalidModelError,  # EDGEKV_STATUS_MODEL_INVALID
+    6: NativeError,  # EDGEKV_STATUS_OUT_OF_MEMORY
+    7: NativeError,  # EDGEKV_STATUS_INTERNAL
+}
+
+
+class Struct(c.Structure):
+    def as_dict(self) -> dict[str, int]:
+        """The fields by name."""
+        return {field[0]: getattr(self, field[0]) for field in self._fields_}
+
+
+class Shape(Struct):
+    """struct edgekv_shape"""
+
+    _fields_ = (
+        ("n_layer", c.c_uint32),
+        ("n_head_total", c.c_uint32),
+        ("n_head_kv_max", c.c_uint32),
+        ("head_dim_k", c.c_uint32),
+        ("head_dim_v", c.c_uint32),
+        ("n_cells", c.c_uint32),
+        ("n_threads", c.c_uint32),
+        ("staged", c.c_uint32),
+        ("cell_bytes", c.c_uint64),
+        ("layer_bytes", c.c_uint64),
+    )
+
+
+class Memory(Struct):
+    """struct edgekv_memory"""
+
+    _fields_ = tuple(
+        (name, c.c_uint64)
+        for name in ("weight_bytes", "repack_bytes", "kv_bytes", "compute_bytes", "output_bytes", "device_bytes")
+    )
+
+
+class Policy(Struct):
+    """struct edgekv_policy"""
+
+    _fields_ = (
+        ("base", c.c_int32),
+        ("anchor", c.c_int32),
+        ("metric", c.c_int32),
+        ("pool", c.c_int32),
+        ("kernel", c.c_uint32),
+        ("reserved", c.c_uint32),
+        ("seed", c.c_uint64),
+    )
+
+
+class Rows(Struct):
+    """struct edgekv_rows"""
+
+    _fields_ = (
+        ("data", c.c_void_p),
+        ("type", c.c_int32),
+        ("dim", c.c_uint32),
+        ("n", c.c_uint64),
+        ("stride_bytes", c.c_uint64),
+        ("rotation", c.c_uint32),
+        ("reserved", c.c_uint32),
+    )
+
+
+class Protection(Struct):
+    """struct edgekv_protection"""
+
+    _fields_ = (
+        ("n_sink", c.c_uint32),
+        ("n_recent", c.c_uint32),
+        ("pinned", c.POINTER(c.c_int32)),
+        ("n_pinned", c.c_size_t),
+    )
+
+    @classmethod
+    def of(cls, n_sink: int, n_recent: int, pinned: tuple[tuple[int, int], ...]) -> Protection:
+        flat = [p for pair in pinned for p in pair]
+        return cls(n_sink, n_recent, (c.c_int32 * len(flat))(*flat), len(pinned))
+
+
+class CacheParams(Struct):
+    """struct edgekv_cache_params"""
+
+    _fields_ = (("staged", c.c_int32),)
+
+
+class Compaction(Struct):
+    """struct edgekv_compaction"""
+
+    _fields_ = (("n_evicted", c.c_uint64), ("score_us", c.c_int64), ("move_us", c.c_int64))
+
+
+_P = c.c_void_p  # an opaque handle or an array
+_ERR = (c.c_char_p, c.c_size_t)
+
+# name -> argument types, without the trailing err, err_size; every one of these returns a status
+_CALLS: dict[str, tuple[Any, ...]] = {
+    "edgekv_model_load": (c.c_char_p, _P, _P),
+    "edgekv_context_new": (_P, _P, _P),
+    "edgekv_context_shape": (_P, _P),
+    "edgekv_context_memory": (_P, _P),
+    "edgekv_score": (_P, _P, _P, c.c_uint32, c.c_uint32, _P),
+    "edgekv_select": (_P, _P, c.c_size_t, c.c_size_t, _P, _P, _P),
+    "edgekv_cache_open": (_P, _P, _P),
+    "edgekv_cache_clear": (_P,),
+    "edgekv_cache_feed": (_P, _P, c.c_size_t, c.c_int32),
+    "edgekv_cache_compact": (_P, _P, _P, c.c_uint32, _P),
+    "edgekv_cache_positions": (_P, c.c_uint32, c.c_uint32, _P),
+    "edgekv_cache_read": (_P, c.c_uint32, c.c_uint32, c.c_int32, _P, c.c_size_t, _P),
+}
+
+# name -> (result type, argument types): calls that cannot fail
+_QUERIES: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "edgekv_abi_version": (c.c_uint32, ()),
+    "edgekv_status_name": (c.c_char_p, (c.c_int,)),
+    "edgekv_cache_free": (None, (_P,)),
+    "edgekv_cache_estimate_bytes": (c.c_uint64, (_P,)),
+    "edgekv_cache_bytes": (c.c_uint64, (_P,)),
+    "edgekv_cache_n_cells": (c.c_uint32, (_P,)),
+    "edgekv_cache_n_past": (c.c_int32, (_P,)),
+}
+
+
+def library_path() -> Path:
+    """Where the native library lies. An editable install spreads the package over two folders."""
+    name = {"win32": "llama.dll", "darwin": "libllama.dylib"}.get(sys.platform, "libllama.so")
+    for folder in edgekv.__path__:
+        path = Path(folder) / "_lib" / name
+        if path.is_file():
+            return path
+    raise NativeError(f"the native library {name} is not beside the package; install edgekv again, with a C++ compiler")
+
+
+@functools.cache
+def library() -> c.CDLL:
+    """Load the native library and declare its calls. Raises NativeError when it is absent or of another version."""
+    path = library_path()
+    try:
+        lib = c.CDLL(str(path))
+    except OSError as error:
+        raise NativeError(f"{path} does not load: {error}; build edgekv again on this machine") from error
+    for name, (result, arguments) in _QUERIES.items():
+        getattr(lib, name).restype = result
+        getattr(lib, name).argtypes = arguments
+    for name, arguments in _CALLS.items():
+        getattr(lib, name).restype = c.c_int
+        getattr(lib, name).argtypes = arguments + _ERR
+    found = lib.edgekv_abi_version()
+    if found != ABI_VERSION:
+        raise NativeError(f"{path} has ABI version {found}, but this package needs {ABI_VERSION}; install edgekv again")
+    return lib
+
+
+@functools.cache
+def bindings() -> ModuleType:
+    """Import llama_cpp on edgekv's own library. Raises NativeError when it is already there on another one."""
+    library()
+    folder = str(library_path().parent)
+    if "llama_cpp" not in sys.modules:
+        before = os.environ.get("LLAMA_CPP_LIB_PATH")
+        os.environ["LLAMA_CPP_LIB_PATH"] = folder
+        try:
+            import llama_cpp  # noqa: F401
+        finally:
+            if before is None:
+                del os.environ["LLAMA_CPP_LIB_PATH"]
+            else:
+                os.environ["LLAMA_CPP_LIB_PATH"] = before
+    low_level = sys.modules["llama_cpp.llama_cpp"]
+    if Path(low_level._base_path) != Path(folder):
+        raise NativeError(
+            f"llama_cpp is already imported on {low_level._base_path}, but edgekv needs it on {folder}; "
+            f"import edgekv's runtime first, or set LLAMA_CPP_LIB_PATH={folder}"
+        )
+    return low_level
+
+
+def call(name: str, *arguments: Any) -> None:
+    """Call a function that returns a status; raise the exception of a status that is not OK."""
+    err = c.create_string_buffer(ERR_SIZE)
+    status = getattr(library(), name)(*arguments, err, ERR_SIZE)
+    if status != 0:
+        raise error_of(status, err.value.decode(errors="replace"))
+
+
+def error_of(status: int, message: str) -> EdgeKVError:
+    """The exception of a status. Protected cells beyond the budget have an error of their own."""
+    if status == 1 and "protected cells exceed" in message:
+        return BudgetError(message)
+    kind = STATUS_ERRORS.get(status, NativeError)
+    name = library().edgekv_status_name(status).decode()
+    return kind(message if kind is not NativeError else f"{name}: {message}")

@@ -1,0 +1,90 @@
+"""Every error edgekv raises on purpose.
+
+    EdgeKVError
+    |-- ConfigError                an option has a value that cannot work
+    |   |-- PolicyError            a policy spec is misspelt or impossible
+    |   `-- BudgetError            the budget cannot hold the cells that must be kept
+    |-- InputError                 a prompt or a file cannot be read as text, or is too long
+    |-- CeilingError               the plan does not fit the memory ceiling
+    |-- ModelError                 a model file cannot be used
+    |   |-- ModelNotFoundError     no file and no known model has that name
+    |   |-- InvalidModelError      the file is not a whole, consistent GGUF model
+    |   `-- UnsupportedModelError  the model is sound, but edgekv cannot run it yet
+    |-- SessionError               a session is used out of turn
+    `-- NativeError                the native library is missing, foreign, or reports a failure
+
+A message names the value, the limit and the remedy.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BudgetError",
+    "CeilingError",
+    "ConfigError",
+    "EdgeKVError",
+    "InputError",
+    "InvalidModelError",
+    "ModelError",
+    "ModelNotFoundError",
+    "NativeError",
+    "PolicyError",
+    "SessionError",
+    "UnsupportedModelError",
+]
+
+
+class EdgeKVError(Exception):
+    """Base of all errors that edgekv raises on purpose."""
+
+
+class ConfigError(EdgeKVError, ValueError):
+    """An option has a value that cannot work."""
+
+
+class PolicyError(ConfigError):
+    """A policy spec is misspelt or impossible."""
+
+
+class BudgetError(ConfigError):
+    """The budget cannot hold the cells that must be kept."""
+
+
+class InputError(EdgeKVError, ValueError):
+    """A prompt or a file cannot be read as text, or is too long."""
+
+
+class CeilingError(EdgeKVError):
+    """The plan does not fit the memory ceiling.
+
+    `required_bytes` and `ceiling_bytes` are the two figures that clash.
+    """
+
+    def __init__(self, message: str, *, required_bytes: int, ceiling_bytes: int) -> None:
+        super().__init__(message)
+        self.required_bytes = required_bytes
+        self.ceiling_bytes = ceiling_bytes
+
+
+class ModelError(EdgeKVError):
+    """A model file cannot be used."""
+
+
+class ModelNotFoundError(ModelError):
+    """No file and no known model has that name."""
+
+
+class InvalidModelError(ModelError):
+    """The file is not a whole, consistent GGUF model."""
+
+
+class UnsupportedModelError(ModelError):
+    """The model is sound, but edgekv cannot run it yet."""
+
+
+class SessionError(EdgeKVError):
+    """A session is used out of turn."""
+
+
+class NativeError(EdgeKVError):
+    """The native library is missing, foreign, or reports a failure."""

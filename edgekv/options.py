@@ -1,0 +1,97 @@
+"""What a user may choose about a runtime: one frozen, validated object."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .errors import BudgetError, ConfigError
+from .policies import Policy, parse_policy
+from .sizes import parse_size
+
+KV_TYPES = {"f16": 1, "q8_0": 8, "q4_0": 2}  # enum ggml_type
+
+
+def default_threads() -> int:
+    """One thread for every processor this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Options of a runtime. Raises ConfigError (PolicyError, BudgetError) for values that cannot work.
+
+    memory: ceiling of the whole process, bytes or a size such as "256MiB"
+    policy: spec or Policy that scores the cells
+    budget: cells each (layer, KV head) keeps; None = as many as fit the ceiling
+    block: tokens fed between two compactions, and the spare cells that take them
+    kv_type: "f16", "q8_0" or "q4_0"
+    threads: None = one for every processor
+    n_sink: first positions that are never evicted
+    recent: newest tokens that are never evicted
+    allow_beyond_trained: feed positions past the model's trained context
+    repack: keep a second copy of the weights in the processor's own order, where that is faster
+    gpu_layers: layers to put on a GPU, in builds that have one
+    """
+
+    memory: int | str = "256MiB"
+    policy: str | Policy = "keydiff"
+    budget: int | None = None
+    block: int = 128
+    kv_type: str = "f16"
+    threads: int | None = None
+    n_sink: int = 4
+    recent: int = 32
+    allow_beyond_trained: bool = False
+    repack: bool = False
+    gpu_layers: int = 0
+
+    ceiling_bytes: int = field(init=False)
+    parsed_policy: Policy = field(init=False)
+    n_threads: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ceiling_bytes", parse_size(self.memory))
+        object.__setattr__(self, "parsed_policy", parse_policy(self.policy))
+        object.__setattr__(self, "n_threads", default_threads() if self.threads is None else self.threads)
+        _in_range("block", self.block, 1, 4096)
+        _in_range("threads", self.n_threads, 1, 512)
+        _in_range("n_sink", self.n_sink, 0, 1 << 20)
+        _in_range("recent", self.recent, 0, 1 << 20)
+        _in_range("gpu_layers", self.gpu_layers, 0, 1 << 20)
+        if self.kv_type not in KV_TYPES:
+            raise ConfigError(f"kv_type={self.kv_type!r} is unknown; possible: {', '.join(KV_TYPES)}")
+        if self.budget is not None:
+            _in_range("budget", self.budget, 1, 1 << 30)
+            self.check_budget(self.budget)
+
+    @property
+    def sinks(self) -> int:
+        """Protected first positions: the policy's own number where it names one."""
+        own: int | None = getattr(self.parsed_policy, "n_sink", None)
+        return self.n_sink if own is None else own
+
+    def recent_cells(self, budget: int) -> int:
+        """Protected newest cells under a budget."""
+        return max(self.recent, self.parsed_policy.recent(budget))
+
+    def check_budget(self, budget: int, n_pinned: int = 0) -> None:
+        """Raise BudgetError unless the budget holds the protected cells and one more."""
+        recent = self.recent_cells(budget)
+        if self.sinks + recent + n_pinned >= budget:
+            pins = f" and {n_pinned} pinned tokens" if n_pinned else ""
+            raise BudgetError(
+                f"budget={budget} does not hold the protected cells: {self.sinks} sinks, {recent} recent{pins}; "
+                f"raise the budget to at least {self.sinks + recent + n_pinned + 1} or protect fewer"
+            )
+
+
+def _in_range(name: str, value: int, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ConfigError(f"{name}={value!r} is not possible; give a whole number in [{low}, {high}]")
+
+
+def as_path(path: str | os.PathLike[str]) -> Path:
+    """A path from whatever names one."""
+    return Path(os.fspath(path))

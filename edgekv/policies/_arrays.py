@@ -1,0 +1,11 @@
+"""Array types of the reference formulas."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Keys = npt.NDArray[np.floating]  # (n, d)
+Cells = npt.NDArray[np.int32]  # (n,) one value a cell
+Scores = npt.NDArray[np.floating]  # (n,)
+Indices = npt.NDArray[np.intp]

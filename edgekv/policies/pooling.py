@@ -1,0 +1,28 @@
+"""Pooling of scores over neighbouring cells, as reference.
+
+A fact is a run of neighbouring tokens, and keeping half of it is keeping nothing: a pooled score lets a run
+stand or fall together. Neighbours are neighbours in position order, whatever cells they lie in.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ._arrays import Cells, Scores
+
+
+def pool_scores(scores: Scores, positions: Cells, kernel: int, how: str) -> Scores:
+    """Average ("avg") or maximum ("max") over `kernel` cells around each, in position order; stride 1, same length.
+
+    scores (n,), positions (n,) -> (n,). At the ends only the cells under the kernel count.
+    """
+    if kernel == 1:
+        return scores
+    order = np.argsort(positions, kind="stable")
+    line = scores[order]
+    half = kernel // 2
+    combine = np.mean if how == "avg" else np.max
+    pooled = np.empty_like(line)
+    for i in range(len(line)):
+        pooled[order[i]] = combine(line[max(0, i - half) : i + half + 1])
+    return pooled

@@ -1,0 +1,39 @@
+"""Random eviction: the control that every policy must beat."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ._arrays import Cells, Keys, Scores
+from .base import Pooled, option
+
+
+def mix(x: np.ndarray) -> np.ndarray:
+    """SplitMix64's finaliser on uint64 arrays."""
+    with np.errstate(over="ignore"):
+        x = x + np.uint64(0x9E3779B97F4A7C15)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return x ^ (x >> np.uint64(31))
+
+
+@dataclass(frozen=True)
+class Random(Pooled):
+    """Keep cells by a seeded uniform number.
+
+    score(c) = hash(seed, layer, head, pos[c]) in [0, 1), with 24 bits. The number belongs to the token, not to the
+    compaction, so after any number of compactions every token read so far was equally likely to stay.
+    """
+
+    name = "random"
+    paper = "control"
+    native_base = 1
+
+    seed: int = option(0, "seed of the numbers", minimum=0, maximum=2**64 - 1)
+
+    def score(self, keys: Keys, positions: Cells, *, layer: int = 0, head: int = 0) -> Scores:
+        stream = mix(np.array([self.seed ^ (layer << 32 | head)], dtype=np.uint64))
+        uniform = (mix(stream ^ positions.astype(np.uint64)) >> np.uint64(40)).astype(np.float64) * 2.0**-24
+        return self.pooled(uniform, positions)

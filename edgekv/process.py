@@ -1,0 +1,41 @@
+"""What the operating system says this process holds."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def resident_bytes() -> int:
+    """Bytes resident now. Memory-mapped weights count."""
+    if sys.platform == "linux":
+        return _status("VmRSS")
+    return int(_memory_info().rss)
+
+
+def peak_resident_bytes() -> int:
+    """The most bytes that were ever resident in this process.
+
+    Linux: VmHWM, which a new program starts afresh (ru_maxrss is inherited from the parent).
+    """
+    if sys.platform == "linux":
+        return _status("VmHWM")
+    if sys.platform == "win32":
+        return int(_memory_info().peak_wset)
+    import resource
+
+    return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+
+
+def _status(field: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1]) * 1024
+    raise OSError(f"/proc/self/status has no {field}")
+
+
+def _memory_info() -> Any:
+    import psutil
+
+    return psutil.Process().memory_info()

@@ -1,0 +1,31 @@
+"""Sizes in bytes, as people write them."""
+
+from __future__ import annotations
+
+import re
+
+from .errors import ConfigError
+
+MIB = 1 << 20
+
+_UNITS = {"": 1, "B": 1}
+_UNITS |= {f"{p}iB": 1024**i for i, p in enumerate("KMGT", 1)} | {f"{p}B": 1000**i for i, p in enumerate("KMGT", 1)}
+_FOLDED = {unit.lower(): factor for unit, factor in _UNITS.items()}
+
+
+def parse_size(size: int | str) -> int:
+    """Bytes of `268435456`, `"256MiB"` or `"1.5GB"`. Raises ConfigError for anything else and for sizes below 1."""
+    if isinstance(size, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", size.lower())
+        factor = _FOLDED.get(match[2]) if match else None
+        if match is None or factor is None:
+            raise ConfigError(f"size {size!r} is not understood; write bytes, or a number with MiB, GiB, MB or GB")
+        size = int(float(match[1]) * factor)
+    if size < 1:
+        raise ConfigError(f"size {size} is not positive; write bytes, or a number with MiB, GiB, MB or GB")
+    return size
+
+
+def format_size(n_bytes: int) -> str:
+    """Bytes as MiB with one decimal, for people."""
+    return f"{n_bytes / MIB:.1f} MiB"

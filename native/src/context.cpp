@@ -1,0 +1,192 @@
+// Models and contexts: llama.cpp's calls with its reasons as text and its aborts as a status.
+#include "context.h"
+
+#include "llama-context.h"
+#include "llama-kv-cache-iswa.h"
+#include "llama-kv-cache.h"
+#include "llama-memory-hybrid-iswa.h"
+#include "llama-memory-hybrid.h"
+#include "llama-memory-recurrent.h"
+#include "llama-model.h"
+#include "status.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+namespace edgekv {
+
+namespace {
+
+// While a thread loads, what llama.cpp logs as an error is kept as the reason, and what would abort is thrown.
+// Loading computes nothing on other threads, so unwinding from an abort leaves no thread behind.
+thread_local std::string * loading = nullptr;
+
+void keep_errors(ggml_log_level level, const char * text, void * /*user_data*/) {
+    if (level == GGML_LOG_LEVEL_ERROR && loading != nullptr && loading->size() < 1024) {
+        loading->append(text);
+    }
+    // llama.cpp's log is for its own developers; EDGEKV_LOG=1 shows it
+    static const bool show = std::getenv("EDGEKV_LOG") != nullptr;
+    if (show) {
+        std::fputs(text, stderr);
+    }
+}
+
+void throw_abort(const char * message) {
+    if (loading != nullptr) {
+        throw Error(EDGEKV_STATUS_INTERNAL, message);
+    }
+    std::fprintf(stderr, "%s\n", message);
+}
+
+class Loading {
+  public:
+    Loading() {
+        llama_log_set(keep_errors, nullptr);
+        ggml_set_abort_callback(throw_abort);
+        loading = &reasons_;
+    }
+    ~Loading() { loading = nullptr; }
+    Loading(const Loading &)             = delete;
+    Loading & operator=(const Loading &) = delete;
+
+    // What was logged, on one line.
+    std::string reasons() const {
+        std::string text = reasons_;
+        while (!text.empty() && text.back() == '\n') {
+            text.pop_back();
+        }
+        std::replace(text.begin(), text.end(), '\n', ';');
+        return text.empty() ? "llama.cpp gave no reason" : text;
+    }
+
+  private:
+    std::string reasons_;
+};
+
+const char * kind_of(const llama_memory_i * memory) {
+    if (memory == nullptr) {
+        return "no KV cache";
+    }
+    if (dynamic_cast<const llama_kv_cache_iswa *>(memory)) {
+        return "sliding-window attention";
+    }
+    if (dynamic_cast<const llama_memory_recurrent *>(memory)) {
+        return "a recurrent state";
+    }
+    if (dynamic_cast<const llama_memory_hybrid *>(memory) || dynamic_cast<const llama_memory_hybrid_iswa *>(memory)) {
+        return "a hybrid of attention and recurrent state";
+    }
+    return "a KV cache of another kind";
+}
+
+// Why a model with a plain cache still cannot be run, or NULL.
+const char * obstacle(const llama_model & model, const llama_cparams & cparams) {
+    const llama_hparams & hparams = model.hparams;
+    if (hparams.is_mla()) {
+        return "multi-head latent attention (MLA)";
+    }
+    if (llama_model_has_encoder(&model) || !cparams.causal_attn) {
+        return "an encoder or non-causal attention";
+    }
+    if (hparams.swa_type != LLAMA_SWA_TYPE_NONE) {
+        return "sliding-window attention";
+    }
+    if (hparams.use_alibi) {
+        return "ALiBi, whose mask depends on the distance between cells";
+    }
+    if (hparams.n_pos_per_embd() > 1) {
+        return "several positions per token (M-RoPE)";
+    }
+    if (hparams.ple_n_heads > 0) {
+        return "n-gram embeddings, which look up evicted tokens";
+    }
+    return nullptr;
+}
+
+} // namespace
+
+llama_kv_cache & plain_cache(const llama_context * ctx) {
+    const llama_model & model  = ctx->get_model();
+    llama_memory_i *    memory = ctx->get_memory();
+    auto *              cache  = dynamic_cast<llama_kv_cache *>(memory);
+    const char *        reason = cache == nullptr ? kind_of(memory) : obstacle(model, ctx->get_cparams());
+    if (reason != nullptr) {
+        fail(EDGEKV_STATUS_UNSUPPORTED, "architecture '%s' uses %s, which is not supported yet", model.arch_name().c_str(),
+             reason);
+    }
+    if (!ctx->get_cparams().flash_attn) {
+        throw Error(EDGEKV_STATUS_UNSUPPORTED, "the context was made without flash attention; enable it");
+    }
+    if (ctx->get_cparams().n_seq_max != 1) {
+        throw Error(EDGEKV_STATUS_UNSUPPORTED, "the context holds several sequences; make it with n_seq_max = 1");
+    }
+    return *cache;
+}
+
+edgekv_shape shape_of(const llama_context * ctx) {
+    const llama_kv_cache & cache   = plain_cache(ctx);
+    const llama_hparams &  hparams = ctx->get_model().hparams;
+    const auto             layers  = cache.get_layer_ids();
+
+    edgekv_shape shape = {};
+    shape.n_layer      = layers.size();
+    shape.n_cells      = cache.get_size();
+    shape.n_threads    = std::max(1, ctx->get_cparams().n_threads_batch);
+    for (const uint32_t il : layers) {
+        shape.n_head_total += hparams.n_head_kv(il);
+        shape.n_head_kv_max = std::max(shape.n_head_kv_max, hparams.n_head_kv(il));
+        shape.head_dim_k    = std::max(shape.head_dim_k, hparams.n_embd_head_k(il));
+        shape.head_dim_v    = std::max(shape.head_dim_v, hparams.n_embd_head_v(il));
+        const ggml_tensor * k   = cache.get_k_storage(il);
+        const ggml_tensor * v   = cache.get_v_storage(il);
+        const uint64_t      row = k->nb[1] + v->nb[1];
+
+        shape.cell_bytes += row;
+        shape.layer_bytes = std::max(shape.layer_bytes, row * shape.n_cells);
+        shape.staged |= !ggml_backend_buffer_is_host(k->buffer) || !ggml_backend_buffer_is_host(v->buffer);
+    }
+    return shape;
+}
+
+} // namespace edgekv
+
+using namespace edgekv;
+
+enum edgekv_status edgekv_model_load(const char * path, const struct llama_model_params * params, struct llama_model ** model,
+                                     char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(path && params && model, "path, params or model is NULL");
+        Loading loading_now;
+        try {
+            *model = llama_model_load_from_file(path, *params);
+        } catch (const std::exception & error) {
+            throw Error(EDGEKV_STATUS_MODEL_INVALID, error.what());
+        }
+        if (*model == nullptr) {
+            throw Error(EDGEKV_STATUS_MODEL_INVALID, loading_now.reasons());
+        }
+    });
+}
+
+enum edgekv_status edgekv_context_new(struct llama_model * model, const struct llama_context_params * params,
+                                      struct llama_context ** ctx, char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(model && params && ctx, "model, params or ctx is NULL");
+        Loading loading_now;
+        *ctx = llama_init_from_model(model, *params);
+        if (*ctx == nullptr) {
+            throw Error(EDGEKV_STATUS_INTERNAL, loading_now.reasons());
+        }
+    });
+}
+
+enum edgekv_status edgekv_context_shape(const struct llama_context * ctx, struct edgekv_shape * shape, char * err,
+                                        size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(ctx && shape, "ctx or shape is NULL");
+        *shape = shape_of(ctx);
+    });
+}

@@ -1,0 +1,36 @@
+// Rows of one head's keys or values, read as float32 whatever their storage type.
+#pragma once
+
+#include "edgekv.h"
+#include "ggml.h"
+
+#include <cstddef>
+#include <cstdint>
+
+namespace edgekv {
+
+class Rows {
+  public:
+    // Throws Error when the type is not one a cache may have, or dim is not whole blocks of it.
+    explicit Rows(const edgekv_rows & rows);
+
+    size_t   n() const { return n_; }
+    uint32_t dim() const { return dim_; }
+    uint32_t rotation() const { return rotation_; }
+
+    // Write row i, dim() float32 values, to dst.
+    void read(size_t i, float * dst) const { convert_(data_ + i * stride_, dst, dim_); }
+
+  private:
+    const char *    data_;
+    size_t          n_;
+    uint32_t        dim_;
+    uint32_t        rotation_;
+    uint64_t        stride_;
+    ggml_to_float_t convert_;
+};
+
+// Undo (or do: it is its own inverse) the orthonormal Hadamard rotation of a row, in runs of `run` elements.
+void rotate_hadamard(float * row, uint32_t dim, uint32_t run);
+
+} // namespace edgekv
