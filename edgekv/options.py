@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from .errors import BudgetError, ConfigError
 from .policies import Policy, parse_policy
@@ -30,6 +29,7 @@ class Options:
     threads: None = one for every processor
     n_sink: first positions that are never evicted
     recent: newest tokens that are never evicted
+    evict_every: generated tokens between two evictions; None = a block, 1 = as in the papers
     allow_beyond_trained: feed positions past the model's trained context
     repack: keep a second copy of the weights in the processor's own order, where that is faster
     gpu_layers: layers to put on a GPU, in builds that have one
@@ -43,6 +43,7 @@ class Options:
     threads: int | None = None
     n_sink: int = 4
     recent: int = 32
+    evict_every: int | None = None
     allow_beyond_trained: bool = False
     repack: bool = False
     gpu_layers: int = 0
@@ -59,12 +60,18 @@ class Options:
         _in_range("threads", self.n_threads, 1, 512)
         _in_range("n_sink", self.n_sink, 0, 1 << 20)
         _in_range("recent", self.recent, 0, 1 << 20)
+        _in_range("evict_every", self.spare_cells, 1, self.block)
         _in_range("gpu_layers", self.gpu_layers, 0, 1 << 20)
         if self.kv_type not in KV_TYPES:
             raise ConfigError(f"kv_type={self.kv_type!r} is unknown; possible: {', '.join(KV_TYPES)}")
         if self.budget is not None:
             _in_range("budget", self.budget, 1, 1 << 30)
             self.check_budget(self.budget)
+
+    @property
+    def spare_cells(self) -> int:
+        """Cells that generation fills before it evicts."""
+        return self.block if self.evict_every is None else self.evict_every
 
     @property
     def sinks(self) -> int:
@@ -91,7 +98,3 @@ def _in_range(name: str, value: int, low: int, high: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise ConfigError(f"{name}={value!r} is not possible; give a whole number in [{low}, {high}]")
 
-
-def as_path(path: str | os.PathLike[str]) -> Path:
-    """A path from whatever names one."""
-    return Path(os.fspath(path))

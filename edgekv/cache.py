@@ -1,0 +1,96 @@
+"""The cache of a context, from Python: feed tokens, compact, and look at what was kept."""
+
+from __future__ import annotations
+
+import ctypes as c
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _native
+from .model import Context
+from .policies import Policy
+
+
+class Cache:
+    """Cells of every (layer, KV head) of a context, and which token each holds. Close it before the context."""
+
+    def __init__(self, context: Context, *, staged: bool = False) -> None:
+        """`staged` copies rows through a host buffer even where they lie in host memory, as for a device."""
+        self._handle = c.c_void_p()
+        params = _native.CacheParams(staged)
+        _native.call("edgekv_cache_open", context.handle, c.byref(params), c.byref(self._handle))
+        self._library = _native.library()
+        self.shape = context.shape()
+
+    def close(self) -> None:
+        """Free the bookkeeping."""
+        if self._handle:
+            self._library.edgekv_cache_free(self._handle)
+            self._handle = c.c_void_p()
+
+    @property
+    def n_cells(self) -> int:
+        """Cells used per head."""
+        return int(self._library.edgekv_cache_n_cells(self._handle))
+
+    @property
+    def n_past(self) -> int:
+        """Position of the next token: tokens fed so far."""
+        return int(self._library.edgekv_cache_n_past(self._handle))
+
+    @property
+    def bookkeeping_bytes(self) -> int:
+        """Bytes held beyond the context's own."""
+        return int(self._library.edgekv_cache_bytes(self._handle))
+
+    def clear(self) -> None:
+        """Drop every cell; the next token is fed at position 0."""
+        _native.call("edgekv_cache_clear", self._handle)
+
+    def feed(self, tokens: Sequence[int], *, want_logits: bool = False) -> None:
+        """Decode tokens at the next positions; at most a block, and at most the free cells.
+
+        Raises NativeError, and leaves the cache as it was, when there is no room or decoding fails.
+        """
+        array = (c.c_int32 * len(tokens))(*tokens)
+        _native.call("edgekv_cache_feed", self._handle, array, len(tokens), want_logits)
+
+    def compact(
+        self,
+        policy: Policy,
+        budget: int,
+        *,
+        n_sink: int = 0,
+        recent: int = 0,
+        pinned: tuple[tuple[int, int], ...] = (),
+    ) -> _native.Compaction:
+        """Keep `budget` cells of every head; returns cells evicted and the time it took, in microseconds.
+
+        Raises BudgetError or NativeError, and leaves the cache as it was, when protected cells exceed the budget or
+        a score is not finite.
+        """
+        fields = _native.Policy(**policy.native_fields())
+        protection = _native.Protection.of(n_sink, recent, pinned)
+        result = _native.Compaction()
+        _native.call(
+            "edgekv_cache_compact", self._handle, c.byref(fields), c.byref(protection), budget, c.byref(result)
+        )
+        return result
+
+    def positions(self, layer: int, head: int) -> npt.NDArray[np.int32]:
+        """True positions held by one head, (n_cells,) ascending."""
+        positions = np.empty(self.n_cells, dtype=np.int32)
+        _native.call("edgekv_cache_positions", self._handle, layer, head, positions.ctypes.data)
+        return positions
+
+    def rows(self, layer: int, head: int, *, values: bool = False) -> tuple[npt.NDArray[np.uint8], _native.Rows]:
+        """One head's keys or values as stored, (n_cells, row bytes), in the order of `positions`, and their format."""
+        widest = max(self.shape.head_dim_k, self.shape.head_dim_v) * 4
+        data = np.empty(self.n_cells * widest, dtype=np.uint8)
+        rows = _native.Rows()
+        _native.call(
+            "edgekv_cache_read", self._handle, layer, head, values, data.ctypes.data, data.nbytes, c.byref(rows)
+        )
+        return data[: rows.n * rows.stride_bytes].reshape(rows.n, rows.stride_bytes), rows

@@ -1,0 +1,70 @@
+"""The model's own chat template, cut into what comes before, between and after the contents of turns.
+
+A session keeps no transcript, since a transcript grows without end. It feeds each turn as it comes, so it needs
+the template's text around a turn, not the template's rendering of a whole conversation. Both are had by rendering
+a short conversation whose contents are marks, and cutting at the marks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jinja2
+import jinja2.sandbox
+
+from .errors import UnsupportedModelError
+from .model import Model
+
+_SYSTEM, _FIRST, _REPLY, _SECOND = (f"EDGEKV-MARK-{i}-" for i in range(4))
+
+
+@dataclass(frozen=True, slots=True)
+class ChatFormat:
+    """Template text around contents; every piece may hold control tokens.
+
+    before_system + SYSTEM + before_first + USER + after_user + REPLY + between + USER + after_user + ...
+    Without a system message `before_first` is all there is before the first user content.
+    """
+
+    before_system: str
+    before_first: str
+    after_user: str
+    between: str
+    holds_bos: bool
+
+
+def chat_format(model: Model, *, with_system: bool) -> ChatFormat:
+    """Cut a model's template up. Raises UnsupportedModelError when it has none, or one that cannot be used so."""
+    template = model.header.chat_template
+    if template is None:
+        raise UnsupportedModelError(f"{model.path.name} has no chat template; use Session.generate, or an instruct model")
+    system = [{"role": "system", "content": _SYSTEM}] if with_system else []
+    opening = [*system, {"role": "user", "content": _FIRST}]
+    turns = [*opening, {"role": "assistant", "content": _REPLY}, {"role": "user", "content": _SECOND}]
+    try:
+        one, two = (_render(model, template, messages) for messages in (opening, turns))
+        before_system, _, rest = one.partition(_SYSTEM) if with_system else ("", "", one)
+        before_first, after_user = rest.split(_FIRST)
+        between, _ = two.split(_REPLY)[1].split(_SECOND)
+    except (jinja2.TemplateError, ValueError, IndexError) as error:
+        what = " with a system message" if with_system else ""
+        raise UnsupportedModelError(f"the chat template of {model.path.name} cannot be used{what}: {error}") from error
+    bos = model.control_text("bos")
+    return ChatFormat(before_system, before_first, after_user, between, bool(bos) and one.startswith(bos))
+
+
+def _render(model: Model, template: str, messages: list[dict[str, str]]) -> str:
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.globals["raise_exception"] = _raise
+    return environment.from_string(template).render(
+        messages=messages,
+        add_generation_prompt=True,
+        bos_token=model.control_text("bos"),
+        eos_token=model.control_text("eos"),
+    )
+
+
+def _raise(message: str) -> str:
+    raise jinja2.TemplateError(message)

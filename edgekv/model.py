@@ -1,0 +1,163 @@
+"""A model in memory: loading it, its vocabulary, and contexts over it."""
+
+from __future__ import annotations
+
+import codecs
+import ctypes as c
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from . import _native
+from .errors import EdgeKVError, InvalidModelError
+from .models.header import Header, read_header
+from .options import KV_TYPES, Options
+
+
+class Model:
+    """A loaded GGUF model, or with `no_alloc` its metadata and vocabulary alone. Close it, or use it in `with`.
+
+    Raises ModelError for a file that is missing, broken, or not to be run.
+    """
+
+    def __init__(self, path: Path, options: Options, *, no_alloc: bool = False) -> None:
+        self._llama: Any = None
+        self.path = path
+        self.header: Header = read_header(path)
+        llama = _native.bindings()
+        llama.llama_backend_init()
+        params = llama.llama_model_default_params()
+        params.n_gpu_layers = options.gpu_layers
+        params.use_extra_bufts = options.repack
+        params.no_alloc = no_alloc
+        params.load_mode = llama.LLAMA_LOAD_MODE_NONE if no_alloc else llama.LLAMA_LOAD_MODE_MMAP
+        handle = c.c_void_p()
+        try:
+            _native.call("edgekv_model_load", str(path).encode(), c.byref(params), c.byref(handle))
+        except InvalidModelError as error:
+            raise InvalidModelError(f"{path} is refused: {error}; download it again or convert it anew") from error
+        self._llama = llama
+        self.handle = handle
+        self._vocab = llama.llama_model_get_vocab(handle)
+        self.n_vocab = int(llama.llama_vocab_n_tokens(self._vocab))
+        metadata = self.header.metadata
+        self.adds_space_prefix = metadata.get("tokenizer.ggml.model") == "llama" and bool(
+            metadata.get("tokenizer.ggml.add_space_prefix", True)
+        )
+        self.n_ctx_train = int(llama.llama_model_n_ctx_train(handle))
+
+    def close(self) -> None:
+        """Free the model. Contexts over it must be freed first."""
+        if self._llama is not None:
+            self._llama.llama_model_free(self.handle)
+            self._llama = None
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- vocabulary ----
+
+    def tokenize(
+        self, text: str, *, begin: bool = False, special: bool = False, space_prefix: bool = False
+    ) -> list[int]:
+        """Tokens of a text.
+
+        `begin` adds what the model wants before a text, `special` reads control tokens, and `space_prefix` lets a
+        model of that kind put its space before the text, as it does before the first text of a prompt.
+        """
+        if self.adds_space_prefix and not space_prefix:
+            line = self._tokenize("\n", begin=begin, special=special)
+            tokens = self._tokenize("\n" + text, begin=begin, special=special)
+            if tokens[: len(line)] == line:
+                return tokens[len(line) :]
+        return self._tokenize(text, begin=begin, special=special)
+
+    def _tokenize(self, text: str, *, begin: bool, special: bool) -> list[int]:
+        raw = text.encode()
+        room = len(raw) + 8
+        tokens = (c.c_int32 * room)()
+        n = self._llama.llama_tokenize(self._vocab, raw, len(raw), tokens, room, begin, special)
+        if n < 0:
+            raise EdgeKVError(f"a text of {len(raw)} bytes gave more than {room} tokens")
+        return tokens[:n]
+
+    def piece(self, token: int) -> bytes:
+        """The bytes a token stands for; control tokens stand for none."""
+        room = 64
+        while True:
+            text = c.create_string_buffer(room)
+            n = self._llama.llama_token_to_piece(self._vocab, token, text, room, 0, False)
+            if n >= 0:
+                return text.raw[:n]
+            room = -n
+
+    def text(self, tokens: Iterable[int]) -> Iterator[str]:
+        """Text of tokens as they come; characters spread over several tokens are given whole."""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        for token in tokens:
+            piece = decoder.decode(self.piece(token))
+            if piece:
+                yield piece
+        rest = decoder.decode(b"", final=True)
+        if rest:
+            yield rest
+
+    def is_end(self, token: int) -> bool:
+        """Whether a token ends a generation."""
+        return bool(self._llama.llama_vocab_is_eog(self._vocab, token))
+
+    def control_text(self, name: str) -> str:
+        """The text of the "bos" or "eos" token, empty where the model has none."""
+        token = getattr(self._llama, f"llama_vocab_{name}")(self._vocab)
+        return self._llama.llama_vocab_get_text(self._vocab, token).decode() if token >= 0 else ""
+
+    # ---- contexts ----
+
+    def new_context(self, n_cells: int, options: Options) -> Context:
+        """A context of at least `n_cells` cells; llama.cpp rounds them up to 256."""
+        return Context(self, n_cells, options)
+
+
+class Context:
+    """A llama.cpp context: one sequence, one output, flash attention on. Its model must outlive it."""
+
+    def __init__(self, model: Model, n_cells: int, options: Options) -> None:
+        self._llama: Any = None
+        llama = _native.bindings()
+        params = llama.llama_context_default_params()
+        params.n_ctx = n_cells
+        params.n_batch = params.n_ubatch = options.block
+        params.n_seq_max = params.n_outputs_max = 1
+        params.n_threads = params.n_threads_batch = options.n_threads
+        params.flash_attn_type = llama.LLAMA_FLASH_ATTN_TYPE_ENABLED
+        params.type_k = params.type_v = KV_TYPES[options.kv_type]
+        params.no_perf = True
+        self.handle = c.c_void_p()
+        _native.call("edgekv_context_new", model.handle, c.byref(params), c.byref(self.handle))
+        self._llama = llama
+        self.model = model
+
+    def close(self) -> None:
+        """Free the context."""
+        if self._llama is not None:
+            self._llama.llama_free(self.handle)
+            self._llama = None
+
+    def shape(self) -> _native.Shape:
+        """What its cache looks like. Raises UnsupportedModelError where edgekv cannot run it."""
+        shape = _native.Shape()
+        _native.call("edgekv_context_shape", self.handle, c.byref(shape))
+        return shape
+
+    def memory(self) -> _native.Memory:
+        """What it holds, or would hold, in bytes."""
+        memory = _native.Memory()
+        _native.call("edgekv_context_memory", self.handle, c.byref(memory))
+        return memory
+
+    def logits(self) -> Any:
+        """Pointer to the logits (n_vocab,) float32 of the last token fed with logits wanted."""
+        return self._llama.llama_get_logits_ith(self.handle, -1)

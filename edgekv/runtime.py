@@ -1,0 +1,117 @@
+"""A model, its plan and its cells, loaded and ready for a conversation."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import time
+import weakref
+from types import TracebackType
+
+from .cache import Cache
+from .controller import Controller
+from .errors import SessionError
+from .model import Model
+from .models.registry import find_model
+from .options import Options
+from .plan import Plan, make_plan
+from .policies import Policy
+from .session import Session
+
+
+class Runtime:
+    """A model under a memory ceiling. Use it in `with`, or close it.
+
+        with edgekv.Runtime(memory="256MiB") as rt:
+            for piece in rt.session().ask("Who is the stranger?", files=["novel.txt"]):
+                print(piece, end="")
+
+    model: path or known name of a GGUF model; None = the default one
+    memory: ceiling of the whole process, bytes or a size such as "256MiB"
+    budget: cells each (layer, KV head) keeps; None = as many as fit
+    Further options: see `edgekv.Options`.
+
+    Raises CeilingError before anything is loaded when the plan does not fit, ConfigError for impossible options,
+    ModelError for a file that cannot be used.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | None = None,
+        *,
+        memory: int | str = "256MiB",
+        policy: str | Policy = "keydiff",
+        budget: int | None = None,
+        block: int = 128,
+        kv_type: str = "f16",
+        threads: int | None = None,
+        **further: object,
+    ) -> None:
+        self.closed = True
+        started = time.perf_counter()
+        self.options = Options(
+            memory=memory,
+            policy=policy,
+            budget=budget,
+            block=block,
+            kv_type=kv_type,
+            threads=threads,
+            **further,  # type: ignore[arg-type]
+        )
+        path = find_model(model)
+        self.plan: Plan = make_plan(path, self.options)
+        self.options.check_budget(self.plan.budget_cells)
+        _return_freed_memory()
+        self.model = Model(path, self.options)
+        try:
+            self.context = self.model.new_context(self.plan.n_cells, self.options)
+            cache = Cache(self.context)
+        except BaseException:
+            self.model.close()
+            raise
+        self.controller = Controller(cache, self.options, self.plan.budget_cells)
+        self._session: weakref.ref[Session] | None = None
+        self.load_s = time.perf_counter() - started
+        self.closed = False
+
+    def session(self, system: str | None = None) -> Session:
+        """Open a conversation, with a system message that is never evicted if one is given.
+
+        A runtime's cells hold one session at a time. Raises SessionError while another is open, BudgetError when
+        the system message leaves no cells.
+        """
+        if self.closed:
+            raise SessionError("this runtime is closed; open another")
+        other = self._session() if self._session is not None else None
+        if other is not None and other._runtime is not None:
+            raise SessionError("another session holds this runtime's cells; close it, or open another runtime")
+        self.controller.clear()
+        session = Session(self, system)
+        self._session = weakref.ref(session)
+        return session
+
+    def close(self) -> None:
+        """Free the model and its cells. An open session ends with it."""
+        if self.closed:
+            return
+        self.closed = True
+        self.controller.cache.close()
+        self.context.close()
+        self.model.close()
+
+    def __enter__(self) -> Runtime:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _return_freed_memory() -> None:
+    """Give what planning freed back to the system, so that it does not count beside what is loaded now (glibc)."""
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(0)

@@ -1,0 +1,298 @@
+"""One conversation: prompts in, text out, piece by piece, within the runtime's cells."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from .chat import ChatFormat, chat_format
+from .errors import ConfigError, InputError, SessionError
+from .sampler import Sampler, Sampling
+from .stats import Stats, snapshot
+from .text import Prompt
+
+if TYPE_CHECKING:
+    from .runtime import Runtime
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the reading of a prompt is: tokens read of all, and cells used per head of the budget."""
+
+    tokens_done: int
+    tokens_total: int
+    cells_used: int
+    budget_cells: int
+
+
+ProgressCallback = Callable[[Progress], None]
+
+
+class Session:
+    """A conversation over a runtime; `Runtime.session` makes one. It is closed by `close`, `with`, or its runtime.
+
+    Replies are generators of text pieces: they run while they are iterated, one at a time, and leave `stats` when
+    they end, however they end. `cancel` may be called from any thread; a cancelled reply ends quietly with
+    `stats.finish_reason == "cancelled"`, and the session goes on from what it has read and said.
+    """
+
+    def __init__(self, runtime: Runtime, system: str | None) -> None:
+        self._runtime: Runtime | None = runtime
+        self._system = system
+        self._format: ChatFormat | None = None
+        self._turn = "new"  # what the cache ends in: "new", "user" (unfinished), "assistant", or "text"
+        self._pending: list[int] = []  # said, but not fed yet
+        self._cancelled = threading.Event()
+        self._running = threading.Lock()
+        self.stats = Stats()
+        if system is not None:
+            self._pin_system()
+
+    # ---- what users call ----
+
+    def chat(
+        self,
+        text: str,
+        *,
+        files: Sequence[str | os.PathLike[str]] = (),
+        max_tokens: int | None = None,
+        sampling: Sampling | None = None,
+        progress: ProgressCallback | None = None,
+    ) -> Iterator[str]:
+        """Answer one turn, `files` before `text`; yields pieces of the reply.
+
+        max_tokens: None = until the model ends its reply, or its trained context is full
+        Raises InputError for an empty text, a file that is not text, or a prompt beyond the trained context: before
+        anything of it is read.
+        """
+        if not text.strip():
+            raise InputError("the text is empty; write something to answer")
+        sources: list[str | os.PathLike[str]] = []
+        for path in files:
+            sources += [Path(path), "\n\n"]
+        return self._start(lambda: self._turn_prompt([*sources, text]), "assistant", max_tokens, sampling, progress)
+
+    def ask(
+        self,
+        question: str,
+        files: Sequence[str | os.PathLike[str]] = (),
+        *,
+        max_tokens: int | None = None,
+        sampling: Sampling | None = None,
+        progress: ProgressCallback | None = None,
+    ) -> Iterator[str]:
+        """Answer a question about text files of any length; a chat turn that reads them before the question."""
+        return self.chat(question, files=files, max_tokens=max_tokens, sampling=sampling, progress=progress)
+
+    def generate(
+        self,
+        prompt: str,
+        *,
+        max_tokens: int | None = None,
+        sampling: Sampling | None = None,
+        progress: ProgressCallback | None = None,
+    ) -> Iterator[str]:
+        """Continue a text as it stands, without a chat template. A session is for chat or for this, not both."""
+        if not prompt:
+            raise InputError("the prompt is empty; write something to continue")
+        return self._start(lambda: self._text_prompt(prompt), "text", max_tokens, sampling, progress)
+
+    def cancel(self) -> None:
+        """End the running reply at the next block or token; from any thread. No reply running: nothing happens."""
+        self._cancelled.set()
+
+    def close(self) -> None:
+        """End the session; its runtime may open another."""
+        self._cancelled.set()
+        self._runtime = None
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def n_past(self) -> int:
+        """Tokens read and said so far."""
+        return self._open().controller.cache.n_past
+
+    @property
+    def n_cells(self) -> int:
+        """Cells used per head."""
+        return self._open().controller.cache.n_cells
+
+    def kept_positions(self, layer: int, head: int) -> npt.NDArray[np.int32]:
+        """True positions of the tokens that one (layer, KV head) still holds, (n_cells,) ascending."""
+        return self._open().controller.cache.positions(layer, head)
+
+    # ---- prompts ----
+
+    def _open(self) -> Runtime:
+        if self._runtime is None or self._runtime.closed:
+            raise SessionError("this session is closed; open another with Runtime.session()")
+        return self._runtime
+
+    def _chat_format(self) -> ChatFormat:
+        if self._format is None:
+            self._format = chat_format(self._open().model, with_system=self._system is not None)
+        return self._format
+
+    def _opening(self) -> Prompt:
+        """The prompt up to the first user content."""
+        form = self._chat_format()
+        prompt = Prompt(self._open().model, begin=not form.holds_bos)
+        if self._system is not None:
+            prompt.template(form.before_system).content(self._system)
+        return prompt.template(form.before_first)
+
+    def _pin_system(self) -> None:
+        """Protect the system message, and refuse one that leaves no room."""
+        runtime = self._open()
+        n_pinned = self._opening().count()
+        runtime.options.check_budget(runtime.plan.budget_cells, n_pinned)
+        runtime.controller.pinned = ((0, n_pinned),)
+
+    def _turn_prompt(self, content: Sequence[str | os.PathLike[str]]) -> Prompt:
+        if self._turn == "text":
+            raise SessionError("this session continues a text; open another to chat")
+        form = self._chat_format()
+        if self._turn == "new":
+            prompt = self._opening()
+        else:  # a turn that was cancelled while it was read is closed first, with an empty reply
+            prompt = Prompt(self._open().model)
+            prompt.template((form.after_user if self._turn == "user" else "") + form.between)
+        return prompt.content(*content).template(form.after_user)
+
+    def _text_prompt(self, text: str) -> Prompt:
+        if self._turn not in ("new", "text") or self._system is not None:
+            raise SessionError("this session is a chat; open another to continue a text")
+        return Prompt(self._open().model, begin=self._turn == "new").content(text)
+
+    # ---- the reply ----
+
+    def _start(
+        self,
+        prompt: Callable[[], Prompt],
+        turn: str,
+        max_tokens: int | None,
+        sampling: Sampling | None,
+        progress: ProgressCallback | None,
+    ) -> Iterator[str]:
+        if max_tokens is not None and max_tokens < 1:
+            raise ConfigError(f"max_tokens={max_tokens} is not possible; give at least 1, or None")
+        self._open()
+        return self._reply(prompt, turn, max_tokens, sampling or Sampling(), progress)
+
+    def _reply(
+        self,
+        make_prompt: Callable[[], Prompt],
+        turn: str,
+        max_tokens: int | None,
+        sampling: Sampling,
+        progress: ProgressCallback | None,
+    ) -> Generator[str, None, None]:
+        if not self._running.acquire(blocking=False):
+            raise SessionError("this session is already answering; wait for the reply or cancel it")
+        runtime = self._runtime_or_release()
+        sampler = Sampler(sampling)
+        stats = self.stats = Stats(budget_cells=runtime.plan.budget_cells)
+        before = snapshot(runtime.controller.work)
+        try:
+            self._cancelled.clear()
+            prompt = make_prompt()
+            stats.prompt_tokens = prompt.count() + len(self._pending)
+            self._check_length(stats.prompt_tokens)
+            stats.finish_reason = "closed"  # unless something better is known
+            if self._read(prompt, turn, stats, progress):
+                yield from runtime.model.text(self._say(max_tokens, sampler, stats))
+        finally:
+            stats.finish(runtime.controller, before)
+            sampler.close()
+            self._running.release()
+
+    def _runtime_or_release(self) -> Runtime:
+        try:
+            return self._open()
+        except SessionError:
+            self._running.release()
+            raise
+
+    def _check_length(self, n_tokens: int) -> None:
+        runtime = self._open()
+        limit = runtime.model.n_ctx_train
+        total = self.n_past + n_tokens
+        if total > limit and not runtime.options.allow_beyond_trained:
+            raise InputError(
+                f"the prompt ends at token {total}, but the model was trained on {limit}; "
+                "give a shorter text, or allow_beyond_trained=True (--allow-beyond-trained) to read on all the same"
+            )
+
+    def _read(self, prompt: Prompt, turn: str, stats: Stats, progress: ProgressCallback | None) -> bool:
+        """Read the prompt; returns whether the reply may begin."""
+        controller = self._open().controller
+        tokens = _chained(self._pending, prompt.tokens())
+        started = time.perf_counter()
+        done = 0
+
+        def after_block(n_tokens: int) -> bool:
+            nonlocal done
+            done += n_tokens
+            if progress is not None:
+                progress(Progress(done, stats.prompt_tokens, self.n_cells, controller.budget))
+            return not self._cancelled.is_set()
+
+        self._pending = []
+        self._turn = "text" if turn == "text" else "user"
+        try:
+            complete = controller.read(tokens, after_block)
+        finally:
+            stats.prefill_s = time.perf_counter() - started
+            stats.read_tokens = done
+        if complete:
+            self._turn = turn
+        if self._cancelled.is_set():
+            stats.finish_reason = "cancelled"
+            return False
+        return True
+
+    def _say(self, max_tokens: int | None, sampler: Sampler, stats: Stats) -> Iterator[int]:
+        """Sample and feed tokens until the reply ends; yields those that belong to it."""
+        runtime = self._open()
+        limit = None if runtime.options.allow_beyond_trained else runtime.model.n_ctx_train
+        started = time.perf_counter()
+        while True:
+            token = sampler.sample(runtime.context)
+            if runtime.model.is_end(token):
+                stats.finish_reason = "end"
+                return
+            stats.generated_tokens += 1
+            if stats.generated_tokens == 1:
+                stats.ttft_s = stats.prefill_s + time.perf_counter() - started
+            self._pending = [token]
+            yield token
+            stats.decode_s = time.perf_counter() - started
+            if stats.generated_tokens == max_tokens:
+                stats.finish_reason = "length"
+                return
+            if limit is not None and self.n_past + 1 >= limit:
+                stats.finish_reason = "context"
+                return
+            if self._cancelled.is_set():
+                stats.finish_reason = "cancelled"
+                return
+            runtime.controller.step(token)
+            self._pending = []
+
+
+def _chained(first: list[int], rest: Iterable[int]) -> Iterator[int]:
+    yield from first
+    yield from rest

@@ -1,0 +1,65 @@
+"""What one reply took: tokens, cells, time and memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from . import process
+from .controller import Controller, Work
+
+
+@dataclass(slots=True)
+class Stats:
+    """Figures of one reply; times in seconds.
+
+    finish_reason: "end" (the model ended it), "length" (max_tokens), "context" (trained context full),
+    "cancelled", "closed" (no longer iterated), "failed" (nothing was read), or "" before the first reply
+    read_tokens: prompt tokens read, fewer than prompt_tokens when reading was cancelled
+    evictions, evicted_cells: compactions, and the cells they evicted summed over layers and heads
+    tokens_seen, cells_used: of the whole session, after the reply; cells per head
+    prefill_s: reading the prompt; ttft_s: from its begin to the first token; decode_s: all tokens
+    score_s, compact_s: share of the above that scored and moved cells
+    """
+
+    finish_reason: str = ""
+    prompt_tokens: int = 0
+    read_tokens: int = 0
+    generated_tokens: int = 0
+    evictions: int = 0
+    evicted_cells: int = 0
+    tokens_seen: int = 0
+    cells_used: int = 0
+    budget_cells: int = 0
+    prefill_s: float = 0.0
+    ttft_s: float = 0.0
+    decode_s: float = 0.0
+    score_s: float = 0.0
+    compact_s: float = 0.0
+    peak_rss_bytes: int = 0
+
+    @property
+    def prefill_tok_per_s(self) -> float:
+        """Prompt tokens read a second."""
+        return self.read_tokens / self.prefill_s if self.prefill_s > 0 else 0.0
+
+    @property
+    def decode_tok_per_s(self) -> float:
+        """Tokens generated a second. The first one comes with the prompt."""
+        return (self.generated_tokens - 1) / self.decode_s if self.generated_tokens > 1 else 0.0
+
+    def finish(self, controller: Controller, before: Work) -> None:
+        """Take what the controller did since `before`, and the memory peak."""
+        work = controller.work
+        self.finish_reason = self.finish_reason or "failed"
+        self.evictions = work.evictions - before.evictions
+        self.evicted_cells = work.evicted_cells - before.evicted_cells
+        self.score_s = work.score_s - before.score_s
+        self.compact_s = work.compact_s - before.compact_s
+        self.tokens_seen = controller.cache.n_past
+        self.cells_used = controller.cache.n_cells
+        self.peak_rss_bytes = process.peak_resident_bytes()
+
+
+def snapshot(work: Work) -> Work:
+    """A copy of the counters, to subtract later."""
+    return replace(work)

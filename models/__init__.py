@@ -1,0 +1,12 @@
+"""What names and describes a model file; never weights.
+
+The makers of synthetic models are imported by their own names, because they need the `gguf` package:
+`edgekv.models.tiny` and `edgekv.models.shapes`.
+"""
+
+from __future__ import annotations
+
+from .header import Header, TensorInfo, read_header
+from .registry import KnownModel, find_model, known_models
+
+__all__ = ["Header", "KnownModel", "TensorInfo", "find_model", "known_models", "read_header"]

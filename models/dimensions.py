@@ -1,0 +1,116 @@
+"""What the metadata of a model must say before its file is handed to llama.cpp, which aborts on some of the rest."""
+
+from __future__ import annotations
+
+from edgekv.errors import InvalidModelError, UnsupportedModelError
+
+from .metadata import TOKENS_KEY, Metadata
+
+__all__ = ["check_dimensions", "check_runnable"]
+
+# The largest value that can be right, by the key behind the architecture's name. 512 layers are llama.cpp's own
+# limit; the others are far above any real model and keep sizes that are products of them within 64 bits.
+_LIMITS = {
+    "block_count": 512,
+    "embedding_length": 1 << 20,
+    "context_length": (1 << 31) - 1,
+    "attention.head_count": 1 << 16,
+    "attention.head_count_kv": 1 << 16,
+    "attention.key_length": 1 << 16,
+    "attention.value_length": 1 << 16,
+    "rope.dimension_count": 1 << 16,
+}
+_REQUIRED = ("block_count", "embedding_length", "attention.head_count")
+_PER_LAYER = ("attention.head_count", "attention.head_count_kv")
+_ROPE_SCALINGS = ("none", "linear", "yarn", "longrope")
+_MAX_EXPERTS = 1_024
+
+
+def check_runnable(architecture: str, metadata: Metadata) -> None:
+    """Raise UnsupportedModelError for a file that is sound, but not a whole language model."""
+    n_files = metadata.scalars.get("split.count", 1)
+    if isinstance(n_files, int) and n_files > 1:
+        raise UnsupportedModelError(
+            f"this {architecture!r} model is split into {n_files} files, but edgekv reads one; "
+            "merge them first with 'llama-gguf-split --merge FIRST_FILE MERGED_FILE'"
+        )
+    tokenizer = metadata.scalars.get("tokenizer.ggml.model")
+    if tokenizer in (None, "no_vocab", "none"):
+        raise UnsupportedModelError(
+            f"this {architecture!r} file has no tokenizer (tokenizer.ggml.model is {tokenizer!r}), "
+            "so it is not a language model that reads text; choose the file of the language model itself"
+        )
+
+
+def check_dimensions(architecture: str, metadata: Metadata) -> None:
+    """Raise InvalidModelError where a dimension is missing, out of range, or at odds with another."""
+    sizes = _read_sizes(architecture, metadata)
+    _check_heads(architecture, sizes)
+    _check_experts(architecture, metadata)
+    n_rot = sizes.get("rope.dimension_count", 0)
+    if n_rot % 2:
+        raise _damaged(f"'{architecture}.rope.dimension_count' is {n_rot}, but must be even")
+    scaling = metadata.scalars.get(f"{architecture}.rope.scaling.type", "none")
+    if scaling not in _ROPE_SCALINGS:
+        raise _damaged(f"'{architecture}.rope.scaling.type' is {scaling!r}, but must be one of {_ROPE_SCALINGS}")
+    if not metadata.array_lengths.get(TOKENS_KEY):
+        raise _damaged(f"the vocabulary {TOKENS_KEY!r} is missing or empty")
+
+
+def _read_sizes(architecture: str, metadata: Metadata) -> dict[str, int]:
+    """The scalar dimensions by their key of _LIMITS; those given per layer are left out."""
+    sizes: dict[str, int] = {}
+    for name, limit in _LIMITS.items():
+        key = f"{architecture}.{name}"
+        value = metadata.scalars.get(key)
+        if value is None:
+            if name in _PER_LAYER and key in metadata.array_lengths:
+                _check_per_layer(key, metadata.array_lengths[key], sizes["block_count"])
+            elif name in _REQUIRED:
+                raise _damaged(f"the metadata key {key!r} is missing")
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= limit:
+            raise _damaged(f"{key!r} is {value!r}, but must be a whole number from 1 to {limit}")
+        sizes[name] = value
+    return sizes
+
+
+def _check_per_layer(key: str, length: int, n_layer: int) -> None:
+    if length != n_layer:
+        raise _damaged(f"the array {key!r} has {length} elements, but the model has {n_layer} layers")
+
+
+def _check_heads(architecture: str, sizes: dict[str, int]) -> None:
+    n_head = sizes.get("attention.head_count")
+    if n_head is None:
+        return
+    n_head_kv = sizes.get("attention.head_count_kv", n_head)
+    if n_head % n_head_kv:
+        raise _damaged(
+            f"'{architecture}.attention.head_count_kv' is {n_head_kv}, "
+            f"but must divide the {n_head} heads of 'attention.head_count'"
+        )
+    n_embd = sizes["embedding_length"]
+    if "attention.key_length" not in sizes and n_embd % n_head:
+        raise _damaged(
+            f"'{architecture}.embedding_length' is {n_embd}, but must be a multiple of the {n_head} heads "
+            "of 'attention.head_count' where 'attention.key_length' is missing"
+        )
+
+
+def _check_experts(architecture: str, metadata: Metadata) -> None:
+    n_expert = metadata.scalars.get(f"{architecture}.expert_count", 0)
+    n_used = metadata.scalars.get(f"{architecture}.expert_used_count", 0)
+    if f"{architecture}.expert_used_count" in metadata.array_lengths:
+        return
+    if not (isinstance(n_expert, int) and isinstance(n_used, int) and 0 <= n_used <= n_expert <= _MAX_EXPERTS):
+        raise _damaged(
+            f"'{architecture}.expert_used_count' is {n_used!r} of {n_expert!r} in 'expert_count', "
+            f"but must be at most that, and that at most {_MAX_EXPERTS}"
+        )
+    if n_expert and not n_used:
+        raise _damaged(f"'{architecture}.expert_used_count' is 0 of {n_expert} experts, but must be at least 1")
+
+
+def _damaged(problem: str) -> InvalidModelError:
+    return InvalidModelError(f"{problem}; the file is damaged or badly converted: download it again")

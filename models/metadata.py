@@ -1,0 +1,161 @@
+"""The key-value part of a GGUF file: scalars are held, arrays are measured and stepped over."""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from edgekv.errors import InvalidModelError
+
+from .stream import MAX_STRING_BYTES, Stream
+
+__all__ = ["TOKENS_KEY", "Metadata", "Scalar", "read_metadata"]
+
+Scalar = bool | int | float | str
+
+TOKENS_KEY = "tokenizer.ggml.tokens"
+
+# Real files have some 30 to 200 keys of some 30 bytes, and text of at most a few hundred KiB.
+MAX_KEYS = 16_384
+MAX_KEY_BYTES = 1_024
+MAX_TEXT_BYTES = 8 << 20
+# Real vocabularies have up to 262,144 tokens and some 500,000 merges.
+MAX_ARRAY_STRINGS = 4 << 20
+MAX_ARRAY_VALUES = 1 << 30
+
+# Numbered as in `enum gguf_type`.
+_NUMBERS = {
+    0: struct.Struct("<B"),
+    1: struct.Struct("<b"),
+    2: struct.Struct("<H"),
+    3: struct.Struct("<h"),
+    4: struct.Struct("<I"),
+    5: struct.Struct("<i"),
+    6: struct.Struct("<f"),
+    7: struct.Struct("<?"),
+    10: struct.Struct("<Q"),
+    11: struct.Struct("<q"),
+    12: struct.Struct("<d"),
+}
+_STRING = 8
+_ARRAY = 9
+
+
+@dataclass(slots=True)
+class Metadata:
+    """`scalars` by key, and `array_lengths`, the number of elements of each array, by key.
+
+    A string of over MAX_STRING_BYTES stands in neither: nothing that edgekv reads is that long.
+    """
+
+    scalars: dict[str, Scalar] = field(default_factory=dict)
+    array_lengths: dict[str, int] = field(default_factory=dict)
+
+
+def read_metadata(stream: Stream, n_keys: int) -> Metadata:
+    """Read `n_keys` key-value pairs. Raises InvalidModelError."""
+    if n_keys > MAX_KEYS:
+        raise InvalidModelError(
+            f"the file claims {n_keys} metadata keys, but at most {MAX_KEYS} can be right; "
+            "the file is damaged: download it again"
+        )
+    metadata = Metadata()
+    seen = set()
+    text_bytes = 0
+    for _ in range(n_keys):
+        key = _read_key(stream)
+        if key in seen:
+            raise InvalidModelError(f"the metadata key {key!r} stands twice in the file; download it again")
+        seen.add(key)
+        value_type = stream.u32(f"the type of {key!r}")
+        if value_type == _ARRAY:
+            metadata.array_lengths[key] = _skip_array(stream, key)
+            continue
+        value = _read_scalar(stream, key, value_type)
+        if value is None:
+            continue
+        metadata.scalars[key] = value
+        text_bytes += len(value) if isinstance(value, str) else 0
+        if text_bytes > MAX_TEXT_BYTES:
+            raise InvalidModelError(
+                f"the metadata strings up to {key!r} have over {MAX_TEXT_BYTES} bytes; "
+                "the file is damaged: download it again"
+            )
+    return metadata
+
+
+def _read_key(stream: Stream) -> str:
+    what = "a metadata key"
+    start = stream.position
+    data = stream.string(what, MAX_KEY_BYTES)
+    try:
+        key = data.decode()
+    except UnicodeDecodeError:
+        raise InvalidModelError(f"{what} at byte {start} is not UTF-8; download the file again") from None
+    if not key:
+        raise InvalidModelError(f"{what} at byte {start} is empty; download the file again")
+    return key
+
+
+def _read_scalar(stream: Stream, key: str, value_type: int) -> Scalar | None:
+    """The value, or None where it is a string too long to be held."""
+    what = f"the value of {key!r}"
+    if value_type == _STRING:
+        n_bytes = stream.u64(what)
+        if n_bytes > MAX_STRING_BYTES:
+            stream.skip(n_bytes, what)
+            return None
+        return stream.take(n_bytes, what).decode(errors="replace")
+    if value_type not in _NUMBERS:
+        raise InvalidModelError(_bad_type(key, value_type))
+    number = _NUMBERS[value_type]
+    value: Scalar = number.unpack(stream.take(number.size, what))[0]
+    return value
+
+
+def _skip_array(stream: Stream, key: str) -> int:
+    """Step over the array and return its length."""
+    what = f"the array {key!r}"
+    value_type = stream.u32(what)
+    length = stream.u64(what)
+    limit = MAX_ARRAY_STRINGS if value_type == _STRING else MAX_ARRAY_VALUES
+    if length > limit:
+        raise InvalidModelError(
+            f"{what} claims {length} elements, but at most {limit} can be right; the file is damaged: download it again"
+        )
+    if value_type in _NUMBERS:
+        stream.skip(length * _NUMBERS[value_type].size, what)
+    elif value_type != _STRING:
+        raise InvalidModelError(_bad_type(key, value_type))
+    elif key == TOKENS_KEY:
+        _skip_tokens(stream, length, what)
+    else:
+        for _ in range(length):
+            stream.skip(stream.u64(what), what)
+    return length
+
+
+def _skip_tokens(stream: Stream, length: int, what: str) -> None:
+    """Step over the vocabulary, and refuse one that holds a token twice, on which llama.cpp aborts the process.
+
+    Eight bytes a token are kept meanwhile. Two of 262,144 tokens share a 64-bit hash by chance once in 5e8 files.
+    """
+    hashes = array("q")
+    for _ in range(length):
+        token = stream.string(what, MAX_STRING_BYTES)
+        # llama.cpp renames the empty tokens, so they may be many.
+        if token:
+            hashes.append(hash(token))
+    ordered = np.sort(np.frombuffer(hashes, dtype=np.int64)) if hashes else np.empty(0, dtype=np.int64)
+    if np.any(ordered[1:] == ordered[:-1]):
+        raise InvalidModelError(f"{what} holds the same token twice; the file is damaged: download it again")
+
+
+def _bad_type(key: str, value_type: int) -> str:
+    return (
+        f"the metadata key {key!r} has the value type {value_type}, but GGUF has only the types 0 to 12, "
+        "and no array of arrays; the file is damaged: download it again"
+    )

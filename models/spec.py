@@ -1,0 +1,75 @@
+"""What a synthetic model is to look like."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edgekv.errors import ConfigError
+
+__all__ = ["ARCHITECTURES", "QUANTIZATIONS", "ModelSpec"]
+
+ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma")
+QUANTIZATIONS = ("F32", "F16", "Q8_0", "Q4_0")
+
+# Values in a block of Q8_0 and Q4_0; every row is a whole number of blocks, so that any quantization fits any spec.
+BLOCK_VALUES = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """The dimensions of a transformer with gated feed-forward layers and rotary positions.
+
+    head_dim      values a head; None means n_embd / n_head, and the file then does not name it
+    rope_factors  what the rotary frequencies are divided by, head_dim / 2 values; () for none
+    tied          the output matrix is the embedding
+    """
+
+    name: str
+    architecture: str
+    n_layer: int
+    n_embd: int
+    n_head: int
+    n_head_kv: int
+    n_ff: int
+    vocab_size: int
+    n_ctx_train: int
+    head_dim: int | None = None
+    rope_base: float = 10_000.0
+    rope_factors: tuple[float, ...] = ()
+    norm_epsilon: float = 1e-5
+    tied: bool = False
+
+    def __post_init__(self) -> None:
+        if self.architecture not in ARCHITECTURES:
+            raise ConfigError(f"architecture={self.architecture!r} is unknown; choose one of {ARCHITECTURES}")
+        for name in ("n_layer", "n_embd", "n_head", "n_head_kv", "n_ff", "vocab_size", "n_ctx_train"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)}, but must be at least 1")
+        if self.n_head % self.n_head_kv:
+            raise ConfigError(f"n_head_kv={self.n_head_kv} must divide n_head={self.n_head}")
+        if self.head_dim is None and self.n_embd % self.n_head:
+            raise ConfigError(f"n_embd={self.n_embd} is not a multiple of n_head={self.n_head}; set head_dim")
+        if self.n_embd_head < 2 or self.n_embd_head % 2:
+            raise ConfigError(f"a head has {self.n_embd_head} values, but rotary positions need an even number")
+        for name, row_length in (("n_embd", self.n_embd), ("n_ff", self.n_ff), ("n_head * head_dim", self.n_embd_q)):
+            if row_length % BLOCK_VALUES:
+                raise ConfigError(f"{name} is {row_length}, but must be a multiple of {BLOCK_VALUES}")
+        if len(self.rope_factors) not in (0, self.n_embd_head // 2):
+            raise ConfigError(f"rope_factors has {len(self.rope_factors)} values, but needs {self.n_embd_head // 2}")
+        if self.architecture == "gemma" and not self.tied:
+            raise ConfigError("tied=False, but the output matrix of gemma is its embedding; set tied=True")
+
+    @property
+    def n_embd_head(self) -> int:
+        """Values a head."""
+        return self.n_embd // self.n_head if self.head_dim is None else self.head_dim
+
+    @property
+    def n_embd_q(self) -> int:
+        """Values of all query heads of a layer."""
+        return self.n_embd_head * self.n_head
+
+    @property
+    def n_embd_kv(self) -> int:
+        """Values of all key heads, or all value heads, of a layer."""
+        return self.n_embd_head * self.n_head_kv

@@ -1,0 +1,67 @@
+"""A forward reader of little-endian numbers and strings that never reads past the end of its file."""
+
+from __future__ import annotations
+
+import struct
+from typing import BinaryIO
+
+from edgekv.errors import InvalidModelError
+
+__all__ = ["MAX_STRING_BYTES", "Stream"]
+
+# The longest string that is held in memory; the longest that edgekv reads is a chat template, of some 50 KiB.
+MAX_STRING_BYTES = 1 << 20
+
+_U32 = struct.Struct("<I")
+_U64 = struct.Struct("<Q")
+
+
+class Stream:
+    """Reads `file`, of `file_bytes` bytes, from its start.
+
+    Every method takes `what`, the words for the thing being read, and raises InvalidModelError where
+    the file ends before that thing does.
+    """
+
+    def __init__(self, file: BinaryIO, file_bytes: int) -> None:
+        self._file = file
+        self.file_bytes = file_bytes
+        self.position = 0
+
+    def take(self, n_bytes: int, what: str) -> bytes:
+        """The next `n_bytes` bytes."""
+        self._claim(n_bytes, what)
+        data = self._file.read(n_bytes)
+        if len(data) != n_bytes:
+            raise InvalidModelError(f"the file shrank below byte {self.position} while it was read; download it again")
+        return data
+
+    def skip(self, n_bytes: int, what: str) -> None:
+        """Step over `n_bytes` bytes."""
+        self._claim(n_bytes, what)
+        self._file.seek(n_bytes, 1)
+
+    def u32(self, what: str) -> int:
+        return int(_U32.unpack(self.take(4, what))[0])
+
+    def u64(self, what: str) -> int:
+        return int(_U64.unpack(self.take(8, what))[0])
+
+    def string(self, what: str, max_bytes: int) -> bytes:
+        """A string of at most `max_bytes` bytes, which stands behind its length."""
+        n_bytes = self.u64(what)
+        if n_bytes > max_bytes:
+            raise InvalidModelError(
+                f"{what} at byte {self.position} has {n_bytes} bytes, but at most {max_bytes} can be right; "
+                "the file is damaged: download it again"
+            )
+        return self.take(n_bytes, what)
+
+    def _claim(self, n_bytes: int, what: str) -> None:
+        end = self.position + n_bytes
+        if end > self.file_bytes:
+            raise InvalidModelError(
+                f"the file ends at byte {self.file_bytes}, but {what} at byte {self.position} "
+                f"needs {n_bytes} bytes; download it again"
+            )
+        self.position = end

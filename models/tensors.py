@@ -1,0 +1,118 @@
+"""The random tensors of a synthetic model, drawn so that it behaves like a trained one where that matters.
+
+Attention scores spread by about 2, so that attention is far from uniform, and each attention and
+feed-forward layer adds about as much to the residual stream as the embedding brings into it or more, so
+that the output depends on the whole prompt. The logits spread by 1 to 3.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .spec import BLOCK_VALUES, ModelSpec
+
+__all__ = ["TensorPlan", "draw", "plan_tensors"]
+
+# Spreads of what a matrix makes of an input of unit spread.
+_QUERY_KEY_GAIN = 1.5
+_RESIDUAL_GAIN = 1.5
+_LOGIT_GAIN = 3.0
+# gemma multiplies the embedding by sqrt(n_embd). With a larger gain, the last token would win every time.
+_GEMMA_LOGIT_GAIN = 1.0
+_NORM_NOISE = 0.1
+_BIAS_SPREAD = 0.5
+
+# A larger tensor repeats its quantised blocks, picked at random: quantising is what would take the time.
+POOL_BLOCKS = 16_384
+_CHUNK_BLOCKS = 1 << 19
+
+
+@dataclass(frozen=True, slots=True)
+class TensorPlan:
+    """A tensor of `shape` (n_rows, row length), or (length,), of normal values; `values` are used instead where given.
+
+    Matrices take the quantization of the model; everything else stays F32.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    mean: float = 0.0
+    spread: float = 0.0
+    values: tuple[float, ...] = ()
+
+    @property
+    def is_matrix(self) -> bool:
+        return len(self.shape) == 2
+
+
+def plan_tensors(spec: ModelSpec) -> Iterator[TensorPlan]:
+    """The tensors of `spec`, in the order of the file."""
+    logit_gain = _GEMMA_LOGIT_GAIN if spec.architecture == "gemma" else _LOGIT_GAIN
+    yield _matrix("token_embd", spec.vocab_size, spec.n_embd, logit_gain)
+    yield _norm("output_norm", spec.n_embd)
+    if not spec.tied:
+        yield _matrix("output", spec.vocab_size, spec.n_embd, logit_gain)
+    if spec.rope_factors:
+        yield TensorPlan("rope_freqs.weight", (len(spec.rope_factors),), values=spec.rope_factors)
+    for layer in range(spec.n_layer):
+        yield from _plan_layer(spec, f"blk.{layer}.")
+
+
+def _plan_layer(spec: ModelSpec, prefix: str) -> Iterator[TensorPlan]:
+    # qwen3 normalises queries and keys, so its gain sits in those norms.
+    has_head_norms = spec.architecture == "qwen3"
+    gain = 1.0 if has_head_norms else _QUERY_KEY_GAIN
+    yield _norm(f"{prefix}attn_norm", spec.n_embd)
+    yield _matrix(f"{prefix}attn_q", spec.n_embd_q, spec.n_embd, gain)
+    yield _matrix(f"{prefix}attn_k", spec.n_embd_kv, spec.n_embd, gain)
+    yield _matrix(f"{prefix}attn_v", spec.n_embd_kv, spec.n_embd, 1.0)
+    if spec.architecture == "qwen2":
+        for name, length in (("attn_q", spec.n_embd_q), ("attn_k", spec.n_embd_kv), ("attn_v", spec.n_embd_kv)):
+            yield TensorPlan(f"{prefix}{name}.bias", (length,), spread=_BIAS_SPREAD)
+    if has_head_norms:
+        yield _norm(f"{prefix}attn_q_norm", spec.n_embd_head, _QUERY_KEY_GAIN)
+        yield _norm(f"{prefix}attn_k_norm", spec.n_embd_head, _QUERY_KEY_GAIN)
+    yield _matrix(f"{prefix}attn_output", spec.n_embd, spec.n_embd_q, _RESIDUAL_GAIN)
+    yield _norm(f"{prefix}ffn_norm", spec.n_embd)
+    yield _matrix(f"{prefix}ffn_gate", spec.n_ff, spec.n_embd, 1.0)
+    yield _matrix(f"{prefix}ffn_up", spec.n_ff, spec.n_embd, 1.0)
+    yield _matrix(f"{prefix}ffn_down", spec.n_embd, spec.n_ff, _RESIDUAL_GAIN)
+
+
+def _matrix(name: str, n_rows: int, row_length: int, gain: float) -> TensorPlan:
+    return TensorPlan(f"{name}.weight", (n_rows, row_length), spread=gain / math.sqrt(row_length))
+
+
+def _norm(name: str, length: int, mean: float = 1.0) -> TensorPlan:
+    return TensorPlan(f"{name}.weight", (length,), mean=mean, spread=_NORM_NOISE)
+
+
+def draw(plan: TensorPlan, ggml_type: Any, rng: np.random.Generator) -> Iterator[npt.NDArray[np.uint8]]:
+    """The bytes of the tensor in `ggml_type`, a gguf.GGMLQuantizationType, in pieces of at most 64 MiB."""
+    from gguf.quants import quantize
+
+    def normal(shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
+        values = rng.standard_normal(shape, dtype=np.float32)
+        values *= plan.spread
+        values += plan.mean
+        return values
+
+    n_blocks = math.prod(plan.shape) // BLOCK_VALUES
+    if plan.values:
+        yield _as_bytes(np.array(plan.values, dtype="<f4"))
+    elif not plan.is_matrix or n_blocks <= POOL_BLOCKS:
+        yield _as_bytes(quantize(normal(plan.shape), ggml_type))
+    else:
+        pool = _as_bytes(quantize(normal((POOL_BLOCKS, BLOCK_VALUES)), ggml_type)).reshape(POOL_BLOCKS, -1)
+        for start in range(0, n_blocks, _CHUNK_BLOCKS):
+            yield pool[rng.integers(POOL_BLOCKS, size=min(_CHUNK_BLOCKS, n_blocks - start))].reshape(-1)
+
+
+def _as_bytes(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    return np.ascontiguousarray(values).view(np.uint8).reshape(-1)

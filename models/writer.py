@@ -1,0 +1,121 @@
+"""Writes synthetic models as GGUF files, tensor by tensor."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgekv.errors import ConfigError
+
+from .spec import QUANTIZATIONS, ModelSpec
+from .tensors import TensorPlan, draw, plan_tensors
+from .vocabulary import CHAT_TEMPLATE, Vocabulary
+
+__all__ = ["write_model"]
+
+
+def write_model(
+    path: str | os.PathLike[str], spec: ModelSpec, vocabulary: Vocabulary, *, quantization: str, seed: int
+) -> Path:
+    """Write a model of random weights to `path`, whole or not at all; the same arguments give the same bytes.
+
+    quantization  of the matrices, one of QUANTIZATIONS; norms and biases stay F32
+
+    Raises ConfigError for an unknown quantization and where the `gguf` package is missing, and OSError
+    where the file cannot be written.
+    """
+    if quantization not in QUANTIZATIONS:
+        raise ConfigError(f"quantization={quantization!r} is unknown; choose one of {QUANTIZATIONS}")
+    gguf = _import_gguf()
+    path = Path(path)
+    plans = list(plan_tensors(spec))
+    types = [gguf.GGMLQuantizationType[quantization if plan.is_matrix else "F32"] for plan in plans]
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        _write_header(gguf, unfinished, spec, vocabulary, quantization, list(zip(plans, types, strict=True)))
+        rng = np.random.default_rng(seed)
+        with unfinished.open("ab") as file:
+            for plan, ggml_type in zip(plans, types, strict=True):
+                _pad(file, gguf.GGUF_DEFAULT_ALIGNMENT)
+                for piece in draw(plan, ggml_type, rng):
+                    file.write(piece.data)
+            _pad(file, gguf.GGUF_DEFAULT_ALIGNMENT)
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return path
+
+
+def _import_gguf() -> Any:
+    try:
+        import gguf
+    except ImportError as error:
+        raise ConfigError(
+            "making a model needs the 'gguf' package; install it with: pip install 'edgekv[make]'"
+        ) from error
+    return gguf
+
+
+def _write_header(
+    gguf: Any,
+    path: Path,
+    spec: ModelSpec,
+    vocabulary: Vocabulary,
+    quantization: str,
+    tensors: list[tuple[TensorPlan, Any]],
+) -> None:
+    """Everything before the tensor data."""
+    writer = gguf.GGUFWriter(path, spec.architecture)
+    try:
+        _add_dimensions(writer, spec)
+        _add_vocabulary(writer, vocabulary)
+        writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
+        writer.add_file_type(gguf.LlamaFileType["ALL_F32" if quantization == "F32" else f"MOSTLY_{quantization}"])
+        for plan, ggml_type in tensors:
+            block_values, block_bytes = gguf.GGML_QUANT_SIZES[ggml_type]
+            n_bytes = math.prod(plan.shape) // block_values * block_bytes
+            writer.add_tensor_info(plan.name, plan.shape, np.dtype(np.float32), n_bytes, raw_dtype=ggml_type)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_ti_data_to_file()
+    finally:
+        writer.close()
+
+
+def _add_dimensions(writer: Any, spec: ModelSpec) -> None:
+    writer.add_name(spec.name)
+    writer.add_block_count(spec.n_layer)
+    writer.add_context_length(spec.n_ctx_train)
+    writer.add_embedding_length(spec.n_embd)
+    writer.add_feed_forward_length(spec.n_ff)
+    writer.add_head_count(spec.n_head)
+    writer.add_head_count_kv(spec.n_head_kv)
+    if spec.head_dim is not None:
+        writer.add_key_length(spec.head_dim)
+        writer.add_value_length(spec.head_dim)
+    writer.add_rope_dimension_count(spec.n_embd_head)
+    writer.add_rope_freq_base(spec.rope_base)
+    writer.add_layer_norm_rms_eps(spec.norm_epsilon)
+
+
+def _add_vocabulary(writer: Any, vocabulary: Vocabulary) -> None:
+    writer.add_tokenizer_model(vocabulary.model)
+    if vocabulary.merges:
+        writer.add_tokenizer_pre("gpt-2")
+        writer.add_token_merges(vocabulary.merges)
+    writer.add_token_list(vocabulary.tokens)
+    writer.add_token_types(vocabulary.types)
+    if vocabulary.scores:
+        writer.add_token_scores(vocabulary.scores)
+    writer.add_bos_token_id(vocabulary.bos)
+    writer.add_eos_token_id(vocabulary.eos)
+    writer.add_add_bos_token(vocabulary.add_bos)
+    writer.add_chat_template(CHAT_TEMPLATE)
+
+
+def _pad(file: Any, alignment: int) -> None:
+    file.write(bytes(-file.tell() % alignment))
