@@ -1,1 +1,48 @@
-def main() -> None: ...
+"""The `edgekv` command: sub-commands, and the one place where errors become messages and exit statuses."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+import edgekv
+
+from . import ask, chat, models, plan
+
+app = typer.Typer(
+    name="edgekv",
+    help="Read any prompt, and chat, inside a memory ceiling.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command()(ask.ask)
+app.command()(chat.chat)
+app.command()(plan.plan)
+app.command()(models.models)
+
+INTERRUPTED = 130
+
+# the first class that matches decides
+EXIT_STATUS: tuple[tuple[type[edgekv.EdgeKVError], int], ...] = (
+    (edgekv.CeilingError, 3),
+    (edgekv.ModelError, 4),
+    (edgekv.NativeError, 1),
+    (edgekv.EdgeKVError, 2),
+)
+
+
+def main() -> int:
+    """Run the command line; returns the exit status: 0 ok, 2 usage, 3 cannot fit, 4 model unusable, 130 interrupted."""
+    try:
+        app()
+    except edgekv.EdgeKVError as error:
+        print(f"edgekv: {error}", file=sys.stderr)
+        return next(status for kind, status in EXIT_STATUS if isinstance(error, kind))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except SystemExit as exit_:  # typer ends every command with one
+        return exit_.code if isinstance(exit_.code, int) else 0
+    return 0

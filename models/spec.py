@@ -56,6 +56,11 @@ class ModelSpec:
                 raise ConfigError(f"{name} is {row_length}, but must be a multiple of {BLOCK_VALUES}")
         if len(self.rope_factors) not in (0, self.n_embd_head // 2):
             raise ConfigError(f"rope_factors has {len(self.rope_factors)} values, but needs {self.n_embd_head // 2}")
+        if self.architecture == "qwen2" and self.n_embd_q != self.n_embd:
+            raise ConfigError(
+                f"n_head * head_dim is {self.n_embd_q}, but llama.cpp loads qwen2 only where it is "
+                f"n_embd={self.n_embd}; set n_embd={self.n_embd_q}"
+            )
         if self.architecture == "gemma" and not self.tied:
             raise ConfigError("tied=False, but the output matrix of gemma is its embedding; set tied=True")
 

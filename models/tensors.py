@@ -2,7 +2,7 @@
 
 Attention scores spread by about 2, so that attention is far from uniform, and each attention and
 feed-forward layer adds about as much to the residual stream as the embedding brings into it or more, so
-that the output depends on the whole prompt. The logits spread by 1 to 3.
+that the output depends on the whole prompt. The logits spread by about 3.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ __all__ = ["TensorPlan", "draw", "plan_tensors"]
 _QUERY_KEY_GAIN = 1.5
 _RESIDUAL_GAIN = 1.5
 _LOGIT_GAIN = 3.0
-# gemma multiplies the embedding by sqrt(n_embd). With a larger gain, the last token would win every time.
-_GEMMA_LOGIT_GAIN = 1.0
 _NORM_NOISE = 0.1
 _BIAS_SPREAD = 0.5
 
@@ -53,11 +51,10 @@ class TensorPlan:
 
 def plan_tensors(spec: ModelSpec) -> Iterator[TensorPlan]:
     """The tensors of `spec`, in the order of the file."""
-    logit_gain = _GEMMA_LOGIT_GAIN if spec.architecture == "gemma" else _LOGIT_GAIN
-    yield _matrix("token_embd", spec.vocab_size, spec.n_embd, logit_gain)
+    yield _matrix("token_embd", spec.vocab_size, spec.n_embd, _LOGIT_GAIN)
     yield _norm("output_norm", spec.n_embd)
     if not spec.tied:
-        yield _matrix("output", spec.vocab_size, spec.n_embd, logit_gain)
+        yield _matrix("output", spec.vocab_size, spec.n_embd, _LOGIT_GAIN)
     if spec.rope_factors:
         yield TensorPlan("rope_freqs.weight", (len(spec.rope_factors),), values=spec.rope_factors)
     for layer in range(spec.n_layer):
@@ -68,6 +65,8 @@ def _plan_layer(spec: ModelSpec, prefix: str) -> Iterator[TensorPlan]:
     # qwen3 normalises queries and keys, so its gain sits in those norms.
     has_head_norms = spec.architecture == "qwen3"
     gain = 1.0 if has_head_norms else _QUERY_KEY_GAIN
+    # gemma multiplies the embedding by sqrt(n_embd). Its layers must keep up, or the last token would win every time.
+    residual_gain = _RESIDUAL_GAIN * (math.sqrt(spec.n_embd) if spec.architecture == "gemma" else 1.0)
     yield _norm(f"{prefix}attn_norm", spec.n_embd)
     yield _matrix(f"{prefix}attn_q", spec.n_embd_q, spec.n_embd, gain)
     yield _matrix(f"{prefix}attn_k", spec.n_embd_kv, spec.n_embd, gain)
@@ -78,11 +77,11 @@ def _plan_layer(spec: ModelSpec, prefix: str) -> Iterator[TensorPlan]:
     if has_head_norms:
         yield _norm(f"{prefix}attn_q_norm", spec.n_embd_head, _QUERY_KEY_GAIN)
         yield _norm(f"{prefix}attn_k_norm", spec.n_embd_head, _QUERY_KEY_GAIN)
-    yield _matrix(f"{prefix}attn_output", spec.n_embd, spec.n_embd_q, _RESIDUAL_GAIN)
+    yield _matrix(f"{prefix}attn_output", spec.n_embd, spec.n_embd_q, residual_gain)
     yield _norm(f"{prefix}ffn_norm", spec.n_embd)
     yield _matrix(f"{prefix}ffn_gate", spec.n_ff, spec.n_embd, 1.0)
     yield _matrix(f"{prefix}ffn_up", spec.n_ff, spec.n_embd, 1.0)
-    yield _matrix(f"{prefix}ffn_down", spec.n_embd, spec.n_ff, _RESIDUAL_GAIN)
+    yield _matrix(f"{prefix}ffn_down", spec.n_embd, spec.n_ff, residual_gain)
 
 
 def _matrix(name: str, n_rows: int, row_length: int, gain: float) -> TensorPlan:

@@ -35,8 +35,9 @@ def make_tiny(
     quantization  of the matrices: "F32", "F16", "Q8_0" or "Q4_0"
     tokenizer     "bpe" or "spm"
 
-    `n_embd`, `n_ff` and n_head * head_dim must be multiples of 32. Raises ConfigError for arguments that
-    cannot work and where the `gguf` package is missing, and OSError where the file cannot be written.
+    `n_embd`, `n_ff` and n_head * head_dim must be multiples of 32, and for qwen2 n_head * head_dim must be `n_embd`.
+    Raises ConfigError for arguments that cannot work and where the `gguf` package is missing, and OSError where
+    the file cannot be written.
     """
     spec = ModelSpec(
         name=f"tiny {architecture}",

@@ -85,10 +85,11 @@ def _make_spm(vocab_size: int) -> Vocabulary:
     markers = ["<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>"]
     byte_tokens = [f"<0x{byte:02X}>" for byte in range(256)]
     n_fixed = len(markers) + len(byte_tokens)
-    _check_room("spm", n_fixed, vocab_size)
+    # The mark of a space must be a piece: written as bytes, it would not be turned back into a space.
+    _check_room("spm", n_fixed + 1, vocab_size)
     words = [(left + right).replace("_", space) for left, right in _PAIRS]
-    letters = [space, *string.ascii_letters, *string.digits, *string.punctuation]
-    pieces = (words + letters)[: vocab_size - n_fixed]
+    letters = [*string.ascii_letters, *string.digits, *string.punctuation]
+    pieces = [space, *words, *letters][: vocab_size - n_fixed]
     return Vocabulary(
         model="llama",
         tokens=_fill(markers + byte_tokens + pieces, f"{space}w", vocab_size),

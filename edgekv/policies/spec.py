@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ast
+import contextlib
 import dataclasses
 import re
 
@@ -46,8 +46,7 @@ def parse_policy(spec: str | Policy) -> Policy:
 
 def _value(text: str) -> object:
     """A number where the text is one, else the text."""
-    try:
-        value = ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
-    return value if isinstance(value, (int, float)) else text
+    for number in (int, float):
+        with contextlib.suppress(ValueError):
+            return number(text)
+    return text

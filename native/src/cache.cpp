@@ -111,6 +111,12 @@ void edgekv_cache::feed(const llama_token * tokens, size_t n, bool want_logits) 
         fail(EDGEKV_STATUS_INVALID_STATE, "%zu tokens need more than the %u free cells; compact first", n, shape.n_cells - n_used);
     }
 
+    // llama.cpp's cells are ours alone: [0, n_used), and the newest stands for the last position
+    const auto & cells = kv.get_cells(0);
+    if (cells.get_used() != n_used || cells.used_max_p1() != n_used || cells.seq_pos_max(0) != n_past - 1) {
+        throw Error(EDGEKV_STATUS_INVALID_STATE, "something else fed or changed this context's cache; clear it and start again");
+    }
+
     std::vector<llama_pos>      positions(n);
     std::vector<int32_t>        n_seq_id(n, 1);
     llama_seq_id                seq = 0;
@@ -134,10 +140,10 @@ void edgekv_cache::feed(const llama_token * tokens, size_t n, bool want_logits) 
         kv.keep_first(n_used, n_past - 1);
         fail(EDGEKV_STATUS_INTERNAL, "llama_decode returned %d for %zu tokens at position %d", failure, n, n_past);
     }
-    const auto & cells = kv.get_cells(0);
     for (size_t i = 0; i < n; ++i) {
         if (cells.is_empty(n_used + i) || cells.pos_get(n_used + i) != positions[i]) {
-            throw Error(EDGEKV_STATUS_INVALID_STATE, "something else fed or changed this context's cache; clear it and start again");
+            kv.keep_first(n_used, n_past - 1);
+            fail(EDGEKV_STATUS_INTERNAL, "llama.cpp did not put the tokens into the cells from %u on", n_used);
         }
     }
     for (auto & layer : layers_) {

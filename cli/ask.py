@@ -1,0 +1,99 @@
+"""`edgekv ask`: one question about texts of any length."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import edgekv
+
+from .options import with_common_options
+from .render import print_footer, reading_bar, write
+
+
+@with_common_options
+def ask(
+    question: Annotated[str, typer.Argument(help="What to answer.")],
+    runtime: dict[str, Any],
+    file: Annotated[
+        list[Path] | None, typer.Option("-f", "--file", help="Text file to read first; again for more; - for stdin.")
+    ] = None,
+    system: Annotated[str | None, typer.Option(help="System message; never evicted.")] = None,
+    temp: Annotated[float, typer.Option(help="Temperature; 0 = always the most likely token.")] = 0.0,
+    seed: Annotated[int | None, typer.Option(help="Seed of the sampler. Default: a new one each time.")] = None,
+    max_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 512,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Answer a question about text files of any length, under the memory ceiling."""
+    sampling = edgekv.Sampling(temperature=temp, seed=seed)
+    with ExitStack() as stack:
+        files = [stack.enter_context(_on_disk(path)) for path in file or _piped()]
+        rt = stack.enter_context(edgekv.Runtime(**runtime))
+        session = stack.enter_context(rt.session(system))
+        answer = []
+        with reading_bar() as progress:
+            for piece in session.ask(question, files, max_tokens=max_tokens, sampling=sampling, progress=progress):
+                answer.append(piece)
+                if not as_json:
+                    write(piece)
+        if as_json:
+            print(json.dumps(_report(rt, session.stats, "".join(answer)), ensure_ascii=False))
+        else:
+            write("\n")
+            print_footer(session.stats, rt.plan)
+
+
+def _piped() -> list[Path]:
+    """Standard input as a file, where something is piped in and no file is named."""
+    return [] if sys.stdin is None or sys.stdin.isatty() else [Path("-")]
+
+
+@contextmanager
+def _on_disk(path: Path) -> Iterator[Path]:
+    """The file itself; for `-`, a copy of standard input on disk, since a prompt is read twice: counted, then fed."""
+    if str(path) != "-":
+        yield path
+        return
+    with tempfile.NamedTemporaryFile(prefix="edgekv-stdin-") as copy:
+        shutil.copyfileobj(sys.stdin.buffer, copy)
+        copy.flush()
+        yield Path(copy.name)
+
+
+def _report(rt: edgekv.Runtime, stats: edgekv.Stats, answer: str) -> dict[str, Any]:
+    plan = rt.plan.as_dict()
+    return {
+        "answer": answer,
+        "model": str(rt.plan.model),
+        "policy": rt.options.parsed_policy.spec,
+        "budget_cells": rt.plan.budget_cells,
+        "block": rt.plan.block,
+        "kv_type": rt.plan.kv_type,
+        "prompt_tokens": stats.prompt_tokens,
+        "generated_tokens": stats.generated_tokens,
+        "finish_reason": stats.finish_reason,
+        "evictions": stats.evictions,
+        "memory": {
+            "ceiling_bytes": rt.plan.ceiling_bytes,
+            "planned_peak_bytes": rt.plan.peak_bytes,
+            "peak_rss_bytes": stats.peak_rss_bytes,
+            "parts": plan["parts"],
+        },
+        "timing": {
+            "load_s": rt.load_s,
+            "prefill_s": stats.prefill_s,
+            "ttft_s": stats.ttft_s,
+            "prefill_tok_per_s": stats.prefill_tok_per_s,
+            "decode_tok_per_s": stats.decode_tok_per_s,
+            "score_s": stats.score_s,
+            "compact_s": stats.compact_s,
+        },
+    }

@@ -1,0 +1,100 @@
+"""`edgekv chat`: a conversation that may go on for ever."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import edgekv
+
+from .options import with_common_options
+from .render import console, print_footer, reading_bar, write
+
+HELP = "/read FILE attaches a text file to your next message, /help shows this, /exit (or Ctrl-D) leaves."
+
+
+@with_common_options
+def chat(
+    runtime: dict[str, Any],
+    system: Annotated[str | None, typer.Option(help="System message; never evicted.")] = None,
+    temp: Annotated[float, typer.Option(help="Temperature; 0 = always the most likely token.")] = 0.7,
+    seed: Annotated[int | None, typer.Option(help="Seed of the sampler. Default: a new one each time.")] = None,
+    max_tokens: Annotated[int, typer.Option(help="Longest reply, in tokens.")] = 1024,
+) -> None:
+    """Chat under the memory ceiling. Ctrl-C stops a reply and keeps the conversation."""
+    sampling = edgekv.Sampling(temperature=temp, seed=seed)
+    with edgekv.Runtime(**runtime) as rt, rt.session(system) as session:
+        console.print(f"[dim]{rt.plan.model.name}, {rt.plan.budget_cells:,} cells. {HELP}[/dim]")
+        files: list[Path] = []
+        for line in _lines():
+            command, _, argument = line.strip().partition(" ")
+            if command == "/exit":
+                return
+            if command == "/read":
+                files += _attached(argument.strip())
+            elif command == "/help":
+                console.print(HELP)
+            elif line.strip():
+                _reply(session, line, files, max_tokens, sampling, rt.plan)
+                files = []
+
+
+def _lines() -> Iterator[str]:
+    """Lines that the user types, until end of input. Ctrl-C at the prompt drops the line."""
+    if sys.stdin.isatty():
+        with contextlib.suppress(ImportError):
+            import readline  # noqa: F401  (line editing and history for input)
+    while True:
+        try:
+            yield input("> " if sys.stdin.isatty() else "")
+        except EOFError:
+            return
+        except KeyboardInterrupt:
+            console.print(f"\n[dim]{HELP}[/dim]")
+
+
+def _attached(name: str) -> list[Path]:
+    path = Path(name).expanduser()
+    if not name or not path.is_file():
+        console.print(f"edgekv: {name or 'nothing'!r} is not a file; write /read and the path of a text file")
+        return []
+    console.print(f"[dim]{path} goes with your next message[/dim]")
+    return [path]
+
+
+def _reply(
+    session: edgekv.Session,
+    text: str,
+    files: list[Path],
+    max_tokens: int,
+    sampling: edgekv.Sampling,
+    plan: edgekv.Plan,
+) -> None:
+    """Answer one line. What is wrong with the line is said, and the conversation goes on."""
+    with _interrupt_cancels(session):
+        try:
+            with reading_bar() as progress:
+                pieces = session.chat(text, files=files, max_tokens=max_tokens, sampling=sampling, progress=progress)
+                for piece in pieces:
+                    write(piece)
+        except edgekv.InputError as error:
+            console.print(f"edgekv: {error}", soft_wrap=True, markup=False)
+            return
+    write("\n")
+    print_footer(session.stats, plan)
+
+
+@contextlib.contextmanager
+def _interrupt_cancels(session: edgekv.Session) -> Iterator[None]:
+    """While it lasts, Ctrl-C stops the reply instead of the program."""
+    before = signal.signal(signal.SIGINT, lambda *_: session.cancel())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,54 @@
+"""Command-line options that several commands share, named as the arguments of `edgekv.Runtime`."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+
+def common(
+    model: Annotated[
+        str | None, typer.Option("-m", "--model", help="Path of a GGUF model, or a known name (`edgekv models`).")
+    ] = None,
+    memory: Annotated[str, typer.Option(help="Memory ceiling of the whole process: 256MiB, 1.5GB.")] = "256MiB",
+    policy: Annotated[
+        str, typer.Option(metavar="SPEC", help="Eviction policy, with options as in 'keydiff(kernel=15)'.")
+    ] = "keydiff",
+    budget: Annotated[
+        int | None, typer.Option(help="Cells each layer and head keeps. Default: as many as fit.")
+    ] = None,
+    block: Annotated[int, typer.Option(help="Tokens fed between two evictions.")] = 128,
+    kv_type: Annotated[str, typer.Option(help="Type of cached keys and values: f16, q8_0, q4_0.")] = "f16",
+    threads: Annotated[int | None, typer.Option(help="Threads. Default: one for every processor.")] = None,
+    allow_beyond_trained: Annotated[
+        bool, typer.Option("--allow-beyond-trained", help="Read past the model's trained context.")
+    ] = False,
+    repack: Annotated[
+        bool, typer.Option("--repack", help="Spend memory on weights in the processor's own order.")
+    ] = False,
+    gpu_layers: Annotated[int, typer.Option(help="Layers to put on a GPU, in builds that have one.")] = 0,
+) -> None:
+    """Never called: its parameters are the options."""
+
+
+def with_common_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the common options; it receives them as one dict, its parameter `runtime`."""
+    shared = inspect.signature(common, eval_str=True).parameters
+    signature = inspect.signature(command, eval_str=True)
+    own = [p for p in signature.parameters.values() if p.name != "runtime"]
+
+    @functools.wraps(command)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return command(*args, runtime={name: kwargs.pop(name) for name in shared}, **kwargs)
+
+    parameters = own + [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in shared.values()]
+    wrapper.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
+    )
+    wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
+    del wrapper.__wrapped__  # type: ignore[attr-defined]
+    return wrapper

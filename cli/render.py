@@ -1,0 +1,79 @@
+"""What people see: a progress bar while a prompt is read, and a footer after a reply. All of it on stderr."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+import edgekv
+from edgekv.session import ProgressCallback
+from edgekv.sizes import format_size
+
+console = Console(stderr=True, highlight=False)
+
+
+class Speed(ProgressColumn):
+    """Tokens a second."""
+
+    def render(self, task: Task) -> Text:
+        return Text(f"{task.speed or 0:.0f} tok/s")
+
+
+@contextmanager
+def reading_bar() -> Iterator[ProgressCallback]:
+    """A progress bar that goes when the reading is done; nothing where stderr is not a terminal."""
+    if not console.is_terminal:
+        yield lambda progress: None
+        return
+    columns = (
+        SpinnerColumn(),
+        TextColumn("reading"),
+        BarColumn(),
+        TextColumn("{task.completed:,.0f}/{task.total:,.0f} tokens"),
+        Speed(),
+        TextColumn("{task.fields[cells]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("reading", total=None, visible=False, cells="")
+
+        def show(progress: edgekv.Progress) -> None:
+            cells = f"{progress.cells_used}/{progress.budget_cells} cells"
+            done = progress.tokens_done == progress.tokens_total
+            bar.update(
+                task,
+                total=progress.tokens_total,
+                completed=progress.tokens_done,
+                visible=not done,
+                cells=cells,
+            )
+            if done:
+                bar.stop()
+
+        yield show
+
+
+def print_footer(stats: edgekv.Stats, plan: edgekv.Plan) -> None:
+    """One line about a reply: tokens, cells, speed, memory."""
+    kept = min(stats.cells_used, stats.tokens_seen)
+    notes = {"cancelled": "stopped", "length": "cut at --max-tokens", "context": "trained context full"}
+    parts = [
+        *([notes[stats.finish_reason]] if stats.finish_reason in notes else []),
+        f"{stats.tokens_seen:,} tokens seen, {kept:,} kept",
+        f"{stats.cells_used:,} cells of {stats.budget_cells:,}+{plan.block}",
+        f"prompt {stats.prefill_tok_per_s:.0f} tok/s",
+        f"generation {stats.decode_tok_per_s:.0f} tok/s",
+        f"peak {format_size(stats.peak_rss_bytes)} of {format_size(plan.ceiling_bytes)}",
+    ]
+    console.print("[dim]" + " · ".join(parts) + "[/dim]", soft_wrap=True)
+
+
+def write(text: str) -> None:
+    """A piece of a reply, on stdout, at once."""
+    sys.stdout.write(text)
+    sys.stdout.flush()

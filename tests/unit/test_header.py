@@ -1,0 +1,240 @@
+"""read_header takes sound files, and refuses each kind of damage with its own words and nothing but a ModelError."""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from gguf_bytes import GgufBytes, as_keys, metadata, string, strings, tensor, text, u32, u32s
+
+from edgekv.errors import InvalidModelError, ModelError, ModelNotFoundError, UnsupportedModelError
+from edgekv.models import Header, read_header
+from edgekv.models.ggml_types import GGML_TYPES
+
+Read = Callable[[bytes], Header]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    path = tmp_path / "model.gguf"
+
+    def write_and_read(data: bytes) -> Header:
+        path.write_bytes(data)
+        return read_header(path)
+
+    return write_and_read
+
+
+def with_metadata(**changes: bytes | None) -> bytes:
+    return GgufBytes(keys=as_keys(metadata(**changes))).build()
+
+
+def test_a_sound_file(read: Read) -> None:
+    data = GgufBytes().build()
+    header = read(data)
+    assert header.architecture == "llama"
+    assert (header.n_layer, header.n_embd, header.n_head, header.n_head_kv) == (2, 64, 4, 2)
+    assert (header.n_ctx_train, header.vocab_size, header.chat_template) == (128, 3, "{{ messages }}")
+    assert header.metadata["llama.block_count"] == 2
+    assert header.array_lengths == {"tokenizer.ggml.tokens": 3}
+    assert "tokenizer.ggml.tokens" not in header.metadata
+    first, second = header.tensors
+    assert (first.name, first.shape, first.ggml_type.name, first.n_bytes) == ("a", (64, 3), "F32", 768)
+    assert (second.name, second.shape, second.ggml_type.name, second.n_bytes) == ("b", (64,), "Q4_0", 36)
+    assert second.offset == 768
+    assert header.n_tensors == 2
+    assert header.file_bytes == len(data)
+    assert header.data_offset == len(data) - 804
+    assert header.weight_bytes == 804
+
+
+def test_version_2_is_read(read: Read) -> None:
+    assert read(GgufBytes(version=2).build()).n_layer == 2
+
+
+def test_what_a_file_leaves_out(read: Read) -> None:
+    header = read(
+        with_metadata(llama__attention__head_count_kv=None, llama__context_length=None, tokenizer__chat_template=None)
+    )
+    assert (header.n_head_kv, header.n_ctx_train, header.chat_template) == (4, None, None)
+
+
+def test_heads_per_layer_are_not_scalars(read: Read) -> None:
+    header = read(with_metadata(llama__attention__head_count_kv=u32s(2, 4)))
+    assert (header.n_head, header.n_head_kv) == (4, None)
+
+
+def test_alignment_moves_the_tensors(read: Read) -> None:
+    header = read(GgufBytes(keys=as_keys(metadata(general__alignment=u32(256))), alignment=256).build())
+    assert header.data_offset % 256 == 0
+
+
+def test_a_long_string_is_left_out(read: Read) -> None:
+    header = read(with_metadata(general__description=text("x" * (1 << 20) + "y"), general__name=text("z")))
+    assert "general.description" not in header.metadata
+    assert header.metadata["general.name"] == "z"
+
+
+def test_a_sound_file_cut_anywhere(read: Read) -> None:
+    data = GgufBytes().build()
+    for n_bytes in range(len(data)):
+        with pytest.raises(InvalidModelError, match=f"ends at byte {n_bytes}, but .* needs"):
+            read(data[:n_bytes])
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.gguf", tmp_path / "nul\0.gguf"):
+        with pytest.raises(ModelNotFoundError, match="there is no model file"):
+            read_header(path)
+
+
+def test_not_a_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe"):
+        with pytest.raises(InvalidModelError, match="is not a file"):
+            read_header(path)
+
+
+def test_the_message_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "page.gguf"
+    path.write_bytes(b"<!DOCTYPE html>")
+    with pytest.raises(InvalidModelError, match=r"page\.gguf': the file starts with b'<!DO'.*download"):
+        read_header(path)
+
+
+HUGE = (1 << 64) - 1
+SOUND = as_keys(metadata())
+DAMAGED = {
+    "magic": (GgufBytes(magic=b"GGML"), "starts with"),
+    "version 1": (GgufBytes(version=1), "version 1 "),
+    "version 4": (GgufBytes(version=4), "version 4 "),
+    "big endian": (GgufBytes(version=3 << 24), "little-endian"),
+    "no tensors": (GgufBytes(n_tensors=0), "0 tensors"),
+    "many tensors": (GgufBytes(n_tensors=HUGE), "tensors, but"),
+    "many keys": (GgufBytes(n_keys=HUGE), "metadata keys, but"),
+    "key length": (GgufBytes(keys=[struct.pack("<Q", HUGE), *SOUND]), "a metadata key .* bytes"),
+    "key not UTF-8": (GgufBytes(keys=[string(b"\xff") + u32(1), *SOUND]), "not UTF-8"),
+    "key empty": (GgufBytes(keys=[string("") + u32(1), *SOUND]), "is empty"),
+    "key twice": (GgufBytes(keys=[SOUND[0], *SOUND]), "'general.architecture' stands twice"),
+    "value type": (GgufBytes(keys=[string("x") + struct.pack("<I", 13), *SOUND]), "value type 13"),
+    "string length": (GgufBytes(keys=[string("x") + struct.pack("<IQ", 8, HUGE), *SOUND]), "the value of 'x'"),
+    "array of arrays": (GgufBytes(keys=[string("x") + struct.pack("<IIQ", 9, 9, 1), *SOUND]), "value type 9"),
+    "array length": (GgufBytes(keys=[string("x") + struct.pack("<IIQ", 9, 4, HUGE), *SOUND]), "'x' claims"),
+    "array past the end": (GgufBytes(keys=[string("x") + struct.pack("<IIQ", 9, 4, 1 << 29), *SOUND]), "'x' at byte"),
+    "strings length": (GgufBytes(keys=[string("x") + struct.pack("<IIQ", 9, 8, 1 << 30), *SOUND]), "'x' claims"),
+    "string in array": (GgufBytes(keys=[string("x") + struct.pack("<IIQQ", 9, 8, 1, HUGE), *SOUND]), "'x' at byte"),
+    "text in all": (GgufBytes(keys=[string(f"{i}") + text(b"x" * (1 << 20)) for i in range(9)]), "over 8388608 bytes"),
+    "tensor name": (GgufBytes(tensors=[tensor("n" * 64, (64,), 0, 0)]), "64 bytes, but at most 63"),
+    "tensor twice": (GgufBytes(tensors=[tensor("a", (64,), 0, 0), tensor("a", (64,), 0, 256)]), "'a' stands twice"),
+    "no dimensions": (GgufBytes(tensors=[tensor("a", (), 0, 0)]), "0 dimensions"),
+    "5 dimensions": (GgufBytes(tensors=[tensor("a", (1,) * 5, 0, 0)]), "5 dimensions"),
+    "dimension 0": (GgufBytes(tensors=[tensor("a", (64, 0), 0, 0)]), r"shape \(64, 0\)"),
+    "overflow": (GgufBytes(tensors=[tensor("a", (1 << 32, 1 << 32), 0, 0)]), "product"),
+    "ggml type": (GgufBytes(tensors=[tensor("a", (64,), 4, 0)]), "ggml type 4"),
+    "partial block": (GgufBytes(tensors=[tensor("a", (48,), 2, 0)]), "rows of 48 values, but Q4_0"),
+    "first offset": (GgufBytes(tensors=[tensor("a", (64,), 0, 32)]), "offset 32"),
+    "offset past the end": (
+        GgufBytes(tensors=[tensor("a", (64,), 0, 0), tensor("b", (64,), 0, 1 << 60)]),
+        "the one before it ends at 256",
+    ),
+    "tensor past the end": (GgufBytes(tensors=[tensor("a", (64, 1 << 40), 0, 0)]), "'a' at byte .* needs"),
+}
+
+
+@pytest.mark.parametrize(("file", "message"), DAMAGED.values(), ids=DAMAGED)
+def test_damage(read: Read, file: GgufBytes, message: str) -> None:
+    with pytest.raises(InvalidModelError, match=message):
+        read(file.build())
+
+
+INCONSISTENT = {
+    "no architecture": ({"general__architecture": None}, "general.architecture' is None"),
+    "architecture number": ({"general__architecture": u32(1)}, "general.architecture' is 1"),
+    "other architecture": ({"general__architecture": text("qwen2")}, "'qwen2.block_count' is missing"),
+    "no layers": ({"llama__block_count": u32(0)}, "'llama.block_count' is 0, .* from 1 to 512"),
+    "many layers": ({"llama__block_count": u32(513)}, "'llama.block_count' is 513"),
+    "layers in words": ({"llama__block_count": text("2")}, "whole number"),
+    "layers missing": ({"llama__block_count": None}, "'llama.block_count' is missing"),
+    "no embedding": ({"llama__embedding_length": u32(0)}, "embedding_length' is 0"),
+    "no context": ({"llama__context_length": u32(0)}, "context_length' is 0"),
+    "no heads": ({"llama__attention__head_count": u32(0)}, "head_count' is 0"),
+    "heads missing": ({"llama__attention__head_count": None}, "head_count' is missing"),
+    "no KV heads": ({"llama__attention__head_count_kv": u32(0)}, "head_count_kv' is 0"),
+    "odd KV heads": ({"llama__attention__head_count_kv": u32(3)}, "is 3, but must divide the 4 heads"),
+    "heads of 3 layers": ({"llama__attention__head_count": u32s(4, 4, 4)}, "3 elements, .* 2 layers"),
+    "odd embedding": ({"llama__embedding_length": u32(66)}, "is 66, but must be a multiple of the 4 heads"),
+    "no key": ({"llama__attention__key_length": u32(0)}, "key_length' is 0"),
+    "no value": ({"llama__attention__value_length": u32(0)}, "value_length' is 0"),
+    "odd rope": ({"llama__rope__dimension_count": u32(15)}, "is 15, but must be even"),
+    "rope scaling": ({"llama__rope__scaling__type": text("linfar")}, "is 'linfar', but must be one of"),
+    "experts used": ({"llama__expert_used_count": u32(2)}, "is 2 of 0"),
+    "no experts used": ({"llama__expert_count": u32(2)}, "is 0 of 2"),
+    "alignment": ({"general__alignment": u32(48)}, "alignment' is 48, .* power of 2"),
+    "alignment 0": ({"general__alignment": u32(0)}, "alignment' is 0"),
+    "no tokens": ({"tokenizer__ggml__tokens": strings()}, "missing or empty"),
+    "tokens missing": ({"tokenizer__ggml__tokens": None}, "missing or empty"),
+    "token twice": ({"tokenizer__ggml__tokens": strings("a", "b", "a")}, "same token twice"),
+}
+
+
+@pytest.mark.parametrize(("changes", "message"), INCONSISTENT.values(), ids=INCONSISTENT)
+def test_inconsistent_metadata(read: Read, changes: dict[str, bytes | None], message: str) -> None:
+    with pytest.raises(InvalidModelError, match=message):
+        read(with_metadata(**changes))
+
+
+def test_empty_tokens_may_repeat(read: Read) -> None:
+    assert read(with_metadata(tokenizer__ggml__tokens=strings("", "a", ""))).vocab_size == 3
+
+
+def test_a_key_length_frees_the_embedding(read: Read) -> None:
+    changes = {"llama__embedding_length": u32(66), "llama__attention__key_length": u32(32)}
+    assert read(with_metadata(**changes)).n_embd == 66
+
+
+UNSUPPORTED = {
+    "split": ({"split__count": u32(3)}, "'llama' model is split into 3 files.*merge"),
+    "no tokenizer": ({"tokenizer__ggml__model": None}, "'llama' file has no tokenizer"),
+    "no_vocab": ({"tokenizer__ggml__model": text("no_vocab")}, "'no_vocab'"),
+}
+
+
+@pytest.mark.parametrize(("changes", "message"), UNSUPPORTED.values(), ids=UNSUPPORTED)
+def test_unsupported(read: Read, changes: dict[str, bytes | None], message: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=message):
+        read(with_metadata(**changes))
+
+
+def test_one_split_is_whole(read: Read) -> None:
+    assert read(with_metadata(split__count=u32(1))).n_layer == 2
+
+
+def test_flipped_bits_never_raise_anything_else(read: Read) -> None:
+    data = GgufBytes().build()
+    n_header_bits = 8 * (len(data) - 804)
+    rng = random.Random(0)
+    messages = []
+    for _ in range(300):
+        damaged = bytearray(data)
+        for bit in rng.sample(range(n_header_bits), k=rng.randint(1, 3)):
+            damaged[bit // 8] ^= 1 << bit % 8
+        try:
+            read(bytes(damaged))
+        except ModelError as error:
+            messages.append(str(error))
+    assert len(messages) > 100
+    assert max(map(len, messages)) < 1_000, "a message that quotes what was read must stay short"
+
+
+def test_the_types_agree_with_gguf() -> None:
+    gguf = pytest.importorskip("gguf")
+    # Q8_1 never stands in a file; the package counts two floats where ggml has two halves.
+    for number, ours in GGML_TYPES.items():
+        theirs = next((t for t in gguf.GGMLQuantizationType if t == number), None)
+        if theirs is not None and ours.name != "Q8_1":
+            assert ours.name == theirs.name
+            assert (ours.block_values, ours.block_bytes) == gguf.GGML_QUANT_SIZES[theirs]
