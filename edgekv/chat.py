@@ -37,7 +37,9 @@ def chat_format(model: Model, *, with_system: bool) -> ChatFormat:
     """Cut a model's template up. Raises UnsupportedModelError when it has none, or one that cannot be used so."""
     template = model.header.chat_template
     if template is None:
-        raise UnsupportedModelError(f"{model.path.name} has no chat template; use Session.generate, or an instruct model")
+        raise UnsupportedModelError(
+            f"{model.path.name} has no chat template; use Session.generate, or an instruct model"
+        )
     system = [{"role": "system", "content": _SYSTEM}] if with_system else []
     opening = [*system, {"role": "user", "content": _FIRST}]
     turns = [*opening, {"role": "assistant", "content": _REPLY}, {"role": "user", "content": _SECOND}]

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from . import _native
-from .errors import EdgeKVError, InvalidModelError
+from .errors import ConfigError, EdgeKVError, InvalidModelError
 from .models.header import Header, read_header
 from .options import KV_TYPES, Options
+
+QUANT_BLOCK = 32  # elements that share a scale in q8_0 and q4_0
 
 
 class Model:
@@ -114,6 +116,12 @@ class Model:
         token = getattr(self._llama, f"llama_vocab_{name}")(self._vocab)
         return self._llama.llama_vocab_get_text(self._vocab, token).decode() if token >= 0 else ""
 
+    @property
+    def head_dim(self) -> int:
+        """Elements of a key."""
+        own = self.header.metadata.get(f"{self.header.architecture}.attention.key_length")
+        return int(own) if own is not None else (self.header.n_embd or 0) // (self.header.n_head or 1)
+
     # ---- contexts ----
 
     def new_context(self, n_cells: int, options: Options) -> Context:
@@ -126,6 +134,12 @@ class Context:
 
     def __init__(self, model: Model, n_cells: int, options: Options) -> None:
         self._llama: Any = None
+        head_dim = model.head_dim
+        if options.kv_type != "f16" and head_dim % QUANT_BLOCK:
+            raise ConfigError(
+                f"kv_type={options.kv_type} needs heads of a multiple of {QUANT_BLOCK} elements, but those of "
+                f"{model.path.name} have {head_dim}; use kv_type=f16"
+            )
         llama = _native.bindings()
         params = llama.llama_context_default_params()
         params.n_ctx = n_cells

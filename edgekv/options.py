@@ -97,4 +97,3 @@ class Options:
 def _in_range(name: str, value: int, low: int, high: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise ConfigError(f"{name}={value!r} is not possible; give a whole number in [{low}, {high}]")
-

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from . import _native, process
-from .errors import CeilingError
+from .errors import CeilingError, ConfigError
 from .model import Model
 from .models.registry import find_model
 from .options import Options
@@ -163,8 +163,10 @@ class Estimator:
         if options.block > 32:
             changes.append(("use block=32", {"block": 32, "evict_every": None}))
         for text, change in changes:
-            if replace(self, options=replace(options, **change)).plan(plan.budget_cells).peak_bytes <= plan.ceiling_bytes:
-                yield text
+            with suppress(ConfigError):  # not every model can have every change
+                changed = replace(self, options=replace(options, **change)).plan(plan.budget_cells)
+                if changed.peak_bytes <= plan.ceiling_bytes:
+                    yield text
         if plan.parts.total - plan.parts.kv - plan.parts.compute - plan.parts.bookkeeping > plan.ceiling_bytes:
             yield "choose a smaller model"
 

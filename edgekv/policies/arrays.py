@@ -86,9 +86,7 @@ def select(
     ]
 
 
-def _checked(
-    keys: npt.ArrayLike, positions: npt.ArrayLike
-) -> tuple[npt.NDArray[np.floating], npt.NDArray[np.int32]]:
+def _checked(keys: npt.ArrayLike, positions: npt.ArrayLike) -> tuple[npt.NDArray[np.floating], npt.NDArray[np.int32]]:
     keys = np.asarray(keys)
     if keys.dtype not in _TYPES:
         keys = keys.astype(np.float32)
@@ -117,9 +115,7 @@ def _score_native(
 ) -> None:
     rows = native_rows(keys, _TYPES[keys.dtype], keys.shape[1])
     fields = _native.Policy(**policy.native_fields())
-    _native.call(
-        "edgekv_score", c.byref(fields), c.byref(rows), positions.ctypes.data, layer, head, scores.ctypes.data
-    )
+    _native.call("edgekv_score", c.byref(fields), c.byref(rows), positions.ctypes.data, layer, head, scores.ctypes.data)
 
 
 def _select_native(

@@ -41,7 +41,9 @@ def cells_to_keep(
         raise NativeError(f"the score of position {worst} is not finite; the keys hold NaN or infinity")
     stays = protected(positions, n_sink, recent, pinned)
     if len(scores) > budget and stays.sum() > budget:
-        raise BudgetError(f"{stays.sum()} protected cells exceed the budget of {budget}; raise the budget or protect fewer")
+        raise BudgetError(
+            f"{stays.sum()} protected cells exceed the budget of {budget}; raise the budget or protect fewer"
+        )
     rank = np.lexsort((positions, scores, stays))  # ascending: the last `budget` stay
     kept = rank[max(0, len(scores) - budget) :]
     return kept[np.argsort(positions[kept], kind="stable")]

@@ -213,6 +213,7 @@ EDGEKV_API enum edgekv_status edgekv_cache_clear(struct edgekv_cache * cache, ch
 // Decode n tokens at the next positions, and compute logits for the last one if want_logits.
 //   n : at most the context's n_ubatch, and at most the free cells
 //   EDGEKV_STATUS_INVALID_STATE  too few free cells; compact first
+//   EDGEKV_STATUS_NOT_FINITE     a logit is NaN or infinite; the cache is as before
 //   EDGEKV_STATUS_INTERNAL       llama_decode failed; the cache is as before
 EDGEKV_API enum edgekv_status edgekv_cache_feed(
                  struct edgekv_cache * cache,

@@ -10,6 +10,7 @@
 #include "status.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 using namespace edgekv;

@@ -1,0 +1,255 @@
+"""Sessions: turns, cells, cancelling, and what is refused."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+import edgekv
+
+BUDGET, BLOCK = 64, 32
+
+
+@pytest.fixture(scope="module")
+def runtime(tiny_model):
+    path = tiny_model(n_layer=2, n_ctx_train=2048)
+    with edgekv.Runtime(path, memory="4GiB", budget=BUDGET, block=BLOCK, recent=16, threads=1) as rt:
+        yield rt
+
+
+@pytest.fixture
+def session(runtime):
+    with runtime.session() as session:
+        yield session
+
+
+def words(n):
+    return " ".join(f"word{i}" for i in range(n))
+
+
+def test_a_conversation_of_many_turns_stays_within_its_cells(session):
+    seen = 0
+    for turn in range(5):
+        text = "".join(session.chat(f"Turn {turn}: {words(30)}", max_tokens=40))
+        stats = session.stats
+        assert isinstance(text, str)
+        assert stats.finish_reason in ("end", "length")
+        assert stats.cells_used <= BUDGET + BLOCK
+        assert stats.tokens_seen > seen
+        seen = stats.tokens_seen
+    assert stats.evictions > 0
+    for layer in range(2):
+        for head in range(2):
+            kept = session.kept_positions(layer, head)
+            assert len(kept) == session.n_cells
+            assert (np.diff(kept) > 0).all()
+            assert list(kept[:4]) == [0, 1, 2, 3]  # the sinks
+            assert kept[-1] == session.n_past - 1
+
+
+def cells_after_each_step(runtime, monkeypatch, session, n_steps):
+    """Cells per head after every token that generation feeds. Pieces of text are fewer: a character may take several."""
+    used = []
+    step = runtime.controller.step
+
+    def step_and_count(token):
+        step(token)
+        used.append(session.n_cells)
+
+    monkeypatch.setattr(runtime.controller, "step", step_and_count)
+    list(session.generate(words(60), max_tokens=n_steps + 1))
+    assert len(used) == n_steps
+    return used
+
+
+def test_exact_cell_accounting_in_generation(runtime, session, monkeypatch):
+    """Generation fills the spare cells before it evicts: N+1, ..., N+B, then N+1 again."""
+    used = cells_after_each_step(runtime, monkeypatch, session, 3 * BLOCK)
+    assert used == 3 * list(range(BUDGET + 1, BUDGET + BLOCK + 1))
+
+
+def test_evict_every_token_as_in_the_papers(tiny_model, monkeypatch):
+    path = tiny_model(n_layer=2, n_ctx_train=2048)
+    with edgekv.Runtime(path, memory="4GiB", budget=64, block=32, recent=16, evict_every=1, threads=1) as rt:
+        assert set(cells_after_each_step(rt, monkeypatch, rt.session(), 20)) == {65}
+
+
+def test_replies_are_reproducible_by_seed(runtime):
+    def reply(**sampling):
+        with runtime.session() as session:
+            return "".join(session.chat("Hello", max_tokens=30, sampling=edgekv.Sampling(**sampling)))
+
+    assert reply() == reply()
+    assert reply(temperature=1.0, seed=5) == reply(temperature=1.0, seed=5)
+    assert reply(temperature=5.0, seed=5, top_k=0, top_p=1.0) != reply(temperature=5.0, seed=6, top_k=0, top_p=1.0)
+
+
+def test_cancel_from_another_thread_while_reading(session):
+    blocks = []
+
+    def progress(p):
+        blocks.append(p)
+        if len(blocks) == 3:
+            thread = threading.Thread(target=session.cancel)
+            thread.start()
+            thread.join()
+
+    assert "".join(session.chat(words(200), progress=progress)) == ""
+    assert session.stats.finish_reason == "cancelled"
+    assert session.stats.read_tokens == 3 * BLOCK < session.stats.prompt_tokens
+    assert [p.tokens_done for p in blocks] == [BLOCK, 2 * BLOCK, 3 * BLOCK]
+    assert all(p.tokens_total == session.stats.prompt_tokens and p.budget_cells == BUDGET for p in blocks)
+
+    "".join(session.chat("go on", max_tokens=5))
+    assert session.stats.finish_reason in ("end", "length")
+    assert session.stats.read_tokens == session.stats.prompt_tokens
+
+
+def test_cancel_while_generating_keeps_the_session(session):
+    pieces = session.generate(words(10), max_tokens=500)
+    next(pieces)
+    session.cancel()
+    list(pieces)
+    assert session.stats.finish_reason == "cancelled"
+    assert session.stats.generated_tokens < 500
+    assert list(session.generate(" and", max_tokens=3))
+
+
+def test_a_reply_that_is_dropped_leaves_the_session_usable(session):
+    pieces = session.generate(words(10), max_tokens=500)
+    next(pieces)
+    pieces.close()
+    assert session.stats.finish_reason == "closed"
+    assert list(session.generate(" and", max_tokens=3))
+
+
+def test_what_was_said_last_is_part_of_the_context(runtime):
+    """A generation cut by max_tokens and continued equals one that was not cut."""
+    with runtime.session() as session:
+        whole = "".join(session.generate("a b c", max_tokens=2))
+        n_whole = session.n_past
+    with runtime.session() as session:
+        "".join(session.generate("a b c", max_tokens=1))
+        "".join(session.generate("d", max_tokens=1))
+        assert session.n_past == n_whole + 1
+        assert whole
+
+
+def test_one_session_at_a_time(runtime, session):
+    with pytest.raises(edgekv.SessionError, match="close it"):
+        runtime.session()
+    session.close()
+    with runtime.session() as other:
+        assert other.n_past == 0
+    with pytest.raises(edgekv.SessionError, match="closed"):
+        session.n_past  # noqa: B018
+
+
+def test_one_reply_at_a_time(session):
+    pieces = session.generate("a b c", max_tokens=50)
+    next(pieces)
+    with pytest.raises(edgekv.SessionError, match="already answering"):
+        next(iter(session.generate("d", max_tokens=5)))
+
+
+def test_chat_and_plain_text_do_not_mix(session):
+    list(session.generate("a b c", max_tokens=2))
+    with pytest.raises(edgekv.SessionError, match="continues a text"):
+        list(session.chat("Hello"))
+
+
+@pytest.mark.parametrize("text", ["", "  \n"])
+def test_empty_prompts_are_refused(session, text):
+    with pytest.raises(edgekv.InputError, match="empty"):
+        session.chat(text)
+    with pytest.raises(edgekv.InputError, match="empty"):
+        session.generate("")
+
+
+def test_files_are_read_before_the_question(session, tmp_path):
+    book = tmp_path / "book.txt"
+    book.write_text("\ufeff" + words(100), encoding="utf-8")
+    list(session.ask("What?", files=[book], max_tokens=2))
+    assert session.stats.prompt_tokens > 200
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"), [(b"abc\0def", "byte 3 is 0"), (b"abc\xff\xfe", "not UTF-8"), (None, "cannot be read")]
+)
+def test_files_that_are_not_text_are_refused_before_anything_is_read(session, tmp_path, content, reason):
+    path = tmp_path / "file"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(edgekv.InputError, match=reason):
+        list(session.ask("What?", files=[path]))
+    assert session.n_past == 0
+    assert list(session.ask("What?", max_tokens=2)) or session.stats.finish_reason == "end"
+
+
+def test_a_prompt_beyond_the_trained_context_is_refused_unread(tiny_model):
+    path = tiny_model(n_layer=2, n_ctx_train=256)
+    with edgekv.Runtime(path, memory="4GiB", budget=64, block=32, recent=16, threads=1) as rt:
+        session = rt.session()
+        with pytest.raises(edgekv.InputError, match="trained on 256"):
+            list(session.chat(words(300)))
+        assert session.n_past == 0
+        list(session.generate(words(10), max_tokens=1000))
+        assert session.stats.finish_reason in ("end", "context")
+        assert session.n_past <= 256
+    with edgekv.Runtime(
+        path, memory="4GiB", budget=64, block=32, recent=16, threads=1, allow_beyond_trained=True
+    ) as rt:
+        list(rt.session().chat(words(300), max_tokens=3))
+
+
+def test_the_system_message_is_never_evicted(runtime):
+    with runtime.session(system="Be brief.") as session:
+        (pinned,) = runtime.controller.pinned
+        list(session.chat(words(300), max_tokens=50))
+        kept = session.kept_positions(1, 1)
+        assert set(range(*pinned)) <= set(kept.tolist())
+        assert pinned[1] > 4
+
+
+def test_a_system_message_larger_than_the_budget_is_refused(runtime):
+    with pytest.raises(edgekv.BudgetError, match="raise the budget to at least"):
+        runtime.session(system=words(60))
+    with runtime.session():
+        pass
+
+
+def test_content_is_never_read_as_control_tokens(runtime):
+    model = runtime.model
+    control = model.tokenize("<|im_end|>", special=True)
+    assert len(control) == 1
+    with runtime.session() as session:
+        prompt = session._turn_prompt(["<|im_end|>"])
+        assert list(prompt.tokens()).count(control[0]) == 1  # the template's own
+
+
+def test_a_model_with_broken_weights_is_an_error_not_a_reply(tiny_model, tmp_path):
+    """NaN weights give NaN logits, which no sampler may turn into a token."""
+    raw = bytearray(tiny_model(n_layer=2, n_ctx_train=2048).read_bytes())
+    raw[-4096:] = b"\xff" * 4096
+    path = tmp_path / "nan.gguf"
+    path.write_bytes(raw)
+    with (
+        edgekv.Runtime(path, memory="4GiB", budget=64, block=32, recent=16, threads=1) as rt,
+        pytest.raises(edgekv.NativeError, match="not finite"),
+    ):
+        list(rt.session().chat("Hello"))
+
+
+def test_options_of_the_wrong_kind_are_refused(tiny_model):
+    path = tiny_model(n_layer=2, n_ctx_train=2048)
+    with pytest.raises(edgekv.ConfigError):
+        edgekv.Runtime(path, block=0)
+    with pytest.raises(edgekv.PolicyError):
+        edgekv.Runtime(path, policy="nonsense")
+    with pytest.raises(edgekv.BudgetError):
+        edgekv.Runtime(path, budget=4)
+    with pytest.raises(edgekv.CeilingError) as caught:
+        edgekv.Runtime(path, memory="10MiB")
+    assert caught.value.required_bytes > caught.value.ceiling_bytes == 10 << 20

@@ -1,0 +1,58 @@
+"""Texts tokenised piece by piece have the tokens of the whole text."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from edgekv import text
+from edgekv.model import Model
+from edgekv.options import Options
+
+
+@pytest.fixture(scope="module", params=["bpe", "spm", "default"])
+def model(request, tiny_model):
+    if request.param == "default":
+        path = request.getfixturevalue("default_model")
+    else:
+        path = tiny_model(tokenizer=request.param)
+    with Model(path, Options(), no_alloc=True) as model:
+        yield model
+
+
+def prose(n_words, seed=0):
+    rng = random.Random(seed)
+    vocabulary = ["the", "House", "of", "seven", "gables", "über", "naïve", "1851", "42,", "\n\n", "—", "end.", "I'll"]
+    return " ".join(rng.choice(vocabulary) for _ in range(n_words))
+
+
+def test_pieces_give_the_tokens_of_the_whole(model, monkeypatch):
+    monkeypatch.setattr(text, "CHUNK_CHARS", 64)
+    whole = prose(800)
+    rng = random.Random(1)
+    pieces, rest = [], whole
+    while rest:
+        n = rng.randint(1, 40)
+        pieces.append(rest[:n])
+        rest = rest[n:]
+    expected = model.tokenize(whole)
+    assert list(text.tokenize_pieces(model, pieces)) == expected
+    assert list(text.tokenize_pieces(model, pieces, space_prefix=True)) == model.tokenize(whole, space_prefix=True)
+
+
+def test_text_without_gaps_is_cut_all_the_same(model, monkeypatch):
+    monkeypatch.setattr(text, "CHUNK_CHARS", 64)
+    tokens = list(text.tokenize_pieces(model, ["x" * 1000]))
+    assert "".join(model.text(tokens)) == "x" * 1000
+
+
+def test_tokens_become_the_same_text_again(model):
+    whole = prose(200) + " 🜁 done"
+    assert "".join(model.text(model.tokenize(whole))) == whole
+
+
+def test_characters_are_given_whole(model):
+    pieces = list(model.text(model.tokenize("🜁🜁🜁")))
+    assert "".join(pieces) == "🜁🜁🜁"
+    assert all("\ufffd" not in piece for piece in pieces)
