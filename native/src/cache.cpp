@@ -141,6 +141,14 @@ void edgekv_cache::feed(const llama_token * tokens, size_t n, bool want_logits) 
         kv.keep_first(n_used, n_past - 1);
         fail(EDGEKV_STATUS_INTERNAL, "llama_decode returned %d for %zu tokens at position %d", failure, n, n_past);
     }
+    if (want_logits) {
+        const float * values = llama_get_logits_ith(ctx, -1);
+        if (values == nullptr || !std::all_of(values, values + n_vocab, [](float x) { return std::isfinite(x); })) {
+            kv.keep_first(n_used, n_past - 1);
+            fail(EDGEKV_STATUS_NOT_FINITE, "the logits of position %d are not finite; the model's weights are damaged",
+                 positions[n - 1]);
+        }
+    }
     for (size_t i = 0; i < n; ++i) {
         if (cells.is_empty(n_used + i) || cells.pos_get(n_used + i) != positions[i]) {
             kv.keep_first(n_used, n_past - 1);

@@ -50,7 +50,7 @@ def test_a_conversation_of_many_turns_stays_within_its_cells(session):
 
 
 def cells_after_each_step(runtime, monkeypatch, session, n_steps):
-    """Cells per head after every token that generation feeds. Pieces of text are fewer: a character may take several."""
+    """Cells per head after every token that generation feeds; pieces of text may be fewer."""
     used = []
     step = runtime.controller.step
 
