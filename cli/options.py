@@ -50,5 +50,5 @@ def with_common_options(command: Callable[..., Any]) -> Callable[..., Any]:
         parameters=[p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
     )
     wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
-    del wrapper.__wrapped__  # type: ignore[attr-defined]
+    del wrapper.__wrapped__
     return wrapper

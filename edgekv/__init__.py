@@ -9,7 +9,7 @@ from __future__ import annotations
 from . import errors, policies
 from .errors import *  # noqa: F403
 from .options import Options
-from .plan import Plan, plan
+from .planner import Plan, plan
 from .runtime import Runtime
 from .sampler import Sampling
 from .session import Progress, Session

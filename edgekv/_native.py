@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ctypes as c
 import functools
+import importlib
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -183,26 +185,44 @@ def library() -> c.CDLL:
 
 @functools.cache
 def bindings() -> ModuleType:
-    """Import llama_cpp on edgekv's own library. Raises NativeError when it is already there on another one."""
+    """The low-level llama_cpp bindings, on edgekv's own library.
+
+    Raises NativeError when they are already imported on another library.
+    """
     library()
-    folder = str(library_path().parent)
-    if "llama_cpp" not in sys.modules:
-        before = os.environ.get("LLAMA_CPP_LIB_PATH")
-        os.environ["LLAMA_CPP_LIB_PATH"] = folder
-        try:
-            import llama_cpp  # noqa: F401
-        finally:
-            if before is None:
-                del os.environ["LLAMA_CPP_LIB_PATH"]
-            else:
-                os.environ["LLAMA_CPP_LIB_PATH"] = before
+    folder = library_path().parent
+    if "llama_cpp.llama_cpp" not in sys.modules:
+        _import_low_level(folder)
     low_level = sys.modules["llama_cpp.llama_cpp"]
-    if Path(low_level._base_path) != Path(folder):
+    if Path(low_level._base_path) != folder:
         raise NativeError(
             f"llama_cpp is already imported on {low_level._base_path}, but edgekv needs it on {folder}; "
             f"import edgekv's runtime first, or set LLAMA_CPP_LIB_PATH={folder}"
         )
     return low_level
+
+
+def _import_low_level(folder: Path) -> None:
+    """Import llama_cpp.llama_cpp alone: the package's own __init__ also loads its high-level part, about 7 MiB.
+
+    The package is stood in for only meanwhile, so a later `import llama_cpp` is a whole one, on the same library.
+    """
+    spec = importlib.util.find_spec("llama_cpp")
+    if spec is None:
+        raise NativeError("the package llama-cpp-python is not installed; install edgekv again")
+    stand_in = ModuleType("llama_cpp")
+    stand_in.__path__ = list(spec.submodule_search_locations or [])
+    before = os.environ.get("LLAMA_CPP_LIB_PATH")
+    os.environ["LLAMA_CPP_LIB_PATH"] = str(folder)
+    sys.modules["llama_cpp"] = stand_in
+    try:
+        importlib.import_module("llama_cpp.llama_cpp")
+    finally:
+        del sys.modules["llama_cpp"]
+        if before is None:
+            del os.environ["LLAMA_CPP_LIB_PATH"]
+        else:
+            os.environ["LLAMA_CPP_LIB_PATH"] = before
 
 
 def call(name: str, *arguments: Any) -> None:

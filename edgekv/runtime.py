@@ -15,7 +15,7 @@ from .errors import SessionError
 from .model import Model
 from .models.registry import find_model
 from .options import Options
-from .plan import Plan, make_plan
+from .planner import Plan, make_plan
 from .policies import Policy
 from .session import Session
 

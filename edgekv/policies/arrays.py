@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes as c
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,7 @@ def score(
     `layer` matters to seeded policies only. Raises PolicyError for the spec, ConfigError for the shapes.
     """
     policy = parse_policy(spec)
+    _check_backend(backend)
     keys, positions = _checked(keys, positions)
     scores = np.empty(positions.shape, dtype=np.float32)
     for head in range(len(keys)):
@@ -64,11 +65,13 @@ def select(
     Raises BudgetError when the protected cells alone exceed the budget.
     """
     policy = parse_policy(spec)
+    _check_backend(backend)
     if budget < 1:
         raise ConfigError(f"budget={budget} keeps nothing; give at least 1")
     keys, positions = _checked(keys, positions)
     n_sink = n_sink if getattr(policy, "n_sink", None) is None else policy.n_sink  # type: ignore[attr-defined]
     recent = max(recent, policy.recent(budget))
+    _check_protection(n_sink, recent, pinned)
     if backend == "native":
         scores = score(policy, keys=keys, positions=positions, layer=layer)
         protection = _native.Protection.of(n_sink, recent, tuple(pinned))
@@ -84,6 +87,22 @@ def select(
         )
         for g in range(len(keys))
     ]
+
+
+def _check_backend(backend: str) -> None:
+    possible = get_args(Backend)
+    if backend not in possible:
+        raise ConfigError(f"backend={backend!r} is unknown; possible: {', '.join(possible)}")
+
+
+def _check_protection(n_sink: int, recent: int, pinned: Sequence[tuple[int, int]]) -> None:
+    """Refuse numbers that the native struct would wrap, and ranges that end before they begin."""
+    for name, value in (("n_sink", n_sink), ("recent", recent)):
+        if not 0 <= value < 1 << 32:
+            raise ConfigError(f"{name}={value} is not possible; give a whole number in [0, 2**32)")
+    for p0, p1 in pinned:
+        if not -(1 << 31) <= p0 <= p1 < 1 << 31:
+            raise ConfigError(f"pinned range [{p0}, {p1}) is not possible; give p0 <= p1, both 32-bit positions")
 
 
 def _checked(keys: npt.ArrayLike, positions: npt.ArrayLike) -> tuple[npt.NDArray[np.floating], npt.NDArray[np.int32]]:

@@ -43,6 +43,7 @@ class KeyDiff(Pooled):
     def recent(self, budget: int) -> int:
         return int(self.window * budget)
 
+    @np.errstate(invalid="ignore")  # a key that is not finite gives such a score, which the selection refuses
     def score(self, keys: Keys, positions: Cells, *, layer: int = 0, head: int = 0) -> Scores:
         if len(keys) == 0:
             return np.empty(0)
@@ -56,8 +57,7 @@ class KeyDiff(Pooled):
         else:
             # eq. 7, the mean over j of cos(K[i], K[j]), is the unit key times the mean of unit keys
             anchor_norm = 1.0 if self.anchor == "pairwise" else np.linalg.norm(anchor)
-            with np.errstate(invalid="ignore"):  # an infinite key: NaN here, refused by the selection
-                similarity = keys @ anchor / np.maximum(norms * anchor_norm, EPSILON)
+            similarity = keys @ anchor / np.maximum(norms * anchor_norm, EPSILON)
         return self.pooled(-similarity, positions)
 
     def _anchor(self, keys: Keys, norms: Scores) -> np.ndarray:
@@ -66,8 +66,7 @@ class KeyDiff(Pooled):
             return np.asarray(keys.mean(axis=0))
         if self.anchor == "median":
             return np.asarray(np.median(keys, axis=0))
-        with np.errstate(invalid="ignore"):
-            unit = np.divide(keys, norms[:, None], out=np.zeros_like(keys), where=norms[:, None] > 0)
+        unit = np.divide(keys, norms[:, None], out=np.zeros_like(keys), where=norms[:, None] > 0)
         return np.asarray(unit.mean(axis=0))
 
     def native_fields(self) -> dict[str, int]:

@@ -19,7 +19,7 @@ def protected(positions: Cells, n_sink: int, recent: int, pinned: Sequence[tuple
     newest = np.zeros(len(positions), dtype=bool)
     newest[np.argsort(positions, kind="stable")[max(0, len(positions) - recent) :]] = recent > 0
     in_range = [(positions >= p0) & (positions < p1) for p0, p1 in pinned]
-    return np.logical_or.reduce([positions < n_sink, newest, *in_range])
+    return np.asarray(np.logical_or.reduce([positions < n_sink, newest, *in_range]))
 
 
 def cells_to_keep(

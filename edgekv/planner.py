@@ -6,6 +6,7 @@ What Python and the vocabulary take is measured in this process.
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -98,7 +99,7 @@ class Estimator:
             kv=memory.kv_bytes,
             compute=memory.compute_bytes,
             outputs=memory.output_bytes,
-            bookkeeping=int(_native.library().edgekv_cache_estimate_bytes(_native.c.byref(shape))),
+            bookkeeping=int(_native.library().edgekv_cache_estimate_bytes(ctypes.byref(shape))),
             margin=MARGIN_BYTES,
         )
         return Plan(
@@ -159,13 +160,13 @@ class Estimator:
         smallest = self.smallest_budget()
         if plan.budget_cells > smallest and self.plan(smallest).peak_bytes <= plan.ceiling_bytes:
             yield f"lower the budget to {self.largest_plan().budget_cells}"
-        changes = [("use kv_type=q8_0", {"kv_type": "q8_0"})] if options.kv_type == "f16" else []
-        if options.block > 32:
-            changes.append(("use block=32", {"block": 32, "evict_every": None}))
-        for text, change in changes:
+        changes = {
+            "use kv_type=q8_0": replace(options, kv_type="q8_0"),
+            "use block=32": replace(options, block=min(32, options.block), evict_every=None),
+        }
+        for text, changed in changes.items():
             with suppress(ConfigError):  # not every model can have every change
-                changed = replace(self, options=replace(options, **change)).plan(plan.budget_cells)
-                if changed.peak_bytes <= plan.ceiling_bytes:
+                if replace(self, options=changed).plan(plan.budget_cells).peak_bytes <= plan.ceiling_bytes:
                     yield text
         if plan.parts.total - plan.parts.kv - plan.parts.compute - plan.parts.bookkeeping > plan.ceiling_bytes:
             yield "choose a smaller model"
