@@ -26,7 +26,9 @@ def plan(
     if as_json:
         print(json.dumps(made.as_dict()))
         return
-    table = Table(title=f"{made.model.name} under {format_size(made.ceiling_bytes)}", title_justify="left")
+    console = Console()
+    console.print(f"{made.model.name} under {format_size(made.ceiling_bytes)}", soft_wrap=True, highlight=False)
+    table = Table()
     table.add_column("part")
     table.add_column("bytes", justify="right")
     for name, n_bytes in asdict(made.parts).items():
@@ -34,7 +36,6 @@ def plan(
     table.add_section()
     table.add_row("planned peak", format_size(made.peak_bytes))
     table.add_row("free", format_size(made.ceiling_bytes - made.peak_bytes))
-    console = Console()
     console.print(table)
     console.print(
         f"budget {made.budget_cells:,} cells per head + {made.block} spare ({made.kv_type}, "

@@ -70,8 +70,8 @@ def select(
         raise ConfigError(f"budget={budget} keeps nothing; give at least 1")
     keys, positions = _checked(keys, positions)
     n_sink = n_sink if getattr(policy, "n_sink", None) is None else policy.n_sink  # type: ignore[attr-defined]
-    recent = max(recent, policy.recent(budget))
     _check_protection(n_sink, recent, pinned)
+    recent = max(recent, policy.recent(budget))
     if backend == "native":
         scores = score(policy, keys=keys, positions=positions, layer=layer)
         protection = _native.Protection.of(n_sink, recent, tuple(pinned))

@@ -19,7 +19,7 @@ def pool_scores(scores: Scores, positions: Cells, kernel: int, how: str) -> Scor
     if kernel == 1:
         return scores
     order = np.argsort(positions, kind="stable")
-    line = scores[order]
+    line = np.where(np.isfinite(scores), scores, np.inf)[order]  # so that no maximum hides it from the selection
     half = kernel // 2
     combine = np.mean if how == "avg" else np.max
     pooled = np.empty_like(line)

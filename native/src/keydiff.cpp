@@ -62,7 +62,7 @@ void median_anchor(const Rows & keys, Scratch & scratch) {
                 rotate_hadamard(row, dim, keys.rotation());
             }
             for (uint32_t k = first; k < last; ++k) {
-                scratch.line[(k - first) * n + i] = row[k];
+                scratch.line[(k - first) * n + i] = std::isnan(row[k]) ? INFINITY : row[k]; // NaN has no order
             }
             scratch.norms[i] = std::sqrt(dot(row, row, dim));
         }

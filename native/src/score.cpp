@@ -3,6 +3,7 @@
 #include "status.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace edgekv {
 
@@ -56,7 +57,9 @@ static void pool(const edgekv_policy & policy, const Cells & cells, Scratch & sc
 
     float * line = scratch.line.data();
     for (size_t i = 0; i < n; ++i) {
-        line[i] = scores[cells.order[i]];
+        const float score = scores[cells.order[i]];
+
+        line[i] = std::isfinite(score) ? score : INFINITY; // so that no maximum hides it from the selection
     }
     if (policy.pool == EDGEKV_POOL_AVG) {
         double * sums = scratch.sums.data();

@@ -1,1 +1,145 @@
-int main(void){return 0;}
+// c_abi MODEL [KV_TYPE]: a C program that has nothing but edgekv.h (and llama.h with it).
+#include "edgekv.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BUDGET 48
+#define BLOCK  16
+#define CHECK(condition)                                                                     \
+    do {                                                                                     \
+        if (!(condition)) {                                                                  \
+            fprintf(stderr, "%s:%d: failed: %s (%s)\n", __FILE__, __LINE__, #condition, err); \
+            exit(1);                                                                         \
+        }                                                                                    \
+    } while (0)
+
+static char err[512] = "no message";
+
+static enum ggml_type type_of(const char * name) {
+    return strcmp(name, "q8_0") == 0 ? GGML_TYPE_Q8_0 : strcmp(name, "q4_0") == 0 ? GGML_TYPE_Q4_0 : GGML_TYPE_F16;
+}
+
+static void refuse_what_is_no_model(const char * program) {
+    const struct llama_model_params params = llama_model_default_params();
+    struct llama_model *            model  = NULL;
+    const char * const              no_models[2] = { "/nowhere/model.gguf", program };
+    for (int i = 0; i < 2; ++i) {
+        err[0] = '\0';
+        CHECK(edgekv_model_load(no_models[i], &params, &model, err, sizeof(err)) == EDGEKV_STATUS_MODEL_INVALID);
+        CHECK(model == NULL && err[0] != '\0');
+    }
+    CHECK(edgekv_model_load(no_models[0], NULL, &model, err, sizeof(err)) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(strcmp(err, "path, params or model is NULL") == 0);
+    CHECK(edgekv_model_load(NULL, &params, &model, NULL, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(edgekv_model_load(no_models[0], &params, &model, err, 4) == EDGEKV_STATUS_MODEL_INVALID && strlen(err) == 3);
+}
+
+// Contexts that llama.cpp makes and edgekv cannot use.
+static void refuse_contexts(struct llama_model * model, struct llama_context_params params) {
+    const struct edgekv_cache_params plain = { 0 };
+    struct edgekv_cache *            cache = NULL;
+    struct llama_context *           ctx   = NULL;
+
+    params.n_seq_max = 2;
+    CHECK(edgekv_context_new(model, &params, &ctx, err, sizeof(err)) == EDGEKV_STATUS_OK);
+    CHECK(edgekv_cache_open(ctx, &plain, &cache, err, sizeof(err)) == EDGEKV_STATUS_UNSUPPORTED);
+    CHECK(strstr(err, "n_seq_max = 1") != NULL && cache == NULL);
+    llama_free(ctx);
+
+    params.n_seq_max       = 1;
+    params.type_k          = GGML_TYPE_F16;
+    params.type_v          = GGML_TYPE_F16;
+    params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
+    CHECK(edgekv_context_new(model, &params, &ctx, err, sizeof(err)) == EDGEKV_STATUS_OK);
+    CHECK(edgekv_cache_open(ctx, &plain, &cache, err, sizeof(err)) == EDGEKV_STATUS_UNSUPPORTED);
+    CHECK(strstr(err, "flash attention") != NULL && cache == NULL);
+    llama_free(ctx);
+}
+
+static void feed_and_compact(struct llama_context * ctx) {
+    const struct edgekv_cache_params plain      = { 0 };
+    const int32_t                    pinned[2]  = { 20, 24 };
+    const struct edgekv_protection   protection = { 4, 8, pinned, 1 };
+    struct edgekv_policy             policy     = { 0 };
+    struct edgekv_compaction         result     = { 0 };
+    struct edgekv_cache *            cache      = NULL;
+    struct edgekv_shape              shape      = { 0 };
+    struct edgekv_memory             memory     = { 0 };
+
+    policy.base   = EDGEKV_BASE_KEYDIFF;
+    policy.kernel = 7;
+    CHECK(edgekv_context_shape(ctx, &shape, err, sizeof(err)) == EDGEKV_STATUS_OK);
+    CHECK(edgekv_context_memory(ctx, &memory, err, sizeof(err)) == EDGEKV_STATUS_OK);
+    CHECK(memory.kv_bytes == shape.cell_bytes * shape.n_cells && memory.weight_bytes > 0);
+    CHECK(edgekv_cache_open(ctx, &plain, &cache, err, sizeof(err)) == EDGEKV_STATUS_OK);
+    CHECK(edgekv_cache_bytes(cache) == edgekv_cache_estimate_bytes(&shape));
+
+    for (int32_t past = 0; past < 12 * BLOCK; past += BLOCK) {
+        llama_token tokens[BLOCK];
+        for (int32_t i = 0; i < BLOCK; ++i) {
+            tokens[i] = (5 * (past + i) + 1) % 100;
+        }
+        CHECK(edgekv_cache_n_past(cache) == past);
+        CHECK(edgekv_cache_feed(cache, tokens, BLOCK, 1, err, sizeof(err)) == EDGEKV_STATUS_OK);
+        CHECK(llama_get_logits_ith(ctx, -1) != NULL);
+        CHECK(edgekv_cache_compact(cache, &policy, &protection, BUDGET, &result, err, sizeof(err)) == EDGEKV_STATUS_OK);
+        CHECK(result.n_evicted == (past < BUDGET ? 0 : (uint64_t) BLOCK * shape.n_head_total));
+    }
+    CHECK(edgekv_cache_n_cells(cache) == BUDGET);
+
+    int32_t positions[BUDGET];
+    for (uint32_t layer = 0; layer < shape.n_layer; ++layer) {
+        CHECK(edgekv_cache_positions(cache, layer, 0, positions, err, sizeof(err)) == EDGEKV_STATUS_OK);
+        for (int i = 1; i < BUDGET; ++i) {
+            CHECK(positions[i] > positions[i - 1]);
+        }
+        int n_pinned = 0;
+        for (int i = 0; i < BUDGET; ++i) {
+            n_pinned += positions[i] >= pinned[0] && positions[i] < pinned[1];
+        }
+        CHECK(positions[3] == 3 && n_pinned == 4 && positions[BUDGET - 8] == 12 * BLOCK - 8);
+    }
+    CHECK(edgekv_cache_positions(cache, shape.n_layer, 0, positions, err, sizeof(err)) == EDGEKV_STATUS_INVALID_ARGUMENT);
+
+    struct edgekv_rows rows = { 0 };
+    const size_t       size = (size_t) (shape.cell_bytes * BUDGET); // more than one head's
+    void *             keys = malloc(size);
+    CHECK(keys != NULL);
+    CHECK(edgekv_cache_read(cache, 0, 0, 0, keys, size, &rows, err, sizeof(err)) == EDGEKV_STATUS_OK);
+    CHECK(rows.n == BUDGET && rows.dim == shape.head_dim_k && rows.data == keys);
+    free(keys);
+    edgekv_cache_free(cache);
+}
+
+int main(int argc, char ** argv) {
+    if (argc < 2) {
+        fprintf(stderr, "usage: c_abi MODEL [KV_TYPE]\n");
+        return 2;
+    }
+    CHECK(edgekv_abi_version() == EDGEKV_ABI_VERSION);
+    refuse_what_is_no_model(argv[0]);
+
+    const struct llama_model_params model_params = llama_model_default_params();
+    struct llama_model *            model        = NULL;
+    CHECK(edgekv_model_load(argv[1], &model_params, &model, err, sizeof(err)) == EDGEKV_STATUS_OK);
+
+    struct llama_context_params params = llama_context_default_params();
+    struct llama_context *      ctx    = NULL;
+
+    params.n_ctx           = 256;
+    params.n_batch         = BLOCK;
+    params.n_ubatch        = BLOCK;
+    params.n_threads       = 2;
+    params.n_threads_batch = 2;
+    params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
+    params.type_k = params.type_v = type_of(argc > 2 ? argv[2] : "f16");
+    refuse_contexts(model, params);
+    CHECK(edgekv_context_new(model, &params, &ctx, err, sizeof(err)) == EDGEKV_STATUS_OK);
+    feed_and_compact(ctx);
+    llama_free(ctx);
+    llama_model_free(model);
+    puts("OK");
+    return 0;
+}

@@ -1,1 +1,419 @@
-int main(){return 0;}
+// unit [MODEL [KV_TYPE]]: the kernels on plain arrays and, given a model, its cache (unit_cache.cpp).
+#include "check.h"
+#include "edgekv.h"
+#include "ggml.h"
+#include "parallel.h"
+#include "rows.h"
+#include "score.h"
+#include "status.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+using namespace edgekv;
+
+void test_cache(const char * model_path, const char * kv_type);
+
+static std::vector<float> random_values(size_t n) {
+    std::mt19937                    engine(static_cast<uint32_t>(n));
+    std::normal_distribution<float> normal;
+    std::vector<float>              values(n);
+    std::generate(values.begin(), values.end(), [&] { return normal(engine); });
+    return values;
+}
+
+template <typename Body> static edgekv_status status_of(const Body & body) { return guard(nullptr, 0, body); }
+
+// ---- rows ----
+
+// Two rows of two blocks, the second row some bytes after the first; block b of row i has the scale 2^(i + b).
+static std::vector<uint8_t> quantised_rows(size_t block_bytes, size_t stride) {
+    std::vector<uint8_t> data(2 * stride, 0xFF);
+    for (size_t i = 0; i < 2; ++i) {
+        for (size_t b = 0; b < 2; ++b) {
+            uint8_t *         block = data.data() + i * stride + b * block_bytes;
+            const ggml_fp16_t scale = ggml_fp32_to_fp16(static_cast<float>(1 << (i + b)));
+            std::memcpy(block, &scale, sizeof(scale));
+            for (size_t k = sizeof(scale); k < block_bytes; ++k) {
+                block[k] = static_cast<uint8_t>(37 * k + 11 * i + b);
+            }
+        }
+    }
+    return data;
+}
+
+static void test_rows_of_floats() {
+    const auto         values = random_values(3 * 40);
+    std::vector<float> row(33);
+
+    // rows of 33 within rows of 40
+    const Rows f32({ values.data(), GGML_TYPE_F32, 33, 3, 40 * sizeof(float), 0, 0 });
+    for (size_t i = 0; i < 3; ++i) {
+        f32.read(i, row.data());
+        CHECK(std::equal(row.begin(), row.end(), values.data() + 40 * i));
+    }
+
+    std::vector<ggml_fp16_t> halves(values.size());
+    std::transform(values.begin(), values.end(), halves.begin(), ggml_fp32_to_fp16);
+    const Rows f16({ halves.data(), GGML_TYPE_F16, 33, 3, 40 * sizeof(ggml_fp16_t), 0, 0 });
+    for (size_t i = 0; i < 3; ++i) {
+        f16.read(i, row.data());
+        for (size_t k = 0; k < row.size(); ++k) {
+            CHECK(row[k] == ggml_fp16_to_fp32(halves[40 * i + k]));
+        }
+    }
+}
+
+static void test_rows_of_blocks() {
+    std::vector<float> row(64);
+
+    const size_t q8_bytes  = 2 + 32; // scale, 32 bytes
+    const size_t q8_stride = 2 * q8_bytes + 6;
+    const auto   q8        = quantised_rows(q8_bytes, q8_stride);
+    const Rows   q8_rows({ q8.data(), GGML_TYPE_Q8_0, 64, 2, q8_stride, 0, 0 });
+    const size_t q4_bytes  = 2 + 16; // scale, 16 low and 16 high halves of bytes
+    const size_t q4_stride = 2 * q4_bytes + 6;
+    const auto   q4        = quantised_rows(q4_bytes, q4_stride);
+    const Rows   q4_rows({ q4.data(), GGML_TYPE_Q4_0, 64, 2, q4_stride, 0, 0 });
+    for (size_t i = 0; i < 2; ++i) {
+        q8_rows.read(i, row.data());
+        for (size_t k = 0; k < 64; ++k) {
+            const uint8_t byte = q8[i * q8_stride + k / 32 * q8_bytes + 2 + k % 32];
+            CHECK(row[k] == static_cast<float>(1 << (i + k / 32)) * static_cast<int8_t>(byte));
+        }
+        q4_rows.read(i, row.data());
+        for (size_t k = 0; k < 64; ++k) {
+            const uint8_t byte = q4[i * q4_stride + k / 32 * q4_bytes + 2 + k % 16];
+            const int     half = k % 32 < 16 ? byte & 15 : byte >> 4;
+            CHECK(row[k] == static_cast<float>(1 << (i + k / 32)) * static_cast<float>(half - 8));
+        }
+    }
+}
+
+static void test_rows_that_cannot_be() {
+    const std::vector<float> data(256);
+    const auto status = [&](const void * rows, int32_t type, uint32_t dim, uint64_t n, uint64_t stride, uint32_t rotation) {
+        return status_of([&] { Rows({ rows, type, dim, n, stride, rotation, 0 }); });
+    };
+    CHECK(status(data.data(), GGML_TYPE_F32, 32, 2, 128, 0) == EDGEKV_STATUS_OK);
+    CHECK(status(data.data(), GGML_TYPE_F32, 128, 1, 0, 64) == EDGEKV_STATUS_OK); // one row needs no stride
+    CHECK(status(nullptr, GGML_TYPE_F32, 32, 0, 0, 0) == EDGEKV_STATUS_OK);       // no rows need no data
+
+    CHECK(status(nullptr, GGML_TYPE_F32, 32, 1, 128, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(status(data.data(), GGML_TYPE_Q4_1, 32, 2, 128, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(status(data.data(), -1, 32, 2, 128, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(status(data.data(), GGML_TYPE_COUNT, 32, 2, 128, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(status(data.data(), GGML_TYPE_F32, 0, 2, 128, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(status(data.data(), GGML_TYPE_Q8_0, 33, 2, 128, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(status(data.data(), GGML_TYPE_F32, 32, 2, 127, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(status(data.data(), GGML_TYPE_F32, 96, 2, 384, 48) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(status(data.data(), GGML_TYPE_F32, 96, 2, 384, 64) == EDGEKV_STATUS_INVALID_ARGUMENT);
+}
+
+static void test_hadamard() {
+    for (const uint32_t run : { 1u, 64u, 128u }) {
+        const auto before = random_values(256);
+        auto       row    = before;
+        rotate_hadamard(row.data(), 256, run);
+        if (run > 1) {
+            CHECK(row != before);
+        }
+        rotate_hadamard(row.data(), 256, run);
+        for (size_t i = 0; i < row.size(); ++i) {
+            CHECK(std::fabs(row[i] - before[i]) < 1e-5f);
+        }
+    }
+    // an impulse spreads over its run, and no further
+    std::vector<float> impulse(192, 0.0f);
+    impulse[64 + 5] = 8.0f;
+    rotate_hadamard(impulse.data(), 192, 64);
+    for (size_t i = 0; i < impulse.size(); ++i) {
+        CHECK(std::fabs(impulse[i]) == (i / 64 == 1 ? 1.0f : 0.0f));
+    }
+}
+
+// ---- selection ----
+
+struct Kept {
+    edgekv_status         status;
+    std::vector<uint32_t> cells;
+    std::string           message;
+};
+
+static Kept kept_of(const std::vector<float> & scores, const std::vector<int32_t> & positions, size_t budget,
+                    const edgekv_protection & protection = {}) {
+    std::vector<uint32_t> kept(std::min(scores.size(), budget));
+    size_t                n_kept    = 0;
+    char                  err[256]  = "";
+    const edgekv_status   status    = edgekv_select(scores.data(), positions.data(), scores.size(), budget, &protection,
+                                                    kept.data(), &n_kept, err, sizeof(err));
+    kept.resize(status == EDGEKV_STATUS_OK ? n_kept : 0);
+    return { status, kept, err };
+}
+
+using Cells32 = std::vector<uint32_t>;
+
+static void test_selection() {
+    const std::vector<int32_t> positions = { 30, 10, 50, 20, 40 };
+    const std::vector<float>   scores    = { 1, 5, 3, 4, 2 };
+
+    // the best, ascending by position
+    CHECK(kept_of(scores, positions, 3).cells == (Cells32{ 1, 3, 2 }));
+    CHECK(kept_of(scores, positions, 5).cells == (Cells32{ 1, 3, 0, 4, 2 }));
+    CHECK(kept_of(scores, positions, 9).cells == (Cells32{ 1, 3, 0, 4, 2 }));
+    CHECK(kept_of(scores, positions, 0).cells.empty());
+
+    // ties keep the later positions: 40 and 50 lie in cells 4 and 2
+    CHECK(kept_of({ 7, 7, 7, 7, 7 }, positions, 2).cells == (Cells32{ 4, 2 }));
+    CHECK(kept_of({ 7, 9, 7, 7, 0 }, positions, 3).cells == (Cells32{ 1, 0, 2 }));
+    CHECK(kept_of({ 0.0f, -0.0f, 0.0f, -0.0f, -0.0f }, positions, 2).cells == (Cells32{ 4, 2 }));
+}
+
+static void test_protection() {
+    const std::vector<int32_t> positions = { 30, 10, 50, 20, 40 };
+    const std::vector<float>   scores    = { 1, 5, 3, 4, 2 };
+    const int32_t              pinned[]  = { 29, 31, 40, 40 };
+
+    CHECK(kept_of(scores, positions, 2, { 31, 0, nullptr, 0 }).status == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(kept_of(scores, positions, 3, { 31, 0, nullptr, 0 }).cells == (Cells32{ 1, 3, 0 }));
+    CHECK(kept_of(scores, positions, 3, { 0, 2, nullptr, 0 }).cells == (Cells32{ 1, 4, 2 }));
+    CHECK(kept_of(scores, positions, 2, { 0, 0, pinned, 2 }).cells == (Cells32{ 1, 0 })); // [40, 40) is empty
+    CHECK(kept_of(scores, positions, 3, { 0, 1, pinned, 2 }).cells == (Cells32{ 1, 0, 2 }));
+    CHECK(kept_of(scores, positions, 5, { 0, 1000, nullptr, 0 }).status == EDGEKV_STATUS_OK);
+
+    const Kept over = kept_of(scores, positions, 3, { 0, 4, nullptr, 0 });
+    CHECK(over.status == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(over.message == "4 protected cells exceed the budget of 3; raise the budget or protect fewer");
+
+    const int32_t backwards[] = { 5, 4 };
+    CHECK(kept_of(scores, positions, 3, { 0, 0, backwards, 1 }).status == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(kept_of(scores, positions, 3, { 0, 0, nullptr, 1 }).status == EDGEKV_STATUS_INVALID_ARGUMENT);
+}
+
+static void test_scores_that_are_not_finite() {
+    for (const float bad : { std::numeric_limits<float>::quiet_NaN(), INFINITY, -INFINITY }) {
+        for (const size_t budget : { 1, 2, 3 }) {
+            const Kept kept = kept_of({ 1, bad, 2 }, { 7, 8, 9 }, budget, { 0, 1, nullptr, 0 });
+            CHECK(kept.status == EDGEKV_STATUS_NOT_FINITE);
+            CHECK(kept.message.find("position 8 ") != std::string::npos);
+        }
+    }
+}
+
+// ---- scores ----
+
+static std::vector<float> scores_of(const edgekv_policy & policy, const std::vector<float> & keys,
+                                    const std::vector<int32_t> & positions) {
+    const uint32_t    dim  = static_cast<uint32_t>(keys.size() / positions.size());
+    const edgekv_rows rows = { keys.data(), GGML_TYPE_F32, dim, positions.size(), dim * sizeof(float), 0, 0 };
+
+    std::vector<float> scores(positions.size());
+    CHECK(edgekv_score(&policy, &rows, positions.data(), 0, 0, scores.data(), nullptr, 0) == EDGEKV_STATUS_OK);
+    return scores;
+}
+
+static edgekv_policy policy_of(int32_t base, uint32_t kernel = 1, int32_t pool = EDGEKV_POOL_AVG) {
+    edgekv_policy policy = {};
+    policy.base          = base;
+    policy.kernel        = kernel;
+    policy.pool          = pool;
+    return policy;
+}
+
+static void test_pooling() {
+    // sink scores are the positions, so the pooled ones are known; in position order the cells are 1, 3, 0, 2
+    const std::vector<int32_t> positions = { 30, 0, 60, 12 };
+    const std::vector<float>   keys(4 * 32);
+    using Scores = std::vector<float>;
+
+    CHECK(scores_of(policy_of(EDGEKV_BASE_SINK), keys, positions) == (Scores{ 30, 0, 60, 12 }));
+    CHECK(scores_of(policy_of(EDGEKV_BASE_SINK, 3), keys, positions) == (Scores{ 34, 6, 45, 14 }));
+    CHECK(scores_of(policy_of(EDGEKV_BASE_SINK, 3, EDGEKV_POOL_MAX), keys, positions) == (Scores{ 60, 12, 60, 30 }));
+    CHECK(scores_of(policy_of(EDGEKV_BASE_SINK, 99), keys, positions) == Scores(4, 25.5f));
+    CHECK(scores_of(policy_of(EDGEKV_BASE_SINK, 99, EDGEKV_POOL_MAX), keys, positions) == Scores(4, 60.0f));
+}
+
+// A maximum must not hide a score that is not finite.
+static void test_pooling_of_nan() {
+    auto keys    = random_values(20 * 32);
+    keys[7 * 32] = std::numeric_limits<float>::quiet_NaN();
+    std::vector<int32_t> positions(20);
+    for (int32_t i = 0; i < 20; ++i) {
+        positions[i] = i;
+    }
+    for (const int32_t pool : { EDGEKV_POOL_AVG, EDGEKV_POOL_MAX }) {
+        edgekv_policy policy = policy_of(EDGEKV_BASE_KEYDIFF, 3, pool);
+        policy.anchor        = EDGEKV_ANCHOR_MEDIAN;
+        CHECK(!std::isfinite(scores_of(policy, keys, positions)[6]));
+        CHECK(!std::isfinite(scores_of(policy, keys, positions)[7]));
+        CHECK(!std::isfinite(scores_of(policy, keys, positions)[8]));
+    }
+}
+
+// A thread's scratch serves heads of any size up to its own, and never grows.
+static void test_scratch() {
+    const size_t   n_max = 100;
+    const uint32_t dim   = 64;
+    Scratch        kept;
+    kept.reserve(n_max, dim);
+    CHECK(kept.held() == Scratch::bytes(n_max, dim));
+
+    for (const size_t n : { n_max, size_t(3), size_t(1), size_t(57), size_t(0), n_max }) {
+        const auto            keys = random_values(n * dim);
+        std::vector<int32_t>  positions(n);
+        std::vector<uint32_t> order(n);
+        for (size_t i = 0; i < n; ++i) {
+            positions[i]     = static_cast<int32_t>(n - i); // the newest first
+            order[n - 1 - i] = static_cast<uint32_t>(i);
+        }
+        const Rows rows({ keys.data(), GGML_TYPE_F32, dim, n, dim * sizeof(float), 0, 0 });
+        for (const int32_t base : { EDGEKV_BASE_SINK, EDGEKV_BASE_RANDOM, EDGEKV_BASE_KEYDIFF }) {
+            for (const int32_t anchor : { EDGEKV_ANCHOR_UNIT_MEAN, EDGEKV_ANCHOR_MEDIAN }) {
+                edgekv_policy policy = policy_of(base, 5);
+                policy.anchor        = anchor;
+                std::vector<float> scores(n), expected(n);
+                Scratch            fresh;
+                fresh.reserve(n, dim);
+                score(policy, { rows, positions.data(), order.data(), 1, 2 }, fresh, expected.data());
+                score(policy, { rows, positions.data(), order.data(), 1, 2 }, kept, scores.data());
+                CHECK(scores == expected);
+            }
+        }
+        CHECK(kept.held() == Scratch::bytes(n_max, dim));
+    }
+}
+
+static void test_policies_that_cannot_be() {
+    const auto status = [](const edgekv_policy & policy) { return status_of([&] { check(policy); }); };
+    edgekv_policy policy = policy_of(EDGEKV_BASE_KEYDIFF);
+    CHECK(status(policy) == EDGEKV_STATUS_OK);
+    for (int32_t edgekv_policy::*field : { &edgekv_policy::base, &edgekv_policy::anchor, &edgekv_policy::metric, &edgekv_policy::pool }) {
+        for (const int32_t value : { -1, 99 }) {
+            edgekv_policy wrong = policy;
+            wrong.*field        = value;
+            CHECK(status(wrong) == EDGEKV_STATUS_INVALID_ARGUMENT);
+        }
+    }
+    for (const uint32_t kernel : { 0u, 2u }) {
+        CHECK(status(policy_of(EDGEKV_BASE_SINK, kernel)) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    }
+    policy.anchor = EDGEKV_ANCHOR_PAIRWISE;
+    CHECK(status(policy) == EDGEKV_STATUS_OK);
+    policy.metric = EDGEKV_METRIC_DOT;
+    CHECK(status(policy) == EDGEKV_STATUS_INVALID_ARGUMENT);
+}
+
+static void test_null_arguments() {
+    const edgekv_policy     policy     = policy_of(EDGEKV_BASE_SINK);
+    const edgekv_protection protection = {};
+    const int32_t           position   = 0;
+    float                   score      = 0;
+    const edgekv_rows       rows       = { &score, GGML_TYPE_F32, 1, 1, 4, 0, 0 };
+    uint32_t                kept       = 0;
+    size_t                  n_kept     = 0;
+
+    char err[64] = "";
+    CHECK(edgekv_score(nullptr, &rows, &position, 0, 0, &score, err, sizeof(err)) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(std::strstr(err, "NULL") != nullptr);
+    CHECK(edgekv_score(&policy, nullptr, &position, 0, 0, &score, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(edgekv_score(&policy, &rows, nullptr, 0, 0, &score, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(edgekv_score(&policy, &rows, &position, 0, 0, nullptr, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(edgekv_select(nullptr, &position, 1, 1, &protection, &kept, &n_kept, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(edgekv_select(&score, nullptr, 1, 1, &protection, &kept, &n_kept, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(edgekv_select(&score, &position, 1, 1, nullptr, &kept, &n_kept, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(edgekv_select(&score, &position, 1, 1, &protection, nullptr, &n_kept, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(edgekv_select(&score, &position, 1, 1, &protection, &kept, nullptr, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+}
+
+// ---- threads and errors ----
+
+static void test_parallel_for() {
+    for (const size_t n_threads : { 1, 3, 16 }) {
+        std::vector<std::atomic<int>> runs(50);
+        std::atomic<bool>             in_range{ true };
+        parallel_for(runs.size(), n_threads, [&](size_t task, size_t thread) {
+            ++runs[task];
+            in_range = in_range && thread < n_threads;
+        });
+        CHECK(std::all_of(runs.begin(), runs.end(), [](const auto & n) { return n == 1; }));
+        CHECK(in_range);
+
+        // an error comes out as it was thrown, after every thread has stopped
+        std::atomic<int> n_running{ 0 };
+        const auto       status = status_of([&] {
+            parallel_for(1000, n_threads, [&](size_t task, size_t) {
+                ++n_running;
+                const bool bad = task == 5;
+                --n_running;
+                if (bad) {
+                    fail(EDGEKV_STATUS_NOT_FINITE, "task %zu", task);
+                }
+            });
+        });
+        CHECK(status == EDGEKV_STATUS_NOT_FINITE);
+        CHECK(n_running == 0);
+    }
+    parallel_for(0, 4, [&](size_t, size_t) { CHECK(!"a task of none"); });
+}
+
+static void test_guard() {
+    char err[16];
+    CHECK(guard(err, sizeof(err), [] {}) == EDGEKV_STATUS_OK);
+    CHECK(guard(err, sizeof(err), [] { fail(EDGEKV_STATUS_UNSUPPORTED, "%d is %s", 7, "odd"); }) == EDGEKV_STATUS_UNSUPPORTED);
+    CHECK(std::string(err) == "7 is odd");
+    CHECK(guard(err, sizeof(err), [] { throw std::bad_alloc(); }) == EDGEKV_STATUS_OUT_OF_MEMORY);
+    CHECK(std::string(err) == "an allocation f"); // cut, and terminated
+    CHECK(guard(err, sizeof(err), [] { throw std::runtime_error("surprise"); }) == EDGEKV_STATUS_INTERNAL);
+    CHECK(std::string(err) == "surprise");
+    CHECK(guard(err, sizeof(err), [] { throw 7; }) == EDGEKV_STATUS_INTERNAL);
+    CHECK(guard(nullptr, 0, [] { throw 7; }) == EDGEKV_STATUS_INTERNAL);
+
+    std::fill_n(err, sizeof(err), '!');
+    guard(err, 0, [] { throw 7; });
+    CHECK(err[0] == '!');
+    guard(err, 1, [] { throw 7; });
+    CHECK(err[0] == '\0' && err[1] == '!');
+    guard(err, 5, [] { throw std::runtime_error("surprise"); });
+    CHECK(std::string(err) == "surp" && err[5] == '!');
+
+    // a message longer than the library's own buffer
+    const std::string endless(4000, 'x');
+    std::string       copy(5000, '\0');
+    guard(copy.data(), copy.size(), [&] { fail(EDGEKV_STATUS_INTERNAL, "%s", endless.c_str()); });
+    CHECK(std::strlen(copy.c_str()) == 511);
+}
+
+static void test_names() {
+    CHECK(edgekv_abi_version() == EDGEKV_ABI_VERSION);
+    CHECK(std::string(edgekv_status_name(EDGEKV_STATUS_OUT_OF_MEMORY)) == "out of memory");
+    CHECK(std::string(edgekv_status_name(static_cast<edgekv_status>(5000))) == "unknown");
+}
+
+int main(int argc, char ** argv) {
+    test_rows_of_floats();
+    test_rows_of_blocks();
+    test_rows_that_cannot_be();
+    test_hadamard();
+    test_selection();
+    test_protection();
+    test_scores_that_are_not_finite();
+    test_pooling();
+    test_pooling_of_nan();
+    test_scratch();
+    test_policies_that_cannot_be();
+    test_null_arguments();
+    test_parallel_for();
+    test_guard();
+    test_names();
+    if (argc > 1) {
+        test_cache(argv[1], argc > 2 ? argv[2] : "f16");
+    }
+    std::puts(n_failed == 0 ? "OK" : "FAILED");
+    return n_failed == 0 ? 0 : 1;
+}

@@ -1,0 +1,387 @@
+// The cache of a real context: what compaction keeps, and what misuse is answered.
+#include "cache.h"
+#include "check.h"
+#include "edgekv.h"
+#include "ggml-backend.h"
+#include "llama-kv-cache.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace {
+
+constexpr uint32_t n_ubatch = 32;
+
+struct Model {
+    explicit Model(const char * path) {
+        const llama_model_params params = llama_model_default_params();
+        char                     err[512];
+        if (!CHECK(edgekv_model_load(path, &params, &model, err, sizeof(err)) == EDGEKV_STATUS_OK)) {
+            std::fprintf(stderr, "%s: %s\n", path, err);
+            std::exit(1);
+        }
+    }
+    ~Model() { llama_model_free(model); }
+
+    llama_model * model = nullptr;
+};
+
+struct Context {
+    Context(const Model & model, const char * kv_type) {
+        const std::map<std::string, ggml_type> types = { { "f16", GGML_TYPE_F16 }, { "q8_0", GGML_TYPE_Q8_0 }, { "q4_0", GGML_TYPE_Q4_0 } };
+
+        llama_context_params params = llama_context_default_params();
+        params.n_ctx                = 256;
+        params.n_batch              = n_ubatch;
+        params.n_ubatch             = n_ubatch;
+        params.n_seq_max            = 1;
+        params.n_threads            = 2;
+        params.n_threads_batch      = 2;
+        params.flash_attn_type      = LLAMA_FLASH_ATTN_TYPE_ENABLED;
+        params.type_k               = types.at(kv_type);
+        params.type_v               = types.at(kv_type);
+        char err[512];
+        if (!CHECK(edgekv_context_new(model.model, &params, &ctx, err, sizeof(err)) == EDGEKV_STATUS_OK)) {
+            std::fprintf(stderr, "%s\n", err);
+            std::exit(1);
+        }
+    }
+    ~Context() { llama_free(ctx); }
+
+    llama_context * ctx = nullptr;
+};
+
+struct FreeCache {
+    void operator()(edgekv_cache * cache) const { edgekv_cache_free(cache); }
+};
+using Cache = std::unique_ptr<edgekv_cache, FreeCache>;
+
+Cache open_cache(const Context & context, bool staged = false) {
+    const edgekv_cache_params params = { staged };
+    edgekv_cache *            cache  = nullptr;
+    CHECK(edgekv_cache_open(context.ctx, &params, &cache, nullptr, 0) == EDGEKV_STATUS_OK);
+    return Cache(cache);
+}
+
+edgekv_status feed(const Cache & cache, size_t n, std::string * message = nullptr) {
+    std::vector<llama_token> tokens(n);
+    for (size_t i = 0; i < n; ++i) {
+        tokens[i] = static_cast<llama_token>((7 * (edgekv_cache_n_past(cache.get()) + i) + 3) % 100);
+    }
+    char                err[512] = "";
+    const edgekv_status status   = edgekv_cache_feed(cache.get(), tokens.data(), n, 1, err, sizeof(err));
+    if (message != nullptr) {
+        *message = err;
+    }
+    return status;
+}
+
+edgekv_policy policy_of(int32_t base, int32_t anchor = EDGEKV_ANCHOR_UNIT_MEAN) {
+    edgekv_policy policy = {};
+    policy.base          = base;
+    policy.anchor        = anchor;
+    policy.kernel        = 1;
+    policy.seed          = 11;
+    return policy;
+}
+
+edgekv_status compact(const Cache & cache, const edgekv_policy & policy, uint32_t budget, const edgekv_protection & protection = {},
+                      edgekv_compaction * result = nullptr) {
+    edgekv_compaction own;
+    return edgekv_cache_compact(cache.get(), &policy, &protection, budget, result ? result : &own, nullptr, 0);
+}
+
+// What one head holds, in position order.
+struct Head {
+    std::vector<int32_t> positions;
+    std::vector<char>    k, v;
+    edgekv_rows          k_rows, v_rows;
+
+    std::vector<char> row(bool values, size_t i) const {
+        const auto & data  = values ? v : k;
+        const size_t bytes = data.size() / positions.size();
+        return { data.begin() + i * bytes, data.begin() + (i + 1) * bytes };
+    }
+    bool operator==(const Head & other) const { return positions == other.positions && k == other.k && v == other.v; }
+};
+
+Head read_head(const Cache & cache, uint32_t layer, uint32_t g) {
+    const edgekv_cache * c = cache.get();
+    Head                 head;
+    head.positions.resize(edgekv_cache_n_cells(c));
+    CHECK(edgekv_cache_positions(c, layer, g, head.positions.data(), nullptr, 0) == EDGEKV_STATUS_OK);
+    for (const bool values : { false, true }) {
+        auto & data = values ? head.v : head.k;
+        auto & rows = values ? head.v_rows : head.k_rows;
+        data.resize(1 << 20);
+        CHECK(edgekv_cache_read(c, layer, g, values, data.data(), data.size(), &rows, nullptr, 0) == EDGEKV_STATUS_OK);
+        CHECK(rows.n == head.positions.size() && rows.data == data.data());
+        data.resize(rows.n * rows.stride_bytes); // shrinks: rows.data stays
+    }
+    return head;
+}
+
+std::vector<Head> read_all(const Cache & cache) {
+    std::vector<Head> heads;
+    for (uint32_t layer = 0; layer < cache->shape.n_layer; ++layer) {
+        for (uint32_t g = 0; g < cache->shape.n_head_total / cache->shape.n_layer; ++g) {
+            heads.push_back(read_head(cache, layer, g));
+        }
+    }
+    return heads;
+}
+
+// Survivors are among the cells from before, and their keys and values are the same bytes.
+void check_survivors(const Head & before, const Head & after) {
+    for (size_t i = 0; i < after.positions.size(); ++i) {
+        const auto found = std::lower_bound(before.positions.begin(), before.positions.end(), after.positions[i]);
+        if (CHECK(found != before.positions.end() && *found == after.positions[i])) {
+            const size_t j = found - before.positions.begin();
+            CHECK(after.row(false, i) == before.row(false, j));
+            CHECK(after.row(true, i) == before.row(true, j));
+        }
+    }
+}
+
+// Feed blocks and compact after each; returns what every head holds in the end, and the last logits.
+std::pair<std::vector<Head>, std::vector<float>> run_blocks(const Model & model, const char * kv_type, bool staged) {
+    constexpr uint32_t budget = 40, n_block = 24, n_sink = 3, n_recent = 5;
+
+    const Context context(model, kv_type);
+    const Cache   cache    = open_cache(context, staged);
+    const auto    n_layer  = cache->shape.n_layer;
+    edgekv_shape  shape    = {};
+    CHECK(edgekv_context_shape(context.ctx, &shape, nullptr, 0) == EDGEKV_STATUS_OK);
+    CHECK(shape.n_layer == n_layer && shape.staged == 0);
+    shape.staged = staged;
+    CHECK(edgekv_cache_bytes(cache.get()) == edgekv_cache_estimate_bytes(&shape));
+
+    const edgekv_protection protection = { n_sink, n_recent, nullptr, 0 };
+    for (uint32_t block = 1; block <= 10; ++block) {
+        CHECK(feed(cache, n_block) == EDGEKV_STATUS_OK);
+        const uint32_t    held   = edgekv_cache_n_cells(cache.get());
+        const auto        before = read_all(cache);
+        edgekv_compaction result;
+        CHECK(compact(cache, policy_of(EDGEKV_BASE_RANDOM), budget, protection, &result) == EDGEKV_STATUS_OK);
+
+        const uint32_t kept = std::min(held, budget);
+        CHECK(result.n_evicted == uint64_t(held - kept) * shape.n_head_total);
+        CHECK(edgekv_cache_n_cells(cache.get()) == kept);
+        CHECK(edgekv_cache_n_past(cache.get()) == static_cast<int32_t>(block * n_block));
+        const auto after = read_all(cache);
+        for (size_t i = 0; i < after.size(); ++i) {
+            const auto & positions = after[i].positions;
+            CHECK(std::adjacent_find(positions.begin(), positions.end(), std::greater_equal<int32_t>()) == positions.end());
+            CHECK(positions[n_sink - 1] == n_sink - 1);
+            CHECK(positions[kept - n_recent] == static_cast<int32_t>(block * n_block - n_recent));
+            check_survivors(before[i], after[i]);
+        }
+    }
+    CHECK(edgekv_cache_bytes(cache.get()) == edgekv_cache_estimate_bytes(&shape));
+
+    const auto heads = read_all(cache);
+    CHECK(heads.size() > 1 && heads[0].positions != heads[1].positions); // each head chose for itself
+    CHECK(feed(cache, 1) == EDGEKV_STATUS_OK);
+    const float * logits = llama_get_logits_ith(context.ctx, -1);
+    const int     n      = llama_vocab_n_tokens(llama_model_get_vocab(model.model));
+    return { heads, std::vector<float>(logits, logits + n) };
+}
+
+void test_compaction(const Model & model, const char * kv_type) {
+    const auto direct = run_blocks(model, kv_type, false);
+    const auto staged = run_blocks(model, kv_type, true);
+    CHECK(direct.first == staged.first);
+    CHECK(direct.second == staged.second);
+    CHECK(std::all_of(direct.second.begin(), direct.second.end(), [](float x) { return std::isfinite(x); }));
+}
+
+// The cache scores its own rows as edgekv_score scores a copy of them: type and rotation are told rightly.
+void test_scores_are_those_of_the_rows(const Model & model, const char * kv_type) {
+    constexpr uint32_t budget = 20;
+    for (const int32_t anchor : { EDGEKV_ANCHOR_UNIT_MEAN, EDGEKV_ANCHOR_MEAN, EDGEKV_ANCHOR_MEDIAN, EDGEKV_ANCHOR_PAIRWISE }) {
+        const Context context(model, kv_type);
+        const Cache   cache  = open_cache(context);
+        const auto    policy = policy_of(EDGEKV_BASE_KEYDIFF, anchor);
+        CHECK(feed(cache, n_ubatch) == EDGEKV_STATUS_OK);
+        CHECK(feed(cache, n_ubatch) == EDGEKV_STATUS_OK);
+        const Head         before = read_head(cache, 1, 1);
+        std::vector<float> scores(before.positions.size());
+        CHECK(edgekv_score(&policy, &before.k_rows, before.positions.data(), 1, 1, scores.data(), nullptr, 0) == EDGEKV_STATUS_OK);
+        const edgekv_protection protection = {};
+        std::vector<uint32_t>   kept(budget);
+        size_t                  n_kept = 0;
+        CHECK(edgekv_select(scores.data(), before.positions.data(), scores.size(), budget, &protection, kept.data(), &n_kept,
+                            nullptr, 0) == EDGEKV_STATUS_OK);
+        CHECK(compact(cache, policy, budget) == EDGEKV_STATUS_OK);
+        const Head after = read_head(cache, 1, 1);
+        CHECK(n_kept == budget && std::equal(kept.begin(), kept.end(), after.positions.begin(), [&](uint32_t cell, int32_t p) {
+            return before.positions[cell] == p;
+        }));
+    }
+}
+
+// Whatever is refused leaves the cache as it was.
+void test_misuse(const Model & model, const char * kv_type) {
+    const Context context(model, kv_type);
+    const Cache   cache = open_cache(context);
+    CHECK(edgekv_cache_n_cells(cache.get()) == 0 && edgekv_cache_n_past(cache.get()) == 0);
+    CHECK(feed(cache, 30) == EDGEKV_STATUS_OK);
+    const auto        before = read_all(cache);
+    edgekv_cache *    c      = cache.get();
+    edgekv_policy     random = policy_of(EDGEKV_BASE_RANDOM);
+    edgekv_protection none   = {};
+    edgekv_compaction result;
+    std::string       message;
+
+    CHECK(feed(cache, n_ubatch + 1, &message) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(message == "33 tokens exceed the context's n_ubatch of 32; feed fewer at once");
+    const int32_t     n_vocab     = llama_vocab_n_tokens(llama_model_get_vocab(model.model));
+    const llama_token bad[2][2] = { { 5, n_vocab }, { -1, 5 } };
+    for (const auto & tokens : bad) {
+        CHECK(edgekv_cache_feed(c, tokens, 2, 1, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    }
+    CHECK(edgekv_cache_feed(c, bad[0], 0, 1, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(edgekv_cache_feed(c, nullptr, 1, 1, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+
+    CHECK(compact(cache, random, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(compact(cache, random, 10, { 11, 0, nullptr, 0 }) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    edgekv_policy even = random;
+    even.kernel        = 4;
+    CHECK(compact(cache, even, 10) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(edgekv_cache_compact(c, nullptr, &none, 10, &result, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(edgekv_cache_compact(c, &random, nullptr, 10, &result, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(edgekv_cache_compact(c, &random, &none, 10, nullptr, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+
+    const uint32_t    n_layer = cache->shape.n_layer;
+    int32_t           positions[30];
+    std::vector<char> rows(1 << 20);
+    edgekv_rows       described;
+    CHECK(edgekv_cache_positions(c, n_layer, 0, positions, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(edgekv_cache_positions(c, 0, 99, positions, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(edgekv_cache_positions(c, 0, 0, nullptr, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(edgekv_cache_read(c, 0, 99, 0, rows.data(), rows.size(), &described, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(edgekv_cache_read(c, 0, 0, 0, rows.data(), before[0].k.size() - 1, &described, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(edgekv_cache_read(c, 0, 0, 0, nullptr, rows.size(), &described, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(edgekv_cache_read(c, 0, 0, 0, rows.data(), rows.size(), nullptr, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+
+    CHECK(edgekv_cache_n_past(c) == 30);
+    CHECK(read_all(cache) == before);
+
+    // full: nothing is fed, and room is made by compacting
+    while (edgekv_cache_n_cells(c) + 30 <= cache->shape.n_cells) {
+        CHECK(feed(cache, 30) == EDGEKV_STATUS_OK);
+    }
+    const auto full = read_all(cache);
+    CHECK(feed(cache, 30, &message) == EDGEKV_STATUS_INVALID_STATE);
+    CHECK(message.find("free cells; compact first") != std::string::npos);
+    CHECK(read_all(cache) == full);
+    CHECK(compact(cache, random, 16) == EDGEKV_STATUS_OK);
+    CHECK(feed(cache, 30) == EDGEKV_STATUS_OK);
+    CHECK(edgekv_cache_n_cells(c) == 46);
+
+    // a budget that nothing exceeds changes nothing
+    const auto kept = read_all(cache);
+    CHECK(compact(cache, random, 46, {}, &result) == EDGEKV_STATUS_OK && result.n_evicted == 0);
+    CHECK(compact(cache, random, 1000) == EDGEKV_STATUS_OK);
+    CHECK(read_all(cache) == kept);
+
+    CHECK(edgekv_cache_clear(c, nullptr, 0) == EDGEKV_STATUS_OK);
+    CHECK(edgekv_cache_n_cells(c) == 0 && edgekv_cache_n_past(c) == 0);
+    CHECK(feed(cache, 30) == EDGEKV_STATUS_OK);
+    CHECK(read_all(cache) == before); // as the first time
+}
+
+void test_null_handles(const Model & model, const char * kv_type) {
+    edgekv_cache_free(nullptr);
+    CHECK(edgekv_cache_bytes(nullptr) == 0 && edgekv_cache_estimate_bytes(nullptr) == 0);
+    CHECK(edgekv_cache_n_cells(nullptr) == 0 && edgekv_cache_n_past(nullptr) == 0);
+
+    const Context             context(model, kv_type);
+    const edgekv_cache_params params = {};
+    const llama_token         token  = 1;
+    edgekv_cache *            cache  = nullptr;
+    char                      err[64];
+    CHECK(edgekv_cache_open(nullptr, &params, &cache, err, sizeof(err)) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(std::strstr(err, "NULL") != nullptr);
+    CHECK(edgekv_cache_open(context.ctx, nullptr, &cache, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(edgekv_cache_open(context.ctx, &params, nullptr, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(cache == nullptr);
+    CHECK(edgekv_cache_clear(nullptr, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(edgekv_cache_feed(nullptr, &token, 1, 0, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(edgekv_context_shape(nullptr, nullptr, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(edgekv_context_memory(context.ctx, nullptr, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+}
+
+// Whoever feeds or changes the context beside its cache is found out by the next feed, before it computes anything.
+void test_foreign_changes(const Model & model, const char * kv_type) {
+    llama_token tokens[] = { 1, 2, 3 };
+    const auto  decode   = [&](const Context & context) { CHECK(llama_decode(context.ctx, llama_batch_get_one(tokens, 3)) == 0); };
+    const auto  clear    = [](const Context & context) { llama_memory_clear(llama_get_memory(context.ctx), false); };
+
+    for (const bool cleared : { false, true }) {
+        for (const bool decoded : { false, true }) {
+            const Context context(model, kv_type);
+            const Cache   cache = open_cache(context);
+            CHECK(feed(cache, 20) == EDGEKV_STATUS_OK);
+            CHECK(compact(cache, policy_of(EDGEKV_BASE_RANDOM), 12) == EDGEKV_STATUS_OK);
+            if (cleared) {
+                clear(context);
+            }
+            if (decoded) {
+                decode(context);
+            }
+            const bool changed  = cleared || decoded;
+            const auto expected = changed ? EDGEKV_STATUS_INVALID_STATE : EDGEKV_STATUS_OK;
+            const auto before   = read_all(cache);
+            CHECK(feed(cache, 3) == expected);
+            CHECK(feed(cache, 3) == expected); // nor does it heal by trying again
+            if (changed) {
+                CHECK(edgekv_cache_n_cells(cache.get()) == 12 && edgekv_cache_n_past(cache.get()) == 20);
+                CHECK(read_all(cache) == before);
+                CHECK(edgekv_cache_clear(cache.get(), nullptr, 0) == EDGEKV_STATUS_OK);
+                CHECK(feed(cache, 3) == EDGEKV_STATUS_OK);
+            }
+        }
+    }
+}
+
+// A key that is NaN, in the last layer: no head of any layer changes.
+void test_keys_that_are_not_finite(const Model & model, const char * kv_type) {
+    for (const bool staged : { false, true }) {
+        const Context context(model, kv_type);
+        const Cache   cache = open_cache(context, staged);
+        CHECK(feed(cache, n_ubatch) == EDGEKV_STATUS_OK);
+
+        // two bytes that are a NaN of f16 and a NaN scale of q8_0 and q4_0
+        const uint16_t nan = 0x7e00;
+        ggml_tensor *  k   = cache->kv.get_k_storage(static_cast<int32_t>(cache->shape.n_layer) - 1);
+        ggml_backend_tensor_set(k, &nan, 9 * k->nb[1], sizeof(nan));
+        const auto before = read_all(cache);
+        for (const int32_t anchor : { EDGEKV_ANCHOR_UNIT_MEAN, EDGEKV_ANCHOR_MEDIAN }) {
+            CHECK(compact(cache, policy_of(EDGEKV_BASE_KEYDIFF, anchor), 16) == EDGEKV_STATUS_NOT_FINITE);
+            CHECK(edgekv_cache_n_cells(cache.get()) == n_ubatch);
+            CHECK(read_all(cache) == before);
+        }
+        // sinks need no keys, and the cell goes with them
+        CHECK(compact(cache, policy_of(EDGEKV_BASE_SINK), 16) == EDGEKV_STATUS_OK);
+        CHECK(compact(cache, policy_of(EDGEKV_BASE_KEYDIFF), 8) == EDGEKV_STATUS_OK);
+    }
+}
+
+} // namespace
+
+void test_cache(const char * model_path, const char * kv_type) {
+    const Model model(model_path);
+    test_compaction(model, kv_type);
+    test_scores_are_those_of_the_rows(model, kv_type);
+    test_misuse(model, kv_type);
+    test_null_handles(model, kv_type);
+    test_foreign_changes(model, kv_type);
+    test_keys_that_are_not_finite(model, kv_type);
+}

@@ -1,0 +1,203 @@
+"""The command line as a user runs it: what is printed where, and with which exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+COMMAND = [sys.executable, "-c", "import sys; from edgekv.cli.main import main; sys.exit(main())"]
+SMALL = ["--memory", "1GiB", "--budget", "64", "--block", "32", "--threads", "1"]
+
+
+def edgekv(*arguments, stdin=""):
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments)], input=stdin, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model):
+    return tiny_model(n_layer=2, n_ctx_train=2048)
+
+
+@pytest.fixture(scope="module")
+def book(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "book.txt"
+    path.write_text(" ".join(f"word{i}" for i in range(200)))
+    return path
+
+
+def test_ask_json_prints_one_object_and_nothing_else(model, book):
+    result = edgekv("ask", "-m", model, *SMALL, "-f", book, "What?", "--max-tokens", 50, "--json")
+    assert result.returncode == 0, result.stderr
+    report = json.loads(result.stdout)
+    assert set(report) == {
+        *("answer", "model", "policy", "budget_cells", "block", "kv_type", "prompt_tokens", "generated_tokens"),
+        *("finish_reason", "evictions", "memory", "timing"),
+    }
+    assert set(report["memory"]) == {"ceiling_bytes", "planned_peak_bytes", "peak_rss_bytes", "parts"}
+    assert report["memory"]["planned_peak_bytes"] == sum(report["memory"]["parts"].values())
+    assert report["memory"]["peak_rss_bytes"] <= report["memory"]["ceiling_bytes"]
+    assert set(report["timing"]) == {
+        *("load_s", "prefill_s", "ttft_s", "prefill_tok_per_s", "decode_tok_per_s", "score_s", "compact_s"),
+    }
+    assert (report["budget_cells"], report["block"], report["policy"]) == (64, 32, "keydiff")
+    assert report["prompt_tokens"] > 400
+    assert report["evictions"] > 10
+
+
+def test_ask_streams_the_answer_to_stdout_and_the_footer_to_stderr(model, book):
+    result = edgekv("ask", "-m", model, *SMALL, "-f", book, "What?", "--max-tokens", 20)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip()
+    for word in ("seen", "kept", "cells of 64+32", "tok/s", "peak", "of 1024.0 MiB"):
+        assert word in result.stderr
+
+
+def test_ask_reads_standard_input(model, book):
+    text = book.read_text()
+    by_file = edgekv("ask", "-m", model, *SMALL, "-f", book, "What?", "--max-tokens", 20, "--json")
+    for arguments in (["-f", "-"], []):
+        piped = edgekv("ask", "-m", model, *SMALL, *arguments, "What?", "--max-tokens", 20, "--json", stdin=text)
+        assert json.loads(piped.stdout)["answer"] == json.loads(by_file.stdout)["answer"]
+
+
+def test_a_seed_makes_an_answer_reproducible(model):
+    arguments = ["ask", "-m", model, *SMALL, "What?", "--temp", "1.5", "--max-tokens", 20]
+    first, again, other = (edgekv(*arguments, "--seed", seed).stdout for seed in (1, 1, 2))
+    assert first == again != other
+
+
+def test_chat_answers_line_by_line(model, book):
+    lines = f"Hello\n/read {book}\nWhat?\n/read nothing\n\n/help\n/exit\nnever\n"
+    result = edgekv("chat", "-m", model, *SMALL, "--max-tokens", 10, "--temp", "0", stdin=lines)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.count("tok/s") == 4  # two footers, two speeds each
+    assert "goes with your next message" in result.stderr
+    assert "'nothing' is not a file" in result.stderr
+
+
+def test_plan_and_models(model):
+    plan = json.loads(edgekv("plan", "-m", model, "--memory", "1GiB", "--json").stdout)
+    assert plan["planned_peak_bytes"] == sum(plan["parts"].values()) <= 1 << 30
+    assert "planned peak" in edgekv("plan", "-m", model, "--memory", "1GiB").stdout
+    models = json.loads(edgekv("models", "--json").stdout)
+    assert models[0]["name"] == "smollm2-135m-instruct"
+    assert "Apache-2.0" in edgekv("models").stdout
+
+
+def refused(status, words, *arguments, stdin=""):
+    result = edgekv(*arguments, stdin=stdin)
+    assert result.returncode == status, result.stderr
+    assert result.stdout == ""
+    assert words in result.stderr
+    return result.stderr
+
+
+def test_usage_errors_exit_with_2(model, book, tmp_path):
+    ask = ["ask", "-m", model, *SMALL]
+    refused(2, "QUESTION", "ask")
+    refused(2, "No such option", "ask", "--nonsense")
+    for words, arguments in {
+        "policy 'nonsense' is unknown; possible: keydiff": ["--policy", "nonsense", "What?"],
+        "no option": ["--policy", "keydiff(size=3)", "What?"],
+        "block=0": ["--block", "0", "What?"],
+        "budget=5 does not hold the protected cells": ["--budget", "5", "What?"],
+        "kv_type='f99'": ["--kv-type", "f99", "What?"],
+        "size '12 parsecs'": ["--memory", "12 parsecs", "What?"],
+        "temperature=-1.0": ["--temp", "-1", "What?"],
+        "cannot be read": ["-f", tmp_path / "absent.txt", "What?"],
+        "the text is empty": [" "],
+    }.items():
+        line = refused(2, words, *ask, *arguments).strip()
+        assert line.startswith("edgekv: ")
+        assert "\n" not in line
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\0\1\2")
+    refused(2, "is not text", *ask, "-f", binary, "What?")
+    long = tmp_path / "long.txt"
+    long.write_text(book.read_text() * 10)
+    refused(2, "trained on 2048", *ask, "-f", long, "What?")
+    assert edgekv(*ask, "-f", long, "What?", "--allow-beyond-trained", "--max-tokens", 5).returncode == 0
+
+
+def test_a_ceiling_that_does_not_hold_the_model_exits_with_3(model):
+    message = refused(3, "raise the ceiling to", "ask", "-m", model, "--memory", "10MiB", "What?")
+    assert "are needed" in message
+    refused(3, "lower the budget to", "ask", "-m", model, "--memory", "150MiB", "--budget", "2000000", "What?")
+
+
+def test_models_that_cannot_be_used_exit_with_4(model, tmp_path):
+    refused(4, "known: smollm2", "ask", "-m", "absent.gguf", "What?")
+    text = tmp_path / "text.gguf"
+    text.write_text("not a model")
+    refused(4, "text.gguf", "ask", "-m", text, "What?")
+    truncated = tmp_path / "truncated.gguf"
+    truncated.write_bytes(model.read_bytes()[:100_000])
+    refused(4, "download it again", "ask", "-m", truncated, "What?")
+
+
+@pytest.fixture(scope="module")
+def endless_book(tmp_path_factory):
+    """A text that takes minutes to read."""
+    path = tmp_path_factory.mktemp("text") / "endless.txt"
+    path.write_text(" ".join(f"word{i}" for i in range(500_000)))
+    return path
+
+
+def test_interrupting_ask_exits_with_130(model, endless_book):
+    command = [*COMMAND, "ask", "-m", str(model), *SMALL, "-f", str(endless_book), "What?", "--allow-beyond-trained"]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        time.sleep(5)
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert output == errors == b""
+
+
+def test_ctrl_c_in_chat_stops_the_reply_and_keeps_the_session(model, endless_book):
+    """On a terminal: Ctrl-C while a prompt is read, then another line is answered, then /exit leaves."""
+    main, terminal = pty.openpty()
+    command = [*COMMAND, "chat", "-m", str(model), *SMALL, "--max-tokens", "3", "--allow-beyond-trained"]
+    with subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True) as process:
+        os.close(terminal)
+        output = Terminal(main)
+        output.wait_for("> ")
+        output.type(f"/read {endless_book}")
+        output.wait_for("goes with your next message")
+        output.type("What?")
+        output.wait_for("reading")
+        process.send_signal(signal.SIGINT)
+        output.wait_for("stopped")
+        output.type("Hello")
+        output.wait_for("tokens seen")
+        output.type("/exit")
+        assert process.wait(timeout=60) == 0
+    os.close(main)
+
+
+class Terminal:
+    """The user's side of a terminal: types lines, and reads what is printed until an expected text comes."""
+
+    def __init__(self, fd):
+        self.fd = fd
+        self.text = ""
+
+    def type(self, line):
+        os.write(self.fd, line.encode() + b"\n")
+
+    def wait_for(self, expected):
+        deadline = time.monotonic() + 60
+        while expected not in self.text:
+            ready, _, _ = select.select([self.fd], [], [], max(0, deadline - time.monotonic()))
+            assert ready, f"{expected!r} was not printed; instead: {self.text[-500:]!r}"
+            self.text += os.read(self.fd, 4096).decode(errors="replace")
+        self.text = self.text.partition(expected)[2]

@@ -1,0 +1,47 @@
+"""Importing edgekv defines names and loads nothing: no bindings, no CLI, no native library."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from edgekv import _native
+
+SCRIPT = """
+import json, sys
+import edgekv
+from pathlib import Path
+maps = Path("/proc/self/maps")
+mapped = maps.read_text() if maps.exists() else ""
+print(json.dumps({"modules": sorted(sys.modules), "mapped": mapped}))
+"""
+
+
+@pytest.fixture(scope="module")
+def after_import():
+    """What a fresh process holds after `import edgekv`."""
+    command = [sys.executable, "-W", "error", "-c", SCRIPT]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+@pytest.mark.parametrize("module", ["llama_cpp", "typer", "rich", "gguf", "edgekv.cli"])
+def test_import_leaves_out(module, after_import):
+    assert "edgekv.policies" in after_import["modules"]
+    assert module not in after_import["modules"]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_import_maps_no_native_library(after_import):
+    assert "libc" in after_import["mapped"]
+    assert _native.library_path().name not in after_import["mapped"]
+    assert "ggml" not in after_import["mapped"]
+
+
+def test_bindings_run_on_edgekvs_library():
+    """One library for both: what `llama_cpp` loads is the file that edgekv built."""
+    script = "from edgekv import _native; import pathlib; lib = _native.bindings()._lib; print(lib._name)"
+    found = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+    assert found.strip() == str(_native.library_path())

@@ -1,0 +1,125 @@
+"""Options of a runtime: defaults, limits, and messages that name value, limit and remedy."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from edgekv import BudgetError, ConfigError, Options, PolicyError
+from edgekv.options import KV_TYPES
+from edgekv.policies import KeyDiff, Sink
+
+
+def test_defaults():
+    options = Options()
+    assert options.ceiling_bytes == 256 << 20
+    assert options.parsed_policy == KeyDiff()
+    assert options.n_threads >= 1
+    assert options.budget is None
+    assert (options.sinks, options.recent_cells(1000), options.spare_cells) == (4, 32, options.block)
+
+
+def test_options_are_frozen_keyword_only_and_known():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Options().budget = 5
+    with pytest.raises(TypeError):
+        Options("256MiB")
+    with pytest.raises(TypeError):
+        Options(budgt=5)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"block": 0}, "block=0 is not possible; give a whole number in [1, 4096]"),
+        ({"block": 4097}, "block=4097 is not possible; give a whole number in [1, 4096]"),
+        ({"block": 1.5}, "block=1.5 is not possible; give a whole number"),
+        ({"block": "128"}, "block='128' is not possible; give a whole number"),
+        ({"block": True}, "block=True is not possible; give a whole number"),
+        ({"threads": 0}, "threads=0 is not possible; give a whole number in [1, 512]"),
+        ({"threads": 513}, "threads=513 is not possible; give a whole number in [1, 512]"),
+        ({"n_sink": -1}, "n_sink=-1 is not possible; give a whole number in [0, 1048576]"),
+        ({"recent": -1}, "recent=-1 is not possible; give a whole number in [0, 1048576]"),
+        ({"evict_every": 0}, "evict_every=0 is not possible; give a whole number in [1, 128]"),
+        ({"block": 8, "evict_every": 9}, "evict_every=9 is not possible; give a whole number in [1, 8]"),
+        ({"gpu_layers": -1}, "gpu_layers=-1 is not possible; give a whole number in [0, 1048576]"),
+        ({"budget": 0}, "budget=0 is not possible; give a whole number in [1, 1073741824]"),
+        ({"budget": 512.0}, "budget=512.0 is not possible; give a whole number"),
+        ({"kv_type": "f32"}, "kv_type='f32' is unknown; possible: f16, q8_0, q4_0"),
+        ({"kv_type": "Q8_0"}, "kv_type='Q8_0' is unknown; possible: f16, q8_0, q4_0"),
+        ({"memory": "much"}, "size 'much' is not understood; write bytes, or a number with MiB, GiB, MB or GB"),
+        ({"memory": 0}, "size 0 is not positive"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_values_that_cannot_work(given, message):
+    with pytest.raises(ConfigError) as error:
+        Options(**given)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"block": 1},
+        {"block": 4096, "evict_every": 4096},
+        {"block": 8, "evict_every": 1},
+        {"n_sink": 0, "recent": 0, "budget": 1},
+        {"threads": 512},
+        {"memory": 1},
+        *({"kv_type": kv_type} for kv_type in KV_TYPES),
+    ],
+    ids=str,
+)
+def test_values_at_the_limits(given):
+    options = Options(**given)
+    assert all(getattr(options, name) == value for name, value in given.items())
+
+
+def test_a_policy_is_a_spec_or_an_object():
+    assert Options(policy="keydiff(window=0.2)").parsed_policy == KeyDiff(window=0.2)
+    assert Options(policy=KeyDiff(window=0.2)).parsed_policy == KeyDiff(window=0.2)
+    with pytest.raises(PolicyError, match="possible: keydiff, sink, random"):
+        Options(policy="snapkv")
+
+
+# ---- protected cells under the budget ----
+
+
+@pytest.mark.parametrize(
+    ("given", "n_protected", "counted"),
+    [
+        ({}, 36, "4 sinks, 32 recent"),
+        ({"n_sink": 10, "recent": 0}, 10, "10 sinks, 0 recent"),
+        ({"policy": Sink(n_sink=7), "recent": 1}, 8, "7 sinks, 1 recent"),
+    ],
+    ids=str,
+)
+def test_budget_holds_the_protected_cells_and_one_more(given, n_protected, counted):
+    with pytest.raises(BudgetError) as error:
+        Options(**given, budget=n_protected)
+    message = f"budget={n_protected} does not hold the protected cells: {counted}; raise the budget to at least "
+    assert str(error.value) == f"{message}{n_protected + 1} or protect fewer"
+    assert Options(**given, budget=n_protected + 1).budget == n_protected + 1
+
+
+def test_pinned_tokens_count_as_protected():
+    options = Options(n_sink=2, recent=3)
+    options.check_budget(16, n_pinned=10)
+    with pytest.raises(BudgetError, match=r"2 sinks, 3 recent and 11 pinned tokens; raise the budget to at least 17"):
+        options.check_budget(16, n_pinned=11)
+
+
+def test_the_policys_window_counts_as_recent():
+    """The larger of the two protects; with a window of half the budget the sinks need the other half."""
+    options = Options(policy="keydiff(window=0.5)", recent=8)
+    assert [options.recent_cells(budget) for budget in (4, 16, 100)] == [8, 8, 50]
+    with pytest.raises(BudgetError, match="4 sinks, 10 recent"):
+        Options(policy="keydiff(window=1)", recent=8, budget=10)
+
+
+def test_sinks_of_the_policy_go_first():
+    assert Options(policy="sink", n_sink=6).sinks == 6
+    assert Options(policy="sink(n_sink=0)", n_sink=6).sinks == 0
+    assert Options(policy="keydiff", n_sink=6).sinks == 6
