@@ -122,6 +122,12 @@ class Model:
         own = self.header.metadata.get(f"{self.header.architecture}.attention.key_length")
         return int(own) if own is not None else (self.header.n_embd or 0) // (self.header.n_head or 1)
 
+    @property
+    def widest_row(self) -> int:
+        """Elements of the widest activation of a token that a weight is multiplied with."""
+        n_ff = self.header.metadata.get(f"{self.header.architecture}.feed_forward_length")
+        return max(self.header.n_embd, int(n_ff or 0))
+
     # ---- contexts ----
 
     def new_context(self, n_cells: int, options: Options) -> Context:

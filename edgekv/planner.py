@@ -21,7 +21,9 @@ from .options import Options
 from .sizes import MIB, format_size
 
 CELL_STEP = 256  # llama.cpp pads a context to this many cells
-MARGIN_BYTES = 4 * MIB  # thread stacks, the samplers' candidates, a block's activations in the processor's format
+MARGIN_BYTES = 8 * MIB  # loading leaves holes in the heap; graphs, the tokeniser, Python objects of a reply
+THREAD_BYTES = MIB // 4  # stack and attention scratch of one thread
+ACTIVATION_BYTES = 2  # one element of a block's widest activation, in the format that weights are multiplied in
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,7 @@ class Parts:
     kv: int
     compute: int
     outputs: int
+    workspace: int
     bookkeeping: int
     margin: int
 
@@ -99,6 +102,7 @@ class Estimator:
             kv=memory.kv_bytes,
             compute=memory.compute_bytes,
             outputs=memory.output_bytes,
+            workspace=options.n_threads * THREAD_BYTES + options.block * self.model.widest_row * ACTIVATION_BYTES,
             bookkeeping=int(_native.library().edgekv_cache_estimate_bytes(ctypes.byref(shape))),
             margin=MARGIN_BYTES,
         )
@@ -176,6 +180,7 @@ class Estimator:
 def estimator(path: Path, options: Options) -> Iterator[Estimator]:
     """An estimator for a model file; nothing of the weights is loaded. Raises ModelError."""
     _native.bindings()
+    process.return_freed_memory()
     python_bytes = process.resident_bytes()
     with Model(path, options, no_alloc=True) as model:
         yield Estimator(model, options, python_bytes, max(0, process.resident_bytes() - python_bytes))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import sys
 import time
 import weakref
 from types import TracebackType
 
+from . import process
 from .cache import Cache
 from .controller import Controller
 from .errors import SessionError
@@ -62,7 +61,7 @@ class Runtime:
         path = find_model(model)
         self.plan: Plan = make_plan(path, self.options)
         self.options.check_budget(self.plan.budget_cells)
-        _return_freed_memory()
+        process.return_freed_memory()
         self.model = Model(path, self.options)
         try:
             self.context = self.model.new_context(self.plan.n_cells, self.options)
@@ -108,10 +107,3 @@ class Runtime:
     ) -> None:
         self.close()
 
-
-def _return_freed_memory() -> None:
-    """Give what planning freed back to the system, so that it does not count beside what is loaded now (glibc)."""
-    if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if trim is not None:
-            trim(0)

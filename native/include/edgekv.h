@@ -94,7 +94,7 @@ struct edgekv_memory {
     uint64_t repack_bytes;  // second copies of weights in the processor's own order
     uint64_t kv_bytes;      // KV cache in the host's memory
     uint64_t compute_bytes; // graph buffers in the host's memory
-    uint64_t output_bytes;  // logits and output ids
+    uint64_t output_bytes;  // logits, and the candidates of a sampler
     uint64_t device_bytes;  // everything on other devices
 };
 

@@ -28,8 +28,8 @@ enum edgekv_status edgekv_context_memory(const struct llama_context * ctx, struc
             memory->kv_bytes += held.context;
             memory->compute_bytes += held.compute;
         }
-        // one row of logits, and the token ids that a context lists for its samplers
+        // one row of logits, the token ids that a context lists for its samplers, and a sampler's candidates
         const uint64_t n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(&ctx->get_model()));
-        memory->output_bytes   = n_vocab * (sizeof(float) + sizeof(llama_token));
+        memory->output_bytes   = n_vocab * (sizeof(float) + sizeof(llama_token) + sizeof(llama_token_data));
     });
 }

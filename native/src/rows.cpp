@@ -12,6 +12,8 @@ static void copy_f32(const void * src, float * dst, int64_t n) { std::memcpy(dst
 
 // ggml's generic half conversion is scalar; the processor's own is about ten times faster
 static void convert_f16(const void * src, float * dst, int64_t n) {
+    static const bool ready = (ggml_cpu_init(), true); // fills the table that the odd elements are looked up in
+    (void) ready;
     ggml_cpu_fp16_to_fp32(static_cast<const ggml_fp16_t *>(src), dst, n);
 }
 

@@ -131,8 +131,8 @@ int main(int argc, char ** argv) {
     params.n_ctx           = 256;
     params.n_batch         = BLOCK;
     params.n_ubatch        = BLOCK;
-    params.n_threads       = 2;
-    params.n_threads_batch = 2;
+    params.n_threads       = 1;
+    params.n_threads_batch = 1;
     params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
     params.type_k = params.type_v = type_of(argc > 2 ? argv[2] : "f16");
     refuse_contexts(model, params);

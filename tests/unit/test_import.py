@@ -42,6 +42,6 @@ def test_import_maps_no_native_library(after_import):
 
 def test_bindings_run_on_edgekvs_library():
     """One library for both: what `llama_cpp` loads is the file that edgekv built."""
-    script = "from edgekv import _native; import pathlib; lib = _native.bindings()._lib; print(lib._name)"
+    script = "from edgekv import _native; lib = _native.bindings()._lib; print(lib._name)"
     found = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
     assert found.strip() == str(_native.library_path())

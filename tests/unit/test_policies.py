@@ -29,7 +29,15 @@ KEYDIFFS = [
     for pooling in POOLINGS
 ]
 SPECS = ["sink", *(f"random(seed=7, {pooling})" for pooling in POOLINGS), *KEYDIFFS]
-SHAPES = [(32, 1, 1), (64, 2, 8), (96, 127, 3), (128, 1000, 2), (256, 600, 1), (64, 5000, 1)]  # d, n, heads
+SHAPES = [
+    (32, 1, 1),
+    (33, 50, 1),
+    (64, 2, 8),
+    (96, 127, 3),
+    (128, 1000, 2),
+    (256, 600, 1),
+    (64, 5000, 1),
+]  # d, n, heads
 BACKENDS = ("native", "reference")
 
 # float32 sums over a few thousand rows agree with float64 ones to this share of a head's largest score

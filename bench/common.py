@@ -1,0 +1,74 @@
+"""What the benches share: books, texts of a given number of tokens, tables, and ratios that survive a noisy machine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import statistics
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from edgekv.model import Model
+from edgekv.models.registry import find_model
+from edgekv.options import Options
+
+MIB = 1 << 20
+
+
+def arguments(doc: str) -> argparse.ArgumentParser:
+    """A parser with what every bench takes: a model, a book, and a place for the figures as JSON."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", help="path or known name of a GGUF model (default: the default model)")
+    parser.add_argument("--book", type=Path, required=True, help="a long English text in UTF-8, such as a novel")
+    parser.add_argument("--threads", type=int, help="default: one for every processor")
+    parser.add_argument("--json", type=Path, help="write the figures to this file too")
+    return parser
+
+
+def read_book(path: Path) -> str:
+    """The running text of a book: paragraphs of one line each, headings and the like left out. Ends the program
+    where there is no such file."""
+    if not path.is_file():
+        sys.exit(f"there is no book {path}; give a UTF-8 text file with --book")
+    paragraphs = (" ".join(part.split()) for part in re.split(r"\n\s*\n", path.read_text("utf-8-sig")))
+    return "\n\n".join(text for text in paragraphs if len(text) > 60)
+
+
+def vocabulary(model: str | None) -> Model:
+    """A model's tokeniser, without its weights. Close it, or use it in `with`."""
+    return Model(find_model(model), Options(), no_alloc=True)
+
+
+def first_tokens(model: Model, text: str, n: int) -> list[int]:
+    """The first n tokens of a text. Ends the program where it has fewer."""
+    tokens = model.tokenize(text[: 16 * n])[:n]
+    if len(tokens) < n:
+        sys.exit(f"the book has {len(tokens)} tokens, but {n} are needed; give a longer one with --book")
+    return tokens
+
+
+def text_of(model: Model, tokens: Iterable[int]) -> str:
+    """The text that tokens stand for."""
+    return b"".join(map(model.piece, tokens)).decode("utf-8", "ignore")
+
+
+def median(values: Sequence[float]) -> float:
+    """The median; of nothing, NaN."""
+    return statistics.median(values) if values else float("nan")
+
+
+def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Columns as wide as their widest cell, the first one left-aligned."""
+    lines = [[str(cell) for cell in row] for row in (header, *rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        first, *others = (cell.rjust(width) for cell, width in zip(line, widths, strict=True))
+        print("  ".join([first.strip().ljust(widths[0]), *others]))
+
+
+def write_json(path: Path | None, figures: object) -> None:
+    """Write the figures, where a path is given."""
+    if path is not None:
+        path.write_text(json.dumps(figures, indent=2) + "\n")

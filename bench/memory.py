@@ -1,0 +1,94 @@
+"""Planned against measured peak memory: the plan is a ceiling, and the length of the text does not count.
+
+Every case runs in a fresh process, which answers a question about a text and reports its own peak (VmHWM on Linux).
+Two things must hold: no case is measured above its plan, and for each budget and cell type the peaks for the
+shortest and the longest text are within 1 %. The program fails where one of them does not.
+
+    python bench/memory.py --book novel.txt
+    python bench/memory.py --book novel.txt --tokens 600 --tokens 1200 --budget 512 --kv-type f16 --parts
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import common
+
+import edgekv
+
+
+def run_case(case: dict[str, object]) -> dict[str, object]:
+    """Read a text and answer, in this process."""
+    text = case.pop("text")
+    with edgekv.Runtime(memory="1TiB", **case) as runtime, runtime.session() as session:
+        for _ in session.ask("Who is the hero of this story?", files=[text], max_tokens=16):
+            pass
+        return {
+            "tokens": session.stats.prompt_tokens,
+            "planned": runtime.plan.peak_bytes,
+            "measured": session.stats.peak_rss_bytes,
+            "parts": runtime.plan.as_dict()["parts"],
+        }
+
+
+def in_fresh_process(case: dict[str, object]) -> dict[str, object]:
+    """`run_case` in a process that does nothing else."""
+    child = subprocess.run([sys.executable, __file__, json.dumps(case)], stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(child.stdout)
+
+
+def main() -> None:
+    parser = common.arguments(__doc__)
+    parser.add_argument("--tokens", type=int, action="append", help="length of the text; repeatable (2000, 6000)")
+    parser.add_argument("--budget", type=int, action="append", help="cells; repeatable (256, 512, 2048)")
+    parser.add_argument("--kv-type", action="append", help="type of the cells; repeatable (f16, q8_0, q4_0)")
+    parser.add_argument("--policy", default="keydiff")
+    parser.add_argument("--block", type=int, default=128)
+    parser.add_argument("--parts", action="store_true", help="print what each plan is made of, in MiB")
+    options = parser.parse_args()
+    lengths = sorted(options.tokens or [2000, 6000])
+    settings = itertools.product(options.kv_type or ["f16", "q8_0", "q4_0"], options.budget or [256, 512, 2048])
+
+    results, ratios = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        with common.vocabulary(options.model) as model:
+            tokens = common.first_tokens(model, common.read_book(options.book), lengths[-1])
+            for n in lengths:
+                Path(folder, f"{n}.txt").write_text(common.text_of(model, tokens[:n]), encoding="utf-8")
+        for kv_type, budget in settings:
+            setting = {"kv_type": kv_type, "budget": budget, "block": options.block, "policy": options.policy}
+            setting |= {"model": options.model, "threads": options.threads}
+            done = [in_fresh_process(setting | {"text": f"{folder}/{n}.txt"}) for n in lengths]
+            results += [setting | result for result in done]
+            ratios.append(done[-1]["measured"] / done[0]["measured"])
+            print(f"{kv_type} {budget}: peak for {lengths[-1]} / {lengths[0]} tokens = {ratios[-1]:.4f}", flush=True)
+            if options.parts:
+                print(*(f"  {part} {n / common.MIB:.2f}" for part, n in done[-1]["parts"].items()), sep="\n")
+
+    errors = [result["planned"] / result["measured"] - 1 for result in results]
+    common.print_table(
+        ["cells of", "budget", "tokens read", "planned MiB", "measured MiB", "error"],
+        [
+            [r["kv_type"], r["budget"], r["tokens"]]
+            + [f"{r[key] / common.MIB:.2f}" for key in ("planned", "measured")]
+            + [f"{error:+.2%}"]
+            for r, error in zip(results, errors, strict=True)
+        ],
+    )
+    common.write_json(options.json, {"cases": results, "length_ratios": ratios})
+    length_counts = max(abs(ratio - 1) for ratio in ratios) > 0.01
+    print(f"measured above its plan: {sum(error < 0 for error in errors)} of {len(errors)} cases")
+    print(f"peak grows with the text: {'yes' if length_counts else 'no'} (at most 1 % is meant)")
+    sys.exit(length_counts or min(errors) < 0)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 2 and sys.argv[1].startswith("{"):
+        print(json.dumps(run_case(json.loads(sys.argv[1]))))
+    else:
+        main()

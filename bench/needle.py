@@ -1,0 +1,112 @@
+"""The needle check: is one sentence of a long text still known after the text went through a small cache?
+
+A sample is real prose with one sentence planted at a random depth, which names a random five-digit number; the
+question comes after the text, and the answer counts where it holds the digits. Samples are the same for every
+setting. `--policy full` stands for a budget that holds the whole prompt, where nothing is evicted: what the model
+itself can do.
+
+    python bench/needle.py --book novel.txt --policy full --policy keydiff --policy "keydiff(kernel=15)" --recent 0
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import common
+
+import edgekv
+from edgekv.model import Model
+
+NEEDLE = "The secret number of the house is {digits}. Remember it."
+QUESTION = "What is the secret number of the house? Answer with the number only."
+FULL = "full"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A text and the digits that it holds at `depth`, a share of its length."""
+
+    text: str
+    digits: str
+    depth: float
+
+
+def make_sample(model: Model, book: str, n_tokens: int, seed: int) -> Sample:
+    """The sample of a seed: about n_tokens of prose from a random place, and a needle between two sentences of it."""
+    rng = random.Random(seed)
+    start = book.index(". ", rng.randrange(len(book) - 16 * n_tokens)) + 2
+    prose = common.text_of(model, common.first_tokens(model, book[start:], n_tokens))
+    gaps = [match.end() for match in re.finditer(r"[.!?] (?=[A-Z])", prose)]
+    depth = rng.random()
+    at = min(gaps, key=lambda gap: abs(gap - depth * len(prose)))
+    digits = str(rng.randrange(10_000, 100_000))
+    return Sample(f"{prose[:at]}{NEEDLE.format(digits=digits)} {prose[at:]}", digits, at / len(prose))
+
+
+def answer(runtime: edgekv.Runtime, sample: Sample, folder: str) -> str:
+    """The reply to the question after the sample's text, in a session of its own."""
+    path = Path(folder, "text.txt")
+    path.write_text(sample.text, encoding="utf-8")
+    with runtime.session() as session:
+        return "".join(session.ask(QUESTION, files=[path], max_tokens=24))
+
+
+def main() -> None:
+    parser = common.arguments(__doc__)
+    parser.add_argument("--policy", action="append", help=f"policy, or {FULL!r}; repeatable (full, keydiff)")
+    parser.add_argument("--budget", type=int, action="append", help="cells; repeatable (512)")
+    parser.add_argument("--recent", type=int, action="append", help="newest tokens never evicted; repeatable (0)")
+    parser.add_argument("--tokens", type=int, default=1000, help="prose in a sample")
+    parser.add_argument("--samples", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first sample")
+    parser.add_argument("--block", type=int, default=128)
+    parser.add_argument("--kv-type", default="f16")
+    parser.add_argument("--show", action="store_true", help="print every answer")
+    options = parser.parse_args()
+
+    book = common.read_book(options.book)
+    seeds = range(options.seed, options.seed + options.samples)
+    with common.vocabulary(options.model) as model:
+        samples = [make_sample(model, book, options.tokens, seed) for seed in seeds]
+
+    settings: list[tuple[str, int, int]] = []
+    for policy in options.policy or [FULL, "keydiff"]:
+        if policy == FULL:
+            settings.append((policy, options.tokens + 1024, 0))
+        else:
+            settings += itertools.product([policy], options.budget or [512], options.recent or [0])
+
+    results = []
+    for policy, budget, recent in settings:
+        found = []
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            edgekv.Runtime(
+                options.model,
+                memory="1TiB",
+                policy="sink" if policy == FULL else policy,
+                budget=budget,
+                block=options.block,
+                kv_type=options.kv_type,
+                threads=options.threads,
+                recent=recent,
+            ) as runtime,
+        ):
+            for sample in samples:
+                reply = answer(runtime, sample, folder)
+                found.append(sample.digits in reply)
+                if options.show:
+                    print(f"  {sample.digits} at {sample.depth:.0%}: {reply!r}", flush=True)
+        name = policy if policy == FULL else f"{policy}, {budget} cells, recent={recent}"
+        print(f"{name}: found {sum(found)}/{len(found)}", flush=True)
+        results.append({"policy": policy, "budget": budget, "recent": recent, "found": found})
+    common.write_json(options.json, {"seeds": list(seeds), "tokens": options.tokens, "settings": results})
+
+
+if __name__ == "__main__":
+    main()

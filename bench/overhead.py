@@ -1,0 +1,233 @@
+"""What staying inside a budget costs, as ratios of interleaved runs; times alone would say more of the machine's mood.
+
+    free      nothing to evict: edgekv's reading and generation against a plain llama_decode loop over a context of the
+              same parameters. Both tokenise, feed and sample; speed of edgekv / speed of the loop
+    share     reading at a full cache: time to score and compact over time to decode the block before it, with several
+              policies taking turns, block by block. At its fullest the cache holds N + B cells
+    history   generation with a long history against a short one, at the same budget, so with the same cells;
+              speed after the long one / speed after the short one
+
+What was predicted before anything was measured stands beside each figure.
+
+    python bench/overhead.py --book novel.txt
+    python bench/overhead.py --book novel.txt --model llama-3.2-1b.gguf --prediction 1b --part free --part share
+    python bench/overhead.py --book novel.txt --part history --history 50000
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import common
+
+import edgekv
+from edgekv import _native
+from edgekv.cache import Cache
+from edgekv.model import Context
+from edgekv.sampler import Sampler, Sampling
+
+PARTS = ("free", "share", "history")
+SHARE_POLICIES = ("keydiff", "keydiff(kernel=15)", "keydiff(anchor=median)", "sink", "random")
+
+# Scoring touches every key of N + B cells about twice; decoding a block multiplies every weight with B rows. The
+# 1B shape has about 1.4 times the key elements of the 135M shape, and about 8 times the weights.
+PREDICTIONS = {
+    "135m": {
+        "reading, nothing to evict": "0.99",
+        "generating, nothing to evict": "0.98",
+        "keydiff": "2.5 %",
+        "keydiff(kernel=15)": "2.6 %",
+        "keydiff(anchor=median)": "15 %",
+        "sink": "0.3 %",
+        "random": "0.3 %",
+        "generating after a long history": "1.00",
+    },
+    "1b": {
+        "reading, nothing to evict": "1.00",
+        "generating, nothing to evict": "1.00",
+        "keydiff": "0.7 %",
+        "keydiff(kernel=15)": "0.7 %",
+        "keydiff(anchor=median)": "4 %",
+        "sink": "0.1 %",
+        "random": "0.1 %",
+        "generating after a long history": "1.00",
+    },
+}
+
+Row = tuple[str, str, str, int]  # what, meant, measured, number of pairs
+
+
+class PlainLoop:
+    """Reading and generation as a llama.cpp program does them, with nothing of edgekv in the way."""
+
+    def __init__(self, context: Context, block: int) -> None:
+        self.llama = _native.bindings()
+        self.context = context
+        self.block = block
+        self.batch = self.llama.llama_batch_init(block, 0, 1)
+        self.sampler = Sampler(Sampling())
+        self.n_past = 0
+        self.token = 0
+
+    def close(self) -> None:
+        self.sampler.close()
+        self.llama.llama_batch_free(self.batch)
+
+    def feed(self, tokens: list[int], position: int, *, want_logits: bool) -> None:
+        """llama_decode of one batch."""
+        batch = self.batch
+        batch.n_tokens = len(tokens)
+        for i, token in enumerate(tokens):
+            batch.token[i] = token
+            batch.pos[i] = position + i
+            batch.n_seq_id[i] = 1
+            batch.seq_id[i][0] = 0
+            batch.logits[i] = 0
+        batch.logits[len(tokens) - 1] = want_logits
+        status = self.llama.llama_decode(self.context.handle, batch)
+        if status != 0:
+            raise RuntimeError(f"llama_decode returned {status}")
+
+    def read(self, text: str) -> None:
+        """Read a text into the empty context, and sample the first token after it."""
+        self.llama.llama_memory_clear(self.llama.llama_get_memory(self.context.handle), False)
+        tokens = self.context.model.tokenize(text, begin=True)
+        for p0 in range(0, len(tokens), self.block):
+            part = tokens[p0 : p0 + self.block]
+            self.feed(part, p0, want_logits=p0 + len(part) == len(tokens))
+        self.n_past = len(tokens)
+        self.token = self.sampler.sample(self.context)
+
+    def step(self) -> None:
+        """Feed the token that was sampled, and sample the next one."""
+        self.feed([self.token], self.n_past, want_logits=True)
+        self.n_past += 1
+        self.token = self.sampler.sample(self.context)
+
+
+@contextmanager
+def opened(options, **settings: object) -> Iterator[edgekv.Runtime]:
+    """A runtime with what the command line says."""
+    settings = {"model": options.model, "threads": options.threads, "block": options.block} | settings
+    with edgekv.Runtime(memory="1TiB", allow_beyond_trained=True, **settings) as runtime:
+        yield runtime
+
+
+def in_turn(i: int, ours: Callable[[], object], plain: Callable[[], object]) -> float:
+    """Time both, the one or the other first; returns the speed of ours / the speed of the plain one."""
+    seconds = {}
+    for run in (ours, plain) if i % 2 else (plain, ours):
+        started = time.perf_counter()
+        run()
+        seconds[run] = time.perf_counter() - started
+    return seconds[plain] / seconds[ours]
+
+
+def run_free(options, book: str) -> list[Row]:
+    """edgekv with room for everything against the plain loop: in turn text by text, then token by token."""
+    n_read, n_say = options.read, 32
+    reading, saying = [], []
+    with opened(options, budget=n_read + 2 * n_say) as runtime:
+        text = common.text_of(runtime.model, common.first_tokens(runtime.model, book, n_read))
+        context = runtime.model.new_context(runtime.plan.n_cells, runtime.options)
+        loop = PlainLoop(context, options.block)
+        for i in range(options.pairs + 1):
+            with runtime.session() as session:
+                reply = session.generate(text, max_tokens=n_say)
+                first = in_turn(i, lambda reply=reply: next(reply), lambda: loop.read(text))
+                tokens = [in_turn(k, lambda reply=reply: next(reply, None), loop.step) for k in range(n_say - 1)]
+                if session.stats.evictions or session.stats.finish_reason not in ("length", "closed"):
+                    raise RuntimeError(f"not the run that was meant: {session.stats}")
+            if i > 0:  # the first pair warms up
+                reading.append(first)
+                saying += tokens
+        loop.close()
+        context.close()
+    return [
+        ("reading, nothing to evict", ">= 0.97", f"{common.median(reading):.3f}", len(reading)),
+        ("generating, nothing to evict", ">= 0.97", f"{common.median(saying):.3f}", len(saying)),
+    ]
+
+
+def run_share(options, book: str) -> list[Row]:
+    """Score and compact against the decoding of a block, once the cache is full; policies take turns."""
+    block, budget = options.block, options.share_budget
+    policies = [edgekv.policies.parse_policy(spec) for spec in options.policy or SHARE_POLICIES]
+    shares: list[list[float]] = [[] for _ in policies]
+    with opened(options, budget=budget) as runtime:
+        tokens = common.first_tokens(runtime.model, book, budget + block * (1 + len(policies) * options.blocks))
+        cache: Cache = runtime.controller.cache
+        for p0 in range(0, len(tokens) - block + 1, block):
+            started = time.perf_counter()
+            cache.feed(tokens[p0 : p0 + block])
+            decoded = time.perf_counter()
+            if cache.n_cells > budget:
+                turn = (p0 - budget) // block % len(policies)
+                cache.compact(policies[turn], budget, n_sink=runtime.options.n_sink)
+                shares[turn].append((time.perf_counter() - decoded) / (decoded - started))
+    return [
+        (policy.spec, "<= 3 %" if policy.spec == "keydiff" else "", f"{common.median(share):.2%}", len(share))
+        for policy, share in zip(policies, shares, strict=True)
+    ]
+
+
+def run_history(options, book: str) -> list[Row]:
+    """Generation speed after a long history against a short one; both runtimes stay open and take turns."""
+    n_step = 16
+    budget, ratios = options.history_budget, []
+    with opened(options, budget=budget) as long, opened(options, budget=budget) as short:
+        n_all = options.history + n_step * (options.pairs + 1)
+        tokens = common.first_tokens(long.model, book, n_all)
+        for runtime, n in ((short, options.short_history), (long, options.history)):
+            runtime.controller.clear()
+            runtime.controller.read(tokens[:n], lambda _: True)
+        sampler = Sampler(Sampling())
+
+        def speed(runtime: edgekv.Runtime, steps: list[int]) -> float:
+            started = time.perf_counter()
+            for token in steps:
+                sampler.sample(runtime.context)
+                runtime.controller.step(token)
+            return len(steps) / (time.perf_counter() - started)
+
+        for i in range(options.pairs + 1):
+            steps = tokens[options.history + i * n_step :][:n_step]
+            first, second = (long, short) if i % 2 else (short, long)
+            speeds = {first: speed(first, steps), second: speed(second, steps)}
+            if i > 0:
+                ratios.append(speeds[long] / speeds[short])
+        sampler.close()
+    return [("generating after a long history", ">= 0.97", f"{common.median(ratios):.3f}", len(ratios))]
+
+
+def main() -> None:
+    parser = common.arguments(__doc__)
+    parser.add_argument("--part", choices=PARTS, action="append", help="repeatable (all)")
+    parser.add_argument("--prediction", choices=PREDICTIONS, default="135m", help="the shape that predictions are for")
+    parser.add_argument("--block", type=int, default=128)
+    parser.add_argument("--pairs", type=int, default=16, help="pairs of runs in `free` and `history`")
+    parser.add_argument("--read", type=int, default=512, help="tokens read in `free`")
+    parser.add_argument("--share-budget", type=int, default=2048, help="cells in `share`")
+    parser.add_argument("--blocks", type=int, default=8, help="blocks for each policy in `share`")
+    parser.add_argument("--policy", action="append", help="policy in `share`; repeatable")
+    parser.add_argument("--history", type=int, default=50_000, help="tokens of the long history")
+    parser.add_argument("--short-history", type=int, default=2_000)
+    parser.add_argument("--history-budget", type=int, default=512, help="cells in `history`")
+    options = parser.parse_args()
+
+    book = common.read_book(options.book)
+    runs = {"free": run_free, "share": run_share, "history": run_history}
+    rows = [row for part in options.part or PARTS for row in runs[part](options, book)]
+    predicted = PREDICTIONS[options.prediction]
+    common.print_table(
+        ["", "meant", "predicted", "measured", "pairs"],
+        [(what, meant, predicted.get(what, ""), measured, n) for what, meant, measured, n in rows],
+    )
+    figures = [dict(zip(("what", "meant", "measured", "pairs"), row, strict=True)) for row in rows]
+    common.write_json(options.json, figures)
+
+
+if __name__ == "__main__":
+    main()
