@@ -62,7 +62,7 @@ class Options:
         _in_range("recent", self.recent, 0, 1 << 20)
         _in_range("evict_every", self.spare_cells, 1, self.block)
         _in_range("gpu_layers", self.gpu_layers, 0, 1 << 20)
-        if self.kv_type not in KV_TYPES:
+        if not isinstance(self.kv_type, str) or self.kv_type not in KV_TYPES:
             raise ConfigError(f"kv_type={self.kv_type!r} is unknown; possible: {', '.join(KV_TYPES)}")
         if self.budget is not None:
             _in_range("budget", self.budget, 1, 1 << 30)

@@ -21,8 +21,10 @@ def parse_size(size: int | str) -> int:
         if match is None or factor is None:
             raise ConfigError(f"size {size!r} is not understood; write bytes, or a number with MiB, GiB, MB or GB")
         size = int(float(match[1]) * factor)
-    if size < 1:
-        raise ConfigError(f"size {size} is not positive; write bytes, or a number with MiB, GiB, MB or GB")
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise ConfigError(
+            f"size {size!r} is not a positive whole number; write bytes, or a number with MiB, GiB, MB or GB"
+        )
     return size
 
 

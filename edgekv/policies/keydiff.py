@@ -41,7 +41,7 @@ class KeyDiff(Pooled):
             raise PolicyError(f"keydiff(anchor=pairwise) goes with metric=cosine, not with metric={self.metric}")
 
     def recent(self, budget: int) -> int:
-        return int(self.window * budget)
+        return round(self.window * budget)
 
     @np.errstate(invalid="ignore")  # a key that is not finite gives such a score, which the selection refuses
     def score(self, keys: Keys, positions: Cells, *, layer: int = 0, head: int = 0) -> Scores:

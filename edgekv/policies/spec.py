@@ -25,7 +25,7 @@ def parse_policy(spec: str | Policy) -> Policy:
     """
     if isinstance(spec, Policy):
         return spec
-    match = _SPEC.fullmatch(spec)
+    match = _SPEC.fullmatch(spec) if isinstance(spec, str) else None
     if match is None:
         raise PolicyError(f"policy {spec!r} is not spelt base or base(key=value, ...); bases: {', '.join(POLICIES)}")
     name, options = match.groups()

@@ -1,0 +1,69 @@
+"""The promise: in a fresh process the true peak stays under the plan, and does not grow with the prompt."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+COMMAND = [sys.executable, "-c", "import sys; from edgekv.cli.main import main; sys.exit(main())"]
+
+
+def ask(model, text, *options):
+    """Ask about a text in a fresh process; returns the JSON report."""
+    command = [*COMMAND, "ask", "-m", str(model), "-f", str(text), "What is this about?", "--json", *options]
+    result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600, check=False)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+@pytest.fixture
+def text(tmp_path):
+    """A function that writes a text of about n words."""
+
+    def write(n_words):
+        path = tmp_path / f"{n_words}.txt"
+        path.write_text(" ".join(("the", "old", "house", "by", "the", "river")[i % 6] for i in range(n_words)))
+        return path
+
+    return write
+
+
+def test_peak_stays_under_the_plan_and_does_not_grow_with_the_prompt(default_model, text):
+    options = ["--memory", "256MiB", "--budget", "256", "--max-tokens", "8", "--threads", "2"]
+    short, long = (ask(default_model, text(n), *options) for n in (600, 1800))
+    assert long["prompt_tokens"] > 2.5 * short["prompt_tokens"] > 1000
+    for report in (short, long):
+        memory = report["memory"]
+        assert memory["peak_rss_bytes"] <= memory["planned_peak_bytes"] <= memory["ceiling_bytes"]
+        assert memory["planned_peak_bytes"] / memory["peak_rss_bytes"] < 1.03
+    assert abs(long["memory"]["peak_rss_bytes"] / short["memory"]["peak_rss_bytes"] - 1) < 0.01
+
+
+@pytest.mark.parametrize("kv_type", ["q8_0", "q4_0"])
+def test_quantised_caches_stay_under_the_plan(default_model, text, kv_type):
+    options = ["--memory", "256MiB", "--budget", "384", "--max-tokens", "8", "--kv-type", kv_type, "--threads", "2"]
+    memory = ask(default_model, text(600), *options)["memory"]
+    assert memory["peak_rss_bytes"] <= memory["planned_peak_bytes"] <= memory["ceiling_bytes"]
+
+
+def test_the_largest_budget_fills_the_ceiling_and_no_more(default_model, text):
+    report = ask(default_model, text(200), "--memory", "256MiB", "--max-tokens", "4", "--threads", "2")
+    memory = report["memory"]
+    step_bytes = 256 * 23_040 * 1.2  # one more step of cells, with its share of the other parts
+    assert memory["ceiling_bytes"] - step_bytes < memory["planned_peak_bytes"] <= memory["ceiling_bytes"]
+    assert memory["peak_rss_bytes"] <= memory["ceiling_bytes"]
+
+
+def test_the_native_byte_counter_equals_the_estimate(tiny_model):
+    import ctypes
+
+    import edgekv
+    from edgekv import _native
+
+    with edgekv.Runtime(tiny_model(n_layer=2), memory="4GiB", budget=100, block=32, threads=2) as rt:
+        cache = rt.controller.cache
+        estimate = _native.library().edgekv_cache_estimate_bytes(ctypes.byref(cache.shape))
+        assert cache.bookkeeping_bytes == estimate == rt.plan.parts.bookkeeping
