@@ -10,7 +10,6 @@
 #include "status.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
 using namespace edgekv;
@@ -56,6 +55,17 @@ uint32_t rotation_run(const llama_kv_cache & kv, uint32_t head_dim) {
         run *= 2;
     }
     return run;
+}
+
+// NaN and infinity have all exponent bits set. In integers this vectorises: it runs for every generated token.
+bool all_finite(const float * values, size_t n) {
+    uint32_t found = 0;
+    for (size_t i = 0; i < n; ++i) {
+        uint32_t bits;
+        std::memcpy(&bits, values + i, sizeof(bits));
+        found |= (bits & 0x7F800000u) == 0x7F800000u;
+    }
+    return found == 0;
 }
 
 // A layer is one task, and a device is read by one thread.
@@ -143,7 +153,7 @@ void edgekv_cache::feed(const llama_token * tokens, size_t n, bool want_logits) 
     }
     if (want_logits) {
         const float * values = llama_get_logits_ith(ctx, -1);
-        if (values == nullptr || !std::all_of(values, values + n_vocab, [](float x) { return std::isfinite(x); })) {
+        if (values == nullptr || !all_finite(values, n_vocab)) {
             kv.keep_first(n_used, n_past - 1);
             fail(EDGEKV_STATUS_NOT_FINITE, "the logits of position %d are not finite; the model's weights are damaged",
                  positions[n - 1]);
