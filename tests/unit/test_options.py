@@ -49,7 +49,7 @@ def test_options_are_frozen_keyword_only_and_known():
         ({"kv_type": "f32"}, "kv_type='f32' is unknown; possible: f16, q8_0, q4_0"),
         ({"kv_type": "Q8_0"}, "kv_type='Q8_0' is unknown; possible: f16, q8_0, q4_0"),
         ({"memory": "much"}, "size 'much' is not understood; write bytes, or a number with MiB, GiB, MB or GB"),
-        ({"memory": 0}, "size 0 is not positive"),
+        ({"memory": 0}, "size 0 is not a positive whole number"),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )

@@ -41,7 +41,7 @@ def test_sizes_that_are_not_understood(written):
 
 @pytest.mark.parametrize(("written", "size"), [(0, 0), (-1, -1), ("0", 0), ("0.4B", 0), ("0MiB", 0)])
 def test_sizes_below_one_byte(written, size):
-    with pytest.raises(ConfigError, match=f"size {size} is not positive; write bytes"):
+    with pytest.raises(ConfigError, match=f"size {size} is not a positive whole number; write bytes"):
         parse_size(written)
 
 
@@ -49,3 +49,9 @@ def test_format_size():
     assert format_size(256 << 20) == "256.0 MiB"
     assert format_size((1 << 20) + (1 << 19)) == "1.5 MiB"
     assert format_size(0) == "0.0 MiB"
+
+
+@pytest.mark.parametrize("size", [1.5, float("nan"), True, None])
+def test_sizes_that_are_not_whole_numbers(size):
+    with pytest.raises(ConfigError, match="not a positive whole number"):
+        parse_size(size)
