@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+Floats = npt.NDArray[np.floating]
 Keys = npt.NDArray[np.floating]  # (n, d)
 Cells = npt.NDArray[np.int32]  # (n,) one value a cell
 Scores = npt.NDArray[np.floating]  # (n,)

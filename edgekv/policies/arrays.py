@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes as c
-from collections.abc import Sequence
-from typing import Literal, get_args
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -13,86 +14,195 @@ from edgekv import _native
 from edgekv.errors import ConfigError
 
 from .base import Policy
-from .select import cells_to_keep
+from .critical import wo_norms
+from .head import Head
+from .select import Protection
 from .spec import parse_policy
 
 Backend = Literal["native", "reference"]
 
 _TYPES = {np.dtype(np.float32): 0, np.dtype(np.float16): 1}  # enum ggml_type
+F32 = 0
 
 
-def score(
-    spec: str | Policy,
-    *,
-    keys: npt.ArrayLike,
-    positions: npt.ArrayLike,
-    layer: int = 0,
-    backend: Backend = "native",
-) -> npt.NDArray[np.float32]:
-    """Raw scores of every cell, before any protection; higher is kept.
+def score(spec: str | Policy, *, backend: Backend = "native", **arrays: Any) -> npt.NDArray[np.float32]:
+    """Raw scores of every cell before any protection, (n_head_kv, n) float32; higher is kept.
 
-    keys (n_head_kv, n, d) post-RoPE, float16 or float32 (others are converted to float32);
-    positions (n_head_kv, n), true positions in any order -> (n_head_kv, n) float32.
-    `layer` matters to seeded policies only. Raises PolicyError for the spec, ConfigError for the shapes.
+    keys: (n_head_kv, n, d) post-RoPE; positions: (n_head_kv, n) true positions, in any order
+    values: (n_head_kv, n, d_v), where the policy reads values
+    queries: (n_head, W, d) post-RoPE, of the W rows fed last; n_head is a multiple of n_head_kv
+    query_positions: (W,) ascending; None = the newest W positions of all cells
+    accumulated: (n_head_kv, n) what earlier scorings left with the cells; None = nothing
+    w_o: (n_head, d_v, n_embd) output projection, for `critical`
+    budget: cells per head; tokens_seen: when the last row was fed, None = its position + 1
+    scale: of Q K^T, None = 1/sqrt(d); softcap: of the model's attention, 0 = none
+    layer: matters to seeded policies only
+
+    Keys and values may be float16 or float32; others are converted to float32.
+    Raises PolicyError for the spec, ConfigError for shapes that do not match and for arrays that the policy reads and
+    that are not given.
     """
     policy = parse_policy(spec)
-    _check_backend(backend)
-    keys, positions = _checked(keys, positions)
-    scores = np.empty(positions.shape, dtype=np.float32)
-    for head in range(len(keys)):
-        if backend == "reference":
-            scores[head] = policy.score(keys[head].astype(np.float64), positions[head], layer=layer, head=head)
+    use_native = _is_native(policy, backend)
+    heads = _Arrays.checked(policy, **arrays)
+    scores = np.empty(heads.positions.shape, dtype=np.float32)
+    for head, row in zip(heads.split(), scores, strict=True):
+        if use_native:
+            _score_native(policy, head, row)
         else:
-            _score_native(policy, keys[head], positions[head], layer, head, scores[head])
+            row[:] = policy.score(head)
     return scores
 
 
 def select(
     spec: str | Policy,
     *,
-    keys: npt.ArrayLike,
-    positions: npt.ArrayLike,
     budget: int,
-    layer: int = 0,
     n_sink: int = 0,
     recent: int = 0,
     pinned: Sequence[tuple[int, int]] = (),
     backend: Backend = "native",
+    **arrays: Any,
 ) -> list[npt.NDArray[np.intp]]:
     """The cells of each head that stay: one array of indices a head, ascending by position.
 
-    Arguments as for `score`; `budget` in cells per head; protected cells as in `edgekv.policies.select.protected`.
+    Arguments as for `score`, and the protected cells: positions below `n_sink`, the newest `recent` cells, and `pinned`
+    ranges [p0, p1). A policy's own protection (snapkv's window) is added.
     Raises BudgetError when the protected cells alone exceed the budget.
     """
     policy = parse_policy(spec)
-    _check_backend(backend)
+    use_native = _is_native(policy, backend)
     if budget < 1:
         raise ConfigError(f"budget={budget} keeps nothing; give at least 1")
-    keys, positions = _checked(keys, positions)
-    n_sink = n_sink if getattr(policy, "n_sink", None) is None else policy.n_sink  # type: ignore[attr-defined]
+    heads = _Arrays.checked(policy, budget=budget, **arrays)
+    own_sinks: int | None = getattr(policy, "n_sink", None)
     _check_protection(n_sink, recent, pinned)
-    recent = max(recent, policy.recent(budget))
-    if backend == "native":
-        scores = score(policy, keys=keys, positions=positions, layer=layer)
-        protection = _native.Protection.of(n_sink, recent, tuple(pinned))
-        return [_select_native(scores[g], positions[g], budget, protection) for g in range(len(keys))]
-    return [
-        cells_to_keep(
-            policy.score(keys[g].astype(np.float64), positions[g], layer=layer, head=g),
-            positions[g],
-            budget,
-            n_sink=n_sink,
-            recent=recent,
-            pinned=pinned,
-        )
-        for g in range(len(keys))
-    ]
+    protection = Protection(
+        n_sink if own_sinks is None else own_sinks, max(recent, policy.recent(budget)), tuple(pinned)
+    )
+    keep = _keep_native if use_native else _keep_reference
+    return [keep(policy, head, protection) for head in heads.split()]
 
 
-def _check_backend(backend: str) -> None:
+@dataclass(frozen=True, slots=True)
+class _Arrays:
+    """The arrays of all heads, checked against one another."""
+
+    keys: npt.NDArray[np.floating]
+    positions: npt.NDArray[np.int32]
+    values: npt.NDArray[np.floating] | None
+    queries: npt.NDArray[np.floating] | None
+    query_positions: npt.NDArray[np.int32] | None
+    accumulated: npt.NDArray[np.float32] | None
+    w_o: npt.NDArray[np.float32] | None
+    single: dict[str, Any]
+
+    @classmethod
+    def checked(
+        cls,
+        policy: Policy,
+        *,
+        keys: npt.ArrayLike,
+        positions: npt.ArrayLike,
+        values: npt.ArrayLike | None = None,
+        queries: npt.ArrayLike | None = None,
+        query_positions: npt.ArrayLike | None = None,
+        accumulated: npt.ArrayLike | None = None,
+        w_o: npt.ArrayLike | None = None,
+        budget: int | None = None,
+        tokens_seen: int | None = None,
+        scale: float | None = None,
+        softcap: float = 0.0,
+        layer: int = 0,
+    ) -> _Arrays:
+        keys = _floats(keys)
+        positions = np.ascontiguousarray(positions, dtype=np.int32)
+        if keys.ndim != 3 or positions.shape != keys.shape[:2]:
+            raise ConfigError(
+                f"keys {keys.shape} and positions {positions.shape} do not match; "
+                "give keys (n_head_kv, n, d) and positions (n_head_kv, n)"
+            )
+        n_head_kv, n, d = keys.shape
+        values = None if values is None else _floats(values)
+        _check_shape("values", values, (n_head_kv, n, None))
+        queries = None if queries is None else np.ascontiguousarray(queries, dtype=np.float32)
+        _check_shape("queries", queries, (None, None, d))
+        accumulated = None if accumulated is None else np.ascontiguousarray(accumulated, dtype=np.float32)
+        _check_shape("accumulated", accumulated, (n_head_kv, n))
+        w_o = None if w_o is None else np.ascontiguousarray(w_o, dtype=np.float32)
+        _check_shape("w_o", w_o, (None, None if values is None else values.shape[2], None))
+        rows = None
+        if queries is not None:
+            rows = _row_positions(query_positions, queries.shape[1], positions)
+        for name, array in (("queries", queries), ("w_o", w_o)):
+            if array is not None and (array.shape[0] == 0 or array.shape[0] % n_head_kv):
+                raise ConfigError(f"{name} has {array.shape[0]} heads, which is no multiple of the {n_head_kv} KV heads")
+        given = {
+            "queries": queries,
+            "values": values,
+            "budget": budget,
+            "wo_norm": None if values is None else w_o,
+        }
+        spelt = {"wo_norm": "values= and w_o"}
+        for name in sorted(policy.reads):
+            if given[name] is None:
+                raise ConfigError(f"{policy.spec} reads {name}; give {spelt.get(name, name)}=")
+        if budget is not None and budget < 1:
+            raise ConfigError(f"budget={budget} is not possible; give at least 1")
+        single = {"budget": budget, "tokens_seen": tokens_seen, "scale": scale, "softcap": softcap, "layer": layer}
+        return cls(keys, positions, values, queries, rows, accumulated, w_o, single)
+
+    def split(self) -> Iterator[Head]:
+        """Head by head."""
+        n_head_kv = len(self.keys)
+        for g in range(n_head_kv):
+            values = None if self.values is None else self.values[g]
+            w_o = None if self.w_o is None else self.w_o.reshape(n_head_kv, -1, *self.w_o.shape[1:])[g]
+            queries = None if self.queries is None else self.queries.reshape(n_head_kv, -1, *self.queries.shape[1:])[g]
+            yield Head(
+                keys=self.keys[g],
+                positions=self.positions[g],
+                values=values,
+                queries=queries,
+                query_positions=self.query_positions,
+                accumulated=None if self.accumulated is None else self.accumulated[g],
+                wo_norm=None if w_o is None or values is None else wo_norms(values, w_o),
+                head=g,
+                **self.single,
+            )
+
+
+def _floats(array: npt.ArrayLike) -> npt.NDArray[np.floating]:
+    array = np.asarray(array)
+    return np.ascontiguousarray(array if array.dtype in _TYPES else array.astype(np.float32))
+
+
+def _check_shape(name: str, array: npt.NDArray[Any] | None, shape: tuple[int | None, ...]) -> None:
+    if array is None:
+        return
+    fits = array.ndim == len(shape) and all(b is None or a == b for a, b in zip(array.shape, shape, strict=True))
+    if not fits:
+        wanted = ", ".join("any" if size is None else str(size) for size in shape)
+        raise ConfigError(f"{name} {array.shape} does not match the keys; give ({wanted})")
+
+
+def _row_positions(
+    query_positions: npt.ArrayLike | None, n_rows: int, positions: npt.NDArray[np.int32]
+) -> npt.NDArray[np.int32]:
+    if query_positions is None:
+        last = int(positions.max(initial=-1))
+        return np.arange(last - n_rows + 1, last + 1, dtype=np.int32)
+    rows = np.ascontiguousarray(query_positions, dtype=np.int32)
+    if rows.shape != (n_rows,) or (np.diff(rows) <= 0).any():
+        raise ConfigError(f"query_positions {rows.shape} must hold {n_rows} ascending positions, one a row of queries")
+    return rows
+
+
+def _is_native(policy: Policy, backend: str) -> bool:
     possible = get_args(Backend)
     if backend not in possible:
         raise ConfigError(f"backend={backend!r} is unknown; possible: {', '.join(possible)}")
+    return backend == "native"
 
 
 def _check_protection(n_sink: int, recent: int, pinned: Sequence[tuple[int, int]]) -> None:
@@ -105,17 +215,7 @@ def _check_protection(n_sink: int, recent: int, pinned: Sequence[tuple[int, int]
             raise ConfigError(f"pinned range [{p0}, {p1}) is not possible; give p0 <= p1, both 32-bit positions")
 
 
-def _checked(keys: npt.ArrayLike, positions: npt.ArrayLike) -> tuple[npt.NDArray[np.floating], npt.NDArray[np.int32]]:
-    keys = np.asarray(keys)
-    if keys.dtype not in _TYPES:
-        keys = keys.astype(np.float32)
-    positions = np.ascontiguousarray(positions, dtype=np.int32)
-    if keys.ndim != 3 or positions.shape != keys.shape[:2]:
-        raise ConfigError(
-            f"keys {keys.shape} and positions {positions.shape} do not match; "
-            "give keys (n_head_kv, n, d) and positions (n_head_kv, n)"
-        )
-    return np.ascontiguousarray(keys), positions
+# ---- native ----
 
 
 def native_rows(data: npt.NDArray[np.generic], kind: int, dim: int, rotation: int = 0) -> _native.Rows:
@@ -124,32 +224,46 @@ def native_rows(data: npt.NDArray[np.generic], kind: int, dim: int, rotation: in
     return _native.Rows(data.ctypes.data, kind, dim, len(data), stride, rotation, 0)
 
 
-def _score_native(
-    policy: Policy,
-    keys: npt.NDArray[np.floating],
-    positions: npt.NDArray[np.int32],
-    layer: int,
-    head: int,
-    scores: npt.NDArray[np.float32],
-) -> None:
-    rows = native_rows(keys, _TYPES[keys.dtype], keys.shape[1])
+def native_head(head: Head) -> tuple[_native.Cells, _native.Queries | None]:
+    """`struct edgekv_cells` and `struct edgekv_queries` over the arrays of a head, which they keep alive."""
+    keys = native_rows(head.keys, _TYPES[head.keys.dtype], head.keys.shape[1])
+    values = None
+    if head.values is not None:
+        values = native_rows(head.values, _TYPES[head.values.dtype], head.values.shape[1])
+    wo_norm = None if head.wo_norm is None else head.wo_norm.astype(np.float32)
+    cells = _native.Cells.of(keys, values, head.positions, head.accumulated, wo_norm, head.layer, head.head)
+    if head.queries is None:
+        return cells, None
+    queries, positions = head.rows()
+    last = int(positions[-1]) + 1 if head.tokens_seen is None and len(positions) else head.tokens_seen or 0
+    return cells, _native.Queries.of(queries, positions, float(head.attention_scale), head.softcap, last)
+
+
+def _score_native(policy: Policy, head: Head, scores: npt.NDArray[np.float32]) -> None:
+    cells, queries = native_head(head)
     fields = _native.Policy(**policy.native_fields())
-    _native.call("edgekv_score", c.byref(fields), c.byref(rows), positions.ctypes.data, layer, head, scores.ctypes.data)
+    pointer = None if queries is None else c.byref(queries)
+    _native.call("edgekv_score", c.byref(fields), c.byref(cells), pointer, head.budget or 0, scores.ctypes.data)
 
 
-def _select_native(
-    scores: npt.NDArray[np.float32], positions: npt.NDArray[np.int32], budget: int, protection: _native.Protection
-) -> npt.NDArray[np.intp]:
-    kept = np.empty(min(budget, len(scores)), dtype=np.uint32)
+def _keep_native(policy: Policy, head: Head, protection: Protection) -> npt.NDArray[np.intp]:
+    cells, queries = native_head(head)
+    fields = _native.Policy(**policy.native_fields())
+    budget = head.budget or 0
+    kept = np.empty(min(budget, len(head.positions)), dtype=np.uint32)
     n_kept = c.c_size_t()
     _native.call(
-        "edgekv_select",
-        scores.ctypes.data,
-        positions.ctypes.data,
-        len(scores),
+        "edgekv_choose",
+        c.byref(fields),
+        c.byref(cells),
+        None if queries is None else c.byref(queries),
+        c.byref(_native.Protection.of(protection.n_sink, protection.recent, protection.pinned)),
         budget,
-        c.byref(protection),
         kept.ctypes.data,
         c.byref(n_kept),
     )
     return kept[: n_kept.value].astype(np.intp)
+
+
+def _keep_reference(policy: Policy, head: Head, protection: Protection) -> npt.NDArray[np.intp]:
+    return policy.keep(head, protection)

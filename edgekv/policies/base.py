@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from edgekv.errors import PolicyError
+import numpy as np
 
-from ._arrays import Cells, Keys, Scores
+from edgekv.errors import ConfigError, PolicyError
+
+from ._arrays import Cells, Indices, Scores
+from .head import Head
 from .pooling import pool_scores
+from .select import Protection, cells_to_keep
 
 POOLS = ("avg", "max")
 
@@ -23,47 +27,78 @@ def option(
     minimum: float | None = None,
     maximum: float | None = None,
     odd: bool = False,
+    alias: str | None = None,
 ) -> Any:
-    """A field of a policy: its default, one line of help, and the values it may have."""
+    """A field of a policy: its default, one line of help, the values it may have, and another spelling of its name."""
     limits = {"help": help, "choices": tuple(choices), "minimum": minimum, "maximum": maximum, "odd": odd}
-    return dataclasses.field(default=default, metadata=limits)
+    return dataclasses.field(default=default, metadata=limits | {"alias": alias})
 
 
 @dataclass(frozen=True)
 class Policy:
     """Base of all policies. A subclass names itself and its paper, declares options, and scores.
 
+    reads: names of the `Head` arrays that it needs beside keys and positions
+    weights: whether its scores are never negative, as attention weights are; wrappers take a softmax of others
+    carries: whether scores accumulate with the cell, so that every block must be scored, full cache or not
+
     Raises PolicyError when an option has a value it may not have.
     """
 
     name: ClassVar[str]
     paper: ClassVar[str]
+    summary: ClassVar[str]
     native_base: ClassVar[int]  # enum edgekv_base
+    reads: ClassVar[frozenset[str]] = frozenset()
+    weights: ClassVar[bool] = True
+    carries: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
+        for field in self.options():
             problem = _problem(getattr(self, field.name), field)
             if problem:
                 raise PolicyError(f"{self.name}({field.name}={getattr(self, field.name)}): {problem}")
 
-    def score(self, keys: Keys, positions: Cells, *, layer: int = 0, head: int = 0) -> Scores:
-        """The float64 reference: keys (n, d) post-RoPE, positions (n,) -> scores (n,); higher is kept."""
+    @classmethod
+    def options(cls) -> Iterator[dataclasses.Field[Any]]:
+        """The fields that a spec may set."""
+        return (field for field in dataclasses.fields(cls) if "help" in field.metadata)
+
+    def score(self, head: Head) -> Scores:
+        """The float64 reference: the cells of one head -> scores (n,); higher is kept."""
         raise NotImplementedError
+
+    def accumulate(self, head: Head) -> Scores:
+        """What the cells of one head carry on to the next scoring, (n,)."""
+        return np.zeros(len(head.positions))
+
+    def keep(self, head: Head, protection: Protection) -> Indices:
+        """The cells that stay under `head.budget`, ascending by position. Raises BudgetError, NativeError."""
+        return cells_to_keep(self.score(head), head.positions, required_budget(head), protection)
 
     def recent(self, budget: int) -> int:
         """Newest cells that the policy itself protects, given the budget in cells."""
         return 0
 
-    def native_fields(self) -> dict[str, int]:
+    def n_rows(self, block: int) -> int:
+        """Rows of queries it looks at, given the block; 0 = none."""
+        return 0
+
+    def native_fields(self) -> dict[str, Any]:
         """The fields of the native `struct edgekv_policy`."""
-        return {"base": self.native_base, "kernel": 1}
+        return {"base": self.native_base, "kernel": 1, "rounds": 1}
+
+    @property
+    def base(self) -> Policy:
+        """The base score under all wrappers."""
+        return self
 
     @property
     def spec(self) -> str:
         """The shortest spelling that means this policy: options at their defaults are left out."""
         given = [
             f"{field.name}={getattr(self, field.name)}"
-            for field in dataclasses.fields(self)
+            for field in self.options()
             if getattr(self, field.name) != field.default
         ]
         return f"{self.name}({', '.join(given)})" if given else self.name
@@ -79,9 +114,15 @@ class Pooled(Policy):
     def pooled(self, scores: Scores, positions: Cells) -> Scores:
         return pool_scores(scores, positions, self.kernel, self.pool)
 
-    def native_fields(self) -> dict[str, int]:
-        fields = {"kernel": self.kernel, "pool": POOLS.index(self.pool), "seed": getattr(self, "seed", 0)}
-        return super().native_fields() | fields
+    def native_fields(self) -> dict[str, Any]:
+        return super().native_fields() | {"kernel": self.kernel, "pool": POOLS.index(self.pool)}
+
+
+def required_budget(head: Head) -> int:
+    """The head's budget. Raises ConfigError where it has none."""
+    if head.budget is None:
+        raise ConfigError("this policy needs the budget; give budget= in cells per head")
+    return head.budget
 
 
 def _problem(value: Any, field: dataclasses.Field[Any]) -> str | None:
@@ -91,6 +132,8 @@ def _problem(value: Any, field: dataclasses.Field[Any]) -> str | None:
         return None
     if limits["choices"]:
         return None if value in limits["choices"] else f"one of {', '.join(limits['choices'])} is possible"
+    if str(field.type) == "bool":
+        return None if isinstance(value, bool) else "True or False is possible"
     whole = "int" in str(field.type)
     if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
         return "a whole number is needed" if whole else "a number is needed"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from edgekv.errors import PolicyError
 
-from ._arrays import Cells, Keys, Scores
+from ._arrays import Keys, Scores
 from .base import Pooled, option
+from .head import Head
 
 EPSILON = 1e-6  # floor of the cosine's denominator (appendix B.1)
 ANCHORS = ("unit-mean", "mean", "median", "pairwise")
@@ -29,7 +31,9 @@ class KeyDiff(Pooled):
 
     name = "keydiff"
     paper = "KeyDiff, arXiv:2504.15364"
+    summary = "keep the keys least similar to the mean of all"
     native_base = 2
+    weights = False
 
     anchor: str = option("unit-mean", "what keys are compared with", choices=ANCHORS)
     metric: str = option("cosine", "how keys are compared", choices=METRICS)
@@ -44,10 +48,10 @@ class KeyDiff(Pooled):
         return round(self.window * budget)
 
     @np.errstate(invalid="ignore")  # a key that is not finite gives such a score, which the selection refuses
-    def score(self, keys: Keys, positions: Cells, *, layer: int = 0, head: int = 0) -> Scores:
-        if len(keys) == 0:
+    def score(self, head: Head) -> Scores:
+        if len(head.keys) == 0:
             return np.empty(0)
-        keys = keys.astype(np.float64)
+        keys = head.keys.astype(np.float64)
         norms = np.linalg.norm(keys, axis=1)
         anchor = self._anchor(keys, norms)
         if self.metric == "euclidean":
@@ -58,7 +62,7 @@ class KeyDiff(Pooled):
             # eq. 7, the mean over j of cos(K[i], K[j]), is the unit key times the mean of unit keys
             anchor_norm = 1.0 if self.anchor == "pairwise" else np.linalg.norm(anchor)
             similarity = keys @ anchor / np.maximum(norms * anchor_norm, EPSILON)
-        return self.pooled(-similarity, positions)
+        return self.pooled(-similarity, head.positions)
 
     def _anchor(self, keys: Keys, norms: Scores) -> np.ndarray:
         """(n, d) keys -> (d,) anchor."""
@@ -69,5 +73,5 @@ class KeyDiff(Pooled):
         unit = np.divide(keys, norms[:, None], out=np.zeros_like(keys), where=norms[:, None] > 0)
         return np.asarray(unit.mean(axis=0))
 
-    def native_fields(self) -> dict[str, int]:
+    def native_fields(self) -> dict[str, Any]:
         return super().native_fields() | {"anchor": ANCHORS.index(self.anchor), "metric": METRICS.index(self.metric)}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from ._arrays import Cells, Keys, Scores
+from ._arrays import Scores
 from .base import Pooled, option
+from .head import Head
 
 
 def mix(x: np.ndarray) -> np.ndarray:
@@ -29,11 +31,15 @@ class Random(Pooled):
 
     name = "random"
     paper = "control"
+    summary = "keep cells by a seeded uniform number"
     native_base = 1
 
     seed: int = option(0, "seed of the numbers", minimum=0, maximum=2**64 - 1)
 
-    def score(self, keys: Keys, positions: Cells, *, layer: int = 0, head: int = 0) -> Scores:
-        stream = mix(np.array([self.seed ^ (layer << 32 | head)], dtype=np.uint64))
-        uniform = (mix(stream ^ positions.astype(np.uint64)) >> np.uint64(40)).astype(np.float64) * 2.0**-24
-        return self.pooled(uniform, positions)
+    def score(self, head: Head) -> Scores:
+        stream = mix(np.array([self.seed ^ (head.layer << 32 | head.head)], dtype=np.uint64))
+        uniform = (mix(stream ^ head.positions.astype(np.uint64)) >> np.uint64(40)).astype(np.float64) * 2.0**-24
+        return self.pooled(uniform, head.positions)
+
+    def native_fields(self) -> dict[str, Any]:
+        return super().native_fields() | {"seed": self.seed}

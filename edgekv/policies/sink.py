@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ._arrays import Cells, Keys, Scores
+from ._arrays import Scores
 from .base import Policy, option
+from .head import Head
 
 
 @dataclass(frozen=True)
@@ -19,9 +20,10 @@ class Sink(Policy):
 
     name = "sink"
     paper = "StreamingLLM, arXiv:2309.17453"
+    summary = "keep the first tokens and the newest"
     native_base = 0
 
     n_sink: int | None = option(None, "protected first positions; default: the runtime's", minimum=0)
 
-    def score(self, keys: Keys, positions: Cells, *, layer: int = 0, head: int = 0) -> Scores:
-        return positions.astype(np.float64)
+    def score(self, head: Head) -> Scores:
+        return head.positions.astype(np.float64)

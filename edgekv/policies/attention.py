@@ -1,0 +1,36 @@
+"""Attention weights, recomputed for a few rows, as reference."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ._arrays import Floats, Scores
+from .head import Head
+
+
+def attention(head: Head, scale: float | Floats | None = None) -> Floats:
+    """Softmax of scale * Q K^T over the cells not after each row -> (G, W, n); a row that sees no cell gives zeros.
+
+    `scale` may be one number or one a row, (W,); None = the head's own.
+    """
+    queries, row_positions = head.rows()
+    scale = np.asarray(head.attention_scale if scale is None else scale, dtype=np.float64)
+    logits = queries.astype(np.float64) @ head.keys.astype(np.float64).T * scale.reshape(-1, 1)
+    if head.softcap:
+        logits = head.softcap * np.tanh(logits / head.softcap)
+    seen = head.positions <= row_positions[:, None]
+    logits = np.where(seen, logits, -np.inf)
+    most = np.max(logits, axis=-1, keepdims=True, initial=-np.inf)
+    weights = np.exp(logits - np.where(np.isneginf(most), 0.0, most))
+    total = weights.sum(axis=-1, keepdims=True)
+    return np.asarray(np.divide(weights, total, out=np.zeros_like(weights), where=total != 0))
+
+
+def mean_over_group(weights: Floats) -> Floats:
+    """(G, W, n) -> (W, n)."""
+    return np.asarray(weights.mean(axis=0))
+
+
+def window_attention(head: Head) -> Scores:
+    """a_win: mean over query heads and rows -> (n,)."""
+    return np.asarray(attention(head).mean(axis=(0, 1)))

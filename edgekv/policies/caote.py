@@ -1,0 +1,82 @@
+"""How much the attention output would change without a cell (CAOTE, arXiv:2504.14051)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from edgekv.errors import ConfigError
+
+from ._arrays import Floats, Indices, Scores
+from .base import option, required_budget
+from .head import Head
+from .select import Protection, by_position, checked_protection
+from .wrappers import Wrapper
+
+EPSILON = 1e-6  # floor of 1 - h: a cell that holds all weight would score infinitely
+
+
+@dataclass(frozen=True)
+class Caote(Wrapper):
+    """Weigh a score by what evicting the cell does to the attention output.
+
+    c[j] = h[j] / (1 - h[j]) * norm2(X - V[j]),  h = score / sum(score),  X = sum_j h[j] V[j]        (eq. 20 to 22)
+
+    Many cells are evicted at once by ranking once, as in the paper; `rounds` evicts in as many equal steps, with h and X
+    over the survivors anew each time (its appendix B shows why that is better). Scores that may be negative (`keydiff`,
+    `l2norm`) are made weights by a softmax over the head's cells.
+    """
+
+    name = "caote"
+    paper = "CAOTE, arXiv:2504.14051"
+    summary = "weigh a score by what evicting the cell does to the attention output"
+    wrapper_reads = frozenset({"values"})
+    native_weigh: ClassVar[int] = 1
+
+    rounds: int = option(1, "steps in which cells are evicted", minimum=1, maximum=64)
+
+    def score(self, head: Head) -> Scores:
+        return self._errors(self.weighed(head), head)
+
+    def _errors(self, weights: Scores, head: Head) -> Scores:
+        if head.values is None:
+            raise ConfigError(f"{self.name} reads values; give values= (n_head_kv, n, d_v)")
+        values = head.values.astype(np.float64)
+        total = weights.sum()
+        share = weights / total if total != 0 else np.zeros_like(weights)
+        distance = np.linalg.norm(self._output(share, values) - values, axis=1)
+        return np.asarray(share / np.maximum(1.0 - share, EPSILON) * distance)
+
+    def _output(self, share: Scores, values: Floats) -> Floats:
+        """X, (d_v,)."""
+        return np.asarray(share @ values)
+
+    def keep(self, head: Head, protection: Protection) -> Indices:
+        budget = required_budget(head)
+        weights = self.weighed(head)
+        stays = checked_protection(self._errors(weights, head), head.positions, budget, protection)
+        cells = np.arange(len(weights))
+        n_evict = max(0, len(weights) - budget)
+        for i in range(self.rounds):
+            goes = n_evict * (i + 1) // self.rounds - n_evict * i // self.rounds
+            scores = self._errors(weights[cells], head.at(cells))
+            rank = np.lexsort((head.positions[cells], scores, stays[cells]))
+            cells = np.sort(cells[rank[goes:]])
+        return by_position(cells, head.positions)
+
+    def native_fields(self) -> dict[str, Any]:
+        return super().native_fields() | {"weigh": self.native_weigh, "rounds": self.rounds}
+
+
+@dataclass(frozen=True)
+class FastCaote(Caote):
+    """CAOTE with the mean of the values for the attention output: X = mean_j V[j] (eq. 23)."""
+
+    name = "fastcaote"
+    summary = "caote with the mean of the values for the attention output"
+    native_weigh = 2
+
+    def _output(self, share: Scores, values: Floats) -> Floats:
+        return np.asarray(values.mean(axis=0)) if len(values) else np.zeros(values.shape[1])

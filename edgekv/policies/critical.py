@@ -1,0 +1,72 @@
+"""Selection in two stages, the second by the output's perturbation (CriticalKV, arXiv:2502.03805)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from edgekv.errors import ConfigError, PolicyError
+
+from ._arrays import Floats, Indices, Scores
+from .base import option, required_budget
+from .head import Head
+from .select import Protection, by_position, checked_protection
+from .wrappers import Wrapper
+
+EPSILON = 1e-4  # of Algorithm 1
+
+
+@dataclass(frozen=True)
+class Critical(Wrapper):
+    """Keep half the budget by the base score A, and the rest by how much each cell can move the layer's output.
+
+    stage 1: floor(alpha * b) cells by A; stage 2: the other cells by (A + 1e-4) * norm1(V W_O)        (Algorithm 1)
+
+    b is the budget less the protected cells. With several query heads to a KV head, the norm is their mean; it depends
+    on the cell alone and is computed once. alpha is 0.5 as in the text and all experiments; the algorithm's box says
+    0.25. `score` gives the second stage's. Scores that may be negative are made weights by a softmax over the cells.
+    """
+
+    name = "critical"
+    paper = "CriticalKV, arXiv:2502.03805"
+    summary = "keep a share of the budget by the score, the rest by score times norm1(V W_O)"
+    wrapper_reads = frozenset({"wo_norm"})
+    after = frozenset({"caote", "fastcaote"})
+
+    alpha: float = option(0.5, "share of the budget that the score alone fills", minimum=0.0, maximum=1.0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if getattr(self.inner, "rounds", 1) > 1:
+            raise PolicyError(f"critical selects in two stages, and cannot follow {self.inner.spec}; use rounds=1")
+
+    def score(self, head: Head) -> Scores:
+        return self._second(self.weighed(head), head)
+
+    def _second(self, weights: Scores, head: Head) -> Scores:
+        if head.wo_norm is None:
+            raise ConfigError("critical reads V and W_O; give values= and w_o= (n_head, d_v, n_embd)")
+        return np.asarray((weights + EPSILON) * head.wo_norm)
+
+    def keep(self, head: Head, protection: Protection) -> Indices:
+        budget = required_budget(head)
+        first = self.weighed(head)
+        second = self._second(first, head)
+        stays = checked_protection(first, head.positions, budget, protection)
+        checked_protection(second, head.positions, budget, protection)
+        n_first = math.floor(self.alpha * (budget - stays.sum()))
+        rank = np.lexsort((head.positions, first, stays))[::-1]
+        stays[rank[: stays.sum() + n_first]] = True
+        kept = np.lexsort((head.positions, second, stays))[max(0, len(first) - budget) :]
+        return by_position(kept, head.positions)
+
+    def native_fields(self) -> dict[str, Any]:
+        return super().native_fields() | {"critical": 1, "alpha": self.alpha}
+
+
+def wo_norms(values: Floats, w_o: Floats) -> Scores:
+    """Mean over the query heads of norm1(V W_O[h]): values (n, d_v), w_o (G, d_v, n_embd) -> (n,)."""
+    return np.asarray(np.abs(values.astype(np.float64) @ w_o.astype(np.float64)).sum(axis=2).mean(axis=0))

@@ -1,0 +1,37 @@
+"""Heavy hitters: cells that gathered most attention so far (H2O, arXiv:2306.14048)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ._arrays import Scores
+from .attention import attention, mean_over_group
+from .base import Policy
+from .head import Head
+
+
+@dataclass(frozen=True)
+class H2O(Policy):
+    """Keep the cells that gathered most attention since they were read.
+
+    score(c) = acc[c] + sum_w mean_h A[h, w, c]
+
+    over all rows fed since the last scoring; acc is the score that the cell had then (KeyDiff A.1: mean over the group).
+    """
+
+    name = "h2o"
+    paper = "H2O, arXiv:2306.14048"
+    summary = "keep the cells that gathered most attention so far"
+    native_base = 4
+    reads = frozenset({"queries"})
+    carries = True
+
+    def score(self, head: Head) -> Scores:
+        return self.accumulate(head)
+
+    def accumulate(self, head: Head) -> Scores:
+        gathered: Scores = mean_over_group(attention(head)).sum(axis=0)
+        return gathered if head.accumulated is None else gathered + head.accumulated
+
+    def n_rows(self, block: int) -> int:
+        return block

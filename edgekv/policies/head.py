@@ -1,0 +1,70 @@
+"""What a policy may look at: one KV head before eviction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from edgekv.errors import ConfigError
+
+from ._arrays import Cells, Floats, Indices, Keys, Scores
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """The n cells of one (layer, KV head) and the queries that score them; cells may lie in any order.
+
+    keys (n, d) post-RoPE, positions (n,) true positions; the rest where a policy reads it:
+    values (n, d_v); queries (G, W, d) post-RoPE, of the G query heads that share the KV head, for the W rows fed last;
+    query_positions (W,) ascending; accumulated (n,) what earlier scorings left with each cell; wo_norm (n,), the mean
+    over the G query heads of norm1(V W_O[h]); budget in cells; tokens_seen when the last row was fed, None = its
+    position + 1; scale of Q K^T, None = 1/sqrt(d); softcap c of the model's attention, c tanh(x/c), 0 = none.
+    """
+
+    keys: Keys
+    positions: Cells
+    values: Floats | None = None
+    queries: Floats | None = None
+    query_positions: Cells | None = None
+    accumulated: Scores | None = None
+    wo_norm: Scores | None = None
+    budget: int | None = None
+    tokens_seen: int | None = None
+    scale: float | None = None
+    softcap: float = 0.0
+    layer: int = 0
+    head: int = 0
+
+    @property
+    def order(self) -> Indices:
+        """Cells ascending by position."""
+        return np.argsort(self.positions, kind="stable")
+
+    @property
+    def attention_scale(self) -> float:
+        return 1.0 / np.sqrt(self.keys.shape[1]) if self.scale is None else self.scale
+
+    @property
+    def rows_seen(self) -> Floats:
+        """(W,) tokens seen when each row was fed, itself included."""
+        _, positions = self.rows()
+        last = int(positions[-1]) + 1 if self.tokens_seen is None else self.tokens_seen
+        return np.asarray(last - (positions[-1] - positions), dtype=np.float64)
+
+    def rows(self) -> tuple[Floats, Cells]:
+        """Queries (G, W, d) and their positions (W,)."""
+        if self.queries is None or self.query_positions is None:
+            raise ConfigError("this policy reads queries; give queries= (n_head, W, d) and query_positions= (W,)")
+        return self.queries, self.query_positions
+
+    def newest_rows(self, n: int) -> Head:
+        """The same head, seen by its newest n rows only."""
+        queries, positions = self.rows()
+        return replace(self, queries=queries[:, -n:], query_positions=positions[-n:])
+
+    def at(self, cells: Sequence[int] | Indices) -> Head:
+        """The same head with some of its cells only."""
+        names = ("keys", "positions", "values", "accumulated", "wo_norm")
+        return replace(self, **{name: a[cells] for name in names if (a := getattr(self, name)) is not None})

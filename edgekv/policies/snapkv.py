@@ -1,0 +1,50 @@
+"""Attention of an observation window, pooled (SnapKV, arXiv:2404.14469)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ._arrays import Scores
+from .attention import window_attention
+from .base import POOLS, Policy, option
+from .head import Head
+from .pooling import pool_scores
+
+
+@dataclass(frozen=True)
+class SnapKV(Policy):
+    """Keep the cells that the newest `window` tokens attend to, and their neighbours.
+
+    score(c) = pool(a_win)[c],  a_win[c] = mean_h mean_w A[h, w, c]
+
+    The window's own cells are protected, and neither pooled nor pooled from: their attention to themselves would leak
+    into their neighbours. Average pooling as in KeyDiff F.2; `pool=max` as in Ada-KV and CriticalKV.
+    """
+
+    name = "snapkv"
+    paper = "SnapKV, arXiv:2404.14469"
+    summary = "keep the cells that the newest tokens attend to, and their neighbours"
+    native_base = 6
+    reads = frozenset({"queries"})
+
+    window: int = option(32, "newest tokens whose queries score", minimum=1, maximum=4096, alias="W")
+    kernel: int = option(7, "cells under the pooling kernel; 1 = no pooling", minimum=1, maximum=1023, odd=True)
+    pool: str = option("avg", "how scores are pooled", choices=POOLS)
+
+    def score(self, head: Head) -> Scores:
+        head = head.newest_rows(self.window)
+        scores = window_attention(head)
+        before = head.positions < head.rows()[1].min()
+        scores[before] = pool_scores(scores[before], head.positions[before], self.kernel, self.pool)
+        return scores
+
+    def recent(self, budget: int) -> int:
+        return self.window
+
+    def n_rows(self, block: int) -> int:
+        return self.window
+
+    def native_fields(self) -> dict[str, Any]:
+        pooling = {"kernel": self.kernel, "pool": POOLS.index(self.pool)}
+        return super().native_fields() | pooling | {"rows": self.window}

@@ -1,0 +1,30 @@
+"""Attention of the newest token (TOVA, arXiv:2401.06104)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ._arrays import Scores
+from .attention import window_attention
+from .base import Policy
+from .head import Head
+
+
+@dataclass(frozen=True)
+class Tova(Policy):
+    """Keep the cells that the newest token attends to.
+
+    score(c) = mean_h A[h, last, c]        (KeyDiff A.1 and F.2: the mean within the group)
+    """
+
+    name = "tova"
+    paper = "TOVA, arXiv:2401.06104"
+    summary = "keep the cells that the newest token attends to"
+    native_base = 5
+    reads = frozenset({"queries"})
+
+    def score(self, head: Head) -> Scores:
+        return window_attention(head.newest_rows(1))
+
+    def n_rows(self, block: int) -> int:
+        return 1

@@ -1,0 +1,70 @@
+"""What wraps a base score: a policy over a policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from edgekv.errors import PolicyError
+
+from ._arrays import Scores
+from .base import Policy
+from .head import Head
+
+
+@dataclass(frozen=True)
+class Wrapper(Policy):
+    """A policy that turns the scores of another into its own.
+
+    after: names of the wrappers that it may be put over
+    """
+
+    inner: Policy
+    after: ClassVar[frozenset[str]] = frozenset()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.inner, Wrapper) and self.inner.name not in self.after:
+            allowed = f"a base or {', '.join(sorted(self.after))}" if self.after else "a base"
+            raise PolicyError(f"{self.name} goes over {allowed}, not over {self.inner.name}")
+
+    @property
+    def base(self) -> Policy:
+        return self.inner.base
+
+    @property
+    def reads(self) -> frozenset[str]:  # type: ignore[override]
+        return self.inner.reads | self.wrapper_reads
+
+    @property
+    def carries(self) -> bool:  # type: ignore[override]
+        return self.inner.carries
+
+    wrapper_reads: ClassVar[frozenset[str]] = frozenset()
+
+    def weighed(self, head: Head) -> Scores:
+        """The inner scores, made non-negative: of a base that is not, the softmax over the head's cells."""
+        scores = self.inner.score(head)
+        if self.inner.weights:
+            return scores
+        weights = np.exp(scores - scores.max(initial=-np.inf))
+        return np.asarray(weights / weights.sum())
+
+    def accumulate(self, head: Head) -> Scores:
+        return self.inner.accumulate(head)
+
+    def recent(self, budget: int) -> int:
+        return self.inner.recent(budget)
+
+    def n_rows(self, block: int) -> int:
+        return self.inner.n_rows(block)
+
+    def native_fields(self) -> dict[str, Any]:
+        fields = self.inner.native_fields()
+        return fields if self.inner.weights else fields | {"softmax": 1}
+
+    @property
+    def spec(self) -> str:
+        return f"{self.inner.spec}+{super().spec}"
