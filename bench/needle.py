@@ -60,7 +60,9 @@ def main() -> None:
     parser = common.arguments(__doc__)
     parser.add_argument("--policy", action="append", help=f"policy, or {FULL!r}; repeatable (full, keydiff)")
     parser.add_argument("--budget", type=int, action="append", help="cells; repeatable (512)")
-    parser.add_argument("--recent", type=int, action="append", help="newest tokens never evicted; repeatable (0)")
+    parser.add_argument("--recent", type=int, action="append", help="newest tokens never evicted; repeatable (32)")
+    parser.add_argument("--focus", action="append", help="policy that scores by the question as a probe; repeatable")
+    parser.add_argument("--probe-tokens", type=int, default=64, help="longest probe")
     parser.add_argument("--tokens", type=int, default=1000, help="prose in a sample")
     parser.add_argument("--samples", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0, help="seed of the first sample")
@@ -74,15 +76,17 @@ def main() -> None:
     with common.vocabulary(options.model) as model:
         samples = [make_sample(model, book, options.tokens, seed) for seed in seeds]
 
-    settings: list[tuple[str, int, int]] = []
-    for policy in options.policy or [FULL, "keydiff"]:
+    sizes = [options.budget or [512], options.recent or [32]]
+    settings: list[tuple[str, str | None, int, int]] = []
+    for policy in options.policy or ([] if options.focus else [FULL, "keydiff"]):
         if policy == FULL:
-            settings.append((policy, options.tokens + 1024, 0))
+            settings.append((policy, None, options.tokens + 1024, 0))
         else:
-            settings += itertools.product([policy], options.budget or [512], options.recent or [0])
+            settings += itertools.product([policy], [None], *sizes)
+    settings += itertools.product(["keydiff"], options.focus or [], *sizes)
 
     results = []
-    for policy, budget, recent in settings:
+    for policy, focus, budget, recent in settings:
         found = []
         with (
             tempfile.TemporaryDirectory() as folder,
@@ -95,6 +99,8 @@ def main() -> None:
                 kv_type=options.kv_type,
                 threads=options.threads,
                 recent=recent,
+                focus=focus is not None,
+                **({"focus_policy": focus, "probe_tokens": options.probe_tokens} if focus else {}),
             ) as runtime,
         ):
             for sample in samples:
@@ -102,9 +108,10 @@ def main() -> None:
                 found.append(sample.digits in reply)
                 if options.show:
                     print(f"  {sample.digits} at {sample.depth:.0%}: {reply!r}", flush=True)
-        name = policy if policy == FULL else f"{policy}, {budget} cells, recent={recent}"
+        how = f"focus {focus}" if focus else policy
+        name = policy if policy == FULL else f"{how}, {budget} cells, recent={recent}"
         print(f"{name}: found {sum(found)}/{len(found)}", flush=True)
-        results.append({"policy": policy, "budget": budget, "recent": recent, "found": found})
+        results.append({"policy": policy, "focus": focus, "budget": budget, "recent": recent, "found": found})
     common.write_json(options.json, {"seeds": list(seeds), "tokens": options.tokens, "settings": results})
 
 

@@ -28,12 +28,15 @@ def ask(
     ] = None,
     system: Annotated[str | None, typer.Option(help="System message; never evicted.")] = None,
     temp: Annotated[float, typer.Option(help="Temperature; 0 = always the most likely token.")] = 0.0,
+    repeat_penalty: Annotated[
+        float, typer.Option(help="Make tokens of the last 64 less likely to come again; 1 = off, 1.1 = a little.")
+    ] = 1.0,
     seed: Annotated[int | None, typer.Option(help="Seed of the sampler. Default: a new one each time.")] = None,
     max_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 512,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """Answer a question about text files of any length, under the memory ceiling."""
-    sampling = edgekv.Sampling(temperature=temp, seed=seed)
+    sampling = edgekv.Sampling(temperature=temp, repeat_penalty=repeat_penalty, seed=seed)
     with ExitStack() as stack:
         files = [stack.enter_context(_on_disk(path)) for path in file or _piped()]
         rt = stack.enter_context(edgekv.Runtime(**runtime))
@@ -81,6 +84,7 @@ def _report(rt: edgekv.Runtime, stats: edgekv.Stats, answer: str) -> dict[str, A
         "generated_tokens": stats.generated_tokens,
         "finish_reason": stats.finish_reason,
         "evictions": stats.evictions,
+        "focus": rt.options.parsed_focus.spec if stats.probes else None,
         "memory": {
             "ceiling_bytes": rt.plan.ceiling_bytes,
             "planned_peak_bytes": rt.plan.peak_bytes,
@@ -93,6 +97,7 @@ def _report(rt: edgekv.Runtime, stats: edgekv.Stats, answer: str) -> dict[str, A
             "ttft_s": stats.ttft_s,
             "prefill_tok_per_s": stats.prefill_tok_per_s,
             "decode_tok_per_s": stats.decode_tok_per_s,
+            "probe_s": stats.probe_s,
             "score_s": stats.score_s,
             "compact_s": stats.compact_s,
         },

@@ -24,11 +24,14 @@ def chat(
     runtime: dict[str, Any],
     system: Annotated[str | None, typer.Option(help="System message; never evicted.")] = None,
     temp: Annotated[float, typer.Option(help="Temperature; 0 = always the most likely token.")] = 0.7,
+    repeat_penalty: Annotated[
+        float, typer.Option(help="Make tokens of the last 64 less likely to come again; 1 = off, 1.1 = a little.")
+    ] = 1.1,
     seed: Annotated[int | None, typer.Option(help="Seed of the sampler. Default: a new one each time.")] = None,
     max_tokens: Annotated[int, typer.Option(help="Longest reply, in tokens.")] = 1024,
 ) -> None:
     """Chat under the memory ceiling. Ctrl-C stops a reply and keeps the conversation."""
-    sampling = edgekv.Sampling(temperature=temp, seed=seed)
+    sampling = edgekv.Sampling(temperature=temp, repeat_penalty=repeat_penalty, seed=seed)
     with edgekv.Runtime(**runtime) as rt, rt.session(system) as session:
         console.print(f"[dim]{rt.plan.model.name}, {rt.plan.budget_cells:,} cells. {HELP}[/dim]")
         files: list[Path] = []

@@ -8,7 +8,7 @@ import typer
 
 import edgekv
 
-from . import ask, chat, models, plan
+from . import ask, chat, models, plan, policies
 
 app = typer.Typer(
     name="edgekv",
@@ -22,6 +22,7 @@ app.command()(ask.ask)
 app.command()(chat.chat)
 app.command()(plan.plan)
 app.command()(models.models)
+app.command()(policies.policies)
 
 INTERRUPTED = 130
 

@@ -27,6 +27,9 @@ def common(
     allow_beyond_trained: Annotated[
         bool, typer.Option("--allow-beyond-trained", help="Read past the model's trained context.")
     ] = False,
+    focus: Annotated[
+        bool, typer.Option("--focus/--no-focus", help="Read files with the question in mind: keep what matters to it.")
+    ] = True,
     repack: Annotated[
         bool, typer.Option("--repack", help="Spend memory on weights in the processor's own order.")
     ] = False,

@@ -20,7 +20,7 @@ import edgekv
 
 from .errors import BudgetError, ConfigError, EdgeKVError, InvalidModelError, NativeError, UnsupportedModelError
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 ERR_SIZE = 2048
 
 STATUS_ERRORS: dict[int, type[EdgeKVError]] = {
@@ -40,6 +40,11 @@ class Struct(c.Structure):
         return {field[0]: getattr(self, field[0]) for field in self._fields_}
 
 
+def _address(array: Any) -> int | None:
+    """Of a numpy array's data, which must be contiguous."""
+    return None if array is None else int(array.ctypes.data)
+
+
 class Shape(Struct):
     """struct edgekv_shape"""
 
@@ -47,6 +52,8 @@ class Shape(Struct):
         ("n_layer", c.c_uint32),
         ("n_head_total", c.c_uint32),
         ("n_head_kv_max", c.c_uint32),
+        ("n_head_max", c.c_uint32),
+        ("n_group_max", c.c_uint32),
         ("head_dim_k", c.c_uint32),
         ("head_dim_v", c.c_uint32),
         ("n_cells", c.c_uint32),
@@ -75,8 +82,15 @@ class Policy(Struct):
         ("metric", c.c_int32),
         ("pool", c.c_int32),
         ("kernel", c.c_uint32),
-        ("reserved", c.c_uint32),
+        ("rows", c.c_uint32),
         ("seed", c.c_uint64),
+        ("flags", c.c_uint32),
+        ("softmax", c.c_int32),
+        ("weigh", c.c_int32),
+        ("rounds", c.c_uint32),
+        ("critical", c.c_int32),
+        ("alpha", c.c_double),
+        ("scorer", c.c_void_p),
     )
 
 
@@ -110,10 +124,97 @@ class Protection(Struct):
         return cls(n_sink, n_recent, (c.c_int32 * len(flat))(*flat), len(pinned))
 
 
+class Cells(Struct):
+    """struct edgekv_cells"""
+
+    _fields_ = (
+        ("keys", c.POINTER(Rows)),
+        ("values", c.POINTER(Rows)),
+        ("positions", c.c_void_p),
+        ("accumulated", c.c_void_p),
+        ("wo_norm", c.c_void_p),
+        ("layer", c.c_uint32),
+        ("head", c.c_uint32),
+    )
+
+    @classmethod
+    def of(
+        cls, keys: Rows, values: Rows | None, positions: Any, accumulated: Any, wo_norm: Any, layer: int, head: int
+    ) -> Cells:
+        """Over numpy arrays, which it keeps alive."""
+        arrays = (positions, accumulated, wo_norm)
+        cells = cls(
+            c.pointer(keys), c.pointer(values) if values is not None else None, *map(_address, arrays), layer, head
+        )
+        cells._arrays = arrays
+        return cells
+
+
+class Queries(Struct):
+    """struct edgekv_queries"""
+
+    _fields_ = (
+        ("data", c.c_void_p),
+        ("positions", c.c_void_p),
+        ("n_head", c.c_uint32),
+        ("n_rows", c.c_uint32),
+        ("dim", c.c_uint32),
+        ("n_seen", c.c_int32),
+        ("scale", c.c_float),
+        ("softcap", c.c_float),
+    )
+
+    @classmethod
+    def of(cls, rows: Any, positions: Any, scale: float, softcap: float, n_seen: int) -> Queries:
+        """Over numpy arrays (n_head, n_rows, dim) and (n_rows,), which it keeps alive."""
+        n_head, n_rows, dim = rows.shape
+        queries = cls(_address(rows), _address(positions), n_head, n_rows, dim, n_seen, scale, softcap)
+        queries._arrays = (rows, positions)
+        return queries
+
+
+class LayerView(Struct):
+    """struct edgekv_layer_view"""
+
+    _fields_ = (
+        *((name, c.c_uint32) for name in ("layer", "n_head_kv", "n_head", "n", "n_rows")),
+        *((name, c.c_uint32) for name in ("head_dim_k", "head_dim_v", "reserved")),
+        *((name, c.c_void_p) for name in ("keys", "values", "queries", "positions")),
+    )
+
+
+ScoreLayer = c.CFUNCTYPE(c.c_int32, c.c_void_p, c.POINTER(LayerView), c.c_void_p)
+
+
+class Scorer(Struct):
+    """struct edgekv_scorer"""
+
+    _fields_ = (("score", ScoreLayer), ("user_data", c.c_void_p), ("reads", c.c_uint32), ("n_rows", c.c_uint32))
+
+
 class CacheParams(Struct):
     """struct edgekv_cache_params"""
 
-    _fields_ = (("staged", c.c_int32),)
+    _fields_ = (
+        ("staged", c.c_int32),
+        ("n_query_rows", c.c_uint32),
+        ("n_probe_rows", c.c_uint32),
+        ("accumulates", c.c_int32),
+        ("wo_norms", c.c_int32),
+        ("custom_reads", c.c_uint32),
+    )
+
+
+class CompactionParams(Struct):
+    """struct edgekv_compaction_params"""
+
+    _fields_ = (
+        ("policy", c.POINTER(Policy)),
+        ("protection", c.POINTER(Protection)),
+        ("budget", c.c_uint32),
+        ("probed", c.c_int32),
+        ("generating", c.c_int32),
+    )
 
 
 class Compaction(Struct):
@@ -131,14 +232,19 @@ _CALLS: dict[str, tuple[Any, ...]] = {
     "edgekv_context_new": (_P, _P, _P),
     "edgekv_context_shape": (_P, _P),
     "edgekv_context_memory": (_P, _P),
-    "edgekv_score": (_P, _P, _P, c.c_uint32, c.c_uint32, _P),
+    "edgekv_score": (_P, _P, _P, c.c_uint32, _P),
     "edgekv_select": (_P, _P, c.c_size_t, c.c_size_t, _P, _P, _P),
+    "edgekv_choose": (_P, _P, _P, _P, c.c_size_t, _P, _P),
+    "edgekv_wo_norm": (_P, _P, c.c_uint32, c.c_uint32, _P),
+    "edgekv_cache_params_for": (_P, c.c_uint32, c.c_int32, _P),
     "edgekv_cache_open": (_P, _P, _P),
     "edgekv_cache_clear": (_P,),
     "edgekv_cache_feed": (_P, _P, c.c_size_t, c.c_int32),
-    "edgekv_cache_compact": (_P, _P, _P, c.c_uint32, _P),
+    "edgekv_cache_probe": (_P, _P, c.c_size_t),
+    "edgekv_cache_compact": (_P, _P, _P),
     "edgekv_cache_positions": (_P, c.c_uint32, c.c_uint32, _P),
     "edgekv_cache_read": (_P, c.c_uint32, c.c_uint32, c.c_int32, _P, c.c_size_t, _P),
+    "edgekv_cache_queries": (_P, c.c_uint32, c.c_int32, _P, _P, _P, _P),
 }
 
 # name -> (result type, argument types): calls that cannot fail
@@ -146,7 +252,7 @@ _QUERIES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "edgekv_abi_version": (c.c_uint32, ()),
     "edgekv_status_name": (c.c_char_p, (c.c_int,)),
     "edgekv_cache_free": (None, (_P,)),
-    "edgekv_cache_estimate_bytes": (c.c_uint64, (_P,)),
+    "edgekv_cache_estimate_bytes": (c.c_uint64, (_P, _P)),
     "edgekv_cache_bytes": (c.c_uint64, (_P,)),
     "edgekv_cache_n_cells": (c.c_uint32, (_P,)),
     "edgekv_cache_n_past": (c.c_int32, (_P,)),

@@ -10,18 +10,21 @@ import numpy.typing as npt
 
 from . import _native
 from .model import Context
+from .native_policy import NativePolicy
 from .policies import Policy
 
 
 class Cache:
     """Cells of every (layer, KV head) of a context, and which token each holds. Close it before the context."""
 
-    def __init__(self, context: Context, *, staged: bool = False) -> None:
-        """`staged` copies rows through a host buffer even where they lie in host memory, as for a device."""
+    def __init__(self, context: Context, params: _native.CacheParams | None = None) -> None:
+        """`params`, from `native_policy.cache_params`, says what the policies to come need; None = keys alone."""
         self._handle = c.c_void_p()
-        params = _native.CacheParams(staged)
+        params = _native.CacheParams() if params is None else params
         _native.call("edgekv_cache_open", context.handle, c.byref(params), c.byref(self._handle))
         self._library = _native.library()
+        self._policies: dict[Policy, NativePolicy] = {}
+        self._query_rows = max(params.n_query_rows, params.n_probe_rows)
         self.shape = context.shape()
 
     def close(self) -> None:
@@ -57,6 +60,14 @@ class Cache:
         array = (c.c_int32 * len(tokens))(*tokens)
         _native.call("edgekv_cache_feed", self._handle, array, len(tokens), want_logits)
 
+    def probe(self, tokens: Sequence[int]) -> None:
+        """Decode a probe on top of the cache, keep its queries for the next compaction, and remove its cells again.
+
+        Raises NativeError or ConfigError; the cells are as before in any case.
+        """
+        array = (c.c_int32 * len(tokens))(*tokens)
+        _native.call("edgekv_cache_probe", self._handle, array, len(tokens))
+
     def compact(
         self,
         policy: Policy,
@@ -65,18 +76,23 @@ class Cache:
         n_sink: int = 0,
         recent: int = 0,
         pinned: tuple[tuple[int, int], ...] = (),
+        probed: bool = False,
+        generating: bool = False,
     ) -> _native.Compaction:
         """Keep `budget` cells of every head; returns cells evicted and the time it took, in microseconds.
 
-        Raises BudgetError or NativeError, and leaves the cache as it was, when protected cells exceed the budget or
-        a score is not finite.
+        `probed` scores by the last probe's queries; `generating` says that what was fed since was generated.
+        Raises BudgetError or NativeError, and leaves the cache as it was, when protected cells exceed the budget,
+        a score is not finite, or the cache was opened without what the policy reads; and whatever a scorer of one's
+        own raises.
         """
-        fields = _native.Policy(**policy.native_fields())
+        native = self._policies.get(policy)
+        if native is None:
+            native = self._policies[policy] = NativePolicy(policy)
         protection = _native.Protection.of(n_sink, recent, pinned)
+        params = _native.CompactionParams(c.pointer(native.fields), c.pointer(protection), budget, probed, generating)
         result = _native.Compaction()
-        _native.call(
-            "edgekv_cache_compact", self._handle, c.byref(fields), c.byref(protection), budget, c.byref(result)
-        )
+        native.call("edgekv_cache_compact", self._handle, c.byref(params), c.byref(result))
         return result
 
     def positions(self, layer: int, head: int) -> npt.NDArray[np.int32]:
@@ -94,3 +110,26 @@ class Cache:
             "edgekv_cache_read", self._handle, layer, head, values, data.ctypes.data, data.nbytes, c.byref(rows)
         )
         return data[: rows.n * rows.stride_bytes].reshape(rows.n, rows.stride_bytes), rows
+
+    def queries(
+        self, layer: int, *, probed: bool = False
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32], float]:
+        """The queries that would score a layer now, (n_head, n_rows, head_dim), their positions, and the model's scale.
+
+        Rotated as the stored keys are. Raises NativeError where the cache keeps none.
+        """
+        room = max(1, self._query_rows)
+        rows = np.empty((room, self.shape.n_head_max, self.shape.head_dim_k), dtype=np.float32)
+        positions = np.empty(room, dtype=np.int32)
+        n_rows, scale = c.c_uint32(room), c.c_float()
+        _native.call(
+            "edgekv_cache_queries",
+            self._handle,
+            layer,
+            probed,
+            rows.ctypes.data,
+            positions.ctypes.data,
+            c.byref(n_rows),
+            c.byref(scale),
+        )
+        return rows[: n_rows.value].transpose(1, 0, 2).copy(), positions[: n_rows.value], scale.value

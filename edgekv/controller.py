@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from .cache import Cache
@@ -17,6 +17,8 @@ class Work:
 
     evictions: int = 0
     evicted_cells: int = 0
+    probes: int = 0
+    probe_s: float = 0.0
     score_s: float = 0.0
     compact_s: float = 0.0
     decode_s: float = 0.0
@@ -34,16 +36,20 @@ class Controller:
         self.pinned: tuple[tuple[int, int], ...] = ()
         self.work = Work()
         self._options = options
+        self._fresh = 0  # tokens fed since the last scoring
 
     def clear(self) -> None:
         """Start over with an empty cache and fresh counters."""
         self.cache.clear()
         self.pinned = ()
         self.work = Work()
+        self._fresh = 0
 
-    def read(self, tokens: Iterable[int], after_block: Callable[[int], bool]) -> bool:
+    def read(self, tokens: Iterable[int], after_block: Callable[[int], bool], probe: Sequence[int] = ()) -> bool:
         """Read tokens block by block, and compute logits for the last one.
 
+        With a `probe` cells are kept for what its tokens attend to: it is fed after each block of a full cache, and its
+        cells are removed again. It leaves no logits, so the last token of the last block is fed after it.
         `after_block(n)` is told how many tokens the block held, and stops the reading by returning False: what was
         read until then stays in the cache. Returns whether everything was read.
         """
@@ -51,35 +57,61 @@ class Controller:
         block = next(blocks, None)
         while block is not None:
             following = next(blocks, None)
-            self._feed(block, spare=self._options.block, want_logits=following is None)
-            self._compact()
+            is_last = following is None
+            held_back = block[-1:] if is_last and probe else []
+            self._feed(block[: len(block) - len(held_back)], want_logits=is_last and not held_back, probe=probe)
+            self._compact(probe)
+            self._feed(held_back, want_logits=True)
             if not after_block(len(block)):
-                return following is None
+                return is_last
             block = following
         return True
 
     def step(self, token: int) -> None:
         """Feed one generated token, and compute its logits; evicts once `evict_every` spare cells are filled."""
-        self._feed([token], spare=self._options.spare_cells, want_logits=True)
+        self._feed([token], want_logits=True, spare=self._options.spare_cells, generating=True)
 
-    def _feed(self, tokens: list[int], *, spare: int, want_logits: bool) -> None:
-        if self.cache.n_cells + len(tokens) > self.budget + spare:
-            self._compact()
+    def _feed(
+        self,
+        tokens: list[int],
+        *,
+        want_logits: bool,
+        spare: int | None = None,
+        probe: Sequence[int] = (),
+        generating: bool = False,
+    ) -> None:
+        if not tokens:
+            return
+        spare = self._options.block if spare is None else spare
+        if self.cache.n_cells + len(tokens) > self.budget + spare or self._fresh + len(tokens) > self._options.block:
+            self._compact(probe, generating=generating)
         started = time.perf_counter()
         self.cache.feed(tokens, want_logits=want_logits)
         self.work.decode_s += time.perf_counter() - started
+        self._fresh += len(tokens)
 
-    def _compact(self) -> None:
-        if self.cache.n_cells <= self.budget:
+    def _compact(self, probe: Sequence[int] = (), *, generating: bool = False) -> None:
+        options = self._options
+        full = self.cache.n_cells > self.budget
+        self._fresh = 0
+        if not full and not options.parsed_policy.carries:
             return
+        probed = full and len(probe) > 0
+        if probed:
+            started = time.perf_counter()
+            self.cache.probe(probe)
+            self.work.probes += 1
+            self.work.probe_s += time.perf_counter() - started
         result = self.cache.compact(
-            self._options.parsed_policy,
+            options.parsed_focus if probed else options.parsed_policy,
             self.budget,
-            n_sink=self._options.sinks,
-            recent=self._options.recent_cells(self.budget),
+            n_sink=options.sinks,
+            recent=options.recent_cells(self.budget, probed=probed),
             pinned=self.pinned,
+            probed=probed,
+            generating=generating,
         )
-        self.work.evictions += 1
+        self.work.evictions += full
         self.work.evicted_cells += result.n_evicted
         self.work.score_s += result.score_us / 1e6
         self.work.compact_s += result.move_us / 1e6

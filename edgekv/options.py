@@ -9,6 +9,7 @@ from .errors import BudgetError, ConfigError
 from .policies import Policy, parse_policy
 from .sizes import parse_size
 
+FOCUS_POLICY = "snapkv(window=64, kernel=15, pool=max)"
 KV_TYPES = {"f16": 1, "q8_0": 8, "q4_0": 2}  # enum ggml_type
 
 
@@ -30,6 +31,9 @@ class Options:
     n_sink: first positions that are never evicted
     recent: newest tokens that are never evicted
     evict_every: generated tokens between two evictions; None = a block, 1 = as in the papers
+    focus: read files with the question as a probe between blocks, which takes cells of its own
+    focus_policy: scores by the probe's attention where `policy` reads no queries
+    probe_tokens: longest probe; of a longer question the last tokens
     allow_beyond_trained: feed positions past the model's trained context
     repack: keep a second copy of the weights in the processor's own order, where that is faster
     gpu_layers: layers to put on a GPU, in builds that have one
@@ -44,29 +48,51 @@ class Options:
     n_sink: int = 4
     recent: int = 32
     evict_every: int | None = None
+    focus: bool = True
+    focus_policy: str | Policy = FOCUS_POLICY
+    probe_tokens: int = 64
     allow_beyond_trained: bool = False
     repack: bool = False
     gpu_layers: int = 0
 
     ceiling_bytes: int = field(init=False)
     parsed_policy: Policy = field(init=False)
+    parsed_focus: Policy = field(init=False)
     n_threads: int = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ceiling_bytes", parse_size(self.memory))
         object.__setattr__(self, "parsed_policy", parse_policy(self.policy))
+        object.__setattr__(self, "parsed_focus", self._focus())
         object.__setattr__(self, "n_threads", default_threads() if self.threads is None else self.threads)
         _in_range("block", self.block, 1, 4096)
         _in_range("threads", self.n_threads, 1, 512)
         _in_range("n_sink", self.n_sink, 0, 1 << 20)
         _in_range("recent", self.recent, 0, 1 << 20)
         _in_range("evict_every", self.spare_cells, 1, self.block)
+        _in_range("probe_tokens", self.probe_tokens, 1, 1024)
         _in_range("gpu_layers", self.gpu_layers, 0, 1 << 20)
         if not isinstance(self.kv_type, str) or self.kv_type not in KV_TYPES:
             raise ConfigError(f"kv_type={self.kv_type!r} is unknown; possible: {', '.join(KV_TYPES)}")
         if self.budget is not None:
             _in_range("budget", self.budget, 1, 1 << 30)
             self.check_budget(self.budget)
+
+    def _focus(self) -> Policy:
+        """The policy that scores by a probe: the runtime's own where it reads queries."""
+        if "queries" in self.parsed_policy.reads:
+            return self.parsed_policy
+        policy = parse_policy(self.focus_policy)
+        if "queries" not in policy.reads:
+            raise ConfigError(
+                f"focus_policy={policy.spec} reads no queries; give one that does, such as {FOCUS_POLICY}"
+            )
+        return policy
+
+    @property
+    def probe_cells(self) -> int:
+        """Cells beyond budget and block that a probe takes while it is scored."""
+        return self.probe_tokens if self.focus else 0
 
     @property
     def spare_cells(self) -> int:
@@ -76,12 +102,12 @@ class Options:
     @property
     def sinks(self) -> int:
         """Protected first positions: the policy's own number where it names one."""
-        own: int | None = getattr(self.parsed_policy, "n_sink", None)
+        own: int | None = getattr(self.parsed_policy.base, "n_sink", None)
         return self.n_sink if own is None else own
 
-    def recent_cells(self, budget: int) -> int:
-        """Protected newest cells under a budget."""
-        return max(self.recent, self.parsed_policy.recent(budget))
+    def recent_cells(self, budget: int, *, probed: bool = False) -> int:
+        """Protected newest cells under a budget. A probe has no cells that a policy would have to protect."""
+        return self.recent if probed else max(self.recent, self.parsed_policy.recent(budget))
 
     def check_budget(self, budget: int, n_pinned: int = 0) -> None:
         """Raise BudgetError unless the budget holds the protected cells and one more."""

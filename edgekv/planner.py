@@ -17,6 +17,7 @@ from . import _native, process
 from .errors import CeilingError, ConfigError
 from .model import Model
 from .models.registry import find_model
+from .native_policy import cache_params
 from .options import Options
 from .sizes import MIB, format_size
 
@@ -48,7 +49,7 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a runtime will hold. `n_cells` are allocated per head: at least budget_cells + block."""
+    """What a runtime will hold. `n_cells` are allocated per head: at least budget_cells + block + a probe's."""
 
     model: Path
     ceiling_bytes: int
@@ -89,11 +90,13 @@ class Estimator:
     def plan(self, budget: int) -> Plan:
         """The plan for a budget, whether it fits or not. Raises UnsupportedModelError."""
         options = self.options
-        context = self.model.new_context(budget + options.block, options)
+        context = self.model.new_context(budget + options.block + options.probe_cells, options)
         try:
             shape, memory = context.shape(), context.memory()
         finally:
             context.close()
+        params = cache_params_of(options)
+        policy = options.parsed_policy
         parts = Parts(
             python=self.python_bytes,
             vocabulary=self.vocabulary_bytes,
@@ -102,8 +105,12 @@ class Estimator:
             kv=memory.kv_bytes,
             compute=memory.compute_bytes,
             outputs=memory.output_bytes,
-            workspace=options.n_threads * THREAD_BYTES + options.block * self.model.widest_row * ACTIVATION_BYTES,
-            bookkeeping=int(_native.library().edgekv_cache_estimate_bytes(ctypes.byref(shape))),
+            workspace=options.n_threads * THREAD_BYTES
+            + options.block * self.model.widest_row * ACTIVATION_BYTES
+            + policy.scratch_bytes(
+                shape.n_cells, shape.n_head_kv_max, shape.n_head_max, shape.head_dim_k, shape.head_dim_v
+            ),
+            bookkeeping=int(_native.library().edgekv_cache_estimate_bytes(ctypes.byref(shape), ctypes.byref(params))),
             margin=MARGIN_BYTES,
         )
         return Plan(
@@ -123,7 +130,8 @@ class Estimator:
         """The least budget that holds the protected cells, filling the smallest context."""
         options = self.options
         least = options.sinks + options.recent_cells(CELL_STEP) + 1
-        return max(least, CELL_STEP * -(-(least + options.block) // CELL_STEP) - options.block)
+        spare = options.block + options.probe_cells
+        return max(least, CELL_STEP * -(-(least + spare) // CELL_STEP) - spare)
 
     def largest_plan(self) -> Plan:
         """The plan with the largest budget that fits, at most the trained context.
@@ -174,6 +182,12 @@ class Estimator:
                     yield text
         if plan.parts.total - plan.parts.kv - plan.parts.compute - plan.parts.bookkeeping > plan.ceiling_bytes:
             yield "choose a smaller model"
+
+
+def cache_params_of(options: Options) -> _native.CacheParams:
+    """What the cache of a runtime holds beside keys and values."""
+    focus = [options.parsed_focus] if options.focus else []
+    return cache_params([options.parsed_policy], options.block, probed=focus, n_probe=options.probe_cells)
 
 
 @contextmanager

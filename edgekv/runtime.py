@@ -14,7 +14,7 @@ from .errors import SessionError
 from .model import Model
 from .models.registry import find_model
 from .options import Options
-from .planner import Plan, make_plan
+from .planner import Plan, cache_params_of, make_plan
 from .policies import Policy
 from .session import Session
 
@@ -65,7 +65,7 @@ class Runtime:
         self.model = Model(path, self.options)
         try:
             self.context = self.model.new_context(self.plan.n_cells, self.options)
-            cache = Cache(self.context)
+            cache = Cache(self.context, cache_params_of(self.options))
         except BaseException:
             self.model.close()
             raise

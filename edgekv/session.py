@@ -63,34 +63,45 @@ class Session:
         text: str,
         *,
         files: Sequence[str | os.PathLike[str]] = (),
+        focus: bool | None = None,
         max_tokens: int | None = None,
         sampling: Sampling | None = None,
         progress: ProgressCallback | None = None,
     ) -> Iterator[str]:
         """Answer one turn, `files` before `text`; yields pieces of the reply.
 
+        focus: keep what matters to `text` while reading; None = where there are files, and the runtime has room for it
         max_tokens: None = until the model ends its reply, or its trained context is full
-        Raises InputError for an empty text, a file that is not text, or a prompt beyond the trained context: before
-        anything of it is read.
+        Raises ConfigError for focus in a runtime opened with focus=False, and InputError for an empty text, a file that
+        is not text, or a prompt beyond the trained context: before anything of it is read.
         """
         if not text.strip():
             raise InputError("the text is empty; write something to answer")
         sources: list[str | os.PathLike[str]] = []
         for path in files:
             sources += [Path(path), "\n\n"]
-        return self._start(lambda: self._turn_prompt([*sources, text]), "assistant", max_tokens, sampling, progress)
+        able = self._open().options.focus
+        if focus and not able:
+            raise ConfigError("focus=True needs a runtime opened with focus=True, which has cells for the probe")
+        probe = text if (able and bool(files) if focus is None else focus) else None
+        return self._start(
+            lambda: self._turn_prompt([*sources, text]), "assistant", max_tokens, sampling, progress, probe
+        )
 
     def ask(
         self,
         question: str,
         files: Sequence[str | os.PathLike[str]] = (),
         *,
+        focus: bool | None = None,
         max_tokens: int | None = None,
         sampling: Sampling | None = None,
         progress: ProgressCallback | None = None,
     ) -> Iterator[str]:
         """Answer a question about text files of any length; a chat turn that reads them before the question."""
-        return self.chat(question, files=files, max_tokens=max_tokens, sampling=sampling, progress=progress)
+        return self.chat(
+            question, files=files, focus=focus, max_tokens=max_tokens, sampling=sampling, progress=progress
+        )
 
     def generate(
         self,
@@ -186,11 +197,12 @@ class Session:
         max_tokens: int | None,
         sampling: Sampling | None,
         progress: ProgressCallback | None,
+        probe: str | None = None,
     ) -> Iterator[str]:
         if max_tokens is not None and max_tokens < 1:
             raise ConfigError(f"max_tokens={max_tokens} is not possible; give at least 1, or None")
         self._open()
-        return self._reply(prompt, turn, max_tokens, sampling or Sampling(), progress)
+        return self._reply(prompt, turn, max_tokens, sampling or Sampling(), progress, probe)
 
     def _reply(
         self,
@@ -199,6 +211,7 @@ class Session:
         max_tokens: int | None,
         sampling: Sampling,
         progress: ProgressCallback | None,
+        probe: str | None,
     ) -> Generator[str, None, None]:
         if not self._running.acquire(blocking=False):
             raise SessionError("this session is already answering; wait for the reply or cancel it")
@@ -212,7 +225,7 @@ class Session:
             stats.prompt_tokens = prompt.count() + len(self._pending)
             self._check_length(stats.prompt_tokens)
             stats.finish_reason = "closed"  # unless something better is known
-            if self._read(prompt, turn, stats, progress):
+            if self._read(prompt, turn, stats, progress, self._probe_of(probe)):
                 yield from runtime.model.text(self._say(max_tokens, sampler, stats))
         finally:
             stats.finish(runtime.controller, before)
@@ -236,7 +249,17 @@ class Session:
                 "give a shorter text, or allow_beyond_trained=True (--allow-beyond-trained) to read on all the same"
             )
 
-    def _read(self, prompt: Prompt, turn: str, stats: Stats, progress: ProgressCallback | None) -> bool:
+    def _probe_of(self, question: str | None) -> list[int]:
+        """The tokens whose attention says what matters: the question as the model will find it at the prompt's end."""
+        if question is None:
+            return []
+        runtime = self._open()
+        probe = Prompt(runtime.model).content("\n\n", question).template(self._chat_format().after_user)
+        return list(probe.tokens())[-runtime.options.probe_tokens :]
+
+    def _read(
+        self, prompt: Prompt, turn: str, stats: Stats, progress: ProgressCallback | None, probe: Sequence[int]
+    ) -> bool:
         """Read the prompt; returns whether the reply may begin."""
         controller = self._open().controller
         tokens = _chained(self._pending, prompt.tokens())
@@ -253,7 +276,7 @@ class Session:
         self._pending = []
         self._turn = "text" if turn == "text" else "user"
         try:
-            complete = controller.read(tokens, after_block)
+            complete = controller.read(tokens, after_block, probe)
         finally:
             stats.prefill_s = time.perf_counter() - started
             stats.read_tokens = done

@@ -17,8 +17,9 @@ class Stats:
     read_tokens: prompt tokens read, fewer than prompt_tokens when reading was cancelled
     evictions, evicted_cells: compactions, and the cells they evicted summed over layers and heads
     tokens_seen, cells_used: of the whole session, after the reply; cells per head
+    probes, probe_s: times that the question was fed as a probe, and the time that took
     prefill_s: reading the prompt; ttft_s: from its begin to the first token; decode_s: all tokens
-    score_s, compact_s: share of the above that scored and moved cells
+    score_s, compact_s: share of the above, as is probe_s, that scored and moved cells
     """
 
     finish_reason: str = ""
@@ -27,12 +28,14 @@ class Stats:
     generated_tokens: int = 0
     evictions: int = 0
     evicted_cells: int = 0
+    probes: int = 0
     tokens_seen: int = 0
     cells_used: int = 0
     budget_cells: int = 0
     prefill_s: float = 0.0
     ttft_s: float = 0.0
     decode_s: float = 0.0
+    probe_s: float = 0.0
     score_s: float = 0.0
     compact_s: float = 0.0
     peak_rss_bytes: int = 0
@@ -53,6 +56,8 @@ class Stats:
         self.finish_reason = self.finish_reason or "failed"
         self.evictions = work.evictions - before.evictions
         self.evicted_cells = work.evicted_cells - before.evicted_cells
+        self.probes = work.probes - before.probes
+        self.probe_s = work.probe_s - before.probe_s
         self.score_s = work.score_s - before.score_s
         self.compact_s = work.compact_s - before.compact_s
         self.tokens_seen = controller.cache.n_past

@@ -24,10 +24,12 @@ _REQUIRED = ("block_count", "embedding_length", "attention.head_count")
 _PER_LAYER = ("attention.head_count", "attention.head_count_kv")
 _ROPE_SCALINGS = ("none", "linear", "yarn", "longrope")
 _MAX_EXPERTS = 1_024
+# Keys that only models with a recurrent state have. Those without any attention say that they have 0 heads.
+_RECURRENT = ("ssm.state_size", "wkv.head_size")
 
 
 def check_runnable(architecture: str, metadata: Metadata) -> None:
-    """Raise UnsupportedModelError for a file that is sound, but not a whole language model."""
+    """Raise UnsupportedModelError for a file that is sound, but not a whole language model with attention."""
     n_files = metadata.scalars.get("split.count", 1)
     if isinstance(n_files, int) and n_files > 1:
         raise UnsupportedModelError(
@@ -39,6 +41,12 @@ def check_runnable(architecture: str, metadata: Metadata) -> None:
         raise UnsupportedModelError(
             f"this {architecture!r} file has no tokenizer (tokenizer.ggml.model is {tokenizer!r}), "
             "so it is not a language model that reads text; choose the file of the language model itself"
+        )
+    n_head = metadata.scalars.get(f"{architecture}.attention.head_count")
+    if n_head == 0 and any(f"{architecture}.{name}" in metadata.scalars for name in _RECURRENT):
+        raise UnsupportedModelError(
+            f"architecture {architecture!r} uses a recurrent state and no attention, which is not supported yet; "
+            "choose a model with attention"
         )
 
 

@@ -113,8 +113,8 @@ class Header:
 def read_header(path: str | os.PathLike[str]) -> Header:
     """Read and check the header of the GGUF file (version 2 or 3) at `path`.
 
-    Raises ModelNotFoundError where there is no file, UnsupportedModelError for one of several split files
-    and for a file without a tokenizer, and InvalidModelError for everything else that is wrong.
+    Raises ModelNotFoundError where there is no file, UnsupportedModelError for one of several split files,
+    a file without a tokenizer and a model without attention, and InvalidModelError for everything else that is wrong.
     """
     path = Path(path)
     try:

@@ -15,7 +15,7 @@ from .spec import QUANTIZATIONS, ModelSpec
 from .tensors import TensorPlan, draw, plan_tensors
 from .vocabulary import CHAT_TEMPLATE, Vocabulary
 
-__all__ = ["write_model"]
+__all__ = ["add_vocabulary", "write_model"]
 
 
 def write_model(
@@ -72,7 +72,7 @@ def _write_header(
     writer = gguf.GGUFWriter(path, spec.architecture)
     try:
         _add_dimensions(writer, spec)
-        _add_vocabulary(writer, vocabulary)
+        add_vocabulary(writer, vocabulary)
         writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
         writer.add_file_type(gguf.LlamaFileType["ALL_F32" if quantization == "F32" else f"MOSTLY_{quantization}"])
         for plan, ggml_type in tensors:
@@ -102,7 +102,8 @@ def _add_dimensions(writer: Any, spec: ModelSpec) -> None:
     writer.add_layer_norm_rms_eps(spec.norm_epsilon)
 
 
-def _add_vocabulary(writer: Any, vocabulary: Vocabulary) -> None:
+def add_vocabulary(writer: Any, vocabulary: Vocabulary) -> None:
+    """Add the vocabulary and a chat template to a gguf.GGUFWriter."""
     writer.add_tokenizer_model(vocabulary.model)
     if vocabulary.merges:
         writer.add_tokenizer_pre("gpt-2")

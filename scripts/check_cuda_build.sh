@@ -19,6 +19,7 @@ cmake -G Ninja -S native -B "$build" -DPython_EXECUTABLE="$build-env/bin/python"
     -DCUDA_cublasLt_LIBRARY="$(echo "$blas"/lib/libcublasLt.so.*)" \
     -DCMAKE_CXX_FLAGS="-I$blas/include" -DCMAKE_CUDA_FLAGS="-I$blas/include"
 cmake --build "$build" --target edgekv
-nm -D "$build"/libllama.so | grep -q ' T edgekv_cache_open'
-nm -D "$build"/libllama.so | grep -q 'ggml_backend_cuda_reg'
+symbols=$(nm -D "$build"/libllama.so)
+grep -q ' T edgekv_cache_open' <<<"$symbols"
+grep -q 'ggml_backend_cuda_reg' <<<"$symbols"
 echo "the CUDA build compiles: $build/libllama.so"

@@ -10,33 +10,41 @@ from .arrays import score, select
 from .base import Policy
 from .caote import Caote, FastCaote
 from .critical import Critical
+from .custom import Custom, Scorer
 from .h2o import H2O
 from .head import Head
 from .keydiff import KeyDiff
 from .l2norm import L2Norm
 from .random import Random
+from .registry import POLICIES, WRAPPERS, Available, available, register, unregister
 from .sink import Sink
 from .snapkv import SnapKV
-from .spec import POLICIES, WRAPPERS, parse_policy
+from .spec import parse_policy
 from .tova import Tova
 
 __all__ = [
+    "H2O",
     "POLICIES",
     "WRAPPERS",
     "AhaKV",
+    "Available",
     "Caote",
     "Critical",
+    "Custom",
     "FastCaote",
-    "H2O",
     "Head",
     "KeyDiff",
     "L2Norm",
     "Policy",
     "Random",
+    "Scorer",
     "Sink",
     "SnapKV",
     "Tova",
+    "available",
     "parse_policy",
+    "register",
     "score",
     "select",
+    "unregister",
 ]

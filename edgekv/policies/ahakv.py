@@ -26,29 +26,40 @@ class AhaKV(Policy):
     gbar[c]   = g[c] / max(g),  g = avgpool(norm2(V)^2)                                     (eq. 13, 14)
 
     lambda multiplies the raw product, as the derivation has it, though Algorithm 1 writes it over scaled logits. For i
-    near k it would flatten instead of sharpen: it is never less than the model's own scale, unless `floor=False`, and
-    for i < k it is 0. While a prompt is read acc is 0; in generation the rows fed since the last scoring, at most r, are
-    added to it (Algorithm 1, line 27). Ablations of Table 2: without `recent_accumulation` acc gathers all rows, as in
-    H2O; without `step_gain` the model's own scale is used; without `value_prior` gbar is 1.
+    near k it would flatten instead of sharpen: it is never less than the model's own scale, unless `floor=False`; then
+    it is 0 for i <= k. k counts all cells of the budget, protected ones too.
+
+    While a prompt is read acc is 0; in generation the rows fed since the last scoring, at most r, are added to it
+    (Algorithm 1, line 27). gbar weighs every score (eq. 15), though Algorithm 1 applies it to the prompt's alone.
+
+    Ablations (Table 2): without `recent_accumulation` acc gathers all rows, as in H2O; without `step_gain` the model's
+    own scale is used; without `value_prior` gbar is 1.
     """
 
     name = "ahakv"
     paper = "AhaKV, arXiv:2506.03762"
     summary = "keep what the newest tokens attend to, sharpened as the text grows, where values are large"
     native_base = 7
-    reads = frozenset({"queries", "values", "budget"})
 
     r: int = option(32, "newest tokens whose queries score", minimum=1, maximum=4096)
-    kernel: int = option(7, "cells under the kernel that pools the prior", minimum=1, maximum=1023, odd=True, alias="pool")
+    kernel: int = option(
+        7, "cells under the kernel that pools the prior", minimum=1, maximum=1023, odd=True, alias="pool"
+    )
     floor: bool = option(True, "never sharpen less than the model's own scale")
     recent_accumulation: bool = option(True, "sum over the newest r rows only")
     step_gain: bool = option(True, "sharpen as the text grows")
     value_prior: bool = option(True, "multiply by the pooled square norm of the values")
 
     @property
+    def reads(self) -> frozenset[str]:  # type: ignore[override]
+        optional = {"values": self.value_prior, "budget": self.step_gain}
+        return frozenset({"queries"} | {name for name, read in optional.items() if read})
+
+    @property
     def carries(self) -> bool:  # type: ignore[override]
         return not self.recent_accumulation
 
+    @np.errstate(invalid="ignore", over="ignore")
     def score(self, head: Head) -> Scores:
         return self.prior(head) * self.accumulate(head)
 
@@ -63,7 +74,7 @@ class AhaKV(Policy):
             return None
         grown = np.maximum(np.log(np.maximum(head.rows_seen, 1.0) / required_budget(head)), 0.0)
         gains = np.sqrt(2.0 * grown / head.keys.shape[1])
-        return np.maximum(gains, head.attention_scale) if self.floor else gains
+        return np.asarray(np.maximum(gains, head.attention_scale) if self.floor else gains)
 
     def prior(self, head: Head) -> Scores:
         """gbar, (n,)."""
@@ -74,7 +85,7 @@ class AhaKV(Policy):
         squares = np.square(head.values.astype(np.float64)).sum(axis=1)
         pooled = pool_scores(squares, head.positions, self.kernel, "avg")
         most = pooled.max(initial=0.0)
-        return np.asarray(pooled / most) if most > 0 else np.ones(len(pooled))
+        return np.ones(len(pooled)) if most == 0 else np.asarray(pooled / most)
 
     def n_rows(self, block: int) -> int:
         return self.r if self.recent_accumulation else block

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes as c
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -15,6 +16,7 @@ from edgekv.errors import ConfigError
 
 from .base import Policy
 from .critical import wo_norms
+from .custom import Custom
 from .head import Head
 from .select import Protection
 from .spec import parse_policy
@@ -46,7 +48,7 @@ def score(spec: str | Policy, *, backend: Backend = "native", **arrays: Any) -> 
     use_native = _is_native(policy, backend)
     heads = _Arrays.checked(policy, **arrays)
     scores = np.empty(heads.positions.shape, dtype=np.float32)
-    for head, row in zip(heads.split(), scores, strict=True):
+    for head, row in zip(heads.split(_wo_norms_native if use_native else wo_norms), scores, strict=True):
         if use_native:
             _score_native(policy, head, row)
         else:
@@ -72,16 +74,15 @@ def select(
     """
     policy = parse_policy(spec)
     use_native = _is_native(policy, backend)
-    if budget < 1:
-        raise ConfigError(f"budget={budget} keeps nothing; give at least 1")
     heads = _Arrays.checked(policy, budget=budget, **arrays)
-    own_sinks: int | None = getattr(policy, "n_sink", None)
+    own_sinks: int | None = getattr(policy.base, "n_sink", None)
     _check_protection(n_sink, recent, pinned)
     protection = Protection(
         n_sink if own_sinks is None else own_sinks, max(recent, policy.recent(budget)), tuple(pinned)
     )
-    keep = _keep_native if use_native else _keep_reference
-    return [keep(policy, head, protection) for head in heads.split()]
+    if use_native:
+        return [_keep_native(policy, head, protection) for head in heads.split(_wo_norms_native)]
+    return [policy.keep(head, protection) for head in heads.split(wo_norms)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +117,15 @@ class _Arrays:
         layer: int = 0,
     ) -> _Arrays:
         keys = _floats(keys)
-        positions = np.ascontiguousarray(positions, dtype=np.int32)
+        positions = _whole("positions", positions)
         if keys.ndim != 3 or positions.shape != keys.shape[:2]:
             raise ConfigError(
                 f"keys {keys.shape} and positions {positions.shape} do not match; "
                 "give keys (n_head_kv, n, d) and positions (n_head_kv, n)"
             )
         n_head_kv, n, d = keys.shape
+        if n_head_kv == 0 or d == 0:
+            raise ConfigError(f"keys {keys.shape} hold no head, or no element; give keys (n_head_kv, n, d)")
         values = None if values is None else _floats(values)
         _check_shape("values", values, (n_head_kv, n, None))
         queries = None if queries is None else np.ascontiguousarray(queries, dtype=np.float32)
@@ -136,7 +139,11 @@ class _Arrays:
             rows = _row_positions(query_positions, queries.shape[1], positions)
         for name, array in (("queries", queries), ("w_o", w_o)):
             if array is not None and (array.shape[0] == 0 or array.shape[0] % n_head_kv):
-                raise ConfigError(f"{name} has {array.shape[0]} heads, which is no multiple of the {n_head_kv} KV heads")
+                raise ConfigError(
+                    f"{name} has {array.shape[0]} heads, which is no multiple of the {n_head_kv} KV heads"
+                )
+        if queries is not None and w_o is not None and len(queries) != len(w_o):
+            raise ConfigError(f"queries have {len(queries)} heads and w_o {len(w_o)}; give both for n_head heads")
         given = {
             "queries": queries,
             "values": values,
@@ -147,13 +154,12 @@ class _Arrays:
         for name in sorted(policy.reads):
             if given[name] is None:
                 raise ConfigError(f"{policy.spec} reads {name}; give {spelt.get(name, name)}=")
-        if budget is not None and budget < 1:
-            raise ConfigError(f"budget={budget} is not possible; give at least 1")
+        _check_single(budget, tokens_seen, scale, softcap, layer)
         single = {"budget": budget, "tokens_seen": tokens_seen, "scale": scale, "softcap": softcap, "layer": layer}
         return cls(keys, positions, values, queries, rows, accumulated, w_o, single)
 
-    def split(self) -> Iterator[Head]:
-        """Head by head."""
+    def split(self, norms: Callable[[Any, Any], Any]) -> Iterator[Head]:
+        """Head by head; `norms` makes norm1(V W_O) of values (n, d_v) and w_o (G, d_v, n_embd)."""
         n_head_kv = len(self.keys)
         for g in range(n_head_kv):
             values = None if self.values is None else self.values[g]
@@ -166,7 +172,7 @@ class _Arrays:
                 queries=queries,
                 query_positions=self.query_positions,
                 accumulated=None if self.accumulated is None else self.accumulated[g],
-                wo_norm=None if w_o is None or values is None else wo_norms(values, w_o),
+                wo_norm=None if w_o is None or values is None else norms(values, w_o),
                 head=g,
                 **self.single,
             )
@@ -175,6 +181,14 @@ class _Arrays:
 def _floats(array: npt.ArrayLike) -> npt.NDArray[np.floating]:
     array = np.asarray(array)
     return np.ascontiguousarray(array if array.dtype in _TYPES else array.astype(np.float32))
+
+
+def _whole(name: str, array: npt.ArrayLike) -> npt.NDArray[np.int32]:
+    """Whole numbers of 32 bits; others would be cut silently."""
+    array = np.asarray(array)
+    if array.size and (array.dtype.kind not in "iu" or array.min() < -(1 << 31) or array.max() >= 1 << 31):
+        raise ConfigError(f"{name} must be whole numbers in [-2**31, 2**31); they are {array.dtype}")
+    return np.ascontiguousarray(array, dtype=np.int32)
 
 
 def _check_shape(name: str, array: npt.NDArray[Any] | None, shape: tuple[int | None, ...]) -> None:
@@ -189,10 +203,12 @@ def _check_shape(name: str, array: npt.NDArray[Any] | None, shape: tuple[int | N
 def _row_positions(
     query_positions: npt.ArrayLike | None, n_rows: int, positions: npt.NDArray[np.int32]
 ) -> npt.NDArray[np.int32]:
+    if n_rows == 0:
+        raise ConfigError("queries hold no row; give queries (n_head, W, d) of at least one row")
     if query_positions is None:
         last = int(positions.max(initial=-1))
         return np.arange(last - n_rows + 1, last + 1, dtype=np.int32)
-    rows = np.ascontiguousarray(query_positions, dtype=np.int32)
+    rows = _whole("query_positions", query_positions)
     if rows.shape != (n_rows,) or (np.diff(rows) <= 0).any():
         raise ConfigError(f"query_positions {rows.shape} must hold {n_rows} ascending positions, one a row of queries")
     return rows
@@ -202,7 +218,18 @@ def _is_native(policy: Policy, backend: str) -> bool:
     possible = get_args(Backend)
     if backend not in possible:
         raise ConfigError(f"backend={backend!r} is unknown; possible: {', '.join(possible)}")
-    return backend == "native"
+    return backend == "native" and not isinstance(policy.base, Custom)
+
+
+def _check_single(budget: int | None, tokens_seen: int | None, scale: float | None, softcap: float, layer: int) -> None:
+    """Refuse numbers that the native structs would wrap, and those that make every score senseless."""
+    for name, count, low in (("budget", budget, 1), ("tokens_seen", tokens_seen, 1), ("layer", layer, 0)):
+        if count is not None and not (isinstance(count, Integral) and low <= count < 1 << 31):
+            raise ConfigError(f"{name}={count} is not possible; give a whole number in [{low}, 2**31)")
+    if scale is not None and not 0 < scale < np.inf:
+        raise ConfigError(f"scale={scale} is not possible; give a number above 0, or None for 1/sqrt(d)")
+    if not 0 <= softcap < np.inf:
+        raise ConfigError(f"softcap={softcap} is not possible; give a number above 0, or 0 for none")
 
 
 def _check_protection(n_sink: int, recent: int, pinned: Sequence[tuple[int, int]]) -> None:
@@ -230,13 +257,22 @@ def native_head(head: Head) -> tuple[_native.Cells, _native.Queries | None]:
     values = None
     if head.values is not None:
         values = native_rows(head.values, _TYPES[head.values.dtype], head.values.shape[1])
-    wo_norm = None if head.wo_norm is None else head.wo_norm.astype(np.float32)
-    cells = _native.Cells.of(keys, values, head.positions, head.accumulated, wo_norm, head.layer, head.head)
+    cells = _native.Cells.of(keys, values, head.positions, head.accumulated, head.wo_norm, head.layer, head.head)
     if head.queries is None:
         return cells, None
     queries, positions = head.rows()
     last = int(positions[-1]) + 1 if head.tokens_seen is None and len(positions) else head.tokens_seen or 0
     return cells, _native.Queries.of(queries, positions, float(head.attention_scale), head.softcap, last)
+
+
+def _wo_norms_native(values: npt.NDArray[np.floating], w_o: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """norm1(V W_O) of values (n, d_v) and w_o (G, d_v, n_embd), natively -> (n,)."""
+    columns = np.ascontiguousarray(w_o.reshape(-1, w_o.shape[2]).T)  # a model's W_O has a row for every output
+    norms = np.empty(len(values), dtype=np.float32)
+    rows = native_rows(values, _TYPES[values.dtype], values.shape[1])
+    outputs = native_rows(columns, F32, columns.shape[1])
+    _native.call("edgekv_wo_norm", c.byref(rows), c.byref(outputs), 0, len(w_o), norms.ctypes.data)
+    return norms
 
 
 def _score_native(policy: Policy, head: Head, scores: npt.NDArray[np.float32]) -> None:
@@ -263,7 +299,3 @@ def _keep_native(policy: Policy, head: Head, protection: Protection) -> npt.NDAr
         c.byref(n_kept),
     )
     return kept[: n_kept.value].astype(np.intp)
-
-
-def _keep_reference(policy: Policy, head: Head, protection: Protection) -> npt.NDArray[np.intp]:
-    return policy.keep(head, protection)

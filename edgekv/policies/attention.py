@@ -8,14 +8,17 @@ from ._arrays import Floats, Scores
 from .head import Head
 
 
+@np.errstate(invalid="ignore", over="ignore")
 def attention(head: Head, scale: float | Floats | None = None) -> Floats:
-    """Softmax of scale * Q K^T over the cells not after each row -> (G, W, n); a row that sees no cell gives zeros.
+    """A: softmax of scale * Q K^T over the cells not after each row -> (G, W, n); a row that sees no cell gives zeros.
 
-    `scale` may be one number or one a row, (W,); None = the head's own.
+    `scale` may be one number or one a row, (W,); None = the head's own. A row that meets a key or a query that is not
+    finite gives NaN throughout, which the selection refuses: the softmax of -inf would be a silent 0.
     """
     queries, row_positions = head.rows()
     scale = np.asarray(head.attention_scale if scale is None else scale, dtype=np.float64)
     logits = queries.astype(np.float64) @ head.keys.astype(np.float64).T * scale.reshape(-1, 1)
+    logits[~np.isfinite(logits)] = np.nan
     if head.softcap:
         logits = head.softcap * np.tanh(logits / head.softcap)
     seen = head.positions <= row_positions[:, None]

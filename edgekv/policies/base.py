@@ -84,6 +84,11 @@ class Policy:
         """Rows of queries it looks at, given the block; 0 = none."""
         return 0
 
+    def scratch_bytes(self, n_cells: int, n_head_kv: int, n_head: int, head_dim_k: int, head_dim_v: int) -> int:
+        """Bytes that scoring one layer of n_cells a head needs at most beyond edgekv's own; counted in the plan."""
+        base = self.base
+        return 0 if base is self else base.scratch_bytes(n_cells, n_head_kv, n_head, head_dim_k, head_dim_v)
+
     def native_fields(self) -> dict[str, Any]:
         """The fields of the native `struct edgekv_policy`."""
         return {"base": self.native_base, "kernel": 1, "rounds": 1}

@@ -15,7 +15,7 @@ from .head import Head
 from .select import Protection, by_position, checked_protection
 from .wrappers import Wrapper
 
-EPSILON = 1e-6  # floor of 1 - h: a cell that holds all weight would score infinitely
+EPSILON = 1e-6  # floor of 1 - h
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,13 @@ class Caote(Wrapper):
 
     c[j] = h[j] / (1 - h[j]) * norm2(X - V[j]),  h = score / sum(score),  X = sum_j h[j] V[j]        (eq. 20 to 22)
 
-    Many cells are evicted at once by ranking once, as in the paper; `rounds` evicts in as many equal steps, with h and X
-    over the survivors anew each time (its appendix B shows why that is better). Scores that may be negative (`keydiff`,
-    `l2norm`) are made weights by a softmax over the head's cells.
+    For the attention weights of one query this is the very change of the output when one cell goes (Theorem 3.2). Many
+    cells are evicted at once by ranking once, as in the paper; `rounds` evicts in as many equal steps, with h and X
+    over the survivors anew each time (its appendix B says why). Scores that may be negative (`keydiff`, `l2norm`) are
+    made weights by a softmax over the head's cells.
+
+    Of a cell that holds nearly all weight, X - V and 1 - h are nothing but rounding. Its error is calculated as the
+    theorem has it, norm2(V[j] - X without j), where the others weigh alike if they have no weight at all.
     """
 
     name = "caote"
@@ -40,18 +44,22 @@ class Caote(Wrapper):
     def score(self, head: Head) -> Scores:
         return self._errors(self.weighed(head), head)
 
+    @np.errstate(invalid="ignore", over="ignore")
     def _errors(self, weights: Scores, head: Head) -> Scores:
         if head.values is None:
             raise ConfigError(f"{self.name} reads values; give values= (n_head_kv, n, d_v)")
-        values = head.values.astype(np.float64)
         total = weights.sum()
         share = weights / total if total != 0 else np.zeros_like(weights)
-        distance = np.linalg.norm(self._output(share, values) - values, axis=1)
-        return np.asarray(share / np.maximum(1.0 - share, EPSILON) * distance)
+        return self._changes(share, head.values.astype(np.float64))
 
-    def _output(self, share: Scores, values: Floats) -> Floats:
-        """X, (d_v,)."""
-        return np.asarray(share @ values)
+    def _changes(self, share: Scores, values: Floats) -> Scores:
+        """h (n,), V (n, d_v) -> c (n,)."""
+        changes = _changes_from(share @ values, share, values)
+        for heavy in np.flatnonzero(share > 1.0 - EPSILON) if len(share) > 1 else ():
+            others, rest = np.delete(values, heavy, axis=0), np.delete(share, heavy)
+            without = np.average(others, axis=0, weights=rest if rest.any() else None)
+            changes[heavy] = np.linalg.norm(values[heavy] - without)
+        return changes
 
     def keep(self, head: Head, protection: Protection) -> Indices:
         budget = required_budget(head)
@@ -78,5 +86,10 @@ class FastCaote(Caote):
     summary = "caote with the mean of the values for the attention output"
     native_weigh = 2
 
-    def _output(self, share: Scores, values: Floats) -> Floats:
-        return np.asarray(values.mean(axis=0)) if len(values) else np.zeros(values.shape[1])
+    def _changes(self, share: Scores, values: Floats) -> Scores:
+        return _changes_from(values.mean(axis=0), share, values) if len(values) else share
+
+
+def _changes_from(output: Floats, share: Scores, values: Floats) -> Scores:
+    """h / (1 - h) * norm2(X - V): X (d_v,), h (n,), V (n, d_v) -> (n,)."""
+    return np.asarray(share / np.maximum(1.0 - share, EPSILON) * np.linalg.norm(output - values, axis=1))

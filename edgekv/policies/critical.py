@@ -27,7 +27,8 @@ class Critical(Wrapper):
 
     b is the budget less the protected cells. With several query heads to a KV head, the norm is their mean; it depends
     on the cell alone and is computed once. alpha is 0.5 as in the text and all experiments; the algorithm's box says
-    0.25. `score` gives the second stage's. Scores that may be negative are made weights by a softmax over the cells.
+    0.25. `score` gives the second stage's. Scores that may be negative (`keydiff`, `l2norm`) are made weights by a
+    softmax over the head's cells. What stage 2 lowers is a bound of the change (Theorem 3.5), not always the change.
     """
 
     name = "critical"
@@ -46,6 +47,7 @@ class Critical(Wrapper):
     def score(self, head: Head) -> Scores:
         return self._second(self.weighed(head), head)
 
+    @np.errstate(invalid="ignore", over="ignore")
     def _second(self, weights: Scores, head: Head) -> Scores:
         if head.wo_norm is None:
             raise ConfigError("critical reads V and W_O; give values= and w_o= (n_head, d_v, n_embd)")
@@ -67,6 +69,7 @@ class Critical(Wrapper):
         return super().native_fields() | {"critical": 1, "alpha": self.alpha}
 
 
+@np.errstate(invalid="ignore", over="ignore")
 def wo_norms(values: Floats, w_o: Floats) -> Scores:
     """Mean over the query heads of norm1(V W_O[h]): values (n, d_v), w_o (G, d_v, n_embd) -> (n,)."""
     return np.asarray(np.abs(values.astype(np.float64) @ w_o.astype(np.float64)).sum(axis=2).mean(axis=0))

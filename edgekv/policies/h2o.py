@@ -16,7 +16,8 @@ class H2O(Policy):
 
     score(c) = acc[c] + sum_w mean_h A[h, w, c]
 
-    over all rows fed since the last scoring; acc is the score that the cell had then (KeyDiff A.1: mean over the group).
+    over all rows fed since the last scoring; acc is the score that the cell had then. The mean is that within the group
+    (KeyDiff A.1, F.2).
     """
 
     name = "h2o"

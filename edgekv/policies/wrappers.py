@@ -49,6 +49,8 @@ class Wrapper(Policy):
         scores = self.inner.score(head)
         if self.inner.weights:
             return scores
+        if not np.isfinite(scores).all():  # the softmax of -inf would be a silent 0
+            return np.full_like(scores, np.nan)
         weights = np.exp(scores - scores.max(initial=-np.inf))
         return np.asarray(weights / weights.sum())
 

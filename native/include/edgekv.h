@@ -33,7 +33,7 @@
 extern "C" {
 #endif
 
-#define EDGEKV_ABI_VERSION 1
+#define EDGEKV_ABI_VERSION 2
 
 // New values go last.
 enum edgekv_status {
@@ -72,6 +72,8 @@ struct edgekv_shape {
     uint32_t n_layer;       // layers that have a cache
     uint32_t n_head_total;  // KV heads, summed over those layers
     uint32_t n_head_kv_max; // KV heads of the widest layer
+    uint32_t n_head_max;    // query heads of the widest layer
+    uint32_t n_group_max;   // query heads of one KV head, at most
     uint32_t head_dim_k;    // elements of a key, at most
     uint32_t head_dim_v;    // elements of a value, at most
     uint32_t n_cells;       // cells per head (the context's size)
@@ -111,6 +113,12 @@ enum edgekv_base {
     EDGEKV_BASE_SINK    = 0, // score = position
     EDGEKV_BASE_RANDOM  = 1, // score = a uniform hash of (seed, layer, head, position)
     EDGEKV_BASE_KEYDIFF = 2, // score = -similarity(anchor, key)
+    EDGEKV_BASE_L2NORM  = 3, // score = -norm2(key)
+    EDGEKV_BASE_H2O     = 4, // score = attention gathered so far
+    EDGEKV_BASE_TOVA    = 5, // score = attention of the newest row
+    EDGEKV_BASE_SNAPKV  = 6, // score = pooled attention of the newest rows
+    EDGEKV_BASE_AHAKV   = 7, // score = value prior * sharpened attention of the newest rows
+    EDGEKV_BASE_CUSTOM  = 8, // score = what policy.scorer writes; in a cache only
 };
 
 enum edgekv_anchor {
@@ -131,17 +139,40 @@ enum edgekv_pool {
     EDGEKV_POOL_MAX = 1,
 };
 
-struct edgekv_policy {
-    int32_t  base;   // enum edgekv_base
-    int32_t  anchor; // enum edgekv_anchor
-    int32_t  metric; // enum edgekv_metric
-    int32_t  pool;   // enum edgekv_pool
-    uint32_t kernel; // cells under the pooling kernel, odd; 1 = no pooling
-    uint32_t reserved;
-    uint64_t seed;
+enum edgekv_ahakv_flag {
+    EDGEKV_AHAKV_FLOOR               = 1, // lambda is never less than the model's own scale
+    EDGEKV_AHAKV_RECENT_ACCUMULATION = 2, // sum over the newest rows only
+    EDGEKV_AHAKV_STEP_GAIN           = 4, // sharpen as the text grows
+    EDGEKV_AHAKV_VALUE_PRIOR         = 8, // multiply by the pooled square norm of the values
 };
 
-// The keys of one head: n rows of head_dim elements, `stride_bytes` apart.
+enum edgekv_weigh {
+    EDGEKV_WEIGH_NONE      = 0,
+    EDGEKV_WEIGH_CAOTE     = 1, // by the error of the attention output without the cell
+    EDGEKV_WEIGH_FASTCAOTE = 2, // the same with the mean of the values for the output
+};
+
+struct edgekv_scorer;
+
+struct edgekv_policy {
+    int32_t  base;     // enum edgekv_base
+    int32_t  anchor;   // enum edgekv_anchor
+    int32_t  metric;   // enum edgekv_metric
+    int32_t  pool;     // enum edgekv_pool
+    uint32_t kernel;   // cells under the pooling kernel, odd; 1 = no pooling
+    uint32_t rows;     // newest rows of queries that score: SNAPKV and AHAKV
+    uint64_t seed;     // RANDOM
+    uint32_t flags;    // AHAKV: sum of enum edgekv_ahakv_flag
+    int32_t  softmax;  // nonzero: what follows gets a softmax of the base scores
+    int32_t  weigh;    // enum edgekv_weigh
+    uint32_t rounds;   // equal steps in which `weigh` evicts, at least 1
+    int32_t  critical; // nonzero: the share alpha by score, the rest by (score + 1e-4) * wo_norm
+    double   alpha;
+
+    const struct edgekv_scorer * scorer; // CUSTOM
+};
+
+// The keys or values of one head: n rows of `dim` elements, `stride_bytes` apart.
 struct edgekv_rows {
     const void * data;
     int32_t      type;    // enum ggml_type: F32, F16, Q8_0 or Q4_0
@@ -152,13 +183,36 @@ struct edgekv_rows {
     uint32_t     reserved;
 };
 
-// Score n cells. positions (n,) need not be sorted; scores (n,) come in the order of the rows.
+// The n cells of one head, in any order. What a policy does not read may be NULL.
+struct edgekv_cells {
+    const struct edgekv_rows * keys;
+    const struct edgekv_rows * values;      // AHAKV, `weigh`
+    const int32_t *            positions;   // (n,)
+    const float *              accumulated; // (n,) what earlier scorings left: H2O, AHAKV; NULL = 0
+    const float *              wo_norm;     // (n,) as edgekv_wo_norm writes it: `critical`
+    uint32_t                   layer;
+    uint32_t                   head;
+};
+
+// The newest queries of the heads that share one KV head, rotated as the keys are.
+struct edgekv_queries {
+    const float *   data;      // (n_head, n_rows, dim)
+    const int32_t * positions; // (n_rows,) ascending
+    uint32_t        n_head;
+    uint32_t        n_rows;
+    uint32_t        dim;
+    int32_t         n_seen;  // tokens seen when the last row was fed, itself included
+    float           scale;   // of Q K^T
+    float           softcap; // c of the model's attention, c tanh(x/c); 0 = none
+};
+
+// Score n cells. scores (n,) come in the order of the cells; of `critical` they are the second stage's.
+//   queries : NULL where the policy reads none;  budget : cells, for AHAKV
 EDGEKV_API enum edgekv_status edgekv_score(
           const struct edgekv_policy * policy,
-            const struct edgekv_rows * keys,
-                       const int32_t * positions,
-                            uint32_t   layer,
-                            uint32_t   head,
+           const struct edgekv_cells * cells,
+         const struct edgekv_queries * queries,
+                            uint32_t   budget,
                                float * scores,
                                 char * err,
                               size_t   err_size);
@@ -185,13 +239,83 @@ EDGEKV_API enum edgekv_status edgekv_select(
                                 char * err,
                               size_t   err_size);
 
+// Score and choose in one go, as a compaction does; arguments and errors as of edgekv_score and edgekv_select.
+EDGEKV_API enum edgekv_status edgekv_choose(
+          const struct edgekv_policy * policy,
+           const struct edgekv_cells * cells,
+         const struct edgekv_queries * queries,
+      const struct edgekv_protection * protection,
+                              size_t   budget,
+                            uint32_t * kept,
+                              size_t * n_kept,
+                                char * err,
+                              size_t   err_size);
+
+// norm1(V W_O), averaged over the query heads of one KV head; norms (n,).
+//   w_o : rows (n_embd, n_head * d_v) of any ggml type, the columns of this KV head's query heads at
+//         [first, first + n_head) * d_v
+EDGEKV_API enum edgekv_status edgekv_wo_norm(
+            const struct edgekv_rows * values,
+            const struct edgekv_rows * w_o,
+                            uint32_t   first,
+                            uint32_t   n_head,
+                               float * norms,
+                                char * err,
+                              size_t   err_size);
+
+// A scorer of one's own, called once a layer during a compaction, on the calling thread. Cells come ascending by
+// position; arrays that it does not read are NULL.
+enum edgekv_reads {
+    EDGEKV_READS_KEYS      = 1,
+    EDGEKV_READS_VALUES    = 2,
+    EDGEKV_READS_QUERIES   = 4,
+    EDGEKV_READS_POSITIONS = 8, // always given
+};
+
+struct edgekv_layer_view {
+    uint32_t        layer;
+    uint32_t        n_head_kv;
+    uint32_t        n_head;
+    uint32_t        n;      // cells of each head
+    uint32_t        n_rows; // newest rows of queries
+    uint32_t        head_dim_k;
+    uint32_t        head_dim_v;
+    uint32_t        reserved;
+    const float *   keys;      // (n_head_kv, n, head_dim_k)
+    const float *   values;    // (n_head_kv, n, head_dim_v)
+    const float *   queries;   // (n_head, n_rows, head_dim_k)
+    const int32_t * positions; // (n_head_kv, n)
+};
+
+struct edgekv_scorer {
+    // Write scores (n_head_kv, n); anything but 0 fails the compaction.
+    int32_t (*score)(void * user_data, const struct edgekv_layer_view * view, float * scores);
+    void *   user_data;
+    uint32_t reads;  // sum of enum edgekv_reads
+    uint32_t n_rows; // newest rows of queries that it wants
+};
+
 // ---- the cache of a context ----
 
 struct edgekv_cache;
 
 struct edgekv_cache_params {
-    int32_t staged; // nonzero: copy rows through a host buffer even where the cache lies in host memory (for tests)
+    int32_t  staged;       // nonzero: copy rows through a host buffer even where the cache lies in host memory (for tests)
+    uint32_t n_query_rows; // newest tokens whose queries are kept; 0 = none
+    uint32_t n_probe_rows; // longest probe, in tokens; 0 = no probes
+    int32_t  accumulates;  // nonzero: a score is carried with every cell
+    int32_t  wo_norms;     // nonzero: norm1(V W_O) is carried with every cell
+    uint32_t custom_reads; // sum of enum edgekv_reads that a scorer of one's own is given; 0 = there is none
 };
+
+// Raise what params lack for a policy. With `probed` its queries come from probes of n_probe_rows, not from the text.
+EDGEKV_API enum edgekv_status edgekv_cache_params_for(
+          const struct edgekv_policy * policy,
+                            uint32_t   block,
+                             int32_t   probed,
+          struct edgekv_cache_params * params,
+                                char * err,
+                              size_t   err_size);
 
 // Open a context's cache and empty it. The context must outlive it; nothing else may feed the context meanwhile.
 EDGEKV_API enum edgekv_status edgekv_cache_open(
@@ -204,7 +328,9 @@ EDGEKV_API enum edgekv_status edgekv_cache_open(
 EDGEKV_API void edgekv_cache_free(struct edgekv_cache * cache);
 
 // Bytes that an open cache of this shape holds for itself, beyond the context's own.
-EDGEKV_API uint64_t edgekv_cache_estimate_bytes(const struct edgekv_shape * shape);
+EDGEKV_API uint64_t edgekv_cache_estimate_bytes(
+           const struct edgekv_shape * shape,
+    const struct edgekv_cache_params * params);
 EDGEKV_API uint64_t edgekv_cache_bytes(const struct edgekv_cache * cache);
 
 // Drop every cell; the next token is fed at position 0.
@@ -212,7 +338,7 @@ EDGEKV_API enum edgekv_status edgekv_cache_clear(struct edgekv_cache * cache, ch
 
 // Decode n tokens at the next positions, and compute logits for the last one if want_logits.
 //   n : at most the context's n_ubatch, and at most the free cells
-//   EDGEKV_STATUS_INVALID_STATE  too few free cells; compact first
+//   EDGEKV_STATUS_INVALID_STATE  too few free cells, compact first; or something else changed this context's cache
 //   EDGEKV_STATUS_NOT_FINITE     a logit is NaN or infinite; the cache is as before
 //   EDGEKV_STATUS_INTERNAL       llama_decode failed; the cache is as before
 EDGEKV_API enum edgekv_status edgekv_cache_feed(
@@ -223,22 +349,39 @@ EDGEKV_API enum edgekv_status edgekv_cache_feed(
                                 char * err,
                               size_t   err_size);
 
+// Decode a probe on top of the cache, keep its queries for the next compaction, and remove its cells again.
+//   n : at most n_probe_rows, and at most the free cells
+//   Errors as of edgekv_cache_feed; the cache's cells are as before in any case.
+EDGEKV_API enum edgekv_status edgekv_cache_probe(
+                 struct edgekv_cache * cache,
+                 const llama_token   * tokens,
+                              size_t   n,
+                                char * err,
+                              size_t   err_size);
+
+struct edgekv_compaction_params {
+    const struct edgekv_policy *     policy;
+    const struct edgekv_protection * protection;
+    uint32_t                         budget;
+    int32_t                          probed;     // nonzero: queries are the last probe's
+    int32_t                          generating; // nonzero: the rows since the last compaction were generated (AHAKV)
+};
+
 struct edgekv_compaction {
     uint64_t n_evicted; // cells evicted, summed over heads
     int64_t  score_us;  // time to score and select
     int64_t  move_us;   // time to move the survivors
 };
 
-// Score every head's cells and keep `budget` of them; nothing happens when no head holds more.
-// Survivors end in cells [0, budget). On failure the cache is unchanged.
+// Score every head's cells and keep `budget` of them; where no head holds more, only what is carried with the cells
+// is brought up to date. Survivors end in cells [0, budget). On failure the cache is unchanged.
+//   EDGEKV_STATUS_INVALID_STATE  the cache was opened without what the policy needs, or there was no probe
 EDGEKV_API enum edgekv_status edgekv_cache_compact(
-                 struct edgekv_cache * cache,
-          const struct edgekv_policy * policy,
-      const struct edgekv_protection * protection,
-                            uint32_t   budget,
-            struct edgekv_compaction * result,
-                                char * err,
-                              size_t   err_size);
+                       struct edgekv_cache * cache,
+    const struct edgekv_compaction_params  * params,
+                  struct edgekv_compaction * result,
+                                      char * err,
+                                    size_t   err_size);
 
 EDGEKV_API uint32_t edgekv_cache_n_cells(const struct edgekv_cache * cache); // cells used per head
 EDGEKV_API int32_t  edgekv_cache_n_past (const struct edgekv_cache * cache); // position of the next token
@@ -262,6 +405,20 @@ EDGEKV_API enum edgekv_status edgekv_cache_read(
                                 void * dst,
                               size_t   dst_size,
                   struct edgekv_rows * rows,
+                                char * err,
+                              size_t   err_size);
+
+// Copy the queries that would score one layer now: the newest n rows, or the last probe's. Written as
+// (n_rows, n_head, head_dim_k) float32, rotated as the stored keys are, ascending by position; positions (n_rows,).
+//   n_rows : in: room in rows; out: rows written
+EDGEKV_API enum edgekv_status edgekv_cache_queries(
+           const struct edgekv_cache * cache,
+                            uint32_t   layer,
+                             int32_t   probed,
+                               float * queries,
+                             int32_t * positions,
+                            uint32_t * n_rows,
+                               float * scale,
                                 char * err,
                               size_t   err_size);
 

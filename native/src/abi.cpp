@@ -1,32 +1,86 @@
 // The entry points that work on plain arrays.
+#include "choose.h"
 #include "edgekv.h"
 #include "rows.h"
-#include "score.h"
-#include "select.h"
 #include "status.h"
+#include "wo_norm.h"
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
+#include <vector>
 
 using namespace edgekv;
 
-static std::vector<uint32_t> order_by_position(const int32_t * positions, size_t n) {
+namespace {
+
+std::vector<uint32_t> order_by_position(const int32_t * positions, size_t n) {
     std::vector<uint32_t> order(n);
     std::iota(order.begin(), order.end(), 0u);
     std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return positions[a] < positions[b]; });
     return order;
 }
 
-enum edgekv_status edgekv_score(const struct edgekv_policy * policy, const struct edgekv_rows * keys, const int32_t * positions,
-                                uint32_t layer, uint32_t head, float * scores, char * err, size_t err_size) {
-    return guard(err, err_size, [&] {
-        require(policy && keys && positions && scores, "policy, keys, positions or scores is NULL");
+// One head as C describes it, checked, with what it takes to score it.
+struct Head {
+    Head(const edgekv_policy * policy, const edgekv_cells * given, const edgekv_queries * queries, uint32_t budget) :
+        keys(described(policy, given)), values(optional_rows(given->values)), order(order_by_position(given->positions, keys.n())),
+        cells{ keys, values ? &*values : nullptr, given->positions, order.data(), given->accumulated, given->wo_norm, nullptr,
+               queries, given->layer, given->head } {
         check(*policy);
-        const Rows rows(*keys);
-        const auto order = order_by_position(positions, rows.n());
-        Scratch    scratch;
-        scratch.reserve(rows.n(), rows.dim());
-        score(*policy, {rows, positions, order.data(), layer, head}, scratch, scores);
+        check(*policy, cells, budget);
+
+        ScratchSize size{ std::max<size_t>(1, keys.n()), std::max(keys.dim(), values ? values->dim() : 0) };
+        if (reads_queries(*policy)) {
+            size.n_rows   = queries->n_rows;
+            size.n_window = queries->n_head * size.n_rows;
+        }
+        scratch.reserve(size);
+    }
+
+    static const edgekv_rows & described(const edgekv_policy * policy, const edgekv_cells * given) {
+        require(policy && given && given->keys && given->positions, "policy, cells, cells.keys or cells.positions is NULL");
+        return *given->keys;
+    }
+
+    static std::optional<Rows> optional_rows(const edgekv_rows * rows) {
+        return rows != nullptr ? std::optional<Rows>(*rows) : std::nullopt;
+    }
+
+    const Rows                  keys;
+    const std::optional<Rows>   values;
+    const std::vector<uint32_t> order;
+    const Cells                 cells;
+    Scratch                     scratch;
+};
+
+size_t write_kept(const std::vector<uint32_t> & order, const std::vector<uint8_t> & keep, uint32_t * kept) {
+    return std::copy_if(order.begin(), order.end(), kept, [&](uint32_t cell) { return keep[cell] != 0; }) - kept;
+}
+
+} // namespace
+
+enum edgekv_status edgekv_score(const struct edgekv_policy * policy, const struct edgekv_cells * cells,
+                                const struct edgekv_queries * queries, uint32_t budget, float * scores, char * err,
+                                size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(scores, "scores is NULL");
+        Head head(policy, cells, queries, budget);
+        score(*policy, head.cells, budget, head.scratch, scores);
+    });
+}
+
+enum edgekv_status edgekv_choose(const struct edgekv_policy * policy, const struct edgekv_cells * cells,
+                                 const struct edgekv_queries * queries, const struct edgekv_protection * protection, size_t budget,
+                                 uint32_t * kept, size_t * n_kept, char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(protection && kept && n_kept, "protection, kept or n_kept is NULL");
+        check(*protection);
+        require(budget > 0 && budget <= UINT32_MAX, "the budget is not in [1, 2^32)");
+        Head                 head(policy, cells, queries, static_cast<uint32_t>(budget));
+        std::vector<uint8_t> keep(head.keys.n());
+        choose(*policy, head.cells, *protection, static_cast<uint32_t>(budget), head.scratch, nullptr, keep.data());
+        *n_kept = write_kept(head.order, keep, kept);
     });
 }
 
@@ -39,7 +93,36 @@ enum edgekv_status edgekv_select(const float * scores, const int32_t * positions
         const auto           order = order_by_position(positions, n);
         std::vector<float>   line(n);
         std::vector<uint8_t> keep(n);
-        select(scores, positions, order.data(), n, budget, *protection, line.data(), keep.data());
-        *n_kept = std::copy_if(order.begin(), order.end(), kept, [&](uint32_t cell) { return keep[cell] != 0; }) - kept;
+        select({ scores, positions, order.data(), n }, budget, *protection, line.data(), keep.data());
+        *n_kept = write_kept(order, keep, kept);
+    });
+}
+
+enum edgekv_status edgekv_wo_norm(const struct edgekv_rows * values, const struct edgekv_rows * w_o, uint32_t first,
+                                  uint32_t n_head, float * norms, char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(values && w_o && norms, "values, w_o or norms is NULL");
+        const Rows rows(*values);
+        const Rows outputs(*w_o);
+        require(n_head > 0, "n_head is 0");
+        require((uint64_t(first) + n_head) * rows.dim() <= outputs.dim(), "w_o has fewer columns than the heads need");
+        Scratch scratch;
+        scratch.reserve(wo_norm_scratch({ 1, rows.dim() }, 1, rows.dim(), outputs.dim()));
+        WoNorm norm(outputs.dim(), rows.dim(), 1, n_head, first, scratch);
+        for (size_t i = 0; i < rows.n(); i += WoNorm::n_at_once) {
+            const size_t n = std::min<size_t>(WoNorm::n_at_once, rows.n() - i);
+            norm.begin();
+            for (size_t k = 0; k < n; ++k) {
+                norm.put(0, k, rows, i + k);
+            }
+            for (size_t e = 0; e < outputs.n(); e += WoNorm::n_slice) {
+                const size_t n_rows = std::min<size_t>(WoNorm::n_slice, outputs.n() - e);
+                for (size_t k = 0; k < n_rows; ++k) {
+                    outputs.read(e + k, norm.slice_row(k));
+                }
+                norm.add_slice(n_rows, n);
+            }
+            norm.take(0, n, norms + i);
+        }
     });
 }

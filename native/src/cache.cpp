@@ -5,45 +5,34 @@
 #include "llama-context.h"
 #include "llama-kv-cache.h"
 #include "llama-model.h"
-#include "parallel.h"
-#include "select.h"
 #include "status.h"
+#include "wo_norm.h"
 
 #include <algorithm>
 #include <cstring>
 
 using namespace edgekv;
 
+namespace edgekv {
+
+size_t n_workers(const edgekv_shape & shape, const edgekv_cache_params & params) {
+    return shape.staged || params.staged || params.custom_reads != 0 ? 1 : std::min(shape.n_threads, shape.n_layer);
+}
+
+ScratchSize scratch_size(const edgekv_shape & shape, const edgekv_cache_params & params) {
+    ScratchSize size{ shape.n_cells, std::max(shape.head_dim_k, shape.head_dim_v) };
+    size.n_rows   = std::max(params.n_query_rows, params.n_probe_rows);
+    size.n_window = shape.n_group_max * size.n_rows;
+    if (params.wo_norms) {
+        const size_t n_columns = size_t(shape.n_head_max) * shape.head_dim_v;
+        size                   = wo_norm_scratch(size, shape.n_head_kv_max, shape.head_dim_v, n_columns);
+    }
+    return size;
+}
+
+} // namespace edgekv
+
 namespace {
-
-// The first n rows of a cache tensor in host memory: in place where they lie there, else a copy. Only committed
-// copies are written back.
-class HostRows {
-  public:
-    HostRows(ggml_tensor * tensor, size_t n, bool staged) : tensor_(tensor) {
-        if (!staged) {
-            data_ = static_cast<char *>(tensor->data);
-            return;
-        }
-        copy_.resize(n * stride());
-        data_ = copy_.data();
-        ggml_backend_tensor_get(tensor, copy_.data(), 0, copy_.size());
-    }
-
-    size_t stride() const { return tensor_->nb[1]; }
-    char * row(size_t i) { return data_ + i * stride(); }
-
-    void commit(size_t n) {
-        if (!copy_.empty()) {
-            ggml_backend_tensor_set(tensor_, copy_.data(), 0, n * stride());
-        }
-    }
-
-  private:
-    ggml_tensor *     tensor_;
-    char *            data_;
-    std::vector<char> copy_;
-};
 
 // llama.cpp rotates stored keys in the largest runs of 64 * 2^k elements that divide the head.
 uint32_t rotation_run(const llama_kv_cache & kv, uint32_t head_dim) {
@@ -68,36 +57,80 @@ bool all_finite(const float * values, size_t n) {
     return found == 0;
 }
 
-// A layer is one task, and a device is read by one thread.
-size_t n_workers(const edgekv_shape & shape) { return shape.staged ? 1 : std::min(shape.n_threads, shape.n_layer); }
+// The output projection of a layer, where it can be read. A repacked one lies in memory in an order of its own.
+ggml_tensor * output_projection(const llama_model & model, uint32_t il, size_t n_columns) {
+    ggml_tensor * w_o = model.layers[il].wo;
+    if (w_o == nullptr || static_cast<size_t>(w_o->ne[0]) != n_columns) {
+        fail(EDGEKV_STATUS_UNSUPPORTED, "layer %u of architecture '%s' has no output projection that critical could read", il,
+             model.arch_name().c_str());
+    }
+    const auto device = ggml_backend_buft_get_device(ggml_backend_buffer_get_type(w_o->buffer));
+    const bool is_cpu = device == nullptr || ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU;
+    if (is_cpu && !ggml_backend_buffer_is_host(w_o->buffer)) {
+        throw Error(EDGEKV_STATUS_INVALID_ARGUMENT, "critical reads W_O as it is stored; load the model without repacking");
+    }
+    return w_o;
+}
 
 } // namespace
 
 edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & params) :
-    ctx(ctx), kv(plain_cache(ctx)), shape(shape_of(ctx)), rotation_(rotation_run(kv, shape.head_dim_k)) {
+    ctx(ctx), kv(plain_cache(ctx)), shape(shape_of(ctx)), params_(params), rotation_(rotation_run(kv, shape.head_dim_k)), softcap_(0.0f) {
     shape.staged |= params.staged != 0;
-    const llama_hparams & hparams = ctx->get_model().hparams;
+    const llama_model &   model   = ctx->get_model();
+    const llama_hparams & hparams = model.hparams;
+    std::vector<uint32_t> n_head, head_dim;
+    if (hparams.attn_soft_cap) {
+        softcap_ = hparams.f_attn_logit_softcapping;
+    }
     for (const uint32_t il : kv.get_layer_ids()) {
-        edgekv_layer layer = { kv.get_k_storage(il), kv.get_v_storage(il), hparams.n_embd_head_k(il), hparams.n_embd_head_v(il), {} };
+        const uint32_t dim_v = hparams.n_embd_head_v(il);
+        ggml_tensor *  w_o   = params.wo_norms ? output_projection(model, il, size_t(hparams.n_head(il)) * dim_v) : nullptr;
+
+        edgekv_layer layer = { il,    kv.get_k_storage(il),  kv.get_v_storage(il), w_o, hparams.n_embd_head_k(il),
+                               dim_v, hparams.n_gqa(il), {} };
         layer.heads.resize(hparams.n_head_kv(il));
         for (auto & head : layer.heads) {
             head.position.resize(shape.n_cells);
             head.order.reserve(shape.n_cells);
             head.keep.resize(shape.n_cells);
+            head.accumulated.resize(params.accumulates ? shape.n_cells : 0);
+            head.next.resize(params.accumulates ? shape.n_cells : 0);
+            head.wo_norm.resize(params.wo_norms ? shape.n_cells : 0);
         }
         layers_.push_back(std::move(layer));
+        n_head.push_back(hparams.n_head(il));
+        head_dim.push_back(hparams.n_embd_head_k(il));
     }
-    scratch_.resize(n_workers(shape));
+    scratch_.resize(n_workers(shape, params));
     for (auto & scratch : scratch_) {
-        scratch.reserve(shape.n_cells, shape.head_dim_k);
+        scratch.reserve(scratch_size(shape, params));
+    }
+    custom_.reserve(shape, params);
+    if (shape.staged) {
+        size_t k_bytes = 0, v_bytes = 0;
+        for (const auto & layer : layers_) {
+            k_bytes = std::max(k_bytes, layer.k->nb[1] * shape.n_cells);
+            v_bytes = std::max(v_bytes, layer.v->nb[1] * shape.n_cells);
+        }
+        copy_k_.resize(k_bytes);
+        copy_v_.resize(v_bytes);
+    }
+    if (params.n_query_rows > 0 || params.n_probe_rows > 0) {
+        window_.emplace(kv, kv.get_layer_ids(), n_head, head_dim, params.n_query_rows, params.n_probe_rows);
     }
     clear();
 }
 
 void edgekv_cache::clear() {
     kv.clear(false);
-    n_used = 0;
-    n_past = 0;
+    n_used   = 0;
+    n_past   = 0;
+    n_fresh_ = 0;
+    normed_  = 0;
+    if (window_) {
+        window_->clear();
+    }
     for (auto & layer : layers_) {
         for (auto & head : layer.heads) {
             head.order.clear();
@@ -105,36 +138,33 @@ void edgekv_cache::clear() {
     }
 }
 
-void edgekv_cache::feed(const llama_token * tokens, size_t n, bool want_logits) {
+void edgekv_cache::check_tokens(const llama_token * tokens, size_t n) const {
     require(tokens != nullptr && n > 0, "no tokens to feed");
-    const llama_model & model   = ctx->get_model();
-    const int32_t       n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(&model));
+    const int32_t n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(&ctx->get_model()));
     for (size_t i = 0; i < n; ++i) {
         if (tokens[i] < 0 || tokens[i] >= n_vocab) {
             fail(EDGEKV_STATUS_INVALID_ARGUMENT, "token %d is not in [0, %d)", tokens[i], n_vocab);
         }
     }
-    if (n > ctx->get_cparams().n_ubatch) {
-        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "%zu tokens exceed the context's n_ubatch of %u; feed fewer at once", n,
-             ctx->get_cparams().n_ubatch);
-    }
     if (n_used + n > shape.n_cells) {
         fail(EDGEKV_STATUS_INVALID_STATE, "%zu tokens need more than the %u free cells; compact first", n, shape.n_cells - n_used);
     }
-
     // llama.cpp's cells are ours alone: [0, n_used), and the newest stands for the last position
     const auto & cells = kv.get_cells(0);
     if (cells.get_used() != n_used || cells.used_max_p1() != n_used || cells.seq_pos_max(0) != n_past - 1) {
         throw Error(EDGEKV_STATUS_INVALID_STATE, "something else fed or changed this context's cache; clear it and start again");
     }
+}
 
+// Decode one batch from position p0 on; on failure the cells are as before.
+void edgekv_cache::decode(const llama_token * tokens, size_t n, int32_t p0, bool want_logits) {
     std::vector<llama_pos>      positions(n);
     std::vector<int32_t>        n_seq_id(n, 1);
     llama_seq_id                seq = 0;
     std::vector<llama_seq_id *> seq_id(n, &seq);
     std::vector<int8_t>         logits(n, 0);
     for (size_t i = 0; i < n; ++i) {
-        positions[i] = n_past + static_cast<int32_t>(i);
+        positions[i] = p0 + static_cast<int32_t>(i);
     }
     logits[n - 1] = want_logits ? 1 : 0;
 
@@ -149,107 +179,68 @@ void edgekv_cache::feed(const llama_token * tokens, size_t n, bool want_logits) 
     const int32_t failure = llama_decode(ctx, batch);
     if (failure != 0) {
         kv.keep_first(n_used, n_past - 1);
-        fail(EDGEKV_STATUS_INTERNAL, "llama_decode returned %d for %zu tokens at position %d", failure, n, n_past);
+        fail(EDGEKV_STATUS_INTERNAL, "llama_decode returned %d for %zu tokens at position %d", failure, n, p0);
     }
     if (want_logits) {
         const float * values = llama_get_logits_ith(ctx, -1);
-        if (values == nullptr || !all_finite(values, n_vocab)) {
+        if (values == nullptr || !all_finite(values, llama_vocab_n_tokens(llama_model_get_vocab(&ctx->get_model())))) {
             kv.keep_first(n_used, n_past - 1);
             fail(EDGEKV_STATUS_NOT_FINITE, "the logits of position %d are not finite; the model's weights are damaged",
                  positions[n - 1]);
         }
     }
+    const auto &   cells = kv.get_cells(0);
+    const uint32_t first = n_used + static_cast<uint32_t>(p0 - n_past);
     for (size_t i = 0; i < n; ++i) {
-        if (cells.is_empty(n_used + i) || cells.pos_get(n_used + i) != positions[i]) {
+        if (cells.is_empty(first + i) || cells.pos_get(first + i) != positions[i]) {
             kv.keep_first(n_used, n_past - 1);
-            fail(EDGEKV_STATUS_INTERNAL, "llama.cpp did not put the tokens into the cells from %u on", n_used);
+            fail(EDGEKV_STATUS_INTERNAL, "llama.cpp did not put the tokens into the cells from %u on", first);
         }
     }
+}
+
+void edgekv_cache::feed(const llama_token * tokens, size_t n, bool want_logits) {
+    check_tokens(tokens, n);
+    if (n > ctx->get_cparams().n_ubatch) {
+        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "%zu tokens exceed the context's n_ubatch of %u; feed fewer at once", n,
+             ctx->get_cparams().n_ubatch);
+    }
+    if (window_) {
+        window_->begin_text(n_past, static_cast<uint32_t>(n));
+    }
+    decode(tokens, n, n_past, want_logits);
     for (auto & layer : layers_) {
         for (auto & head : layer.heads) {
             for (size_t i = 0; i < n; ++i) {
-                head.position[n_used + i] = positions[i];
+                head.position[n_used + i] = n_past + static_cast<int32_t>(i);
                 head.order.push_back(n_used + static_cast<uint32_t>(i));
+            }
+            if (!head.accumulated.empty()) {
+                std::fill_n(head.accumulated.begin() + n_used, n, 0.0f);
             }
         }
     }
     n_used += static_cast<uint32_t>(n);
     n_past += static_cast<int32_t>(n);
+    n_fresh_ += static_cast<uint32_t>(n);
 }
 
-void edgekv_cache::choose(edgekv_layer & layer, uint32_t il, const edgekv_policy & policy, const edgekv_protection & protection,
-                          uint32_t budget, Scratch & scratch) {
-    HostRows     k(layer.k, n_used, shape.staged);
-    const size_t head_bytes = ggml_row_size(layer.k->type, layer.head_dim_k);
-    for (uint32_t g = 0; g < layer.heads.size(); ++g) {
-        edgekv_head & head = layer.heads[g];
-        const Rows    rows({ k.row(0) + g * head_bytes, layer.k->type, layer.head_dim_k, n_used, k.stride(), rotation_, 0 });
-
-        score(policy, { rows, head.position.data(), head.order.data(), il, g }, scratch, scratch.scores.data());
-        select(scratch.scores.data(), head.position.data(), head.order.data(), n_used, budget, protection, scratch.line.data(),
-               head.keep.data());
+void edgekv_cache::probe(const llama_token * tokens, size_t n) {
+    if (n > params_.n_probe_rows) {
+        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "a probe of %zu tokens, but the cache was opened for %u", n, params_.n_probe_rows);
     }
-}
-
-// Fill the holes below the budget with the survivors above it: no other row moves. On the way a filled hole is
-// marked 2 and the position of the cell it took over leads to it, so that `order` can be renamed in one pass.
-void edgekv_cache::move(edgekv_layer & layer, uint32_t budget) {
-    HostRows     k(layer.k, n_used, shape.staged);
-    HostRows     v(layer.v, n_used, shape.staged);
-    const size_t k_bytes = ggml_row_size(layer.k->type, layer.head_dim_k);
-    const size_t v_bytes = ggml_row_size(layer.v->type, layer.head_dim_v);
-    for (uint32_t g = 0; g < layer.heads.size(); ++g) {
-        edgekv_head & head = layer.heads[g];
-
-        uint32_t hole = 0;
-        for (uint32_t cell = budget; cell < n_used; ++cell) {
-            if (!head.keep[cell]) {
-                continue;
-            }
-            while (head.keep[hole]) {
-                ++hole;
-            }
-            std::memcpy(k.row(hole) + g * k_bytes, k.row(cell) + g * k_bytes, k_bytes);
-            std::memcpy(v.row(hole) + g * v_bytes, v.row(cell) + g * v_bytes, v_bytes);
-            head.position[hole] = head.position[cell];
-            head.keep[hole]     = 2;
-            head.position[cell] = static_cast<int32_t>(hole);
+    check_tokens(tokens, n);
+    window_->begin_probe(n_past, static_cast<uint32_t>(n));
+    const size_t n_batch = ctx->get_cparams().n_ubatch;
+    try {
+        for (size_t i = 0; i < n; i += n_batch) {
+            decode(tokens + i, std::min(n_batch, n - i), n_past + static_cast<int32_t>(i), false);
         }
-
-        size_t n_kept = 0;
-        for (const uint32_t cell : head.order) {
-            if (cell >= budget ? head.keep[cell] != 0 : head.keep[cell] == 1) {
-                head.order[n_kept++] = cell >= budget ? static_cast<uint32_t>(head.position[cell]) : cell;
-            }
-        }
-        head.order.resize(n_kept);
+    } catch (...) {
+        window_->begin_probe(n_past, 0); // whose rows are not whole
+        throw;
     }
-    k.commit(budget);
-    v.commit(budget);
-}
-
-void edgekv_cache::compact(const edgekv_policy & policy, const edgekv_protection & protection, uint32_t budget,
-                           edgekv_compaction & result) {
-    check(policy);
-    check(protection);
-    require(budget > 0, "a budget of 0 cells keeps nothing; give at least 1");
-    result = {};
-    if (n_used <= budget) {
-        return;
-    }
-    llama_synchronize(ctx);
-    const int64_t start_us = ggml_time_us();
-    parallel_for(layers_.size(), scratch_.size(), [&](size_t il, size_t thread) {
-        choose(layers_[il], static_cast<uint32_t>(il), policy, protection, budget, scratch_[thread]);
-    });
-    const int64_t chosen_us = ggml_time_us();
-    parallel_for(layers_.size(), scratch_.size(), [&](size_t il, size_t /*thread*/) { move(layers_[il], budget); });
-    kv.keep_first(budget, n_past - 1);
-
-    result.n_evicted = uint64_t(n_used - budget) * shape.n_head_total;
-    result.score_us  = chosen_us - start_us;
-    result.move_us   = ggml_time_us() - chosen_us;
-    n_used           = budget;
+    kv.keep_first(n_used, n_past - 1);
 }
 
 const edgekv_head & edgekv_cache::head(uint32_t layer, uint32_t head) const {
@@ -260,16 +251,17 @@ const edgekv_head & edgekv_cache::head(uint32_t layer, uint32_t head) const {
 }
 
 uint64_t edgekv_cache::bytes() const {
-    uint64_t sum = shape.staged ? shape.layer_bytes : 0;
+    uint64_t sum = copy_k_.capacity() + copy_v_.capacity() + CustomArrays::bytes(shape, params_);
     for (const auto & layer : layers_) {
         for (const auto & head : layer.heads) {
             sum += sizeof(int32_t) * head.position.capacity() + sizeof(uint32_t) * head.order.capacity() + head.keep.capacity();
+            sum += sizeof(float) * (head.accumulated.capacity() + head.next.capacity() + head.wo_norm.capacity());
         }
     }
     for (const auto & scratch : scratch_) {
         sum += scratch.held();
     }
-    return sum;
+    return sum + (window_ ? window_->bytes() : 0);
 }
 
 void edgekv_cache::read(uint32_t il, uint32_t g, bool values, void * dst, size_t dst_size, edgekv_rows & rows) const {
@@ -285,73 +277,23 @@ void edgekv_cache::read(uint32_t il, uint32_t g, bool values, void * dst, size_t
     for (size_t i = 0; i < n_used; ++i) {
         ggml_backend_tensor_get(tensor, static_cast<char *>(dst) + i * bytes, cells.order[i] * tensor->nb[1] + g * bytes, bytes);
     }
-    // values are rotated in runs of 64 whenever keys of this shape are
-    rows = { dst, tensor->type, dim, n_used, bytes, values ? (rotation_ > 0 && dim % 64 == 0 ? 64 : 0) : rotation_, 0 };
+    rows = { dst, tensor->type, dim, n_used, bytes, values ? value_rotation(dim) : rotation_, 0 };
 }
 
-// ---- C ABI ----
+// Values are rotated in runs of 64 whenever keys of this shape are.
+uint32_t edgekv_cache::value_rotation(uint32_t dim) const { return rotation_ > 0 && dim % 64 == 0 ? 64 : 0; }
 
-enum edgekv_status edgekv_cache_open(struct llama_context * ctx, const struct edgekv_cache_params * params,
-                                     struct edgekv_cache ** cache, char * err, size_t err_size) {
-    return guard(err, err_size, [&] {
-        require(ctx && params && cache, "ctx, params or cache is NULL");
-        *cache = new edgekv_cache(ctx, *params);
-    });
-}
-
-void edgekv_cache_free(struct edgekv_cache * cache) { delete cache; }
-
-uint64_t edgekv_cache_estimate_bytes(const struct edgekv_shape * shape) {
-    if (shape == nullptr) {
-        return 0;
+void edgekv_cache::read_queries(uint32_t il, bool probed, float * queries, int32_t * positions, uint32_t & n_rows,
+                                float & scale) const {
+    if (il >= layers_.size()) {
+        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "there is no layer %u", il);
     }
-    const uint64_t cell = sizeof(int32_t) + sizeof(uint32_t) + sizeof(uint8_t);
-    return uint64_t(shape->n_head_total) * shape->n_cells * cell +
-           n_workers(*shape) * Scratch::bytes(shape->n_cells, shape->head_dim_k) + (shape->staged ? shape->layer_bytes : 0);
-}
-
-uint64_t edgekv_cache_bytes(const struct edgekv_cache * cache) { return cache == nullptr ? 0 : cache->bytes(); }
-
-enum edgekv_status edgekv_cache_clear(struct edgekv_cache * cache, char * err, size_t err_size) {
-    return guard(err, err_size, [&] {
-        require(cache, "cache is NULL");
-        cache->clear();
-    });
-}
-
-enum edgekv_status edgekv_cache_feed(struct edgekv_cache * cache, const llama_token * tokens, size_t n, int32_t want_logits,
-                                     char * err, size_t err_size) {
-    return guard(err, err_size, [&] {
-        require(cache, "cache is NULL");
-        cache->feed(tokens, n, want_logits != 0);
-    });
-}
-
-enum edgekv_status edgekv_cache_compact(struct edgekv_cache * cache, const struct edgekv_policy * policy,
-                                        const struct edgekv_protection * protection, uint32_t budget,
-                                        struct edgekv_compaction * result, char * err, size_t err_size) {
-    return guard(err, err_size, [&] {
-        require(cache && policy && protection && result, "cache, policy, protection or result is NULL");
-        cache->compact(*policy, *protection, budget, *result);
-    });
-}
-
-uint32_t edgekv_cache_n_cells(const struct edgekv_cache * cache) { return cache == nullptr ? 0 : cache->n_used; }
-int32_t  edgekv_cache_n_past(const struct edgekv_cache * cache) { return cache == nullptr ? 0 : cache->n_past; }
-
-enum edgekv_status edgekv_cache_positions(const struct edgekv_cache * cache, uint32_t layer, uint32_t head, int32_t * positions,
-                                          char * err, size_t err_size) {
-    return guard(err, err_size, [&] {
-        require(cache && positions, "cache or positions is NULL");
-        const edgekv_head & cells = cache->head(layer, head);
-        std::transform(cells.order.begin(), cells.order.end(), positions, [&](uint32_t cell) { return cells.position[cell]; });
-    });
-}
-
-enum edgekv_status edgekv_cache_read(const struct edgekv_cache * cache, uint32_t layer, uint32_t head, int32_t values, void * dst,
-                                     size_t dst_size, struct edgekv_rows * rows, char * err, size_t err_size) {
-    return guard(err, err_size, [&] {
-        require(cache && dst && rows, "cache, dst or rows is NULL");
-        cache->read(layer, head, values != 0, dst, dst_size, *rows);
-    });
+    const uint32_t n_there = !window_ ? 0 : probed ? window_->n_probe() : window_->n_text(n_past);
+    if (n_there == 0) {
+        throw Error(EDGEKV_STATUS_INVALID_STATE, "no queries are there; open the cache with query rows, and feed it first");
+    }
+    llama_synchronize(ctx);
+    const edgekv_layer & layer = layers_[il];
+    n_rows = std::min(n_rows, n_there);
+    scale  = window_->read(il, 0, layer.n_group * layer.heads.size(), probed, n_past, n_rows, false, queries, positions);
 }

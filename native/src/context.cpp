@@ -138,6 +138,8 @@ edgekv_shape shape_of(const llama_context * ctx) {
     for (const uint32_t il : layers) {
         shape.n_head_total += hparams.n_head_kv(il);
         shape.n_head_kv_max = std::max(shape.n_head_kv_max, hparams.n_head_kv(il));
+        shape.n_head_max    = std::max(shape.n_head_max, hparams.n_head(il));
+        shape.n_group_max   = std::max(shape.n_group_max, hparams.n_gqa(il));
         shape.head_dim_k    = std::max(shape.head_dim_k, hparams.n_embd_head_k(il));
         shape.head_dim_v    = std::max(shape.head_dim_v, hparams.n_embd_head_v(il));
         const ggml_tensor * k   = cache.get_k_storage(il);

@@ -21,10 +21,14 @@ static ggml_to_float_t conversion(int32_t type) {
     switch (type) {
         case GGML_TYPE_F32:  return copy_f32;
         case GGML_TYPE_F16:  return convert_f16;
-        case GGML_TYPE_Q8_0:
-        case GGML_TYPE_Q4_0: return ggml_get_type_traits(static_cast<ggml_type>(type))->to_float;
-        default:             fail(EDGEKV_STATUS_INVALID_ARGUMENT, "rows of ggml type %d; use F32, F16, Q8_0 or Q4_0", type);
+        default:             break;
     }
+    const bool            known   = type >= 0 && type < GGML_TYPE_COUNT;
+    const ggml_to_float_t convert = known ? ggml_get_type_traits(static_cast<ggml_type>(type))->to_float : nullptr;
+    if (convert == nullptr) {
+        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "rows of ggml type %d cannot be read; use F32, F16, Q8_0 or Q4_0", type);
+    }
+    return convert;
 }
 
 Rows::Rows(const edgekv_rows & rows) :

@@ -1,5 +1,6 @@
 #include "score.h"
 
+#include "attention.h"
 #include "status.h"
 
 #include <algorithm>
@@ -7,32 +8,51 @@
 
 namespace edgekv {
 
-void Scratch::reserve(size_t n_cells, size_t dim) {
-    norms.resize(n_cells);
-    scores.resize(n_cells);
-    line.resize(n_columns * n_cells);
-    sums.resize(n_cells + 1);
-    row.resize(dim);
-    anchor.resize(dim);
-}
-
-size_t Scratch::held() const {
-    return sizeof(float) * (norms.capacity() + scores.capacity() + line.capacity() + row.capacity() + anchor.capacity()) +
-           sizeof(double) * sums.capacity();
-}
-
-size_t Scratch::bytes(size_t n_cells, size_t dim) {
-    return sizeof(float) * ((2 + n_columns) * n_cells + 2 * dim) + sizeof(double) * (n_cells + 1);
-}
-
 void check(const edgekv_policy & policy) {
-    require(policy.base >= EDGEKV_BASE_SINK && policy.base <= EDGEKV_BASE_KEYDIFF, "policy.base is unknown");
+    require(policy.base >= EDGEKV_BASE_SINK && policy.base <= EDGEKV_BASE_CUSTOM, "policy.base is unknown");
     require(policy.anchor >= EDGEKV_ANCHOR_UNIT_MEAN && policy.anchor <= EDGEKV_ANCHOR_PAIRWISE, "policy.anchor is unknown");
     require(policy.metric >= EDGEKV_METRIC_COSINE && policy.metric <= EDGEKV_METRIC_EUCLIDEAN, "policy.metric is unknown");
     require(policy.pool >= EDGEKV_POOL_AVG && policy.pool <= EDGEKV_POOL_MAX, "policy.pool is unknown");
     require(policy.kernel % 2 == 1, "policy.kernel must be odd");
     require(policy.anchor != EDGEKV_ANCHOR_PAIRWISE || policy.metric == EDGEKV_METRIC_COSINE,
             "the pairwise anchor goes with the cosine metric only");
+    require(policy.weigh >= EDGEKV_WEIGH_NONE && policy.weigh <= EDGEKV_WEIGH_FASTCAOTE, "policy.weigh is unknown");
+    require(policy.rounds >= 1, "policy.rounds must be at least 1");
+    require(policy.rounds == 1 || (policy.weigh != EDGEKV_WEIGH_NONE && !policy.critical),
+            "policy.rounds goes with policy.weigh, and not with policy.critical");
+    require(policy.alpha >= 0.0 && policy.alpha <= 1.0, "policy.alpha is not in [0, 1]");
+    if (policy.base == EDGEKV_BASE_SNAPKV || policy.base == EDGEKV_BASE_AHAKV) {
+        require(policy.rows > 0, "policy.rows must be at least 1");
+    }
+    if (policy.base == EDGEKV_BASE_CUSTOM) {
+        require(policy.scorer != nullptr && policy.scorer->score != nullptr, "policy.scorer is NULL");
+    }
+}
+
+bool reads_queries(const edgekv_policy & policy) {
+    return policy.base >= EDGEKV_BASE_H2O && policy.base <= EDGEKV_BASE_AHAKV;
+}
+
+bool reads_values(const edgekv_policy & policy) {
+    return policy.weigh != EDGEKV_WEIGH_NONE || (policy.base == EDGEKV_BASE_AHAKV && policy.flags & EDGEKV_AHAKV_VALUE_PRIOR);
+}
+
+bool accumulates(const edgekv_policy & policy) {
+    return policy.base == EDGEKV_BASE_H2O || policy.base == EDGEKV_BASE_AHAKV;
+}
+
+bool scores_every_row(const edgekv_policy & policy) {
+    return accumulates(policy) && !(policy.base == EDGEKV_BASE_AHAKV && policy.flags & EDGEKV_AHAKV_RECENT_ACCUMULATION);
+}
+
+uint32_t rows_read(const edgekv_policy & policy, uint32_t block) {
+    if (policy.base == EDGEKV_BASE_CUSTOM) {
+        return policy.scorer->reads & EDGEKV_READS_QUERIES ? policy.scorer->n_rows : 0;
+    }
+    if (!reads_queries(policy)) {
+        return 0;
+    }
+    return scores_every_row(policy) ? block : policy.base == EDGEKV_BASE_TOVA ? 1 : policy.rows;
 }
 
 // SplitMix64's finaliser: a bijection that spreads every bit.
@@ -50,44 +70,54 @@ static void score_random(const edgekv_policy & policy, const Cells & cells, floa
     }
 }
 
-// Pool scores over neighbours in position order; at the ends the kernel holds fewer cells.
-static void pool(const edgekv_policy & policy, const Cells & cells, Scratch & scratch, float * scores) {
-    const size_t n    = cells.keys.n();
-    const size_t half = policy.kernel / 2;
-
-    float * line = scratch.line.data();
-    for (size_t i = 0; i < n; ++i) {
-        const float score = scores[cells.order[i]];
-
-        line[i] = std::isfinite(score) ? score : INFINITY; // so that no maximum hides it from the selection
-    }
-    if (policy.pool == EDGEKV_POOL_AVG) {
-        double * sums = scratch.sums.data();
-        sums[0]       = 0.0;
-        for (size_t i = 0; i < n; ++i) {
-            sums[i + 1] = sums[i] + line[i];
+static void score_l2norm(const Cells & cells, Scratch & scratch, float * scores) {
+    float * row = scratch.row.data();
+    for (size_t i = 0; i < cells.keys.n(); ++i) {
+        cells.keys.read(i, row);
+        float sum = 0.0f;
+        for (uint32_t k = 0; k < cells.keys.dim(); ++k) {
+            sum += row[k] * row[k];
         }
-        for (size_t i = 0; i < n; ++i) {
-            const size_t lo = i - std::min(i, half);
-            const size_t hi = std::min(n, i + half + 1);
-
-            scores[cells.order[i]] = static_cast<float>((sums[hi] - sums[lo]) / static_cast<double>(hi - lo));
-        }
-    } else {
-        for (size_t i = 0; i < n; ++i) {
-            scores[cells.order[i]] = *std::max_element(line + i - std::min(i, half), line + std::min(n, i + half + 1));
-        }
+        scores[i] = -std::sqrt(sum);
     }
 }
 
-void score(const edgekv_policy & policy, const Cells & cells, Scratch & scratch, float * scores) {
+void score_base(const edgekv_policy & policy, const Cells & cells, uint32_t budget, Scratch & scratch, float * scores,
+                float * accumulated) {
+    const size_t n = cells.keys.n();
+    if (reads_queries(policy)) {
+        score_attention(policy, cells, budget, scratch, scores, accumulated);
+        return;
+    }
     switch (policy.base) {
-        case EDGEKV_BASE_SINK:    std::copy_n(cells.positions, cells.keys.n(), scores); break;
+        case EDGEKV_BASE_SINK:    std::copy_n(cells.positions, n, scores); break;
         case EDGEKV_BASE_RANDOM:  score_random(policy, cells, scores); break;
         case EDGEKV_BASE_KEYDIFF: score_keydiff(policy, cells, scratch, scores); break;
+        case EDGEKV_BASE_L2NORM:  score_l2norm(cells, scratch, scores); break;
+        case EDGEKV_BASE_CUSTOM:  std::copy_n(cells.custom, n, scores); break;
     }
     if (policy.kernel > 1) {
-        pool(policy, cells, scratch, scores);
+        pool(policy.pool, policy.kernel, cells.order, n, scratch, scores);
+    }
+}
+
+void normalise(const edgekv_policy & policy, const Cells & cells, float * scores) {
+    const size_t n = cells.keys.n();
+    if (!policy.softmax || n == 0) {
+        return;
+    }
+    if (!std::all_of(scores, scores + n, [](float score) { return std::isfinite(score); })) {
+        std::fill_n(scores, n, NAN); // the softmax of -inf would be a silent 0
+        return;
+    }
+    const float most = *std::max_element(scores, scores + n);
+    double      sum  = 0.0;
+    for (size_t i = 0; i < n; ++i) {
+        scores[i] = std::exp(scores[i] - most);
+        sum += scores[i];
+    }
+    for (size_t i = 0; i < n; ++i) {
+        scores[i] = static_cast<float>(scores[i] / sum);
     }
 }
 

@@ -15,7 +15,9 @@ void check(const edgekv_protection & protection) {
     }
 }
 
-static bool is_pinned(const edgekv_protection & protection, int32_t position) {
+namespace {
+
+bool is_pinned(const edgekv_protection & protection, int32_t position) {
     for (size_t i = 0; i < protection.n_pinned; ++i) {
         if (position >= protection.pinned[2 * i] && position < protection.pinned[2 * i + 1]) {
             return true;
@@ -24,39 +26,44 @@ static bool is_pinned(const edgekv_protection & protection, int32_t position) {
     return false;
 }
 
-void select(const float * scores, const int32_t * positions, const uint32_t * order, size_t n, size_t budget,
-            const edgekv_protection & protection, float * line, uint8_t * keep) {
-    for (size_t i = 0; i < n; ++i) {
-        if (!std::isfinite(scores[i])) {
-            fail(EDGEKV_STATUS_NOT_FINITE, "the score of position %d is not finite; the model's keys hold NaN or infinity",
-                 positions[i]);
+void require_finite(const Ranked & cells) {
+    for (size_t i = 0; i < cells.n; ++i) {
+        const uint32_t cell = cells.order[i];
+        if (!std::isfinite(cells.scores[cell])) {
+            fail(EDGEKV_STATUS_NOT_FINITE, "the score of position %d is not finite; the model's keys or values hold NaN or infinity",
+                 cells.positions[cell]);
         }
     }
-    if (n <= budget) {
-        std::fill_n(keep, n, uint8_t(1));
-        return;
-    }
+}
 
-    size_t n_open       = 0; // cells that compete
-    size_t n_protected  = 0;
-    const size_t recent = n - std::min<size_t>(n, protection.n_recent);
-    for (size_t i = 0; i < n; ++i) {
-        const uint32_t cell     = order[i];
-        const int32_t  position = positions[cell];
+// Mark the protected cells, or all where all fit; returns the number of marked ones.
+size_t mark_protected(const Ranked & cells, size_t budget, const edgekv_protection & protection, uint8_t * keep) {
+    const size_t recent   = cells.n - std::min<size_t>(cells.n, protection.n_recent);
+    size_t       n_marked = 0;
+    for (size_t i = 0; i < cells.n; ++i) {
+        const uint32_t cell     = cells.order[i];
+        const int32_t  position = cells.positions[cell];
+        const bool     is_sink  = position >= 0 && uint32_t(position) < protection.n_sink;
 
-        keep[cell] = i >= recent || (position >= 0 && uint32_t(position) < protection.n_sink) || is_pinned(protection, position);
-        if (keep[cell]) {
-            ++n_protected;
-        } else {
-            line[n_open++] = scores[cell];
-        }
+        keep[cell] = cells.n <= budget || i >= recent || is_sink || is_pinned(protection, position);
+        n_marked += keep[cell];
     }
-    if (n_protected > budget) {
+    if (n_marked > budget) {
         fail(EDGEKV_STATUS_INVALID_ARGUMENT, "%zu protected cells exceed the budget of %zu; raise the budget or protect fewer",
-             n_protected, budget);
+             n_marked, budget);
     }
+    return n_marked;
+}
 
-    size_t n_free = budget - n_protected;
+// Mark the best n_free of the cells not marked yet.
+void fill(const Ranked & cells, size_t n_free, float * line, uint8_t * keep) {
+    size_t n_open = 0;
+    for (size_t i = 0; i < cells.n; ++i) {
+        if (!keep[cells.order[i]]) {
+            line[n_open++] = cells.scores[cells.order[i]];
+        }
+    }
+    n_free = std::min(n_free, n_open);
     if (n_free == 0) {
         return;
     }
@@ -64,18 +71,37 @@ void select(const float * scores, const int32_t * positions, const uint32_t * or
     std::nth_element(line, line + n_free - 1, line + n_open, std::greater<float>());
     const float worst  = line[n_free - 1];
     size_t      n_ties = n_free - std::count_if(line, line + n_open, [worst](float s) { return s > worst; });
-    for (size_t i = n; i-- > 0;) {
-        const uint32_t cell = order[i];
+    for (size_t i = cells.n; i-- > 0;) {
+        const uint32_t cell = cells.order[i];
         if (keep[cell]) {
             continue;
         }
-        if (scores[cell] > worst) {
+        if (cells.scores[cell] > worst) {
             keep[cell] = 1;
-        } else if (scores[cell] == worst && n_ties > 0) {
+        } else if (cells.scores[cell] == worst && n_ties > 0) {
             keep[cell] = 1;
             --n_ties;
         }
     }
+}
+
+} // namespace
+
+void select(const Ranked & cells, size_t budget, const edgekv_protection & protection, float * line, uint8_t * keep) {
+    require_finite(cells);
+    const size_t n_marked = mark_protected(cells, budget, protection, keep);
+    fill(cells, budget - n_marked, line, keep);
+}
+
+void select_in_stages(const Ranked & cells, const float * second, double alpha, size_t budget,
+                      const edgekv_protection & protection, float * line, uint8_t * keep) {
+    const Ranked again = { second, cells.positions, cells.order, cells.n };
+    require_finite(cells);
+    require_finite(again);
+    const size_t n_free  = budget - mark_protected(cells, budget, protection, keep);
+    const size_t n_first = static_cast<size_t>(std::floor(alpha * static_cast<double>(n_free)));
+    fill(cells, n_first, line, keep);
+    fill(again, n_free - n_first, line, keep);
 }
 
 } // namespace edgekv

@@ -5,15 +5,25 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 namespace edgekv {
 
-// Mark the cells that stay: keep[cell] = 1 for min(n, budget) cells. Protected cells first, then the best scores,
-// ties to the later position. scores and positions are indexed by cell, `order` lists cells ascending by position;
-// `line` is scratch of n floats. Throws Error when protected cells exceed the budget or a score is not finite.
-void select(const float * scores, const int32_t * positions, const uint32_t * order, size_t n, size_t budget,
-            const edgekv_protection & protection, float * line, uint8_t * keep);
+// Cells that compete: scores and positions are indexed by cell, `order` lists n cells ascending by position.
+struct Ranked {
+    const float *    scores;
+    const int32_t *  positions;
+    const uint32_t * order;
+    size_t           n;
+};
+
+// Mark the cells that stay: keep[cell] = 1 for min(n, budget) of them, 0 for the others. Protected cells first, then the
+// best scores, ties to the later position; `line` is scratch of n floats. Throws Error when protected cells exceed the
+// budget or a score is not finite.
+void select(const Ranked & cells, size_t budget, const edgekv_protection & protection, float * line, uint8_t * keep);
+
+// The same in two stages: the share alpha of what the protected cells leave by cells.scores, the rest by `second` (n,).
+void select_in_stages(const Ranked & cells, const float * second, double alpha, size_t budget,
+                      const edgekv_protection & protection, float * line, uint8_t * keep);
 
 void check(const edgekv_protection & protection);
 

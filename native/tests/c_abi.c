@@ -70,11 +70,12 @@ static void feed_and_compact(struct llama_context * ctx) {
 
     policy.base   = EDGEKV_BASE_KEYDIFF;
     policy.kernel = 7;
+    policy.rounds = 1;
     CHECK(edgekv_context_shape(ctx, &shape, err, sizeof(err)) == EDGEKV_STATUS_OK);
     CHECK(edgekv_context_memory(ctx, &memory, err, sizeof(err)) == EDGEKV_STATUS_OK);
     CHECK(memory.kv_bytes == shape.cell_bytes * shape.n_cells && memory.weight_bytes > 0);
     CHECK(edgekv_cache_open(ctx, &plain, &cache, err, sizeof(err)) == EDGEKV_STATUS_OK);
-    CHECK(edgekv_cache_bytes(cache) == edgekv_cache_estimate_bytes(&shape));
+    CHECK(edgekv_cache_bytes(cache) == edgekv_cache_estimate_bytes(&shape, &plain));
 
     for (int32_t past = 0; past < 12 * BLOCK; past += BLOCK) {
         llama_token tokens[BLOCK];
@@ -84,7 +85,8 @@ static void feed_and_compact(struct llama_context * ctx) {
         CHECK(edgekv_cache_n_past(cache) == past);
         CHECK(edgekv_cache_feed(cache, tokens, BLOCK, 1, err, sizeof(err)) == EDGEKV_STATUS_OK);
         CHECK(llama_get_logits_ith(ctx, -1) != NULL);
-        CHECK(edgekv_cache_compact(cache, &policy, &protection, BUDGET, &result, err, sizeof(err)) == EDGEKV_STATUS_OK);
+        const struct edgekv_compaction_params how = { &policy, &protection, BUDGET, 0, 0 };
+        CHECK(edgekv_cache_compact(cache, &how, &result, err, sizeof(err)) == EDGEKV_STATUS_OK);
         CHECK(result.n_evicted == (past < BUDGET ? 0 : (uint64_t) BLOCK * shape.n_head_total));
     }
     CHECK(edgekv_cache_n_cells(cache) == BUDGET);

@@ -1,5 +1,6 @@
 // unit [MODEL [KV_TYPE]]: the kernels on plain arrays and, given a model, its cache (unit_cache.cpp).
 #include "check.h"
+#include "choose.h"
 #include "edgekv.h"
 #include "ggml.h"
 #include "parallel.h"
@@ -106,7 +107,7 @@ static void test_rows_that_cannot_be() {
     CHECK(status(nullptr, GGML_TYPE_F32, 32, 0, 0, 0) == EDGEKV_STATUS_OK);       // no rows need no data
 
     CHECK(status(nullptr, GGML_TYPE_F32, 32, 1, 128, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
-    CHECK(status(data.data(), GGML_TYPE_Q4_1, 32, 2, 128, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(status(data.data(), GGML_TYPE_Q8_1, 32, 2, 128, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
     CHECK(status(data.data(), -1, 32, 2, 128, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
     CHECK(status(data.data(), GGML_TYPE_COUNT, 32, 2, 128, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
     CHECK(status(data.data(), GGML_TYPE_F32, 0, 2, 128, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
@@ -213,8 +214,9 @@ static std::vector<float> scores_of(const edgekv_policy & policy, const std::vec
     const uint32_t    dim  = static_cast<uint32_t>(keys.size() / positions.size());
     const edgekv_rows rows = { keys.data(), GGML_TYPE_F32, dim, positions.size(), dim * sizeof(float), 0, 0 };
 
+    const edgekv_cells cells = { &rows, nullptr, positions.data(), nullptr, nullptr, 0, 0 };
     std::vector<float> scores(positions.size());
-    CHECK(edgekv_score(&policy, &rows, positions.data(), 0, 0, scores.data(), nullptr, 0) == EDGEKV_STATUS_OK);
+    CHECK(edgekv_score(&policy, &cells, nullptr, 0, scores.data(), nullptr, 0) == EDGEKV_STATUS_OK);
     return scores;
 }
 
@@ -223,6 +225,8 @@ static edgekv_policy policy_of(int32_t base, uint32_t kernel = 1, int32_t pool =
     policy.base          = base;
     policy.kernel        = kernel;
     policy.pool          = pool;
+    policy.rounds        = 1;
+    policy.rows          = 2;
     return policy;
 }
 
@@ -261,8 +265,15 @@ static void test_scratch() {
     const size_t   n_max = 100;
     const uint32_t dim   = 64;
     Scratch        kept;
-    kept.reserve(n_max, dim);
-    CHECK(kept.held() == Scratch::bytes(n_max, dim));
+
+    ScratchSize size{ n_max, dim };
+    size.n_rows   = 3;
+    size.n_window = 2 * size.n_rows;
+    kept.reserve(size);
+    CHECK(kept.held() == Scratch::bytes(size));
+    const auto           queries   = random_values(size.n_window * dim);
+    const int32_t        asked[]   = { 50, 60, 70 };
+    const edgekv_queries window    = { queries.data(), asked, 2, 3, dim, 71, 0.125f, 0.0f };
 
     for (const size_t n : { n_max, size_t(3), size_t(1), size_t(57), size_t(0), n_max }) {
         const auto            keys = random_values(n * dim);
@@ -273,19 +284,25 @@ static void test_scratch() {
             order[n - 1 - i] = static_cast<uint32_t>(i);
         }
         const Rows rows({ keys.data(), GGML_TYPE_F32, dim, n, dim * sizeof(float), 0, 0 });
-        for (const int32_t base : { EDGEKV_BASE_SINK, EDGEKV_BASE_RANDOM, EDGEKV_BASE_KEYDIFF }) {
+        const Cells cells{ rows, &rows, positions.data(), order.data(), nullptr, nullptr, nullptr, &window, 1, 2 };
+        for (int32_t base = EDGEKV_BASE_SINK; base < EDGEKV_BASE_CUSTOM; ++base) {
             for (const int32_t anchor : { EDGEKV_ANCHOR_UNIT_MEAN, EDGEKV_ANCHOR_MEDIAN }) {
                 edgekv_policy policy = policy_of(base, 5);
                 policy.anchor        = anchor;
                 std::vector<float> scores(n), expected(n);
                 Scratch            fresh;
-                fresh.reserve(n, dim);
-                score(policy, { rows, positions.data(), order.data(), 1, 2 }, fresh, expected.data());
-                score(policy, { rows, positions.data(), order.data(), 1, 2 }, kept, scores.data());
+                policy.weigh         = base % 3; // none, caote, fastcaote
+                policy.flags         = EDGEKV_AHAKV_STEP_GAIN | EDGEKV_AHAKV_VALUE_PRIOR;
+                ScratchSize least{ n, dim };
+                least.n_rows   = size.n_rows;
+                least.n_window = size.n_window;
+                fresh.reserve(least);
+                score(policy, cells, 10, fresh, expected.data());
+                score(policy, cells, 10, kept, scores.data());
                 CHECK(scores == expected);
             }
         }
-        CHECK(kept.held() == Scratch::bytes(n_max, dim));
+        CHECK(kept.held() == Scratch::bytes(size));
     }
 }
 
@@ -307,6 +324,22 @@ static void test_policies_that_cannot_be() {
     CHECK(status(policy) == EDGEKV_STATUS_OK);
     policy.metric = EDGEKV_METRIC_DOT;
     CHECK(status(policy) == EDGEKV_STATUS_INVALID_ARGUMENT);
+
+    policy        = policy_of(EDGEKV_BASE_SNAPKV);
+    policy.rounds = 2; // of what?
+    CHECK(status(policy) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    policy.weigh = EDGEKV_WEIGH_CAOTE;
+    CHECK(status(policy) == EDGEKV_STATUS_OK);
+    policy.critical = 1;
+    CHECK(status(policy) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    policy.rounds = 1;
+    CHECK(status(policy) == EDGEKV_STATUS_OK);
+    policy.alpha = 1.5;
+    CHECK(status(policy) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    policy.alpha = 0.5;
+    policy.rows  = 0;
+    CHECK(status(policy) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(status(policy_of(EDGEKV_BASE_CUSTOM)) == EDGEKV_STATUS_INVALID_ARGUMENT); // no scorer
 }
 
 static void test_null_arguments() {
@@ -315,15 +348,36 @@ static void test_null_arguments() {
     const int32_t           position   = 0;
     float                   score      = 0;
     const edgekv_rows       rows       = { &score, GGML_TYPE_F32, 1, 1, 4, 0, 0 };
+    const edgekv_cells      cells      = { &rows, nullptr, &position, nullptr, nullptr, 0, 0 };
+    const edgekv_cells      no_keys    = { nullptr, nullptr, &position, nullptr, nullptr, 0, 0 };
+    const edgekv_cells      nowhere    = { &rows, nullptr, nullptr, nullptr, nullptr, 0, 0 };
     uint32_t                kept       = 0;
     size_t                  n_kept     = 0;
 
     char err[64] = "";
-    CHECK(edgekv_score(nullptr, &rows, &position, 0, 0, &score, err, sizeof(err)) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(edgekv_score(nullptr, &cells, nullptr, 0, &score, err, sizeof(err)) == EDGEKV_STATUS_INVALID_ARGUMENT);
     CHECK(std::strstr(err, "NULL") != nullptr);
-    CHECK(edgekv_score(&policy, nullptr, &position, 0, 0, &score, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
-    CHECK(edgekv_score(&policy, &rows, nullptr, 0, 0, &score, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
-    CHECK(edgekv_score(&policy, &rows, &position, 0, 0, nullptr, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    for (const edgekv_cells * wrong : { static_cast<const edgekv_cells *>(nullptr), &no_keys, &nowhere }) {
+        CHECK(edgekv_score(&policy, wrong, nullptr, 0, &score, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+        CHECK(edgekv_choose(&policy, wrong, nullptr, &protection, 1, &kept, &n_kept, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    }
+    CHECK(edgekv_score(&policy, &cells, nullptr, 0, nullptr, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(edgekv_choose(&policy, &cells, nullptr, &protection, 0, &kept, &n_kept, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(edgekv_wo_norm(&rows, nullptr, 0, 1, &score, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(edgekv_wo_norm(&rows, &rows, 1, 1, &score, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+
+    // what a policy reads must be there
+    for (int32_t base = EDGEKV_BASE_H2O; base <= EDGEKV_BASE_CUSTOM; ++base) {
+        CHECK(edgekv_score(&policy, &cells, nullptr, 1, &score, nullptr, 0) == EDGEKV_STATUS_OK);
+        const edgekv_policy reader = policy_of(base);
+        CHECK(edgekv_score(&reader, &cells, nullptr, 1, &score, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    }
+    edgekv_policy wrapped = policy;
+    wrapped.weigh         = EDGEKV_WEIGH_CAOTE;
+    CHECK(edgekv_score(&wrapped, &cells, nullptr, 1, &score, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    wrapped.weigh    = EDGEKV_WEIGH_NONE;
+    wrapped.critical = 1;
+    CHECK(edgekv_score(&wrapped, &cells, nullptr, 1, &score, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
     CHECK(edgekv_select(nullptr, &position, 1, 1, &protection, &kept, &n_kept, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
     CHECK(edgekv_select(&score, nullptr, 1, 1, &protection, &kept, &n_kept, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
     CHECK(edgekv_select(&score, &position, 1, 1, nullptr, &kept, &n_kept, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);

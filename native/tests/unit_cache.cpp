@@ -63,8 +63,9 @@ struct FreeCache {
 };
 using Cache = std::unique_ptr<edgekv_cache, FreeCache>;
 
-Cache open_cache(const Context & context, bool staged = false) {
-    const edgekv_cache_params params = { staged };
+Cache open_cache(const Context & context, bool staged = false, const edgekv_cache_params & needs = {}) {
+    edgekv_cache_params params = needs;
+    params.staged              = staged;
     edgekv_cache *            cache  = nullptr;
     CHECK(edgekv_cache_open(context.ctx, &params, &cache, nullptr, 0) == EDGEKV_STATUS_OK);
     return Cache(cache);
@@ -88,14 +89,17 @@ edgekv_policy policy_of(int32_t base, int32_t anchor = EDGEKV_ANCHOR_UNIT_MEAN) 
     policy.base          = base;
     policy.anchor        = anchor;
     policy.kernel        = 1;
+    policy.rounds        = 1;
+    policy.rows          = 8;
     policy.seed          = 11;
     return policy;
 }
 
 edgekv_status compact(const Cache & cache, const edgekv_policy & policy, uint32_t budget, const edgekv_protection & protection = {},
                       edgekv_compaction * result = nullptr) {
-    edgekv_compaction own;
-    return edgekv_cache_compact(cache.get(), &policy, &protection, budget, result ? result : &own, nullptr, 0);
+    edgekv_compaction              own;
+    const edgekv_compaction_params params = { &policy, &protection, budget, 0, 0 };
+    return edgekv_cache_compact(cache.get(), &params, result ? result : &own, nullptr, 0);
 }
 
 // What one head holds, in position order.
@@ -151,18 +155,21 @@ void check_survivors(const Head & before, const Head & after) {
 }
 
 // Feed blocks and compact after each; returns what every head holds in the end, and the last logits.
-std::pair<std::vector<Head>, std::vector<float>> run_blocks(const Model & model, const char * kv_type, bool staged) {
+std::pair<std::vector<Head>, std::vector<float>> run_blocks(const Model & model, const char * kv_type, const edgekv_policy & policy,
+                                                            bool staged) {
     constexpr uint32_t budget = 40, n_block = 24, n_sink = 3, n_recent = 5;
 
+    edgekv_cache_params needs = {};
+    CHECK(edgekv_cache_params_for(&policy, n_ubatch, 0, &needs, nullptr, 0) == EDGEKV_STATUS_OK);
     const Context context(model, kv_type, 2);
-    const Cache   cache   = open_cache(context, staged);
+    const Cache   cache   = open_cache(context, staged, needs);
     const auto    n_layer = cache->shape.n_layer;
     edgekv_shape  shape   = {};
     CHECK(edgekv_context_shape(context.ctx, &shape, nullptr, 0) == EDGEKV_STATUS_OK);
     CHECK(shape.n_layer == n_layer && shape.staged == 0);
-    shape.staged = staged;
+    needs.staged = staged;
     llama_set_n_threads(context.ctx, 1, 1); // the cache keeps its two; llama.cpp's would spin on a busy machine
-    CHECK(edgekv_cache_bytes(cache.get()) == edgekv_cache_estimate_bytes(&shape));
+    CHECK(edgekv_cache_bytes(cache.get()) == edgekv_cache_estimate_bytes(&shape, &needs));
 
     const edgekv_protection protection = { n_sink, n_recent, nullptr, 0 };
     for (uint32_t block = 1; block <= 6; ++block) {
@@ -170,7 +177,7 @@ std::pair<std::vector<Head>, std::vector<float>> run_blocks(const Model & model,
         const uint32_t    held   = edgekv_cache_n_cells(cache.get());
         const auto        before = read_all(cache);
         edgekv_compaction result;
-        CHECK(compact(cache, policy_of(EDGEKV_BASE_RANDOM), budget, protection, &result) == EDGEKV_STATUS_OK);
+        CHECK(compact(cache, policy, budget, protection, &result) == EDGEKV_STATUS_OK);
 
         const uint32_t kept = std::min(held, budget);
         CHECK(result.n_evicted == uint64_t(held - kept) * shape.n_head_total);
@@ -185,7 +192,7 @@ std::pair<std::vector<Head>, std::vector<float>> run_blocks(const Model & model,
             check_survivors(before[i], after[i]);
         }
     }
-    CHECK(edgekv_cache_bytes(cache.get()) == edgekv_cache_estimate_bytes(&shape));
+    CHECK(edgekv_cache_bytes(cache.get()) == edgekv_cache_estimate_bytes(&shape, &needs));
 
     const auto heads = read_all(cache);
     CHECK(heads.size() > 1 && heads[0].positions != heads[1].positions); // each head chose for itself
@@ -196,11 +203,26 @@ std::pair<std::vector<Head>, std::vector<float>> run_blocks(const Model & model,
 }
 
 void test_compaction(const Model & model, const char * kv_type) {
-    const auto direct = run_blocks(model, kv_type, false);
-    const auto staged = run_blocks(model, kv_type, true);
-    CHECK(direct.first == staged.first);
-    CHECK(direct.second == staged.second);
-    CHECK(std::all_of(direct.second.begin(), direct.second.end(), [](float x) { return std::isfinite(x); }));
+    std::vector<edgekv_policy> policies;
+    for (const int32_t base : { EDGEKV_BASE_RANDOM, EDGEKV_BASE_H2O, EDGEKV_BASE_TOVA, EDGEKV_BASE_SNAPKV, EDGEKV_BASE_AHAKV }) {
+        policies.push_back(policy_of(base));
+    }
+    policies.back().flags = EDGEKV_AHAKV_FLOOR | EDGEKV_AHAKV_STEP_GAIN | EDGEKV_AHAKV_VALUE_PRIOR; // every row
+    policies.push_back(policy_of(EDGEKV_BASE_SNAPKV));
+    policies.back().weigh  = EDGEKV_WEIGH_CAOTE;
+    policies.back().rounds = 3;
+    policies.push_back(policy_of(EDGEKV_BASE_KEYDIFF));
+    policies.back().softmax  = 1;
+    policies.back().weigh    = EDGEKV_WEIGH_FASTCAOTE;
+    policies.back().critical = 1;
+    policies.back().alpha    = 0.5;
+    for (const edgekv_policy & policy : policies) {
+        const auto direct = run_blocks(model, kv_type, policy, false);
+        const auto staged = run_blocks(model, kv_type, policy, true);
+        CHECK(direct.first == staged.first);
+        CHECK(direct.second == staged.second);
+        CHECK(std::all_of(direct.second.begin(), direct.second.end(), [](float x) { return std::isfinite(x); }));
+    }
 }
 
 // The cache scores its own rows as edgekv_score scores a copy of them: type and rotation are told rightly.
@@ -214,7 +236,8 @@ void test_scores_are_those_of_the_rows(const Model & model, const char * kv_type
         CHECK(feed(cache, n_ubatch) == EDGEKV_STATUS_OK);
         const Head         before = read_head(cache, 1, 1);
         std::vector<float> scores(before.positions.size());
-        CHECK(edgekv_score(&policy, &before.k_rows, before.positions.data(), 1, 1, scores.data(), nullptr, 0) == EDGEKV_STATUS_OK);
+        const edgekv_cells cells = { &before.k_rows, nullptr, before.positions.data(), nullptr, nullptr, 1, 1 };
+        CHECK(edgekv_score(&policy, &cells, nullptr, budget, scores.data(), nullptr, 0) == EDGEKV_STATUS_OK);
         const edgekv_protection protection = {};
         std::vector<uint32_t>   kept(budget);
         size_t                  n_kept = 0;
@@ -288,9 +311,27 @@ void test_misuse(const Model & model, const char * kv_type) {
     edgekv_policy even = random;
     even.kernel        = 4;
     CHECK(compact(cache, even, 10) == EDGEKV_STATUS_INVALID_ARGUMENT);
-    CHECK(edgekv_cache_compact(c, nullptr, &none, 10, &result, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
-    CHECK(edgekv_cache_compact(c, &random, nullptr, 10, &result, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
-    CHECK(edgekv_cache_compact(c, &random, &none, 10, nullptr, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    const edgekv_compaction_params good = { &random, &none, 10, 0, 0 };
+    for (const edgekv_compaction_params & wrong :
+         { edgekv_compaction_params{ nullptr, &none, 10, 0, 0 }, edgekv_compaction_params{ &random, nullptr, 10, 0, 0 } }) {
+        CHECK(edgekv_cache_compact(c, &wrong, &result, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    }
+    CHECK(edgekv_cache_compact(c, nullptr, &result, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(edgekv_cache_compact(c, &good, nullptr, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+
+    // what the cache was not opened for
+    for (const int32_t base : { EDGEKV_BASE_H2O, EDGEKV_BASE_TOVA, EDGEKV_BASE_SNAPKV, EDGEKV_BASE_AHAKV }) {
+        CHECK(compact(cache, policy_of(base), 10) == EDGEKV_STATUS_INVALID_STATE);
+    }
+    edgekv_policy critical = random;
+    critical.critical      = 1;
+    CHECK(compact(cache, critical, 10) == EDGEKV_STATUS_INVALID_STATE);
+    const llama_token asked = 5;
+    CHECK(edgekv_cache_probe(c, &asked, 1, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    uint32_t n_rows = 1;
+    float    query[4096], scale;
+    int32_t  row;
+    CHECK(edgekv_cache_queries(c, 0, 0, query, &row, &n_rows, &scale, nullptr, 0) == EDGEKV_STATUS_INVALID_STATE);
 
     const uint32_t    n_layer = cache->shape.n_layer;
     int32_t           positions[30];
@@ -333,7 +374,7 @@ void test_misuse(const Model & model, const char * kv_type) {
 
 void test_null_handles(const Model & model, const char * kv_type) {
     edgekv_cache_free(nullptr);
-    CHECK(edgekv_cache_bytes(nullptr) == 0 && edgekv_cache_estimate_bytes(nullptr) == 0);
+    CHECK(edgekv_cache_bytes(nullptr) == 0 && edgekv_cache_estimate_bytes(nullptr, nullptr) == 0);
     CHECK(edgekv_cache_n_cells(nullptr) == 0 && edgekv_cache_n_past(nullptr) == 0);
 
     const Context             context(model, kv_type);

@@ -12,6 +12,9 @@ import pytest
 from recorded import recorded_runtime
 from reference_transformer import ReferenceModel
 
+from edgekv import _native
+from edgekv.cache import Cache
+
 N_LAYER = 3
 N_PROMPT = 300
 N_STEPS = 70
@@ -23,9 +26,11 @@ DECODE = {"f16": 4e-2, "q8_0": 0.1, "q4_0": 0.5}
 WRONG = 1.0  # a wrong set for one head of one layer gives at least this
 
 SHAPES = {
+    # mistral too: its files are llama files whose heads are not n_embd / n_head wide
     "llama": {"architecture": "llama", "n_embd": 128, "n_head": 4, "n_head_kv": 2, "head_dim": 64},
     "qwen2": {"architecture": "qwen2", "n_embd": 128, "n_head": 4, "n_head_kv": 1},
     "qwen3": {"architecture": "qwen3", "n_embd": 128, "n_head": 3, "n_head_kv": 3, "head_dim": 128},
+    "gemma": {"architecture": "gemma", "n_embd": 128, "n_head": 4, "n_head_kv": 2, "head_dim": 64},
 }
 
 
@@ -81,11 +86,9 @@ def test_compacting_through_a_host_copy_changes_nothing(tiny_model):
     results = []
     for staged in (False, True):
         with recorded_runtime(path, n_layer=2, n_head_kv=2, budget=96, block=64, policy="keydiff") as run:
-            from edgekv.cache import Cache
-
             if staged:
                 run.runtime.controller.cache.close()
-                run.runtime.controller.cache = Cache(run.runtime.context, staged=True)
+                run.runtime.controller.cache = Cache(run.runtime.context, _native.CacheParams(staged=True))
             results.append((run.read(tokens), run.kept()))
     np.testing.assert_array_equal(results[0][0], results[1][0])
     for a, b in zip(results[0][1], results[1][1], strict=True):

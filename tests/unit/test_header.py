@@ -200,6 +200,10 @@ UNSUPPORTED = {
     "split": ({"split__count": u32(3)}, "'llama' model is split into 3 files.*merge"),
     "no tokenizer": ({"tokenizer__ggml__model": None}, "'llama' file has no tokenizer"),
     "no_vocab": ({"tokenizer__ggml__model": text("no_vocab")}, "'no_vocab'"),
+    "no attention": (
+        {"llama__attention__head_count": u32(0), "llama__wkv__head_size": u32(64)},
+        "'llama' uses a recurrent state and no attention",
+    ),
 }
 
 

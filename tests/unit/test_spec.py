@@ -7,7 +7,22 @@ import dataclasses
 import pytest
 
 from edgekv import ConfigError, PolicyError
-from edgekv.policies import POLICIES, KeyDiff, Random, Sink, parse_policy
+from edgekv.policies import (
+    H2O,
+    POLICIES,
+    WRAPPERS,
+    AhaKV,
+    Caote,
+    Critical,
+    FastCaote,
+    KeyDiff,
+    L2Norm,
+    Random,
+    Sink,
+    SnapKV,
+    Tova,
+    parse_policy,
+)
 
 
 @pytest.mark.parametrize(
@@ -23,8 +38,22 @@ from edgekv.policies import POLICIES, KeyDiff, Random, Sink, parse_policy
         ("keydiff(anchor=unit-mean)", KeyDiff(anchor="unit-mean")),
         ("sink", Sink()),
         ("sink(n_sink=0)", Sink(n_sink=0)),
+        ("sink(n_sink=none)", Sink()),
         ("random(seed=18446744073709551615)", Random(seed=2**64 - 1)),
         (Random(seed=3), Random(seed=3)),
+        ("h2o", H2O()),
+        ("tova()", Tova()),
+        ("l2norm(kernel=3)", L2Norm(kernel=3)),
+        ("snapkv", SnapKV(window=32, kernel=7, pool="avg")),
+        ("snapkv(W=16, pool=max)", SnapKV(window=16, pool="max")),
+        ("ahakv", AhaKV(r=32, kernel=7, floor=True, recent_accumulation=True, step_gain=True, value_prior=True)),
+        ("ahakv(r=8, pool=3, floor=off, step_gain=False)", AhaKV(r=8, kernel=3, floor=False, step_gain=False)),
+        ("ahakv(value_prior=true, recent_accumulation=OFF)", AhaKV(recent_accumulation=False)),
+        ("tova+caote", Caote(Tova(), rounds=1)),
+        (" snapkv ( pool=max ) + fastcaote ( rounds = 3 ) ", FastCaote(SnapKV(pool="max"), rounds=3)),
+        ("keydiff+critical", Critical(KeyDiff(), alpha=0.5)),
+        ("keydiff+caote+critical(alpha=1)", Critical(Caote(KeyDiff()), alpha=1)),
+        (Caote(Random(seed=3)), Caote(Random(seed=3))),
     ],
 )
 def test_spec_means_policy(spec, policy):
@@ -41,6 +70,10 @@ def test_spec_means_policy(spec, policy):
         ("sink(n_sink=4)", "sink(n_sink=4)"),
         ("random(seed=0)", "random"),
         ("random(kernel=3, seed=5)", "random(kernel=3, seed=5)"),
+        ("snapkv(W=8)", "snapkv(window=8)"),
+        ("ahakv(floor=off, pool=7, r=16)", "ahakv(r=16, floor=False)"),
+        ("snapkv(kernel=7)+caote(rounds=1)+critical(alpha=0.5)", "snapkv+caote+critical"),
+        ("h2o + fastcaote(rounds=4)", "h2o+fastcaote(rounds=4)"),
     ],
 )
 def test_canonical_spelling(spec, canonical):
@@ -50,13 +83,55 @@ def test_canonical_spelling(spec, canonical):
     assert parse_policy(canonical) == policy
 
 
-def test_every_policy_has_a_name_a_paper_and_helped_options():
+def test_every_policy_has_a_name_a_paper_a_summary_and_helped_options():
     for name, kind in POLICIES.items():
         assert kind.name == name
         assert parse_policy(name) == kind()
+        assert list(kind.options()) == list(dataclasses.fields(kind))
+    for name, kind in WRAPPERS.items():
+        assert kind.name == name
+        assert parse_policy(f"keydiff+{name}") == kind(KeyDiff())
+        assert [field.name for field in dataclasses.fields(kind) if field not in kind.options()] == ["inner"]
+    for kind in (*POLICIES.values(), *WRAPPERS.values()):
         assert kind.paper
-        assert all(field.metadata["help"] for field in dataclasses.fields(kind))
+        assert kind.summary
+        assert all(field.metadata["help"] for field in kind.options())
     assert len({kind.native_base for kind in POLICIES.values()}) == len(POLICIES)
+
+
+@pytest.mark.parametrize("wrapping", ["", "+caote", "+critical", "+fastcaote+critical"])
+@pytest.mark.parametrize("base", POLICIES)
+def test_a_wrapped_policy_is_its_base_and_more(base, wrapping):
+    """What it reads, the rows it looks at, what it protects and carries."""
+    plain, policy = parse_policy(base), parse_policy(base + wrapping)
+    assert policy.base == plain
+    assert (policy.base is policy) == (not wrapping)
+    reads = ({"values"} if "caote" in wrapping else set()) | ({"wo_norm"} if "critical" in wrapping else set())
+    assert policy.reads == plain.reads | reads
+    assert policy.n_rows(128) == plain.n_rows(128)
+    assert policy.recent(512) == plain.recent(512)
+    assert policy.carries == plain.carries
+    assert parse_policy(policy.spec) == policy
+
+
+@pytest.mark.parametrize(
+    ("spec", "reads", "n_rows", "carries"),
+    [
+        ("keydiff", "", 0, False),
+        ("h2o", "queries", 128, True),
+        ("tova", "queries", 1, False),
+        ("snapkv(window=5)", "queries", 5, False),
+        ("ahakv(r=9)", "queries values budget", 9, False),
+        ("ahakv(value_prior=off)", "queries budget", 32, False),
+        ("ahakv(step_gain=off)", "queries values", 32, False),
+        ("ahakv(recent_accumulation=off)", "queries values budget", 128, True),
+    ],
+)
+def test_what_a_policy_asks_of_the_runtime(spec, reads, n_rows, carries):
+    policy = parse_policy(spec)
+    assert policy.reads == set(reads.split())
+    assert policy.n_rows(128) == n_rows
+    assert policy.carries == carries
 
 
 def test_policies_are_frozen():
@@ -64,8 +139,9 @@ def test_policies_are_frozen():
         KeyDiff().window = 0.5
 
 
-NAMES = "keydiff, sink, random"
+NAMES = "keydiff, snapkv, ahakv, h2o, tova, l2norm, sink, random"
 OPTIONS = "kernel=, pool=, anchor=, metric=, window="
+SPELLING = "is not spelt base or base(key=value, ...)+wrapper(...); bases: " + NAMES
 
 
 @pytest.mark.parametrize(
@@ -74,14 +150,24 @@ OPTIONS = "kernel=, pool=, anchor=, metric=, window="
         # names
         ("keydif", f"policy 'keydif' is unknown; possible: {NAMES}"),
         ("KeyDiff", f"'KeyDiff' is unknown; possible: {NAMES}"),
-        ("snapkv(kernel=7)", f"'snapkv' is unknown; possible: {NAMES}"),
+        ("snapkw(kernel=7)", f"'snapkw' is unknown; possible: {NAMES}"),
+        ("keydiff+ada", "wrapper 'ada' is unknown; possible: caote, fastcaote, critical"),
+        ("keydiff+sink", "wrapper 'sink' is unknown; possible: caote, fastcaote, critical"),
+        ("caote", f"caote wraps a base, as in keydiff+caote; bases: {NAMES}"),
+        ("critical+keydiff", f"critical wraps a base, as in keydiff+critical; bases: {NAMES}"),
         # shapes
-        ("", f"policy '' is not spelt base or base(key=value, ...); bases: {NAMES}"),
-        ("keydiff(window=0.2", f"is not spelt base or base(key=value, ...); bases: {NAMES}"),
-        ("keydiff window=0.2", f"bases: {NAMES}"),
-        ("keydiff+ada", f"bases: {NAMES}"),
-        ("keydiff;sink", f"bases: {NAMES}"),
-        ("(window=0.2)", f"bases: {NAMES}"),
+        ("", f"policy '' {SPELLING}"),
+        ("keydiff(window=0.2", SPELLING),
+        ("keydiff window=0.2", SPELLING),
+        ("keydiff+", SPELLING),
+        ("+caote", SPELLING),
+        ("keydiff++caote", SPELLING),
+        ("snapkv(kernel=7+caote", SPELLING),
+        ("snapkv(kernel=7)caote", "wrappers: caote, fastcaote, critical"),
+        ("keydiff;sink", SPELLING),
+        ("(window=0.2)", SPELLING),
+        (None, f"policy None {SPELLING}"),
+        (b"keydiff", SPELLING),
         # keys
         ("keydiff(windw=0.2)", f"keydiff has no option 'windw=0.2'; possible: {OPTIONS}"),
         ("keydiff(seed=1)", f"no option 'seed=1'; possible: {OPTIONS}"),
@@ -92,6 +178,11 @@ OPTIONS = "kernel=, pool=, anchor=, metric=, window="
         ("sink(kernel=3)", "sink has no option 'kernel=3'; possible: n_sink="),
         ("random(seed=1, window=0.1)", "no option 'window=0.1'; possible: kernel=, pool=, seed="),
         ("keydiff(window=0.1, window=0.1)", "keydiff is given window= twice"),
+        ("h2o(kernel=3)", "h2o has no option 'kernel=3'; possible: none"),
+        ("snapkv(W=4, window=4)", "snapkv is given window= twice"),
+        ("keydiff+caote(alpha=1)", "caote has no option 'alpha=1'; possible: rounds="),
+        ("keydiff+caote(inner=sink)", "caote has no option 'inner=sink'; possible: rounds="),
+        ("keydiff+critical(rounds=2)", "critical has no option 'rounds=2'; possible: alpha="),
         # values
         ("keydiff(anchor=middle)", "keydiff(anchor=middle): one of unit-mean, mean, median, pairwise is possible"),
         ("keydiff(anchor=1)", "one of unit-mean, mean, median, pairwise is possible"),
@@ -112,10 +203,26 @@ OPTIONS = "kernel=, pool=, anchor=, metric=, window="
         ("keydiff(window=nan)", "a value in [0.0, 1.0] is needed"),
         ("keydiff(window=inf)", "a value in [0.0, 1.0] is needed"),
         ("sink(n_sink=-1)", "sink(n_sink=-1): at least 0 is needed"),
-        ("sink(n_sink=None)", "a whole number is needed"),
+        ("sink(n_sink=all)", "sink(n_sink=all): a whole number is needed"),
+        ("random(seed=none)", "a whole number is needed"),
         ("random(seed=-1)", "random(seed=-1): a value in [0, 18446744073709551615] is needed"),
         ("random(seed=18446744073709551616)", "a value in [0, 18446744073709551615] is needed"),
+        ("snapkv(window=0)", "snapkv(window=0): a value in [1, 4096] is needed"),
+        ("snapkv(W=0)", "snapkv(window=0): a value in [1, 4096] is needed"),
+        ("ahakv(r=4097)", "ahakv(r=4097): a value in [1, 4096] is needed"),
+        ("ahakv(pool=avg)", "ahakv(kernel=avg): a whole number is needed"),
+        ("ahakv(floor=maybe)", "ahakv(floor=maybe): True or False is possible"),
+        ("ahakv(floor=1)", "ahakv(floor=1): True or False is possible"),
+        ("tova+caote(rounds=0)", "caote(rounds=0): a value in [1, 64] is needed"),
+        ("tova+fastcaote(rounds=65)", "fastcaote(rounds=65): a value in [1, 64] is needed"),
+        ("tova+critical(alpha=1.01)", "critical(alpha=1.01): a value in [0.0, 1.0] is needed"),
+        ("tova+critical(alpha=nan)", "critical(alpha=nan): a value in [0.0, 1.0] is needed"),
         # combinations
+        ("tova+critical+caote", "caote goes over a base, not over critical"),
+        ("tova+caote+fastcaote", "fastcaote goes over a base, not over caote"),
+        ("tova+caote+caote", "caote goes over a base, not over caote"),
+        ("tova+critical+critical", "critical goes over a base or caote, fastcaote, not over critical"),
+        ("tova+caote(rounds=2)+critical", "critical selects in two stages, and cannot follow tova+caote(rounds=2)"),
         (
             "keydiff(anchor=pairwise, metric=dot)",
             "keydiff(anchor=pairwise) goes with metric=cosine, not with metric=dot",
@@ -148,6 +255,9 @@ def test_garbage_is_an_error_like_any_other(value):
         (KeyDiff, {"anchor": "pairwise", "metric": "dot"}),
         (Random, {"seed": 1.5}),
         (Sink, {"n_sink": True}),
+        (AhaKV, {"floor": 1}),
+        (Caote, {"inner": Critical(Tova())}),
+        (Caote, {"inner": Tova(), "rounds": 0}),
     ],
 )
 def test_classes_check_as_specs_do(kind, options):

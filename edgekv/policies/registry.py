@@ -1,0 +1,173 @@
+"""Which policies there are: built in, registered by the program, and brought by installed packages."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from edgekv.errors import PolicyError
+
+from .ahakv import AhaKV
+from .base import Policy
+from .caote import Caote, FastCaote
+from .critical import Critical
+from .custom import Custom, Scorer, ScratchBytes
+from .h2o import H2O
+from .keydiff import KeyDiff
+from .l2norm import L2Norm
+from .onnx import GraphOptions
+from .python_policy import PythonPolicy
+from .random import Random
+from .sink import Sink
+from .snapkv import SnapKV
+from .tova import Tova
+from .wrappers import Wrapper
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+POLICIES: dict[str, type[Policy]] = {
+    policy.name: policy for policy in (KeyDiff, SnapKV, AhaKV, H2O, Tova, L2Norm, Sink, Random)
+}
+WRAPPERS: dict[str, type[Wrapper]] = {wrapper.name: wrapper for wrapper in (Caote, FastCaote, Critical)}
+GRAPH = "onnx"  # base of the spelling onnx:PATH.onnx
+
+GROUP = "edgekv.policies"  # entry points of packages
+
+_registered: dict[str, Scorer] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Available:
+    """One policy that a spec may name.
+
+    kind: "base" or "wrapper"; source: "built in", "registered", or the distribution that brings it
+    options: what may stand in parentheses; of a package's policy unknown until it is used
+    """
+
+    name: str
+    kind: str
+    source: str
+    summary: str
+    options: tuple[dataclasses.Field[Any], ...] = ()
+
+
+def register(
+    name: str,
+    scorer: Callable[..., Any],
+    *,
+    summary: str = "",
+    weights: bool = False,
+    rows: int = 32,
+    scratch_bytes: ScratchBytes | None = None,
+    replace: bool = False,
+) -> None:
+    """Make a function a policy of this process, spelt by its name.
+
+    scorer: takes some of keys, values, queries, positions by name and returns a score for every cell; see `Scorer`
+    weights: its scores are never negative; rows: newest tokens whose queries it is given, if it takes queries
+    scratch_bytes: memory it needs beside its arguments, of (n_cells, n_head_kv, n_head, head_dim_k, head_dim_v)
+    replace: whether it may take the place of one registered before
+
+    Raises PolicyError for a name or parameters that are not possible.
+    """
+    if not isinstance(name, str) or not re.fullmatch(r"[\w-]+", name):
+        raise PolicyError(f"policy name {name!r} is not possible; give letters, digits, - and _")
+    if name in POLICIES or name in WRAPPERS or name == GRAPH:
+        raise PolicyError(f"policy {name!r} is built in; give another name")
+    made = Scorer.of(name, scorer, summary=summary, weights=weights, rows=rows, scratch_bytes=scratch_bytes)
+    if name in _registered and not replace:
+        raise PolicyError(f"policy {name!r} is registered already; give another name, or replace=True")
+    _registered[name] = made
+
+
+def unregister(name: str) -> None:
+    """Forget a registered scorer; policies made of it go on working. Raises PolicyError for an unknown name."""
+    if name not in _registered:
+        raise PolicyError(f"policy {name!r} is not registered; registered: {', '.join(_registered) or 'none'}")
+    del _registered[name]
+
+
+def find_policy(name: str) -> type[Policy] | Custom:
+    """The class of a base that takes options, or a policy that takes none.
+
+    Looks among the built-in ones, then the registered, then the entry points of installed packages. Raises PolicyError,
+    listing what is possible, where there is none, and naming the distribution whose entry point is broken.
+    """
+    if name in POLICIES:
+        return POLICIES[name]
+    if name in _registered:
+        return Custom(_registered[name])
+    found = [entry for entry in _entry_points() if entry.name == name]
+    if not found:
+        raise PolicyError(f"policy {name!r} is unknown; possible: {', '.join(base_names())}")
+    if len(found) > 1:
+        sources = ", ".join(map(_source, found))
+        raise PolicyError(f"policy {name!r} comes from several packages: {sources}; uninstall all but one")
+    return _load(found[0])
+
+
+def as_custom(policy: Policy) -> Policy:
+    """A policy as the runtime can use it: one that was written outside edgekv is scored by its Python formula."""
+    if isinstance(policy, Wrapper):
+        inner = as_custom(policy.inner)
+        return policy if inner is policy.inner else dataclasses.replace(policy, inner=inner)
+    return policy if isinstance(policy, Custom) or type(policy) in POLICIES.values() else PythonPolicy.of(policy)
+
+
+def base_names() -> list[str]:
+    """Spellings of all bases, for messages."""
+    brought = [entry.name for entry in _entry_points()]
+    return list(dict.fromkeys([*POLICIES, *_registered, *brought, f"{GRAPH}:PATH.onnx"]))
+
+
+def available() -> list[Available]:
+    """Every policy that a spec may name: bases, then wrappers. Packages are named, but not imported."""
+    graph = tuple(dataclasses.fields(GraphOptions))
+    listed = [
+        Available(kind.name, "base", "built in", kind.summary, tuple(kind.options())) for kind in POLICIES.values()
+    ]
+    listed.append(Available(f"{GRAPH}:PATH.onnx", "base", "built in", "an ONNX graph, run by onnxruntime", graph))
+    listed += [Available(name, "base", "registered", scorer.summary) for name, scorer in _registered.items()]
+    taken = {*POLICIES, *WRAPPERS, *_registered, GRAPH}
+    listed += [
+        Available(entry.name, "base", _source(entry), entry.value)
+        for entry in _entry_points()
+        if entry.name not in taken
+    ]
+    for wrapper in WRAPPERS.values():
+        listed.append(Available(wrapper.name, "wrapper", "built in", wrapper.summary, tuple(wrapper.options())))
+    return listed
+
+
+def _entry_points() -> Iterator[EntryPoint]:
+    from importlib.metadata import entry_points  # slow to import, and most programs never ask
+
+    yield from entry_points(group=GROUP)
+
+
+def _source(entry: EntryPoint) -> str:
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist else "an unknown distribution"
+
+
+def _load(entry: EntryPoint) -> type[Policy] | Custom:
+    """The policy behind an entry point. Raises PolicyError naming its distribution."""
+    where = f"policy {entry.name!r} of {_source(entry)} ({entry.value})"
+    try:
+        loaded = entry.load()
+    except Exception as error:
+        raise PolicyError(f"{where} cannot be loaded: {type(error).__name__}: {error}; mend or uninstall it") from error
+    if isinstance(loaded, Scorer):
+        return Custom(dataclasses.replace(loaded, name=entry.name))
+    if isinstance(loaded, type) and issubclass(loaded, Policy) and not issubclass(loaded, Wrapper):
+        named = getattr(loaded, "name", None)
+        if named != entry.name:
+            raise PolicyError(f"{where} has the name {named!r}; give class and entry point the same")
+        return loaded
+    try:
+        return Custom(Scorer.of(entry.name, loaded))
+    except PolicyError as error:
+        raise PolicyError(f"{where} is no function, Scorer or base policy: {error}") from error

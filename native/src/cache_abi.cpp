@@ -1,0 +1,107 @@
+// The entry points that work on the cache of a context.
+#include "cache.h"
+#include "status.h"
+
+#include <algorithm>
+
+using namespace edgekv;
+
+enum edgekv_status edgekv_cache_params_for(const struct edgekv_policy * policy, uint32_t block, int32_t probed,
+                                           struct edgekv_cache_params * params, char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(policy && params, "policy or params is NULL");
+        check(*policy);
+        if (!probed) {
+            params->n_query_rows = std::max(params->n_query_rows, rows_read(*policy, block));
+        }
+        params->accumulates |= accumulates(*policy);
+        params->wo_norms |= policy->critical;
+        if (policy->base == EDGEKV_BASE_CUSTOM) {
+            params->custom_reads |= policy->scorer->reads | EDGEKV_READS_POSITIONS;
+        }
+    });
+}
+
+enum edgekv_status edgekv_cache_open(struct llama_context * ctx, const struct edgekv_cache_params * params,
+                                     struct edgekv_cache ** cache, char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(ctx && params && cache, "ctx, params or cache is NULL");
+        *cache = new edgekv_cache(ctx, *params);
+    });
+}
+
+void edgekv_cache_free(struct edgekv_cache * cache) { delete cache; }
+
+uint64_t edgekv_cache_estimate_bytes(const struct edgekv_shape * shape, const struct edgekv_cache_params * params) {
+    if (shape == nullptr || params == nullptr) {
+        return 0;
+    }
+    const uint64_t cell = sizeof(int32_t) + sizeof(uint32_t) + sizeof(uint8_t) +
+                          sizeof(float) * ((params->accumulates ? 2 : 0) + (params->wo_norms ? 1 : 0));
+    const uint64_t query_row = sizeof(float) * shape->n_layer * shape->n_head_max * shape->head_dim_k;
+    return uint64_t(shape->n_head_total) * shape->n_cells * cell +
+           n_workers(*shape, *params) * Scratch::bytes(scratch_size(*shape, *params)) + CustomArrays::bytes(*shape, *params) +
+           query_row * (params->n_query_rows + params->n_probe_rows) +
+           (shape->staged || params->staged ? shape->layer_bytes : 0);
+}
+
+uint64_t edgekv_cache_bytes(const struct edgekv_cache * cache) { return cache == nullptr ? 0 : cache->bytes(); }
+
+enum edgekv_status edgekv_cache_clear(struct edgekv_cache * cache, char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(cache, "cache is NULL");
+        cache->clear();
+    });
+}
+
+enum edgekv_status edgekv_cache_feed(struct edgekv_cache * cache, const llama_token * tokens, size_t n, int32_t want_logits,
+                                     char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(cache, "cache is NULL");
+        cache->feed(tokens, n, want_logits != 0);
+    });
+}
+
+enum edgekv_status edgekv_cache_probe(struct edgekv_cache * cache, const llama_token * tokens, size_t n, char * err,
+                                      size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(cache, "cache is NULL");
+        cache->probe(tokens, n);
+    });
+}
+
+enum edgekv_status edgekv_cache_compact(struct edgekv_cache * cache, const struct edgekv_compaction_params * params,
+                                        struct edgekv_compaction * result, char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(cache && params && params->policy && params->protection && result, "cache, params or result is NULL");
+        cache->compact(*params, *result);
+    });
+}
+
+uint32_t edgekv_cache_n_cells(const struct edgekv_cache * cache) { return cache == nullptr ? 0 : cache->n_used; }
+int32_t  edgekv_cache_n_past(const struct edgekv_cache * cache) { return cache == nullptr ? 0 : cache->n_past; }
+
+enum edgekv_status edgekv_cache_positions(const struct edgekv_cache * cache, uint32_t layer, uint32_t head, int32_t * positions,
+                                          char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(cache && positions, "cache or positions is NULL");
+        const edgekv_head & cells = cache->head(layer, head);
+        std::transform(cells.order.begin(), cells.order.end(), positions, [&](uint32_t cell) { return cells.position[cell]; });
+    });
+}
+
+enum edgekv_status edgekv_cache_read(const struct edgekv_cache * cache, uint32_t layer, uint32_t head, int32_t values, void * dst,
+                                     size_t dst_size, struct edgekv_rows * rows, char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(cache && dst && rows, "cache, dst or rows is NULL");
+        cache->read(layer, head, values != 0, dst, dst_size, *rows);
+    });
+}
+
+enum edgekv_status edgekv_cache_queries(const struct edgekv_cache * cache, uint32_t layer, int32_t probed, float * queries,
+                                        int32_t * positions, uint32_t * n_rows, float * scale, char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(cache && queries && positions && n_rows && scale, "an argument is NULL");
+        cache->read_queries(layer, probed != 0, queries, positions, *n_rows, *scale);
+    });
+}

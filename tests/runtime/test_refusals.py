@@ -1,0 +1,58 @@
+"""Models that cannot run are refused by the name of their architecture and with the reason, and nothing crashes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import edgekv
+
+pytest.importorskip("gguf")
+from unsupported_models import ARCHITECTURES, make_unsupported
+
+COMMAND = [sys.executable, "-c", "import sys; from edgekv.cli.main import main; sys.exit(main())"]
+
+REASONS = {
+    "gemma2": "sliding-window attention",
+    "mamba": "a recurrent state",
+    "jamba": "a hybrid of attention and recurrent state",
+    "deepseek2": "multi-head latent attention (MLA)",
+    "bloom": "ALiBi",
+    "qwen2vl": "several positions per token (M-RoPE)",
+    "bert": "no KV cache",
+}
+
+
+def check(message, architecture):
+    assert f"architecture '{architecture}' uses {REASONS[architecture]}" in message
+    assert "not supported yet" in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_architectures_are_refused_by_name(tmp_path, architecture):
+    path = make_unsupported(tmp_path / "model.gguf", architecture)
+    # the command first: in a process of its own, an abort is a failed test and not the end of the run
+    for command in (["plan"], ["ask", "What?"]):
+        arguments = [*COMMAND, *command, "-m", str(path), "--memory", "1GiB"]
+        result = subprocess.run(
+            arguments, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False
+        )
+        assert result.returncode == 4, result.stderr
+        assert result.stdout == ""
+        assert result.stderr.startswith("edgekv: ")
+        check(result.stderr.removesuffix("\n"), architecture)
+    for refuse in (edgekv.plan, edgekv.Runtime):
+        with pytest.raises(edgekv.UnsupportedModelError) as caught:
+            refuse(path, memory="1GiB")
+        check(str(caught.value), architecture)
+
+
+def test_a_recurrent_model_that_claims_heads_is_refused_all_the_same(tmp_path):
+    """The header gives no cause to refuse it: what llama.cpp makes of the model does."""
+    path = make_unsupported(tmp_path / "model.gguf", "mamba", attention__head_count=2)
+    with pytest.raises(edgekv.UnsupportedModelError) as caught:
+        edgekv.plan(path, memory="1GiB")
+    check(str(caught.value), "mamba")

@@ -1,0 +1,105 @@
+"""Which token is chosen, against the logits themselves; and which settings are refused."""
+
+from __future__ import annotations
+
+import ctypes
+from collections import deque
+
+import numpy as np
+import pytest
+
+import edgekv
+from edgekv.sampler import Sampler, Sampling
+
+N_STEPS = 60
+
+
+@pytest.fixture
+def runtime(tiny_model):
+    path = tiny_model(n_layer=2, n_ctx_train=2048)
+    with edgekv.Runtime(path, memory="4GiB", budget=64, block=32, recent=16, threads=1) as rt:
+        yield rt
+
+
+def choices(runtime, sampling):
+    """Yield (logits (n_vocab,) float32, token chosen from them) of every step of a reply."""
+    sampler = Sampler(sampling)
+    runtime.controller.read(runtime.model.tokenize("the house in the river"), lambda n: True)
+    n_vocab = runtime.model.n_vocab
+    for _ in range(N_STEPS):
+        pointer = ctypes.cast(runtime.context.logits(), ctypes.POINTER(ctypes.c_float))
+        logits = np.ctypeslib.as_array(pointer, (n_vocab,)).copy()
+        token = sampler.sample(runtime.context)
+        yield logits, token
+        runtime.controller.step(token)
+    sampler.close()
+
+
+def penalised(logits, said, penalty):
+    """The logits (n_vocab,) after a penalty on the tokens of `said`, looked at one by one."""
+    result = logits.copy()
+    for token in set(said):
+        result[token] = logits[token] / penalty if logits[token] > 0 else logits[token] * penalty
+    return result
+
+
+# ways to ask for the best token: so cold, there is no chance for another
+BEST = {
+    "greedy": {},
+    "top 1": {"temperature": 1.0, "top_k": 1},
+    "cold": {"temperature": 1e-4, "top_k": 0, "top_p": 1.0},
+}
+
+
+@pytest.mark.parametrize("repeat_last", [1, 5, 64])
+@pytest.mark.parametrize("penalty", [1.0, 1.25, 8.0])
+@pytest.mark.parametrize("best", BEST.values(), ids=BEST)
+def test_the_best_token_is_the_one_after_the_penalty(runtime, best, penalty, repeat_last):
+    said = deque(maxlen=repeat_last)
+    n_changed = 0
+    for logits, token in choices(runtime, Sampling(repeat_penalty=penalty, repeat_last=repeat_last, **best)):
+        assert token == penalised(logits, said, penalty).argmax()
+        n_changed += token != logits.argmax()
+        said.append(token)
+    assert (n_changed > 0) == (penalty > 1)
+
+
+def test_penalties_are_off_where_nothing_is_asked():
+    assert Sampling() == Sampling(repeat_penalty=1.0)
+
+
+def test_the_best_k_tokens_are_those_after_the_penalty(runtime):
+    """Many are drawn at a high temperature: all from the best after the penalty, some not from the best before."""
+    sampling = Sampling(temperature=50.0, top_k=3, top_p=1.0, seed=1, repeat_penalty=8.0, repeat_last=5)
+    said = deque(maxlen=5)
+    n_promoted = 0
+    for logits, token in choices(runtime, sampling):
+        assert token in np.argsort(-penalised(logits, said, 8.0))[:3]
+        n_promoted += token not in np.argsort(-logits)[:3]
+        said.append(token)
+    assert n_promoted > 0
+
+
+def test_a_penalty_lets_a_seed_reproduce_a_reply(runtime):
+    def reply():
+        sampling = Sampling(temperature=1.0, seed=5, repeat_penalty=1.5)
+        with runtime.session() as session:
+            return "".join(session.chat("Hello", max_tokens=30, sampling=sampling))
+
+    assert reply() == reply()
+
+
+BAD = {
+    "temperature": [-1.0, 101, float("nan"), "1", None],
+    "top_k": [-1, 2.5, True, 1 << 21],
+    "top_p": [-0.1, 1.1, float("nan")],
+    "repeat_penalty": [0.9, 0, -1.0, 11.0, float("nan"), float("inf"), "1.1", None, True],
+    "repeat_last": [0, -1, 4097, 1.5, None, True],
+    "seed": [-1, 2**32 - 1, 1.5, "0"],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in BAD.items() for value in values])
+def test_settings_that_cannot_work_are_refused(name, value):
+    with pytest.raises(edgekv.ConfigError, match=rf"{name}=.* is not possible; give a .*number in \["):
+        Sampling(**{name: value})

@@ -1,0 +1,179 @@
+"""Tiny models of architectures that edgekv refuses: llama.cpp loads them whole, and nothing ever runs them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import gguf
+import numpy as np
+
+from edgekv.models.vocabulary import make_vocabulary
+from edgekv.models.writer import add_vocabulary
+
+VOCAB_SIZE, N_CTX_TRAIN, N_LAYER = 512, 256, 2
+N_EMBD, N_FF, N_HEAD, HEAD_DIM = 64, 96, 2, 32
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What is particular to an architecture.
+
+    keys     metadata behind the architecture's name: int, float, bool, or a list with an int for each layer
+    tensors  those beside the layers and the embedding, by name, with their numpy shape
+    layers   tensors of each layer, by their name behind "blk.N.", with their numpy shape
+    """
+
+    keys: dict
+    layers: tuple[dict, ...]
+    tensors: dict
+
+
+def norms(*names, biases=False):
+    """Norm weights over the embedding, with biases or without."""
+    return {f"{name}.{kind}": (N_EMBD,) for name in names for kind in (("weight", "bias") if biases else ("weight",))}
+
+
+ATTENTION_KEYS = {"attention.head_count": N_HEAD, "attention.head_count_kv": N_HEAD}
+SSM_KEYS = {"ssm.conv_kernel": 4, "ssm.inner_size": 2 * N_EMBD, "ssm.state_size": 16, "ssm.time_step_rank": 4}
+
+ATTENTION = {f"attn_{name}.weight": (N_EMBD, N_EMBD) for name in ("q", "k", "v", "output")}
+ATTENTION_BIASES = {f"attn_{name}.bias": (N_EMBD,) for name in ("q", "k", "v")}
+FEED_FORWARD = {
+    "ffn_gate.weight": (N_FF, N_EMBD),
+    "ffn_up.weight": (N_FF, N_EMBD),
+    "ffn_down.weight": (N_EMBD, N_FF),
+}
+TRANSFORMER = norms("attn_norm", "ffn_norm") | ATTENTION | FEED_FORWARD
+
+MAMBA = norms("attn_norm") | {
+    "ssm_in.weight": (4 * N_EMBD, N_EMBD),
+    "ssm_conv1d.weight": (2 * N_EMBD, 4),
+    "ssm_conv1d.bias": (2 * N_EMBD,),
+    "ssm_x.weight": (4 + 2 * 16, 2 * N_EMBD),
+    "ssm_dt.weight": (2 * N_EMBD, 4),
+    "ssm_dt.bias": (2 * N_EMBD,),
+    "ssm_a": (2 * N_EMBD, 16),
+    "ssm_d": (2 * N_EMBD,),
+    "ssm_out.weight": (N_EMBD, 2 * N_EMBD),
+}
+JAMBA_RECURRENT = (
+    MAMBA
+    | norms("ffn_norm")
+    | FEED_FORWARD
+    | {"ssm_dt_norm.weight": (4,), "ssm_b_norm.weight": (16,), "ssm_c_norm.weight": (16,)}
+)
+
+# ranks of the compressed queries and of the compressed keys and values; dimensions of a head with and without RoPE
+Q_RANK, KV_RANK, N_ROT, N_NOPE = 32, 32, 16, 16
+LATENT_ATTENTION = norms("attn_norm", "ffn_norm") | {
+    "attn_q_a.weight": (Q_RANK, N_EMBD),
+    "attn_q_a_norm.weight": (Q_RANK,),
+    "attn_q_b.weight": (N_HEAD * (N_NOPE + N_ROT), Q_RANK),
+    "attn_kv_a_mqa.weight": (KV_RANK + N_ROT, N_EMBD),
+    "attn_kv_a_norm.weight": (KV_RANK,),
+    "attn_k_b.weight": (N_HEAD, KV_RANK, N_NOPE),
+    "attn_v_b.weight": (N_HEAD, HEAD_DIM, KV_RANK),
+    "attn_output.weight": (N_EMBD, N_HEAD * HEAD_DIM),
+}
+
+OUTPUT_NORM = norms("output_norm")
+
+ARCHITECTURES = {
+    "gemma2": Architecture(
+        ATTENTION_KEYS | {"attention.sliding_window": 32},
+        N_LAYER * (TRANSFORMER | norms("post_attention_norm", "post_ffw_norm"),),
+        OUTPUT_NORM,
+    ),
+    # llama.cpp's converter writes these zeros
+    "mamba": Architecture(
+        SSM_KEYS | {"attention.head_count": 0, "feed_forward_length": 0}, N_LAYER * (MAMBA,), OUTPUT_NORM
+    ),
+    "jamba": Architecture(
+        SSM_KEYS | ATTENTION_KEYS | {"attention.head_count_kv": [0, N_HEAD]},
+        (JAMBA_RECURRENT, TRANSFORMER),
+        OUTPUT_NORM,
+    ),
+    "deepseek2": Architecture(
+        {
+            "attention.head_count": N_HEAD,
+            "attention.head_count_kv": 1,
+            "attention.key_length": KV_RANK + N_ROT,
+            "attention.value_length": KV_RANK,
+            "attention.key_length_mla": N_NOPE + N_ROT,
+            "attention.value_length_mla": HEAD_DIM,
+            "attention.q_lora_rank": Q_RANK,
+            "attention.kv_lora_rank": KV_RANK,
+            "rope.dimension_count": N_ROT,
+            "leading_dense_block_count": N_LAYER,
+            "expert_feed_forward_length": N_FF,
+            "expert_shared_count": 0,
+        },
+        N_LAYER * (LATENT_ATTENTION | FEED_FORWARD,),
+        OUTPUT_NORM,
+    ),
+    "bloom": Architecture(
+        ATTENTION_KEYS,
+        N_LAYER
+        * (
+            norms("attn_norm", "attn_output", "ffn_norm", "ffn_down", biases=True)
+            | {
+                "attn_qkv.weight": (3 * N_EMBD, N_EMBD),
+                "attn_qkv.bias": (3 * N_EMBD,),
+                "attn_output.weight": (N_EMBD, N_EMBD),
+                "ffn_up.weight": (N_FF, N_EMBD),
+                "ffn_up.bias": (N_FF,),
+                "ffn_down.weight": (N_EMBD, N_FF),
+            },
+        ),
+        norms("token_embd_norm", "output_norm", biases=True),
+    ),
+    "qwen2vl": Architecture(
+        ATTENTION_KEYS | {"rope.dimension_sections": [4, 6, 6, 0]},
+        N_LAYER * (TRANSFORMER | ATTENTION_BIASES,),
+        OUTPUT_NORM,
+    ),
+    "bert": Architecture(
+        ATTENTION_KEYS | {"attention.causal": False},
+        N_LAYER
+        * (
+            norms("attn_output_norm", "layer_output_norm", biases=True)
+            | ATTENTION
+            | {"ffn_up.weight": (N_FF, N_EMBD), "ffn_down.weight": (N_EMBD, N_FF)},
+        ),
+        norms("token_embd_norm", biases=True)
+        | {"token_types.weight": (2, N_EMBD), "position_embd.weight": (N_CTX_TRAIN, N_EMBD)},
+    ),
+}
+
+
+def make_unsupported(path: Path, architecture: str, **changes) -> Path:
+    """Write a model of ARCHITECTURES with weights of zero; `changes` replace keys, "__" standing for "."."""
+    wanted = ARCHITECTURES[architecture]
+    keys = {
+        "block_count": N_LAYER,
+        "context_length": N_CTX_TRAIN,
+        "embedding_length": N_EMBD,
+        "feed_forward_length": N_FF,
+        "attention.layer_norm_rms_epsilon": 1e-5,
+        "attention.layer_norm_epsilon": 1e-5,
+        **wanted.keys,
+        **{name.replace("__", "."): value for name, value in changes.items()},
+    }
+    tensors = {"token_embd.weight": (VOCAB_SIZE, N_EMBD), **wanted.tensors}
+    for il, layer in enumerate(wanted.layers):
+        tensors |= {f"blk.{il}.{name}": shape for name, shape in layer.items()}
+
+    writer = gguf.GGUFWriter(path, architecture)
+    add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, list: writer.add_array}
+    for name, value in keys.items():
+        add[type(value)](f"{architecture}.{name}", value)
+    add_vocabulary(writer, make_vocabulary("bpe", VOCAB_SIZE))
+    writer.add_token_type_count(2)
+    for name, shape in tensors.items():
+        writer.add_tensor(name, np.zeros(shape, dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
