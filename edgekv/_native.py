@@ -179,7 +179,7 @@ class LayerView(Struct):
     _fields_ = (
         *((name, c.c_uint32) for name in ("layer", "n_head_kv", "n_head", "n", "n_rows")),
         *((name, c.c_uint32) for name in ("head_dim_k", "head_dim_v", "reserved")),
-        *((name, c.c_void_p) for name in ("keys", "values", "queries", "positions")),
+        *((name, c.c_void_p) for name in ("keys", "values", "queries", "positions", "query_positions")),
     )
 
 

@@ -59,10 +59,11 @@ def _arrays(view: Any, reads: frozenset[str]) -> dict[str, np.ndarray]:
         "values": (view.n_head_kv, view.n, view.head_dim_v),
         "queries": (view.n_head, view.n_rows, view.head_dim_k),
         "positions": (view.n_head_kv, view.n),
+        "query_positions": (view.n_rows,),
     }
-    kinds = {"positions": c.c_int32}
+    kinds = {"positions": c.c_int32, "query_positions": c.c_int32}
     arrays = {}
-    for name in {*reads, "positions"}:
+    for name in {*reads, "positions"} | ({"query_positions"} if "queries" in reads else set()):
         pointer = c.cast(getattr(view, name), c.POINTER(kinds.get(name, c.c_float)))
         arrays[name] = np.ctypeslib.as_array(pointer, shapes[name])
     return arrays

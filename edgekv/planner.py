@@ -96,7 +96,7 @@ class Estimator:
         finally:
             context.close()
         params = cache_params_of(options)
-        policy = options.parsed_policy
+        policies = [options.parsed_policy] + ([options.parsed_focus] if options.focus else [])
         parts = Parts(
             python=self.python_bytes,
             vocabulary=self.vocabulary_bytes,
@@ -107,8 +107,11 @@ class Estimator:
             outputs=memory.output_bytes,
             workspace=options.n_threads * THREAD_BYTES
             + options.block * self.model.widest_row * ACTIVATION_BYTES
-            + policy.scratch_bytes(
-                shape.n_cells, shape.n_head_kv_max, shape.n_head_max, shape.head_dim_k, shape.head_dim_v
+            + max(
+                policy.scratch_bytes(
+                    shape.n_cells, shape.n_head_kv_max, shape.n_head_max, shape.head_dim_k, shape.head_dim_v
+                )
+                for policy in policies
             ),
             bookkeeping=int(_native.library().edgekv_cache_estimate_bytes(ctypes.byref(shape), ctypes.byref(params))),
             margin=MARGIN_BYTES,

@@ -281,10 +281,11 @@ struct edgekv_layer_view {
     uint32_t        head_dim_k;
     uint32_t        head_dim_v;
     uint32_t        reserved;
-    const float *   keys;      // (n_head_kv, n, head_dim_k)
-    const float *   values;    // (n_head_kv, n, head_dim_v)
-    const float *   queries;   // (n_head, n_rows, head_dim_k)
-    const int32_t * positions; // (n_head_kv, n)
+    const float *   keys;            // (n_head_kv, n, head_dim_k)
+    const float *   values;          // (n_head_kv, n, head_dim_v)
+    const float *   queries;         // (n_head, n_rows, head_dim_k)
+    const int32_t * positions;       // (n_head_kv, n)
+    const int32_t * query_positions; // (n_rows,)
 };
 
 struct edgekv_scorer {

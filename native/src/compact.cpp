@@ -136,6 +136,8 @@ void edgekv_cache::score_custom(const edgekv_layer & layer, uint32_t index, cons
     if (scorer.reads & EDGEKV_READS_QUERIES) {
         view.n_rows  = rows_of(params);
         view.queries = custom_.queries.data();
+
+        view.query_positions = custom_.rows.data();
         if (view.n_rows > 0) {
             window_->read(index, 0, view.n_head, params.probed != 0, n_past, view.n_rows, true, custom_.queries.data(),
                           custom_.rows.data());
