@@ -41,17 +41,27 @@ def test_ask_json_prints_one_object_and_nothing_else(model, book):
     report = json.loads(result.stdout)
     assert set(report) == {
         *("answer", "model", "policy", "budget_cells", "block", "kv_type", "prompt_tokens", "generated_tokens"),
-        *("finish_reason", "evictions", "memory", "timing"),
+        *("finish_reason", "evictions", "focus", "memory", "timing"),
     }
     assert set(report["memory"]) == {"ceiling_bytes", "planned_peak_bytes", "peak_rss_bytes", "parts"}
     assert report["memory"]["planned_peak_bytes"] == sum(report["memory"]["parts"].values())
     assert report["memory"]["peak_rss_bytes"] <= report["memory"]["ceiling_bytes"]
     assert set(report["timing"]) == {
-        *("load_s", "prefill_s", "ttft_s", "prefill_tok_per_s", "decode_tok_per_s", "score_s", "compact_s"),
+        *("load_s", "prefill_s", "ttft_s", "prefill_tok_per_s", "decode_tok_per_s"),
+        *("probe_s", "score_s", "compact_s"),
     }
     assert (report["budget_cells"], report["block"], report["policy"]) == (64, 32, "keydiff")
     assert report["prompt_tokens"] > 400
     assert report["evictions"] > 10
+    assert report["focus"].startswith("snapkv(") and report["timing"]["probe_s"] > 0
+
+
+def test_ask_without_focus_never_feeds_a_probe(model, book):
+    asked = ["ask", "-m", model, *SMALL, "-f", book, "What?", "--max-tokens", 5, "--json"]
+    report = json.loads(edgekv(*asked, "--no-focus").stdout)
+    assert report["focus"] is None and report["timing"]["probe_s"] == 0
+    focused = json.loads(edgekv(*asked).stdout)
+    assert focused["prompt_tokens"] == report["prompt_tokens"]
 
 
 def test_ask_streams_the_answer_to_stdout_and_the_footer_to_stderr(model, book):

@@ -175,6 +175,83 @@ def test_files_are_read_before_the_question(session, tmp_path):
     assert session.stats.prompt_tokens > 200
 
 
+def test_a_question_focuses_the_reading_of_its_files(runtime, session, tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text("the river and the garden, " * 30)
+    cache = runtime.controller.cache
+
+    list(session.ask("What river?", files=[path], max_tokens=1))
+    focused = session.stats
+    assert focused.probes == focused.evictions > 3 and focused.probe_s > 0
+    assert cache.n_past == focused.tokens_seen == focused.prompt_tokens
+    assert session.kept_positions(0, 0)[-1] == focused.prompt_tokens - 1  # no cell of a probe is left
+
+    list(session.ask("What garden?", files=[path], focus=False, max_tokens=1))
+    assert session.stats.probes == 0 < session.stats.evictions
+    list(session.chat("What garden? " * 15, max_tokens=1))
+    assert session.stats.probes == 0 < session.stats.evictions  # nothing is attached
+    list(session.chat("What garden? " * 15, focus=True, max_tokens=1))
+    assert session.stats.probes > 0
+
+
+def test_a_long_question_probes_with_its_last_tokens(runtime, session, tmp_path, monkeypatch):
+    path = tmp_path / "notes.txt"
+    path.write_text("the river and the garden, " * 30)
+    probes = []
+
+    def remember(tokens):
+        probes.append(list(tokens))
+        probe(tokens)
+
+    probe = runtime.controller.cache.probe
+    monkeypatch.setattr(runtime.controller.cache, "probe", remember)
+    list(session.ask(" ".join(["Where is it?"] * 30), files=[path], max_tokens=1))
+    list(session.ask("Where is it?", files=[path], max_tokens=1))
+    assert len(probes[0]) == runtime.options.probe_tokens > len(probes[-1])
+    assert probes[0][-len(probes[-1]) + 4 :] == probes[-1][4:]  # both end as the prompt does
+
+
+def test_focus_needs_cells_for_its_probe(tiny_model):
+    options = {"memory": "1GiB", "budget": 128, "block": 64, "allow_beyond_trained": True}
+    path = tiny_model(n_layer=2, n_ctx_train=2048)
+    with edgekv.Runtime(path, focus=False, **options) as rt, rt.session() as session:
+        with pytest.raises(edgekv.ConfigError, match="focus=True"):
+            session.chat("hello", focus=True)
+        list(session.chat("hello " * 300, max_tokens=1))
+        assert session.stats.probes == 0 < session.stats.evictions
+
+
+def test_a_scorer_of_ones_own_scores_in_the_runtime(tiny_model):
+    """Called once a layer with the arrays that it reads; what it raises ends the reply, and nothing is lost."""
+    calls, fail = [], []
+
+    def newest(keys, queries, positions):
+        calls.append((keys.shape, queries.shape, positions.shape))
+        assert (np.diff(positions, axis=1) > 0).all()
+        if fail:
+            raise ZeroDivisionError("on purpose")
+        return positions.astype(np.float32)
+
+    edgekv.policies.register("newest", newest, rows=8)
+    try:
+        path = tiny_model(n_layer=2, n_ctx_train=2048)
+        options = {"memory": "1GiB", "budget": 128, "block": 64, "n_sink": 0, "recent": 0, "focus": False}
+        with edgekv.Runtime(path, policy="newest", **options) as rt, rt.session() as session:
+            list(session.generate("hello " * 300, max_tokens=100))
+            seen = session.n_past
+            assert session.kept_positions(1, 1).tolist() == list(range(seen - session.n_cells, seen))
+            assert len(calls) == 2 * session.stats.evictions
+            n_head_kv, n, d = calls[0][0]
+            assert calls[0] == ((n_head_kv, n, d), (2 * n_head_kv, 8, d), (n_head_kv, n))
+            fail.append(True)
+            with pytest.raises(edgekv.PolicyError, match="newest failed: ZeroDivisionError: on purpose"):
+                list(session.generate("again " * 100, max_tokens=5))
+            fail.clear()
+            assert "".join(session.generate("and again", max_tokens=5))
+    finally:
+        edgekv.policies.unregister("newest")
+
+
 @pytest.mark.parametrize(
     ("content", "reason"), [(b"abc\0def", "byte 3 is 0"), (b"abc\xff\xfe", "not UTF-8"), (None, "cannot be read")]
 )

@@ -12,8 +12,10 @@ import pytest
 
 from edgekv import _native
 from edgekv.options import KV_TYPES
-from edgekv.policies import POLICIES
+from edgekv.native_policy import READS
+from edgekv.policies import POLICIES, AhaKV, Caote, FastCaote
 from edgekv.policies.base import POOLS
+from edgekv.policies.custom import Custom
 from edgekv.policies.keydiff import ANCHORS, METRICS
 
 INCLUDE = Path(__file__).resolve().parents[2] / "native" / "include"
@@ -58,7 +60,13 @@ def test_options_stand_where_the_enums_have_them():
     assert enum_values("ANCHOR") == {name: i for i, name in enumerate(ANCHORS)}
     assert enum_values("METRIC") == {name: i for i, name in enumerate(METRICS)}
     assert enum_values("POOL") == {name: i for i, name in enumerate(POOLS)}
-    assert enum_values("BASE") == {name: kind.native_base for name, kind in POLICIES.items()}
+    bases = {name: kind.native_base for name, kind in POLICIES.items()}
+    assert enum_values("BASE") == bases | {"custom": Custom.native_base}
+    assert enum_values("WEIGH") == {"none": 0, **{kind.name: kind.native_weigh for kind in (Caote, FastCaote)}}
+    assert enum_values("READS") == READS
+    ablations = ("floor", "recent_accumulation", "step_gain", "value_prior")
+    flags = {name: AhaKV(**{other: other == name for other in ablations}).native_fields()["flags"] for name in ablations}
+    assert enum_values("AHAKV") == {name.replace("_", "-"): flag for name, flag in flags.items()}
 
 
 def test_kv_types_are_ggmls():

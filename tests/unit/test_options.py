@@ -80,8 +80,25 @@ def test_values_at_the_limits(given):
 def test_a_policy_is_a_spec_or_an_object():
     assert Options(policy="keydiff(window=0.2)").parsed_policy == KeyDiff(window=0.2)
     assert Options(policy=KeyDiff(window=0.2)).parsed_policy == KeyDiff(window=0.2)
-    with pytest.raises(PolicyError, match="possible: keydiff, sink, random"):
-        Options(policy="snapkv")
+    with pytest.raises(PolicyError, match="possible: keydiff, snapkv"):
+        Options(policy="snapkw")
+
+
+def test_focus_takes_its_queries_from_a_policy_that_reads_some():
+    assert Options().parsed_focus.base.name == "snapkv"
+    assert Options(focus_policy="tova+caote").parsed_focus.spec == "tova+caote"
+    assert Options(policy="h2o", focus_policy="tova").parsed_focus.spec == "h2o"
+    with pytest.raises(ConfigError, match="focus_policy=l2norm reads no queries"):
+        Options(focus_policy="l2norm")
+    for probe_tokens in (0, 1025):
+        with pytest.raises(ConfigError, match=f"probe_tokens={probe_tokens}"):
+            Options(probe_tokens=probe_tokens)
+    assert Options(probe_tokens=10).probe_cells == 10
+    assert Options(probe_tokens=10, focus=False).probe_cells == 0
+
+
+def test_the_sinks_of_a_wrapped_policy_are_its_own():
+    assert Options(policy="sink(n_sink=7)+caote").sinks == 7
 
 
 # ---- protected cells under the budget ----
