@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from . import _native
-from .errors import ConfigError, EdgeKVError, InvalidModelError
+from .errors import ConfigError, EdgeKVError, InvalidModelError, UnsupportedModelError
 from .models.header import Header, read_header
 from .options import KV_TYPES, Options
 
@@ -37,6 +37,11 @@ class Model:
         try:
             _native.call("edgekv_model_load", str(path).encode(), c.byref(params), c.byref(handle))
         except InvalidModelError as error:
+            if "unknown model architecture" in str(error):
+                raise UnsupportedModelError(
+                    f"architecture {self.header.architecture!r} of {path} is not known to the llama.cpp that edgekv is "
+                    "built on; choose a model of another family"
+                ) from error
             raise InvalidModelError(f"{path} is refused: {error}; download it again or convert it anew") from error
         self._llama = llama
         self.handle = handle

@@ -114,8 +114,8 @@ llama_kv_cache & plain_cache(const llama_context * ctx) {
     auto *              cache  = dynamic_cast<llama_kv_cache *>(memory);
     const char *        reason = cache == nullptr ? kind_of(memory) : obstacle(model, ctx->get_cparams());
     if (reason != nullptr) {
-        fail(EDGEKV_STATUS_UNSUPPORTED, "architecture '%s' uses %s, which is not supported yet", model.arch_name().c_str(),
-             reason);
+        fail(EDGEKV_STATUS_UNSUPPORTED, "architecture '%s' uses %s, which is not supported yet; choose a model of the llama, qwen2, "
+             "qwen3 or mistral family", model.arch_name().c_str(), reason);
     }
     if (!ctx->get_cparams().flash_attn) {
         throw Error(EDGEKV_STATUS_UNSUPPORTED, "the context was made without flash attention; enable it");
