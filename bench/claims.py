@@ -1,7 +1,7 @@
 """What papers claim of their policies, checked on the keys, values and queries of a running model.
 
-    critical  CriticalKV, section 4.6: two stages of selection move the attention output, projected by W_O, less than one
-              (norm1), in 92 % of the query heads; and never further than the bound theta (eq. 8)
+    critical  CriticalKV, section 4.6: two stages of selection move the attention output, projected by W_O,
+              less than one (norm1), in 92 % of the query heads; and never further than the bound theta (eq. 8)
     caote     CAOTE, figure 3: weighing by what evicting a cell does moves the attention output less (norm2)
     ahakv     AhaKV, section 3.1: what H2O keeps lies early in the text; what AhaKV keeps does not
 

@@ -47,12 +47,13 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, action="append", help="length of the text; repeatable (2000, 6000)")
     parser.add_argument("--budget", type=int, action="append", help="cells; repeatable (256, 512, 2048)")
     parser.add_argument("--kv-type", action="append", help="type of the cells; repeatable (f16, q8_0, q4_0)")
-    parser.add_argument("--policy", default="keydiff")
+    parser.add_argument("--policy", action="append", help="policy; repeatable (keydiff)")
     parser.add_argument("--block", type=int, default=128)
     parser.add_argument("--parts", action="store_true", help="print what each plan is made of, in MiB")
     options = parser.parse_args()
     lengths = sorted(options.tokens or [2000, 6000])
-    settings = itertools.product(options.kv_type or ["f16", "q8_0", "q4_0"], options.budget or [256, 512, 2048])
+    kv_types, budgets = options.kv_type or ["f16", "q8_0", "q4_0"], options.budget or [256, 512, 2048]
+    settings = itertools.product(options.policy or ["keydiff"], kv_types, budgets)
 
     results, ratios = [], []
     with tempfile.TemporaryDirectory() as folder:
@@ -60,21 +61,21 @@ def main() -> None:
             tokens = common.first_tokens(model, common.read_book(options.book), lengths[-1])
             for n in lengths:
                 Path(folder, f"{n}.txt").write_text(common.text_of(model, tokens[:n]), encoding="utf-8")
-        for kv_type, budget in settings:
-            setting = {"kv_type": kv_type, "budget": budget, "block": options.block, "policy": options.policy}
+        for policy, kv_type, budget in settings:
+            setting = {"policy": policy, "kv_type": kv_type, "budget": budget, "block": options.block}
             setting |= {"model": options.model, "threads": options.threads}
             done = [in_fresh_process(setting | {"text": f"{folder}/{n}.txt"}) for n in lengths]
             results += [setting | result for result in done]
             ratios.append(done[-1]["measured"] / done[0]["measured"])
-            print(f"{kv_type} {budget}: peak for {lengths[-1]} / {lengths[0]} tokens = {ratios[-1]:.4f}", flush=True)
+            print(f"{policy} {kv_type} {budget}: peak for {lengths[-1]} / {lengths[0]} tokens = {ratios[-1]:.4f}", flush=True)
             if options.parts:
                 print(*(f"  {part} {n / common.MIB:.2f}" for part, n in done[-1]["parts"].items()), sep="\n")
 
     errors = [result["planned"] / result["measured"] - 1 for result in results]
     common.print_table(
-        ["cells of", "budget", "tokens read", "planned MiB", "measured MiB", "error"],
+        ["policy", "cells of", "budget", "tokens read", "planned MiB", "measured MiB", "error"],
         [
-            [r["kv_type"], r["budget"], r["tokens"]]
+            [r["policy"], r["kv_type"], r["budget"], r["tokens"]]
             + [f"{r[key] / common.MIB:.2f}" for key in ("planned", "measured")]
             + [f"{error:+.2%}"]
             for r, error in zip(results, errors, strict=True)

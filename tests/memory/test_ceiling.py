@@ -49,6 +49,14 @@ def test_quantised_caches_stay_under_the_plan(default_model, text, kv_type):
     assert memory["peak_rss_bytes"] <= memory["planned_peak_bytes"] <= memory["ceiling_bytes"]
 
 
+@pytest.mark.parametrize("policy", ["h2o", "ahakv", "snapkv+critical", "keydiff+fastcaote+critical"])
+def test_what_policies_carry_and_compute_is_in_the_plan(default_model, text, policy):
+    options = ["--memory", "256MiB", "--budget", "384", "--max-tokens", "8", "--policy", policy, "--threads", "2"]
+    memory = ask(default_model, text(600), *options)["memory"]
+    assert memory["peak_rss_bytes"] <= memory["planned_peak_bytes"] <= memory["ceiling_bytes"]
+    assert memory["planned_peak_bytes"] / memory["peak_rss_bytes"] < 1.03
+
+
 def test_the_largest_budget_fills_the_ceiling_and_no_more(default_model, text):
     report = ask(default_model, text(200), "--memory", "256MiB", "--max-tokens", "4", "--threads", "2")
     memory = report["memory"]
@@ -57,13 +65,18 @@ def test_the_largest_budget_fills_the_ceiling_and_no_more(default_model, text):
     assert memory["peak_rss_bytes"] <= memory["ceiling_bytes"]
 
 
-def test_the_native_byte_counter_equals_the_estimate(tiny_model):
+@pytest.mark.parametrize("focus", [True, False])
+@pytest.mark.parametrize("policy", ["keydiff", "h2o", "ahakv", "snapkv+caote", "tova+critical"])
+def test_the_native_byte_counter_equals_the_estimate(tiny_model, policy, focus):
     import ctypes
 
     import edgekv
     from edgekv import _native
+    from edgekv.planner import cache_params_of
 
-    with edgekv.Runtime(tiny_model(n_layer=2), memory="4GiB", budget=100, block=32, threads=2) as rt:
+    options = {"memory": "4GiB", "budget": 100, "block": 32, "threads": 2, "policy": policy, "focus": focus}
+    with edgekv.Runtime(tiny_model(n_layer=2), **options) as rt:
         cache = rt.controller.cache
-        estimate = _native.library().edgekv_cache_estimate_bytes(ctypes.byref(cache.shape))
+        params = cache_params_of(rt.options)
+        estimate = _native.library().edgekv_cache_estimate_bytes(ctypes.byref(cache.shape), ctypes.byref(params))
         assert cache.bookkeeping_bytes == estimate == rt.plan.parts.bookkeeping
