@@ -1,67 +1,62 @@
 """What papers claim of their policies, checked on the keys, values and queries of a running model.
 
-    critical  CriticalKV, section 4.6: two stages of selection move the attention output, projected by W_O,
-              less than one (norm1), in 92 % of the query heads; and never further than the bound theta (eq. 8)
+    critical  CriticalKV, section 4.6: selection in two stages moves the attention output, projected by W_O, less than
+              selection in one (norm1), in 92 % of the query heads; never further than the bound theta of eq. 8, which
+              is what the second stage is meant to lower
     caote     CAOTE, figure 3: weighing by what evicting a cell does moves the attention output less (norm2)
-    ahakv     AhaKV, section 3.1: what H2O keeps lies early in the text; what AhaKV keeps does not
+    ahakv     AhaKV, section 3.1: what H2O keeps lies early in the text, what AhaKV keeps does not
 
-`critical` and `caote` read a text block by block under the plain base. Each time the cache is full they let the base
-and its wrappers choose from the very same cells, once for the budget and once for a fifth of the cells (the paper's
-cache size), and compare the outputs with those of all cells, for three sets of queries:
+`critical` and `caote` read a text block by block under a base. Each time the cache is full they let the base and its
+wrappers choose from the very same cells, once for the budget and once for a fifth of the cells (CriticalKV's cache
+size), and compare the outputs with those of all cells, for three sets of queries:
 
-    newest    the token read last
-    window    the 32 tokens read last
-    next      the first 32 tokens of the next block; to them the block's own cells are added, which all stay
+    scored  those that the base scores by: of tova 1, of snapkv 32, of h2o a block
+    window  the 32 tokens read last
+    next    the first 32 tokens of the next block, to which its own cells are added; they all stay
 
-`heads` is the share of query heads whose mean change falls, `ratio` the geometric mean over heads of the mean change
-with the wrapper over that without. `ahakv` reads a text under several policies and looks at what is left of it.
-
-What was predicted before anything was measured stands beside the figures.
+A base's own line tells its mean change as a share of the output. A wrapper's tells in how many query heads the mean
+change is smaller than its base's, and the ratio of the two; both lines give the geometric mean over heads. `ahakv`
+reads a text under several policies and looks at what is left of it. What was predicted before anything was measured
+stands beside the figures.
 
     python bench/claims.py --book novel.txt
-    python bench/claims.py --book novel.txt --part ahakv --tokens 4096
+    python bench/claims.py --book novel.txt --part critical --base "snapkv(pool=max)" --budget 1408 --captures 1
+
+The second line is CriticalKV's setting: nothing was evicted before, and a fifth is kept at once.
 """
 
 from __future__ import annotations
 
-import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import common
-import gguf
 import numpy as np
-from gguf.quants import dequantize
+from captures import Capture, Reader, output_projections
 
 import edgekv
-from edgekv.cache import Cache
-from edgekv.models.registry import find_model
-from edgekv.policies import Head, Policy, parse_policy
+from edgekv.policies import Head, parse_policy
 from edgekv.policies.attention import attention
-from edgekv.policies.critical import wo_norms
-from edgekv.policies.select import Protection
 
 PARTS = ("critical", "caote", "ahakv")
 BASES = ("snapkv", "tova", "h2o")
 WRAPPERS = {"critical": ["critical"], "caote": ["caote", "fastcaote", "caote(rounds=4)"]}
-NORMS = {"critical": "norm1", "caote": "norm2"}
-READERS = ("h2o", "ahakv", "ahakv(recent_accumulation=off)", "snapkv", "random")
-N_ROWS = 32  # of the window, and of the next block
-SMALL_SHARE = 0.2  # of the cells, as in the paper
-F16 = 1  # enum ggml_type
+MEASURES = {"critical": ["norm1", "theta"], "caote": ["norm2"]}
+SETS = ("scored", "window", "next")
+N_ROWS = 32  # queries of the window, and of the next block
+FIFTH = 0.2  # of the cells
 ROUNDING = 1e-9  # of what all cells together could move
 
-# `heads` for the window's queries, at the budget and at a fifth of the cells; of readers, the mean kept position.
-# Values count for little where attention is as uneven as a model's; where the sinks are protected, values differ less.
-PREDICTIONS = {
-    "snapkv+critical": ("75 %", "80 %"),
-    "tova+critical": ("65 %", "70 %"),
-    "h2o+critical": ("70 %", "75 %"),
-    **dict.fromkeys(["tova+caote", "tova+caote(rounds=4)"], ("65 %", "65 %")),
-    "tova+fastcaote": ("60 %", "60 %"),
-    **{f"{base}+{wrapper}": ("80 %", "80 %") for base in ("snapkv", "h2o") for wrapper in WRAPPERS["caote"]},
+# Share of heads that change less for the window's queries: at the budget, and at a fifth of the cells.
+HEADS_PREDICTED = {
+    "snapkv+critical": {"budget": "75 %", "fifth": "80 %"},
+    "tova+critical": {"budget": "65 %", "fifth": "70 %"},
+    "h2o+critical": {"budget": "70 %", "fifth": "75 %"},
+    **{f"tova+{wrapper}": {"budget": "65 %", "fifth": "65 %"} for wrapper in WRAPPERS["caote"]},
+    **{f"{base}+{w}": {"budget": "80 %", "fifth": "80 %"} for base in ("snapkv", "h2o") for w in WRAPPERS["caote"]},
+}
+POSITIONS_PREDICTED = {
     "h2o": "0.30",
     "ahakv": "0.60",
     "ahakv(recent_accumulation=off)": "0.35",
@@ -69,94 +64,7 @@ PREDICTIONS = {
     "random": "0.50",
 }
 
-
-@dataclass(frozen=True)
-class Capture:
-    """A (layer, KV head) at a full cache, and the same with the next block's cells and its first queries."""
-
-    full: Head
-    then: Head
-
-
-class Reader:
-    """Reads a text block by block under a base policy, and keeps what the base and its wrappers look at."""
-
-    def __init__(self, runtime: edgekv.Runtime, base: Policy, w_o: list[np.ndarray]) -> None:
-        self.cache: Cache = runtime.controller.cache
-        self.options, self.budget, self.base, self.w_o = runtime.options, runtime.controller.budget, base, w_o
-        self.kv_heads = [(layer, g) for layer, layer_w_o in enumerate(w_o) for g in range(len(layer_w_o))]
-        self.carried = [np.empty(0)] * len(self.kv_heads)
-
-    def protection(self) -> Protection:
-        """What stays, whatever chooses."""
-        return Protection(self.options.n_sink, max(self.options.recent, self.base.recent(self.budget)))
-
-    def read(self, tokens: list[int], n_captures: int) -> Iterator[list[Capture]]:
-        """Feed the tokens; gives a Capture of every head for the last compactions but the very last."""
-        block = self.options.block
-        first = len(tokens) - block * (n_captures + 1)
-        pending: list[Head] = []
-        for p0 in range(0, len(tokens), block):
-            self.cache.feed(tokens[p0 : p0 + block])
-            wanted = self.cache.n_cells > self.budget and first <= p0 < len(tokens) - block
-            if not (pending or wanted or self.base.carries):
-                self.compact()
-                continue
-            heads = self.heads()
-            if pending:
-                yield [Capture(*pair) for pair in zip(pending, map(self.following, pending, heads), strict=True)]
-            if self.base.carries:
-                heads = [self.gathered(head, acc) for head, acc in zip(heads, self.carried, strict=True)]
-            pending = heads if wanted else []
-            scores = [self.base.accumulate(head) for head in heads]
-            self.compact()
-            kept = (self.cache.positions(layer, g) for layer, g in self.kv_heads)
-            self.carried = [
-                acc[np.isin(head.positions, now)] for acc, head, now in zip(scores, heads, kept, strict=True)
-            ]
-
-    def compact(self) -> None:
-        stays = self.protection()
-        self.cache.compact(self.base, self.budget, n_sink=stays.n_sink, recent=stays.recent)
-
-    def heads(self) -> list[Head]:
-        """Every head as it is now, float32."""
-        found = []
-        for layer, g in self.kv_heads:
-            queries, rows, scale = self.cache.queries(layer)
-            keys, values = (self.stored(layer, g, values=values) for values in (False, True))
-            found.append(
-                Head(
-                    keys=keys,
-                    values=values,
-                    positions=self.cache.positions(layer, g),
-                    queries=queries.reshape(len(self.w_o[layer]), -1, *queries.shape[1:])[g],
-                    query_positions=rows,
-                    wo_norm=wo_norms(values, self.w_o[layer][g]),
-                    scale=scale,
-                    layer=layer,
-                    head=g,
-                )
-            )
-        return found
-
-    def stored(self, layer: int, g: int, *, values: bool) -> np.ndarray:
-        data, rows = self.cache.rows(layer, g, values=values)
-        if rows.type != F16 or rows.rotation:
-            sys.exit("the cells are not plain f16, which this bench reads; use another model")
-        return data.view(np.float16).astype(np.float32)
-
-    def gathered(self, head: Head, carried: np.ndarray) -> Head:
-        """The head with what earlier scorings left; to its new cells they left nothing."""
-        return replace(head, accumulated=np.pad(carried, (0, len(head.positions) - len(carried))))
-
-    def following(self, before: Head, now: Head) -> Head:
-        """All cells from before the last compaction, the new ones, and the new block's first queries."""
-        queries, rows = now.rows()
-        new = now.positions > before.positions[-1]
-        names = ("keys", "values", "positions", "wo_norm")
-        cells = {name: np.concatenate([getattr(before, name), getattr(now, name)[new]]) for name in names}
-        return replace(before, **cells, queries=queries[:, :N_ROWS], query_positions=rows[:N_ROWS], accumulated=None)
+Key = tuple[str, str, str, str]  # spec, cells kept ("budget", "fifth"), measure, set of queries
 
 
 class Outputs:
@@ -166,147 +74,153 @@ class Outputs:
         self.weights = attention(head)  # (G, W, n)
         self.values, self.w_o = head.values.astype(np.float64), w_o
         self.moves = self.weights * np.abs(self.values @ w_o).sum(axis=2)[:, None]  # A norm1(V W_O), (G, W, n)
-        self.most = self.moves.sum(axis=2)  # (G, W)
+        outputs = self.weights @ self.values
+        self.norm1 = np.abs(outputs @ w_o).sum(axis=2).mean(axis=1)  # (G,)
+        self.norm2 = np.linalg.norm(outputs, axis=2).mean(axis=1)
 
-    def change(self, stays: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
-        """stays (n,) bool -> norm1 of the projected change and norm2 of the change, (G, W), and rows past theta."""
+    def changes(self, stays: np.ndarray) -> tuple[dict[str, np.ndarray], int]:
+        """stays (n,) bool -> mean change by measure, (G,) as shares of the mean output, and rows that pass theta."""
         left = self.weights * stays
         share = left.sum(axis=2, keepdims=True)
         change = (self.weights - left / share) @ self.values
-        norm1 = np.abs(change @ self.w_o).sum(axis=2)
-        theta = self.most - (2 - 1 / share[..., 0]) * self.moves[..., stays].sum(axis=2)
-        return norm1, np.linalg.norm(change, axis=2), int((norm1 > theta + ROUNDING * self.most).sum())
+        norm1, most = np.abs(change @ self.w_o).sum(axis=2), self.moves.sum(axis=2)
+        theta = most - (2 - 1 / share[..., 0]) * self.moves[..., stays].sum(axis=2)
+        found = {"norm1": norm1 / self.norm1[:, None], "theta": theta / self.norm1[:, None]}
+        found["norm2"] = np.linalg.norm(change, axis=2) / self.norm2[:, None]
+        return {name: rows.mean(axis=1) for name, rows in found.items()}, int((norm1 > theta + ROUNDING * most).sum())
 
 
 class Changes:
-    """Mean change by (spec, cells kept, norm, queries), one figure a query head, and rows that went past theta."""
+    """Mean changes of all query heads, and the rows that went past theta."""
 
     def __init__(self) -> None:
-        self.found: dict[tuple[str, str, str, str], list[np.ndarray]] = defaultdict(list)
+        self.by_capture: dict[Key, list[np.ndarray]] = defaultdict(list)
         self.n_rows = self.n_beyond = 0
 
-    def add(self, captures: list[Capture], specs: list[str], w_o: list[np.ndarray], reader: Reader) -> None:
-        """Let every spec choose from the cells of a capture, and note what the outputs do."""
-        parts: dict[tuple[str, str, str, str], list[np.ndarray]] = defaultdict(list)
-        policies = [parse_policy(spec) for spec in specs]
+    def add(self, captures: list[Capture], specs: list[str], reader: Reader) -> None:
+        """Let every spec choose from the same cells, and note what the outputs do."""
+        by_head: dict[Key, list[np.ndarray]] = defaultdict(list)
         for capture in captures:
-            full, projection = capture.full, w_o[capture.full.layer][capture.full.head]
-            window, following = Outputs(full.newest_rows(N_ROWS), projection), Outputs(capture.then, projection)
-            n, n_new = len(full.positions), len(capture.then.positions) - len(full.positions)
-            for size, budget in (("budget", reader.budget), ("fifth", round(SMALL_SHARE * n))):
-                for spec, policy in zip(specs, policies, strict=True):
-                    stays = np.zeros(n, dtype=bool)
-                    stays[policy.keep(replace(full, budget=budget), reader.protection())] = True
-                    for outputs, mask in (
-                        (window, stays),
-                        (following, np.pad(stays, (0, n_new), constant_values=True)),
-                    ):
-                        *norms, n_beyond = outputs.change(mask)
+            w_o, n = reader.w_o[capture.full.layer][capture.full.head], len(capture.full.positions)
+            rows = {"scored": reader.base.n_rows(reader.block), "window": N_ROWS}
+            outputs = {name: Outputs(capture.full.newest_rows(n_rows), w_o) for name, n_rows in rows.items()}
+            outputs["next"] = Outputs(capture.then, w_o)
+            for cells, budget in (("budget", reader.budget), ("fifth", round(FIFTH * n))):
+                for spec in specs:
+                    stays = np.ones(len(capture.then.positions), dtype=bool)
+                    stays[:n] = False
+                    stays[parse_policy(spec).keep(replace(capture.full, budget=budget), reader.protection)] = True
+                    for name in SETS:
+                        changes, n_beyond = outputs[name].changes(stays[: outputs[name].weights.shape[2]])
                         self.n_beyond += n_beyond
-                        self.n_rows += norms[0].size
-                        for norm, change in zip(("norm1", "norm2"), norms, strict=True):
-                            if outputs is window:
-                                parts[spec, size, norm, "newest"].append(change[:, -1])
-                            queries = "window" if outputs is window else "next"
-                            parts[spec, size, norm, queries].append(change.mean(axis=1))
-        for key, changes in parts.items():
-            self.found[key].append(np.concatenate(changes))
+                        self.n_rows += outputs[name].weights[..., 0].size
+                        for measure, change in changes.items():
+                            by_head[spec, cells, measure, name].append(change)
+        for key, changed in by_head.items():
+            self.by_capture[key].append(np.concatenate(changed))
 
-    def compare(self, spec: str, base: str, size: str, norm: str, queries: str) -> tuple[float, float]:
-        """Share of heads whose mean change falls, and the geometric mean of the ratios."""
-        ours, plain = (np.mean(self.found[name, size, norm, queries], axis=0) for name in (spec, base))
-        changed = (ours > 0) & (plain > 0)
-        return float(np.mean(ours < plain)), float(np.exp(np.log(ours[changed] / plain[changed]).mean()))
+    def mean(self, *key: str) -> np.ndarray:
+        """Over captures, one figure a query head."""
+        return np.mean(self.by_capture[key], axis=0)
+
+    def line(self, spec: str, base: str, cells: str, measure: str) -> dict[str, list[float]]:
+        """By set of queries: the base's own change, or the share of heads that change less and the ratio."""
+        found = {}
+        for name in SETS:
+            ours, plain = (self.mean(of, cells, measure, name) for of in (spec, base))
+            if spec == base:
+                found[name] = [geometric_mean(ours)]
+            else:
+                changed = (ours > 0) & (plain > 0)
+                found[name] = [float((ours < plain).mean()), geometric_mean(ours[changed] / plain[changed])]
+        return found
 
 
-def output_projections(path: str, n_head_kv: int, head_dim: int) -> list[np.ndarray]:
-    """W_O by layer, (n_head_kv, G, d_v, n_embd) float64, from the model's file."""
-    found = {}
-    for tensor in gguf.GGUFReader(path).tensors:
-        if match := re.fullmatch(r"blk\.(\d+)\.attn_output\.weight", tensor.name):
-            matrix = dequantize(tensor.data, tensor.tensor_type).astype(np.float64)  # (n_embd, n_head * d_v)
-            found[int(match[1])] = matrix.T.reshape(n_head_kv, -1, head_dim, len(matrix))
-    return [found[layer] for layer in sorted(found)]
+def geometric_mean(values: np.ndarray) -> float:
+    """Of positive values; of nothing, NaN."""
+    return float(np.exp(np.log(values[values > 0]).mean())) if (values > 0).any() else float("nan")
+
+
+def opened(options, policy: str) -> edgekv.Runtime:
+    """A runtime with what the command line says."""
+    settings = {"model": options.model, "threads": options.threads, "block": options.block, "budget": options.budget}
+    return edgekv.Runtime(memory="1TiB", policy=policy, allow_beyond_trained=True, **settings)
 
 
 def run_outputs(options, tokens: list[int], parts: list[str]) -> dict[str, object]:
     """`critical` and `caote`: one reading for each base."""
-    figures = []
-    changes = Changes()
+    changes, lines = Changes(), []
+    measures = [(part, measure) for part in parts for measure in MEASURES[part]]
     for base in options.base or BASES:
-        settings = {"budget": options.budget, "block": options.block, "threads": options.threads}
-        # h2o's cache keeps the queries of a whole block
-        with edgekv.Runtime(
-            options.model, memory="1TiB", policy="h2o", allow_beyond_trained=True, **settings
-        ) as runtime:
+        with opened(options, "h2o") as runtime:
             shape = runtime.controller.cache.shape
-            w_o = output_projections(find_model(options.model), shape.n_head_kv_max, shape.head_dim_v)
+            w_o = output_projections(options.model, shape.n_head_kv_max, shape.head_dim_v)
             reader = Reader(runtime, parse_policy(base), w_o)
             specs = [base, *(f"{base}+{wrapper}" for part in parts for wrapper in WRAPPERS[part])]
-            for captures in reader.read(tokens, options.captures):
-                changes.add(captures, specs, w_o, reader)
-        for part in parts:
-            for wrapper, (i, size) in ((w, pair) for w in WRAPPERS[part] for pair in enumerate(("budget", "fifth"))):
-                spec = f"{base}+{wrapper}"
-                found = {q: changes.compare(spec, base, size, NORMS[part], q) for q in ("newest", "window", "next")}
-                predicted = PREDICTIONS[spec][i] if spec in PREDICTIONS else ""
-                figures.append({"part": part, "spec": spec, "cells": size, "predicted": predicted} | found)
-    for part in parts:
-        print(f"\n{part}: change of the output ({NORMS[part]}) with the wrapper against without")
+            for captures in reader.read(tokens, options.captures, N_ROWS):
+                changes.add(captures, specs, reader)
+        for part, measure in measures:
+            for spec in [base, *(f"{base}+{wrapper}" for wrapper in WRAPPERS[part])]:
+                for cells in ("budget", "fifth"):
+                    predicted = "" if measure == "theta" else HEADS_PREDICTED.get(spec, {}).get(cells, "")
+                    line = {"spec": spec, "cells": cells, "measure": measure, "predicted": predicted}
+                    lines.append(line | changes.line(spec, base, cells, measure))
+    for part, measure in measures:
+        print(f"\n{part}: change of the output ({measure})")
         common.print_table(
-            ["", "cells", "predicted", "newest: heads", "ratio", "window: heads", "ratio", "next: heads", "ratio"],
+            ["", "cells", "predicted", *(title for name in SETS for title in (f"{name}: heads", "ratio"))],
             [
-                [f["spec"], f["cells"], f["predicted"]]
-                + [text for q in ("newest", "window", "next") for text in (f"{f[q][0]:.0%}", f"{f[q][1]:.3f}")]
-                for f in figures
-                if f["part"] == part
+                [line["spec"], line["cells"], line["predicted"], *(text for name in SETS for text in shown(line[name]))]
+                for line in lines
+                if line["measure"] == measure
             ],
         )
     print(f"\nchanges past theta: {changes.n_beyond} of {changes.n_rows} (predicted: 0)")
-    return {"changes": figures, "n_beyond_theta": changes.n_beyond, "n_changes": changes.n_rows}
+    return {"outputs": lines, "past_theta": changes.n_beyond, "changes": changes.n_rows}
 
 
-def run_positions(options, tokens: list[int]) -> list[dict[str, object]]:
+def shown(figures: list[float]) -> tuple[str, str]:
+    """A base's change, or a wrapper's share of heads and ratio."""
+    return ("", f"{figures[0]:.2%}") if len(figures) == 1 else (f"{figures[0]:.0%}", f"{figures[1]:.3f}")
+
+
+def run_positions(options, tokens: list[int]) -> dict[str, object]:
     """`ahakv`: what is left of the text, sinks and newest tokens left out."""
-    figures = []
-    for spec in READERS:
-        settings = {"budget": options.budget, "block": options.block, "threads": options.threads}
-        with edgekv.Runtime(
-            options.model, memory="1TiB", policy=spec, allow_beyond_trained=True, **settings
-        ) as runtime:
+    lines = []
+    for spec, predicted in POSITIONS_PREDICTED.items():
+        with opened(options, spec) as runtime:
             runtime.controller.read(tokens, lambda _: True)
-            cache, n_sink = runtime.controller.cache, runtime.options.sinks
+            cache, begin = runtime.controller.cache, runtime.options.sinks
             end = len(tokens) - runtime.options.recent_cells(options.budget)
             kv_heads = np.ndindex(cache.shape.n_layer, cache.shape.n_head_kv_max)
             kept = [cache.positions(layer, g) for layer, g in kv_heads]
-        shares = [(cells[(cells >= n_sink) & (cells < end)] - n_sink) / (end - n_sink) for cells in kept]
-        quarters = np.histogram(np.concatenate(shares), bins=4, range=(0, 1))[0]
-        figures.append(
-            {
-                "policy": spec,
-                "predicted": PREDICTIONS[spec],
-                "mean": float(np.mean(np.concatenate(shares))),
-                "quarters": (quarters / quarters.sum()).tolist(),
-                "by_head": [float(share.mean()) for share in shares],
-            }
-        )
-    h2o = figures[0]["by_head"]
-    print(f"\nahakv: where in the text the kept cells lie (0 = beginning, 1 = end), {options.budget} cells")
+        shares = [(cells[(cells >= begin) & (cells < end)] - begin) / (end - begin) for cells in kept]
+        together = np.concatenate(shares)
+        quarters = np.histogram(together, bins=4, range=(0, 1))[0] / len(together)
+        line = {"policy": spec, "predicted": predicted, "mean": together.mean(), "quarters": quarters.tolist()}
+        lines.append(line | {"by_head": [float(share.mean()) for share in shares]})
+    print(f"\nahakv: where in {len(tokens)} tokens the {options.budget} kept cells lie (0 = beginning, 1 = end)")
     common.print_table(
-        ["", "predicted", "mean", "1st quarter", "2nd", "3rd", "4th", "heads later than h2o"],
-        [
-            [f["policy"], f["predicted"], f"{f['mean']:.3f}", *(f"{share:.0%}" for share in f["quarters"])]
-            + [f"{np.mean(np.greater(f['by_head'], h2o)):.0%}"]
-            for f in figures
-        ],
+        ["", "predicted", "mean", *(f"quarter {i}" for i in range(1, 5)), "heads later than h2o"],
+        [[line["policy"], line["predicted"], *where(line), f"{later_heads(line, lines[0]):.0%}"] for line in lines],
     )
-    return figures
+    return {"positions": lines}
+
+
+def where(line: dict) -> list[str]:
+    """The mean kept position, and how many of the kept cells lie in each quarter of the text."""
+    return [f"{line['mean']:.3f}", *(f"{share:.0%}" for share in line["quarters"])]
+
+
+def later_heads(line: dict, other: dict) -> float:
+    """Share of KV heads whose kept cells lie later than another policy's."""
+    return float(np.greater(line["by_head"], other["by_head"]).mean())
 
 
 def main() -> None:
     parser = common.arguments(__doc__)
     parser.add_argument("--part", choices=PARTS, action="append", help="repeatable (all)")
-    parser.add_argument("--base", choices=BASES, action="append", help="base of the wrappers; repeatable (all)")
+    parser.add_argument("--base", action="append", help=f"base that the wrappers go over; repeatable {BASES}")
     parser.add_argument("--budget", type=int, default=512, help="cells")
     parser.add_argument("--block", type=int, default=128)
     parser.add_argument("--tokens", type=int, default=1664, help="tokens read, cut to whole blocks")
@@ -315,15 +229,15 @@ def main() -> None:
 
     n_tokens = options.tokens - options.tokens % options.block
     if n_tokens < options.budget + options.block * (options.captures + 1):
-        sys.exit(f"{n_tokens} tokens do not fill the cache {options.captures} times; give more with --tokens")
+        sys.exit(f"{n_tokens} tokens are too few for {options.captures} captures; give more with --tokens")
     with common.vocabulary(options.model) as model:
         tokens = common.first_tokens(model, common.read_book(options.book), n_tokens)
-    parts = options.part or list(PARTS)
+    parts = [part for part in PARTS if part in (options.part or PARTS)]
     figures: dict[str, object] = {"tokens": n_tokens, "budget": options.budget, "block": options.block}
-    if outputs := [part for part in PARTS if part in parts and part != "ahakv"]:
+    if outputs := [part for part in parts if part in WRAPPERS]:
         figures |= run_outputs(options, tokens, outputs)
     if "ahakv" in parts:
-        figures["positions"] = run_positions(options, tokens)
+        figures |= run_positions(options, tokens)
     common.write_json(options.json, figures)
 
 

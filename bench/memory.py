@@ -67,7 +67,10 @@ def main() -> None:
             done = [in_fresh_process(setting | {"text": f"{folder}/{n}.txt"}) for n in lengths]
             results += [setting | result for result in done]
             ratios.append(done[-1]["measured"] / done[0]["measured"])
-            print(f"{policy} {kv_type} {budget}: peak for {lengths[-1]} / {lengths[0]} tokens = {ratios[-1]:.4f}", flush=True)
+            print(
+                f"{policy} {kv_type} {budget}: peak for {lengths[-1]} / {lengths[0]} tokens = {ratios[-1]:.4f}",
+                flush=True,
+            )
             if options.parts:
                 print(*(f"  {part} {n / common.MIB:.2f}" for part, n in done[-1]["parts"].items()), sep="\n")
 

@@ -30,6 +30,9 @@ def common(
     focus: Annotated[
         bool, typer.Option("--focus/--no-focus", help="Read files with the question in mind: keep what matters to it.")
     ] = True,
+    focus_policy: Annotated[
+        str | None, typer.Option(metavar="SPEC", help="What scores by the question, where the policy reads no queries.")
+    ] = None,
     repack: Annotated[
         bool, typer.Option("--repack", help="Spend memory on weights in the processor's own order.")
     ] = False,

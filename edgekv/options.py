@@ -9,7 +9,8 @@ from .errors import BudgetError, ConfigError
 from .policies import Policy, parse_policy
 from .sizes import parse_size
 
-FOCUS_POLICY = "snapkv(window=64, kernel=15, pool=max)"
+FOCUS_POLICY = "snapkv(window=64, kernel=15)+critical"
+FOCUS_POLICY_REPACKED = "snapkv(window=64, kernel=15)"  # critical reads W_O, which repacking hides
 KV_TYPES = {"f16": 1, "q8_0": 8, "q4_0": 2}  # enum ggml_type
 
 
@@ -32,7 +33,7 @@ class Options:
     recent: newest tokens that are never evicted
     evict_every: generated tokens between two evictions; None = a block, 1 = as in the papers
     focus: read files with the question as a probe between blocks, which takes cells of its own
-    focus_policy: scores by the probe's attention where `policy` reads no queries
+    focus_policy: scores by the probe's attention where `policy` reads no queries; None = FOCUS_POLICY
     probe_tokens: longest probe; of a longer question the last tokens
     allow_beyond_trained: feed positions past the model's trained context
     repack: keep a second copy of the weights in the processor's own order, where that is faster
@@ -49,7 +50,7 @@ class Options:
     recent: int = 32
     evict_every: int | None = None
     focus: bool = True
-    focus_policy: str | Policy = FOCUS_POLICY
+    focus_policy: str | Policy | None = None
     probe_tokens: int = 64
     allow_beyond_trained: bool = False
     repack: bool = False
@@ -82,7 +83,8 @@ class Options:
         """The policy that scores by a probe: the runtime's own where it reads queries."""
         if "queries" in self.parsed_policy.reads:
             return self.parsed_policy
-        policy = parse_policy(self.focus_policy)
+        default = FOCUS_POLICY_REPACKED if self.repack else FOCUS_POLICY
+        policy = parse_policy(default if self.focus_policy is None else self.focus_policy)
         if "queries" not in policy.reads:
             raise ConfigError(
                 f"focus_policy={policy.spec} reads no queries; give one that does, such as {FOCUS_POLICY}"

@@ -250,11 +250,12 @@ class Session:
             )
 
     def _probe_of(self, question: str | None) -> list[int]:
-        """The tokens whose attention says what matters: the question as the model will find it at the prompt's end."""
+        """The tokens whose attention says what matters: the question, as a turn of its own after what was read."""
         if question is None:
             return []
         runtime = self._open()
-        probe = Prompt(runtime.model).content("\n\n", question).template(self._chat_format().after_user)
+        form = self._chat_format()
+        probe = Prompt(runtime.model).template(form.after_user + form.between).content(question)
         return list(probe.tokens())[-runtime.options.probe_tokens :]
 
     def _read(

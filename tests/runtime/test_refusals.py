@@ -61,5 +61,5 @@ def test_a_recurrent_model_that_claims_heads_is_refused_all_the_same(tmp_path):
 def test_an_architecture_that_llama_cpp_does_not_know(tiny_model, tmp_path):
     path = tmp_path / "model.gguf"
     path.write_bytes(tiny_model(n_layer=2).read_bytes().replace(b"llama", b"lorem"))
-    with pytest.raises(edgekv.UnsupportedModelError, match="architecture 'lorem' of .* is not known"):
+    with pytest.raises(edgekv.UnsupportedModelError, match=r"architecture 'lorem' of .* is not known"):
         edgekv.plan(path, memory="1GiB")

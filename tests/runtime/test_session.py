@@ -182,7 +182,8 @@ def test_a_question_focuses_the_reading_of_its_files(runtime, session, tmp_path)
 
     list(session.ask("What river?", files=[path], max_tokens=1))
     focused = session.stats
-    assert focused.probes == focused.evictions > 3 and focused.probe_s > 0
+    assert focused.probes == focused.evictions > 3
+    assert focused.probe_s > 0
     assert cache.n_past == focused.tokens_seen == focused.prompt_tokens
     assert session.kept_positions(0, 0)[-1] == focused.prompt_tokens - 1  # no cell of a probe is left
 
@@ -208,7 +209,7 @@ def test_a_long_question_probes_with_its_last_tokens(runtime, session, tmp_path,
     list(session.ask(" ".join(["Where is it?"] * 30), files=[path], max_tokens=1))
     list(session.ask("Where is it?", files=[path], max_tokens=1))
     assert len(probes[0]) == runtime.options.probe_tokens > len(probes[-1])
-    assert probes[0][-len(probes[-1]) + 4 :] == probes[-1][4:]  # both end as the prompt does
+    assert probes[0][-4:] == probes[-1][-4:]
 
 
 def test_focus_needs_cells_for_its_probe(tiny_model):

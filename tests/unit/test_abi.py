@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from edgekv import _native
-from edgekv.options import KV_TYPES
 from edgekv.native_policy import READS
+from edgekv.options import KV_TYPES
 from edgekv.policies import POLICIES, AhaKV, Caote, FastCaote
 from edgekv.policies.base import POOLS
 from edgekv.policies.custom import Custom
@@ -65,7 +65,9 @@ def test_options_stand_where_the_enums_have_them():
     assert enum_values("WEIGH") == {"none": 0, **{kind.name: kind.native_weigh for kind in (Caote, FastCaote)}}
     assert enum_values("READS") == READS
     ablations = ("floor", "recent_accumulation", "step_gain", "value_prior")
-    flags = {name: AhaKV(**{other: other == name for other in ablations}).native_fields()["flags"] for name in ablations}
+    flags = {
+        name: AhaKV(**{other: other == name for other in ablations}).native_fields()["flags"] for name in ablations
+    }
     assert enum_values("AHAKV") == {name.replace("_", "-"): flag for name, flag in flags.items()}
 
 
