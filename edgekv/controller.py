@@ -48,8 +48,8 @@ class Controller:
     def read(self, tokens: Iterable[int], after_block: Callable[[int], bool], probe: Sequence[int] = ()) -> bool:
         """Read tokens block by block, and compute logits for the last one.
 
-        With a `probe` cells are kept for what its tokens attend to: it is fed after each block of a full cache, and its
-        cells are removed again. It leaves no logits, so the last token of the last block is fed after it.
+        With a `probe` cells are kept for what its tokens attend to: it is fed after each block, and its cells are
+        removed again. It leaves no logits, so the last token of the last block is fed after it.
         `after_block(n)` is told how many tokens the block held, and stops the reading by returning False: what was
         read until then stays in the cache. Returns whether everything was read.
         """
@@ -94,9 +94,10 @@ class Controller:
         options = self._options
         full = self.cache.n_cells > self.budget
         self._fresh = 0
-        if not full and not options.parsed_policy.carries:
+        # what carries its scores sees every block from near, before the cache is full too
+        probed = len(probe) > 0 and (full or getattr(options.parsed_focus.base, "carry", False))
+        if not full and not probed and not options.parsed_policy.carries:
             return
-        probed = full and len(probe) > 0
         if probed:
             started = time.perf_counter()
             self.cache.probe(probe)

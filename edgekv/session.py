@@ -225,7 +225,8 @@ class Session:
             stats.prompt_tokens = prompt.count() + len(self._pending)
             self._check_length(stats.prompt_tokens)
             stats.finish_reason = "closed"  # unless something better is known
-            if self._read(prompt, turn, stats, progress, self._probe_of(probe)):
+            fits = self.n_cells + stats.prompt_tokens <= runtime.plan.budget_cells
+            if self._read(prompt, turn, stats, progress, [] if fits else self._probe_of(probe)):
                 yield from runtime.model.text(self._say(max_tokens, sampler, stats))
         finally:
             stats.finish(runtime.controller, before)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ._arrays import Scores
 from .attention import window_attention
 from .base import POOLS, Policy, option
@@ -20,6 +22,10 @@ class SnapKV(Policy):
 
     The window's own cells are protected, and neither pooled nor pooled from: their attention to themselves would leak
     into their neighbours. Average pooling as in KeyDiff F.2; `pool=max` as in Ada-KV and CriticalKV.
+
+    Beyond the paper, `carry` lets a cell keep the best score that it ever had: attention fades with distance, so without
+    it what was read long ago loses to what was read just now. It is meant for a probe, which sees every block from
+    near.
     """
 
     name = "snapkv"
@@ -32,7 +38,16 @@ class SnapKV(Policy):
     kernel: int = option(7, "cells under the pooling kernel; 1 = no pooling", minimum=1, maximum=1023, odd=True)
     pool: str = option("avg", "how scores are pooled", choices=POOLS)
 
+    carry: bool = option(False, "a cell's score is the best that it ever had")
+
     def score(self, head: Head) -> Scores:
+        scores = self._window_score(head)
+        return scores if not self.carry or head.accumulated is None else np.maximum(scores, head.accumulated)
+
+    def accumulate(self, head: Head) -> Scores:
+        return self.score(head) if self.carry else super().accumulate(head)
+
+    def _window_score(self, head: Head) -> Scores:
         head = head.newest_rows(self.window)
         scores = window_attention(head)
         before = head.positions < head.rows()[1].min()
@@ -47,4 +62,4 @@ class SnapKV(Policy):
 
     def native_fields(self) -> dict[str, Any]:
         pooling = {"kernel": self.kernel, "pool": POOLS.index(self.pool)}
-        return super().native_fields() | pooling | {"rows": self.window}
+        return super().native_fields() | pooling | {"rows": self.window, "flags": int(self.carry)}

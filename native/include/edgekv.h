@@ -146,6 +146,10 @@ enum edgekv_ahakv_flag {
     EDGEKV_AHAKV_VALUE_PRIOR         = 8, // multiply by the pooled square norm of the values
 };
 
+enum edgekv_snapkv_flag {
+    EDGEKV_SNAPKV_CARRY = 1, // a cell's score is the best that it ever had
+};
+
 enum edgekv_weigh {
     EDGEKV_WEIGH_NONE      = 0,
     EDGEKV_WEIGH_CAOTE     = 1, // by the error of the attention output without the cell
@@ -162,7 +166,7 @@ struct edgekv_policy {
     uint32_t kernel;   // cells under the pooling kernel, odd; 1 = no pooling
     uint32_t rows;     // newest rows of queries that score: SNAPKV and AHAKV
     uint64_t seed;     // RANDOM
-    uint32_t flags;    // AHAKV: sum of enum edgekv_ahakv_flag
+    uint32_t flags;    // AHAKV: sum of enum edgekv_ahakv_flag; SNAPKV: of enum edgekv_snapkv_flag
     int32_t  softmax;  // nonzero: what follows gets a softmax of the base scores
     int32_t  weigh;    // enum edgekv_weigh
     uint32_t rounds;   // equal steps in which `weigh` evicts, at least 1
@@ -188,7 +192,7 @@ struct edgekv_cells {
     const struct edgekv_rows * keys;
     const struct edgekv_rows * values;      // AHAKV, `weigh`
     const int32_t *            positions;   // (n,)
-    const float *              accumulated; // (n,) what earlier scorings left: H2O, AHAKV; NULL = 0
+    const float *              accumulated; // (n,) what earlier scorings left: H2O, AHAKV, SNAPKV_CARRY; NULL = 0
     const float *              wo_norm;     // (n,) as edgekv_wo_norm writes it: `critical`
     uint32_t                   layer;
     uint32_t                   head;

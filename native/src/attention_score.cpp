@@ -65,14 +65,7 @@ void score_attention(const edgekv_policy & policy, const Cells & cells, uint32_t
     }
     attend(cells.keys, cells.positions, queries, n_rows, sharpen ? scratch.gains.data() : nullptr, scratch, scores);
 
-    if (accumulates(policy)) {
-        for (size_t j = 0; j < n; ++j) {
-            scores[j] += cells.accumulated != nullptr ? cells.accumulated[j] : 0.0f;
-        }
-        if (accumulated != nullptr) {
-            std::copy_n(scores, n, accumulated);
-        }
-    }
+    const float * carried = accumulates(policy) ? cells.accumulated : nullptr;
     if (policy.base == EDGEKV_BASE_SNAPKV) {
         for (size_t j = 0; j < n; ++j) {
             scores[j] /= static_cast<float>(std::max<size_t>(1, n_rows));
@@ -80,6 +73,16 @@ void score_attention(const edgekv_policy & policy, const Cells & cells, uint32_t
         if (policy.kernel > 1) {
             pool_before_window(policy, cells, n_rows, scratch, scores);
         }
+        for (size_t j = 0; carried != nullptr && j < n; ++j) {
+            scores[j] = scores[j] < carried[j] ? carried[j] : scores[j]; // a NaN stays one
+        }
+    } else {
+        for (size_t j = 0; carried != nullptr && j < n; ++j) {
+            scores[j] += carried[j];
+        }
+    }
+    if (accumulates(policy) && accumulated != nullptr) {
+        std::copy_n(scores, n, accumulated);
     }
     if (policy.base == EDGEKV_BASE_AHAKV && policy.flags & EDGEKV_AHAKV_VALUE_PRIOR) {
         float * prior = scratch.prior.data();

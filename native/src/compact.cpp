@@ -46,7 +46,8 @@ uint32_t edgekv_cache::rows_of(const edgekv_compaction_params & params) const {
         return std::min(scores_every_row(policy) ? UINT32_MAX : wanted, window_->n_probe());
     }
     const uint32_t n_rows = std::min(wanted, window_->n_text(n_past));
-    return accumulates(policy) && params.generating ? std::min(n_rows, n_fresh_) : n_rows;
+    const bool counts_once = policy.base != EDGEKV_BASE_SNAPKV && carries_on(policy, params.generating != 0);
+    return counts_once ? std::min(n_rows, n_fresh_) : n_rows;
 }
 
 // The newest tokens are the last of every head's order; where some are gone, older ones are done again.
@@ -176,9 +177,8 @@ void edgekv_cache::choose(edgekv_layer & layer, uint32_t index, const edgekv_com
     if (custom) {
         score_custom(layer, index, params, k, v);
     }
-    // AhaKV starts anew with every block of a prompt, and accumulates in generation
-    const bool     carries_on = scores_every_row(policy) || params.generating != 0;
-    const uint32_t n_rows     = reads_queries(policy) ? rows_of(params) : 0;
+    const bool     has_past = carries_on(policy, params.generating != 0);
+    const uint32_t n_rows   = reads_queries(policy) ? rows_of(params) : 0;
     for (uint32_t g = 0; g < layer.heads.size(); ++g) {
         edgekv_head & head   = layer.heads[g];
         const Rows    keys   = rows_of_head(layer, g, false, k);
@@ -196,7 +196,7 @@ void edgekv_cache::choose(edgekv_layer & layer, uint32_t index, const edgekv_com
                               &values,
                               head.position.data(),
                               head.order.data(),
-                              next != nullptr && carries_on ? head.accumulated.data() : nullptr,
+                              has_past ? head.accumulated.data() : nullptr,
                               head.wo_norm.data(),
                               custom_.by_cell.data() + size_t(g) * n_used,
                               &queries,
@@ -257,7 +257,7 @@ void edgekv_cache::compact(const edgekv_compaction_params & params, edgekv_compa
     result                       = {};
     const edgekv_policy & policy = *params.policy;
     const bool            full   = n_used > params.budget;
-    if (n_used == 0 || (!full && !scores_every_row(policy))) {
+    if (n_used == 0 || (!full && !scores_every_row(policy) && !(accumulates(policy) && params.probed))) {
         return;
     }
     llama_synchronize(ctx);

@@ -38,11 +38,21 @@ bool reads_values(const edgekv_policy & policy) {
 }
 
 bool accumulates(const edgekv_policy & policy) {
-    return policy.base == EDGEKV_BASE_H2O || policy.base == EDGEKV_BASE_AHAKV;
+    return policy.base == EDGEKV_BASE_H2O || policy.base == EDGEKV_BASE_AHAKV ||
+           (policy.base == EDGEKV_BASE_SNAPKV && policy.flags & EDGEKV_SNAPKV_CARRY);
+}
+
+// AhaKV with its recent accumulation starts anew with every block of a prompt.
+static bool is_recent(const edgekv_policy & policy) {
+    return policy.base == EDGEKV_BASE_AHAKV && policy.flags & EDGEKV_AHAKV_RECENT_ACCUMULATION;
+}
+
+bool carries_on(const edgekv_policy & policy, bool generating) {
+    return accumulates(policy) && (generating || !is_recent(policy));
 }
 
 bool scores_every_row(const edgekv_policy & policy) {
-    return accumulates(policy) && !(policy.base == EDGEKV_BASE_AHAKV && policy.flags & EDGEKV_AHAKV_RECENT_ACCUMULATION);
+    return accumulates(policy) && policy.base != EDGEKV_BASE_SNAPKV && !is_recent(policy);
 }
 
 uint32_t rows_read(const edgekv_policy & policy, uint32_t block) {

@@ -29,8 +29,10 @@ void check(const edgekv_policy & policy);
 bool reads_queries(const edgekv_policy & policy);
 bool reads_values(const edgekv_policy & policy);
 
-// Whether a score is carried with every cell, and whether every row must be scored for it, full cache or not.
+// Whether a score is carried with every cell; whether earlier compactions count in this one; and whether every row must
+// be scored for it, full cache or not.
 bool accumulates(const edgekv_policy & policy);
+bool carries_on(const edgekv_policy & policy, bool generating);
 bool scores_every_row(const edgekv_policy & policy);
 
 // Rows of queries it looks at when `block` tokens are fed between two compactions.

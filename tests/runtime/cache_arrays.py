@@ -41,7 +41,7 @@ class Heads:
         """Head of every (layer, KV head), before a compaction; updates what cells carry."""
         n_fresh, self._seen = cache.n_past - self._seen, cache.n_past
         every_row = policy.base.name == "h2o" or getattr(policy.base, "recent_accumulation", True) is False
-        carries_on = every_row or generating
+        carries_on = every_row or generating or getattr(policy.base, "carry", False)
         heads = {}
         for layer in range(self.n_layer):
             queries = rows = None
@@ -71,7 +71,7 @@ class Heads:
                     layer=layer,
                     head=g,
                 )
-                if policy.base.name in ("h2o", "ahakv"):
+                if policy.base.name in ("h2o", "ahakv") or getattr(policy.base, "carry", False):
                     accumulated = policy.accumulate(head)
                     self._carried[layer, g] = dict(zip(positions.tolist(), accumulated.tolist(), strict=True))
                 heads[layer, g] = head

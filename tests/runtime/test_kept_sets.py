@@ -27,6 +27,7 @@ VARIANTS = [
     "l2norm(kernel=5)",
     "snapkv(window=40, kernel=15, pool=max)",
     "snapkv(window=8)+caote(rounds=4)",
+    "snapkv(window=20, carry=on)",
     "h2o+fastcaote(rounds=2)",
     "ahakv(recent_accumulation=off)",
     "ahakv(step_gain=off, value_prior=off)",
@@ -81,7 +82,19 @@ def test_kept_positions_are_those_of_the_reference(tiny_model, spec, kv_type):
 
 
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
-@pytest.mark.parametrize("spec", ["keydiff", "snapkv", "tova", "h2o", "ahakv", "snapkv+caote", "snapkv+critical"])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "keydiff",
+        "snapkv",
+        "snapkv(window=64, kernel=15, carry=on)+critical",
+        "tova",
+        "h2o",
+        "ahakv",
+        "snapkv+caote",
+        "snapkv+critical",
+    ],
+)
 def test_a_probe_keeps_what_the_reference_keeps_by_its_queries(tiny_model, spec, kv_type):
     """Focus: the probe's queries score, its cells are gone, and reading goes on as if it had not been."""
     path = tiny_model(**SHAPE, n_ctx_train=1024)

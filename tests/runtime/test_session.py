@@ -182,7 +182,7 @@ def test_a_question_focuses_the_reading_of_its_files(runtime, session, tmp_path)
 
     list(session.ask("What river?", files=[path], max_tokens=1))
     focused = session.stats
-    assert focused.probes == focused.evictions > 3
+    assert focused.probes >= focused.evictions > 3
     assert focused.probe_s > 0
     assert cache.n_past == focused.tokens_seen == focused.prompt_tokens
     assert session.kept_positions(0, 0)[-1] == focused.prompt_tokens - 1  # no cell of a probe is left

@@ -1,0 +1,195 @@
+"""The structs of `native/include/edgekv.h`, as ctypes sees them."""
+
+from __future__ import annotations
+
+import ctypes as c
+from typing import Any
+
+
+class Struct(c.Structure):
+    def as_dict(self) -> dict[str, int]:
+        """The fields by name."""
+        return {field[0]: getattr(self, field[0]) for field in self._fields_}
+
+
+def _address(array: Any) -> int | None:
+    """Of a numpy array's data, which must be contiguous."""
+    return None if array is None else int(array.ctypes.data)
+
+
+class Shape(Struct):
+    """struct edgekv_shape"""
+
+    _fields_ = (
+        ("n_layer", c.c_uint32),
+        ("n_head_total", c.c_uint32),
+        ("n_head_kv_max", c.c_uint32),
+        ("n_head_max", c.c_uint32),
+        ("n_group_max", c.c_uint32),
+        ("head_dim_k", c.c_uint32),
+        ("head_dim_v", c.c_uint32),
+        ("n_cells", c.c_uint32),
+        ("n_threads", c.c_uint32),
+        ("staged", c.c_uint32),
+        ("cell_bytes", c.c_uint64),
+        ("layer_bytes", c.c_uint64),
+    )
+
+
+class Memory(Struct):
+    """struct edgekv_memory"""
+
+    _fields_ = tuple(
+        (name, c.c_uint64)
+        for name in ("weight_bytes", "repack_bytes", "kv_bytes", "compute_bytes", "output_bytes", "device_bytes")
+    )
+
+
+class Policy(Struct):
+    """struct edgekv_policy"""
+
+    _fields_ = (
+        ("base", c.c_int32),
+        ("anchor", c.c_int32),
+        ("metric", c.c_int32),
+        ("pool", c.c_int32),
+        ("kernel", c.c_uint32),
+        ("rows", c.c_uint32),
+        ("seed", c.c_uint64),
+        ("flags", c.c_uint32),
+        ("softmax", c.c_int32),
+        ("weigh", c.c_int32),
+        ("rounds", c.c_uint32),
+        ("critical", c.c_int32),
+        ("alpha", c.c_double),
+        ("scorer", c.c_void_p),
+    )
+
+
+class Rows(Struct):
+    """struct edgekv_rows"""
+
+    _fields_ = (
+        ("data", c.c_void_p),
+        ("type", c.c_int32),
+        ("dim", c.c_uint32),
+        ("n", c.c_uint64),
+        ("stride_bytes", c.c_uint64),
+        ("rotation", c.c_uint32),
+        ("reserved", c.c_uint32),
+    )
+
+
+class Protection(Struct):
+    """struct edgekv_protection"""
+
+    _fields_ = (
+        ("n_sink", c.c_uint32),
+        ("n_recent", c.c_uint32),
+        ("pinned", c.POINTER(c.c_int32)),
+        ("n_pinned", c.c_size_t),
+    )
+
+    @classmethod
+    def of(cls, n_sink: int, n_recent: int, pinned: tuple[tuple[int, int], ...]) -> Protection:
+        flat = [p for pair in pinned for p in pair]
+        return cls(n_sink, n_recent, (c.c_int32 * len(flat))(*flat), len(pinned))
+
+
+class Cells(Struct):
+    """struct edgekv_cells"""
+
+    _fields_ = (
+        ("keys", c.POINTER(Rows)),
+        ("values", c.POINTER(Rows)),
+        ("positions", c.c_void_p),
+        ("accumulated", c.c_void_p),
+        ("wo_norm", c.c_void_p),
+        ("layer", c.c_uint32),
+        ("head", c.c_uint32),
+    )
+
+    @classmethod
+    def of(
+        cls, keys: Rows, values: Rows | None, positions: Any, accumulated: Any, wo_norm: Any, layer: int, head: int
+    ) -> Cells:
+        """Over numpy arrays, which it keeps alive."""
+        arrays = (positions, accumulated, wo_norm)
+        cells = cls(
+            c.pointer(keys), c.pointer(values) if values is not None else None, *map(_address, arrays), layer, head
+        )
+        cells._arrays = arrays
+        return cells
+
+
+class Queries(Struct):
+    """struct edgekv_queries"""
+
+    _fields_ = (
+        ("data", c.c_void_p),
+        ("positions", c.c_void_p),
+        ("n_head", c.c_uint32),
+        ("n_rows", c.c_uint32),
+        ("dim", c.c_uint32),
+        ("n_seen", c.c_int32),
+        ("scale", c.c_float),
+        ("softcap", c.c_float),
+    )
+
+    @classmethod
+    def of(cls, rows: Any, positions: Any, scale: float, softcap: float, n_seen: int) -> Queries:
+        """Over numpy arrays (n_head, n_rows, dim) and (n_rows,), which it keeps alive."""
+        n_head, n_rows, dim = rows.shape
+        queries = cls(_address(rows), _address(positions), n_head, n_rows, dim, n_seen, scale, softcap)
+        queries._arrays = (rows, positions)
+        return queries
+
+
+class LayerView(Struct):
+    """struct edgekv_layer_view"""
+
+    _fields_ = (
+        *((name, c.c_uint32) for name in ("layer", "n_head_kv", "n_head", "n", "n_rows")),
+        *((name, c.c_uint32) for name in ("head_dim_k", "head_dim_v", "reserved")),
+        *((name, c.c_void_p) for name in ("keys", "values", "queries", "positions", "query_positions")),
+    )
+
+
+ScoreLayer = c.CFUNCTYPE(c.c_int32, c.c_void_p, c.POINTER(LayerView), c.c_void_p)
+
+
+class Scorer(Struct):
+    """struct edgekv_scorer"""
+
+    _fields_ = (("score", ScoreLayer), ("user_data", c.c_void_p), ("reads", c.c_uint32), ("n_rows", c.c_uint32))
+
+
+class CacheParams(Struct):
+    """struct edgekv_cache_params"""
+
+    _fields_ = (
+        ("staged", c.c_int32),
+        ("n_query_rows", c.c_uint32),
+        ("n_probe_rows", c.c_uint32),
+        ("accumulates", c.c_int32),
+        ("wo_norms", c.c_int32),
+        ("custom_reads", c.c_uint32),
+    )
+
+
+class CompactionParams(Struct):
+    """struct edgekv_compaction_params"""
+
+    _fields_ = (
+        ("policy", c.POINTER(Policy)),
+        ("protection", c.POINTER(Protection)),
+        ("budget", c.c_uint32),
+        ("probed", c.c_int32),
+        ("generating", c.c_int32),
+    )
+
+
+class Compaction(Struct):
+    """struct edgekv_compaction"""
+
+    _fields_ = (("n_evicted", c.c_uint64), ("score_us", c.c_int64), ("move_us", c.c_int64))
