@@ -62,6 +62,7 @@ class Policy(Struct):
         ("rounds", c.c_uint32),
         ("critical", c.c_int32),
         ("alpha", c.c_double),
+        ("carry", c.c_double),
         ("scorer", c.c_void_p),
     )
 

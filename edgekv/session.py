@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from .chat import ChatFormat, chat_format
 from .errors import ConfigError, InputError, SessionError
 from .sampler import Sampler, Sampling
 from .stats import Stats, snapshot
 from .text import Prompt
+from .turns import Turns
 
 if TYPE_CHECKING:
     from .runtime import Runtime
@@ -46,9 +46,7 @@ class Session:
 
     def __init__(self, runtime: Runtime, system: str | None) -> None:
         self._runtime: Runtime | None = runtime
-        self._system = system
-        self._format: ChatFormat | None = None
-        self._turn = "new"  # what the cache ends in: "new", "user" (unfinished), "assistant", or "text"
+        self._turns = Turns(runtime.model, system)
         self._pending: list[int] = []  # said, but not fed yet
         self._cancelled = threading.Event()
         self._running = threading.Lock()
@@ -85,7 +83,7 @@ class Session:
             raise ConfigError("focus=True needs a runtime opened with focus=True, which has cells for the probe")
         probe = text if (able and bool(files) if focus is None else focus) else None
         return self._start(
-            lambda: self._turn_prompt([*sources, text]), "assistant", max_tokens, sampling, progress, probe
+            lambda: self._turns.turn([*sources, text]), "assistant", max_tokens, sampling, progress, probe
         )
 
     def ask(
@@ -114,7 +112,7 @@ class Session:
         """Continue a text as it stands, without a chat template. A session is for chat or for this, not both."""
         if not prompt:
             raise InputError("the prompt is empty; write something to continue")
-        return self._start(lambda: self._text_prompt(prompt), "text", max_tokens, sampling, progress)
+        return self._start(lambda: self._turns.text(prompt), "text", max_tokens, sampling, progress)
 
     def cancel(self) -> None:
         """End the running reply at the next block or token; from any thread. No reply running: nothing happens."""
@@ -145,48 +143,19 @@ class Session:
         """True positions of the tokens that one (layer, KV head) still holds, (n_cells,) ascending."""
         return self._open().controller.cache.positions(layer, head)
 
-    # ---- prompts ----
+    # ---- the runtime ----
 
     def _open(self) -> Runtime:
         if self._runtime is None or self._runtime.closed:
             raise SessionError("this session is closed; open another with Runtime.session()")
         return self._runtime
 
-    def _chat_format(self) -> ChatFormat:
-        if self._format is None:
-            self._format = chat_format(self._open().model, with_system=self._system is not None)
-        return self._format
-
-    def _opening(self) -> Prompt:
-        """The prompt up to the first user content."""
-        form = self._chat_format()
-        prompt = Prompt(self._open().model, begin=not form.holds_bos)
-        if self._system is not None:
-            prompt.template(form.before_system).content(self._system)
-        return prompt.template(form.before_first)
-
     def _pin_system(self) -> None:
         """Protect the system message, and refuse one that leaves no room."""
         runtime = self._open()
-        n_pinned = self._opening().count()
+        n_pinned = self._turns.opening().count()
         runtime.options.check_budget(runtime.plan.budget_cells, n_pinned)
         runtime.controller.pinned = ((0, n_pinned),)
-
-    def _turn_prompt(self, content: Sequence[str | os.PathLike[str]]) -> Prompt:
-        if self._turn == "text":
-            raise SessionError("this session continues a text; open another to chat")
-        form = self._chat_format()
-        if self._turn == "new":
-            prompt = self._opening()
-        else:  # a turn that was cancelled while it was read is closed first, with an empty reply
-            prompt = Prompt(self._open().model)
-            prompt.template((form.after_user if self._turn == "user" else "") + form.between)
-        return prompt.content(*content).template(form.after_user)
-
-    def _text_prompt(self, text: str) -> Prompt:
-        if self._turn not in ("new", "text") or self._system is not None:
-            raise SessionError("this session is a chat; open another to continue a text")
-        return Prompt(self._open().model, begin=self._turn == "new").content(text)
 
     # ---- the reply ----
 
@@ -226,7 +195,8 @@ class Session:
             self._check_length(stats.prompt_tokens)
             stats.finish_reason = "closed"  # unless something better is known
             fits = self.n_cells + stats.prompt_tokens <= runtime.plan.budget_cells
-            if self._read(prompt, turn, stats, progress, [] if fits else self._probe_of(probe)):
+            tokens = self._turns.probe(probe, runtime.options.probe_tokens) if probe and not fits else []
+            if self._read(prompt, turn, stats, progress, tokens):
                 yield from runtime.model.text(self._say(max_tokens, sampler, stats))
         finally:
             stats.finish(runtime.controller, before)
@@ -250,15 +220,6 @@ class Session:
                 "give a shorter text, or allow_beyond_trained=True (--allow-beyond-trained) to read on all the same"
             )
 
-    def _probe_of(self, question: str | None) -> list[int]:
-        """The tokens whose attention says what matters: the question, as a turn of its own after what was read."""
-        if question is None:
-            return []
-        runtime = self._open()
-        form = self._chat_format()
-        probe = Prompt(runtime.model).template(form.after_user + form.between).content(question)
-        return list(probe.tokens())[-runtime.options.probe_tokens :]
-
     def _read(
         self, prompt: Prompt, turn: str, stats: Stats, progress: ProgressCallback | None, probe: Sequence[int]
     ) -> bool:
@@ -276,14 +237,14 @@ class Session:
             return not self._cancelled.is_set()
 
         self._pending = []
-        self._turn = "text" if turn == "text" else "user"
+        self._turns.state = "text" if turn == "text" else "user"
         try:
             complete = controller.read(tokens, after_block, probe)
         finally:
             stats.prefill_s = time.perf_counter() - started
             stats.read_tokens = done
         if complete:
-            self._turn = turn
+            self._turns.state = turn
         if self._cancelled.is_set():
             stats.finish_reason = "cancelled"
             return False

@@ -23,9 +23,9 @@ class SnapKV(Policy):
     The window's own cells are protected, and neither pooled nor pooled from: their attention to themselves would leak
     into their neighbours. Average pooling as in KeyDiff F.2; `pool=max` as in Ada-KV and CriticalKV.
 
-    Beyond the paper, `carry` lets a cell keep the best score that it ever had: attention fades with distance, so without
-    it what was read long ago loses to what was read just now. It is meant for a probe, which sees every block from
-    near.
+    Beyond the paper, `carry` lets a cell's score fall no lower than that share of what it was at the last compaction:
+    attention fades with distance, so without it what was read long ago loses to what was read just now. It is meant for
+    a probe, which sees every block from near.
     """
 
     name = "snapkv"
@@ -38,11 +38,13 @@ class SnapKV(Policy):
     kernel: int = option(7, "cells under the pooling kernel; 1 = no pooling", minimum=1, maximum=1023, odd=True)
     pool: str = option("avg", "how scores are pooled", choices=POOLS)
 
-    carry: bool = option(False, "a cell's score is the best that it ever had")
+    carry: float = option(0.0, "share of its last score that a cell keeps at least", minimum=0.0, maximum=1.0)
 
     def score(self, head: Head) -> Scores:
         scores = self._window_score(head)
-        return scores if not self.carry or head.accumulated is None else np.maximum(scores, head.accumulated)
+        if not self.carry or head.accumulated is None:
+            return scores
+        return np.maximum(scores, self.carry * head.accumulated)
 
     def accumulate(self, head: Head) -> Scores:
         return self.score(head) if self.carry else super().accumulate(head)
@@ -62,4 +64,4 @@ class SnapKV(Policy):
 
     def native_fields(self) -> dict[str, Any]:
         pooling = {"kernel": self.kernel, "pool": POOLS.index(self.pool)}
-        return super().native_fields() | pooling | {"rows": self.window, "flags": int(self.carry)}
+        return super().native_fields() | pooling | {"rows": self.window, "carry": self.carry}

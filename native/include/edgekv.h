@@ -146,10 +146,6 @@ enum edgekv_ahakv_flag {
     EDGEKV_AHAKV_VALUE_PRIOR         = 8, // multiply by the pooled square norm of the values
 };
 
-enum edgekv_snapkv_flag {
-    EDGEKV_SNAPKV_CARRY = 1, // a cell's score is the best that it ever had
-};
-
 enum edgekv_weigh {
     EDGEKV_WEIGH_NONE      = 0,
     EDGEKV_WEIGH_CAOTE     = 1, // by the error of the attention output without the cell
@@ -166,12 +162,13 @@ struct edgekv_policy {
     uint32_t kernel;   // cells under the pooling kernel, odd; 1 = no pooling
     uint32_t rows;     // newest rows of queries that score: SNAPKV and AHAKV
     uint64_t seed;     // RANDOM
-    uint32_t flags;    // AHAKV: sum of enum edgekv_ahakv_flag; SNAPKV: of enum edgekv_snapkv_flag
+    uint32_t flags;    // AHAKV: sum of enum edgekv_ahakv_flag
     int32_t  softmax;  // nonzero: what follows gets a softmax of the base scores
     int32_t  weigh;    // enum edgekv_weigh
     uint32_t rounds;   // equal steps in which `weigh` evicts, at least 1
     int32_t  critical; // nonzero: the share alpha by score, the rest by (score + 1e-4) * wo_norm
     double   alpha;
+    double   carry;    // SNAPKV: a score is at least this share of the cell's score before; 0 = nothing is carried
 
     const struct edgekv_scorer * scorer; // CUSTOM
 };
@@ -192,7 +189,7 @@ struct edgekv_cells {
     const struct edgekv_rows * keys;
     const struct edgekv_rows * values;      // AHAKV, `weigh`
     const int32_t *            positions;   // (n,)
-    const float *              accumulated; // (n,) what earlier scorings left: H2O, AHAKV, SNAPKV_CARRY; NULL = 0
+    const float *              accumulated; // (n,) what earlier scorings left: H2O, AHAKV, SNAPKV with carry; NULL = 0
     const float *              wo_norm;     // (n,) as edgekv_wo_norm writes it: `critical`
     uint32_t                   layer;
     uint32_t                   head;

@@ -74,7 +74,9 @@ void score_attention(const edgekv_policy & policy, const Cells & cells, uint32_t
             pool_before_window(policy, cells, n_rows, scratch, scores);
         }
         for (size_t j = 0; carried != nullptr && j < n; ++j) {
-            scores[j] = scores[j] < carried[j] ? carried[j] : scores[j]; // a NaN stays one
+            const float before = static_cast<float>(policy.carry * carried[j]);
+
+            scores[j] = scores[j] < before ? before : scores[j]; // a NaN stays one
         }
     } else {
         for (size_t j = 0; carried != nullptr && j < n; ++j) {

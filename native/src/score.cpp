@@ -21,6 +21,7 @@ void check(const edgekv_policy & policy) {
     require(policy.rounds == 1 || (policy.weigh != EDGEKV_WEIGH_NONE && !policy.critical),
             "policy.rounds goes with policy.weigh, and not with policy.critical");
     require(policy.alpha >= 0.0 && policy.alpha <= 1.0, "policy.alpha is not in [0, 1]");
+    require(policy.carry >= 0.0 && policy.carry <= 1.0, "policy.carry is not in [0, 1]");
     if (policy.base == EDGEKV_BASE_SNAPKV || policy.base == EDGEKV_BASE_AHAKV) {
         require(policy.rows > 0, "policy.rows must be at least 1");
     }
@@ -39,7 +40,7 @@ bool reads_values(const edgekv_policy & policy) {
 
 bool accumulates(const edgekv_policy & policy) {
     return policy.base == EDGEKV_BASE_H2O || policy.base == EDGEKV_BASE_AHAKV ||
-           (policy.base == EDGEKV_BASE_SNAPKV && policy.flags & EDGEKV_SNAPKV_CARRY);
+           (policy.base == EDGEKV_BASE_SNAPKV && policy.carry > 0.0);
 }
 
 // AhaKV with its recent accumulation starts anew with every block of a prompt.

@@ -27,7 +27,7 @@ VARIANTS = [
     "l2norm(kernel=5)",
     "snapkv(window=40, kernel=15, pool=max)",
     "snapkv(window=8)+caote(rounds=4)",
-    "snapkv(window=20, carry=on)",
+    "snapkv(window=20, carry=0.9)",
     "h2o+fastcaote(rounds=2)",
     "ahakv(recent_accumulation=off)",
     "ahakv(step_gain=off, value_prior=off)",
@@ -87,7 +87,7 @@ def test_kept_positions_are_those_of_the_reference(tiny_model, spec, kv_type):
     [
         "keydiff",
         "snapkv",
-        "snapkv(window=64, kernel=15, carry=on)+critical",
+        "snapkv(window=64, kernel=15, carry=0.8)+critical",
         "tova",
         "h2o",
         "ahakv",

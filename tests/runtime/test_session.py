@@ -303,7 +303,7 @@ def test_content_is_never_read_as_control_tokens(runtime):
     control = model.tokenize("<|im_end|>", special=True)
     assert len(control) == 1
     with runtime.session() as session:
-        prompt = session._turn_prompt(["<|im_end|>"])
+        prompt = session._turns.turn(["<|im_end|>"])
         assert list(prompt.tokens()).count(control[0]) == 1  # the template's own
 
 

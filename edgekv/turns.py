@@ -1,0 +1,67 @@
+"""What a conversation feeds around its contents: openings, turns, probes; and where it stands."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from .chat import ChatFormat, chat_format
+from .errors import SessionError
+from .model import Model
+from .text import Prompt
+
+Content = Sequence[str | os.PathLike[str]]
+
+
+class Turns:
+    """Prompts of one conversation. `state` is what was fed last.
+
+    state: "new", "user" (a turn that is not answered yet), "assistant", or "text" (a text without a template)
+    """
+
+    def __init__(self, model: Model, system: str | None) -> None:
+        self.state = "new"
+        self._model = model
+        self._system = system
+        self._known: ChatFormat | None = None
+
+    @property
+    def _format(self) -> ChatFormat:
+        if self._known is None:
+            self._known = chat_format(self._model, with_system=self._system is not None)
+        return self._known
+
+    def opening(self) -> Prompt:
+        """The prompt up to the first user content. Raises UnsupportedModelError for a model without a template."""
+        form = self._format
+        prompt = Prompt(self._model, begin=not form.holds_bos)
+        if self._system is not None:
+            prompt.template(form.before_system).content(self._system)
+        return prompt.template(form.before_first)
+
+    def turn(self, content: Content) -> Prompt:
+        """The prompt of the next user turn. Raises SessionError where the conversation is a plain text."""
+        if self.state == "text":
+            raise SessionError("this session continues a text; open another to chat")
+        form = self._format
+        if self.state == "new":
+            prompt = self.opening()
+        else:  # a turn that was cancelled while it was read is closed first, with an empty reply
+            prompt = Prompt(self._model)
+            prompt.template((form.after_user if self.state == "user" else "") + form.between)
+        return prompt.content(*content).template(form.after_user)
+
+    def text(self, text: str) -> Prompt:
+        """A text as it stands. Raises SessionError where the conversation is a chat."""
+        if self.state not in ("new", "text") or self._system is not None:
+            raise SessionError("this session is a chat; open another to continue a text")
+        return Prompt(self._model, begin=self.state == "new").content(text)
+
+    def probe(self, question: str, n_tokens: int) -> list[int]:
+        """The tokens whose attention says what matters: the question, as a turn of its own after what was read.
+
+        Of a longer one the last n_tokens.
+        """
+        form = self._format
+        probe = Prompt(self._model).template(form.after_user + form.between).content(question)
+        return list(probe.tokens())[-n_tokens:]
