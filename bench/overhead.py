@@ -42,8 +42,9 @@ SHARE_POLICIES = {
     "keydiff(anchor=median)": 1.0,
 }
 
-# Scoring touches every key of N + B cells about twice; decoding a block multiplies every weight with B rows. The
-# 1B shape has about 1.4 times the key elements of the 135M shape, and about 8 times the weights.
+# Scoring by keys touches every key of N + B cells about twice, and by attention multiplies each with G x W queries;
+# decoding a block multiplies every weight with B rows. The 1B shape has about 1.4 times the key elements of the 135M
+# shape, and about 8 times the weights. Where nothing stands, nothing was predicted.
 PREDICTIONS = {
     "135m": {
         "reading, nothing to evict": "0.99",
@@ -53,6 +54,8 @@ PREDICTIONS = {
         "keydiff(anchor=median)": "15 %",
         "sink": "0.3 %",
         "random": "0.3 %",
+        "snapkv": "4 %",
+        "h2o": "17 %",
         "generating after a long history": "1.00",
     },
     "1b": {
@@ -63,6 +66,12 @@ PREDICTIONS = {
         "keydiff(anchor=median)": "4 %",
         "sink": "0.1 %",
         "random": "0.1 %",
+        "l2norm": "0.4 %",
+        "tova": "1 %",
+        "snapkv": "2.6 %",
+        "ahakv": "3 %",
+        "snapkv+critical": "8 %",
+        "h2o": "10 %",
         "generating after a long history": "1.00",
     },
 }

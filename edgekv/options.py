@@ -9,8 +9,8 @@ from .errors import BudgetError, ConfigError
 from .policies import Policy, parse_policy
 from .sizes import parse_size
 
-FOCUS_POLICY = "snapkv(window=64, kernel=15, carry=0.9)+critical"
-FOCUS_POLICY_REPACKED = "snapkv(window=64, kernel=15, carry=0.9)"  # critical reads W_O, which repacking hides
+FOCUS_POLICY = "snapkv(window=64, kernel=15, carry=0.65)+critical"
+FOCUS_POLICY_REPACKED = "snapkv(window=64, kernel=15, carry=0.65)"  # critical reads W_O, which repacking hides
 KV_TYPES = {"f16": 1, "q8_0": 8, "q4_0": 2}  # enum ggml_type
 
 

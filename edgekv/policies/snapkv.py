@@ -23,9 +23,10 @@ class SnapKV(Policy):
     The window's own cells are protected, and neither pooled nor pooled from: their attention to themselves would leak
     into their neighbours. Average pooling as in KeyDiff F.2; `pool=max` as in Ada-KV and CriticalKV.
 
-    Beyond the paper, `carry` lets a cell's score fall no lower than that share of what it was at the last compaction:
-    attention fades with distance, so without it what was read long ago loses to what was read just now. It is meant for
-    a probe, which sees every block from near.
+    Beyond the paper, `carry` lets a cell's score fall no lower than that share of what it was: attention fades with
+    distance, so without it what was read long ago loses to what was read just now. It is meant for a probe, which sees
+    every block from near. The runtime lets a score fade to that share while as many tokens as the budget go by; on
+    plain arrays it is the share of `accumulated`.
     """
 
     name = "snapkv"
@@ -38,7 +39,9 @@ class SnapKV(Policy):
     kernel: int = option(7, "cells under the pooling kernel; 1 = no pooling", minimum=1, maximum=1023, odd=True)
     pool: str = option("avg", "how scores are pooled", choices=POOLS)
 
-    carry: float = option(0.0, "share of its last score that a cell keeps at least", minimum=0.0, maximum=1.0)
+    carry: float = option(
+        0.0, "share of its score that a cell keeps while a budget of tokens goes by", minimum=0.0, maximum=1.0
+    )
 
     def score(self, head: Head) -> Scores:
         scores = self._window_score(head)

@@ -168,7 +168,8 @@ struct edgekv_policy {
     uint32_t rounds;   // equal steps in which `weigh` evicts, at least 1
     int32_t  critical; // nonzero: the share alpha by score, the rest by (score + 1e-4) * wo_norm
     double   alpha;
-    double   carry;    // SNAPKV: a score is at least this share of the cell's score before; 0 = nothing is carried
+    double   carry;    // SNAPKV: a score is at least this share of the cell's score before; 0 = nothing is carried.
+                       // In a cache it is the share after a whole budget of tokens, and fades evenly on the way
 
     const struct edgekv_scorer * scorer; // CUSTOM
 };

@@ -11,6 +11,7 @@
 #include "wo_norm.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 using namespace edgekv;
@@ -252,11 +253,16 @@ void edgekv_cache::move(edgekv_layer & layer, uint32_t budget) {
     v.commit(budget);
 }
 
-void edgekv_cache::compact(const edgekv_compaction_params & params, edgekv_compaction & result) {
-    check_provided(params);
-    result                       = {};
-    const edgekv_policy & policy = *params.policy;
-    const bool            full   = n_used > params.budget;
+void edgekv_cache::compact(const edgekv_compaction_params & given, edgekv_compaction & result) {
+    check_provided(given);
+    edgekv_policy policy = *given.policy;
+    policy.carry         = policy.carry > 0.0 ? std::pow(policy.carry, double(n_fresh_) / given.budget) : 0.0;
+
+    edgekv_compaction_params params = given;
+    params.policy                   = &policy;
+
+    result          = {};
+    const bool full = n_used > params.budget;
     if (n_used == 0 || (!full && !scores_every_row(policy) && !(accumulates(policy) && params.probed))) {
         return;
     }

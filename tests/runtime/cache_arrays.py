@@ -59,13 +59,17 @@ class Heads:
                     queries[g] = rotate(queries[g], rotation) if rotation else queries[g]
                 values = read_rows(cache, layer, g, values=True)
                 carried = self._carried.get((layer, g), {}) if carries_on else {}
+                share = getattr(policy.base, "carry", 0)
+                fading = (
+                    share ** (n_fresh / budget - 1) if share else 1.0
+                )  # over a whole budget of tokens it is `share`
                 head = Head(
                     keys=read_rows(cache, layer, g),
                     positions=positions,
                     values=values,
                     queries=None if queries is None else queries[g],
                     query_positions=rows,
-                    accumulated=np.array([carried.get(int(p), 0.0) for p in positions]),
+                    accumulated=np.array([carried.get(int(p), 0.0) * fading for p in positions]),
                     wo_norm=None if self.w_o is None else wo_norms(values, self.w_o[layer][g]),
                     budget=budget,
                     layer=layer,

@@ -26,6 +26,7 @@ VARIANTS = [
     "snapkv(window=1)",
     "snapkv(kernel=1)",
     "snapkv(pool=max)",
+    "snapkv(carry=0.9)",
     "snapkv(window=8, kernel=15, pool=max)",
     "ahakv(r=3)",
     "ahakv(kernel=1)",
@@ -122,6 +123,7 @@ def names_read(policy):
     reads = {"queries", "values"} & policy.reads
     reads |= {"values", "w_o"} if "wo_norm" in policy.reads else set()
     reads |= {"accumulated"} if policy.base.name in ("h2o", "ahakv") else set()
+    reads |= {"accumulated"} if getattr(policy.base, "carry", 0) else set()
     return reads | (set() if policy.base.name in ("sink", "random") else {"keys"})
 
 
