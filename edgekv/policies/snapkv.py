@@ -47,7 +47,8 @@ class SnapKV(Policy):
         scores = self._window_score(head)
         if not self.carry or head.accumulated is None:
             return scores
-        return np.maximum(scores, self.carry * head.accumulated)
+        carried = np.where(np.isfinite(head.accumulated), self.carry * head.accumulated, np.nan)
+        return np.asarray(np.maximum(scores, carried))
 
     def accumulate(self, head: Head) -> Scores:
         return self.score(head) if self.carry else super().accumulate(head)

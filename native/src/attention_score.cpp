@@ -76,7 +76,7 @@ void score_attention(const edgekv_policy & policy, const Cells & cells, uint32_t
         for (size_t j = 0; carried != nullptr && j < n; ++j) {
             const float before = static_cast<float>(policy.carry * carried[j]);
 
-            scores[j] = scores[j] < before ? before : scores[j]; // a NaN stays one
+            scores[j] = !std::isfinite(before) ? NAN : scores[j] < before ? before : scores[j]; // a NaN stays one
         }
     } else {
         for (size_t j = 0; carried != nullptr && j < n; ++j) {
