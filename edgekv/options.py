@@ -9,14 +9,19 @@ from .errors import BudgetError, ConfigError
 from .policies import Policy, parse_policy
 from .sizes import parse_size
 
-FOCUS_POLICY = "snapkv(window=64, kernel=15, carry=0.65)+critical"
-FOCUS_POLICY_REPACKED = "snapkv(window=64, kernel=15, carry=0.65)"  # critical reads W_O, which repacking hides
+SMALL_BUDGET = 256  # cells; below, a block turns the cache over, and carried scores only crowd out new ones
 KV_TYPES = {"f16": 1, "q8_0": 8, "q4_0": 2}  # enum ggml_type
 
 
 def default_threads() -> int:
     """One thread for every processor this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def default_focus(budget: int | None, repack: bool) -> str:
+    """What scores by a probe, chosen by measurement (docs/policies.md); repacking hides the W_O that critical reads."""
+    carry = "" if isinstance(budget, int) and budget < SMALL_BUDGET else ", carry=0.65"
+    return f"snapkv(window=64, kernel=15{carry})" + ("" if repack else "+critical")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +38,7 @@ class Options:
     recent: newest tokens that are never evicted
     evict_every: generated tokens between two evictions; None = a block, 1 = as in the papers
     focus: read files with the question as a probe between blocks, which takes cells of its own
-    focus_policy: scores by the probe's attention where `policy` reads no queries; None = FOCUS_POLICY
+    focus_policy: scores by the probe's attention where `policy` reads no queries; None = `default_focus`
     probe_tokens: longest probe; of a longer question the last tokens
     allow_beyond_trained: feed positions past the model's trained context
     repack: keep a second copy of the weights in the processor's own order, where that is faster
@@ -83,12 +88,10 @@ class Options:
         """The policy that scores by a probe: the runtime's own where it reads queries."""
         if "queries" in self.parsed_policy.reads:
             return self.parsed_policy
-        default = FOCUS_POLICY_REPACKED if self.repack else FOCUS_POLICY
+        default = default_focus(self.budget, self.repack)
         policy = parse_policy(default if self.focus_policy is None else self.focus_policy)
         if "queries" not in policy.reads:
-            raise ConfigError(
-                f"focus_policy={policy.spec} reads no queries; give one that does, such as {FOCUS_POLICY}"
-            )
+            raise ConfigError(f"focus_policy={policy.spec} reads no queries; give one that does, such as {default}")
         return policy
 
     @property
