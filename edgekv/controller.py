@@ -94,8 +94,7 @@ class Controller:
         options = self._options
         full = self.cache.n_cells > self.budget
         self._fresh = 0
-        # what carries its scores sees every block from near, before the cache is full too
-        probed = len(probe) > 0 and (full or getattr(options.parsed_focus.base, "carry", 0.0) > 0)
+        probed = len(probe) > 0 and (full or options.parsed_focus.base.sees_every_probe)
         if not full and not probed and not options.parsed_policy.carries:
             return
         if probed:

@@ -70,13 +70,13 @@ def _arrays(view: Any, reads: frozenset[str]) -> dict[str, np.ndarray]:
 
 
 def cache_params(
-    policies: Sequence[Policy], block: int, *, probed: Sequence[Policy] = (), n_probe: int = 0, staged: bool = False
+    policies: Sequence[Policy], block: int, *, probed: Sequence[Policy] = (), n_probe: int = 0
 ) -> _native.CacheParams:
     """What a cache must hold so that compactions under these policies work.
 
     Those of `probed` take their queries from probes of at most `n_probe` tokens.
     """
-    params = _native.CacheParams(staged=staged, n_probe_rows=n_probe)
+    params = _native.CacheParams(n_probe_rows=n_probe)
     for group, by_probe in ((policies, False), (probed, True)):
         for policy in group:
             native = NativePolicy(policy)

@@ -107,8 +107,7 @@ class Options:
     @property
     def sinks(self) -> int:
         """Protected first positions: the policy's own number where it names one."""
-        own: int | None = getattr(self.parsed_policy.base, "n_sink", None)
-        return self.n_sink if own is None else own
+        return self.parsed_policy.sinks(self.n_sink)
 
     def recent_cells(self, budget: int, *, probed: bool = False) -> int:
         """Protected newest cells under a budget. A probe has no cells that a policy would have to protect."""

@@ -75,11 +75,8 @@ def select(
     policy = parse_policy(spec)
     use_native = _is_native(policy, backend)
     heads = _Arrays.checked(policy, budget=budget, **arrays)
-    own_sinks: int | None = getattr(policy.base, "n_sink", None)
     _check_protection(n_sink, recent, pinned)
-    protection = Protection(
-        n_sink if own_sinks is None else own_sinks, max(recent, policy.recent(budget)), tuple(pinned)
-    )
+    protection = Protection(policy.sinks(n_sink), max(recent, policy.recent(budget)), tuple(pinned))
     if use_native:
         return [_keep_native(policy, head, protection) for head in heads.split(_wo_norms_native)]
     return [policy.keep(head, protection) for head in heads.split(wo_norms)]

@@ -41,6 +41,7 @@ class Policy:
     reads: names of the `Head` arrays that it needs beside keys and positions
     weights: whether its scores are never negative, as attention weights are; wrappers take a softmax of others
     carries: whether scores accumulate with the cell, so that every block must be scored, full cache or not
+    sees_every_probe: whether a probe scores every block, full cache or not, since its scores stay with the cells
 
     Raises PolicyError when an option has a value it may not have.
     """
@@ -52,6 +53,7 @@ class Policy:
     reads: ClassVar[frozenset[str]] = frozenset()
     weights: ClassVar[bool] = True
     carries: ClassVar[bool] = False
+    sees_every_probe: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for field in self.options():
@@ -75,6 +77,11 @@ class Policy:
     def keep(self, head: Head, protection: Protection) -> Indices:
         """The cells that stay under `head.budget`, ascending by position. Raises BudgetError, NativeError."""
         return cells_to_keep(self.score(head), head.positions, required_budget(head), protection)
+
+    def sinks(self, default: int) -> int:
+        """Protected first positions: the base's own number where it names one, else `default`."""
+        own: int | None = getattr(self.base, "n_sink", None)
+        return default if own is None else own
 
     def recent(self, budget: int) -> int:
         """Newest cells that the policy itself protects, given the budget in cells."""

@@ -43,6 +43,10 @@ class SnapKV(Policy):
         0.0, "share of its score that a cell keeps while a budget of tokens goes by", minimum=0.0, maximum=1.0
     )
 
+    @property
+    def sees_every_probe(self) -> bool:  # type: ignore[override]
+        return self.carry > 0
+
     def score(self, head: Head) -> Scores:
         scores = self._window_score(head)
         if not self.carry or head.accumulated is None:
