@@ -7,7 +7,8 @@ import json
 import re
 import statistics
 import sys
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from edgekv.model import Model
@@ -57,6 +58,16 @@ def text_of(model: Model, tokens: Iterable[int]) -> str:
 def median(values: Sequence[float]) -> float:
     """The median; of nothing, NaN."""
     return statistics.median(values) if values else float("nan")
+
+
+def in_turn(i: int, ours: Callable[[], object], plain: Callable[[], object]) -> float:
+    """Time both, the one or the other first; returns the speed of ours / the speed of the plain one."""
+    seconds = {}
+    for run in (ours, plain) if i % 2 else (plain, ours):
+        started = time.perf_counter()
+        run()
+        seconds[run] = time.perf_counter() - started
+    return seconds[plain] / seconds[ours]
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

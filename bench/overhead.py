@@ -17,15 +17,14 @@ What was predicted before anything was measured stands beside each figure.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import common
+from plain_loop import PlainLoop
 
 import edgekv
-from edgekv import _native
 from edgekv.cache import Cache
-from edgekv.model import Context
 from edgekv.native_policy import cache_params
 from edgekv.sampler import Sampler, Sampling
 
@@ -79,54 +78,6 @@ PREDICTIONS = {
 Row = tuple[str, str, str, int]  # what, meant, measured, number of pairs
 
 
-class PlainLoop:
-    """Reading and generation as a llama.cpp program does them, with nothing of edgekv in the way."""
-
-    def __init__(self, context: Context, block: int) -> None:
-        self.llama = _native.bindings()
-        self.context = context
-        self.block = block
-        self.batch = self.llama.llama_batch_init(block, 0, 1)
-        self.sampler = Sampler(Sampling())
-        self.n_past = 0
-        self.token = 0
-
-    def close(self) -> None:
-        self.sampler.close()
-        self.llama.llama_batch_free(self.batch)
-
-    def feed(self, tokens: list[int], position: int, *, want_logits: bool) -> None:
-        """llama_decode of one batch."""
-        batch = self.batch
-        batch.n_tokens = len(tokens)
-        for i, token in enumerate(tokens):
-            batch.token[i] = token
-            batch.pos[i] = position + i
-            batch.n_seq_id[i] = 1
-            batch.seq_id[i][0] = 0
-            batch.logits[i] = 0
-        batch.logits[len(tokens) - 1] = want_logits
-        status = self.llama.llama_decode(self.context.handle, batch)
-        if status != 0:
-            raise RuntimeError(f"llama_decode returned {status}")
-
-    def read(self, text: str) -> None:
-        """Read a text into the empty context, and sample the first token after it."""
-        self.llama.llama_memory_clear(self.llama.llama_get_memory(self.context.handle), False)
-        tokens = self.context.model.tokenize(text, begin=True)
-        for p0 in range(0, len(tokens), self.block):
-            part = tokens[p0 : p0 + self.block]
-            self.feed(part, p0, want_logits=p0 + len(part) == len(tokens))
-        self.n_past = len(tokens)
-        self.token = self.sampler.sample(self.context)
-
-    def step(self) -> None:
-        """Feed the token that was sampled, and sample the next one."""
-        self.feed([self.token], self.n_past, want_logits=True)
-        self.n_past += 1
-        self.token = self.sampler.sample(self.context)
-
-
 @contextmanager
 def opened(options, **settings: object) -> Iterator[edgekv.Runtime]:
     """A runtime with what the command line says."""
@@ -135,36 +86,24 @@ def opened(options, **settings: object) -> Iterator[edgekv.Runtime]:
         yield runtime
 
 
-def in_turn(i: int, ours: Callable[[], object], plain: Callable[[], object]) -> float:
-    """Time both, the one or the other first; returns the speed of ours / the speed of the plain one."""
-    seconds = {}
-    for run in (ours, plain) if i % 2 else (plain, ours):
-        started = time.perf_counter()
-        run()
-        seconds[run] = time.perf_counter() - started
-    return seconds[plain] / seconds[ours]
-
-
 def run_free(options, book: str) -> list[Row]:
     """edgekv with room for everything against the plain loop: in turn text by text, then token by token."""
     n_read, n_say = options.read, 32
     reading, saying = [], []
     with opened(options, budget=n_read + 2 * n_say) as runtime:
         text = common.text_of(runtime.model, common.first_tokens(runtime.model, book, n_read))
-        context = runtime.model.new_context(runtime.plan.n_cells, runtime.options)
-        loop = PlainLoop(context, options.block)
+        loop = PlainLoop(runtime.model, runtime.plan.n_cells, runtime.options)
         for i in range(options.pairs + 1):
             with runtime.session() as session:
                 reply = session.generate(text, max_tokens=n_say)
-                first = in_turn(i, lambda reply=reply: next(reply), lambda: loop.read(text))
-                tokens = [in_turn(k, lambda reply=reply: next(reply, None), loop.step) for k in range(n_say - 1)]
+                first = common.in_turn(i, lambda reply=reply: next(reply), lambda: loop.read(text))
+                tokens = [common.in_turn(k, lambda reply=reply: next(reply, None), loop.step) for k in range(n_say - 1)]
                 if session.stats.evictions or session.stats.finish_reason not in ("length", "closed"):
                     raise RuntimeError(f"not the run that was meant: {session.stats}")
             if i > 0:  # the first pair warms up
                 reading.append(first)
                 saying += tokens
         loop.close()
-        context.close()
     return [
         ("reading, nothing to evict", ">= 0.97", f"{common.median(reading):.3f}", len(reading)),
         ("generating, nothing to evict", ">= 0.97", f"{common.median(saying):.3f}", len(saying)),

@@ -24,6 +24,7 @@ from ._structs import (
     Compaction,
     CompactionParams,
     LayerView,
+    Layout,
     Memory,
     Policy,
     Protection,
@@ -42,6 +43,7 @@ __all__ = [
     "Compaction",
     "CompactionParams",
     "LayerView",
+    "Layout",
     "Memory",
     "Policy",
     "Protection",
@@ -58,7 +60,7 @@ __all__ = [
     "library_path",
 ]
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 ERR_SIZE = 2048
 
 STATUS_ERRORS: dict[int, type[EdgeKVError]] = {
@@ -78,7 +80,7 @@ _ERR = (c.c_char_p, c.c_size_t)
 # name -> argument types, without the trailing err, err_size; every one of these returns a status
 _CALLS: dict[str, tuple[Any, ...]] = {
     "edgekv_model_load": (c.c_char_p, _P, _P),
-    "edgekv_context_new": (_P, _P, _P),
+    "edgekv_context_new": (_P, _P, _P, _P),
     "edgekv_context_shape": (_P, _P),
     "edgekv_context_memory": (_P, _P),
     "edgekv_score": (_P, _P, _P, c.c_uint32, _P),
@@ -91,6 +93,7 @@ _CALLS: dict[str, tuple[Any, ...]] = {
     "edgekv_cache_feed": (_P, _P, c.c_size_t, c.c_int32),
     "edgekv_cache_probe": (_P, _P, c.c_size_t),
     "edgekv_cache_compact": (_P, _P, _P),
+    "edgekv_cache_head_cells": (_P, c.c_uint32, c.c_uint32, _P, _P),
     "edgekv_cache_positions": (_P, c.c_uint32, c.c_uint32, _P),
     "edgekv_cache_read": (_P, c.c_uint32, c.c_uint32, c.c_int32, _P, c.c_size_t, _P),
     "edgekv_cache_queries": (_P, c.c_uint32, c.c_int32, _P, _P, _P, _P),
@@ -104,6 +107,8 @@ _QUERIES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "edgekv_cache_estimate_bytes": (c.c_uint64, (_P, _P)),
     "edgekv_cache_bytes": (c.c_uint64, (_P,)),
     "edgekv_cache_n_cells": (c.c_uint32, (_P,)),
+    "edgekv_cache_n_free": (c.c_uint32, (_P,)),
+    "edgekv_cache_n_heads": (c.c_uint32, (_P, c.c_uint32)),
     "edgekv_cache_n_past": (c.c_int32, (_P,)),
 }
 

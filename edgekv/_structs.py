@@ -17,6 +17,12 @@ def _address(array: Any) -> int | None:
     return None if array is None else int(array.ctypes.data)
 
 
+class Layout(Struct):
+    """struct edgekv_layout"""
+
+    _fields_ = (("n_cells", c.c_uint32), ("n_cells_max", c.c_uint32))
+
+
 class Shape(Struct):
     """struct edgekv_shape"""
 
@@ -29,10 +35,12 @@ class Shape(Struct):
         ("head_dim_k", c.c_uint32),
         ("head_dim_v", c.c_uint32),
         ("n_cells", c.c_uint32),
+        ("n_cells_max", c.c_uint32),
         ("n_threads", c.c_uint32),
         ("staged", c.c_uint32),
+        ("reserved", c.c_uint32),
         ("cell_bytes", c.c_uint64),
-        ("layer_bytes", c.c_uint64),
+        ("head_bytes", c.c_uint64),
     )
 
 
@@ -63,6 +71,9 @@ class Policy(Struct):
         ("critical", c.c_int32),
         ("alpha", c.c_double),
         ("carry", c.c_double),
+        ("spread", c.c_int32),
+        ("safeguard", c.c_double),
+        ("pyramid", c.c_double),
         ("scorer", c.c_void_p),
     )
 
@@ -175,6 +186,7 @@ class CacheParams(Struct):
         ("accumulates", c.c_int32),
         ("wo_norms", c.c_int32),
         ("custom_reads", c.c_uint32),
+        ("ragged", c.c_int32),
     )
 
 
@@ -187,6 +199,7 @@ class CompactionParams(Struct):
         ("budget", c.c_uint32),
         ("probed", c.c_int32),
         ("generating", c.c_int32),
+        ("budgets", c.POINTER(c.c_uint32)),
     )
 
 

@@ -35,8 +35,13 @@ class Cache:
 
     @property
     def n_cells(self) -> int:
-        """Cells used per head."""
+        """Cells used per head, on average, rounded up."""
         return int(self._library.edgekv_cache_n_cells(self._handle))
+
+    @property
+    def n_free(self) -> int:
+        """Tokens that can be fed, or probed with, before a compaction."""
+        return int(self._library.edgekv_cache_n_free(self._handle))
 
     @property
     def n_past(self) -> int:
@@ -78,10 +83,12 @@ class Cache:
         pinned: tuple[tuple[int, int], ...] = (),
         probed: bool = False,
         generating: bool = False,
+        budgets: Sequence[Sequence[int]] | None = None,
     ) -> _native.Compaction:
-        """Keep `budget` cells of every head; returns cells evicted and the time it took, in microseconds.
+        """Keep `budget` cells of every head, or as the policy shares them out; returns cells evicted and the time it took, in microseconds.
 
-        `probed` scores by the last probe's queries; `generating` says that what was fed since was generated.
+        `probed` scores by the last probe's queries; `generating` says that what was fed since was generated; `budgets`
+        gives every head, layer by layer, cells of its own, at most `budget` on average.
         Raises BudgetError or NativeError, and leaves the cache as it was, when protected cells exceed the budget,
         a score is not finite, or the cache was opened without what the policy reads; and whatever a scorer of one's
         own raises.
@@ -90,21 +97,40 @@ class Cache:
         if native is None:
             native = self._policies[policy] = NativePolicy(policy)
         protection = _native.Protection.of(n_sink, recent, pinned)
-        params = _native.CompactionParams(c.pointer(native.fields), c.pointer(protection), budget, probed, generating)
+        flat = None if budgets is None else [n for layer in budgets for n in layer]
+        params = _native.CompactionParams(
+            c.pointer(native.fields),
+            c.pointer(protection),
+            budget,
+            probed,
+            generating,
+            None if flat is None else (c.c_uint32 * len(flat))(*flat),
+        )
         result = _native.Compaction()
         native.call("edgekv_cache_compact", self._handle, c.byref(params), c.byref(result))
         return result
 
+    def head_cells(self, layer: int, head: int) -> tuple[int, int]:
+        """Cells that one head holds, and how many of them the last eviction left."""
+        n_cells, n_kept = c.c_uint32(), c.c_uint32()
+        _native.call("edgekv_cache_head_cells", self._handle, layer, head, c.byref(n_cells), c.byref(n_kept))
+        return n_cells.value, n_kept.value
+
+    def budgets(self) -> list[list[int]]:
+        """Cells that the last eviction left, per layer and head; 0 before the first one."""
+        n_heads = [self._library.edgekv_cache_n_heads(self._handle, layer) for layer in range(self.shape.n_layer)]
+        return [[self.head_cells(layer, head)[1] for head in range(n)] for layer, n in enumerate(n_heads)]
+
     def positions(self, layer: int, head: int) -> npt.NDArray[np.int32]:
-        """True positions held by one head, (n_cells,) ascending."""
-        positions = np.empty(self.n_cells, dtype=np.int32)
+        """True positions held by one head, (n,) ascending."""
+        positions = np.empty(self.head_cells(layer, head)[0], dtype=np.int32)
         _native.call("edgekv_cache_positions", self._handle, layer, head, positions.ctypes.data)
         return positions
 
     def rows(self, layer: int, head: int, *, values: bool = False) -> tuple[npt.NDArray[np.uint8], _native.Rows]:
-        """One head's keys or values as stored, (n_cells, row bytes), in the order of `positions`, and their format."""
+        """One head's keys or values as stored, (n, row bytes), in the order of `positions`, and their format."""
         widest = max(self.shape.head_dim_k, self.shape.head_dim_v) * 4
-        data = np.empty(self.n_cells * widest, dtype=np.uint8)
+        data = np.empty(self.head_cells(layer, head)[0] * widest, dtype=np.uint8)
         rows = _native.Rows()
         _native.call(
             "edgekv_cache_read", self._handle, layer, head, values, data.ctypes.data, data.nbytes, c.byref(rows)

@@ -83,16 +83,18 @@ class Controller:
         if not tokens:
             return
         spare = self._options.block if spare is None else spare
-        if self.cache.n_cells + len(tokens) > self.budget + spare or self._fresh + len(tokens) > self._options.block:
-            self._compact(probe, generating=generating)
+        n_new = len(tokens)
+        full = self.cache.n_cells + n_new > self.budget + spare or n_new > self.cache.n_free - self._options.probe_cells
+        if full or self._fresh + n_new > self._options.block:
+            self._compact(probe, generating=generating, full=full)
         started = time.perf_counter()
         self.cache.feed(tokens, want_logits=want_logits)
         self.work.decode_s += time.perf_counter() - started
         self._fresh += len(tokens)
 
-    def _compact(self, probe: Sequence[int] = (), *, generating: bool = False) -> None:
+    def _compact(self, probe: Sequence[int] = (), *, generating: bool = False, full: bool = False) -> None:
         options = self._options
-        full = self.cache.n_cells > self.budget
+        full |= self.cache.n_cells > self.budget
         self._fresh = 0
         probed = len(probe) > 0 and (full or options.parsed_focus.base.sees_every_probe)
         if not full and not probed and not options.parsed_policy.carries:

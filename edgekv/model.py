@@ -135,15 +135,18 @@ class Model:
 
     # ---- contexts ----
 
-    def new_context(self, n_cells: int, options: Options) -> Context:
-        """A context of at least `n_cells` cells; llama.cpp rounds them up to 256."""
-        return Context(self, n_cells, options)
+    def new_context(self, n_cells: int, options: Options, *, n_cells_max: int | None = None) -> Context:
+        """A context of `n_cells` cells per head on average, `n_cells_max` of one head at most; None = all the same."""
+        return Context(self, n_cells, options, _native.Layout(n_cells, n_cells if n_cells_max is None else n_cells_max))
 
 
 class Context:
-    """A llama.cpp context: one sequence, one output, flash attention on. Its model must outlive it."""
+    """A llama.cpp context: one sequence, one output, flash attention on. Its model must outlive it.
 
-    def __init__(self, model: Model, n_cells: int, options: Options) -> None:
+    Without a layout it has llama.cpp's own cache of n_cells, which edgekv does not compact.
+    """
+
+    def __init__(self, model: Model, n_cells: int, options: Options, layout: _native.Layout | None) -> None:
         self._llama: Any = None
         head_dim = model.head_dim
         if options.kv_type != "f16" and head_dim % QUANT_BLOCK:
@@ -161,7 +164,8 @@ class Context:
         params.type_k = params.type_v = KV_TYPES[options.kv_type]
         params.no_perf = True
         self.handle = c.c_void_p()
-        _native.call("edgekv_context_new", model.handle, c.byref(params), c.byref(self.handle))
+        pointer = None if layout is None else c.byref(layout)
+        _native.call("edgekv_context_new", model.handle, c.byref(params), pointer, c.byref(self.handle))
         self._llama = llama
         self.model = model
 

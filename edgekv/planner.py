@@ -21,7 +21,7 @@ from .native_policy import cache_params
 from .options import Options
 from .sizes import MIB, format_size
 
-CELL_STEP = 256  # llama.cpp pads a context to this many cells
+HEAD_LIMIT = 3  # times the budget that one head may keep, where heads differ: the attention mask is as wide as that
 MARGIN_BYTES = 8 * MIB  # loading leaves holes in the heap; graphs, the tokeniser, Python objects of a reply
 THREAD_BYTES = MIB // 4  # stack and attention scratch of one thread
 ACTIVATION_BYTES = 2  # one element of a block's widest activation, in the format that weights are multiplied in
@@ -49,7 +49,10 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a runtime will hold. `n_cells` are allocated per head: at least budget_cells + block + a probe's."""
+    """What a runtime will hold. `n_cells` are allocated per head: budget_cells + block + a probe's.
+
+    n_cells_max: of one head, where heads share a budget; cell_bytes: of one cell in every head of every layer
+    """
 
     model: Path
     ceiling_bytes: int
@@ -57,6 +60,7 @@ class Plan:
     block: int
     kv_type: str
     n_cells: int
+    n_cells_max: int
     cell_bytes: int
     n_ctx_train: int
     device_bytes: int
@@ -90,12 +94,14 @@ class Estimator:
     def plan(self, budget: int) -> Plan:
         """The plan for a budget, whether it fits or not. Raises UnsupportedModelError."""
         options = self.options
-        context = self.model.new_context(budget + options.block + options.probe_cells, options)
+        params = cache_params_of(options)
+        n_cells = budget + options.block + options.probe_cells
+        n_cells_max = n_cells + (HEAD_LIMIT - 1) * budget * bool(params.ragged)
+        context = self.model.new_context(n_cells, options, n_cells_max=n_cells_max)
         try:
             shape, memory = context.shape(), context.memory()
         finally:
             context.close()
-        params = cache_params_of(options)
         policies = [options.parsed_policy] + ([options.parsed_focus] if options.focus else [])
         parts = Parts(
             python=self.python_bytes,
@@ -109,7 +115,7 @@ class Estimator:
             + options.block * self.model.widest_row * ACTIVATION_BYTES
             + max(
                 policy.scratch_bytes(
-                    shape.n_cells, shape.n_head_kv_max, shape.n_head_max, shape.head_dim_k, shape.head_dim_v
+                    shape.n_cells_max, shape.n_head_kv_max, shape.n_head_max, shape.head_dim_k, shape.head_dim_v
                 )
                 for policy in policies
             ),
@@ -123,6 +129,7 @@ class Estimator:
             block=options.block,
             kv_type=options.kv_type,
             n_cells=shape.n_cells,
+            n_cells_max=shape.n_cells_max,
             cell_bytes=shape.cell_bytes,
             n_ctx_train=self.n_ctx_train,
             device_bytes=memory.device_bytes,
@@ -130,11 +137,11 @@ class Estimator:
         )
 
     def smallest_budget(self) -> int:
-        """The least budget that holds the protected cells, filling the smallest context."""
-        options = self.options
-        least = options.sinks + options.recent_cells(CELL_STEP) + 1
-        spare = options.block + options.probe_cells
-        return max(least, CELL_STEP * -(-(least + spare) // CELL_STEP) - spare)
+        """The least budget that holds the protected cells and one more."""
+        budget, options = 1, self.options
+        while (least := options.sinks + options.recent_cells(budget) + 1) > budget:
+            budget = least
+        return budget
 
     def largest_plan(self) -> Plan:
         """The plan with the largest budget that fits, at most the trained context.
@@ -144,17 +151,13 @@ class Estimator:
         low = self.plan(self.smallest_budget())
         if low.peak_bytes > low.ceiling_bytes:
             raise self.refusal(low)
-        most = max(low.budget_cells, self.n_ctx_train)
-        steps = (most - low.budget_cells) // CELL_STEP
-        fits, fails = 0, steps + 1
-        best = low
-        while fails - fits > 1:
-            middle = (fits + fails) // 2
-            candidate = self.plan(low.budget_cells + middle * CELL_STEP)
+        best, fails = low, max(low.budget_cells, self.n_ctx_train) + 1
+        while fails - best.budget_cells > 1:
+            candidate = self.plan((best.budget_cells + fails) // 2)
             if candidate.peak_bytes <= candidate.ceiling_bytes:
-                best, fits = candidate, middle
+                best = candidate
             else:
-                fails = middle
+                fails = candidate.budget_cells
         return best
 
     def refusal(self, plan: Plan) -> CeilingError:

@@ -64,7 +64,7 @@ class Runtime:
         process.return_freed_memory()
         self.model = Model(path, self.options)
         try:
-            self.context = self.model.new_context(self.plan.n_cells, self.options)
+            self.context = self.model.new_context(self.plan.n_cells, self.options, n_cells_max=self.plan.n_cells_max)
             cache = Cache(self.context, cache_params_of(self.options))
         except BaseException:
             self.model.close()

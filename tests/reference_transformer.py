@@ -136,7 +136,7 @@ class ReferenceModel:
             rope_factors=tensors.get("rope_freqs.weight"),
         )
 
-    def logits(self, tokens, *, visible=None, kv_type="f16", positions=None):
+    def logits(self, tokens, *, visible=None, kv_type="f16", positions=None, n_in_blocks=0):
         """tokens (n_tokens,) -> logits (n_tokens, n_vocab) float64.
 
         visible:   (n_layer, n_head_kv, n_tokens, n_tokens) bool, [l, g, t, j]: query t may read key j;
@@ -144,6 +144,7 @@ class ReferenceModel:
                    may read nothing gets zeros from that head.
         kv_type:   how keys and values are rounded, one of KV_TYPES; "exact" is not rounded at all.
         positions: (n_tokens,) RoPE positions, by default 0, 1, 2, ... The causal mask goes by index.
+        n_in_blocks: the first tokens, fed in blocks of at least 64: their queries are not rounded.
         """
         hp = self.hparams
         tokens = np.asarray(tokens)
@@ -161,8 +162,9 @@ class ReferenceModel:
         x = self.embedding[tokens] * hp.embedding_scale  # (n_tokens, n_embd)
         for layer, layer_mask in zip(self.layers, mask, strict=True):
             q, k, v = self.heads(layer, rms_norm(x, layer.attn_norm, hp.rms_eps), positions)
+            q[n_in_blocks:] = rounded_query(q[n_in_blocks:], kv_type)
             out = attention(
-                rounded_query(q, kv_type), stored_key(k, kv_type), stored_value(v, kv_type), layer_mask
+                q, stored_key(k, kv_type), stored_value(v, kv_type), layer_mask
             )  # (n_tokens, n_head, head_dim_v)
             x = x + out.reshape(n_tokens, -1) @ layer.wo.T
             h = rms_norm(x, layer.ffn_norm, hp.rms_eps)

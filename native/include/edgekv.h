@@ -33,7 +33,7 @@
 extern "C" {
 #endif
 
-#define EDGEKV_ABI_VERSION 2
+#define EDGEKV_ABI_VERSION 3
 
 // New values go last.
 enum edgekv_status {
@@ -60,10 +60,19 @@ EDGEKV_API enum edgekv_status edgekv_model_load(
                                 char * err,
                               size_t   err_size);
 
+// How many cells a context's cache has. All heads draw on one pool of n_cells times their number; a head may hold more
+// than others, up to n_cells_max.
+struct edgekv_layout {
+    uint32_t n_cells;     // cells per head on average, at least 2
+    uint32_t n_cells_max; // cells of one head, at least n_cells
+};
+
 // Make a context as llama_init_from_model does; free it with llama_free.
+//   layout : NULL = llama.cpp's own cache, which edgekv_cache_open refuses; else params->n_ctx is taken from it
 EDGEKV_API enum edgekv_status edgekv_context_new(
                   struct llama_model * model,
    const struct llama_context_params * params,
+          const struct edgekv_layout * layout,
                struct llama_context ** ctx,
                                 char * err,
                               size_t   err_size);
@@ -76,11 +85,13 @@ struct edgekv_shape {
     uint32_t n_group_max;   // query heads of one KV head, at most
     uint32_t head_dim_k;    // elements of a key, at most
     uint32_t head_dim_v;    // elements of a value, at most
-    uint32_t n_cells;       // cells per head (the context's size)
+    uint32_t n_cells;       // cells per head on average
+    uint32_t n_cells_max;   // cells of one head, at most
     uint32_t n_threads;     // threads that scoring and moving use
-    uint32_t staged;        // 1 if the rows lie on a device, and are scored and moved in a copy of one layer
+    uint32_t staged;        // 1 if the rows lie on a device, and are scored and moved in a copy of one head
+    uint32_t reserved;
     uint64_t cell_bytes;    // K and V of one cell, over all layers and heads
-    uint64_t layer_bytes;   // K and V of all cells of the widest layer
+    uint64_t head_bytes;    // K and V of all cells of the largest head
 };
 
 // Say what the context's cache looks like.
@@ -152,6 +163,12 @@ enum edgekv_weigh {
     EDGEKV_WEIGH_FASTCAOTE = 2, // the same with the mean of the values for the output
 };
 
+enum edgekv_spread {
+    EDGEKV_SPREAD_HEAD  = 0, // every head of a layer keeps the same number of cells
+    EDGEKV_SPREAD_LAYER = 1, // the heads of a layer share its cells by their scores
+    EDGEKV_SPREAD_MODEL = 2, // the heads of all layers share all cells by their scores
+};
+
 struct edgekv_scorer;
 
 struct edgekv_policy {
@@ -170,6 +187,11 @@ struct edgekv_policy {
     double   alpha;
     double   carry;    // SNAPKV: a score is at least this share of the cell's score before; 0 = nothing is carried.
                        // In a cache it is the share after a whole budget of tokens, and fades evenly on the way
+
+    int32_t  spread;    // enum edgekv_spread
+    double   safeguard; // LAYER and MODEL: the share of every budget that is split evenly, in [0, 1]
+    double   pyramid;   // beta: budgets fall linearly from layer to layer, the last one's free cells to 1/beta of the mean;
+                        // 0 = every layer has the same
 
     const struct edgekv_scorer * scorer; // CUSTOM
 };
@@ -253,6 +275,41 @@ EDGEKV_API enum edgekv_status edgekv_choose(
                                 char * err,
                               size_t   err_size);
 
+// The scores of one head's cells, to be compared with those of other heads.
+struct edgekv_scored {
+    const float *   scores;    // (n,)
+    const int32_t * positions; // (n,)
+    size_t          n;
+};
+
+// Split a budget over heads that share their cells (policy.safeguard): budgets (n_heads,), whose sum is
+// n_heads * budget, or less where the heads hold less. No head gets more than it holds, more than `largest`, or less
+// than its protected cells.
+//   EDGEKV_STATUS_INVALID_ARGUMENT  the protected cells of a head exceed `budget`, or `largest` is less than `budget`
+//   EDGEKV_STATUS_NOT_FINITE        a score is NaN or infinite
+EDGEKV_API enum edgekv_status edgekv_allot(
+                         const struct edgekv_policy * policy,
+                         const struct edgekv_scored * heads,
+                                             size_t   n_heads,
+                     const struct edgekv_protection * protection,
+                                           uint32_t   budget,
+                                           uint32_t   largest,
+                                           uint32_t * budgets,
+                                               char * err,
+                                             size_t   err_size);
+
+// Split a budget over layers (policy.pyramid): budgets (n_layer,), whose sum is n_layer * budget; none is less than
+// n_protected or more than `largest`. Errors as of edgekv_allot.
+EDGEKV_API enum edgekv_status edgekv_layer_budgets(
+                         const struct edgekv_policy * policy,
+                                           uint32_t   n_layer,
+                                           uint32_t   budget,
+                                           uint32_t   n_protected,
+                                           uint32_t   largest,
+                                           uint32_t * budgets,
+                                               char * err,
+                                             size_t   err_size);
+
 // norm1(V W_O), averaged over the query heads of one KV head; norms (n,).
 //   w_o : rows (n_embd, n_head * d_v) of any ggml type, the columns of this KV head's query heads at
 //         [first, first + n_head) * d_v
@@ -309,6 +366,7 @@ struct edgekv_cache_params {
     int32_t  accumulates;  // nonzero: a score is carried with every cell
     int32_t  wo_norms;     // nonzero: norm1(V W_O) is carried with every cell
     uint32_t custom_reads; // sum of enum edgekv_reads that a scorer of one's own is given; 0 = there is none
+    int32_t  ragged;       // nonzero: heads may keep different numbers of cells
 };
 
 // Raise what params lack for a policy. With `probed` its queries come from probes of n_probe_rows, not from the text.
@@ -321,6 +379,8 @@ EDGEKV_API enum edgekv_status edgekv_cache_params_for(
                               size_t   err_size);
 
 // Open a context's cache and empty it. The context must outlive it; nothing else may feed the context meanwhile.
+//   EDGEKV_STATUS_INVALID_STATE  the context was made without a layout
+//   EDGEKV_STATUS_UNSUPPORTED    `ragged` where the cache lies on a device, or layers differ in their KV heads
 EDGEKV_API enum edgekv_status edgekv_cache_open(
                 struct llama_context * ctx,
     const struct edgekv_cache_params * params,
@@ -368,6 +428,7 @@ struct edgekv_compaction_params {
     uint32_t                         budget;
     int32_t                          probed;     // nonzero: queries are the last probe's
     int32_t                          generating; // nonzero: the rows since the last compaction were generated (AHAKV)
+    const uint32_t *                 budgets;    // cells of every head, layer by layer; NULL = as the policy shares them out
 };
 
 struct edgekv_compaction {
@@ -376,9 +437,11 @@ struct edgekv_compaction {
     int64_t  move_us;   // time to move the survivors
 };
 
-// Score every head's cells and keep `budget` of them; where no head holds more, only what is carried with the cells
-// is brought up to date. Survivors end in cells [0, budget). On failure the cache is unchanged.
-//   EDGEKV_STATUS_INVALID_STATE  the cache was opened without what the policy needs, or there was no probe
+// Score every head's cells and keep `budget` of them, or what the policy's `spread` and `pyramid` make of it; where nothing
+// has to go, only what is carried with the cells is brought up to date. On failure the cache is unchanged.
+//   EDGEKV_STATUS_INVALID_STATE     the cache was opened without what the policy needs, or there was no probe
+//   EDGEKV_STATUS_INVALID_ARGUMENT  protected cells exceed a budget; or budgets exceed `budget` on average, or one of them
+//                                   what a head may keep
 EDGEKV_API enum edgekv_status edgekv_cache_compact(
                        struct edgekv_cache * cache,
     const struct edgekv_compaction_params  * params,
@@ -386,10 +449,23 @@ EDGEKV_API enum edgekv_status edgekv_cache_compact(
                                       char * err,
                                     size_t   err_size);
 
-EDGEKV_API uint32_t edgekv_cache_n_cells(const struct edgekv_cache * cache); // cells used per head
+EDGEKV_API uint32_t edgekv_cache_n_cells(const struct edgekv_cache * cache); // cells used per head on average, rounded up
+EDGEKV_API uint32_t edgekv_cache_n_free (const struct edgekv_cache * cache); // tokens that can be fed before a compaction
 EDGEKV_API int32_t  edgekv_cache_n_past (const struct edgekv_cache * cache); // position of the next token
 
-// Write the positions held by one head, ascending: room for edgekv_cache_n_cells of them.
+EDGEKV_API uint32_t edgekv_cache_n_heads(const struct edgekv_cache * cache, uint32_t layer); // KV heads; 0 = no such layer
+
+// Say how many cells one head holds, and how many of them the last eviction left.
+EDGEKV_API enum edgekv_status edgekv_cache_head_cells(
+           const struct edgekv_cache * cache,
+                            uint32_t   layer,
+                            uint32_t   head,
+                            uint32_t * n_cells,
+                            uint32_t * n_kept,
+                                char * err,
+                              size_t   err_size);
+
+// Write the positions held by one head, ascending: room for all of its cells.
 EDGEKV_API enum edgekv_status edgekv_cache_positions(
            const struct edgekv_cache * cache,
                             uint32_t   layer,

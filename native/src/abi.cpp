@@ -79,7 +79,9 @@ enum edgekv_status edgekv_choose(const struct edgekv_policy * policy, const stru
         require(budget > 0 && budget <= UINT32_MAX, "the budget is not in [1, 2^32)");
         Head                 head(policy, cells, queries, static_cast<uint32_t>(budget));
         std::vector<uint8_t> keep(head.keys.n());
-        choose(*policy, head.cells, *protection, static_cast<uint32_t>(budget), head.scratch, nullptr, keep.data());
+        float * weights = head.scratch.scores.data();
+        weigh(*policy, head.cells, static_cast<uint32_t>(budget), head.scratch, weights, nullptr);
+        choose(*policy, head.cells, weights, *protection, static_cast<uint32_t>(budget), head.scratch, keep.data());
         *n_kept = write_kept(head.order, keep, kept);
     });
 }
@@ -115,13 +117,7 @@ enum edgekv_status edgekv_wo_norm(const struct edgekv_rows * values, const struc
             for (size_t k = 0; k < n; ++k) {
                 norm.put(0, k, rows, i + k);
             }
-            for (size_t e = 0; e < outputs.n(); e += WoNorm::n_slice) {
-                const size_t n_rows = std::min<size_t>(WoNorm::n_slice, outputs.n() - e);
-                for (size_t k = 0; k < n_rows; ++k) {
-                    outputs.read(e + k, norm.slice_row(k));
-                }
-                norm.add_slice(n_rows, n);
-            }
+            norm.add(outputs, n);
             norm.take(0, n, norms + i);
         }
     });

@@ -20,7 +20,7 @@ size_t n_workers(const edgekv_shape & shape, const edgekv_cache_params & params)
 }
 
 ScratchSize scratch_size(const edgekv_shape & shape, const edgekv_cache_params & params) {
-    ScratchSize size{ shape.n_cells, std::max(shape.head_dim_k, shape.head_dim_v) };
+    ScratchSize size{ shape.n_cells_max, std::max(shape.head_dim_k, shape.head_dim_v) };
     size.n_rows   = std::max(params.n_query_rows, params.n_probe_rows);
     size.n_window = shape.n_group_max * size.n_rows;
     if (params.wo_norms) {
@@ -75,68 +75,67 @@ ggml_tensor * output_projection(const llama_model & model, uint32_t il, size_t n
 } // namespace
 
 edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & params) :
-    ctx(ctx), kv(plain_cache(ctx)), shape(shape_of(ctx)), params_(params), rotation_(rotation_run(kv, shape.head_dim_k)), softcap_(0.0f) {
+    ctx(ctx), kv(plain_cache(ctx)), shape(shape_of(ctx)), params_(params), flat_(*kv.flat),
+    rotation_(rotation_run(kv, shape.head_dim_k)), softcap_(0.0f),
+    cells_(flat_.n_rows(), params.accumulates != 0, params.wo_norms != 0), layer_budgets_(shape.n_layer),
+    budgets_(shape.n_head_total), contest_(params.ragged ? flat_.n_rows() : 0) {
     shape.staged |= params.staged != 0;
     const llama_model &   model   = ctx->get_model();
     const llama_hparams & hparams = model.hparams;
-    std::vector<uint32_t> n_head, head_dim;
+    std::vector<uint32_t> n_head;
     if (hparams.attn_soft_cap) {
         softcap_ = hparams.f_attn_logit_softcapping;
     }
-    for (const uint32_t il : kv.get_layer_ids()) {
-        const uint32_t dim_v = hparams.n_embd_head_v(il);
-        ggml_tensor *  w_o   = params.wo_norms ? output_projection(model, il, size_t(hparams.n_head(il)) * dim_v) : nullptr;
+    for (const FlatCache::Layer & flat : flat_.layers()) {
+        const uint32_t dim_v = hparams.n_embd_head_v(flat.il);
+        ggml_tensor *  w_o   = params.wo_norms ? output_projection(model, flat.il, size_t(hparams.n_head(flat.il)) * dim_v) : nullptr;
 
-        edgekv_layer layer = { il,    kv.get_k_storage(il),  kv.get_v_storage(il), w_o, hparams.n_embd_head_k(il),
-                               dim_v, hparams.n_gqa(il), {} };
-        layer.heads.resize(hparams.n_head_kv(il));
-        for (auto & head : layer.heads) {
-            head.position.resize(shape.n_cells);
-            head.order.reserve(shape.n_cells);
-            head.keep.resize(shape.n_cells);
-            head.accumulated.resize(params.accumulates ? shape.n_cells : 0);
-            head.next.resize(params.accumulates ? shape.n_cells : 0);
-            head.wo_norm.resize(params.wo_norms ? shape.n_cells : 0);
-        }
-        layers_.push_back(std::move(layer));
-        n_head.push_back(hparams.n_head(il));
-        head_dim.push_back(hparams.n_embd_head_k(il));
+        layers_.push_back({ static_cast<uint32_t>(flat.pool), flat_.first_head(flat.il), hparams.n_head_kv(flat.il),
+                            hparams.n_gqa(flat.il), flat.k, flat.v, w_o, hparams.n_embd_head_k(flat.il), dim_v });
+        n_head.push_back(hparams.n_head(flat.il));
     }
-    scratch_.resize(n_workers(shape, params));
+    scratch_.resize(edgekv::n_workers(shape, params));
     for (auto & scratch : scratch_) {
         scratch.reserve(scratch_size(shape, params));
     }
     custom_.reserve(shape, params);
     if (shape.staged) {
-        size_t k_bytes = 0, v_bytes = 0;
-        for (const auto & layer : layers_) {
-            k_bytes = std::max(k_bytes, layer.k->nb[1] * shape.n_cells);
-            v_bytes = std::max(v_bytes, layer.v->nb[1] * shape.n_cells);
+        for (const auto & pool : flat_.pools()) {
+            copy_k_.resize(std::max(copy_k_.size(), pool.k->nb[1] * shape.n_cells_max));
+            copy_v_.resize(std::max(copy_v_.size(), pool.v->nb[1] * shape.n_cells_max));
         }
-        copy_k_.resize(k_bytes);
-        copy_v_.resize(v_bytes);
     }
     if (params.n_query_rows > 0 || params.n_probe_rows > 0) {
-        window_.emplace(kv, kv.get_layer_ids(), n_head, head_dim, params.n_query_rows, params.n_probe_rows);
+        window_.emplace(flat_, n_head, params.n_query_rows, params.n_probe_rows);
     }
     clear();
 }
 
 void edgekv_cache::clear() {
     kv.clear(false);
-    n_used   = 0;
-    n_past   = 0;
-    n_fresh_ = 0;
-    normed_  = 0;
+    flat_.clear();
+    n_filled_  = 0;
+    n_divided_ = 0;
+    n_past     = 0;
+    n_fresh_   = 0;
+    normed_    = 0;
     if (window_) {
         window_->clear();
     }
-    for (auto & layer : layers_) {
-        for (auto & head : layer.heads) {
-            head.order.clear();
-        }
-    }
 }
+
+HeadCells edgekv_cache::cells(uint32_t il, uint32_t g) const {
+    check_head(il, g);
+    const FlatCache::Head & head = flat_.layers()[il].heads[g];
+    return cells_.at(flat_.pools()[layers_[il].pool].offset + head.first, head.kept + n_filled_);
+}
+
+uint32_t edgekv_cache::n_kept(uint32_t il, uint32_t g) const {
+    check_head(il, g);
+    return flat_.layers()[il].heads[g].kept;
+}
+
+uint32_t edgekv_cache::n_cells() const { return n_filled_ + (flat_.n_kept() + flat_.n_heads() - 1) / flat_.n_heads(); }
 
 void edgekv_cache::check_tokens(const llama_token * tokens, size_t n) const {
     require(tokens != nullptr && n > 0, "no tokens to feed");
@@ -146,15 +145,19 @@ void edgekv_cache::check_tokens(const llama_token * tokens, size_t n) const {
             fail(EDGEKV_STATUS_INVALID_ARGUMENT, "token %d is not in [0, %d)", tokens[i], n_vocab);
         }
     }
-    if (n_used + n > shape.n_cells) {
-        fail(EDGEKV_STATUS_INVALID_STATE, "%zu tokens need more than the %u free cells; compact first", n, shape.n_cells - n_used);
+    if (n > n_free()) {
+        fail(EDGEKV_STATUS_INVALID_STATE, "%zu tokens need more than the %u free cells; compact first", n, n_free());
     }
-    // llama.cpp's cells are ours alone: [0, n_used), and the newest stands for the last position
-    const auto & cells = kv.get_cells(0);
+    // llama.cpp's cells are ours alone: one that stands for all kept rows and the last position, then the filled ones
+    const auto &   cells = kv.get_cells(0);
+    const uint32_t n_used = n_stand_ins() + n_filled_;
     if (cells.get_used() != n_used || cells.used_max_p1() != n_used || cells.seq_pos_max(0) != n_past - 1) {
         throw Error(EDGEKV_STATUS_INVALID_STATE, "something else fed or changed this context's cache; clear it and start again");
     }
 }
+
+// Free the cells of a batch that is not to stay.
+void edgekv_cache::forget_unfilled() { kv.keep_first(n_stand_ins() + n_filled_, n_past - 1); }
 
 // Decode one batch from position p0 on; on failure the cells are as before.
 void edgekv_cache::decode(const llama_token * tokens, size_t n, int32_t p0, bool want_logits) {
@@ -176,25 +179,18 @@ void edgekv_cache::decode(const llama_token * tokens, size_t n, int32_t p0, bool
     batch.seq_id      = seq_id.data();
     batch.logits      = logits.data();
 
+    flat_.n_filled        = n_filled_ + static_cast<uint32_t>(p0 - n_past);
     const int32_t failure = llama_decode(ctx, batch);
     if (failure != 0) {
-        kv.keep_first(n_used, n_past - 1);
+        forget_unfilled();
         fail(EDGEKV_STATUS_INTERNAL, "llama_decode returned %d for %zu tokens at position %d", failure, n, p0);
     }
     if (want_logits) {
         const float * values = llama_get_logits_ith(ctx, -1);
         if (values == nullptr || !all_finite(values, llama_vocab_n_tokens(llama_model_get_vocab(&ctx->get_model())))) {
-            kv.keep_first(n_used, n_past - 1);
+            forget_unfilled();
             fail(EDGEKV_STATUS_NOT_FINITE, "the logits of position %d are not finite; the model's weights are damaged",
                  positions[n - 1]);
-        }
-    }
-    const auto &   cells = kv.get_cells(0);
-    const uint32_t first = n_used + static_cast<uint32_t>(p0 - n_past);
-    for (size_t i = 0; i < n; ++i) {
-        if (cells.is_empty(first + i) || cells.pos_get(first + i) != positions[i]) {
-            kv.keep_first(n_used, n_past - 1);
-            fail(EDGEKV_STATUS_INTERNAL, "llama.cpp did not put the tokens into the cells from %u on", first);
         }
     }
 }
@@ -209,18 +205,20 @@ void edgekv_cache::feed(const llama_token * tokens, size_t n, bool want_logits) 
         window_->begin_text(n_past, static_cast<uint32_t>(n));
     }
     decode(tokens, n, n_past, want_logits);
-    for (auto & layer : layers_) {
-        for (auto & head : layer.heads) {
+    n_filled_ += static_cast<uint32_t>(n);
+    for (uint32_t il = 0; il < layers_.size(); ++il) {
+        for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
+            const HeadCells head = cells(il, g);
             for (size_t i = 0; i < n; ++i) {
-                head.position[n_used + i] = n_past + static_cast<int32_t>(i);
-                head.order.push_back(n_used + static_cast<uint32_t>(i));
+                const uint32_t cell = head.n - static_cast<uint32_t>(n - i);
+                head.position[cell] = n_past + static_cast<int32_t>(i);
+                head.order[cell]    = cell; // the newest come last
             }
-            if (!head.accumulated.empty()) {
-                std::fill_n(head.accumulated.begin() + n_used, n, 0.0f);
+            if (head.accumulated != nullptr) {
+                std::fill_n(head.accumulated + head.n - n, n, 0.0f);
             }
         }
     }
-    n_used += static_cast<uint32_t>(n);
     n_past += static_cast<int32_t>(n);
     n_fresh_ += static_cast<uint32_t>(n);
 }
@@ -240,24 +238,18 @@ void edgekv_cache::probe(const llama_token * tokens, size_t n) {
         window_->begin_probe(n_past, 0); // whose rows are not whole
         throw;
     }
-    kv.keep_first(n_used, n_past - 1);
+    forget_unfilled();
 }
 
-const edgekv_head & edgekv_cache::head(uint32_t layer, uint32_t head) const {
-    if (layer >= layers_.size() || head >= layers_[layer].heads.size()) {
-        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "there is no layer %u with a head %u", layer, head);
+void edgekv_cache::check_head(uint32_t il, uint32_t g) const {
+    if (il >= layers_.size() || g >= layers_[il].n_head_kv) {
+        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "there is no layer %u with a head %u", il, g);
     }
-    return layers_[layer].heads[head];
 }
 
 uint64_t edgekv_cache::bytes() const {
-    uint64_t sum = copy_k_.capacity() + copy_v_.capacity() + CustomArrays::bytes(shape, params_);
-    for (const auto & layer : layers_) {
-        for (const auto & head : layer.heads) {
-            sum += sizeof(int32_t) * head.position.capacity() + sizeof(uint32_t) * head.order.capacity() + head.keep.capacity();
-            sum += sizeof(float) * (head.accumulated.capacity() + head.next.capacity() + head.wo_norm.capacity());
-        }
-    }
+    uint64_t sum = copy_k_.capacity() + copy_v_.capacity() + CustomArrays::bytes(shape, params_) + cells_.bytes() +
+                   contest_.capacity() * sizeof(float);
     for (const auto & scratch : scratch_) {
         sum += scratch.held();
     }
@@ -265,19 +257,20 @@ uint64_t edgekv_cache::bytes() const {
 }
 
 void edgekv_cache::read(uint32_t il, uint32_t g, bool values, void * dst, size_t dst_size, edgekv_rows & rows) const {
-    const edgekv_head &  cells  = head(il, g);
+    const HeadCells      head   = cells(il, g);
     const edgekv_layer & layer  = layers_[il];
     ggml_tensor *        tensor = values ? layer.v : layer.k;
     const uint32_t       dim    = values ? layer.head_dim_v : layer.head_dim_k;
-    const size_t         bytes  = ggml_row_size(tensor->type, dim);
-    if (dst_size < n_used * bytes) {
-        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "dst holds %zu bytes, but %zu are needed", dst_size, n_used * bytes);
+    const size_t         bytes  = tensor->nb[1];
+    if (dst_size < head.n * bytes) {
+        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "dst holds %zu bytes, but %zu are needed", dst_size, head.n * bytes);
     }
     llama_synchronize(ctx);
-    for (size_t i = 0; i < n_used; ++i) {
-        ggml_backend_tensor_get(tensor, static_cast<char *>(dst) + i * bytes, cells.order[i] * tensor->nb[1] + g * bytes, bytes);
+    const size_t first = flat_.layers()[il].heads[g].first;
+    for (size_t i = 0; i < head.n; ++i) {
+        ggml_backend_tensor_get(tensor, static_cast<char *>(dst) + i * bytes, (first + head.order[i]) * bytes, bytes);
     }
-    rows = { dst, tensor->type, dim, n_used, bytes, values ? value_rotation(dim) : rotation_, 0 };
+    rows = { dst, tensor->type, dim, head.n, bytes, values ? value_rotation(dim) : rotation_, 0 };
 }
 
 // Values are rotated in runs of 64 whenever keys of this shape are.
@@ -295,5 +288,5 @@ void edgekv_cache::read_queries(uint32_t il, bool probed, float * queries, int32
     llama_synchronize(ctx);
     const edgekv_layer & layer = layers_[il];
     n_rows = std::min(n_rows, n_there);
-    scale  = window_->read(il, 0, layer.n_group * layer.heads.size(), probed, n_past, n_rows, false, queries, positions);
+    scale  = window_->read(il, 0, layer.n_group * layer.n_head_kv, probed, n_past, n_rows, false, queries, positions);
 }

@@ -1,9 +1,11 @@
-// The bookkeeping of a cache: which token every cell of every (layer, KV head) holds, and what it carries.
+// The cache of a context: what it feeds, what every cell holds, and how it is compacted.
 #pragma once
 
+#include "cells.h"
 #include "context.h"
 #include "custom.h"
 #include "edgekv.h"
+#include "flat_cache.h"
 #include "host_rows.h"
 #include "query_window.h"
 #include "score.h"
@@ -12,25 +14,16 @@
 #include <optional>
 #include <vector>
 
-// One head's cells. All but `order` are indexed by cell; `order` lists the cells ascending by position.
-struct edgekv_head {
-    std::vector<int32_t>  position;
-    std::vector<uint32_t> order;
-    std::vector<uint8_t>  keep;        // the last selection
-    std::vector<float>    accumulated; // what scorings left with the cells, where a policy carries it
-    std::vector<float>    next;        // the same after the running compaction
-    std::vector<float>    wo_norm;     // norm1(V W_O), where a policy reads it
-};
-
 struct edgekv_layer {
-    uint32_t                 il; // llama.cpp's number
-    ggml_tensor *            k;
-    ggml_tensor *            v;
-    ggml_tensor *            w_o;
-    uint32_t                 head_dim_k;
-    uint32_t                 head_dim_v;
-    uint32_t                 n_group; // query heads of one KV head
-    std::vector<edgekv_head> heads;
+    uint32_t      pool;
+    size_t        first_head; // counted over all layers
+    uint32_t      n_head_kv;
+    uint32_t      n_group; // query heads of one KV head
+    ggml_tensor * k;       // of the whole pool
+    ggml_tensor * v;
+    ggml_tensor * w_o;
+    uint32_t      head_dim_k;
+    uint32_t      head_dim_v;
 };
 
 struct edgekv_cache {
@@ -43,42 +36,64 @@ struct edgekv_cache {
     void read(uint32_t layer, uint32_t head, bool values, void * dst, size_t dst_size, edgekv_rows & rows) const;
     void read_queries(uint32_t layer, bool probed, float * queries, int32_t * positions, uint32_t & n_rows, float & scale) const;
 
-    const edgekv_head & head(uint32_t layer, uint32_t head) const;
-    uint64_t            bytes() const;
+    edgekv::HeadCells cells(uint32_t layer, uint32_t head) const;
+    uint32_t          n_kept(uint32_t layer, uint32_t head) const; // by the last division
+    uint32_t          n_cells() const;                             // used per head, on average, rounded up
+    uint32_t          n_free() const { return flat_.n_open() - n_filled_; }
+    uint32_t          n_heads(uint32_t layer) const { return layer < layers_.size() ? layers_[layer].n_head_kv : 0; }
+    uint64_t          bytes() const;
 
     llama_context *  ctx;
     llama_kv_cache & kv;
     edgekv_shape     shape;
-    uint32_t         n_used = 0; // cells used per head: [0, n_used)
     int32_t          n_past = 0; // position of the next token
 
   private:
-    void check_tokens(const llama_token * tokens, size_t n) const;
-    void decode(const llama_token * tokens, size_t n, int32_t p0, bool want_logits);
+    void     check_tokens(const llama_token * tokens, size_t n) const;
+    void     decode(const llama_token * tokens, size_t n, int32_t p0, bool want_logits);
+    uint32_t n_stand_ins() const { return n_divided_ > 0 ? 1 : 0; }
+    void     forget_unfilled();
 
+    void     check_head(uint32_t layer, uint32_t head) const;
     void     check_provided(const edgekv_compaction_params & params) const;
     uint32_t rows_of(const edgekv_compaction_params & params) const;
     uint32_t value_rotation(uint32_t dim) const;
 
-    edgekv::Rows rows_of_head(const edgekv_layer & layer, uint32_t head, bool values, edgekv::HostRows & host) const;
+    edgekv::HostRows host_rows(uint32_t layer, uint32_t head, bool values, size_t n);
+    edgekv::Rows     rows_of_head(uint32_t layer, bool values, edgekv::HostRows & host, size_t n) const;
 
-    void     update_wo_norms(edgekv_layer & layer, edgekv::Scratch & scratch);
-    void     score_custom(const edgekv_layer & layer, uint32_t index, const edgekv_compaction_params & params, edgekv::HostRows & k,
-                          edgekv::HostRows & v);
-    void     choose(edgekv_layer & layer, uint32_t index, const edgekv_compaction_params & params, edgekv::Scratch & scratch);
-    void     move(edgekv_layer & layer, uint32_t budget);
+    template <typename F>
+    void each_head(uint32_t layer, const edgekv_compaction_params & params, bool keys, bool values, edgekv::Scratch & scratch, F f);
+
+    void update_wo_norms(uint32_t layer, edgekv::Scratch & scratch);
+    void score_custom(uint32_t layer, const edgekv_compaction_params & params);
+    void weigh(uint32_t layer, const edgekv_compaction_params & params, edgekv::Scratch & scratch);
+    void choose(uint32_t layer, const edgekv_compaction_params & params, edgekv::Scratch & scratch);
+    void divide_layers(const edgekv_compaction_params & params);
+    bool is_full(const edgekv_compaction_params & params) const;
+    void divide_heads(const edgekv_compaction_params & params);
+    void close_gaps(uint32_t layer);
+    void move_heads();
 
     edgekv_cache_params                params_;
+    edgekv::FlatCache &                flat_;
     uint32_t                           rotation_; // run of the Hadamard rotation of stored keys; 0 = none
     float                              softcap_;  // of the model's attention; 0 = none
     std::vector<edgekv_layer>          layers_;
+    edgekv::CellArrays                 cells_;
     std::vector<edgekv::Scratch>       scratch_; // one a thread
-    std::vector<char>                  copy_k_;  // a staged layer's rows
+    std::vector<char>                  copy_k_;  // a staged head's rows
     std::vector<char>                  copy_v_;
     std::optional<edgekv::QueryWindow> window_;
     edgekv::CustomArrays               custom_;
-    uint32_t                           n_fresh_ = 0; // tokens fed since the last compaction
-    int32_t                            normed_  = 0; // positions before it have their norm1(V W_O)
+    std::vector<uint32_t>              layer_budgets_; // cells of each head of a layer, on average
+    std::vector<uint32_t>              budgets_;       // cells of each head
+    std::vector<float>                 contest_;       // scores of heads that share a budget
+    uint32_t                           largest_   = 0; // cells that one head may keep
+    uint32_t                           n_filled_  = 0; // open rows in use
+    uint32_t                           n_divided_ = 0; // times that the rows were divided anew
+    uint32_t                           n_fresh_   = 0; // tokens fed since the last compaction
+    int32_t                            normed_    = 0; // positions before it have their norm1(V W_O)
 };
 
 namespace edgekv {

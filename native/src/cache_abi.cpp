@@ -16,6 +16,7 @@ enum edgekv_status edgekv_cache_params_for(const struct edgekv_policy * policy, 
         }
         params->accumulates |= accumulates(*policy);
         params->wo_norms |= policy->critical;
+        params->ragged |= policy->spread != EDGEKV_SPREAD_HEAD || policy->pyramid > 0.0;
         if (policy->base == EDGEKV_BASE_CUSTOM) {
             params->custom_reads |= policy->scorer->reads | EDGEKV_READS_POSITIONS;
         }
@@ -36,13 +37,12 @@ uint64_t edgekv_cache_estimate_bytes(const struct edgekv_shape * shape, const st
     if (shape == nullptr || params == nullptr) {
         return 0;
     }
-    const uint64_t cell = sizeof(int32_t) + sizeof(uint32_t) + sizeof(uint8_t) +
-                          sizeof(float) * ((params->accumulates ? 2 : 0) + (params->wo_norms ? 1 : 0));
+    const uint64_t n_rows    = uint64_t(shape->n_head_total) * shape->n_cells;
     const uint64_t query_row = sizeof(float) * shape->n_layer * shape->n_head_max * shape->head_dim_k;
-    return uint64_t(shape->n_head_total) * shape->n_cells * cell +
+    return CellArrays::bytes(n_rows, params->accumulates != 0, params->wo_norms != 0) + (params->ragged ? n_rows * sizeof(float) : 0) +
            n_workers(*shape, *params) * Scratch::bytes(scratch_size(*shape, *params)) + CustomArrays::bytes(*shape, *params) +
            query_row * (params->n_query_rows + params->n_probe_rows) +
-           (shape->staged || params->staged ? shape->layer_bytes : 0);
+           (shape->staged || params->staged ? shape->head_bytes : 0);
 }
 
 uint64_t edgekv_cache_bytes(const struct edgekv_cache * cache) { return cache == nullptr ? 0 : cache->bytes(); }
@@ -78,15 +78,28 @@ enum edgekv_status edgekv_cache_compact(struct edgekv_cache * cache, const struc
     });
 }
 
-uint32_t edgekv_cache_n_cells(const struct edgekv_cache * cache) { return cache == nullptr ? 0 : cache->n_used; }
-int32_t  edgekv_cache_n_past(const struct edgekv_cache * cache) { return cache == nullptr ? 0 : cache->n_past; }
+uint32_t edgekv_cache_n_cells(const struct edgekv_cache * cache) { return cache == nullptr ? 0 : cache->n_cells(); }
+uint32_t edgekv_cache_n_free(const struct edgekv_cache * cache) { return cache == nullptr ? 0 : cache->n_free(); }
+uint32_t edgekv_cache_n_heads(const struct edgekv_cache * cache, uint32_t layer) {
+    return cache == nullptr ? 0 : cache->n_heads(layer);
+}
+int32_t edgekv_cache_n_past(const struct edgekv_cache * cache) { return cache == nullptr ? 0 : cache->n_past; }
+
+enum edgekv_status edgekv_cache_head_cells(const struct edgekv_cache * cache, uint32_t layer, uint32_t head, uint32_t * n_cells,
+                                           uint32_t * n_kept, char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(cache && n_cells && n_kept, "cache, n_cells or n_kept is NULL");
+        *n_cells = cache->cells(layer, head).n;
+        *n_kept  = cache->n_kept(layer, head);
+    });
+}
 
 enum edgekv_status edgekv_cache_positions(const struct edgekv_cache * cache, uint32_t layer, uint32_t head, int32_t * positions,
                                           char * err, size_t err_size) {
     return guard(err, err_size, [&] {
         require(cache && positions, "cache or positions is NULL");
-        const edgekv_head & cells = cache->head(layer, head);
-        std::transform(cells.order.begin(), cells.order.end(), positions, [&](uint32_t cell) { return cells.position[cell]; });
+        const HeadCells cells = cache->cells(layer, head);
+        std::transform(cells.order, cells.order + cells.n, positions, [&](uint32_t cell) { return cells.position[cell]; });
     });
 }
 

@@ -49,14 +49,18 @@ void check(const edgekv_policy & policy, const Cells & cells, uint32_t budget) {
     }
 }
 
+void weigh(const edgekv_policy & policy, const Cells & cells, uint32_t budget, Scratch & scratch, float * weights,
+           float * accumulated) {
+    score_base(policy, cells, budget, scratch, weights, accumulated);
+    normalise(policy, cells, weights);
+}
+
 void score(const edgekv_policy & policy, const Cells & cells, uint32_t budget, Scratch & scratch, float * scores) {
     if (policy.weigh == EDGEKV_WEIGH_NONE) {
-        score_base(policy, cells, budget, scratch, scores, nullptr);
-        normalise(policy, cells, scores);
+        weigh(policy, cells, budget, scratch, scores, nullptr);
     } else {
         float * weights = scratch.scores.data();
-        score_base(policy, cells, budget, scratch, weights, nullptr);
-        normalise(policy, cells, weights);
+        weigh(policy, cells, budget, scratch, weights, nullptr);
         score_caote(policy, cells, weights, cells.order, cells.keys.n(), scratch, scores);
     }
     if (policy.critical) {
@@ -64,21 +68,18 @@ void score(const edgekv_policy & policy, const Cells & cells, uint32_t budget, S
     }
 }
 
-void choose(const edgekv_policy & policy, const Cells & cells, const edgekv_protection & protection, uint32_t budget,
-            Scratch & scratch, float * accumulated, uint8_t * keep) {
-    const size_t n       = cells.keys.n();
-    float *      weights = scratch.scores.data();
-    float *      line    = scratch.line.data();
-    score_base(policy, cells, budget, scratch, weights, accumulated);
-    normalise(policy, cells, weights);
+void choose(const edgekv_policy & policy, const Cells & cells, const float * weights, const edgekv_protection & protection,
+            uint32_t budget, Scratch & scratch, uint8_t * keep) {
+    const size_t n    = cells.keys.n();
+    float *      line = scratch.line.data();
     if (policy.rounds > 1) {
         choose_in_rounds(policy, cells, weights, protection, budget, scratch, keep);
         return;
     }
-    float * scores = weights;
+    const float * scores = weights;
     if (policy.weigh != EDGEKV_WEIGH_NONE) {
+        score_caote(policy, cells, weights, cells.order, n, scratch, scratch.prior.data());
         scores = scratch.prior.data();
-        score_caote(policy, cells, weights, cells.order, n, scratch, scores);
     }
     const Ranked ranked = { scores, cells.positions, cells.order, n };
     if (!policy.critical) {

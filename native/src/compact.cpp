@@ -1,7 +1,7 @@
-// One compaction: bring up to date what cells carry, choose, move.
+// One compaction: bring up to date what cells carry, weigh them, divide the budget, choose those that stay, and move them.
+#include "allot.h"
 #include "cache.h"
 #include "choose.h"
-#include "host_rows.h"
 #include "llama-context.h"
 #include "llama-kv-cache.h"
 #include "llama-model.h"
@@ -12,7 +12,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <numeric>
 
 using namespace edgekv;
 
@@ -30,6 +30,9 @@ void edgekv_cache::check_provided(const edgekv_compaction_params & params) const
                       (!custom || ((policy.scorer->reads | EDGEKV_READS_POSITIONS) & ~params_.custom_reads) == 0);
     if (!fits) {
         throw Error(EDGEKV_STATUS_INVALID_STATE, "the cache was opened without what the policy reads; see edgekv_cache_params_for");
+    }
+    if ((policy.spread != EDGEKV_SPREAD_HEAD || policy.pyramid > 0.0 || params.budgets != nullptr) && !params_.ragged) {
+        throw Error(EDGEKV_STATUS_INVALID_STATE, "the cache was opened for heads that keep the same; see edgekv_cache_params_for");
     }
     if (probed && (!window_ || window_->n_probe() == 0)) {
         throw Error(EDGEKV_STATUS_INVALID_STATE, "there was no probe whose queries could score");
@@ -52,69 +55,76 @@ uint32_t edgekv_cache::rows_of(const edgekv_compaction_params & params) const {
 }
 
 // The newest tokens are the last of every head's order; where some are gone, older ones are done again.
-void edgekv_cache::update_wo_norms(edgekv_layer & layer, Scratch & scratch) {
-    const size_t n_new     = std::min<size_t>(n_past - normed_, n_used);
-    const size_t n_columns = layer.w_o->ne[0];
-    const size_t n_outputs = layer.w_o->ne[1];
-    const bool   host      = ggml_backend_buffer_is_host(layer.w_o->buffer);
-    HostRows     v(layer.v, n_used, shape.staged, copy_v_);
-
-    std::vector<char> slice(host ? 0 : WoNorm::n_slice * layer.w_o->nb[1]);
-    std::vector<Rows> values;
-    for (uint32_t g = 0; g < layer.heads.size(); ++g) {
-        values.push_back(rows_of_head(layer, g, true, v));
+void edgekv_cache::update_wo_norms(uint32_t il, Scratch & scratch) {
+    const edgekv_layer & layer     = layers_[il];
+    const size_t         n_new     = n_past - normed_;
+    const size_t         n_columns = layer.w_o->ne[0];
+    const size_t         row_bytes = layer.w_o->nb[1];
+    const size_t         n_outputs = layer.w_o->ne[1];
+    const auto           w_o_rows  = [&](const void * data, size_t n) {
+        return Rows({ data, layer.w_o->type, static_cast<uint32_t>(n_columns), n, row_bytes, 0, 0 });
+    };
+    uint32_t most = 0;
+    for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
+        most = std::max(most, cells(il, g).n);
     }
-    WoNorm norm(n_columns, layer.head_dim_v, layer.heads.size(), layer.n_group, 0, scratch);
-    for (size_t first = 0; first < n_new; first += WoNorm::n_at_once) {
-        const size_t n     = std::min(WoNorm::n_at_once, n_new - first);
-        const size_t begin = n_used - n_new + first;
+    WoNorm norm(n_columns, layer.head_dim_v, layer.n_head_kv, layer.n_group, 0, scratch);
+    for (size_t first = 0; first < std::min<size_t>(n_new, most); first += WoNorm::n_at_once) {
+        const size_t n = std::min(WoNorm::n_at_once, n_new - first);
+        // of one head, those that it has: the i-th newest is value i - first
+        const auto each = [&](const HeadCells & head, auto f) {
+            for (size_t i = 0; i < n && first + i < head.n; ++i) {
+                f(i, head.order[head.n - 1 - first - i]);
+            }
+        };
         norm.begin();
-        for (size_t g = 0; g < layer.heads.size(); ++g) {
-            for (size_t i = 0; i < n; ++i) {
-                norm.put(g, i, values[g], layer.heads[g].order[begin + i]);
+        for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
+            const HeadCells head   = cells(il, g);
+            HostRows        v      = host_rows(il, g, true, head.n);
+            const Rows      values = rows_of_head(il, true, v, head.n);
+            each(head, [&](size_t i, uint32_t cell) { norm.put(g, i, values, cell); });
+        }
+        if (ggml_backend_buffer_is_host(layer.w_o->buffer)) {
+            norm.add(w_o_rows(layer.w_o->data, n_outputs), n);
+        } else {
+            std::vector<char> slice(WoNorm::n_slice * row_bytes);
+            for (size_t e = 0; e < n_outputs; e += WoNorm::n_slice) {
+                const size_t n_rows = std::min(WoNorm::n_slice, n_outputs - e);
+                ggml_backend_tensor_get(layer.w_o, slice.data(), e * row_bytes, n_rows * row_bytes);
+                norm.add(w_o_rows(slice.data(), n_rows), n);
             }
         }
-        for (size_t e = 0; e < n_outputs; e += WoNorm::n_slice) {
-            const size_t n_rows = std::min(WoNorm::n_slice, n_outputs - e);
-            const char * data   = static_cast<const char *>(layer.w_o->data) + e * layer.w_o->nb[1];
-            if (!host) {
-                ggml_backend_tensor_get(layer.w_o, slice.data(), e * layer.w_o->nb[1], n_rows * layer.w_o->nb[1]);
-                data = slice.data();
-            }
-            const Rows outputs({ data, layer.w_o->type, static_cast<uint32_t>(n_columns), n_rows, layer.w_o->nb[1], 0, 0 });
-            for (size_t k = 0; k < n_rows; ++k) {
-                outputs.read(k, norm.slice_row(k));
-            }
-            norm.add_slice(n_rows, n);
-        }
-        for (size_t g = 0; g < layer.heads.size(); ++g) {
+        for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
             float norms[WoNorm::n_at_once];
             norm.take(g, n, norms);
-            for (size_t i = 0; i < n; ++i) {
-                layer.heads[g].wo_norm[layer.heads[g].order[begin + i]] = norms[i];
-            }
+            const HeadCells head = cells(il, g);
+            each(head, [&](size_t i, uint32_t cell) { head.wo_norm[cell] = norms[i]; });
         }
     }
 }
 
-// The keys or values of one head as they are stored.
-Rows edgekv_cache::rows_of_head(const edgekv_layer & layer, uint32_t g, bool values, HostRows & host) const {
-    const ggml_tensor * tensor = values ? layer.v : layer.k;
-    const uint32_t      dim    = values ? layer.head_dim_v : layer.head_dim_k;
-    return Rows({ host.row(0) + g * ggml_row_size(tensor->type, dim), tensor->type, dim, n_used, host.stride(),
-                  values ? value_rotation(dim) : rotation_, 0 });
+// The first n rows of one head, keys or values, where the host can read them.
+HostRows edgekv_cache::host_rows(uint32_t il, uint32_t g, bool values, size_t n) {
+    const edgekv_layer & layer = layers_[il];
+    return HostRows(values ? layer.v : layer.k, flat_.layers()[il].heads[g].first, n, shape.staged, values ? copy_v_ : copy_k_);
 }
 
-// Let the host's scorer score one layer; its arrays hold the cells ascending by position.
-void edgekv_cache::score_custom(const edgekv_layer & layer, uint32_t index, const edgekv_compaction_params & params, HostRows & k,
-                                HostRows & v) {
+Rows edgekv_cache::rows_of_head(uint32_t il, bool values, HostRows & host, size_t n) const {
+    const edgekv_layer & layer = layers_[il];
+    const uint32_t       dim   = values ? layer.head_dim_v : layer.head_dim_k;
+    return Rows({ host.row(0), (values ? layer.v : layer.k)->type, dim, n, host.stride(), values ? value_rotation(dim) : rotation_, 0 });
+}
+
+// Let the host's scorer score one layer, whose heads hold equally many; its arrays hold the cells ascending by position.
+void edgekv_cache::score_custom(uint32_t il, const edgekv_compaction_params & params) {
+    const edgekv_layer &  layer  = layers_[il];
     const edgekv_scorer & scorer = *params.policy->scorer;
 
     edgekv_layer_view view = {};
-    view.layer             = index;
-    view.n_head_kv         = static_cast<uint32_t>(layer.heads.size());
-    view.n_head            = layer.n_group * view.n_head_kv;
-    view.n                 = n_used;
+    view.layer             = il;
+    view.n_head_kv         = layer.n_head_kv;
+    view.n_head            = layer.n_group * layer.n_head_kv;
+    view.n                 = cells(il, 0).n;
     view.head_dim_k        = layer.head_dim_k;
     view.head_dim_v        = layer.head_dim_v;
     view.positions         = custom_.positions.data();
@@ -124,14 +134,15 @@ void edgekv_cache::score_custom(const edgekv_layer & layer, uint32_t index, cons
         }
         float * dst                        = values ? custom_.values.data() : custom_.keys.data();
         (values ? view.values : view.keys) = dst;
-        for (uint32_t g = 0; g < view.n_head_kv; ++g) {
-            const Rows rows = rows_of_head(layer, g, values, values ? v : k);
-            for (const uint32_t cell : layer.heads[g].order) {
-                rows.read(cell, dst);
+        for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
+            const HeadCells head = cells(il, g);
+            HostRows        host = host_rows(il, g, values, head.n);
+            const Rows      rows = rows_of_head(il, values, host, head.n);
+            for (uint32_t i = 0; i < head.n; ++i, dst += rows.dim()) {
+                rows.read(head.order[i], dst);
                 if (rows.rotation() > 0) {
                     rotate_hadamard(dst, rows.dim(), rows.rotation());
                 }
-                dst += rows.dim();
             }
         }
     }
@@ -141,7 +152,7 @@ void edgekv_cache::score_custom(const edgekv_layer & layer, uint32_t index, cons
 
         view.query_positions = custom_.rows.data();
         if (view.n_rows > 0) {
-            window_->read(index, 0, view.n_head, params.probed != 0, n_past, view.n_rows, true, custom_.queries.data(),
+            window_->read(il, 0, view.n_head, params.probed != 0, n_past, view.n_rows, true, custom_.queries.data(),
                           custom_.rows.data());
         }
         if (rotation_ > 0) {
@@ -151,106 +162,153 @@ void edgekv_cache::score_custom(const edgekv_layer & layer, uint32_t index, cons
         }
     }
     int32_t * position = custom_.positions.data();
-    for (const edgekv_head & head : layer.heads) {
-        position = std::transform(head.order.begin(), head.order.end(), position, [&](uint32_t cell) { return head.position[cell]; });
+    for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
+        const HeadCells head = cells(il, g);
+        position = std::transform(head.order, head.order + head.n, position, [&](uint32_t cell) { return head.position[cell]; });
     }
     if (scorer.score(scorer.user_data, &view, custom_.scores.data()) != 0) {
         throw Error(EDGEKV_STATUS_INTERNAL, "the scorer failed");
     }
-    for (uint32_t g = 0; g < view.n_head_kv; ++g) {
-        for (uint32_t i = 0; i < n_used; ++i) {
-            custom_.by_cell[size_t(g) * n_used + layer.heads[g].order[i]] = custom_.scores[size_t(g) * n_used + i];
+    for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
+        const HeadCells head = cells(il, g);
+        for (uint32_t i = 0; i < head.n; ++i) {
+            custom_.by_cell[size_t(g) * view.n + head.order[i]] = custom_.scores[size_t(g) * view.n + i];
         }
     }
 }
 
-// Score one layer's cells, and choose those that stay. Nothing moves yet.
-void edgekv_cache::choose(edgekv_layer & layer, uint32_t index, const edgekv_compaction_params & params, Scratch & scratch) {
-    const edgekv_policy & policy = *params.policy;
-    const bool            full   = n_used > params.budget;
-    const bool            custom = policy.base == EDGEKV_BASE_CUSTOM;
-    if (policy.critical && full) {
-        update_wo_norms(layer, scratch);
-    }
-    const bool has_values = reads_values(policy) || (custom && policy.scorer->reads & EDGEKV_READS_VALUES);
-    HostRows   k(layer.k, n_used, shape.staged, copy_k_);
-    HostRows   v(layer.v, has_values ? n_used : 0, shape.staged, copy_v_);
-    if (custom) {
-        score_custom(layer, index, params, k, v);
-    }
-    const bool     has_past = carries_on(policy, params.generating != 0);
-    const uint32_t n_rows   = reads_queries(policy) ? rows_of(params) : 0;
-    for (uint32_t g = 0; g < layer.heads.size(); ++g) {
-        edgekv_head & head   = layer.heads[g];
-        const Rows    keys   = rows_of_head(layer, g, false, k);
-        const Rows    values = rows_of_head(layer, g, true, v);
+// Call f(head's number, its cells, what policies see of them) for every head of a layer.
+template <typename F>
+void edgekv_cache::each_head(uint32_t il, const edgekv_compaction_params & params, bool keys, bool values, Scratch & scratch, F f) {
+    const edgekv_layer & layer  = layers_[il];
+    const uint32_t       n_rows = keys && reads_queries(*params.policy) ? rows_of(params) : 0;
+    for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
+        const HeadCells head       = cells(il, g);
+        HostRows        k          = host_rows(il, g, false, keys ? head.n : 0);
+        HostRows        v          = host_rows(il, g, true, values ? head.n : 0);
+        const Rows      value_rows = rows_of_head(il, true, v, head.n);
 
         edgekv_queries queries = { scratch.window.data(), scratch.positions.data(), layer.n_group, n_rows, layer.head_dim_k, 0, 1.0f,
                                    softcap_ };
         if (n_rows > 0) {
-            queries.scale  = window_->read(index, g * layer.n_group, layer.n_group, params.probed != 0, n_past, n_rows, true,
+            queries.scale  = window_->read(il, g * layer.n_group, layer.n_group, params.probed != 0, n_past, n_rows, true,
                                            scratch.window.data(), scratch.positions.data());
             queries.n_seen = scratch.positions[n_rows - 1] + 1;
         }
-        float *     next  = accumulates(policy) ? head.next.data() : nullptr;
-        const Cells cells = { keys,
-                              &values,
-                              head.position.data(),
-                              head.order.data(),
-                              has_past ? head.accumulated.data() : nullptr,
-                              head.wo_norm.data(),
-                              custom_.by_cell.data() + size_t(g) * n_used,
-                              &queries,
-                              index,
-                              g };
-        if (full) {
-            edgekv::choose(policy, cells, *params.protection, params.budget, scratch, next, head.keep.data());
-        } else {
-            score_base(policy, cells, params.budget, scratch, scratch.scores.data(), next);
-        }
+        const bool  has_past = carries_on(*params.policy, params.generating != 0);
+        const Cells seen     = { rows_of_head(il, false, k, head.n),
+                                 &value_rows,
+                                 head.position,
+                                 head.order,
+                                 has_past ? head.accumulated : nullptr,
+                                 head.wo_norm,
+                                 custom_.by_cell.data() + size_t(g) * head.n,
+                                 &queries,
+                                 il,
+                                 g };
+        f(g, head, seen);
     }
 }
 
-// Fill the holes below the budget with the survivors above it: no other row moves. On the way a filled hole is
-// marked 2 and the position of the cell it took over leads to it, so that `order` can be renamed in one pass.
-void edgekv_cache::move(edgekv_layer & layer, uint32_t budget) {
-    HostRows     k(layer.k, n_used, shape.staged, copy_k_);
-    HostRows     v(layer.v, n_used, shape.staged, copy_v_);
-    const size_t k_bytes = ggml_row_size(layer.k->type, layer.head_dim_k);
-    const size_t v_bytes = ggml_row_size(layer.v->type, layer.head_dim_v);
-    for (uint32_t g = 0; g < layer.heads.size(); ++g) {
-        edgekv_head & head = layer.heads[g];
-
-        uint32_t hole = 0;
-        for (uint32_t cell = budget; cell < n_used; ++cell) {
-            if (!head.keep[cell]) {
-                continue;
-            }
-            while (head.keep[hole]) {
-                ++hole;
-            }
-            std::memcpy(k.row(hole) + g * k_bytes, k.row(cell) + g * k_bytes, k_bytes);
-            std::memcpy(v.row(hole) + g * v_bytes, v.row(cell) + g * v_bytes, v_bytes);
-            for (auto * carried : { &head.accumulated, &head.wo_norm }) {
-                if (!carried->empty()) {
-                    (*carried)[hole] = (*carried)[cell];
-                }
-            }
-            head.position[hole] = head.position[cell];
-            head.keep[hole]     = 2;
-            head.position[cell] = static_cast<int32_t>(hole);
-        }
-
-        size_t n_kept = 0;
-        for (const uint32_t cell : head.order) {
-            if (cell >= budget ? head.keep[cell] != 0 : head.keep[cell] == 1) {
-                head.order[n_kept++] = cell >= budget ? static_cast<uint32_t>(head.position[cell]) : cell;
-            }
-        }
-        head.order.resize(n_kept);
+// Give every cell of a layer its weight.
+void edgekv_cache::weigh(uint32_t il, const edgekv_compaction_params & params, Scratch & scratch) {
+    const edgekv_policy & policy = *params.policy;
+    if (policy.base == EDGEKV_BASE_CUSTOM) {
+        score_custom(il, params);
     }
-    k.commit(budget);
-    v.commit(budget);
+    each_head(il, params, true, reads_values(policy), scratch, [&](uint32_t, const HeadCells & head, const Cells & seen) {
+        edgekv::weigh(policy, seen, layer_budgets_[il], scratch, head.weight, accumulates(policy) ? head.next : nullptr);
+    });
+}
+
+// Mark the cells of a layer that stay. Nothing moves yet.
+void edgekv_cache::choose(uint32_t il, const edgekv_compaction_params & params, Scratch & scratch) {
+    const edgekv_policy & policy = *params.policy;
+    if (policy.critical) {
+        update_wo_norms(il, scratch);
+    }
+    each_head(il, params, false, policy.weigh != EDGEKV_WEIGH_NONE, scratch, [&](uint32_t g, const HeadCells & head, const Cells & seen) {
+        edgekv::choose(policy, seen, head.weight, *params.protection, budgets_[layers_[il].first_head + g], scratch, head.keep);
+    });
+}
+
+// What each layer's heads may keep on average.
+void edgekv_cache::divide_layers(const edgekv_compaction_params & params) {
+    const edgekv_policy & policy = *params.policy;
+    const uint32_t        spare  = shape.n_cells - std::min(shape.n_cells, params.budget);
+    largest_ = std::max(params.budget, shape.n_cells_max - std::min(shape.n_cells_max, spare));
+    if (params.budgets != nullptr) {
+        const uint64_t sum  = std::accumulate(params.budgets, params.budgets + budgets_.size(), uint64_t(0));
+        const uint32_t most = *std::max_element(params.budgets, params.budgets + budgets_.size());
+        if (sum > uint64_t(params.budget) * budgets_.size() || most > largest_) {
+            fail(EDGEKV_STATUS_INVALID_ARGUMENT, "budgets of %llu cells in all and %u at most, but %u per head and %u at most are possible",
+                 static_cast<unsigned long long>(sum), most, params.budget, largest_);
+        }
+    }
+    if (!(policy.pyramid > 0.0)) {
+        std::fill(layer_budgets_.begin(), layer_budgets_.end(), params.budget);
+        return;
+    }
+    size_t n_protected = 0;
+    for (uint32_t il = 0; il < layers_.size(); ++il) {
+        const HeadCells head  = cells(il, 0);
+        const Ranked    ranked = { nullptr, head.position, head.order, head.n };
+        size_t          n      = 0;
+        for (size_t i = 0; i < head.n; ++i) {
+            n += is_protected(ranked, i, *params.protection);
+        }
+        n_protected = std::max(n_protected, n);
+    }
+    layer_budgets(policy.pyramid, layers_.size(), params.budget, static_cast<uint32_t>(std::min<size_t>(n_protected, UINT32_MAX)),
+                  largest_, layer_budgets_.data());
+}
+
+// Whether some cells must go.
+bool edgekv_cache::is_full(const edgekv_compaction_params & params) const {
+    const edgekv_policy & policy = *params.policy;
+
+    uint64_t n_all = 0, all_budgets = 0;
+    bool     full = false;
+    for (uint32_t il = 0; il < layers_.size(); ++il) {
+        uint64_t n_layer = 0;
+        for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
+            const uint32_t n = cells(il, g).n;
+            n_layer += n;
+            full |= n > (params.budgets != nullptr                    ? params.budgets[layers_[il].first_head + g] :
+                         policy.spread == EDGEKV_SPREAD_HEAD ? layer_budgets_[il] :
+                                                                        largest_);
+        }
+        const uint64_t budget = uint64_t(layer_budgets_[il]) * layers_[il].n_head_kv;
+        full |= policy.spread == EDGEKV_SPREAD_LAYER && n_layer > budget;
+        n_all += n_layer;
+        all_budgets += budget;
+    }
+    return full || (policy.spread == EDGEKV_SPREAD_MODEL && n_all > all_budgets);
+}
+
+// What each head may keep.
+void edgekv_cache::divide_heads(const edgekv_compaction_params & params) {
+    const edgekv_policy & policy = *params.policy;
+    const int32_t         spread = params.budgets != nullptr ? EDGEKV_SPREAD_HEAD : policy.spread;
+    std::vector<Ranked>   heads;
+    for (uint32_t il = 0; il < layers_.size(); ++il) {
+        for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
+            const HeadCells head = cells(il, g);
+            heads.push_back({ head.weight, head.position, head.order, head.n });
+            const uint32_t given = params.budgets != nullptr ? params.budgets[heads.size() - 1] : layer_budgets_[il];
+
+            budgets_[heads.size() - 1] = std::min(head.n, given);
+        }
+        if (spread == EDGEKV_SPREAD_LAYER) {
+            const size_t first = layers_[il].first_head;
+            allot(heads.data() + first, layers_[il].n_head_kv, *params.protection, layer_budgets_[il], largest_, policy.safeguard,
+                  contest_.data(), budgets_.data() + first);
+        }
+    }
+    if (spread == EDGEKV_SPREAD_MODEL) {
+        allot(heads.data(), heads.size(), *params.protection, params.budget, largest_, policy.safeguard, contest_.data(),
+              budgets_.data());
+    }
 }
 
 void edgekv_cache::compact(const edgekv_compaction_params & given, edgekv_compaction & result) {
@@ -261,36 +319,40 @@ void edgekv_cache::compact(const edgekv_compaction_params & given, edgekv_compac
     edgekv_compaction_params params = given;
     params.policy                   = &policy;
 
-    result          = {};
-    const bool full = n_used > params.budget;
-    if (n_used == 0 || (!full && !scores_every_row(policy) && !(accumulates(policy) && params.probed))) {
+    result = {};
+    divide_layers(params);
+    const bool full = is_full(params);
+    if (n_past == 0 || (!full && !scores_every_row(policy) && !(accumulates(policy) && params.probed))) {
         return;
     }
     llama_synchronize(ctx);
-    const int64_t start_us = ggml_time_us();
-    parallel_for(layers_.size(), scratch_.size(), [&](size_t il, size_t thread) {
-        choose(layers_[il], static_cast<uint32_t>(il), params, scratch_[thread]);
-    });
+    const int64_t start_us  = ggml_time_us();
+    const auto    on_layers = [&](auto work) {
+        parallel_for(layers_.size(), scratch_.size(), [&](size_t il, size_t thread) { work(static_cast<uint32_t>(il), scratch_[thread]); });
+    };
+    on_layers([&](uint32_t il, Scratch & scratch) { weigh(il, params, scratch); });
+    if (full) {
+        divide_heads(params);
+        on_layers([&](uint32_t il, Scratch & scratch) { choose(il, params, scratch); });
+    }
     const int64_t chosen_us = ggml_time_us();
 
     // from here on nothing fails
     n_fresh_ = 0;
     if (accumulates(policy)) {
-        for (auto & layer : layers_) {
-            for (auto & head : layer.heads) {
-                head.accumulated.swap(head.next);
-            }
-        }
+        cells_.carry_on();
     }
     result.score_us = chosen_us - start_us;
     if (!full) {
         return;
     }
     normed_ = policy.critical ? n_past : normed_;
-    parallel_for(layers_.size(), scratch_.size(), [&](size_t il, size_t /*thread*/) { move(layers_[il], params.budget); });
-    kv.keep_first(params.budget, n_past - 1);
-
-    result.n_evicted = uint64_t(n_used - params.budget) * shape.n_head_total;
-    result.move_us   = ggml_time_us() - chosen_us;
-    n_used           = params.budget;
+    for (uint32_t il = 0; il < layers_.size(); ++il) {
+        for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
+            result.n_evicted += cells(il, g).n - budgets_[layers_[il].first_head + g];
+        }
+    }
+    on_layers([&](uint32_t il, Scratch &) { close_gaps(il); });
+    move_heads();
+    result.move_us = ggml_time_us() - chosen_us;
 }

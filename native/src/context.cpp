@@ -1,6 +1,7 @@
 // Models and contexts: llama.cpp's calls with its reasons as text and its aborts as a status.
 #include "context.h"
 
+#include "flat_cache.h"
 #include "llama-context.h"
 #include "llama-kv-cache-iswa.h"
 #include "llama-kv-cache.h"
@@ -13,6 +14,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <string>
 
 namespace edgekv {
@@ -123,32 +125,34 @@ llama_kv_cache & plain_cache(const llama_context * ctx) {
     if (ctx->get_cparams().n_seq_max != 1) {
         throw Error(EDGEKV_STATUS_UNSUPPORTED, "the context holds several sequences; make it with n_seq_max = 1");
     }
+    if (!cache->flat) {
+        throw Error(EDGEKV_STATUS_INVALID_STATE, "the context was made without a layout; make it with edgekv_context_new and one");
+    }
     return *cache;
 }
 
 edgekv_shape shape_of(const llama_context * ctx) {
     const llama_kv_cache & cache   = plain_cache(ctx);
     const llama_hparams &  hparams = ctx->get_model().hparams;
-    const auto             layers  = cache.get_layer_ids();
+    const FlatCache &      flat    = *cache.flat;
 
     edgekv_shape shape = {};
-    shape.n_layer      = layers.size();
-    shape.n_cells      = cache.get_size();
+    shape.n_layer      = flat.layers().size();
+    shape.n_head_total = flat.n_heads();
+    shape.n_cells      = flat.n_cells();
+    shape.n_cells_max  = flat.n_cells_max();
     shape.n_threads    = std::max(1, ctx->get_cparams().n_threads_batch);
-    for (const uint32_t il : layers) {
-        shape.n_head_total += hparams.n_head_kv(il);
-        shape.n_head_kv_max = std::max(shape.n_head_kv_max, hparams.n_head_kv(il));
-        shape.n_head_max    = std::max(shape.n_head_max, hparams.n_head(il));
-        shape.n_group_max   = std::max(shape.n_group_max, hparams.n_gqa(il));
-        shape.head_dim_k    = std::max(shape.head_dim_k, hparams.n_embd_head_k(il));
-        shape.head_dim_v    = std::max(shape.head_dim_v, hparams.n_embd_head_v(il));
-        const ggml_tensor * k   = cache.get_k_storage(il);
-        const ggml_tensor * v   = cache.get_v_storage(il);
-        const uint64_t      row = k->nb[1] + v->nb[1];
+    shape.staged       = flat.on_device();
+    for (const FlatCache::Layer & layer : flat.layers()) {
+        const uint64_t row = layer.k->nb[1] + layer.v->nb[1];
 
-        shape.cell_bytes += row;
-        shape.layer_bytes = std::max(shape.layer_bytes, row * shape.n_cells);
-        shape.staged |= !ggml_backend_buffer_is_host(k->buffer) || !ggml_backend_buffer_is_host(v->buffer);
+        shape.n_head_kv_max = std::max(shape.n_head_kv_max, hparams.n_head_kv(layer.il));
+        shape.n_head_max    = std::max(shape.n_head_max, hparams.n_head(layer.il));
+        shape.n_group_max   = std::max(shape.n_group_max, hparams.n_gqa(layer.il));
+        shape.head_dim_k    = std::max(shape.head_dim_k, hparams.n_embd_head_k(layer.il));
+        shape.head_dim_v    = std::max(shape.head_dim_v, hparams.n_embd_head_v(layer.il));
+        shape.cell_bytes += row * layer.heads.size();
+        shape.head_bytes = std::max(shape.head_bytes, row * shape.n_cells_max);
     }
     return shape;
 }
@@ -174,11 +178,20 @@ enum edgekv_status edgekv_model_load(const char * path, const struct llama_model
 }
 
 enum edgekv_status edgekv_context_new(struct llama_model * model, const struct llama_context_params * params,
-                                      struct llama_context ** ctx, char * err, size_t err_size) {
+                                      const struct edgekv_layout * layout, struct llama_context ** ctx, char * err,
+                                      size_t err_size) {
     return guard(err, err_size, [&] {
         require(model && params && ctx, "model, params or ctx is NULL");
-        Loading loading_now;
-        *ctx = llama_init_from_model(model, *params);
+        Loading                           loading_now;
+        std::optional<FlatCache::Request> request;
+        llama_context_params              used = *params;
+        if (layout != nullptr) {
+            require(layout->n_cells >= 2, "layout.n_cells is less than 2");
+            require(layout->n_cells_max >= layout->n_cells, "layout.n_cells_max is less than layout.n_cells");
+            request.emplace(*layout);
+            used.n_ctx = layout->n_cells;
+        }
+        *ctx = llama_init_from_model(model, used);
         if (*ctx == nullptr) {
             throw Error(EDGEKV_STATUS_INTERNAL, loading_now.reasons());
         }

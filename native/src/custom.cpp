@@ -8,7 +8,7 @@ template <typename F> void CustomArrays::each(const edgekv_shape & shape, const 
     if (params.custom_reads == 0) {
         return;
     }
-    const size_t n_cells = size_t(shape.n_head_kv_max) * shape.n_cells;
+    const size_t n_cells = size_t(shape.n_head_kv_max) * shape.n_cells_max;
     const size_t n_rows  = std::max(params.n_query_rows, params.n_probe_rows);
     f(keys, params.custom_reads & EDGEKV_READS_KEYS ? n_cells * shape.head_dim_k : 0);
     f(values, params.custom_reads & EDGEKV_READS_VALUES ? n_cells * shape.head_dim_v : 0);

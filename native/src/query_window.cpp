@@ -1,6 +1,5 @@
 #include "query_window.h"
 
-#include "llama-kv-cache.h"
 #include "status.h"
 
 #include <algorithm>
@@ -10,22 +9,23 @@
 
 namespace edgekv {
 
-QueryWindow::QueryWindow(llama_kv_cache & kv, const std::vector<uint32_t> & layers, const std::vector<uint32_t> & n_head,
-                         const std::vector<uint32_t> & head_dim, uint32_t n_rows, uint32_t n_probe_rows) :
-    kv_(kv), n_rows_(n_rows), n_probe_rows_(n_probe_rows) {
+QueryWindow::QueryWindow(FlatCache & flat, const std::vector<uint32_t> & n_head, uint32_t n_rows, uint32_t n_probe_rows) :
+    flat_(flat), n_rows_(n_rows), n_probe_rows_(n_probe_rows) {
     std::map<ggml_backend_buffer_type_t, ggml_context *> by_type;
-    for (size_t i = 0; i < layers.size(); ++i) {
-        const auto      type    = ggml_backend_buffer_get_type(kv.get_k_storage(layers[i])->buffer);
+    for (size_t i = 0; i < flat.layers().size(); ++i) {
+        const FlatCache::Layer & layer    = flat.layers()[i];
+        const auto               type     = ggml_backend_buffer_get_type(layer.k->buffer);
+        const auto               head_dim = static_cast<uint32_t>(layer.k->ne[0]);
         ggml_context *& context = by_type[type];
         if (context == nullptr) {
-            context = ggml_init({ layers.size() * ggml_tensor_overhead(), nullptr, true });
+            context = ggml_init({ flat.layers().size() * ggml_tensor_overhead(), nullptr, true });
             if (context == nullptr) {
                 throw std::bad_alloc();
             }
             contexts_.emplace_back(context);
         }
-        ggml_tensor * rows = ggml_new_tensor_2d(context, GGML_TYPE_F32, n_head[i] * head_dim[i], n_rows + n_probe_rows);
-        layers_.push_back({ layers[i], n_head[i], head_dim[i], rows });
+        ggml_tensor * rows = ggml_new_tensor_2d(context, GGML_TYPE_F32, n_head[i] * head_dim, n_rows + n_probe_rows);
+        layers_.push_back({ layer.il, n_head[i], head_dim, rows });
     }
     for (const auto & [type, context] : by_type) {
         ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors_from_buft(context, type);
@@ -36,21 +36,21 @@ QueryWindow::QueryWindow(llama_kv_cache & kv, const std::vector<uint32_t> & laye
         ggml_backend_buffer_clear(buffer, 0);
     }
     for (const Layer & layer : layers_) {
-        kv.queries.rows[layer.il] = layer.rows;
+        flat.queries.rows[layer.il] = layer.rows;
     }
     use(0, n_rows);
 }
 
 QueryWindow::~QueryWindow() {
     use(0, 0);
-    kv_.queries.rows.clear();
+    flat_.queries.rows.clear();
 }
 
 // A graph that was built for other rows is not used again.
 void QueryWindow::use(uint32_t first, uint32_t n) {
-    kv_.queries.first = first;
-    kv_.queries.n     = n;
-    ++kv_.queries.version;
+    flat_.queries.first = first;
+    flat_.queries.n     = n;
+    flat_.changed();
 }
 
 void QueryWindow::clear() {
@@ -59,7 +59,7 @@ void QueryWindow::clear() {
 }
 
 void QueryWindow::begin_text(int32_t p0, uint32_t n) {
-    if (kv_.queries.first != 0 || kv_.queries.n != n_rows_) {
+    if (flat_.queries.first != 0 || flat_.queries.n != n_rows_) {
         use(0, n_rows_);
     }
     if (n_rows_ > 0) { // even if the decoding fails
@@ -103,7 +103,7 @@ float QueryWindow::read(uint32_t index, uint32_t first_head, uint32_t n_head, bo
                                     dim * sizeof(float));
         }
     }
-    return kv_.queries.scale.at(layer.il);
+    return flat_.queries.scale.at(layer.il);
 }
 
 } // namespace edgekv

@@ -1,21 +1,18 @@
 // The newest queries of every layer, as llama.cpp's graph leaves them: a ring over positions, and another for probes.
 #pragma once
 
-#include "edgekv.h"
+#include "flat_cache.h"
 #include "ggml-cpp.h"
 
 #include <cstdint>
 #include <vector>
-
-class llama_kv_cache;
 
 namespace edgekv {
 
 class QueryWindow {
   public:
     // Rings of n_rows for the text and n_probe_rows for probes, beside the keys of every layer. Throws std::bad_alloc.
-    QueryWindow(llama_kv_cache & kv, const std::vector<uint32_t> & layers, const std::vector<uint32_t> & n_head,
-                const std::vector<uint32_t> & head_dim, uint32_t n_rows, uint32_t n_probe_rows);
+    QueryWindow(FlatCache & flat, const std::vector<uint32_t> & n_head, uint32_t n_rows, uint32_t n_probe_rows);
     ~QueryWindow();
     QueryWindow(const QueryWindow &)             = delete;
     QueryWindow & operator=(const QueryWindow &) = delete;
@@ -45,7 +42,7 @@ class QueryWindow {
         ggml_tensor * rows;
     };
 
-    llama_kv_cache &                     kv_;
+    FlatCache &                          flat_;
     std::vector<ggml_context_ptr>        contexts_;
     std::vector<ggml_backend_buffer_ptr> buffers_;
     std::vector<Layer>                   layers_;

@@ -26,6 +26,22 @@ bool is_pinned(const edgekv_protection & protection, int32_t position) {
     return false;
 }
 
+} // namespace
+
+bool is_protected(const Ranked & cells, size_t i, const edgekv_protection & protection) {
+    const int32_t position = cells.positions[cells.order[i]];
+    const bool    is_sink  = position >= 0 && uint32_t(position) < protection.n_sink;
+    const bool    is_new   = cells.n - i <= protection.n_recent;
+    return is_sink || is_new || is_pinned(protection, position);
+}
+
+void require_room(size_t n_protected, size_t budget) {
+    if (n_protected > budget) {
+        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "%zu protected cells exceed the budget of %zu; raise the budget or protect fewer",
+             n_protected, budget);
+    }
+}
+
 void require_finite(const Ranked & cells) {
     for (size_t i = 0; i < cells.n; ++i) {
         const uint32_t cell = cells.order[i];
@@ -36,22 +52,18 @@ void require_finite(const Ranked & cells) {
     }
 }
 
+namespace {
+
 // Mark the protected cells, or all where all fit; returns the number of marked ones.
 size_t mark_protected(const Ranked & cells, size_t budget, const edgekv_protection & protection, uint8_t * keep) {
-    const size_t recent   = cells.n - std::min<size_t>(cells.n, protection.n_recent);
-    size_t       n_marked = 0;
+    size_t n_marked = 0;
     for (size_t i = 0; i < cells.n; ++i) {
-        const uint32_t cell     = cells.order[i];
-        const int32_t  position = cells.positions[cell];
-        const bool     is_sink  = position >= 0 && uint32_t(position) < protection.n_sink;
+        const uint32_t cell = cells.order[i];
 
-        keep[cell] = cells.n <= budget || i >= recent || is_sink || is_pinned(protection, position);
+        keep[cell] = cells.n <= budget || is_protected(cells, i, protection);
         n_marked += keep[cell];
     }
-    if (n_marked > budget) {
-        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "%zu protected cells exceed the budget of %zu; raise the budget or protect fewer",
-             n_marked, budget);
-    }
+    require_room(n_marked, budget);
     return n_marked;
 }
 

@@ -27,4 +27,11 @@ void select_in_stages(const Ranked & cells, const float * second, double alpha, 
 
 void check(const edgekv_protection & protection);
 
+// Whether the i-th cell by position stays whatever its score.
+bool is_protected(const Ranked & cells, size_t i, const edgekv_protection & protection);
+
+// Throw Error for a score that is not finite, and where the protected cells alone exceed the budget.
+void require_finite(const Ranked & cells);
+void require_room(size_t n_protected, size_t budget);
+
 } // namespace edgekv

@@ -36,6 +36,16 @@ void WoNorm::put(size_t g, size_t i, const Rows & values, size_t cell) {
 
 float * WoNorm::slice_row(size_t i) { return scratch_.wo_slice.data() + i * n_columns_; }
 
+void WoNorm::add(const Rows & w_o, size_t n_values) {
+    for (size_t e = 0; e < w_o.n(); e += n_slice) {
+        const size_t n_rows = std::min(n_slice, w_o.n() - e);
+        for (size_t k = 0; k < n_rows; ++k) {
+            w_o.read(e + k, slice_row(k));
+        }
+        add_slice(n_rows, n_values);
+    }
+}
+
 void WoNorm::add_slice(size_t n_rows, size_t n_values) {
     // whole tiles: rows past the end count nothing
     std::fill(slice_row(n_rows), scratch_.wo_slice.data() + round_up(n_rows, n_tile_rows) * n_columns_, 0.0f);

@@ -9,7 +9,7 @@
 
 namespace edgekv {
 
-// The norms of a few values at a time, W_O coming in slices of its rows (one row an output, one column a value element).
+// The norms of a few values at a time, by W_O in slices of its rows (one row an output, one column a value element).
 // Uses scratch.wo_values, wo_slice and row.
 class WoNorm {
   public:
@@ -19,14 +19,15 @@ class WoNorm {
     // n_columns: of W_O; n_group: query heads of one KV head; first: the first query head
     WoNorm(size_t n_columns, size_t dim, size_t n_head_kv, size_t n_group, size_t first, Scratch & scratch);
 
-    void    begin();                                            // forget earlier values
-    void    put(size_t g, size_t i, const Rows & values, size_t cell); // value i of KV head g
-    float * slice_row(size_t i);                                // room for row i of a slice, n_columns floats
-    void    add_slice(size_t n_rows, size_t n_values);          // count the outputs of the slice's rows
-    void    take(size_t g, size_t n, float * norms) const;      // norms of values [0, n) of KV head g
+    void begin();                                                   // forget earlier values
+    void put(size_t g, size_t i, const Rows & values, size_t cell); // value i of KV head g
+    void add(const Rows & w_o, size_t n_values);                    // count the outputs of some or all rows of W_O
+    void take(size_t g, size_t n, float * norms) const;             // norms of values [0, n) of KV head g
 
   private:
     float * panel(size_t g, size_t i) const;
+    float * slice_row(size_t i);
+    void    add_slice(size_t n_rows, size_t n_values);
 
     size_t    n_columns_;
     size_t    dim_;

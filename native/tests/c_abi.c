@@ -36,14 +36,27 @@ static void refuse_what_is_no_model(const char * program) {
     CHECK(edgekv_model_load(no_models[0], &params, &model, err, 4) == EDGEKV_STATUS_MODEL_INVALID && strlen(err) == 3);
 }
 
+static const struct edgekv_layout layout = { BUDGET + BLOCK, BUDGET + BLOCK };
+
 // Contexts that llama.cpp makes and edgekv cannot use.
 static void refuse_contexts(struct llama_model * model, struct llama_context_params params) {
+    struct edgekv_layout             few   = { 64, 63 };
     const struct edgekv_cache_params plain = { 0 };
     struct edgekv_cache *            cache = NULL;
     struct llama_context *           ctx   = NULL;
 
+    CHECK(edgekv_context_new(model, &params, &few, &ctx, err, sizeof(err)) == EDGEKV_STATUS_INVALID_ARGUMENT && ctx == NULL);
+    few.n_cells = 1;
+    CHECK(edgekv_context_new(model, &params, &few, &ctx, err, sizeof(err)) == EDGEKV_STATUS_INVALID_ARGUMENT && ctx == NULL);
+
+    params.n_ctx = 256;
+    CHECK(edgekv_context_new(model, &params, NULL, &ctx, err, sizeof(err)) == EDGEKV_STATUS_OK);
+    CHECK(edgekv_cache_open(ctx, &plain, &cache, err, sizeof(err)) == EDGEKV_STATUS_INVALID_STATE);
+    CHECK(strstr(err, "layout") != NULL && cache == NULL);
+    llama_free(ctx);
+
     params.n_seq_max = 2;
-    CHECK(edgekv_context_new(model, &params, &ctx, err, sizeof(err)) == EDGEKV_STATUS_OK);
+    CHECK(edgekv_context_new(model, &params, &layout, &ctx, err, sizeof(err)) == EDGEKV_STATUS_OK);
     CHECK(edgekv_cache_open(ctx, &plain, &cache, err, sizeof(err)) == EDGEKV_STATUS_UNSUPPORTED);
     CHECK(strstr(err, "n_seq_max = 1") != NULL && cache == NULL);
     llama_free(ctx);
@@ -52,7 +65,7 @@ static void refuse_contexts(struct llama_model * model, struct llama_context_par
     params.type_k          = GGML_TYPE_F16;
     params.type_v          = GGML_TYPE_F16;
     params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
-    CHECK(edgekv_context_new(model, &params, &ctx, err, sizeof(err)) == EDGEKV_STATUS_OK);
+    CHECK(edgekv_context_new(model, &params, &layout, &ctx, err, sizeof(err)) == EDGEKV_STATUS_OK);
     CHECK(edgekv_cache_open(ctx, &plain, &cache, err, sizeof(err)) == EDGEKV_STATUS_UNSUPPORTED);
     CHECK(strstr(err, "flash attention") != NULL && cache == NULL);
     llama_free(ctx);
@@ -85,7 +98,7 @@ static void feed_and_compact(struct llama_context * ctx) {
         CHECK(edgekv_cache_n_past(cache) == past);
         CHECK(edgekv_cache_feed(cache, tokens, BLOCK, 1, err, sizeof(err)) == EDGEKV_STATUS_OK);
         CHECK(llama_get_logits_ith(ctx, -1) != NULL);
-        const struct edgekv_compaction_params how = { &policy, &protection, BUDGET, 0, 0 };
+        const struct edgekv_compaction_params how = { &policy, &protection, BUDGET, 0, 0, NULL };
         CHECK(edgekv_cache_compact(cache, &how, &result, err, sizeof(err)) == EDGEKV_STATUS_OK);
         CHECK(result.n_evicted == (past < BUDGET ? 0 : (uint64_t) BLOCK * shape.n_head_total));
     }
@@ -130,7 +143,6 @@ int main(int argc, char ** argv) {
     struct llama_context_params params = llama_context_default_params();
     struct llama_context *      ctx    = NULL;
 
-    params.n_ctx           = 256;
     params.n_batch         = BLOCK;
     params.n_ubatch        = BLOCK;
     params.n_threads       = 1;
@@ -138,7 +150,7 @@ int main(int argc, char ** argv) {
     params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
     params.type_k = params.type_v = type_of(argc > 2 ? argv[2] : "f16");
     refuse_contexts(model, params);
-    CHECK(edgekv_context_new(model, &params, &ctx, err, sizeof(err)) == EDGEKV_STATUS_OK);
+    CHECK(edgekv_context_new(model, &params, &layout, &ctx, err, sizeof(err)) == EDGEKV_STATUS_OK);
     feed_and_compact(ctx);
     llama_free(ctx);
     llama_model_free(model);

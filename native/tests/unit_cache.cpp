@@ -34,11 +34,10 @@ struct Model {
 };
 
 struct Context {
-    Context(const Model & model, const char * kv_type, int32_t n_threads = 1) {
+    Context(const Model & model, const char * kv_type, int32_t n_threads = 1, const edgekv_layout & layout = { 256, 256 }) {
         const std::map<std::string, ggml_type> types = { { "f16", GGML_TYPE_F16 }, { "q8_0", GGML_TYPE_Q8_0 }, { "q4_0", GGML_TYPE_Q4_0 } };
 
         llama_context_params params = llama_context_default_params();
-        params.n_ctx                = 256;
         params.n_batch              = n_ubatch;
         params.n_ubatch             = n_ubatch;
         params.n_seq_max            = 1;
@@ -48,7 +47,7 @@ struct Context {
         params.type_k               = types.at(kv_type);
         params.type_v               = types.at(kv_type);
         char err[512];
-        if (!CHECK(edgekv_context_new(model.model, &params, &ctx, err, sizeof(err)) == EDGEKV_STATUS_OK)) {
+        if (!CHECK(edgekv_context_new(model.model, &params, &layout, &ctx, err, sizeof(err)) == EDGEKV_STATUS_OK)) {
             std::fprintf(stderr, "%s\n", err);
             std::exit(1);
         }
@@ -98,7 +97,7 @@ edgekv_policy policy_of(int32_t base, int32_t anchor = EDGEKV_ANCHOR_UNIT_MEAN) 
 edgekv_status compact(const Cache & cache, const edgekv_policy & policy, uint32_t budget, const edgekv_protection & protection = {},
                       edgekv_compaction * result = nullptr) {
     edgekv_compaction              own;
-    const edgekv_compaction_params params = { &policy, &protection, budget, 0, 0 };
+    const edgekv_compaction_params params = { &policy, &protection, budget, 0, 0, nullptr };
     return edgekv_cache_compact(cache.get(), &params, result ? result : &own, nullptr, 0);
 }
 
@@ -119,7 +118,9 @@ struct Head {
 Head read_head(const Cache & cache, uint32_t layer, uint32_t g) {
     const edgekv_cache * c = cache.get();
     Head                 head;
-    head.positions.resize(edgekv_cache_n_cells(c));
+    uint32_t             n_cells, n_kept;
+    CHECK(edgekv_cache_head_cells(c, layer, g, &n_cells, &n_kept, nullptr, 0) == EDGEKV_STATUS_OK);
+    head.positions.resize(n_cells);
     CHECK(edgekv_cache_positions(c, layer, g, head.positions.data(), nullptr, 0) == EDGEKV_STATUS_OK);
     for (const bool values : { false, true }) {
         auto & data = values ? head.v : head.k;
@@ -311,9 +312,9 @@ void test_misuse(const Model & model, const char * kv_type) {
     edgekv_policy even = random;
     even.kernel        = 4;
     CHECK(compact(cache, even, 10) == EDGEKV_STATUS_INVALID_ARGUMENT);
-    const edgekv_compaction_params good = { &random, &none, 10, 0, 0 };
+    const edgekv_compaction_params good = { &random, &none, 10, 0, 0, nullptr };
     for (const edgekv_compaction_params & wrong :
-         { edgekv_compaction_params{ nullptr, &none, 10, 0, 0 }, edgekv_compaction_params{ &random, nullptr, 10, 0, 0 } }) {
+         { edgekv_compaction_params{ nullptr, &none, 10, 0, 0, nullptr }, edgekv_compaction_params{ &random, nullptr, 10, 0, 0, nullptr } }) {
         CHECK(edgekv_cache_compact(c, &wrong, &result, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
     }
     CHECK(edgekv_cache_compact(c, nullptr, &result, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);

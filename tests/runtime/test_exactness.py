@@ -57,7 +57,7 @@ def test_logits_equal_a_transformer_that_masks_the_same_triples(tiny_model, shap
         )
 
     model = ReferenceModel.from_gguf(path)
-    expected = model.logits(tokens, visible=visible, kv_type=kv_type)
+    expected = model.logits(tokens, visible=visible, kv_type=kv_type, n_in_blocks=n_read)
     assert error(prefill, expected[n_read - 1]) < PREFILL[kv_type]
     assert max(map(error, decoded, expected[n_read:])) < DECODE[kv_type]
 
@@ -65,7 +65,7 @@ def test_logits_equal_a_transformer_that_masks_the_same_triples(tiny_model, shap
     wrong = visible.copy()
     fed = run.compactions[0][0]
     wrong[1, 0, fed:, : fed - 1] = visible[1, 0, fed:, 1:fed]
-    shifted = model.logits(tokens, visible=wrong, kv_type=kv_type)
+    shifted = model.logits(tokens, visible=wrong, kv_type=kv_type, n_in_blocks=n_read)
     assert max(map(error, decoded, shifted[n_read:])) > max(WRONG, DECODE[kv_type])
 
 

@@ -1,0 +1,51 @@
+#include "cells.h"
+
+#include <cstring>
+
+namespace edgekv {
+
+namespace {
+
+template <typename T> T * at_row(const std::vector<T> & array, size_t row) {
+    return array.empty() ? nullptr : const_cast<T *>(array.data()) + row;
+}
+
+template <typename T> void move_rows(std::vector<T> & array, size_t from, size_t to, size_t n) {
+    if (!array.empty()) {
+        std::memmove(array.data() + to, array.data() + from, n * sizeof(T));
+    }
+}
+
+} // namespace
+
+CellArrays::CellArrays(size_t n_rows, bool accumulates, bool wo_norms) :
+    position_(n_rows), order_(n_rows), keep_(n_rows), weight_(n_rows), accumulated_(accumulates ? n_rows : 0),
+    next_(accumulates ? n_rows : 0), wo_norm_(wo_norms ? n_rows : 0) {}
+
+HeadCells CellArrays::at(size_t row, uint32_t n) const {
+    return { n,
+             at_row(position_, row),
+             at_row(order_, row),
+             at_row(keep_, row),
+             at_row(weight_, row),
+             at_row(accumulated_, row),
+             at_row(next_, row),
+             at_row(wo_norm_, row) };
+}
+
+void CellArrays::move(size_t from, size_t to, size_t n) {
+    move_rows(position_, from, to, n);
+    move_rows(order_, from, to, n);
+    move_rows(accumulated_, from, to, n);
+    move_rows(wo_norm_, from, to, n);
+}
+
+size_t CellArrays::bytes() const { return bytes(position_.size(), !accumulated_.empty(), !wo_norm_.empty()); }
+
+size_t CellArrays::bytes(size_t n_rows, bool accumulates, bool wo_norms) {
+    const size_t cell = sizeof(int32_t) + sizeof(uint32_t) + sizeof(uint8_t) + sizeof(float) +
+                        sizeof(float) * ((accumulates ? 2 : 0) + (wo_norms ? 1 : 0));
+    return n_rows * cell;
+}
+
+} // namespace edgekv

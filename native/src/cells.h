@@ -1,0 +1,43 @@
+// What edgekv knows of every cell: arrays over all rows of a flat cache.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace edgekv {
+
+// One head's cells, n of them. All but `order` are indexed by cell.
+struct HeadCells {
+    uint32_t   n;
+    int32_t *  position;
+    uint32_t * order;       // cells ascending by position
+    uint8_t *  keep;        // the last selection
+    float *    weight;      // what the running selection compares
+    float *    accumulated; // what scorings left with the cells; NULL where nothing is carried
+    float *    next;        // the same after the running compaction
+    float *    wo_norm;     // norm1(V W_O); NULL where no policy reads it
+};
+
+class CellArrays {
+  public:
+    CellArrays(size_t n_rows, bool accumulates, bool wo_norms);
+
+    HeadCells at(size_t row, uint32_t n) const; // of what it points to, a const cache's callers write nothing
+    void      move(size_t from, size_t to, size_t n); // what n cells hold and carry, to other rows
+    void      carry_on() { accumulated_.swap(next_); }
+
+    size_t        bytes() const;
+    static size_t bytes(size_t n_rows, bool accumulates, bool wo_norms);
+
+  private:
+    std::vector<int32_t>  position_;
+    std::vector<uint32_t> order_;
+    std::vector<uint8_t>  keep_;
+    std::vector<float>    weight_;
+    std::vector<float>    accumulated_;
+    std::vector<float>    next_;
+    std::vector<float>    wo_norm_;
+};
+
+} // namespace edgekv
