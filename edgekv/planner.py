@@ -67,6 +67,11 @@ class Plan:
     parts: Parts
 
     @property
+    def kv_bytes(self) -> int:
+        """Keys and values of all cells, on whatever device they lie; the same however heads share them."""
+        return self.n_cells * self.cell_bytes
+
+    @property
     def peak_bytes(self) -> int:
         """Planned peak of the whole process."""
         return self.parts.total

@@ -380,7 +380,7 @@ EDGEKV_API enum edgekv_status edgekv_cache_params_for(
 
 // Open a context's cache and empty it. The context must outlive it; nothing else may feed the context meanwhile.
 //   EDGEKV_STATUS_INVALID_STATE  the context was made without a layout
-//   EDGEKV_STATUS_UNSUPPORTED    `ragged` where the cache lies on a device, or layers differ in their KV heads
+//   EDGEKV_STATUS_UNSUPPORTED    `ragged` where the cache lies on a device
 EDGEKV_API enum edgekv_status edgekv_cache_open(
                 struct llama_context * ctx,
     const struct edgekv_cache_params * params,

@@ -79,6 +79,11 @@ edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & para
     rotation_(rotation_run(kv, shape.head_dim_k)), softcap_(0.0f),
     cells_(flat_.n_rows(), params.accumulates != 0, params.wo_norms != 0), layer_budgets_(shape.n_layer),
     budgets_(shape.n_head_total), contest_(params.ragged ? flat_.n_rows() : 0) {
+    if (params.ragged && flat_.on_device()) {
+        // flash attention there reads masks in runs of 16 bytes, and those of ragged heads begin anywhere
+        throw Error(EDGEKV_STATUS_UNSUPPORTED, "heads that keep different numbers of cells need the cache in host memory; use "
+                                               "gpu_layers=0, or a policy without ada and pyramid");
+    }
     shape.staged |= params.staged != 0;
     const llama_model &   model   = ctx->get_model();
     const llama_hparams & hparams = model.hparams;

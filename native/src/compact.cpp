@@ -1,18 +1,15 @@
 // One compaction: bring up to date what cells carry, weigh them, divide the budget, choose those that stay, and move them.
-#include "allot.h"
 #include "cache.h"
 #include "choose.h"
 #include "llama-context.h"
 #include "llama-kv-cache.h"
 #include "llama-model.h"
 #include "parallel.h"
-#include "select.h"
 #include "status.h"
 #include "wo_norm.h"
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 using namespace edgekv;
 
@@ -115,68 +112,6 @@ Rows edgekv_cache::rows_of_head(uint32_t il, bool values, HostRows & host, size_
     return Rows({ host.row(0), (values ? layer.v : layer.k)->type, dim, n, host.stride(), values ? value_rotation(dim) : rotation_, 0 });
 }
 
-// Let the host's scorer score one layer, whose heads hold equally many; its arrays hold the cells ascending by position.
-void edgekv_cache::score_custom(uint32_t il, const edgekv_compaction_params & params) {
-    const edgekv_layer &  layer  = layers_[il];
-    const edgekv_scorer & scorer = *params.policy->scorer;
-
-    edgekv_layer_view view = {};
-    view.layer             = il;
-    view.n_head_kv         = layer.n_head_kv;
-    view.n_head            = layer.n_group * layer.n_head_kv;
-    view.n                 = cells(il, 0).n;
-    view.head_dim_k        = layer.head_dim_k;
-    view.head_dim_v        = layer.head_dim_v;
-    view.positions         = custom_.positions.data();
-    for (const bool values : { false, true }) {
-        if (!(scorer.reads & (values ? EDGEKV_READS_VALUES : EDGEKV_READS_KEYS))) {
-            continue;
-        }
-        float * dst                        = values ? custom_.values.data() : custom_.keys.data();
-        (values ? view.values : view.keys) = dst;
-        for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
-            const HeadCells head = cells(il, g);
-            HostRows        host = host_rows(il, g, values, head.n);
-            const Rows      rows = rows_of_head(il, values, host, head.n);
-            for (uint32_t i = 0; i < head.n; ++i, dst += rows.dim()) {
-                rows.read(head.order[i], dst);
-                if (rows.rotation() > 0) {
-                    rotate_hadamard(dst, rows.dim(), rows.rotation());
-                }
-            }
-        }
-    }
-    if (scorer.reads & EDGEKV_READS_QUERIES) {
-        view.n_rows  = rows_of(params);
-        view.queries = custom_.queries.data();
-
-        view.query_positions = custom_.rows.data();
-        if (view.n_rows > 0) {
-            window_->read(il, 0, view.n_head, params.probed != 0, n_past, view.n_rows, true, custom_.queries.data(),
-                          custom_.rows.data());
-        }
-        if (rotation_ > 0) {
-            for (uint32_t i = 0; i < view.n_head * view.n_rows; ++i) {
-                rotate_hadamard(custom_.queries.data() + size_t(i) * layer.head_dim_k, layer.head_dim_k, rotation_);
-            }
-        }
-    }
-    int32_t * position = custom_.positions.data();
-    for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
-        const HeadCells head = cells(il, g);
-        position = std::transform(head.order, head.order + head.n, position, [&](uint32_t cell) { return head.position[cell]; });
-    }
-    if (scorer.score(scorer.user_data, &view, custom_.scores.data()) != 0) {
-        throw Error(EDGEKV_STATUS_INTERNAL, "the scorer failed");
-    }
-    for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
-        const HeadCells head = cells(il, g);
-        for (uint32_t i = 0; i < head.n; ++i) {
-            custom_.by_cell[size_t(g) * view.n + head.order[i]] = custom_.scores[size_t(g) * view.n + i];
-        }
-    }
-}
-
 // Call f(head's number, its cells, what policies see of them) for every head of a layer.
 template <typename F>
 void edgekv_cache::each_head(uint32_t il, const edgekv_compaction_params & params, bool keys, bool values, Scratch & scratch, F f) {
@@ -230,85 +165,6 @@ void edgekv_cache::choose(uint32_t il, const edgekv_compaction_params & params, 
     each_head(il, params, false, policy.weigh != EDGEKV_WEIGH_NONE, scratch, [&](uint32_t g, const HeadCells & head, const Cells & seen) {
         edgekv::choose(policy, seen, head.weight, *params.protection, budgets_[layers_[il].first_head + g], scratch, head.keep);
     });
-}
-
-// What each layer's heads may keep on average.
-void edgekv_cache::divide_layers(const edgekv_compaction_params & params) {
-    const edgekv_policy & policy = *params.policy;
-    const uint32_t        spare  = shape.n_cells - std::min(shape.n_cells, params.budget);
-    largest_ = std::max(params.budget, shape.n_cells_max - std::min(shape.n_cells_max, spare));
-    if (params.budgets != nullptr) {
-        const uint64_t sum  = std::accumulate(params.budgets, params.budgets + budgets_.size(), uint64_t(0));
-        const uint32_t most = *std::max_element(params.budgets, params.budgets + budgets_.size());
-        if (sum > uint64_t(params.budget) * budgets_.size() || most > largest_) {
-            fail(EDGEKV_STATUS_INVALID_ARGUMENT, "budgets of %llu cells in all and %u at most, but %u per head and %u at most are possible",
-                 static_cast<unsigned long long>(sum), most, params.budget, largest_);
-        }
-    }
-    if (!(policy.pyramid > 0.0)) {
-        std::fill(layer_budgets_.begin(), layer_budgets_.end(), params.budget);
-        return;
-    }
-    size_t n_protected = 0;
-    for (uint32_t il = 0; il < layers_.size(); ++il) {
-        const HeadCells head  = cells(il, 0);
-        const Ranked    ranked = { nullptr, head.position, head.order, head.n };
-        size_t          n      = 0;
-        for (size_t i = 0; i < head.n; ++i) {
-            n += is_protected(ranked, i, *params.protection);
-        }
-        n_protected = std::max(n_protected, n);
-    }
-    layer_budgets(policy.pyramid, layers_.size(), params.budget, static_cast<uint32_t>(std::min<size_t>(n_protected, UINT32_MAX)),
-                  largest_, layer_budgets_.data());
-}
-
-// Whether some cells must go.
-bool edgekv_cache::is_full(const edgekv_compaction_params & params) const {
-    const edgekv_policy & policy = *params.policy;
-
-    uint64_t n_all = 0, all_budgets = 0;
-    bool     full = false;
-    for (uint32_t il = 0; il < layers_.size(); ++il) {
-        uint64_t n_layer = 0;
-        for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
-            const uint32_t n = cells(il, g).n;
-            n_layer += n;
-            full |= n > (params.budgets != nullptr                    ? params.budgets[layers_[il].first_head + g] :
-                         policy.spread == EDGEKV_SPREAD_HEAD ? layer_budgets_[il] :
-                                                                        largest_);
-        }
-        const uint64_t budget = uint64_t(layer_budgets_[il]) * layers_[il].n_head_kv;
-        full |= policy.spread == EDGEKV_SPREAD_LAYER && n_layer > budget;
-        n_all += n_layer;
-        all_budgets += budget;
-    }
-    return full || (policy.spread == EDGEKV_SPREAD_MODEL && n_all > all_budgets);
-}
-
-// What each head may keep.
-void edgekv_cache::divide_heads(const edgekv_compaction_params & params) {
-    const edgekv_policy & policy = *params.policy;
-    const int32_t         spread = params.budgets != nullptr ? EDGEKV_SPREAD_HEAD : policy.spread;
-    std::vector<Ranked>   heads;
-    for (uint32_t il = 0; il < layers_.size(); ++il) {
-        for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
-            const HeadCells head = cells(il, g);
-            heads.push_back({ head.weight, head.position, head.order, head.n });
-            const uint32_t given = params.budgets != nullptr ? params.budgets[heads.size() - 1] : layer_budgets_[il];
-
-            budgets_[heads.size() - 1] = std::min(head.n, given);
-        }
-        if (spread == EDGEKV_SPREAD_LAYER) {
-            const size_t first = layers_[il].first_head;
-            allot(heads.data() + first, layers_[il].n_head_kv, *params.protection, layer_budgets_[il], largest_, policy.safeguard,
-                  contest_.data(), budgets_.data() + first);
-        }
-    }
-    if (spread == EDGEKV_SPREAD_MODEL) {
-        allot(heads.data(), heads.size(), *params.protection, params.budget, largest_, policy.safeguard, contest_.data(),
-              budgets_.data());
-    }
 }
 
 void edgekv_cache::compact(const edgekv_compaction_params & given, edgekv_compaction & result) {

@@ -1,5 +1,8 @@
 #include "custom.h"
 
+#include "cache.h"
+#include "status.h"
+
 #include <algorithm>
 
 namespace edgekv {
@@ -31,3 +34,67 @@ size_t CustomArrays::bytes(const edgekv_shape & shape, const edgekv_cache_params
 }
 
 } // namespace edgekv
+
+using namespace edgekv;
+
+// Let the host's scorer score one layer, whose heads hold equally many; its arrays hold the cells ascending by position.
+void edgekv_cache::score_custom(uint32_t il, const edgekv_compaction_params & params) {
+    const edgekv_layer &  layer  = layers_[il];
+    const edgekv_scorer & scorer = *params.policy->scorer;
+
+    edgekv_layer_view view = {};
+    view.layer             = il;
+    view.n_head_kv         = layer.n_head_kv;
+    view.n_head            = layer.n_group * layer.n_head_kv;
+    view.n                 = cells(il, 0).n;
+    view.head_dim_k        = layer.head_dim_k;
+    view.head_dim_v        = layer.head_dim_v;
+    view.positions         = custom_.positions.data();
+    for (const bool values : { false, true }) {
+        if (!(scorer.reads & (values ? EDGEKV_READS_VALUES : EDGEKV_READS_KEYS))) {
+            continue;
+        }
+        float * dst                        = values ? custom_.values.data() : custom_.keys.data();
+        (values ? view.values : view.keys) = dst;
+        for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
+            const HeadCells head = cells(il, g);
+            HostRows        host = host_rows(il, g, values, head.n);
+            const Rows      rows = rows_of_head(il, values, host, head.n);
+            for (uint32_t i = 0; i < head.n; ++i, dst += rows.dim()) {
+                rows.read(head.order[i], dst);
+                if (rows.rotation() > 0) {
+                    rotate_hadamard(dst, rows.dim(), rows.rotation());
+                }
+            }
+        }
+    }
+    if (scorer.reads & EDGEKV_READS_QUERIES) {
+        view.n_rows  = rows_of(params);
+        view.queries = custom_.queries.data();
+
+        view.query_positions = custom_.rows.data();
+        if (view.n_rows > 0) {
+            window_->read(il, 0, view.n_head, params.probed != 0, n_past, view.n_rows, true, custom_.queries.data(),
+                          custom_.rows.data());
+        }
+        if (rotation_ > 0) {
+            for (uint32_t i = 0; i < view.n_head * view.n_rows; ++i) {
+                rotate_hadamard(custom_.queries.data() + size_t(i) * layer.head_dim_k, layer.head_dim_k, rotation_);
+            }
+        }
+    }
+    int32_t * position = custom_.positions.data();
+    for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
+        const HeadCells head = cells(il, g);
+        position = std::transform(head.order, head.order + head.n, position, [&](uint32_t cell) { return head.position[cell]; });
+    }
+    if (scorer.score(scorer.user_data, &view, custom_.scores.data()) != 0) {
+        throw Error(EDGEKV_STATUS_INTERNAL, "the scorer failed");
+    }
+    for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
+        const HeadCells head = cells(il, g);
+        for (uint32_t i = 0; i < head.n; ++i) {
+            custom_.by_cell[size_t(g) * view.n + head.order[i]] = custom_.scores[size_t(g) * view.n + i];
+        }
+    }
+}

@@ -1,0 +1,92 @@
+// How a compaction divides the budget: over layers, then over heads.
+#include "allot.h"
+#include "cache.h"
+#include "status.h"
+
+#include <algorithm>
+#include <numeric>
+
+using namespace edgekv;
+
+// What each layer's heads may keep on average.
+void edgekv_cache::divide_layers(const edgekv_compaction_params & params) {
+    const edgekv_policy & policy = *params.policy;
+    const uint32_t        spare  = shape.n_cells - std::min(shape.n_cells, params.budget);
+    largest_ = std::max(params.budget, shape.n_cells_max - std::min(shape.n_cells_max, spare));
+    if (params.budgets != nullptr) {
+        const uint64_t sum  = std::accumulate(params.budgets, params.budgets + budgets_.size(), uint64_t(0));
+        const uint32_t most = *std::max_element(params.budgets, params.budgets + budgets_.size());
+        if (sum > uint64_t(params.budget) * budgets_.size() || most > largest_) {
+            fail(EDGEKV_STATUS_INVALID_ARGUMENT, "budgets of %llu cells in all and %u at most, but %u per head and %u at most are possible",
+                 static_cast<unsigned long long>(sum), most, params.budget, largest_);
+        }
+    }
+    if (!(policy.pyramid > 0.0)) {
+        std::fill(layer_budgets_.begin(), layer_budgets_.end(), params.budget);
+        return;
+    }
+    const auto same_heads = [&](const edgekv_layer & layer) { return layer.n_head_kv == layers_.front().n_head_kv; };
+    if (!std::all_of(layers_.begin(), layers_.end(), same_heads)) {
+        throw Error(EDGEKV_STATUS_UNSUPPORTED, "pyramid needs layers with equally many KV heads, which this model has not");
+    }
+    size_t n_protected = 0;
+    for (uint32_t il = 0; il < layers_.size(); ++il) {
+        const HeadCells head  = cells(il, 0);
+        const Ranked    ranked = { nullptr, head.position, head.order, head.n };
+        size_t          n      = 0;
+        for (size_t i = 0; i < head.n; ++i) {
+            n += is_protected(ranked, i, *params.protection);
+        }
+        n_protected = std::max(n_protected, n);
+    }
+    layer_budgets(policy.pyramid, layers_.size(), params.budget, static_cast<uint32_t>(std::min<size_t>(n_protected, UINT32_MAX)),
+                  largest_, layer_budgets_.data());
+}
+
+// Whether some cells must go.
+bool edgekv_cache::is_full(const edgekv_compaction_params & params) const {
+    const edgekv_policy & policy = *params.policy;
+
+    uint64_t n_all = 0, all_budgets = 0;
+    bool     full = false;
+    for (uint32_t il = 0; il < layers_.size(); ++il) {
+        uint64_t n_layer = 0;
+        for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
+            const uint32_t n = cells(il, g).n;
+            n_layer += n;
+            full |= n > (params.budgets != nullptr                    ? params.budgets[layers_[il].first_head + g] :
+                         policy.spread == EDGEKV_SPREAD_HEAD ? layer_budgets_[il] :
+                                                                        largest_);
+        }
+        const uint64_t budget = uint64_t(layer_budgets_[il]) * layers_[il].n_head_kv;
+        full |= policy.spread == EDGEKV_SPREAD_LAYER && n_layer > budget;
+        n_all += n_layer;
+        all_budgets += budget;
+    }
+    return full || (policy.spread == EDGEKV_SPREAD_MODEL && n_all > all_budgets);
+}
+
+// What each head may keep.
+void edgekv_cache::divide_heads(const edgekv_compaction_params & params) {
+    const edgekv_policy & policy = *params.policy;
+    const int32_t         spread = params.budgets != nullptr ? EDGEKV_SPREAD_HEAD : policy.spread;
+    std::vector<Ranked>   heads;
+    for (uint32_t il = 0; il < layers_.size(); ++il) {
+        for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
+            const HeadCells head = cells(il, g);
+            heads.push_back({ head.weight, head.position, head.order, head.n });
+            const uint32_t given = params.budgets != nullptr ? params.budgets[heads.size() - 1] : layer_budgets_[il];
+
+            budgets_[heads.size() - 1] = std::min(head.n, given);
+        }
+        if (spread == EDGEKV_SPREAD_LAYER) {
+            const size_t first = layers_[il].first_head;
+            allot(heads.data() + first, layers_[il].n_head_kv, *params.protection, layer_budgets_[il], largest_, policy.safeguard,
+                  contest_.data(), budgets_.data() + first);
+        }
+    }
+    if (spread == EDGEKV_SPREAD_MODEL) {
+        allot(heads.data(), heads.size(), *params.protection, params.budget, largest_, policy.safeguard, contest_.data(),
+              budgets_.data());
+    }
+}

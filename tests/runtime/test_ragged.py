@@ -1,0 +1,167 @@
+"""Heads with budgets of their own, drawn anew at every compaction: nothing is lost, and the logits are those of a
+float64 transformer that sees the same (layer, head, token) triples."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from recorded import recorded_runtime
+from reference_transformer import ReferenceModel
+from test_exactness import DECODE, PREFILL, WRONG, error
+
+from edgekv import _native
+from edgekv.cache import Cache
+from edgekv.errors import BudgetError, ConfigError, NativeError
+from edgekv.policies import parse_policy
+
+N_LAYER = 3
+N_PROMPT = 384
+N_STEPS = 70
+BUDGET = 64
+BLOCK = 64
+LOW, HIGH = 20, 3 * BUDGET  # cells that one head may be given
+
+# query heads of a KV head -> n_head, n_head_kv
+GQA = {1: (3, 3), 3: (6, 2), 4: (8, 2), 8: (16, 2)}
+
+
+def draw_budgets(rng, n_held, mean):
+    """Random budgets [layer][head] of that mean, or less where heads hold less: n_held (n_layer, n_head_kv)."""
+    caps = np.minimum(n_held, HIGH).ravel()
+    budgets = np.clip(rng.exponential(mean, caps.size), LOW, caps).astype(int)
+    while lack := min(mean * caps.size, caps.sum()) - budgets.sum():
+        able = np.flatnonzero(budgets < caps if lack > 0 else budgets > LOW)
+        budgets[rng.choice(able, min(abs(lack), len(able)), replace=False)] += np.sign(lack)
+    return budgets.reshape(n_held.shape).tolist()
+
+
+def held(cache):
+    """Cells of every head, (n_layer, n_head_kv)."""
+    return np.array(
+        [[cache.head_cells(layer, g)[0] for g in range(cache.shape.n_head_kv_max)] for layer in range(N_LAYER)]
+    )
+
+
+def rows(cache):
+    """What every cell holds: (layer, head, position) -> bytes of its key and value."""
+    found = {}
+    for layer, g in np.ndindex(N_LAYER, cache.shape.n_head_kv_max):
+        keys, values = (cache.rows(layer, g, values=values)[0] for values in (False, True))
+        for position, key, value in zip(cache.positions(layer, g), keys, values, strict=True):
+            found[layer, g, int(position)] = key.tobytes() + value.tobytes()
+    return found
+
+
+def tokens_of(n, seed=1):
+    return np.random.default_rng(seed).integers(3, 250, n).tolist()
+
+
+@pytest.fixture
+def ragged_cache(tiny_model):
+    """A cache of tiny heads that may differ, by cache type."""
+    opened = []
+
+    def open_cache(kv_type="f16", staged=False):
+        path = tiny_model(n_layer=N_LAYER, n_ctx_train=4096, n_embd=128, n_head=4, n_head_kv=2, head_dim=64)
+        run = recorded_runtime(
+            path, n_layer=N_LAYER, n_head_kv=2, policy="random+pyramid", budget=BUDGET, block=BLOCK, kv_type=kv_type
+        )
+        runtime = run.__enter__().runtime
+        runtime.controller.cache.close()
+        cache = runtime.controller.cache = Cache(runtime.context, _native.CacheParams(staged=staged, ragged=True))
+        opened.append(run)
+        return cache
+
+    yield open_cache
+    for run in opened:
+        run.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4_0"])
+@pytest.mark.parametrize("group", GQA)
+def test_logits_equal_a_transformer_that_masks_the_same_triples(tiny_model, group, kv_type):
+    n_head, n_head_kv = GQA[group]
+    path = tiny_model(n_layer=N_LAYER, n_ctx_train=1024, n_embd=128, n_head=n_head, n_head_kv=n_head_kv, head_dim=64)
+    tokens, rng = tokens_of(N_PROMPT + N_STEPS), np.random.default_rng(group)
+
+    def draw(cache, policy, budget, keywords):
+        keywords["budgets"] = draw_budgets(rng, held(cache), budget)
+
+    options = {"policy": "random(seed=7)+pyramid", "budget": BUDGET, "block": BLOCK, "kv_type": kv_type, "recent": 8}
+    with recorded_runtime(path, n_layer=N_LAYER, n_head_kv=n_head_kv, before_compaction=draw, **options) as run:
+        cache = run.runtime.controller.cache
+        prefill = run.read(tokens[:N_PROMPT])
+        decoded = [run.step(token) for token in tokens[N_PROMPT:]]
+        visible = run.visible(len(tokens))
+        assert len(run.compactions) >= 6
+        assert np.sum(cache.budgets()) == BUDGET * N_LAYER * n_head_kv
+        assert len({len(kept) for layer in run.compactions[-1][1] for kept in layer}) > 1
+
+    model = ReferenceModel.from_gguf(path)
+    expected = model.logits(tokens, visible=visible, kv_type=kv_type, n_in_blocks=N_PROMPT)
+    assert error(prefill, expected[N_PROMPT - 1]) < PREFILL[kv_type]
+    assert max(map(error, decoded, expected[N_PROMPT:])) < DECODE[kv_type]
+
+    # the check must be able to fail: one head of one layer is given a set shifted by one token
+    wrong = visible.copy()
+    fed = run.compactions[0][0]
+    wrong[1, 0, fed:, : fed - 1] = visible[1, 0, fed:, 1:fed]
+    shifted = model.logits(tokens, visible=wrong, kv_type=kv_type, n_in_blocks=N_PROMPT)
+    assert max(map(error, decoded, shifted[N_PROMPT:])) > max(WRONG, DECODE[kv_type])
+
+
+@pytest.mark.parametrize("staged", [False, True])
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4_0"])
+def test_every_kept_row_survives_every_move(ragged_cache, kv_type, staged):
+    cache = ragged_cache(kv_type, staged)
+    policy, rng, tokens = parse_policy("random(seed=3)"), np.random.default_rng(5), tokens_of(40 * BLOCK)
+    for i in range(40):
+        cache.feed(tokens[BLOCK * i :][: rng.integers(1, BLOCK + 1)])
+        before, budgets = rows(cache), draw_budgets(rng, held(cache), BUDGET)
+        cache.compact(policy, BUDGET, n_sink=2, recent=4, budgets=budgets)
+        after = rows(cache)
+        assert held(cache).tolist() == budgets
+        assert after.items() <= before.items()
+        newest = cache.n_past - 1
+        assert all((layer, g, p) in after for layer, g in np.ndindex(N_LAYER, 2) for p in (0, 1, newest))
+    assert held(cache).sum() == BUDGET * N_LAYER * 2 == np.sum(cache.budgets())
+
+
+def test_budgets_change_without_changing_what_there_is(ragged_cache):
+    """From even to as uneven as can be and back: the same bytes hold them, and as many tokens fit."""
+    cache = ragged_cache()
+    policy, tokens = parse_policy("sink"), tokens_of(20 * BLOCK)
+    n_bytes = cache.bookkeeping_bytes
+    even = [[BUDGET] * 2] * N_LAYER
+    steep = [[HIGH, LOW], [LOW, LOW], [LOW, 6 * BUDGET - HIGH - 4 * LOW]]
+    for p0, budgets in zip(range(0, 16 * BLOCK, BLOCK), [even, even, steep, steep] * 4, strict=True):
+        cache.feed(tokens[p0 : p0 + BLOCK])
+        n_held = held(cache)
+        cache.compact(policy, BUDGET, budgets=budgets)
+        assert held(cache).tolist() == np.minimum(n_held, budgets).tolist()
+        assert cache.n_free >= BLOCK
+    assert cache.bookkeeping_bytes == n_bytes
+
+
+def test_impossible_budgets_are_refused_and_change_nothing(ragged_cache, tiny_model):
+    cache = ragged_cache()
+    policy = parse_policy("sink")
+    cache.feed(tokens_of(BLOCK))
+    cache.feed(tokens_of(BLOCK))
+    before = rows(cache)
+    for budgets, kind, message in (
+        ([[BUDGET] * 2] * 2, ConfigError, "budgets for 4 heads do not fit a model of 6"),
+        ([[BUDGET + 1] * 2] * 3, ConfigError, "64 per head and 192 at most are possible"),
+        ([[193, 1]] + [[1, 1]] * 2, ConfigError, "193 at most, but 64 per head and 192 at most"),
+        ([[5, 64]] + [[64, 64]] * 2, BudgetError, "8 protected cells exceed the budget of 5"),
+    ):
+        with pytest.raises(kind, match=message):
+            cache.compact(policy, BUDGET, recent=8, budgets=budgets)
+    assert rows(cache) == before
+
+    path = tiny_model(n_layer=1, n_ctx_train=1024)
+    with (
+        recorded_runtime(path, n_layer=1, n_head_kv=2, budget=BUDGET, block=BLOCK) as run,
+        pytest.raises(NativeError, match="opened for heads that keep the same"),
+    ):
+        run.runtime.controller.cache.compact(policy, BUDGET, budgets=[[BUDGET, BUDGET]])
