@@ -157,6 +157,17 @@ class Queries(Struct):
         return queries
 
 
+class Scored(Struct):
+    """struct edgekv_scored"""
+
+    _fields_ = (("scores", c.c_void_p), ("positions", c.c_void_p), ("n", c.c_size_t))
+
+    @classmethod
+    def of(cls, scores: Any, positions: Any) -> Scored:
+        """Over numpy arrays (n,), float32 and int32, which must live while the library uses them."""
+        return cls(_address(scores), _address(positions), len(scores))
+
+
 class LayerView(Struct):
     """struct edgekv_layer_view"""
 

@@ -1,4 +1,5 @@
 // The entry points that work on plain arrays.
+#include "allot.h"
 #include "choose.h"
 #include "edgekv.h"
 #include "rows.h"
@@ -97,6 +98,37 @@ enum edgekv_status edgekv_select(const float * scores, const int32_t * positions
         std::vector<uint8_t> keep(n);
         select({ scores, positions, order.data(), n }, budget, *protection, line.data(), keep.data());
         *n_kept = write_kept(order, keep, kept);
+    });
+}
+
+enum edgekv_status edgekv_allot(const struct edgekv_policy * policy, const struct edgekv_scored * heads, size_t n_heads,
+                                const struct edgekv_protection * protection, uint32_t budget, uint32_t largest, uint32_t * budgets,
+                                char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(policy && heads && protection && budgets, "policy, heads, protection or budgets is NULL");
+        check(*policy);
+        check(*protection);
+        std::vector<std::vector<uint32_t>> orders;
+        std::vector<Ranked>                ranked;
+        size_t                             n_cells = 0;
+        for (size_t g = 0; g < n_heads; ++g) {
+            const edgekv_scored & head = heads[g];
+            require((head.scores && head.positions) || head.n == 0, "scores or positions of a head are NULL");
+            orders.push_back(order_by_position(head.positions, head.n));
+            ranked.push_back({ head.scores, head.positions, orders.back().data(), head.n });
+            n_cells += head.n;
+        }
+        std::vector<float> line(n_cells);
+        allot(ranked.data(), n_heads, *protection, budget, largest, policy->safeguard, line.data(), budgets);
+    });
+}
+
+enum edgekv_status edgekv_layer_budgets(const struct edgekv_policy * policy, uint32_t n_layer, uint32_t budget,
+                                        uint32_t n_protected, uint32_t largest, uint32_t * budgets, char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(policy && budgets, "policy or budgets is NULL");
+        check(*policy);
+        layer_budgets(policy->pyramid, n_layer, budget, n_protected, largest, budgets);
     });
 }
 

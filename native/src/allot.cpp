@@ -14,7 +14,8 @@ namespace {
 
 void require_reach(uint32_t budget, uint32_t largest) {
     if (largest < budget) {
-        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "largest=%u is less than the budget of %u; raise it or lower the budget", largest, budget);
+        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "largest=%u is less than the budget of %u; raise it or lower the budget", largest,
+             budget);
     }
 }
 

@@ -8,6 +8,12 @@
 
 namespace edgekv {
 
+// Whether a score, made a weight, means the same in every head.
+static bool is_comparable(int32_t base) {
+    return base == EDGEKV_BASE_KEYDIFF || base == EDGEKV_BASE_L2NORM ||
+           (base >= EDGEKV_BASE_H2O && base <= EDGEKV_BASE_AHAKV);
+}
+
 void check(const edgekv_policy & policy) {
     require(policy.base >= EDGEKV_BASE_SINK && policy.base <= EDGEKV_BASE_CUSTOM, "policy.base is unknown");
     require(policy.anchor >= EDGEKV_ANCHOR_UNIT_MEAN && policy.anchor <= EDGEKV_ANCHOR_PAIRWISE, "policy.anchor is unknown");
@@ -22,6 +28,13 @@ void check(const edgekv_policy & policy) {
             "policy.rounds goes with policy.weigh, and not with policy.critical");
     require(policy.alpha >= 0.0 && policy.alpha <= 1.0, "policy.alpha is not in [0, 1]");
     require(policy.carry >= 0.0 && policy.carry <= 1.0, "policy.carry is not in [0, 1]");
+    require(policy.spread >= EDGEKV_SPREAD_HEAD && policy.spread <= EDGEKV_SPREAD_MODEL, "policy.spread is unknown");
+    require(policy.safeguard >= 0.0 && policy.safeguard <= 1.0, "policy.safeguard is not in [0, 1]");
+    require(policy.pyramid == 0.0 || policy.pyramid >= 1.0, "policy.pyramid must be at least 1, or 0 for none");
+    require(policy.spread == EDGEKV_SPREAD_HEAD || is_comparable(policy.base),
+            "policy.spread compares the scores of heads: those of SINK, RANDOM and CUSTOM cannot be");
+    require(policy.spread != EDGEKV_SPREAD_MODEL || policy.pyramid == 0.0,
+            "policy.pyramid gives every layer a budget of its own, and policy.spread MODEL none");
     if (policy.base == EDGEKV_BASE_SNAPKV || policy.base == EDGEKV_BASE_AHAKV) {
         require(policy.rows > 0, "policy.rows must be at least 1");
     }

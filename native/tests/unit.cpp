@@ -1,4 +1,4 @@
-// unit [MODEL [KV_TYPE]]: the kernels on plain arrays and, given a model, its cache (unit_cache.cpp).
+// unit [MODEL [KV_TYPE]]: the kernels on plain arrays (unit_allot.cpp too) and, given a model, its cache (unit_cache.cpp).
 #include "check.h"
 #include "choose.h"
 #include "edgekv.h"
@@ -19,6 +19,7 @@
 
 using namespace edgekv;
 
+void test_allot();
 void test_cache(const char * model_path, const char * kv_type);
 
 static std::vector<float> random_values(size_t n) {
@@ -340,6 +341,27 @@ static void test_policies_that_cannot_be() {
     policy.rows  = 0;
     CHECK(status(policy) == EDGEKV_STATUS_INVALID_ARGUMENT);
     CHECK(status(policy_of(EDGEKV_BASE_CUSTOM)) == EDGEKV_STATUS_INVALID_ARGUMENT); // no scorer
+
+    const edgekv_scorer scorer = { [](void *, const edgekv_layer_view *, float *) { return 0; }, nullptr, EDGEKV_READS_KEYS, 0 };
+    for (int32_t base = EDGEKV_BASE_SINK; base <= EDGEKV_BASE_CUSTOM; ++base) {
+        policy           = policy_of(base);
+        policy.scorer    = &scorer;
+        policy.safeguard = 0.2;
+        policy.pyramid   = 20.0;
+        CHECK(status(policy) == EDGEKV_STATUS_OK);
+        const bool comparable = base != EDGEKV_BASE_SINK && base != EDGEKV_BASE_RANDOM && base != EDGEKV_BASE_CUSTOM;
+        policy.spread         = EDGEKV_SPREAD_LAYER;
+        CHECK(status(policy) == (comparable ? EDGEKV_STATUS_OK : EDGEKV_STATUS_INVALID_ARGUMENT));
+        policy.spread = EDGEKV_SPREAD_MODEL;
+        CHECK(status(policy) == EDGEKV_STATUS_INVALID_ARGUMENT); // and every layer a budget of its own?
+        policy.pyramid = 0.0;
+        CHECK(status(policy) == (comparable ? EDGEKV_STATUS_OK : EDGEKV_STATUS_INVALID_ARGUMENT));
+        policy.spread = EDGEKV_SPREAD_MODEL + 1;
+        CHECK(status(policy) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    }
+    policy         = policy_of(EDGEKV_BASE_TOVA);
+    policy.pyramid = std::numeric_limits<double>::quiet_NaN();
+    CHECK(status(policy) == EDGEKV_STATUS_INVALID_ARGUMENT);
 }
 
 static void test_null_arguments() {
@@ -457,6 +479,7 @@ int main(int argc, char ** argv) {
     test_selection();
     test_protection();
     test_scores_that_are_not_finite();
+    test_allot();
     test_pooling();
     test_pooling_of_nan();
     test_scratch();
