@@ -1,12 +1,14 @@
 """Eviction policies: options, float64 reference formulas, and the door to the native ones.
 
-A policy scores the cells of one (layer, KV head) and keeps the best; wrappers change the score or the choice.
+A policy scores the cells of one (layer, KV head) and keeps the best; wrappers change the score, the
+choice, or how many cells each head and layer has.
 """
 
 from __future__ import annotations
 
+from .ada import Ada
 from .ahakv import AhaKV
-from .arrays import score, select
+from .arrays import budgets, score, select
 from .base import Policy
 from .caote import Caote, FastCaote
 from .critical import Critical
@@ -15,6 +17,7 @@ from .h2o import H2O
 from .head import Head
 from .keydiff import KeyDiff
 from .l2norm import L2Norm
+from .pyramid import Pyramid
 from .random import Random
 from .registry import POLICIES, WRAPPERS, Available, available, register, unregister
 from .sink import Sink
@@ -26,6 +29,7 @@ __all__ = [
     "H2O",
     "POLICIES",
     "WRAPPERS",
+    "Ada",
     "AhaKV",
     "Available",
     "Caote",
@@ -36,12 +40,14 @@ __all__ = [
     "KeyDiff",
     "L2Norm",
     "Policy",
+    "Pyramid",
     "Random",
     "Scorer",
     "Sink",
     "SnapKV",
     "Tova",
     "available",
+    "budgets",
     "parse_policy",
     "register",
     "score",

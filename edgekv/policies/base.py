@@ -12,11 +12,13 @@ import numpy as np
 from edgekv.errors import ConfigError, PolicyError
 
 from ._arrays import Cells, Indices, Scores
+from .apportion import check_largest
 from .head import Head
 from .pooling import pool_scores
-from .select import Protection, cells_to_keep
+from .select import Protection, cells_to_keep, check_room
 
 POOLS = ("avg", "max")
+SPREADS = ("head", "layer", "model")  # enum edgekv_spread
 
 
 def option(
@@ -42,6 +44,7 @@ class Policy:
     weights: whether its scores are never negative, as attention weights are; wrappers take a softmax of others
     carries: whether scores accumulate with the cell, so that every block must be scored, full cache or not
     sees_every_probe: whether a probe scores every block, full cache or not, since its scores stay with the cells
+    spread: which heads share their cells: each "head" has its own, or those of a "layer" or of the whole "model" share
 
     Raises PolicyError when an option has a value it may not have.
     """
@@ -54,6 +57,7 @@ class Policy:
     weights: ClassVar[bool] = True
     carries: ClassVar[bool] = False
     sees_every_probe: ClassVar[bool] = False
+    spread: ClassVar[str] = "head"
 
     def __post_init__(self) -> None:
         for field in self.options():
@@ -74,9 +78,31 @@ class Policy:
         """What the cells of one head carry on to the next scoring, (n,)."""
         return np.zeros(len(head.positions))
 
-    def keep(self, head: Head, protection: Protection) -> Indices:
-        """The cells that stay under `head.budget`, ascending by position. Raises BudgetError, NativeError."""
-        return cells_to_keep(self.score(head), head.positions, required_budget(head), protection)
+    def keep(self, head: Head, protection: Protection, budget: int | None = None) -> Indices:
+        """The `budget` cells that stay, ascending by position; None = `head.budget`, which scores see in any case.
+
+        Raises BudgetError, NativeError.
+        """
+        budget = required_budget(head) if budget is None else budget
+        return cells_to_keep(self.score(head), head.positions, budget, protection)
+
+    def layer_budgets(self, n_layer: int, budget: int, n_protected: int, largest: int | None = None) -> list[int]:
+        """Cells per head of each layer, `budget` on average: at least n_protected, at most `largest`; None = no limit.
+
+        Raises BudgetError where the protected cells exceed the budget, ConfigError where the budget exceeds `largest`.
+        """
+        check_room(n_protected, budget)
+        check_largest(largest, budget)
+        return [budget] * n_layer
+
+    def head_budgets(self, heads: Sequence[Head], protection: Protection, largest: int | None = None) -> list[int]:
+        """Cells of each head out of those that `heads` share; no head gets more than `largest`, None = no limit.
+
+        Raises ConfigError as layer_budgets, BudgetError, NativeError.
+        """
+        for head in heads:
+            check_largest(largest, required_budget(head))
+        return [required_budget(head) for head in heads]
 
     def sinks(self, default: int) -> int:
         """Protected first positions: the base's own number where it names one, else `default`."""

@@ -61,8 +61,8 @@ class Caote(Wrapper):
             changes[heavy] = np.linalg.norm(values[heavy] - without)
         return changes
 
-    def keep(self, head: Head, protection: Protection) -> Indices:
-        budget = required_budget(head)
+    def keep(self, head: Head, protection: Protection, budget: int | None = None) -> Indices:
+        budget = required_budget(head) if budget is None else budget
         weights = self.weighed(head)
         stays = checked_protection(self._errors(weights, head), head.positions, budget, protection)
         cells = np.arange(len(weights))

@@ -53,8 +53,8 @@ class Critical(Wrapper):
             raise ConfigError("critical reads V and W_O; give values= and w_o= (n_head, d_v, n_embd)")
         return np.asarray((weights + EPSILON) * head.wo_norm)
 
-    def keep(self, head: Head, protection: Protection) -> Indices:
-        budget = required_budget(head)
+    def keep(self, head: Head, protection: Protection, budget: int | None = None) -> Indices:
+        budget = required_budget(head) if budget is None else budget
         first = self.weighed(head)
         second = self._second(first, head)
         stays = checked_protection(first, head.positions, budget, protection)

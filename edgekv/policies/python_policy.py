@@ -28,6 +28,8 @@ class PythonPolicy(Custom):
         needs = {
             "carried scores": policy.carries,
             "a choice of its own (keep)": type(policy).keep is not Policy.keep,
+            "budgets of its own (head_budgets, layer_budgets)": type(policy).head_budgets is not Policy.head_budgets
+            or type(policy).layer_budgets is not Policy.layer_budgets,
             "rows that depend on the block": policy.n_rows(1) != policy.n_rows(MAX_ROWS),
             "queries without rows (n_rows)": "queries" in policy.reads and policy.n_rows(1) < 1,
         } | dict.fromkeys(unknown, True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgekv.errors import PolicyError
 
+from .ada import Ada
 from .ahakv import AhaKV
 from .base import Policy
 from .caote import Caote, FastCaote
@@ -19,6 +20,7 @@ from .h2o import H2O
 from .keydiff import KeyDiff
 from .l2norm import L2Norm
 from .onnx import GraphOptions
+from .pyramid import Pyramid
 from .python_policy import PythonPolicy
 from .random import Random
 from .sink import Sink
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 POLICIES: dict[str, type[Policy]] = {
     policy.name: policy for policy in (KeyDiff, SnapKV, AhaKV, H2O, Tova, L2Norm, Sink, Random)
 }
-WRAPPERS: dict[str, type[Wrapper]] = {wrapper.name: wrapper for wrapper in (Caote, FastCaote, Critical)}
+WRAPPERS: dict[str, type[Wrapper]] = {wrapper.name: wrapper for wrapper in (Caote, FastCaote, Critical, Ada, Pyramid)}
 GRAPH = "onnx"  # base of the spelling onnx:PATH.onnx
 
 GROUP = "edgekv.policies"  # entry points of packages

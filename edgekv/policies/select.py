@@ -44,15 +44,26 @@ def cells_to_keep(scores: Scores, positions: Cells, budget: int, protection: Pro
 
 def checked_protection(scores: Scores, positions: Cells, budget: int, protection: Protection) -> np.ndarray:
     """The protected cells, (n,) bool, after checking scores and budget."""
+    check_finite(scores, positions)
+    stays = protection.mask(positions)
+    if len(scores) > budget:
+        check_room(int(stays.sum()), budget)
+    return stays
+
+
+def check_finite(scores: Scores, positions: Cells) -> None:
+    """scores (n,), positions (n,). Raises NativeError for a score that is not finite."""
     if not np.isfinite(scores).all():
         worst = positions[np.argmin(np.isfinite(scores))]
         raise NativeError(f"the score of position {worst} is not finite; the keys or values hold NaN or infinity")
-    stays = protection.mask(positions)
-    if len(scores) > budget and stays.sum() > budget:
+
+
+def check_room(n_protected: int, budget: int) -> None:
+    """Raises BudgetError where the protected cells alone exceed the budget."""
+    if n_protected > budget:
         raise BudgetError(
-            f"{stays.sum()} protected cells exceed the budget of {budget}; raise the budget or protect fewer"
+            f"{n_protected} protected cells exceed the budget of {budget}; raise the budget or protect fewer"
         )
-    return stays
 
 
 def by_position(cells: Indices, positions: Cells) -> Indices:

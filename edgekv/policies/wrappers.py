@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,6 +13,7 @@ from edgekv.errors import PolicyError
 from ._arrays import Scores
 from .base import Policy
 from .head import Head
+from .select import Protection
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,8 @@ class Wrapper(Policy):
         if isinstance(self.inner, Wrapper) and self.inner.name not in self.after:
             allowed = f"a base or {', '.join(sorted(self.after))}" if self.after else "a base"
             raise PolicyError(f"{self.name} goes over {allowed}, not over {self.inner.name}")
+        if self.name in (wrapper.name for wrapper in _wrappers(self.inner)):
+            raise PolicyError(f"{self.name} stands twice in {self.spec}; give it once")
 
     @property
     def base(self) -> Policy:
@@ -44,15 +48,13 @@ class Wrapper(Policy):
 
     wrapper_reads: ClassVar[frozenset[str]] = frozenset()
 
+    @property
+    def spread(self) -> str:  # type: ignore[override]
+        return self.inner.spread
+
     def weighed(self, head: Head) -> Scores:
-        """The inner scores, made non-negative: of a base that is not, the softmax over the head's cells."""
-        scores = self.inner.score(head)
-        if self.inner.weights:
-            return scores
-        if not np.isfinite(scores).all():  # the softmax of -inf would be a silent 0
-            return np.full_like(scores, np.nan)
-        weights = np.exp(scores - scores.max(initial=-np.inf))
-        return np.asarray(weights / weights.sum())
+        """The inner scores, made non-negative."""
+        return weights_of(self.inner, head)
 
     def accumulate(self, head: Head) -> Scores:
         return self.inner.accumulate(head)
@@ -63,6 +65,12 @@ class Wrapper(Policy):
     def n_rows(self, block: int) -> int:
         return self.inner.n_rows(block)
 
+    def layer_budgets(self, n_layer: int, budget: int, n_protected: int, largest: int | None = None) -> list[int]:
+        return self.inner.layer_budgets(n_layer, budget, n_protected, largest)
+
+    def head_budgets(self, heads: Sequence[Head], protection: Protection, largest: int | None = None) -> list[int]:
+        return self.inner.head_budgets(heads, protection, largest)
+
     def native_fields(self) -> dict[str, Any]:
         fields = self.inner.native_fields()
         return fields if self.inner.weights else fields | {"softmax": 1}
@@ -70,3 +78,21 @@ class Wrapper(Policy):
     @property
     def spec(self) -> str:
         return f"{self.inner.spec}+{super().spec}"
+
+
+def weights_of(policy: Policy, head: Head) -> Scores:
+    """A policy's scores (n,), made non-negative: of one whose scores are not, the softmax over the head's cells."""
+    scores = policy.score(head)
+    if policy.weights:
+        return scores
+    if not np.isfinite(scores).all():  # the softmax of -inf would be a silent 0
+        return np.full_like(scores, np.nan)
+    weights = np.exp(scores - scores.max(initial=-np.inf))
+    return np.asarray(weights / weights.sum())
+
+
+def _wrappers(policy: Policy) -> Iterator[Wrapper]:
+    """From the outermost inwards."""
+    while isinstance(policy, Wrapper):
+        yield policy
+        policy = policy.inner

@@ -44,11 +44,25 @@ VARIANTS = [
 ROUNDS = ["tova+caote(rounds=3)", "snapkv+fastcaote(rounds=4)", "keydiff+caote(rounds=2)", "h2o+caote(rounds=64)"]
 
 
+SHARED = [  # specs whose heads may keep different numbers of cells
+    *(f"{base}+ada" for base in ("h2o", "tova", "snapkv", "ahakv", "keydiff", "l2norm")),
+    "snapkv+ada(scope=model)",
+    "tova+caote(rounds=3)+ada",
+    "ahakv+fastcaote+ada(safeguard=0)",
+    "ahakv(floor=off)+caote(rounds=2)+ada",
+    "snapkv+critical+ada",
+    "ahakv+critical+ada",
+    "keydiff+pyramid+ada",
+    "l2norm+critical+ada(safeguard=1)+pyramid",
+]
+
+
 def legal_combinations():
-    """Every base alone, and with one or two wrappers where they go together."""
+    """Every base alone, and with one or two wrappers that score or choose, where they go together."""
+    wrapping = [name for name in WRAPPERS if name not in ("ada", "pyramid")]
     for base in POLICIES:
         for n_wrappers in range(3):
-            for wrappers in itertools.product(WRAPPERS, repeat=n_wrappers):
+            for wrappers in itertools.product(wrapping, repeat=n_wrappers):
                 spec = "+".join((base, *wrappers))
                 try:
                     parse_policy(spec)
@@ -59,7 +73,8 @@ def legal_combinations():
 
 COMBINATIONS = list(legal_combinations())
 ONE_RANKING = list(dict.fromkeys([*COMBINATIONS, *KEYDIFFS, *VARIANTS]))  # specs that rank once, or in two stages
-SPECS = [*ONE_RANKING, *ROUNDS]
+EQUAL = [*ONE_RANKING, *ROUNDS, "random+pyramid"]  # specs whose heads all keep as many
+SPECS = [*EQUAL, *SHARED]
 
 
 @dataclass(frozen=True)

@@ -156,7 +156,9 @@ def test_no_cells_no_call(register):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("tail", ["", "+caote", "+fastcaote(rounds=3)", "+critical", "+caote+critical(alpha=0.25)"])
+@pytest.mark.parametrize(
+    "tail", ["", "+caote", "+fastcaote(rounds=3)", "+critical", "+caote+critical(alpha=0.25)", "+caote+pyramid"]
+)
 @pytest.mark.parametrize(
     ("own", "weights", "built_in"), [(negative_norm, False, "l2norm"), (newest_attention, True, "tova")]
 )
@@ -177,6 +179,13 @@ def test_as_the_built_in_policy_of_the_same_formula(register, arrays, own, weigh
     )
     for cells, reference in kept:
         np.testing.assert_array_equal(cells, reference)
+
+
+@pytest.mark.parametrize("tail", ["+ada", "+critical+ada", "+pyramid+ada"])
+def test_heads_cannot_compare_what_it_scores(register, tail):
+    register("own", newest_attention, weights=True)
+    with pytest.raises(PolicyError, match="ada compares the scores of heads, which own cannot; possible: h2o, tova"):
+        parse_policy(f"own{tail}")
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float16])
@@ -616,7 +625,7 @@ class Carries(Tova):
 
 
 class Chooses(Tova):
-    def keep(self, head, protection):
+    def keep(self, head, protection, budget=None):
         return np.arange(head.budget)
 
 
@@ -629,6 +638,16 @@ class Budgets(Tova):
     reads = frozenset({"queries", "budget", "wo_norm"})
 
 
+class Shares(Tova):
+    def head_budgets(self, heads, protection, largest=None):
+        return [1 for _ in heads]
+
+
+class Falls(Tova):
+    def layer_budgets(self, n_layer, budget, n_protected, largest=None):
+        return [budget + n_layer, *[budget] * (n_layer - 1)]
+
+
 class Rowless(Tova):
     def n_rows(self, block):
         return 0
@@ -639,6 +658,8 @@ class Rowless(Tova):
     [
         (Carries, "carried scores"),
         (Chooses, "a choice of its own"),
+        (Shares, "budgets of its own"),
+        (Falls, "budgets of its own"),
         (Probes, "rows that depend on the block"),
         (Budgets, "budget and wo_norm"),
         (Rowless, "queries without rows"),

@@ -9,11 +9,13 @@ import pytest
 from policy_arrays import (
     BACKENDS,
     COMBINATIONS,
+    EQUAL,
     KEYDIFFS,
     LARGE,
     ONE_RANKING,
     ROUNDS,
     SHAPES,
+    SHARED,
     SMALL,
     SPECS,
     Shape,
@@ -64,8 +66,8 @@ def test_native_equals_reference(spec, shape, dtype):
     for found, expected, scores in zip(*kept, reference, strict=True):
         if spec in ONE_RANKING and "critical" not in spec:
             assert_same_cells(found, expected, scores)
-        else:  # an exchange at an earlier threshold may show as one of cells that are not alike
-            assert len(found) == len(expected)
+        else:  # an exchange at an earlier threshold may show as one of cells that are not alike, or of two heads
+            assert spec in SHARED or len(found) == len(expected)
             assert len(np.setxor1d(found, expected)) <= 2
 
 
@@ -131,7 +133,7 @@ def test_permuting_cells_permutes_scores_and_kept_cells(spec, backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("spec", EQUAL)
 def test_selection_keeps_the_rules(spec, backend):
     """Exactly the budget, ascending, protected cells all there, and of the others none that scores below an evicted."""
     policy = parse_policy(spec)

@@ -41,10 +41,14 @@ def test_examples_run(backend):
     """All of the section, one after the other; what they leave behind is what the text says."""
     blocks = re.findall(r"(?:^    .+\n|^\n(?=    ))+", SECTIONS["On plain arrays"], re.MULTILINE)
     code = "\n".join(map(textwrap.dedent, blocks))
-    code = re.sub(r"((?:select|score)\(.*)\)$", rf"\1, backend={backend!r})", code, flags=re.MULTILINE)
-    assert code.count("backend=") >= 5
+    code = re.sub(" +#.*", "", code)
+    calls = re.compile(r"(policies\.(?:select|score|budgets)\(.*)\)$", re.MULTILINE)
+    code = calls.sub(rf"\1, backend={backend!r})", code)
+    assert code.count("backend=") >= 6
     names = {}
     exec(code, names)
     assert [len(cells) for cells in names["kept"]] == [64, 64]
     assert [len(gathered) for gathered in names["carried"]] == [64, 64]
     assert names["gathered"].shape == (2, 300)
+    assert sum(names["shared"]) == 2 * 64
+    assert sum(names["falling"]) == 30 * 64

@@ -13,8 +13,8 @@ from reference_quant import rotate
 
 from edgekv import ConfigError, _native
 from edgekv.policies import Head, parse_policy
-from edgekv.policies.arrays import native_rows
 from edgekv.policies.critical import wo_norms
+from edgekv.policies.kernels import native_rows
 
 Q8_0, Q4_0 = gguf.GGMLQuantizationType.Q8_0, gguf.GGMLQuantizationType.Q4_0
 DIMS = [(32, 0, 0), (96, 0, 0), (64, 64, 64), (192, 64, 64), (256, 256, 64), (128, 128, 64)]  # d, K's and V's rotation

@@ -11,12 +11,14 @@ from edgekv.policies import (
     H2O,
     POLICIES,
     WRAPPERS,
+    Ada,
     AhaKV,
     Caote,
     Critical,
     FastCaote,
     KeyDiff,
     L2Norm,
+    Pyramid,
     Random,
     Sink,
     SnapKV,
@@ -53,6 +55,12 @@ from edgekv.policies import (
         (" snapkv ( pool=max ) + fastcaote ( rounds = 3 ) ", FastCaote(SnapKV(pool="max"), rounds=3)),
         ("keydiff+critical", Critical(KeyDiff(), alpha=0.5)),
         ("keydiff+caote+critical(alpha=1)", Critical(Caote(KeyDiff()), alpha=1)),
+        ("snapkv(pool=max)+critical+ada(safeguard=0)", Ada(Critical(SnapKV(pool="max")), safeguard=0)),
+        ("h2o+ada(scope=model)", Ada(H2O(), scope="model")),
+        ("tova+caote(rounds=2)+ada", Ada(Caote(Tova(), rounds=2))),
+        ("snapkv+pyramid+ada", Ada(Pyramid(SnapKV(), beta=20.0), safeguard=0.2, scope="layer")),
+        ("l2norm+fastcaote+critical+ada+pyramid", Pyramid(Ada(Critical(FastCaote(L2Norm()))))),
+        ("sink+pyramid(beta=1)", Pyramid(Sink(), beta=1)),
         (Caote(Random(seed=3)), Caote(Random(seed=3))),
     ],
 )
@@ -74,6 +82,8 @@ def test_spec_means_policy(spec, policy):
         ("ahakv(floor=off, pool=7, r=16)", "ahakv(r=16, floor=False)"),
         ("snapkv(kernel=7)+caote(rounds=1)+critical(alpha=0.5)", "snapkv+caote+critical"),
         ("h2o + fastcaote(rounds=4)", "h2o+fastcaote(rounds=4)"),
+        ("tova+pyramid(beta=20)+ada(scope=layer, safeguard=0.2)", "tova+pyramid+ada"),
+        ("tova+ada(scope=model, safeguard=0)", "tova+ada(safeguard=0, scope=model)"),
     ],
 )
 def test_canonical_spelling(spec, canonical):
@@ -99,7 +109,9 @@ def test_every_policy_has_a_name_a_paper_a_summary_and_helped_options():
     assert len({kind.native_base for kind in POLICIES.values()}) == len(POLICIES)
 
 
-@pytest.mark.parametrize("wrapping", ["", "+caote", "+critical", "+fastcaote+critical"])
+@pytest.mark.parametrize(
+    "wrapping", ["", "+caote", "+critical", "+fastcaote+critical", "+pyramid", "+critical+pyramid"]
+)
 @pytest.mark.parametrize("base", POLICIES)
 def test_a_wrapped_policy_is_its_base_and_more(base, wrapping):
     """What it reads, the rows it looks at, what it protects and carries."""
@@ -111,7 +123,36 @@ def test_a_wrapped_policy_is_its_base_and_more(base, wrapping):
     assert policy.n_rows(128) == plain.n_rows(128)
     assert policy.recent(512) == plain.recent(512)
     assert policy.carries == plain.carries
+    assert policy.spread == plain.spread == "head"
     assert parse_policy(policy.spec) == policy
+
+
+@pytest.mark.parametrize("wrapping", ["+ada", "+caote+ada", "+critical+ada", "+pyramid+ada", "+critical+ada+pyramid"])
+@pytest.mark.parametrize("base", ["h2o", "tova", "snapkv", "ahakv", "keydiff", "l2norm"])
+def test_ada_goes_over_every_base_whose_scores_heads_can_compare(base, wrapping):
+    plain, policy = parse_policy(base), parse_policy(base + wrapping)
+    assert policy.base == plain
+    assert policy.spread == "layer"
+    assert policy.reads == parse_policy(base + wrapping.replace("+ada", "").replace("+pyramid", "")).reads
+    assert (policy.n_rows(128), policy.recent(512), policy.carries) == (
+        plain.n_rows(128),
+        plain.recent(512),
+        plain.carries,
+    )
+
+
+def test_what_the_library_is_told_of_shared_budgets():
+    """Of heads that compare scores which may be negative, that a softmax comes first; pyramid asks for none."""
+    names = ("spread", "safeguard", "pyramid", "softmax")
+
+    def told(spec):
+        return tuple(parse_policy(spec).native_fields().get(name, 0) for name in names)
+
+    assert told("snapkv") == told("keydiff") == (0, 0, 0, 0)
+    assert told("snapkv+ada") == (1, 0.2, 0, 0)
+    assert told("keydiff+ada(scope=model, safeguard=0.5)") == (2, 0.5, 0, 1)
+    assert told("keydiff+pyramid(beta=8)") == (0, 0, 8, 0)
+    assert told("keydiff+pyramid+ada") == told("keydiff+ada+pyramid") == (1, 0.2, 20, 1)
 
 
 @pytest.mark.parametrize(
@@ -151,8 +192,8 @@ SPELLING = "is not spelt base or base(key=value, ...)+wrapper(...); bases: " + N
         ("keydif", f"policy 'keydif' is unknown; possible: {NAMES}"),
         ("KeyDiff", f"'KeyDiff' is unknown; possible: {NAMES}"),
         ("snapkw(kernel=7)", f"'snapkw' is unknown; possible: {NAMES}"),
-        ("keydiff+ada", "wrapper 'ada' is unknown; possible: caote, fastcaote, critical"),
-        ("keydiff+sink", "wrapper 'sink' is unknown; possible: caote, fastcaote, critical"),
+        ("keydiff+adda", "wrapper 'adda' is unknown; possible: caote, fastcaote, critical, ada, pyramid"),
+        ("keydiff+sink", "wrapper 'sink' is unknown; possible: caote, fastcaote, critical, ada, pyramid"),
         ("caote", f"caote wraps a base, as in keydiff+caote; bases: {NAMES}"),
         ("critical+keydiff", f"critical wraps a base, as in keydiff+critical; bases: {NAMES}"),
         # shapes
@@ -163,7 +204,7 @@ SPELLING = "is not spelt base or base(key=value, ...)+wrapper(...); bases: " + N
         ("+caote", SPELLING),
         ("keydiff++caote", SPELLING),
         ("snapkv(kernel=7+caote", SPELLING),
-        ("snapkv(kernel=7)caote", "wrappers: caote, fastcaote, critical"),
+        ("snapkv(kernel=7)caote", "wrappers: caote, fastcaote, critical, ada, pyramid"),
         ("keydiff;sink", SPELLING),
         ("(window=0.2)", SPELLING),
         (None, f"policy None {SPELLING}"),
@@ -216,12 +257,33 @@ SPELLING = "is not spelt base or base(key=value, ...)+wrapper(...); bases: " + N
         ("tova+caote(rounds=0)", "caote(rounds=0): a value in [1, 64] is needed"),
         ("tova+fastcaote(rounds=65)", "fastcaote(rounds=65): a value in [1, 64] is needed"),
         ("tova+critical(alpha=1.01)", "critical(alpha=1.01): a value in [0.0, 1.0] is needed"),
+        ("tova+ada(safeguard=1.01)", "ada(safeguard=1.01): a value in [0.0, 1.0] is needed"),
+        ("tova+ada(safeguard=nan)", "ada(safeguard=nan): a value in [0.0, 1.0] is needed"),
+        ("tova+ada(scope=head)", "ada(scope=head): one of layer, model is possible"),
+        ("tova+pyramid(beta=0.9)", "pyramid(beta=0.9): at least 1.0 is needed"),
+        ("tova+pyramid(beta=nan)", "pyramid(beta=nan): at least 1.0 is needed"),
         ("tova+critical(alpha=nan)", "critical(alpha=nan): a value in [0.0, 1.0] is needed"),
         # combinations
         ("tova+critical+caote", "caote goes over a base, not over critical"),
         ("tova+caote+fastcaote", "fastcaote goes over a base, not over caote"),
         ("tova+caote+caote", "caote goes over a base, not over caote"),
         ("tova+critical+critical", "critical goes over a base or caote, fastcaote, not over critical"),
+        *(
+            (
+                f"{base}+ada",
+                f"ada compares the scores of heads, which {base} cannot; possible: h2o, tova, snapkv, ahakv",
+            )
+            for base in ("sink", "random")
+        ),
+        ("sink+critical+ada", "which sink cannot; possible: h2o, tova, snapkv, ahakv, keydiff, l2norm"),
+        ("tova+ada+ada", "ada goes over a base or caote, critical, fastcaote, pyramid, not over ada"),
+        ("tova+pyramid+pyramid", "pyramid goes over a base or ada, caote, critical, fastcaote, not over pyramid"),
+        ("tova+ada+pyramid+ada", "ada stands twice in tova+ada+pyramid+ada; give it once"),
+        ("tova+pyramid+ada+pyramid", "pyramid stands twice in tova+pyramid+ada+pyramid; give it once"),
+        ("tova+ada+critical", "critical goes over a base or caote, fastcaote, not over ada"),
+        ("tova+pyramid+caote", "caote goes over a base, not over pyramid"),
+        ("tova+pyramid+ada(scope=model)", "tova+pyramid+ada(scope=model): pyramid gives every layer its own budget"),
+        ("tova+ada(scope=model)+pyramid", "scope=model none; use scope=layer, or one of the two"),
         ("tova+caote(rounds=2)+critical", "critical selects in two stages, and cannot follow tova+caote(rounds=2)"),
         (
             "keydiff(anchor=pairwise, metric=dot)",
@@ -258,6 +320,8 @@ def test_garbage_is_an_error_like_any_other(value):
         (AhaKV, {"floor": 1}),
         (Caote, {"inner": Critical(Tova())}),
         (Caote, {"inner": Tova(), "rounds": 0}),
+        (Ada, {"inner": Random()}),
+        (Pyramid, {"inner": Ada(Tova(), scope="model")}),
     ],
 )
 def test_classes_check_as_specs_do(kind, options):

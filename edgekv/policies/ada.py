@@ -1,0 +1,121 @@
+"""Budgets that heads share by their scores (Ada-KV, arXiv:2407.11550)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from edgekv.errors import ConfigError, PolicyError
+
+from ._arrays import Cells, Indices, Scores
+from .ahakv import AhaKV
+from .apportion import apportion, check_largest
+from .base import SPREADS, Policy, option, required_budget
+from .h2o import H2O
+from .head import Head
+from .keydiff import KeyDiff
+from .l2norm import L2Norm
+from .pyramid import Pyramid, contradiction
+from .select import Protection, check_finite, checked_protection
+from .snapkv import SnapKV
+from .tova import Tova
+from .wrappers import Wrapper, weights_of
+
+BASES: tuple[type[Policy], ...] = (H2O, Tova, SnapKV, AhaKV, KeyDiff, L2Norm)
+
+
+@dataclass(frozen=True)
+class Ada(Wrapper):
+    """Let the heads of a layer share its cells: who needs few leaves the others more.
+
+    f[g]      = protected cells of head g, and its part of the best T of all other cells of all heads     (Algorithm 1)
+    budget[g] = (1 - safeguard) * f[g] + safeguard * N                                            (Algorithm 2, line 8)
+
+    T is N cells a head less the protected ones; ties keep the later position, then the first head. Budgets are made
+    whole so that their sum is N a head exactly; no head gets more than it holds or less than its protected cells.
+    Without safeguard, no other split of as many cells lowers the bound of how far the output moves (Theorem 3.3).
+
+    The paper prints line 8 with the two factors the other way round, but says that the safeguard keeps budgets from
+    becoming small (section 3.4), and that 0.2 is its default. Its heads are the KV heads, as in section 3.5.
+
+    Compared are the weights of the base, whatever else it is wrapped in: attention, or where scores may be negative
+    (`keydiff`, `l2norm`) their softmax over the head's cells. Within a head what ada wraps chooses. Beyond the paper,
+    `scope=model` lets the heads of all layers share all cells.
+    """
+
+    name = "ada"
+    paper = "Ada-KV, arXiv:2407.11550"
+    summary = "let heads share their cells by their scores"
+    after = frozenset({"caote", "fastcaote", "critical", "pyramid"})
+
+    safeguard: float = option(0.2, "share of every budget that is split evenly", minimum=0.0, maximum=1.0)
+    scope: str = option("layer", "whose heads share their cells", choices=SPREADS[1:])
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if type(self.base) not in BASES:
+            possible = ", ".join(base.name for base in BASES)
+            raise PolicyError(f"ada compares the scores of heads, which {self.base.name} cannot; possible: {possible}")
+        if self.scope == "model" and isinstance(self.inner, Pyramid):
+            raise contradiction(self)
+
+    @property
+    def spread(self) -> str:  # type: ignore[override]
+        return self.scope
+
+    def score(self, head: Head) -> Scores:
+        return self.weighed(head)
+
+    def keep(self, head: Head, protection: Protection, budget: int | None = None) -> Indices:
+        return self.inner.keep(head, protection, budget)
+
+    def head_budgets(self, heads: Sequence[Head], protection: Protection, largest: int | None = None) -> list[int]:
+        budgets = {required_budget(head) for head in heads}
+        if len(budgets) != 1:
+            raise ConfigError(f"heads that share cells have the budgets {sorted(budgets)}; give one, the same for all")
+        weights = [weights_of(self.base, head) for head in heads]
+        positions = [head.positions for head in heads]
+        return allot(weights, positions, budgets.pop(), protection, safeguard=self.safeguard, largest=largest)
+
+    def native_fields(self) -> dict[str, Any]:
+        return super().native_fields() | {"spread": SPREADS.index(self.scope), "safeguard": self.safeguard}
+
+
+def allot(
+    scores: Sequence[Scores],
+    positions: Sequence[Cells],
+    budget: int,
+    protection: Protection,
+    *,
+    safeguard: float,
+    largest: int | None = None,
+) -> list[int]:
+    """Cells of each head, `budget` on average: scores and positions (n,) of every head, n their own.
+
+    No head gets more than it holds or than `largest` (None = no limit), or less than its protected cells.
+    Raises BudgetError where the protected cells of a head exceed the budget, ConfigError where the budget exceeds
+    `largest`, NativeError for a score that is not finite.
+    """
+    check_largest(largest, budget)
+    for head_scores, head_positions in zip(scores, positions, strict=True):
+        check_finite(head_scores, head_positions)
+    held = [len(head_scores) for head_scores in scores]
+    caps = [n if largest is None else min(n, largest) for n in held]
+    total = budget * len(held)
+    if caps == held and sum(held) <= total:
+        return held
+    stays = [checked_protection(s, p, budget, protection) for s, p in zip(scores, positions, strict=True)]
+    n_best = total - sum(int(mask.sum()) for mask in stays)
+
+    # all cells in one row, worst first
+    head = np.repeat(np.arange(len(held)), held)
+    rank = np.lexsort((-head, np.concatenate(positions), np.concatenate(scores)))
+    rank = rank[~np.concatenate(stays)[rank]]
+    best = rank[max(0, len(rank) - n_best) :]
+    counts = np.bincount(head[best], minlength=len(held)) + [mask.sum() for mask in stays]
+
+    targets = [count + safeguard * (budget - count) for count in counts.tolist()]
+    return apportion(targets, caps, min(total, sum(caps)))

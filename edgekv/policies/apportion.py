@@ -1,0 +1,32 @@
+"""Whole cells out of shares that are not whole, as reference."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+
+from edgekv.errors import ConfigError
+
+
+def apportion(targets: Sequence[float], caps: Sequence[int], total: int) -> list[int]:
+    """Budgets near the targets, none above its cap, whose sum is `total`: in [sum of floors, sum of caps].
+
+    Each gets the floor of its target, as far as its cap allows. What is left goes one by one to whoever lacks most of
+    its target and has room; ties to the first.
+    """
+    budgets = [min(math.floor(target), cap) for target, cap in zip(targets, caps, strict=True)]
+    excess = [(budgets[i] - targets[i], i) for i in range(len(budgets)) if budgets[i] < caps[i]]
+    heapq.heapify(excess)
+    for _ in range(total - sum(budgets)):
+        _, i = heapq.heappop(excess)
+        budgets[i] += 1
+        if budgets[i] < caps[i]:
+            heapq.heappush(excess, (budgets[i] - targets[i], i))
+    return budgets
+
+
+def check_largest(largest: int | None, budget: int) -> None:
+    """Raises ConfigError where nothing can have as much as the mean."""
+    if largest is not None and largest < budget:
+        raise ConfigError(f"largest={largest} is less than the budget of {budget}; raise it or lower the budget")

@@ -1,0 +1,70 @@
+"""Budgets that fall from layer to layer (PyramidKV, arXiv:2406.02069)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from edgekv.errors import PolicyError
+
+from ._arrays import Indices, Scores
+from .apportion import apportion, check_largest
+from .base import option
+from .head import Head
+from .select import Protection, check_room
+from .wrappers import Wrapper
+
+
+@dataclass(frozen=True)
+class Pyramid(Wrapper):
+    """Give the first layers more cells than the last, and leave scores and choice to what it wraps.
+
+    budget[l] = P + F + (F - F / beta) * (1 - 2 l / (L - 1)),  F = N - P
+
+    N is the mean budget of a head, P its protected cells, L the number of layers: the last layer gets F / beta cells
+    beside the protected ones, the first 2 F - F / beta, the others fall linearly between. The paper takes for P the
+    observation window alone; here it is everything protected, so that no layer gets less than that. Budgets are made
+    whole so that their mean is N exactly; what a layer may not hold the others get.
+    """
+
+    name = "pyramid"
+    paper = "PyramidKV, arXiv:2406.02069"
+    summary = "give the first layers more cells than the last"
+    after = frozenset({"caote", "fastcaote", "critical", "ada"})
+
+    beta: float = option(20.0, "the mean over the last layer's cells, protected ones aside", minimum=1.0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.inner.spread == "model":
+            raise contradiction(self)
+
+    @property
+    def weights(self) -> bool:  # type: ignore[override]
+        return self.inner.weights
+
+    def score(self, head: Head) -> Scores:
+        return self.inner.score(head)
+
+    def keep(self, head: Head, protection: Protection, budget: int | None = None) -> Indices:
+        return self.inner.keep(head, protection, budget)
+
+    def layer_budgets(self, n_layer: int, budget: int, n_protected: int, largest: int | None = None) -> list[int]:
+        check_room(n_protected, budget)
+        check_largest(largest, budget)
+        free = budget - n_protected
+        tilt = free - free / self.beta
+        last = max(1, n_layer - 1)
+        targets = [budget + tilt * (n_layer - 1 - 2 * layer) / last for layer in range(n_layer)]
+        total = n_layer * budget
+        return apportion(targets, [total if largest is None else largest] * n_layer, total)
+
+    def native_fields(self) -> dict[str, Any]:
+        return self.inner.native_fields() | {"pyramid": self.beta}
+
+
+def contradiction(policy: Wrapper) -> PolicyError:
+    """What pyramid and ada(scope=model) are answered together."""
+    return PolicyError(
+        f"{policy.spec}: pyramid gives every layer its own budget, scope=model none; use scope=layer, or one of the two"
+    )
