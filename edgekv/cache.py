@@ -86,7 +86,7 @@ class Cache:
         generating: bool = False,
         budgets: Sequence[Sequence[int]] | None = None,
     ) -> _native.Compaction:
-        """Keep `budget` cells of every head, or what the policy makes of it; returns cells evicted and the microseconds.
+        """Keep `budget` cells of every head, or what the policy makes of it; returns cells evicted and microseconds.
 
         `probed` scores by the last probe's queries; `generating` says that what was fed since was generated; `budgets`
         gives every head, layer by layer, cells of its own, at most `budget` on average.
@@ -100,7 +100,8 @@ class Cache:
         protection = _native.Protection.of(n_sink, recent, pinned)
         flat = None if budgets is None else [n for layer in budgets for n in layer]
         if flat is not None and len(flat) != self.shape.n_head_total:
-            raise ConfigError(f"budgets for {len(flat)} heads do not fit a model of {self.shape.n_head_total}; give one a head")
+            n_heads = self.shape.n_head_total
+            raise ConfigError(f"budgets for {len(flat)} heads do not fit a model of {n_heads}; give one a head")
         params = _native.CompactionParams(
             c.pointer(native.fields),
             c.pointer(protection),
