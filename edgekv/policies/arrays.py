@@ -62,8 +62,8 @@ def budgets(
 ) -> list[int]:
     """How many cells each head keeps, `budget` on average or all that it holds: the lengths of what `select` returns.
 
-    Arguments and errors as for `select`. Only `ada` lets heads share their cells. The arrays are those of one layer, so
-    that `pyramid` has nothing to split; `Policy.layer_budgets` says what it gives every layer.
+    Arguments as for `select`. Only `ada` lets heads share their cells, and raises what `select` does. The arrays are
+    those of one layer, so that `pyramid` has nothing to split; `Policy.layer_budgets` says what it gives every layer.
     """
     choice = _Choice.of(spec, budget, n_sink, recent, pinned, backend, arrays)
     held = choice.heads[0].positions.size
