@@ -87,7 +87,7 @@ _CALLS: dict[str, tuple[Any, ...]] = {
     "edgekv_context_memory": (_P, _P),
     "edgekv_score": (_P, _P, _P, c.c_uint32, _P),
     "edgekv_select": (_P, _P, c.c_size_t, c.c_size_t, _P, _P, _P),
-    "edgekv_choose": (_P, _P, _P, _P, c.c_size_t, _P, _P),
+    "edgekv_choose": (_P, _P, _P, _P, c.c_uint32, c.c_uint32, _P, _P),
     "edgekv_allot": (_P, _P, c.c_size_t, _P, c.c_uint32, c.c_uint32, _P),
     "edgekv_layer_budgets": (_P, c.c_uint32, c.c_uint32, c.c_uint32, c.c_uint32, _P),
     "edgekv_wo_norm": (_P, _P, c.c_uint32, c.c_uint32, _P),

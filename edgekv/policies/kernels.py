@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes as c
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ import numpy.typing as npt
 from edgekv import _native
 
 from ._arrays import Indices
-from .ahakv import AhaKV
 from .base import Policy, required_budget
 from .head import Head
 from .select import Protection
@@ -81,24 +79,16 @@ def head_budgets(policy: Policy, heads: Sequence[Head], protection: Protection) 
 
 def keep(policy: Policy, head: Head, protection: Protection, budget: int) -> Indices:
     """The `budget` cells that stay, ascending by position, as `Policy.keep`."""
-    if budget == 0:  # of a head whose cells others need more
-        return np.empty(0, dtype=np.intp)
-    fields = policy.native_fields()
-    if not (fields.get("weigh") or fields.get("critical")):
-        fields |= {"softmax": 0}  # only heads are compared by it, and in float32 it may end in ties
-    if isinstance(policy.base, AhaKV) and policy.base.step_gain and budget != head.budget:
-        # edgekv_choose knows one budget, the cells to keep: the gains, which follow the head's, go into the queries
-        fields |= {"flags": replace(policy.base, step_gain=False).native_fields()["flags"]}
-        head = _sharpened(policy.base, head)
     cells, queries = native_head(head)
     kept = np.empty(min(budget, len(head.positions)), dtype=np.uint32)
     n_kept = c.c_size_t()
     _native.call(
         "edgekv_choose",
-        c.byref(_native.Policy(**fields)),
+        c.byref(_native.Policy(**policy.native_fields())),
         c.byref(cells),
         None if queries is None else c.byref(queries),
         c.byref(_native_protection(protection)),
+        required_budget(head),
         budget,
         kept.ctypes.data,
         c.byref(n_kept),
@@ -113,14 +103,6 @@ def _score(fields: dict[str, Any], head: Head) -> npt.NDArray[np.float32]:
     policy = _native.Policy(**fields)
     _native.call("edgekv_score", c.byref(policy), c.byref(cells), pointer, head.budget or 0, scores.ctypes.data)
     return scores
-
-
-def _sharpened(policy: AhaKV, head: Head) -> Head:
-    """The head with queries that attend at the model's own scale as its queries do at the policy's gains."""
-    gains = policy.gains(head)
-    assert gains is not None  # step_gain is on
-    queries, _ = head.rows()
-    return replace(head, queries=(queries * (gains / head.attention_scale)[:, None]).astype(np.float32))
 
 
 def _native_protection(protection: Protection) -> _native.Protection:

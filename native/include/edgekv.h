@@ -264,12 +264,14 @@ EDGEKV_API enum edgekv_status edgekv_select(
                               size_t   err_size);
 
 // Score and choose in one go, as a compaction does; arguments and errors as of edgekv_score and edgekv_select.
+//   n_keep : cells that this head keeps, which is `budget` unless heads share
 EDGEKV_API enum edgekv_status edgekv_choose(
           const struct edgekv_policy * policy,
            const struct edgekv_cells * cells,
          const struct edgekv_queries * queries,
       const struct edgekv_protection * protection,
-                              size_t   budget,
+                            uint32_t   budget,
+                            uint32_t   n_keep,
                             uint32_t * kept,
                               size_t * n_kept,
                                 char * err,

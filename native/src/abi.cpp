@@ -72,17 +72,16 @@ enum edgekv_status edgekv_score(const struct edgekv_policy * policy, const struc
 }
 
 enum edgekv_status edgekv_choose(const struct edgekv_policy * policy, const struct edgekv_cells * cells,
-                                 const struct edgekv_queries * queries, const struct edgekv_protection * protection, size_t budget,
-                                 uint32_t * kept, size_t * n_kept, char * err, size_t err_size) {
+                                 const struct edgekv_queries * queries, const struct edgekv_protection * protection,
+                                 uint32_t budget, uint32_t n_keep, uint32_t * kept, size_t * n_kept, char * err, size_t err_size) {
     return guard(err, err_size, [&] {
         require(protection && kept && n_kept, "protection, kept or n_kept is NULL");
         check(*protection);
-        require(budget > 0 && budget <= UINT32_MAX, "the budget is not in [1, 2^32)");
-        Head                 head(policy, cells, queries, static_cast<uint32_t>(budget));
+        Head                 head(policy, cells, queries, budget);
         std::vector<uint8_t> keep(head.keys.n());
         float * weights = head.scratch.scores.data();
-        weigh(*policy, head.cells, static_cast<uint32_t>(budget), head.scratch, weights, nullptr);
-        choose(*policy, head.cells, weights, *protection, static_cast<uint32_t>(budget), head.scratch, keep.data());
+        score_base(*policy, head.cells, budget, head.scratch, weights, nullptr);
+        choose(*policy, head.cells, weights, *protection, n_keep, head.scratch, keep.data());
         *n_kept = write_kept(head.order, keep, kept);
     });
 }

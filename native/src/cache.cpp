@@ -77,7 +77,7 @@ ggml_tensor * output_projection(const llama_model & model, uint32_t il, size_t n
 edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & params) :
     ctx(ctx), kv(plain_cache(ctx)), shape(shape_of(ctx)), params_(params), flat_(*kv.flat),
     rotation_(rotation_run(kv, shape.head_dim_k)), softcap_(0.0f),
-    cells_(flat_.n_rows(), params.accumulates != 0, params.wo_norms != 0), layer_budgets_(shape.n_layer),
+    cells_(flat_.n_rows(), params.accumulates != 0, params.wo_norms != 0, params.ragged != 0), layer_budgets_(shape.n_layer),
     budgets_(shape.n_head_total), contest_(params.ragged ? flat_.n_rows() : 0) {
     if (params.ragged && flat_.on_device()) {
         // flash attention there reads masks in runs of 16 bytes, and those of ragged heads begin anywhere

@@ -67,7 +67,7 @@ struct edgekv_cache {
 
     void update_wo_norms(uint32_t layer, edgekv::Scratch & scratch);
     void score_custom(uint32_t layer, const edgekv_compaction_params & params);
-    void weigh(uint32_t layer, const edgekv_compaction_params & params, edgekv::Scratch & scratch);
+    void score(uint32_t layer, const edgekv_compaction_params & params, edgekv::Scratch & scratch);
     void choose(uint32_t layer, const edgekv_compaction_params & params, edgekv::Scratch & scratch);
     void divide_layers(const edgekv_compaction_params & params);
     bool is_full(const edgekv_compaction_params & params) const;
@@ -88,7 +88,7 @@ struct edgekv_cache {
     edgekv::CustomArrays               custom_;
     std::vector<uint32_t>              layer_budgets_; // cells of each head of a layer, on average
     std::vector<uint32_t>              budgets_;       // cells of each head
-    std::vector<float>                 contest_;       // scores of heads that share a budget
+    std::vector<float>                 contest_;       // scratch for the scores of heads that share a budget
     uint32_t                           largest_   = 0; // cells that one head may keep
     uint32_t                           n_filled_  = 0; // open rows in use
     uint32_t                           n_divided_ = 0; // times that the rows were divided anew

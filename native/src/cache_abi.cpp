@@ -39,7 +39,7 @@ uint64_t edgekv_cache_estimate_bytes(const struct edgekv_shape * shape, const st
     }
     const uint64_t n_rows    = uint64_t(shape->n_head_total) * shape->n_cells;
     const uint64_t query_row = sizeof(float) * shape->n_layer * shape->n_head_max * shape->head_dim_k;
-    return CellArrays::bytes(n_rows, params->accumulates != 0, params->wo_norms != 0) + (params->ragged ? n_rows * sizeof(float) : 0) +
+    return CellArrays::bytes(n_rows, params->accumulates != 0, params->wo_norms != 0, params->ragged != 0) + (params->ragged ? n_rows * sizeof(float) : 0) +
            n_workers(*shape, *params) * Scratch::bytes(scratch_size(*shape, *params)) + CustomArrays::bytes(*shape, *params) +
            query_row * (params->n_query_rows + params->n_probe_rows) +
            (shape->staged || params->staged ? shape->head_bytes : 0);

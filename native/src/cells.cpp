@@ -18,8 +18,9 @@ template <typename T> void move_rows(std::vector<T> & array, size_t from, size_t
 
 } // namespace
 
-CellArrays::CellArrays(size_t n_rows, bool accumulates, bool wo_norms) :
-    position_(n_rows), order_(n_rows), keep_(n_rows), weight_(n_rows), accumulated_(accumulates ? n_rows : 0),
+CellArrays::CellArrays(size_t n_rows, bool accumulates, bool wo_norms, bool ragged) :
+    position_(n_rows), order_(n_rows), keep_(n_rows), score_(n_rows), share_(ragged ? n_rows : 0),
+    accumulated_(accumulates ? n_rows : 0),
     next_(accumulates ? n_rows : 0), wo_norm_(wo_norms ? n_rows : 0) {}
 
 HeadCells CellArrays::at(size_t row, uint32_t n) const {
@@ -27,7 +28,8 @@ HeadCells CellArrays::at(size_t row, uint32_t n) const {
              at_row(position_, row),
              at_row(order_, row),
              at_row(keep_, row),
-             at_row(weight_, row),
+             at_row(score_, row),
+             at_row(share_, row),
              at_row(accumulated_, row),
              at_row(next_, row),
              at_row(wo_norm_, row) };
@@ -40,11 +42,11 @@ void CellArrays::move(size_t from, size_t to, size_t n) {
     move_rows(wo_norm_, from, to, n);
 }
 
-size_t CellArrays::bytes() const { return bytes(position_.size(), !accumulated_.empty(), !wo_norm_.empty()); }
+size_t CellArrays::bytes() const { return bytes(position_.size(), !accumulated_.empty(), !wo_norm_.empty(), !share_.empty()); }
 
-size_t CellArrays::bytes(size_t n_rows, bool accumulates, bool wo_norms) {
+size_t CellArrays::bytes(size_t n_rows, bool accumulates, bool wo_norms, bool ragged) {
     const size_t cell = sizeof(int32_t) + sizeof(uint32_t) + sizeof(uint8_t) + sizeof(float) +
-                        sizeof(float) * ((accumulates ? 2 : 0) + (wo_norms ? 1 : 0));
+                        sizeof(float) * ((accumulates ? 2 : 0) + (wo_norms ? 1 : 0) + (ragged ? 1 : 0));
     return n_rows * cell;
 }
 

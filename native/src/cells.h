@@ -13,7 +13,8 @@ struct HeadCells {
     int32_t *  position;
     uint32_t * order;       // cells ascending by position
     uint8_t *  keep;        // the last selection
-    float *    weight;      // what the running selection compares
+    float *    score;       // base scores of the running compaction
+    float *    share;       // the same, comparable with those of other heads; NULL where heads do not share
     float *    accumulated; // what scorings left with the cells; NULL where nothing is carried
     float *    next;        // the same after the running compaction
     float *    wo_norm;     // norm1(V W_O); NULL where no policy reads it
@@ -21,20 +22,21 @@ struct HeadCells {
 
 class CellArrays {
   public:
-    CellArrays(size_t n_rows, bool accumulates, bool wo_norms);
+    CellArrays(size_t n_rows, bool accumulates, bool wo_norms, bool ragged);
 
     HeadCells at(size_t row, uint32_t n) const; // of what it points to, a const cache's callers write nothing
     void      move(size_t from, size_t to, size_t n); // what n cells hold and carry, to other rows
     void      carry_on() { accumulated_.swap(next_); }
 
     size_t        bytes() const;
-    static size_t bytes(size_t n_rows, bool accumulates, bool wo_norms);
+    static size_t bytes(size_t n_rows, bool accumulates, bool wo_norms, bool ragged);
 
   private:
     std::vector<int32_t>  position_;
     std::vector<uint32_t> order_;
     std::vector<uint8_t>  keep_;
-    std::vector<float>    weight_;
+    std::vector<float>    score_;
+    std::vector<float>    share_;
     std::vector<float>    accumulated_;
     std::vector<float>    next_;
     std::vector<float>    wo_norm_;

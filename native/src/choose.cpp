@@ -49,18 +49,14 @@ void check(const edgekv_policy & policy, const Cells & cells, uint32_t budget) {
     }
 }
 
-void weigh(const edgekv_policy & policy, const Cells & cells, uint32_t budget, Scratch & scratch, float * weights,
-           float * accumulated) {
-    score_base(policy, cells, budget, scratch, weights, accumulated);
-    normalise(policy, cells, weights);
-}
-
 void score(const edgekv_policy & policy, const Cells & cells, uint32_t budget, Scratch & scratch, float * scores) {
     if (policy.weigh == EDGEKV_WEIGH_NONE) {
-        weigh(policy, cells, budget, scratch, scores, nullptr);
+        score_base(policy, cells, budget, scratch, scores, nullptr);
+        normalise(policy, cells, scores);
     } else {
         float * weights = scratch.scores.data();
-        weigh(policy, cells, budget, scratch, weights, nullptr);
+        score_base(policy, cells, budget, scratch, weights, nullptr);
+        normalise(policy, cells, weights);
         score_caote(policy, cells, weights, cells.order, cells.keys.n(), scratch, scores);
     }
     if (policy.critical) {
@@ -68,12 +64,15 @@ void score(const edgekv_policy & policy, const Cells & cells, uint32_t budget, S
     }
 }
 
-void choose(const edgekv_policy & policy, const Cells & cells, const float * weights, const edgekv_protection & protection,
-            uint32_t budget, Scratch & scratch, uint8_t * keep) {
+void choose(const edgekv_policy & policy, const Cells & cells, float * weights, const edgekv_protection & protection,
+            uint32_t n_keep, Scratch & scratch, uint8_t * keep) {
     const size_t n    = cells.keys.n();
     float *      line = scratch.line.data();
+    if (policy.weigh != EDGEKV_WEIGH_NONE || policy.critical) { // others only rank, and a softmax of floats may end in ties
+        normalise(policy, cells, weights);
+    }
     if (policy.rounds > 1) {
-        choose_in_rounds(policy, cells, weights, protection, budget, scratch, keep);
+        choose_in_rounds(policy, cells, weights, protection, n_keep, scratch, keep);
         return;
     }
     const float * scores = weights;
@@ -83,12 +82,12 @@ void choose(const edgekv_policy & policy, const Cells & cells, const float * wei
     }
     const Ranked ranked = { scores, cells.positions, cells.order, n };
     if (!policy.critical) {
-        select(ranked, budget, protection, line, keep);
+        select(ranked, n_keep, protection, line, keep);
         return;
     }
     float * second = scratch.norms.data();
     second_stage(cells, scores, second);
-    select_in_stages(ranked, second, policy.alpha, budget, protection, line, keep);
+    select_in_stages(ranked, second, policy.alpha, n_keep, protection, line, keep);
 }
 
 } // namespace edgekv

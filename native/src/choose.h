@@ -12,13 +12,8 @@ void check(const edgekv_policy & policy, const Cells & cells, uint32_t budget);
 // Write the score of every cell (n,); of `critical` the second stage's.
 void score(const edgekv_policy & policy, const Cells & cells, uint32_t budget, Scratch & scratch, float * scores);
 
-// Write the weights (n,) that cells are chosen by: base scores, or a softmax of them where the policy asks for it; and to
-// accumulated (n,), unless NULL, what the cells carry on.
-void weigh(const edgekv_policy & policy, const Cells & cells, uint32_t budget, Scratch & scratch, float * weights,
-           float * accumulated);
-
-// Mark the cells that stay, keep (n,), given their weights.
-void choose(const edgekv_policy & policy, const Cells & cells, const float * weights, const edgekv_protection & protection,
-            uint32_t budget, Scratch & scratch, uint8_t * keep);
+// Mark the n_keep cells that stay, keep (n,), given their base scores (n,), which may be overwritten.
+void choose(const edgekv_policy & policy, const Cells & cells, float * scores, const edgekv_protection & protection,
+            uint32_t n_keep, Scratch & scratch, uint8_t * keep);
 
 } // namespace edgekv

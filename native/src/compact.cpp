@@ -1,4 +1,4 @@
-// One compaction: bring up to date what cells carry, weigh them, divide the budget, choose those that stay, and move them.
+// One compaction: bring up to date what cells carry, score them, divide the budget, choose those that stay, and move them.
 #include "cache.h"
 #include "choose.h"
 #include "llama-context.h"
@@ -145,14 +145,18 @@ void edgekv_cache::each_head(uint32_t il, const edgekv_compaction_params & param
     }
 }
 
-// Give every cell of a layer its weight.
-void edgekv_cache::weigh(uint32_t il, const edgekv_compaction_params & params, Scratch & scratch) {
+// Score every cell of a layer.
+void edgekv_cache::score(uint32_t il, const edgekv_compaction_params & params, Scratch & scratch) {
     const edgekv_policy & policy = *params.policy;
     if (policy.base == EDGEKV_BASE_CUSTOM) {
         score_custom(il, params);
     }
     each_head(il, params, true, reads_values(policy), scratch, [&](uint32_t, const HeadCells & head, const Cells & seen) {
-        edgekv::weigh(policy, seen, layer_budgets_[il], scratch, head.weight, accumulates(policy) ? head.next : nullptr);
+        score_base(policy, seen, layer_budgets_[il], scratch, head.score, accumulates(policy) ? head.next : nullptr);
+        if (policy.spread != EDGEKV_SPREAD_HEAD) {
+            std::copy_n(head.score, head.n, head.share);
+            normalise(policy, seen, head.share);
+        }
     });
 }
 
@@ -163,7 +167,7 @@ void edgekv_cache::choose(uint32_t il, const edgekv_compaction_params & params, 
         update_wo_norms(il, scratch);
     }
     each_head(il, params, false, policy.weigh != EDGEKV_WEIGH_NONE, scratch, [&](uint32_t g, const HeadCells & head, const Cells & seen) {
-        edgekv::choose(policy, seen, head.weight, *params.protection, budgets_[layers_[il].first_head + g], scratch, head.keep);
+        edgekv::choose(policy, seen, head.score, *params.protection, budgets_[layers_[il].first_head + g], scratch, head.keep);
     });
 }
 
@@ -186,7 +190,7 @@ void edgekv_cache::compact(const edgekv_compaction_params & given, edgekv_compac
     const auto    on_layers = [&](auto work) {
         parallel_for(layers_.size(), scratch_.size(), [&](size_t il, size_t thread) { work(static_cast<uint32_t>(il), scratch_[thread]); });
     };
-    on_layers([&](uint32_t il, Scratch & scratch) { weigh(il, params, scratch); });
+    on_layers([&](uint32_t il, Scratch & scratch) { score(il, params, scratch); });
     if (full) {
         divide_heads(params);
         on_layers([&](uint32_t il, Scratch & scratch) { choose(il, params, scratch); });
