@@ -21,6 +21,7 @@ using namespace edgekv;
 
 void test_allot();
 void test_cache(const char * model_path, const char * kv_type);
+void test_ragged(const char * model_path, const char * kv_type);
 
 static std::vector<float> random_values(size_t n) {
     std::mt19937                    engine(static_cast<uint32_t>(n));
@@ -490,6 +491,7 @@ int main(int argc, char ** argv) {
     test_names();
     if (argc > 1) {
         test_cache(argv[1], argc > 2 ? argv[2] : "f16");
+        test_ragged(argv[1], argc > 2 ? argv[2] : "f16");
     }
     std::puts(n_failed == 0 ? "OK" : "FAILED");
     return n_failed == 0 ? 0 : 1;

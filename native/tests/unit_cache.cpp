@@ -1,159 +1,17 @@
 // The cache of a real context: what compaction keeps, and what misuse is answered.
 #include "cache.h"
-#include "check.h"
-#include "edgekv.h"
+#include "cache_fixture.h"
 #include "ggml-backend.h"
 #include "llama-kv-cache.h"
-#include "rows.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <map>
-#include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
 namespace {
-
-constexpr uint32_t n_ubatch = 32;
-
-struct Model {
-    explicit Model(const char * path) {
-        const llama_model_params params = llama_model_default_params();
-        char                     err[512];
-        if (!CHECK(edgekv_model_load(path, &params, &model, err, sizeof(err)) == EDGEKV_STATUS_OK)) {
-            std::fprintf(stderr, "%s: %s\n", path, err);
-            std::exit(1);
-        }
-    }
-    ~Model() { llama_model_free(model); }
-
-    llama_model * model = nullptr;
-};
-
-struct Context {
-    Context(const Model & model, const char * kv_type, int32_t n_threads = 1, const edgekv_layout & layout = { 256, 256 }) {
-        const std::map<std::string, ggml_type> types = { { "f16", GGML_TYPE_F16 }, { "q8_0", GGML_TYPE_Q8_0 }, { "q4_0", GGML_TYPE_Q4_0 } };
-
-        llama_context_params params = llama_context_default_params();
-        params.n_batch              = n_ubatch;
-        params.n_ubatch             = n_ubatch;
-        params.n_seq_max            = 1;
-        params.n_threads            = n_threads;
-        params.n_threads_batch      = n_threads;
-        params.flash_attn_type      = LLAMA_FLASH_ATTN_TYPE_ENABLED;
-        params.type_k               = types.at(kv_type);
-        params.type_v               = types.at(kv_type);
-        char err[512];
-        if (!CHECK(edgekv_context_new(model.model, &params, &layout, &ctx, err, sizeof(err)) == EDGEKV_STATUS_OK)) {
-            std::fprintf(stderr, "%s\n", err);
-            std::exit(1);
-        }
-    }
-    ~Context() { llama_free(ctx); }
-
-    llama_context * ctx = nullptr;
-};
-
-struct FreeCache {
-    void operator()(edgekv_cache * cache) const { edgekv_cache_free(cache); }
-};
-using Cache = std::unique_ptr<edgekv_cache, FreeCache>;
-
-Cache open_cache(const Context & context, bool staged = false, const edgekv_cache_params & needs = {}) {
-    edgekv_cache_params params = needs;
-    params.staged              = staged;
-    edgekv_cache *            cache  = nullptr;
-    CHECK(edgekv_cache_open(context.ctx, &params, &cache, nullptr, 0) == EDGEKV_STATUS_OK);
-    return Cache(cache);
-}
-
-edgekv_status feed(const Cache & cache, size_t n, std::string * message = nullptr) {
-    std::vector<llama_token> tokens(n);
-    for (size_t i = 0; i < n; ++i) {
-        tokens[i] = static_cast<llama_token>((7 * (edgekv_cache_n_past(cache.get()) + i) + 3) % 100);
-    }
-    char                err[512] = "";
-    const edgekv_status status   = edgekv_cache_feed(cache.get(), tokens.data(), n, 1, err, sizeof(err));
-    if (message != nullptr) {
-        *message = err;
-    }
-    return status;
-}
-
-edgekv_policy policy_of(int32_t base, int32_t anchor = EDGEKV_ANCHOR_UNIT_MEAN) {
-    edgekv_policy policy = {};
-    policy.base          = base;
-    policy.anchor        = anchor;
-    policy.kernel        = 1;
-    policy.rounds        = 1;
-    policy.rows          = 8;
-    policy.seed          = 11;
-    return policy;
-}
-
-edgekv_status compact(const Cache & cache, const edgekv_policy & policy, uint32_t budget, const edgekv_protection & protection = {},
-                      edgekv_compaction * result = nullptr) {
-    edgekv_compaction              own;
-    const edgekv_compaction_params params = { &policy, &protection, budget, 0, 0, nullptr };
-    return edgekv_cache_compact(cache.get(), &params, result ? result : &own, nullptr, 0);
-}
-
-// What one head holds, in position order.
-struct Head {
-    std::vector<int32_t> positions;
-    std::vector<char>    k, v;
-    edgekv_rows          k_rows, v_rows;
-
-    std::vector<char> row(bool values, size_t i) const {
-        const auto & data  = values ? v : k;
-        const size_t bytes = data.size() / positions.size();
-        return { data.begin() + i * bytes, data.begin() + (i + 1) * bytes };
-    }
-    bool operator==(const Head & other) const { return positions == other.positions && k == other.k && v == other.v; }
-};
-
-Head read_head(const Cache & cache, uint32_t layer, uint32_t g) {
-    const edgekv_cache * c = cache.get();
-    Head                 head;
-    uint32_t             n_cells, n_kept;
-    CHECK(edgekv_cache_head_cells(c, layer, g, &n_cells, &n_kept, nullptr, 0) == EDGEKV_STATUS_OK);
-    head.positions.resize(n_cells);
-    CHECK(edgekv_cache_positions(c, layer, g, head.positions.data(), nullptr, 0) == EDGEKV_STATUS_OK);
-    for (const bool values : { false, true }) {
-        auto & data = values ? head.v : head.k;
-        auto & rows = values ? head.v_rows : head.k_rows;
-        data.resize(1 << 20);
-        CHECK(edgekv_cache_read(c, layer, g, values, data.data(), data.size(), &rows, nullptr, 0) == EDGEKV_STATUS_OK);
-        CHECK(rows.n == head.positions.size() && rows.data == data.data());
-        data.resize(rows.n * rows.stride_bytes); // shrinks: rows.data stays
-    }
-    return head;
-}
-
-std::vector<Head> read_all(const Cache & cache) {
-    std::vector<Head> heads;
-    for (uint32_t layer = 0; layer < cache->shape.n_layer; ++layer) {
-        for (uint32_t g = 0; g < cache->shape.n_head_total / cache->shape.n_layer; ++g) {
-            heads.push_back(read_head(cache, layer, g));
-        }
-    }
-    return heads;
-}
-
-// Survivors are among the cells from before, and their keys and values are the same bytes.
-void check_survivors(const Head & before, const Head & after) {
-    for (size_t i = 0; i < after.positions.size(); ++i) {
-        const auto found = std::lower_bound(before.positions.begin(), before.positions.end(), after.positions[i]);
-        if (CHECK(found != before.positions.end() && *found == after.positions[i])) {
-            const size_t j = found - before.positions.begin();
-            CHECK(after.row(false, i) == before.row(false, j));
-            CHECK(after.row(true, i) == before.row(true, j));
-        }
-    }
-}
 
 // Feed blocks and compact after each; returns what every head holds in the end, and the last logits.
 std::pair<std::vector<Head>, std::vector<float>> run_blocks(const Model & model, const char * kv_type, const edgekv_policy & policy,
