@@ -145,17 +145,18 @@ ggml_tensor * FlatGraph::attend(ggml_context * context, ggml_cgraph * graph, ggm
     store(context, graph, layer.k, k, il);
     store(context, graph, layer.v, v, il);
 
-    const auto runs = runs_of(layer);
-    if (runs.size() == 1) {
-        ggml_tensor * out = attend(context, q, layer, runs.front(), scale, softcap);
-        ggml_build_forward_expand(graph, out);
-        return out;
-    }
-    const size_t  row = layer.v->ne[0] * (q->ne[1] / layer.heads.size()); // elements of one KV head's output
-    ggml_tensor * out = ggml_new_tensor_2d(context, GGML_TYPE_F32, row * layer.heads.size(), n_tokens_);
-    for (const Run & run : runs) {
+    const int64_t n_all = layer.v->ne[0] * q->ne[1];
+    ggml_tensor * out   = nullptr;
+    for (const Run & run : runs_of(layer)) {
         ggml_tensor * part = attend(context, q, layer, run, scale, softcap);
-        out                = ggml_set_2d_inplace(context, out, part, out->nb[1], run.begin * row * sizeof(float));
+        if (out != nullptr) {
+            const size_t begin = run.begin * (n_all / layer.heads.size()) * sizeof(float);
+            out                = ggml_set_2d_inplace(context, out, part, out->nb[1], begin);
+        } else if (part->ne[0] < n_all) {
+            out = ggml_pad(context, part, n_all - part->ne[0], 0, 0, 0); // the others' room, memory of this layer alone
+        } else {
+            out = part;
+        }
         ggml_build_forward_expand(graph, out);
     }
     return out;

@@ -57,16 +57,41 @@ def test_what_policies_carry_and_compute_is_in_the_plan(default_model, text, pol
     assert memory["planned_peak_bytes"] / memory["peak_rss_bytes"] < 1.03
 
 
+def test_shared_budgets_take_the_bytes_of_even_ones(default_model, text):
+    options = ["--memory", "256MiB", "--budget", "384", "--max-tokens", "8", "--no-focus", "--threads", "2"]
+    even, *shared = (
+        ask(default_model, text(900), *options, "--policy", f"snapkv{wrappers}")
+        for wrappers in ("", "+ada", "+pyramid+ada", "+ada(scope=model)")
+    )
+    budgets = {n for layer in even["budgets"] for n in layer}
+    assert budgets == {384}
+    for report in shared:
+        assert report["kv_bytes"] == even["kv_bytes"] == (384 + 128) * 23_040
+        assert sum(n for layer in report["budgets"] for n in layer) == 384 * 90
+        assert len({n for layer in report["budgets"] for n in layer}) > 10
+        assert abs(report["memory"]["peak_rss_bytes"] / even["memory"]["peak_rss_bytes"] - 1) < 0.01
+        assert report["memory"]["peak_rss_bytes"] <= report["memory"]["planned_peak_bytes"]
+
+
 def test_the_largest_budget_fills_the_ceiling_and_no_more(default_model, text):
     report = ask(default_model, text(200), "--memory", "256MiB", "--max-tokens", "4", "--threads", "2")
     memory = report["memory"]
-    step_bytes = 256 * 23_040 * 1.2  # one more step of cells, with its share of the other parts
-    assert memory["ceiling_bytes"] - step_bytes < memory["planned_peak_bytes"] <= memory["ceiling_bytes"]
+    cell_bytes = 23_040 * 1.2  # with its share of the other parts
+    assert memory["ceiling_bytes"] - 2 * cell_bytes < memory["planned_peak_bytes"] <= memory["ceiling_bytes"]
     assert memory["peak_rss_bytes"] <= memory["ceiling_bytes"]
 
 
+def test_cells_are_those_of_the_plan(tiny_model):
+    """256 + 128 cells take the bytes of 384, where llama.cpp's own cache would have rounded up to 512."""
+    import edgekv
+
+    with edgekv.Runtime(tiny_model(n_layer=2), memory="4GiB", budget=256, block=128, focus=False) as runtime:
+        assert runtime.plan.n_cells == 384
+        assert runtime.context.memory().kv_bytes == runtime.plan.parts.kv == 384 * runtime.plan.cell_bytes
+
+
 @pytest.mark.parametrize("focus", [True, False])
-@pytest.mark.parametrize("policy", ["keydiff", "h2o", "ahakv", "snapkv+caote", "tova+critical"])
+@pytest.mark.parametrize("policy", ["keydiff", "h2o", "ahakv", "snapkv+caote", "tova+critical", "h2o+pyramid+ada"])
 def test_the_native_byte_counter_equals_the_estimate(tiny_model, policy, focus):
     import ctypes
 
