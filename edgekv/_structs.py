@@ -197,7 +197,7 @@ class CacheParams(Struct):
         ("accumulates", c.c_int32),
         ("wo_norms", c.c_int32),
         ("custom_reads", c.c_uint32),
-        ("ragged", c.c_int32),
+        ("ragged", c.c_uint32),
     )
 
 

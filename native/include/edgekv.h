@@ -361,6 +361,13 @@ struct edgekv_scorer {
 
 struct edgekv_cache;
 
+// How heads may come to keep different numbers of cells.
+enum edgekv_ragged {
+    EDGEKV_RAGGED_HEADS   = 1, // within a layer, by layer, or as given
+    EDGEKV_RAGGED_MODEL   = 2, // over all layers at once
+    EDGEKV_RAGGED_SOFTMAX = 4, // by a softmax of scores that are no weights
+};
+
 struct edgekv_cache_params {
     int32_t  staged;       // nonzero: copy rows through a host buffer even where the cache lies in host memory (for tests)
     uint32_t n_query_rows; // newest tokens whose queries are kept; 0 = none
@@ -368,7 +375,7 @@ struct edgekv_cache_params {
     int32_t  accumulates;  // nonzero: a score is carried with every cell
     int32_t  wo_norms;     // nonzero: norm1(V W_O) is carried with every cell
     uint32_t custom_reads; // sum of enum edgekv_reads that a scorer of one's own is given; 0 = there is none
-    int32_t  ragged;       // nonzero: heads may keep different numbers of cells
+    uint32_t ragged;       // sum of enum edgekv_ragged; 0 = all heads keep the same number of cells
 };
 
 // Raise what params lack for a policy. With `probed` its queries come from probes of n_probe_rows, not from the text.

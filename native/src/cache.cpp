@@ -30,6 +30,14 @@ ScratchSize scratch_size(const edgekv_shape & shape, const edgekv_cache_params &
     return size;
 }
 
+size_t contest_size(const edgekv_shape & shape, const edgekv_cache_params & params) {
+    const size_t all = size_t(shape.n_head_total) * shape.n_cells;
+    if (params.ragged & EDGEKV_RAGGED_MODEL) {
+        return all;
+    }
+    return params.ragged != 0 ? std::min(all, size_t(shape.n_head_kv_max) * shape.n_cells_max) : 0;
+}
+
 } // namespace edgekv
 
 namespace {
@@ -77,8 +85,8 @@ ggml_tensor * output_projection(const llama_model & model, uint32_t il, size_t n
 edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & params) :
     ctx(ctx), kv(plain_cache(ctx)), shape(shape_of(ctx)), params_(params), flat_(*kv.flat),
     rotation_(rotation_run(kv, shape.head_dim_k)), softcap_(0.0f),
-    cells_(flat_.n_rows(), params.accumulates != 0, params.wo_norms != 0, params.ragged != 0), layer_budgets_(shape.n_layer),
-    budgets_(shape.n_head_total), contest_(params.ragged ? flat_.n_rows() : 0) {
+    cells_(flat_.n_rows(), params.accumulates != 0, params.wo_norms != 0, params.ragged & EDGEKV_RAGGED_SOFTMAX), layer_budgets_(shape.n_layer),
+    budgets_(shape.n_head_total), contest_(contest_size(shape, params)) {
     if (params.ragged && flat_.on_device()) {
         // flash attention there reads masks in runs of 16 bytes, and those of ragged heads begin anywhere
         throw Error(EDGEKV_STATUS_UNSUPPORTED, "heads that keep different numbers of cells need the cache in host memory; use "

@@ -103,4 +103,7 @@ size_t n_workers(const edgekv_shape & shape, const edgekv_cache_params & params)
 
 ScratchSize scratch_size(const edgekv_shape & shape, const edgekv_cache_params & params);
 
+// Scores that are compared at once: of the heads of a layer, or of all.
+size_t contest_size(const edgekv_shape & shape, const edgekv_cache_params & params);
+
 } // namespace edgekv

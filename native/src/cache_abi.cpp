@@ -16,7 +16,10 @@ enum edgekv_status edgekv_cache_params_for(const struct edgekv_policy * policy, 
         }
         params->accumulates |= accumulates(*policy);
         params->wo_norms |= policy->critical;
-        params->ragged |= policy->spread != EDGEKV_SPREAD_HEAD || policy->pyramid > 0.0;
+        if (policy->spread != EDGEKV_SPREAD_HEAD || policy->pyramid > 0.0) {
+            params->ragged |= EDGEKV_RAGGED_HEADS | (policy->spread == EDGEKV_SPREAD_MODEL ? EDGEKV_RAGGED_MODEL : 0) |
+                              (policy->spread != EDGEKV_SPREAD_HEAD && policy->softmax ? EDGEKV_RAGGED_SOFTMAX : 0);
+        }
         if (policy->base == EDGEKV_BASE_CUSTOM) {
             params->custom_reads |= policy->scorer->reads | EDGEKV_READS_POSITIONS;
         }
@@ -39,7 +42,8 @@ uint64_t edgekv_cache_estimate_bytes(const struct edgekv_shape * shape, const st
     }
     const uint64_t n_rows    = uint64_t(shape->n_head_total) * shape->n_cells;
     const uint64_t query_row = sizeof(float) * shape->n_layer * shape->n_head_max * shape->head_dim_k;
-    return CellArrays::bytes(n_rows, params->accumulates != 0, params->wo_norms != 0, params->ragged != 0) + (params->ragged ? n_rows * sizeof(float) : 0) +
+    return CellArrays::bytes(n_rows, params->accumulates != 0, params->wo_norms != 0, params->ragged & EDGEKV_RAGGED_SOFTMAX) +
+           contest_size(*shape, *params) * sizeof(float) +
            n_workers(*shape, *params) * Scratch::bytes(scratch_size(*shape, *params)) + CustomArrays::bytes(*shape, *params) +
            query_row * (params->n_query_rows + params->n_probe_rows) +
            (shape->staged || params->staged ? shape->head_bytes : 0);

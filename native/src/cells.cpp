@@ -18,8 +18,8 @@ template <typename T> void move_rows(std::vector<T> & array, size_t from, size_t
 
 } // namespace
 
-CellArrays::CellArrays(size_t n_rows, bool accumulates, bool wo_norms, bool ragged) :
-    position_(n_rows), order_(n_rows), keep_(n_rows), score_(n_rows), share_(ragged ? n_rows : 0),
+CellArrays::CellArrays(size_t n_rows, bool accumulates, bool wo_norms, bool shares) :
+    position_(n_rows), order_(n_rows), keep_(n_rows), score_(n_rows), share_(shares ? n_rows : 0),
     accumulated_(accumulates ? n_rows : 0),
     next_(accumulates ? n_rows : 0), wo_norm_(wo_norms ? n_rows : 0) {}
 
@@ -44,9 +44,9 @@ void CellArrays::move(size_t from, size_t to, size_t n) {
 
 size_t CellArrays::bytes() const { return bytes(position_.size(), !accumulated_.empty(), !wo_norm_.empty(), !share_.empty()); }
 
-size_t CellArrays::bytes(size_t n_rows, bool accumulates, bool wo_norms, bool ragged) {
+size_t CellArrays::bytes(size_t n_rows, bool accumulates, bool wo_norms, bool shares) {
     const size_t cell = sizeof(int32_t) + sizeof(uint32_t) + sizeof(uint8_t) + sizeof(float) +
-                        sizeof(float) * ((accumulates ? 2 : 0) + (wo_norms ? 1 : 0) + (ragged ? 1 : 0));
+                        sizeof(float) * ((accumulates ? 2 : 0) + (wo_norms ? 1 : 0) + (shares ? 1 : 0));
     return n_rows * cell;
 }
 

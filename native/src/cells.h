@@ -14,7 +14,7 @@ struct HeadCells {
     uint32_t * order;       // cells ascending by position
     uint8_t *  keep;        // the last selection
     float *    score;       // base scores of the running compaction
-    float *    share;       // the same, comparable with those of other heads; NULL where heads do not share
+    float *    share;       // a softmax of them, comparable with other heads'; NULL where scores are or nothing is compared
     float *    accumulated; // what scorings left with the cells; NULL where nothing is carried
     float *    next;        // the same after the running compaction
     float *    wo_norm;     // norm1(V W_O); NULL where no policy reads it
@@ -22,14 +22,14 @@ struct HeadCells {
 
 class CellArrays {
   public:
-    CellArrays(size_t n_rows, bool accumulates, bool wo_norms, bool ragged);
+    CellArrays(size_t n_rows, bool accumulates, bool wo_norms, bool shares);
 
     HeadCells at(size_t row, uint32_t n) const; // of what it points to, a const cache's callers write nothing
     void      move(size_t from, size_t to, size_t n); // what n cells hold and carry, to other rows
     void      carry_on() { accumulated_.swap(next_); }
 
     size_t        bytes() const;
-    static size_t bytes(size_t n_rows, bool accumulates, bool wo_norms, bool ragged);
+    static size_t bytes(size_t n_rows, bool accumulates, bool wo_norms, bool shares);
 
   private:
     std::vector<int32_t>  position_;

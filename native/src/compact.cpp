@@ -28,7 +28,9 @@ void edgekv_cache::check_provided(const edgekv_compaction_params & params) const
     if (!fits) {
         throw Error(EDGEKV_STATUS_INVALID_STATE, "the cache was opened without what the policy reads; see edgekv_cache_params_for");
     }
-    if ((policy.spread != EDGEKV_SPREAD_HEAD || policy.pyramid > 0.0 || params.budgets != nullptr) && !params_.ragged) {
+    edgekv_cache_params needs = {};
+    needs.ragged              = params.budgets != nullptr ? EDGEKV_RAGGED_HEADS : 0;
+    if (edgekv_cache_params_for(&policy, 1, 1, &needs, nullptr, 0) == EDGEKV_STATUS_OK && (needs.ragged & ~params_.ragged) != 0) {
         throw Error(EDGEKV_STATUS_INVALID_STATE, "the cache was opened for heads that keep the same; see edgekv_cache_params_for");
     }
     if (probed && (!window_ || window_->n_probe() == 0)) {
@@ -153,7 +155,7 @@ void edgekv_cache::score(uint32_t il, const edgekv_compaction_params & params, S
     }
     each_head(il, params, true, reads_values(policy), scratch, [&](uint32_t, const HeadCells & head, const Cells & seen) {
         score_base(policy, seen, layer_budgets_[il], scratch, head.score, accumulates(policy) ? head.next : nullptr);
-        if (policy.spread != EDGEKV_SPREAD_HEAD) {
+        if (policy.spread != EDGEKV_SPREAD_HEAD && policy.softmax) {
             std::copy_n(head.score, head.n, head.share);
             normalise(policy, seen, head.share);
         }

@@ -74,7 +74,7 @@ void edgekv_cache::divide_heads(const edgekv_compaction_params & params) {
     for (uint32_t il = 0; il < layers_.size(); ++il) {
         for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
             const HeadCells head = cells(il, g);
-            heads.push_back({ head.share, head.position, head.order, head.n });
+            heads.push_back({ policy.softmax && head.share != nullptr ? head.share : head.score, head.position, head.order, head.n });
             const uint32_t given = params.budgets != nullptr ? params.budgets[heads.size() - 1] : layer_budgets_[il];
 
             budgets_[heads.size() - 1] = std::min(head.n, given);

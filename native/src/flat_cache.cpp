@@ -71,7 +71,11 @@ uint32_t FlatCache::n_cells_max() const {
     return most;
 }
 
-uint32_t FlatCache::n_nodes() const { return 12 * n_heads_ + 12 * layers_.size(); }
+uint32_t FlatCache::n_nodes() const {
+    const auto one_by_one = [&](const Pool & pool) { return ggml_is_quantized(pool.k->type) || n_cells_max() > layout_.n_cells; };
+    const bool many       = std::any_of(pools_.begin(), pools_.end(), one_by_one);
+    return 8 * (layers_.size() + (many ? n_heads_ : 0)); // of a call: four views, two copies, attention, its place
+}
 
 void FlatCache::clear() { divide(std::vector<uint32_t>(n_heads_, 0)); }
 

@@ -84,7 +84,7 @@ class FlatCache {
     uint64_t                   n_kept() const { return n_kept_; }     // rows kept by all heads
     uint32_t                   max_kept() const { return max_kept_; } // by the head that keeps most
     uint32_t                   version() const { return version_; } // a graph holds for one version
-    uint32_t                   n_nodes() const;                     // graph nodes that it takes at most, beyond llama.cpp's own
+    uint32_t                   n_nodes() const;                     // graph nodes that it takes beyond llama.cpp's own, at most
     bool                       on_device() const { return on_device_; }
 
     // Divide the rows anew: kept (n_heads,) of every head, in the order of the layers; the rest is open, in equal parts.

@@ -35,7 +35,7 @@ FlatGraph::FlatGraph(ggml_context * context, FlatCache & cache, uint32_t n_token
         n_visible_ = cache.n_cells();
         max_kept_  = cache.n_cells_max() - cache.n_cells();
     }
-    rows_ = input(context, GGML_TYPE_I64, int64_t(n_tokens) * cache.n_heads());
+    rows_ = input(context, GGML_TYPE_I64, int64_t(n_tokens) * (cache.n_heads() + largest)); // and room for the queries'
     mask_ = input(context, GGML_TYPE_F16, round_up(max_kept_ + n_visible_, pad_), n_tokens);
     if (cache.queries.n > 0) {
         query_rows_ = input(context, GGML_TYPE_I64, std::min(n_tokens, cache.queries.n));
@@ -100,19 +100,17 @@ ggml_tensor * FlatGraph::rows_of(ggml_context * context, ggml_tensor * pool, con
 ggml_tensor * FlatGraph::attend(ggml_context * context, ggml_tensor * q, const FlatCache::Layer & layer, const Run & run,
                                 float scale, float softcap) const {
     const size_t n_group = q->ne[1] / layer.heads.size();
-    if (run.end - run.begin < layer.heads.size()) {
-        q = ggml_view_3d(context, q, q->ne[0], (run.end - run.begin) * n_group, q->ne[2], q->nb[1], q->nb[2],
-                         run.begin * n_group * q->nb[1]);
-    }
+    q = ggml_view_3d(context, q, q->ne[0], q->ne[2], (run.end - run.begin) * n_group, q->nb[2], q->nb[1],
+                     run.begin * n_group * q->nb[1]);
     ggml_tensor * k = rows_of(context, layer.k, run);
     ggml_tensor * v = rows_of(context, layer.v, run);
     if (ggml_is_quantized(k->type) && !cache_.on_device() && n_tokens_ >= tile_rows) {
         k = ggml_cast(context, k, GGML_TYPE_F32);
         v = ggml_cast(context, v, GGML_TYPE_F32);
     }
-    ggml_tensor * out = ggml_flash_attn_ext(context, ggml_permute(context, q, 0, 2, 1, 3), k, v, mask_, scale, 0.0f, softcap);
+    ggml_tensor * out = ggml_flash_attn_ext(context, q, k, v, mask_, scale, 0.0f, softcap);
     ggml_prec_set_acc(out, GGML_PREC_F32);
-    if (run.kept < max_kept_) {
+    if (run.kept < max_kept_ || largest_) { // the largest graph has all the nodes that any may have
         // the call above wants a contiguous mask, the backends read one of any row stride
         out->src[3] = ggml_view_2d(context, mask_, k->ne[1], n_tokens_, mask_->nb[1], (max_kept_ - run.kept) * mask_->nb[0]);
     }
