@@ -37,8 +37,9 @@ class Heads:
         self._carried = {}  # (layer, head) -> {position: accumulated}
         self._seen = 0
 
-    def before(self, cache, policy, budget, *, probed=False, generating=False):
-        """Head of every (layer, KV head), before a compaction; updates what cells carry."""
+    def before(self, cache, policy, budget, layer_budgets, *, probed, generating):
+        """Head of every (layer, KV head), before a compaction; updates what cells carry. `budget` is the mean of
+        `layer_budgets`."""
         n_fresh, self._seen = cache.n_past - self._seen, cache.n_past
         every_row = policy.base.name == "h2o" or getattr(policy.base, "recent_accumulation", True) is False
         carries_on = every_row or generating or getattr(policy.base, "carry", False)
@@ -71,7 +72,7 @@ class Heads:
                     query_positions=rows,
                     accumulated=np.array([carried.get(int(p), 0.0) * fading for p in positions]),
                     wo_norm=None if self.w_o is None else wo_norms(values, self.w_o[layer][g]),
-                    budget=budget,
+                    budget=layer_budgets[layer],
                     layer=layer,
                     head=g,
                 )
