@@ -15,7 +15,6 @@ import edgekv
 from edgekv.cache import Cache
 from edgekv.models.registry import find_model
 from edgekv.policies import Head, Policy
-from edgekv.policies.critical import wo_norms
 from edgekv.policies.select import Protection
 
 F16 = 1  # enum ggml_type
@@ -55,7 +54,7 @@ class Reader:
             heads = self.heads(carried) if before or p0 >= first or self.base.carries else []
             if before:
                 yield [Capture(old, following(old, new, n_next)) for old, new in zip(before, heads, strict=True)]
-            before = [self._with_norms(head) for head in heads] if p0 >= first else []
+            before = heads if p0 >= first else []
             gathered = [self.base.accumulate(head) for head in heads] if self.base.carries else []
             self.cache.compact(self.base, self.budget, n_sink=self.protection.n_sink, recent=self.protection.recent)
             if self.base.carries:
@@ -85,9 +84,6 @@ class Reader:
                 )
             )
         return found
-
-    def _with_norms(self, head: Head) -> Head:
-        return replace(head, wo_norm=wo_norms(head.values, self.w_o[head.layer][head.head]))
 
     def _stored(self, layer: int, g: int, *, values: bool) -> np.ndarray:
         data, rows = self.cache.rows(layer, g, values=values)

@@ -38,6 +38,7 @@ from captures import Capture, Reader, output_projections
 import edgekv
 from edgekv.policies import Head, parse_policy
 from edgekv.policies.attention import attention
+from edgekv.policies.critical import wo_norms
 
 PARTS = ("critical", "caote", "ahakv")
 BASES = ("snapkv", "tova", "h2o")
@@ -102,14 +103,15 @@ class Changes:
         by_head: dict[Key, list[np.ndarray]] = defaultdict(list)
         for capture in captures:
             w_o, n = reader.w_o[capture.full.layer][capture.full.head], len(capture.full.positions)
+            full = replace(capture.full, wo_norm=wo_norms(capture.full.values, w_o))
             rows = {"scored": reader.base.n_rows(reader.block), "window": N_ROWS}
-            outputs = {name: Outputs(capture.full.newest_rows(n_rows), w_o) for name, n_rows in rows.items()}
+            outputs = {name: Outputs(full.newest_rows(n_rows), w_o) for name, n_rows in rows.items()}
             outputs["next"] = Outputs(capture.then, w_o)
             for cells, budget in (("budget", reader.budget), ("fifth", round(FIFTH * n))):
                 for spec in specs:
                     stays = np.ones(len(capture.then.positions), dtype=bool)
                     stays[:n] = False
-                    stays[parse_policy(spec).keep(replace(capture.full, budget=budget), reader.protection)] = True
+                    stays[parse_policy(spec).keep(replace(full, budget=budget), reader.protection)] = True
                     for name in SETS:
                         changes, n_beyond = outputs[name].changes(stays[: outputs[name].weights.shape[2]])
                         self.n_beyond += n_beyond
