@@ -167,6 +167,7 @@ def main() -> None:
                     meant, predicted = PARTS[part, heads]
                     spread = f"{min(measured):.3f} .. {max(measured):.3f}"
                     rows.append((part, heads, mean, meant, predicted, f"{common.median(measured):.3f}", spread))
+                    print(*rows[-1], flush=True)
     header = ["part", "heads", "cells", "meant", "predicted", "measured", "range"]
     common.print_table(header, rows)
     common.write_json(options.json, [dict(zip(header, row, strict=True)) for row in rows])

@@ -6,13 +6,33 @@ from dataclasses import dataclass
 
 from edgekv.errors import ConfigError
 
-__all__ = ["ARCHITECTURES", "QUANTIZATIONS", "ModelSpec"]
+__all__ = ["ARCHITECTURES", "QUANTIZATIONS", "ROPE_SCALINGS", "ModelSpec", "RopeScaling"]
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma")
 QUANTIZATIONS = ("F32", "F16", "Q8_0", "Q4_0")
+ROPE_SCALINGS = ("linear", "yarn", "longrope")
 
 # Values in a block of Q8_0 and Q4_0; every row is a whole number of blocks, so that any quantization fits any spec.
 BLOCK_VALUES = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RopeScaling:
+    """How rotary positions reach beyond the `n_ctx_original` ones of a first training.
+
+    kind     one of ROPE_SCALINGS: "linear" slows all frequencies by `factor`, "yarn" the low ones, and "longrope"
+             divides each by its own of `factors`
+    factors  head_dim / 2 values for longrope, whose short ones are then 1; () otherwise
+    """
+
+    kind: str
+    n_ctx_original: int
+    factor: float = 1.0
+    factors: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind not in ROPE_SCALINGS:
+            raise ConfigError(f"rope scaling {self.kind!r} is unknown; choose one of {ROPE_SCALINGS}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +41,7 @@ class ModelSpec:
 
     head_dim      values a head; None means n_embd / n_head, and the file then does not name it
     rope_factors  what the rotary frequencies are divided by, head_dim / 2 values; () for none
+    rope_scaling  how they are slowed besides; llama.cpp reads no rope_factors of a longrope model
     tied          the output matrix is the embedding
     """
 
@@ -36,6 +57,7 @@ class ModelSpec:
     head_dim: int | None = None
     rope_base: float = 10_000.0
     rope_factors: tuple[float, ...] = ()
+    rope_scaling: RopeScaling | None = None
     norm_epsilon: float = 1e-5
     tied: bool = False
 
@@ -56,6 +78,8 @@ class ModelSpec:
                 raise ConfigError(f"{name} is {row_length}, but must be a multiple of {BLOCK_VALUES}")
         if len(self.rope_factors) not in (0, self.n_embd_head // 2):
             raise ConfigError(f"rope_factors has {len(self.rope_factors)} values, but needs {self.n_embd_head // 2}")
+        if len(self.longrope_factors) not in (0, self.n_embd_head // 2):
+            raise ConfigError(f"longrope has {len(self.longrope_factors)} factors, but needs {self.n_embd_head // 2}")
         if self.architecture == "qwen2" and self.n_embd_q != self.n_embd:
             raise ConfigError(
                 f"n_head * head_dim is {self.n_embd_q}, but llama.cpp loads qwen2 only where it is "
@@ -63,6 +87,11 @@ class ModelSpec:
             )
         if self.architecture == "gemma" and not self.tied:
             raise ConfigError("tied=False, but the output matrix of gemma is its embedding; set tied=True")
+
+    @property
+    def longrope_factors(self) -> tuple[float, ...]:
+        """Of the scaling; () where there are none."""
+        return () if self.rope_scaling is None else self.rope_scaling.factors
 
     @property
     def n_embd_head(self) -> int:

@@ -57,6 +57,10 @@ def plan_tensors(spec: ModelSpec) -> Iterator[TensorPlan]:
         yield _matrix("output", spec.vocab_size, spec.n_embd, _LOGIT_GAIN)
     if spec.rope_factors:
         yield TensorPlan("rope_freqs.weight", (len(spec.rope_factors),), values=spec.rope_factors)
+    if spec.longrope_factors:
+        n_pairs = len(spec.longrope_factors)
+        yield TensorPlan("rope_factors_long.weight", (n_pairs,), values=spec.longrope_factors)
+        yield TensorPlan("rope_factors_short.weight", (n_pairs,), values=n_pairs * (1.0,))
     for layer in range(spec.n_layer):
         yield from _plan_layer(spec, f"blk.{layer}.")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from .spec import ModelSpec
+from .spec import ModelSpec, RopeScaling
 from .vocabulary import make_vocabulary
 from .writer import write_model
 
@@ -27,6 +27,8 @@ def make_tiny(
     quantization: str = "F32",
     seed: int = 0,
     tokenizer: str = "bpe",
+    rope_factors: tuple[float, ...] = (),
+    rope_scaling: RopeScaling | None = None,
 ) -> Path:
     """Write a tiny model to `path`; the same arguments give the same bytes.
 
@@ -34,6 +36,7 @@ def make_tiny(
     head_dim      values a head; None means n_embd / n_head, and the file then does not name it
     quantization  of the matrices: "F32", "F16", "Q8_0" or "Q4_0"
     tokenizer     "bpe" or "spm"
+    rope_factors  and rope_scaling, as of ModelSpec
 
     `n_embd`, `n_ff` and n_head * head_dim must be multiples of 32, and for qwen2 n_head * head_dim must be `n_embd`.
     Raises ConfigError for arguments that cannot work and where the `gguf` package is missing, and OSError where
@@ -50,6 +53,8 @@ def make_tiny(
         n_ff=n_ff,
         vocab_size=vocab_size,
         n_ctx_train=n_ctx_train,
+        rope_factors=rope_factors,
+        rope_scaling=rope_scaling,
         tied=architecture == "gemma",
     )
     return write_model(path, spec, make_vocabulary(tokenizer, vocab_size), quantization=quantization, seed=seed)

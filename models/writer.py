@@ -11,7 +11,7 @@ import numpy as np
 
 from edgekv.errors import ConfigError
 
-from .spec import QUANTIZATIONS, ModelSpec
+from .spec import QUANTIZATIONS, ModelSpec, RopeScaling
 from .tensors import TensorPlan, draw, plan_tensors
 from .vocabulary import CHAT_TEMPLATE, Vocabulary
 
@@ -71,7 +71,7 @@ def _write_header(
     """Everything before the tensor data."""
     writer = gguf.GGUFWriter(path, spec.architecture)
     try:
-        _add_dimensions(writer, spec)
+        _add_dimensions(gguf, writer, spec)
         add_vocabulary(writer, vocabulary)
         writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
         writer.add_file_type(gguf.LlamaFileType["ALL_F32" if quantization == "F32" else f"MOSTLY_{quantization}"])
@@ -86,7 +86,7 @@ def _write_header(
         writer.close()
 
 
-def _add_dimensions(writer: Any, spec: ModelSpec) -> None:
+def _add_dimensions(gguf: Any, writer: Any, spec: ModelSpec) -> None:
     writer.add_name(spec.name)
     writer.add_block_count(spec.n_layer)
     writer.add_context_length(spec.n_ctx_train)
@@ -99,7 +99,16 @@ def _add_dimensions(writer: Any, spec: ModelSpec) -> None:
         writer.add_value_length(spec.head_dim)
     writer.add_rope_dimension_count(spec.n_embd_head)
     writer.add_rope_freq_base(spec.rope_base)
+    if spec.rope_scaling is not None:
+        _add_rope_scaling(gguf, writer, spec.rope_scaling)
     writer.add_layer_norm_rms_eps(spec.norm_epsilon)
+
+
+def _add_rope_scaling(gguf: Any, writer: Any, scaling: RopeScaling) -> None:
+    writer.add_rope_scaling_type(gguf.RopeScalingType(scaling.kind))
+    writer.add_rope_scaling_orig_ctx_len(scaling.n_ctx_original)
+    if scaling.kind != "longrope":
+        writer.add_rope_scaling_factor(scaling.factor)
 
 
 def add_vocabulary(writer: Any, vocabulary: Vocabulary) -> None:

@@ -149,7 +149,11 @@ ARCHITECTURES = {
 
 def make_unsupported(path: Path, architecture: str, **changes) -> Path:
     """Write a model of ARCHITECTURES with weights of zero; `changes` replace keys, "__" standing for "."."""
-    wanted = ARCHITECTURES[architecture]
+    return make_zeros(path, architecture, ARCHITECTURES[architecture], **changes)
+
+
+def make_zeros(path: Path, architecture: str, wanted: Architecture, **changes) -> Path:
+    """Write a model with weights of zero, `changes` as of make_unsupported."""
     keys = {
         "block_count": N_LAYER,
         "context_length": N_CTX_TRAIN,

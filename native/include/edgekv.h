@@ -102,6 +102,24 @@ EDGEKV_API enum edgekv_status edgekv_context_shape(
                                 char * err,
                               size_t   err_size);
 
+// Say how far RoPE turns the keys of a layer from one position to the next, with whatever scaling the context uses.
+//   layer      : of those that have a cache, as edgekv_cache_positions counts them
+//   n_rot      : in: room in elements, twice that of `angles`; out: leading elements of a key that turn, in pairs;
+//                0 = in this layer a key says nothing of its position
+//   angles     : (n_rot / 2,) radians per position
+//   neighbours : out: 1 if pair i is elements 2i and 2i + 1, 0 if it is i and i + n_rot / 2
+//   EDGEKV_STATUS_UNSUPPORTED       keys cannot be turned to other positions: the model has no RoPE, M-RoPE, or one that is
+//                                   not the last thing done to a key
+//   EDGEKV_STATUS_INVALID_ARGUMENT  there is no such layer, or too little room
+EDGEKV_API enum edgekv_status edgekv_context_rope(
+          const struct llama_context * ctx,
+                            uint32_t   layer,
+                              double * angles,
+                            uint32_t * n_rot,
+                             int32_t * neighbours,
+                                char * err,
+                              size_t   err_size);
+
 struct edgekv_memory {
     uint64_t weight_bytes;  // weights in the host's memory (mapped ones count: they are resident)
     uint64_t repack_bytes;  // second copies of weights in the processor's own order
@@ -321,6 +339,20 @@ EDGEKV_API enum edgekv_status edgekv_wo_norm(
                             uint32_t   first,
                             uint32_t   n_head,
                                float * norms,
+                                char * err,
+                              size_t   err_size);
+
+// Turn keys, stored after RoPE, to other positions: row i by deltas[i] positions, which rounds it once more to its type.
+//   rows   : rows->data is written; elements that share no block or rotated run with the first n_rot keep their bytes, and
+//            all do where the delta is 0
+//   angles : (n_rot / 2,) radians per position, and `neighbours`, as edgekv_context_rope gives them
+//   deltas : (n,)
+EDGEKV_API enum edgekv_status edgekv_rope_turn(
+            const struct edgekv_rows * rows,
+                        const double * angles,
+                            uint32_t   n_rot,
+                             int32_t   neighbours,
+                       const int32_t * deltas,
                                 char * err,
                               size_t   err_size);
 

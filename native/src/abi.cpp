@@ -2,6 +2,7 @@
 #include "allot.h"
 #include "choose.h"
 #include "edgekv.h"
+#include "rope_turn.h"
 #include "rows.h"
 #include "status.h"
 #include "wo_norm.h"
@@ -150,6 +151,21 @@ enum edgekv_status edgekv_wo_norm(const struct edgekv_rows * values, const struc
             }
             norm.add(outputs, n);
             norm.take(0, n, norms + i);
+        }
+    });
+}
+
+enum edgekv_status edgekv_rope_turn(const struct edgekv_rows * rows, const double * angles, uint32_t n_rot, int32_t neighbours,
+                                    const int32_t * deltas, char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(rows && angles && deltas, "rows, angles or deltas is NULL");
+        const Rows         checked(*rows);
+        const RopeAngles   given{ n_rot, neighbours != 0, { angles, angles + std::min(n_rot, rows->dim) / 2 } };
+        const RopeTurn     turn(given, rows->dim, rows->type, rows->rotation);
+        std::vector<float> scratch(2 * size_t(rows->dim));
+        auto *             row = static_cast<char *>(const_cast<void *>(rows->data)); // described as what is read elsewhere
+        for (size_t i = 0; i < checked.n(); ++i) {
+            turn.turn(row + i * rows->stride_bytes, deltas[i], scratch.data());
         }
     });
 }

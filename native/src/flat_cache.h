@@ -3,6 +3,7 @@
 
 #include "edgekv.h"
 #include "ggml.h"
+#include "key_rope.h"
 
 #include <cstdint>
 #include <memory>
@@ -96,6 +97,8 @@ class FlatCache {
 
     uint32_t n_filled = 0; // open rows in use before the batch that is decoded next
     Queries  queries;
+
+    std::unordered_map<uint32_t, KeyRope> ropes; // of the keys, by il, as the newest graph applies it
 
   private:
     edgekv_layout                        layout_;

@@ -139,6 +139,7 @@ void FlatGraph::store(ggml_context * context, ggml_cgraph * graph, ggml_tensor *
 ggml_tensor * FlatGraph::attend(ggml_context * context, ggml_cgraph * graph, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v,
                                 uint32_t il, float scale, float softcap) {
     const FlatCache::Layer & layer = cache_.layer(il);
+    cache_.ropes[il] = rope_of(k);
     keep_queries(context, graph, q, il, scale);
     store(context, graph, layer.k, k, il);
     store(context, graph, layer.v, v, il);

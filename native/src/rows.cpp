@@ -17,23 +17,34 @@ static void convert_f16(const void * src, float * dst, int64_t n) {
     ggml_cpu_fp16_to_fp32(static_cast<const ggml_fp16_t *>(src), dst, n);
 }
 
-static ggml_to_float_t conversion(int32_t type) {
+static bool is_known(int32_t type) { return type >= 0 && type < GGML_TYPE_COUNT; }
+
+ggml_to_float_t row_to_float(int32_t type) {
     switch (type) {
         case GGML_TYPE_F32:  return copy_f32;
         case GGML_TYPE_F16:  return convert_f16;
         default:             break;
     }
-    const bool            known   = type >= 0 && type < GGML_TYPE_COUNT;
-    const ggml_to_float_t convert = known ? ggml_get_type_traits(static_cast<ggml_type>(type))->to_float : nullptr;
+    const ggml_to_float_t convert = is_known(type) ? ggml_get_type_traits(static_cast<ggml_type>(type))->to_float : nullptr;
     if (convert == nullptr) {
         fail(EDGEKV_STATUS_INVALID_ARGUMENT, "rows of ggml type %d cannot be read; use F32, F16, Q8_0 or Q4_0", type);
     }
     return convert;
 }
 
+// that of the graph which stores keys and values
+ggml_from_float_t row_from_float(int32_t type) {
+    const ggml_from_float_t convert =
+        is_known(type) ? ggml_get_type_traits_cpu(static_cast<ggml_type>(type))->from_float : nullptr;
+    if (convert == nullptr) {
+        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "rows of ggml type %d cannot be written; use F32, F16, Q8_0 or Q4_0", type);
+    }
+    return convert;
+}
+
 Rows::Rows(const edgekv_rows & rows) :
     data_(static_cast<const char *>(rows.data)), n_(rows.n), dim_(rows.dim), rotation_(rows.rotation),
-    stride_(rows.stride_bytes), convert_(conversion(rows.type)) {
+    stride_(rows.stride_bytes), convert_(row_to_float(rows.type)) {
     const auto type = static_cast<ggml_type>(rows.type);
     require(rows.data != nullptr || rows.n == 0, "rows.data is NULL");
     require(rows.dim > 0 && rows.dim % ggml_blck_size(type) == 0, "rows.dim is not whole blocks of the type");

@@ -9,6 +9,10 @@
 
 namespace edgekv {
 
+// How rows of an enum ggml_type are read and written as float32. Throw Error when the type is not one a cache may have.
+ggml_to_float_t   row_to_float(int32_t type);
+ggml_from_float_t row_from_float(int32_t type);
+
 class Rows {
   public:
     // Throws Error when the type is not one a cache may have, or dim is not whole blocks of it.

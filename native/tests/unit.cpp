@@ -1,4 +1,5 @@
-// unit [MODEL [KV_TYPE]]: the kernels on plain arrays (unit_allot.cpp too) and, given a model, its cache (unit_cache.cpp).
+// unit [MODEL [KV_TYPE]]: the kernels on plain arrays (unit_allot.cpp and unit_rope.cpp too) and, given a model, its
+// cache (unit_cache.cpp, unit_ragged.cpp).
 #include "check.h"
 #include "choose.h"
 #include "edgekv.h"
@@ -22,6 +23,7 @@ using namespace edgekv;
 void test_allot();
 void test_cache(const char * model_path, const char * kv_type);
 void test_ragged(const char * model_path, const char * kv_type);
+void test_rope();
 
 static std::vector<float> random_values(size_t n) {
     std::mt19937                    engine(static_cast<uint32_t>(n));
@@ -477,6 +479,7 @@ int main(int argc, char ** argv) {
     test_rows_of_blocks();
     test_rows_that_cannot_be();
     test_hadamard();
+    test_rope();
     test_selection();
     test_protection();
     test_scores_that_are_not_finite();

@@ -11,7 +11,7 @@ import pytest
 from edgekv.errors import ConfigError
 from edgekv.models import read_header
 from edgekv.models.shapes import SHAPES, llama3_rope_factors, make_shape
-from edgekv.models.spec import ARCHITECTURES, QUANTIZATIONS
+from edgekv.models.spec import ARCHITECTURES, QUANTIZATIONS, RopeScaling
 from edgekv.models.tensors import POOL_BLOCKS
 from edgekv.models.tiny import make_tiny
 from edgekv.models.vocabulary import TOKENIZERS, make_vocabulary
@@ -54,6 +54,23 @@ def test_heads(tmp_path: Path, n_group: int, head_dim: int) -> None:
     assert header.metadata["llama.attention.key_length"] == header.metadata["llama.attention.value_length"] == head_dim
     assert shapes["blk.0.attn_q.weight"] == (64, 2 * n_group * head_dim)
     assert shapes["blk.0.attn_k.weight"] == (64, 2 * head_dim)
+
+
+def test_rope_scaling_is_in_the_header(tmp_path: Path) -> None:
+    yarn = RopeScaling(kind="yarn", n_ctx_original=128, factor=4.0)
+    metadata = read_header(make_tiny(tmp_path / "y.gguf", rope_scaling=yarn)).metadata
+    assert {key: value for key, value in metadata.items() if ".scaling." in key} == {
+        "llama.rope.scaling.type": "yarn",
+        "llama.rope.scaling.original_context_length": 128,
+        "llama.rope.scaling.factor": 4.0,
+    }
+    longrope = RopeScaling(kind="longrope", n_ctx_original=128, factors=(1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0))
+    header = read_header(make_tiny(tmp_path / "l.gguf", rope_scaling=longrope))
+    assert header.metadata["llama.rope.scaling.type"] == "longrope"
+    assert "llama.rope.scaling.factor" not in header.metadata
+    factors = {tensor.name: tensor.data for tensor in gguf.GGUFReader(tmp_path / "l.gguf").tensors}
+    assert factors["rope_factors_long.weight"].tolist() == list(longrope.factors)
+    assert factors["rope_factors_short.weight"].tolist() == [1.0] * 8
 
 
 @pytest.mark.parametrize("quantization", QUANTIZATIONS)
@@ -131,6 +148,11 @@ BAD_ARGUMENTS = {
     "odd head": ({"head_dim": 9}, "even number"),
     "row": ({"n_ff": 100}, "n_ff is 100, but must be a multiple of 32"),
     "qwen2": ({"architecture": "qwen2", "head_dim": 64}, "set n_embd=256"),
+    "rope factors": ({"rope_factors": (1.0, 2.0)}, "rope_factors has 2 values, but needs 8"),
+    "longrope": (
+        {"rope_scaling": RopeScaling(kind="longrope", n_ctx_original=8, factors=(1.0,))},
+        "longrope has 1 factors, but needs 8",
+    ),
     "vocabulary": ({"vocab_size": 100}, "at least 259"),
 }
 
@@ -140,6 +162,11 @@ def test_bad_arguments(tmp_path: Path, arguments: dict[str, object], message: st
     with pytest.raises(ConfigError, match=message):
         make_tiny(tmp_path / "t.gguf", **arguments)
     assert not list(tmp_path.iterdir())
+
+
+def test_an_unknown_rope_scaling() -> None:
+    with pytest.raises(ConfigError, match="'ntk' is unknown"):
+        RopeScaling(kind="ntk", n_ctx_original=128)
 
 
 def test_without_the_gguf_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
