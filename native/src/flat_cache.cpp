@@ -72,9 +72,11 @@ uint32_t FlatCache::n_cells_max() const {
 }
 
 uint32_t FlatCache::n_nodes() const {
-    const auto one_by_one = [&](const Pool & pool) { return ggml_is_quantized(pool.k->type) || n_cells_max() > layout_.n_cells; };
-    const bool many       = std::any_of(pools_.begin(), pools_.end(), one_by_one);
-    return 8 * (layers_.size() + (many ? n_heads_ : 0)); // of a call: four views, two copies, attention, its place
+    const auto is_quantized = [](const Pool & pool) { return ggml_is_quantized(pool.k->type); };
+    const bool copies       = std::any_of(pools_.begin(), pools_.end(), is_quantized);
+    const bool one_by_one   = copies || n_cells_max() > layout_.n_cells;
+    const auto of_a_call    = copies ? 8 : 6; // four views, attention, its place; two copies
+    return 4 * layers_.size() + (one_by_one ? of_a_call * n_heads_ : 0);
 }
 
 void FlatCache::clear() { divide(std::vector<uint32_t>(n_heads_, 0)); }

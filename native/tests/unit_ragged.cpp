@@ -101,7 +101,7 @@ void test_policies_that_share(const Model & model, const char * kv_type) {
             edgekv_cache_params needs = {};
             CHECK(edgekv_cache_params_for(&policy, n_ubatch, 0, &needs, nullptr, 0) == EDGEKV_STATUS_OK);
             const bool ragged = spread != EDGEKV_SPREAD_HEAD || beta > 0.0;
-            CHECK(needs.ragged == ragged);
+            CHECK((needs.ragged != 0) == ragged);
             const Context context(model, kv_type, 2, ragged_layout);
             const Cache   cache = open_cache(context, false, needs);
             for (int round = 0; round < 12; ++round) {

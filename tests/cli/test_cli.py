@@ -41,7 +41,7 @@ def test_ask_json_prints_one_object_and_nothing_else(model, book):
     report = json.loads(result.stdout)
     assert set(report) == {
         *("answer", "model", "policy", "budget_cells", "block", "kv_type", "prompt_tokens", "generated_tokens"),
-        *("finish_reason", "evictions", "focus", "memory", "timing"),
+        *("finish_reason", "evictions", "budgets", "kv_bytes", "focus", "memory", "timing"),
     }
     assert set(report["memory"]) == {"ceiling_bytes", "planned_peak_bytes", "peak_rss_bytes", "parts"}
     assert report["memory"]["planned_peak_bytes"] == sum(report["memory"]["parts"].values())
@@ -53,6 +53,8 @@ def test_ask_json_prints_one_object_and_nothing_else(model, book):
     assert (report["budget_cells"], report["block"], report["policy"]) == (64, 32, "keydiff")
     assert report["prompt_tokens"] > 400
     assert report["evictions"] > 10
+    assert {n for layer in report["budgets"] for n in layer} == {64}
+    assert report["kv_bytes"] == report["memory"]["parts"]["kv"]
     assert report["focus"].startswith("snapkv(")
     assert report["timing"]["probe_s"] > 0
 
