@@ -103,7 +103,7 @@ edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & para
         const uint32_t dim_v = hparams.n_embd_head_v(flat.il);
         ggml_tensor *  w_o   = params.wo_norms ? output_projection(model, flat.il, size_t(hparams.n_head(flat.il)) * dim_v) : nullptr;
 
-        layers_.push_back({ static_cast<uint32_t>(flat.pool), flat_.first_head(flat.il), hparams.n_head_kv(flat.il),
+        layers_.push_back({ static_cast<uint32_t>(flat.pool), flat.first_head, hparams.n_head_kv(flat.il),
                             hparams.n_gqa(flat.il), flat.k, flat.v, w_o, hparams.n_embd_head_k(flat.il), dim_v });
         n_head.push_back(hparams.n_head(flat.il));
     }
@@ -127,11 +127,11 @@ edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & para
 void edgekv_cache::clear() {
     kv.clear(false);
     flat_.clear();
-    n_filled_  = 0;
-    n_divided_ = 0;
-    n_past     = 0;
-    n_fresh_   = 0;
-    normed_    = 0;
+    n_filled_ = 0;
+    divided_  = false;
+    n_past    = 0;
+    n_fresh_  = 0;
+    normed_   = 0;
     if (window_) {
         window_->clear();
     }

@@ -51,13 +51,14 @@ struct edgekv_cache {
   private:
     void     check_tokens(const llama_token * tokens, size_t n) const;
     void     decode(const llama_token * tokens, size_t n, int32_t p0, bool want_logits);
-    uint32_t n_stand_ins() const { return n_divided_ > 0 ? 1 : 0; }
+    uint32_t n_stand_ins() const { return divided_ ? 1 : 0; }
     void     forget_unfilled();
 
     void     check_head(uint32_t layer, uint32_t head) const;
     void     check_provided(const edgekv_compaction_params & params) const;
     uint32_t rows_of(const edgekv_compaction_params & params) const;
     uint32_t value_rotation(uint32_t dim) const;
+    uint32_t max_protected(const edgekv_protection & protection) const;
 
     edgekv::HostRows host_rows(uint32_t layer, uint32_t head, bool values, size_t n);
     edgekv::Rows     rows_of_head(uint32_t layer, bool values, edgekv::HostRows & host, size_t n) const;
@@ -70,8 +71,8 @@ struct edgekv_cache {
     void score(uint32_t layer, const edgekv_compaction_params & params, edgekv::Scratch & scratch);
     void choose(uint32_t layer, const edgekv_compaction_params & params, edgekv::Scratch & scratch);
     void divide_layers(const edgekv_compaction_params & params);
-    bool is_full(const edgekv_compaction_params & params) const;
-    void divide_heads(const edgekv_compaction_params & params);
+    bool is_full(const edgekv_policy & policy) const;
+    void share_out(const edgekv_compaction_params & params);
     void close_gaps(uint32_t layer);
     void move_heads();
 
@@ -91,7 +92,7 @@ struct edgekv_cache {
     std::vector<float>                 contest_;       // scratch for the scores of heads that share a budget
     uint32_t                           largest_   = 0; // cells that one head may keep
     uint32_t                           n_filled_  = 0; // open rows in use
-    uint32_t                           n_divided_ = 0; // times that the rows were divided anew
+    bool                               divided_   = false; // whether rows were divided since the cache was empty
     uint32_t                           n_fresh_   = 0; // tokens fed since the last compaction
     int32_t                            normed_    = 0; // positions before it have their norm1(V W_O)
 };

@@ -16,10 +16,7 @@ enum edgekv_status edgekv_cache_params_for(const struct edgekv_policy * policy, 
         }
         params->accumulates |= accumulates(*policy);
         params->wo_norms |= policy->critical;
-        if (policy->spread != EDGEKV_SPREAD_HEAD || policy->pyramid > 0.0) {
-            params->ragged |= EDGEKV_RAGGED_HEADS | (policy->spread == EDGEKV_SPREAD_MODEL ? EDGEKV_RAGGED_MODEL : 0) |
-                              (policy->spread != EDGEKV_SPREAD_HEAD && policy->softmax ? EDGEKV_RAGGED_SOFTMAX : 0);
-        }
+        params->ragged |= raggedness(*policy);
         if (policy->base == EDGEKV_BASE_CUSTOM) {
             params->custom_reads |= policy->scorer->reads | EDGEKV_READS_POSITIONS;
         }

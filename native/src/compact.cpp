@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 using namespace edgekv;
 
@@ -28,9 +29,8 @@ void edgekv_cache::check_provided(const edgekv_compaction_params & params) const
     if (!fits) {
         throw Error(EDGEKV_STATUS_INVALID_STATE, "the cache was opened without what the policy reads; see edgekv_cache_params_for");
     }
-    edgekv_cache_params needs = {};
-    needs.ragged              = params.budgets != nullptr ? EDGEKV_RAGGED_HEADS : 0;
-    if (edgekv_cache_params_for(&policy, 1, 1, &needs, nullptr, 0) == EDGEKV_STATUS_OK && (needs.ragged & ~params_.ragged) != 0) {
+    const uint32_t ragged = raggedness(policy) | (params.budgets != nullptr ? EDGEKV_RAGGED_HEADS : 0);
+    if ((ragged & ~params_.ragged) != 0) {
         throw Error(EDGEKV_STATUS_INVALID_STATE, "the cache was opened for heads that keep the same; see edgekv_cache_params_for");
     }
     if (probed && (!window_ || window_->n_probe() == 0)) {
@@ -177,13 +177,16 @@ void edgekv_cache::compact(const edgekv_compaction_params & given, edgekv_compac
     check_provided(given);
     edgekv_policy policy = *given.policy;
     policy.carry         = policy.carry > 0.0 ? std::pow(policy.carry, double(n_fresh_) / given.budget) : 0.0;
+    if (given.budgets != nullptr) {
+        policy.spread = EDGEKV_SPREAD_HEAD; // nothing is left to share
+    }
 
     edgekv_compaction_params params = given;
     params.policy                   = &policy;
 
     result = {};
     divide_layers(params);
-    const bool full = is_full(params);
+    const bool full = is_full(policy);
     if (n_past == 0 || (!full && !scores_every_row(policy) && !(accumulates(policy) && params.probed))) {
         return;
     }
@@ -194,7 +197,7 @@ void edgekv_cache::compact(const edgekv_compaction_params & given, edgekv_compac
     };
     on_layers([&](uint32_t il, Scratch & scratch) { score(il, params, scratch); });
     if (full) {
-        divide_heads(params);
+        share_out(params);
         on_layers([&](uint32_t il, Scratch & scratch) { choose(il, params, scratch); });
     }
     const int64_t chosen_us = ggml_time_us();
@@ -209,11 +212,8 @@ void edgekv_cache::compact(const edgekv_compaction_params & given, edgekv_compac
         return;
     }
     normed_ = policy.critical ? n_past : normed_;
-    for (uint32_t il = 0; il < layers_.size(); ++il) {
-        for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
-            result.n_evicted += cells(il, g).n - budgets_[layers_[il].first_head + g];
-        }
-    }
+    result.n_evicted = flat_.n_kept() + uint64_t(flat_.n_heads()) * n_filled_ -
+                       std::accumulate(budgets_.begin(), budgets_.end(), uint64_t(0));
     on_layers([&](uint32_t il, Scratch &) { close_gaps(il); });
     move_heads();
     result.move_us = ggml_time_us() - chosen_us;

@@ -8,7 +8,7 @@
 
 using namespace edgekv;
 
-// What each layer's heads may keep on average.
+// What each layer's heads may keep on average, and each head before they share.
 void edgekv_cache::divide_layers(const edgekv_compaction_params & params) {
     const edgekv_policy & policy = *params.policy;
     const uint32_t        spare  = shape.n_cells - std::min(shape.n_cells, params.budget);
@@ -21,32 +21,41 @@ void edgekv_cache::divide_layers(const edgekv_compaction_params & params) {
                  static_cast<unsigned long long>(sum), most, params.budget, largest_);
         }
     }
-    if (!(policy.pyramid > 0.0)) {
-        std::fill(layer_budgets_.begin(), layer_budgets_.end(), params.budget);
-        return;
-    }
-    const auto same_heads = [&](const edgekv_layer & layer) { return layer.n_head_kv == layers_.front().n_head_kv; };
-    if (!std::all_of(layers_.begin(), layers_.end(), same_heads)) {
-        throw Error(EDGEKV_STATUS_UNSUPPORTED, "pyramid needs layers with equally many KV heads, which this model has not");
-    }
-    size_t n_protected = 0;
-    for (uint32_t il = 0; il < layers_.size(); ++il) {
-        const HeadCells head  = cells(il, 0);
-        const Ranked    ranked = { nullptr, head.position, head.order, head.n };
-        size_t          n      = 0;
-        for (size_t i = 0; i < head.n; ++i) {
-            n += is_protected(ranked, i, *params.protection);
+    if (policy.pyramid > 0.0) {
+        const auto same_heads = [&](const edgekv_layer & layer) { return layer.n_head_kv == layers_.front().n_head_kv; };
+        if (!std::all_of(layers_.begin(), layers_.end(), same_heads)) {
+            throw Error(EDGEKV_STATUS_UNSUPPORTED, "pyramid needs layers with equally many KV heads, which this model has not");
         }
-        n_protected = std::max(n_protected, n);
+        layer_budgets(policy.pyramid, layers_.size(), params.budget, max_protected(*params.protection), largest_,
+                      layer_budgets_.data());
+    } else {
+        std::fill(layer_budgets_.begin(), layer_budgets_.end(), params.budget);
     }
-    layer_budgets(policy.pyramid, layers_.size(), params.budget, static_cast<uint32_t>(std::min<size_t>(n_protected, UINT32_MAX)),
-                  largest_, layer_budgets_.data());
+    for (uint32_t il = 0; il < layers_.size(); ++il) {
+        std::fill_n(budgets_.begin() + layers_[il].first_head, layers_[il].n_head_kv, layer_budgets_[il]);
+    }
+    if (params.budgets != nullptr) {
+        std::copy_n(params.budgets, budgets_.size(), budgets_.begin());
+    }
+}
+
+// Protected cells of a head, at most; those of a layer's heads are the same.
+uint32_t edgekv_cache::max_protected(const edgekv_protection & protection) const {
+    uint32_t most = 0;
+    for (uint32_t il = 0; il < layers_.size(); ++il) {
+        const HeadCells head   = cells(il, 0);
+        const Ranked    ranked = { nullptr, head.position, head.order, head.n };
+        uint32_t        n      = 0;
+        for (uint32_t i = 0; i < head.n; ++i) {
+            n += is_protected(ranked, i, protection);
+        }
+        most = std::max(most, n);
+    }
+    return most;
 }
 
 // Whether some cells must go.
-bool edgekv_cache::is_full(const edgekv_compaction_params & params) const {
-    const edgekv_policy & policy = *params.policy;
-
+bool edgekv_cache::is_full(const edgekv_policy & policy) const {
     uint64_t n_all = 0, all_budgets = 0;
     bool     full = false;
     for (uint32_t il = 0; il < layers_.size(); ++il) {
@@ -54,9 +63,7 @@ bool edgekv_cache::is_full(const edgekv_compaction_params & params) const {
         for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
             const uint32_t n = cells(il, g).n;
             n_layer += n;
-            full |= n > (params.budgets != nullptr                    ? params.budgets[layers_[il].first_head + g] :
-                         policy.spread == EDGEKV_SPREAD_HEAD ? layer_budgets_[il] :
-                                                                        largest_);
+            full |= n > (policy.spread == EDGEKV_SPREAD_HEAD ? budgets_[layers_[il].first_head + g] : largest_);
         }
         const uint64_t budget = uint64_t(layer_budgets_[il]) * layers_[il].n_head_kv;
         full |= policy.spread == EDGEKV_SPREAD_LAYER && n_layer > budget;
@@ -66,26 +73,23 @@ bool edgekv_cache::is_full(const edgekv_compaction_params & params) const {
     return full || (policy.spread == EDGEKV_SPREAD_MODEL && n_all > all_budgets);
 }
 
-// What each head may keep.
-void edgekv_cache::divide_heads(const edgekv_compaction_params & params) {
+// What each head keeps: no more than it holds, and what it gets where heads share.
+void edgekv_cache::share_out(const edgekv_compaction_params & params) {
     const edgekv_policy & policy = *params.policy;
-    const int32_t         spread = params.budgets != nullptr ? EDGEKV_SPREAD_HEAD : policy.spread;
     std::vector<Ranked>   heads;
     for (uint32_t il = 0; il < layers_.size(); ++il) {
+        const size_t first = layers_[il].first_head;
         for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
             const HeadCells head = cells(il, g);
-            heads.push_back({ policy.softmax && head.share != nullptr ? head.share : head.score, head.position, head.order, head.n });
-            const uint32_t given = params.budgets != nullptr ? params.budgets[heads.size() - 1] : layer_budgets_[il];
-
-            budgets_[heads.size() - 1] = std::min(head.n, given);
+            heads.push_back({ policy.softmax ? head.share : head.score, head.position, head.order, head.n });
+            budgets_[first + g] = std::min(head.n, budgets_[first + g]);
         }
-        if (spread == EDGEKV_SPREAD_LAYER) {
-            const size_t first = layers_[il].first_head;
+        if (policy.spread == EDGEKV_SPREAD_LAYER) {
             allot(heads.data() + first, layers_[il].n_head_kv, *params.protection, layer_budgets_[il], largest_, policy.safeguard,
                   contest_.data(), budgets_.data() + first);
         }
     }
-    if (spread == EDGEKV_SPREAD_MODEL) {
+    if (policy.spread == EDGEKV_SPREAD_MODEL) {
         allot(heads.data(), heads.size(), *params.protection, params.budget, largest_, policy.safeguard, contest_.data(),
               budgets_.data());
     }

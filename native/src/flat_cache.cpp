@@ -52,8 +52,7 @@ void FlatCache::add_layer(ggml_context * context, bool host, uint32_t il, uint32
     add_rows(pool->v, n_head_kv * layout_.n_cells);
     pool->n_heads += n_head_kv;
     index_[il] = layers_.size();
-    first_head_.push_back(n_heads_);
-    layers_.push_back({ il, static_cast<size_t>(pool - pools_.begin()), pool->k, pool->v, std::vector<Head>(n_head_kv) });
+    layers_.push_back({ il, static_cast<size_t>(pool - pools_.begin()), n_heads_, pool->k, pool->v, std::vector<Head>(n_head_kv) });
     n_heads_ += n_head_kv;
     uint32_t offset = 0;
     for (Pool & each : pools_) {

@@ -25,6 +25,7 @@ class FlatCache {
     struct Layer {
         uint32_t          il; // llama.cpp's number
         size_t            pool;
+        uint32_t          first_head; // counted over all layers
         ggml_tensor *     k; // (head_dim_k, rows) of the whole pool
         ggml_tensor *     v;
         std::vector<Head> heads;
@@ -78,7 +79,6 @@ class FlatCache {
     const std::vector<Layer> & layers() const { return layers_; }
     const std::vector<Pool> &  pools() const { return pools_; }
     const Layer &              layer(uint32_t il) const { return layers_[index_.at(il)]; }
-    uint32_t                   first_head(uint32_t il) const { return first_head_[index_.at(il)]; } // counted over all layers
     uint32_t                   n_heads() const { return n_heads_; }
     uint32_t                   n_rows() const { return n_heads_ * layout_.n_cells; }
     uint32_t                   n_open() const { return n_open_; }   // rows of every head that are not kept ones
@@ -105,7 +105,6 @@ class FlatCache {
     std::vector<Pool>                    pools_;
     std::vector<Layer>                   layers_;
     std::unordered_map<uint32_t, size_t> index_; // by il
-    std::vector<uint32_t>                first_head_;
     uint32_t                             n_heads_   = 0;
     uint32_t                             n_open_    = 0;
     uint64_t                             n_kept_    = 0;

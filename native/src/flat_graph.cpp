@@ -71,18 +71,20 @@ void FlatGraph::set_input(const llama_ubatch & ubatch) const {
     }
 }
 
+// Whether rows are read through a copy as floats.
+bool FlatGraph::copies(const FlatCache::Layer & layer) const {
+    return ggml_is_quantized(layer.k->type) && !cache_.on_device() && n_tokens_ >= tile_rows;
+}
+
 std::vector<FlatGraph::Run> FlatGraph::runs_of(const FlatCache::Layer & layer) const {
-    // a transient copy of quantised rows is bounded by one head
-    const bool alone = ggml_is_quantized(layer.k->type) && !cache_.on_device() && n_tokens_ >= tile_rows;
+    // a copy is bounded by one head; in the largest graph every head may be unlike the others
+    const bool alone = copies(layer) || (largest_ && max_kept_ > 0);
 
     std::vector<Run> runs;
     for (size_t g = 0; g < layer.heads.size(); ++g) {
-        if (largest_) {
-            if (runs.empty() || alone || max_kept_ > 0) {
-                runs.push_back({ g, g, 0, max_kept_ });
-            }
-        } else if (runs.empty() || alone || layer.heads[g].kept != runs.back().kept) {
-            runs.push_back({ g, g, layer.heads[g].first, layer.heads[g].kept });
+        const FlatCache::Head head = largest_ ? FlatCache::Head{ 0, max_kept_ } : layer.heads[g];
+        if (runs.empty() || alone || head.kept != runs.back().kept) {
+            runs.push_back({ g, g, head.first, head.kept });
         }
         runs.back().end = g + 1;
     }
@@ -91,10 +93,10 @@ std::vector<FlatGraph::Run> FlatGraph::runs_of(const FlatCache::Layer & layer) c
 
 // Rows of the heads of a run, (dim, rows, heads).
 ggml_tensor * FlatGraph::rows_of(ggml_context * context, ggml_tensor * pool, const Run & run) const {
-    const size_t  n_rows = round_up(run.kept + n_visible_, pad_);
-    ggml_tensor * rows   = ggml_view_3d(context, pool, pool->ne[0], n_rows, run.end - run.begin, pool->nb[1],
-                                        pool->nb[1] * (run.kept + (largest_ ? n_visible_ : cache_.n_open())), pool->nb[1] * run.first);
-    return rows;
+    const size_t n_rows = round_up(run.kept + n_visible_, pad_);
+    const size_t n_own  = run.kept + (largest_ ? n_visible_ : cache_.n_open());
+    return ggml_view_3d(context, pool, pool->ne[0], n_rows, run.end - run.begin, pool->nb[1], pool->nb[1] * n_own,
+                        pool->nb[1] * run.first);
 }
 
 ggml_tensor * FlatGraph::attend(ggml_context * context, ggml_tensor * q, const FlatCache::Layer & layer, const Run & run,
@@ -104,7 +106,7 @@ ggml_tensor * FlatGraph::attend(ggml_context * context, ggml_tensor * q, const F
                      run.begin * n_group * q->nb[1]);
     ggml_tensor * k = rows_of(context, layer.k, run);
     ggml_tensor * v = rows_of(context, layer.v, run);
-    if (ggml_is_quantized(k->type) && !cache_.on_device() && n_tokens_ >= tile_rows) {
+    if (copies(layer)) {
         k = ggml_cast(context, k, GGML_TYPE_F32);
         v = ggml_cast(context, v, GGML_TYPE_F32);
     }
@@ -129,9 +131,10 @@ void FlatGraph::keep_queries(ggml_context * context, ggml_cgraph * graph, ggml_t
     cache_.queries.scale[il] = scale;
 }
 
-void FlatGraph::store(ggml_context * context, ggml_cgraph * graph, ggml_tensor * pool, ggml_tensor * rows, uint32_t il) {
+void FlatGraph::store(ggml_context * context, ggml_cgraph * graph, ggml_tensor * pool, ggml_tensor * rows,
+                      uint32_t first_head) {
     const int64_t n     = rows->ne[1] * rows->ne[2];
-    const size_t  begin = size_t(cache_.first_head(il)) * n_tokens_ * rows_->nb[0];
+    const size_t  begin = size_t(first_head) * n_tokens_ * rows_->nb[0];
     rows = ggml_reshape_2d(context, contiguous(context, rows), rows->ne[0], n);
     ggml_build_forward_expand(graph, ggml_set_rows(context, pool, rows, ggml_view_1d(context, rows_, n, begin)));
 }
@@ -141,8 +144,8 @@ ggml_tensor * FlatGraph::attend(ggml_context * context, ggml_cgraph * graph, ggm
     const FlatCache::Layer & layer = cache_.layer(il);
     cache_.ropes[il] = rope_of(k);
     keep_queries(context, graph, q, il, scale);
-    store(context, graph, layer.k, k, il);
-    store(context, graph, layer.v, v, il);
+    store(context, graph, layer.k, k, layer.first_head);
+    store(context, graph, layer.v, v, layer.first_head);
 
     const int64_t n_all = layer.v->ne[0] * q->ne[1];
     ggml_tensor * out   = nullptr;

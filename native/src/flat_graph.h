@@ -30,12 +30,14 @@ class FlatGraph {
         uint32_t kept;
     };
 
+    bool             copies(const FlatCache::Layer & layer) const;
     std::vector<Run> runs_of(const FlatCache::Layer & layer) const;
     ggml_tensor *    rows_of(ggml_context * context, ggml_tensor * pool, const Run & run) const;
     ggml_tensor *    attend(ggml_context * context, ggml_tensor * q, const FlatCache::Layer & layer, const Run & run,
                             float scale, float softcap) const;
     void             keep_queries(ggml_context * context, ggml_cgraph * graph, ggml_tensor * q, uint32_t il, float scale);
-    void             store(ggml_context * context, ggml_cgraph * graph, ggml_tensor * pool, ggml_tensor * rows, uint32_t il);
+    void             store(ggml_context * context, ggml_cgraph * graph, ggml_tensor * pool, ggml_tensor * rows,
+                           uint32_t first_head);
 
     FlatCache &   cache_;
     uint32_t      version_;

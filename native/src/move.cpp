@@ -102,6 +102,6 @@ void edgekv_cache::move_heads() {
         }
     });
     n_filled_ = 0;
-    ++n_divided_;
+    divided_  = true;
     forget_unfilled();
 }

@@ -69,6 +69,14 @@ bool scores_every_row(const edgekv_policy & policy) {
     return accumulates(policy) && policy.base != EDGEKV_BASE_SNAPKV && !is_recent(policy);
 }
 
+uint32_t raggedness(const edgekv_policy & policy) {
+    if (policy.spread == EDGEKV_SPREAD_HEAD) {
+        return policy.pyramid > 0.0 ? EDGEKV_RAGGED_HEADS : 0;
+    }
+    return EDGEKV_RAGGED_HEADS | (policy.spread == EDGEKV_SPREAD_MODEL ? EDGEKV_RAGGED_MODEL : 0) |
+           (policy.softmax ? EDGEKV_RAGGED_SOFTMAX : 0);
+}
+
 uint32_t rows_read(const edgekv_policy & policy, uint32_t block) {
     if (policy.base == EDGEKV_BASE_CUSTOM) {
         return policy.scorer->reads & EDGEKV_READS_QUERIES ? policy.scorer->n_rows : 0;

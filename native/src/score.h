@@ -35,6 +35,9 @@ bool accumulates(const edgekv_policy & policy);
 bool carries_on(const edgekv_policy & policy, bool generating);
 bool scores_every_row(const edgekv_policy & policy);
 
+// How it may come to give heads different numbers of cells: sum of enum edgekv_ragged.
+uint32_t raggedness(const edgekv_policy & policy);
+
 // Rows of queries it looks at when `block` tokens are fed between two compactions.
 uint32_t rows_read(const edgekv_policy & policy, uint32_t block);
 

@@ -38,6 +38,24 @@ def error(found, expected):
     return np.abs(found - expected).max() / expected.std()
 
 
+def assert_exact(path, tokens, run, n_read, prefill, decoded, kv_type):
+    """The last logits of reading n_read tokens, and those of every token after them, are the reference's.
+
+    The check must be able to fail: one head of one layer is also given a set shifted by one token.
+    """
+    visible = run.visible(len(tokens))
+    model = ReferenceModel.from_gguf(path)
+    expected = model.logits(tokens, visible=visible, kv_type=kv_type, n_in_blocks=n_read)
+    assert error(prefill, expected[n_read - 1]) < PREFILL[kv_type]
+    assert max(map(error, decoded, expected[n_read:])) < DECODE[kv_type]
+
+    wrong = visible.copy()
+    fed = run.compactions[0][0]
+    wrong[1, 0, fed:, : fed - 1] = visible[1, 0, fed:, 1:fed]
+    shifted = model.logits(tokens, visible=wrong, kv_type=kv_type, n_in_blocks=n_read)
+    assert max(map(error, decoded, shifted[n_read:])) > max(WRONG, DECODE[kv_type])
+
+
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4_0"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_logits_equal_a_transformer_that_masks_the_same_triples(tiny_model, shape, kv_type):
@@ -50,23 +68,12 @@ def test_logits_equal_a_transformer_that_masks_the_same_triples(tiny_model, shap
         prefill = run.read(tokens[: N_PROMPT - N_PROMPT % BLOCK])
         n_read = run.runtime.controller.cache.n_past
         decoded = [run.step(token) for token in tokens[n_read:]]
-        visible = run.visible(len(tokens))
         assert len(run.compactions) >= 4
         assert any(not np.array_equal(a, b) for kept in run.compactions[-1][1] for a in kept for b in kept) or (
             n_head_kv == 1
         )
 
-    model = ReferenceModel.from_gguf(path)
-    expected = model.logits(tokens, visible=visible, kv_type=kv_type, n_in_blocks=n_read)
-    assert error(prefill, expected[n_read - 1]) < PREFILL[kv_type]
-    assert max(map(error, decoded, expected[n_read:])) < DECODE[kv_type]
-
-    # the check must be able to fail: one head of one layer is given a set shifted by one token
-    wrong = visible.copy()
-    fed = run.compactions[0][0]
-    wrong[1, 0, fed:, : fed - 1] = visible[1, 0, fed:, 1:fed]
-    shifted = model.logits(tokens, visible=wrong, kv_type=kv_type, n_in_blocks=n_read)
-    assert max(map(error, decoded, shifted[n_read:])) > max(WRONG, DECODE[kv_type])
+    assert_exact(path, tokens, run, n_read, prefill, decoded, kv_type)
 
 
 def test_a_cache_that_evicts_nothing_equals_the_full_one(tiny_model):
