@@ -68,6 +68,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="seed of the first sample")
     parser.add_argument("--block", type=int, default=128)
     parser.add_argument("--kv-type", default="f16")
+    parser.add_argument("--reposition", default="auto", help="when kept keys are turned: auto, always, never")
     parser.add_argument("--show", action="store_true", help="print every answer")
     options = parser.parse_args()
 
@@ -97,6 +98,7 @@ def main() -> None:
                 budget=budget,
                 block=options.block,
                 kv_type=options.kv_type,
+                reposition=options.reposition,
                 threads=options.threads,
                 recent=recent,
                 focus=focus is not None,

@@ -84,6 +84,7 @@ def _report(rt: edgekv.Runtime, stats: edgekv.Stats, answer: str) -> dict[str, A
         "generated_tokens": stats.generated_tokens,
         "finish_reason": stats.finish_reason,
         "evictions": stats.evictions,
+        "repositions": stats.repositions,
         "budgets": rt.controller.cache.budgets(),
         "kv_bytes": rt.plan.kv_bytes,
         "focus": rt.options.parsed_focus.spec if stats.probes else None,

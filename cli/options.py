@@ -24,8 +24,11 @@ def common(
     block: Annotated[int, typer.Option(help="Tokens fed between two evictions.")] = 128,
     kv_type: Annotated[str, typer.Option(help="Type of cached keys and values: f16, q8_0, q4_0.")] = "f16",
     threads: Annotated[int | None, typer.Option(help="Threads. Default: one for every processor.")] = None,
+    reposition: Annotated[
+        str, typer.Option(help="Turn kept keys to adjacent positions, past the trained context: auto, always, never.")
+    ] = "auto",
     allow_beyond_trained: Annotated[
-        bool, typer.Option("--allow-beyond-trained", help="Read past the model's trained context.")
+        bool, typer.Option("--allow-beyond-trained", help="Read past the trained context without repositioning.")
     ] = False,
     focus: Annotated[
         bool, typer.Option("--focus/--no-focus", help="Read files with the question in mind: keep what matters to it.")

@@ -62,7 +62,7 @@ __all__ = [
     "library_path",
 ]
 
-ABI_VERSION = 3
+ABI_VERSION = 4
 ERR_SIZE = 2048
 
 STATUS_ERRORS: dict[int, type[EdgeKVError]] = {
@@ -101,6 +101,7 @@ _CALLS: dict[str, tuple[Any, ...]] = {
     "edgekv_cache_compact": (_P, _P, _P),
     "edgekv_cache_head_cells": (_P, c.c_uint32, c.c_uint32, _P, _P),
     "edgekv_cache_positions": (_P, c.c_uint32, c.c_uint32, _P),
+    "edgekv_cache_rope_positions": (_P, c.c_uint32, c.c_uint32, _P),
     "edgekv_cache_read": (_P, c.c_uint32, c.c_uint32, c.c_int32, _P, c.c_size_t, _P),
     "edgekv_cache_queries": (_P, c.c_uint32, c.c_int32, _P, _P, _P, _P),
 }
@@ -116,6 +117,7 @@ _QUERIES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "edgekv_cache_n_free": (c.c_uint32, (_P,)),
     "edgekv_cache_n_heads": (c.c_uint32, (_P, c.c_uint32)),
     "edgekv_cache_n_past": (c.c_int32, (_P,)),
+    "edgekv_cache_rope_past": (c.c_int32, (_P,)),
 }
 
 

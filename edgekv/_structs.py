@@ -198,6 +198,7 @@ class CacheParams(Struct):
         ("wo_norms", c.c_int32),
         ("custom_reads", c.c_uint32),
         ("ragged", c.c_uint32),
+        ("repositions", c.c_int32),
     )
 
 
@@ -211,6 +212,7 @@ class CompactionParams(Struct):
         ("probed", c.c_int32),
         ("generating", c.c_int32),
         ("budgets", c.POINTER(c.c_uint32)),
+        ("reposition", c.c_int32),
     )
 
 

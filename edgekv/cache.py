@@ -26,6 +26,7 @@ class Cache:
         self._library = _native.library()
         self._policies: dict[Policy, NativePolicy] = {}
         self._query_rows = max(params.n_query_rows, params.n_probe_rows)
+        self.repositions = bool(params.repositions)
         self.shape = context.shape()
 
     def close(self) -> None:
@@ -48,6 +49,11 @@ class Cache:
     def n_past(self) -> int:
         """Position of the next token: tokens fed so far."""
         return int(self._library.edgekv_cache_n_past(self._handle))
+
+    @property
+    def rope_past(self) -> int:
+        """Position that RoPE will give the next token: n_past, less what repositioning has saved."""
+        return int(self._library.edgekv_cache_rope_past(self._handle))
 
     @property
     def bookkeeping_bytes(self) -> int:
@@ -85,11 +91,13 @@ class Cache:
         probed: bool = False,
         generating: bool = False,
         budgets: Sequence[Sequence[int]] | None = None,
+        reposition: bool = False,
     ) -> _native.Compaction:
         """Keep `budget` cells of every head, or what the policy makes of it; returns cells evicted and microseconds.
 
         `probed` scores by the last probe's queries; `generating` says that what was fed since was generated; `budgets`
-        gives every head, layer by layer, cells of its own, at most `budget` on average.
+        gives every head, layer by layer, cells of its own, at most `budget` on average; `reposition` turns the keys
+        that stay to adjacent RoPE positions, where cells are evicted.
         Raises BudgetError or NativeError, and leaves the cache as it was, when protected cells exceed the budget,
         a score is not finite, or the cache was opened without what the policy reads; and whatever a scorer of one's
         own raises.
@@ -109,6 +117,7 @@ class Cache:
             probed,
             generating,
             None if flat is None else (c.c_uint32 * len(flat))(*flat),
+            reposition,
         )
         result = _native.Compaction()
         native.call("edgekv_cache_compact", self._handle, c.byref(params), c.byref(result))
@@ -129,6 +138,12 @@ class Cache:
         """True positions held by one head, (n,) ascending."""
         positions = np.empty(self.head_cells(layer, head)[0], dtype=np.int32)
         _native.call("edgekv_cache_positions", self._handle, layer, head, positions.ctypes.data)
+        return positions
+
+    def rope_positions(self, layer: int, head: int) -> npt.NDArray[np.int32]:
+        """Positions that RoPE has turned one head's keys by, (n,) in the order of `positions`."""
+        positions = np.empty(self.head_cells(layer, head)[0], dtype=np.int32)
+        _native.call("edgekv_cache_rope_positions", self._handle, layer, head, positions.ctypes.data)
         return positions
 
     def rows(self, layer: int, head: int, *, values: bool = False) -> tuple[npt.NDArray[np.uint8], _native.Rows]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from .cache import Cache
 from .options import Options
+from .positions import Positions
 
 
 @dataclass(slots=True)
@@ -17,6 +18,7 @@ class Work:
 
     evictions: int = 0
     evicted_cells: int = 0
+    repositions: int = 0
     probes: int = 0
     probe_s: float = 0.0
     score_s: float = 0.0
@@ -30,8 +32,9 @@ class Controller:
     `pinned` are position ranges [p0, p1) that are never evicted.
     """
 
-    def __init__(self, cache: Cache, options: Options, budget: int) -> None:
+    def __init__(self, cache: Cache, options: Options, budget: int, n_ctx_train: int) -> None:
         self.cache = cache
+        self.positions = Positions(cache, options, n_ctx_train)
         self.budget = budget
         self.pinned: tuple[tuple[int, int], ...] = ()
         self.work = Work()
@@ -41,6 +44,7 @@ class Controller:
     def clear(self) -> None:
         """Start over with an empty cache and fresh counters."""
         self.cache.clear()
+        self.positions.clear()
         self.pinned = ()
         self.work = Work()
         self._fresh = 0
@@ -104,6 +108,7 @@ class Controller:
             self.cache.probe(probe)
             self.work.probes += 1
             self.work.probe_s += time.perf_counter() - started
+        reposition = full and self.positions.due()
         result = self.cache.compact(
             options.parsed_focus if probed else options.parsed_policy,
             self.budget,
@@ -112,8 +117,10 @@ class Controller:
             pinned=self.pinned,
             probed=probed,
             generating=generating,
+            reposition=reposition,
         )
         self.work.evictions += full
+        self.work.repositions += reposition
         self.work.evicted_cells += result.n_evicted
         self.work.score_s += result.score_us / 1e6
         self.work.compact_s += result.move_us / 1e6

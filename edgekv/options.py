@@ -10,6 +10,7 @@ from .policies import Policy, parse_policy
 from .sizes import parse_size
 
 SMALL_BUDGET = 256  # cells; below, a block turns the cache over, and carried scores only crowd out new ones
+REPOSITION = ("auto", "always", "never")
 KV_TYPES = {"f16": 1, "q8_0": 8, "q4_0": 2}  # enum ggml_type
 
 
@@ -40,7 +41,9 @@ class Options:
     focus: read files with the question as a probe between blocks, which takes cells of its own
     focus_policy: scores by the probe's attention where `policy` reads no queries; None = `default_focus`
     probe_tokens: longest probe; of a longer question the last tokens
-    allow_beyond_trained: feed positions past the model's trained context
+    reposition: turn kept keys to adjacent RoPE positions, so that a text may be longer than the trained context:
+        "auto" = where one is, "always" = at every eviction, "never"
+    allow_beyond_trained: feed positions past the trained context where keys are not repositioned
     repack: keep a second copy of the weights in the processor's own order, where that is faster
     gpu_layers: layers to put on a GPU, in builds that have one
     """
@@ -57,6 +60,7 @@ class Options:
     focus: bool = True
     focus_policy: str | Policy | None = None
     probe_tokens: int = 64
+    reposition: str = "auto"
     allow_beyond_trained: bool = False
     repack: bool = False
     gpu_layers: int = 0
@@ -80,6 +84,8 @@ class Options:
         _in_range("gpu_layers", self.gpu_layers, 0, 1 << 20)
         if not isinstance(self.kv_type, str) or self.kv_type not in KV_TYPES:
             raise ConfigError(f"kv_type={self.kv_type!r} is unknown; possible: {', '.join(KV_TYPES)}")
+        if self.reposition not in REPOSITION:
+            raise ConfigError(f"reposition={self.reposition!r} is unknown; possible: {', '.join(REPOSITION)}")
         if self.budget is not None:
             _in_range("budget", self.budget, 1, 1 << 30)
             self.check_budget(self.budget)

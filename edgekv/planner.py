@@ -198,7 +198,9 @@ class Estimator:
 def cache_params_of(options: Options) -> _native.CacheParams:
     """What the cache of a runtime holds beside keys and values."""
     focus = [options.parsed_focus] if options.focus else []
-    return cache_params([options.parsed_policy], options.block, probed=focus, n_probe=options.probe_cells)
+    params = cache_params([options.parsed_policy], options.block, probed=focus, n_probe=options.probe_cells)
+    params.repositions = options.reposition != "never"
+    return params
 
 
 @contextmanager

@@ -10,8 +10,8 @@ from types import TracebackType
 from . import process
 from .cache import Cache
 from .controller import Controller
-from .errors import SessionError
-from .model import Model
+from .errors import SessionError, UnsupportedModelError
+from .model import Context, Model
 from .models.registry import find_model
 from .options import Options
 from .planner import Plan, cache_params_of, make_plan
@@ -65,11 +65,11 @@ class Runtime:
         self.model = Model(path, self.options)
         try:
             self.context = self.model.new_context(self.plan.n_cells, self.options, n_cells_max=self.plan.n_cells_max)
-            cache = Cache(self.context, cache_params_of(self.options))
+            cache = _open_cache(self.context, self.options)
         except BaseException:
             self.model.close()
             raise
-        self.controller = Controller(cache, self.options, self.plan.budget_cells)
+        self.controller = Controller(cache, self.options, self.plan.budget_cells, self.model.n_ctx_train)
         self._session: weakref.ref[Session] | None = None
         self.load_s = time.perf_counter() - started
         self.closed = False
@@ -106,3 +106,15 @@ class Runtime:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _open_cache(context: Context, options: Options) -> Cache:
+    """The cache of a context; it repositions keys where that is wanted, and with "auto" only where it is possible."""
+    params = cache_params_of(options)
+    try:
+        return Cache(context, params)
+    except UnsupportedModelError:
+        if options.reposition != "auto":
+            raise
+        params.repositions = False
+        return Cache(context, params)

@@ -193,6 +193,7 @@ class Session:
             prompt = make_prompt()
             stats.prompt_tokens = prompt.count() + len(self._pending)
             self._check_length(stats.prompt_tokens)
+            runtime.controller.positions.expect(stats.prompt_tokens)
             stats.finish_reason = "closed"  # unless something better is known
             fits = self.n_cells + stats.prompt_tokens <= runtime.plan.budget_cells
             tokens = self._turns.probe(probe, runtime.options.probe_tokens) if probe and not fits else []
@@ -211,13 +212,13 @@ class Session:
             raise
 
     def _check_length(self, n_tokens: int) -> None:
-        runtime = self._open()
-        limit = runtime.model.n_ctx_train
+        positions = self._open().controller.positions
         total = self.n_past + n_tokens
-        if total > limit and not runtime.options.allow_beyond_trained:
+        if positions.limit is not None and total > positions.limit:
             raise InputError(
-                f"the prompt ends at token {total}, but the model was trained on {limit}; "
-                "give a shorter text, or allow_beyond_trained=True (--allow-beyond-trained) to read on all the same"
+                f"the prompt ends at token {total}, but the model was trained on {positions.limit}, and "
+                f"{positions.obstacle}, give a shorter text, or allow_beyond_trained=True (--allow-beyond-trained) to "
+                "read on all the same"
             )
 
     def _read(
@@ -253,7 +254,7 @@ class Session:
     def _say(self, max_tokens: int | None, sampler: Sampler, stats: Stats) -> Iterator[int]:
         """Sample and feed tokens until the reply ends; yields those that belong to it."""
         runtime = self._open()
-        limit = None if runtime.options.allow_beyond_trained else runtime.model.n_ctx_train
+        limit = runtime.controller.positions.limit
         started = time.perf_counter()
         while True:
             token = sampler.sample(runtime.context)

@@ -16,6 +16,7 @@ class Stats:
     "cancelled", "closed" (no longer iterated), "failed" (nothing was read), or "" before the first reply
     read_tokens: prompt tokens read, fewer than prompt_tokens when reading was cancelled
     evictions, evicted_cells: compactions, and the cells they evicted summed over layers and heads
+    repositions: compactions that turned the keys that stayed to other RoPE positions
     tokens_seen, cells_used: of the whole session, after the reply; cells per head
     probes, probe_s: times that the question was fed as a probe, and the time that took
     prefill_s: reading the prompt; ttft_s: from its begin to the first token; decode_s: all tokens
@@ -27,6 +28,7 @@ class Stats:
     read_tokens: int = 0
     generated_tokens: int = 0
     evictions: int = 0
+    repositions: int = 0
     evicted_cells: int = 0
     probes: int = 0
     tokens_seen: int = 0
@@ -56,6 +58,7 @@ class Stats:
         self.finish_reason = self.finish_reason or "failed"
         self.evictions = work.evictions - before.evictions
         self.evicted_cells = work.evicted_cells - before.evicted_cells
+        self.repositions = work.repositions - before.repositions
         self.probes = work.probes - before.probes
         self.probe_s = work.probe_s - before.probe_s
         self.score_s = work.score_s - before.score_s

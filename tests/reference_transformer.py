@@ -20,6 +20,7 @@ The kernels of llama.cpp differ from these formulas in what remains after K and 
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -136,7 +137,7 @@ class ReferenceModel:
             rope_factors=tensors.get("rope_freqs.weight"),
         )
 
-    def logits(self, tokens, *, visible=None, kv_type="f16", positions=None, n_in_blocks=0):
+    def logits(self, tokens, *, visible=None, kv_type="f16", positions=None, moves=(), n_in_blocks=0):
         """tokens (n_tokens,) -> logits (n_tokens, n_vocab) float64.
 
         visible:   (n_layer, n_head_kv, n_tokens, n_tokens) bool, [l, g, t, j]: query t may read key j;
@@ -144,6 +145,8 @@ class ReferenceModel:
                    may read nothing gets zeros from that head.
         kv_type:   how keys and values are rounded, one of KV_TYPES; "exact" is not rounded at all.
         positions: (n_tokens,) RoPE positions, by default 0, 1, 2, ... The causal mask goes by index.
+        moves:     pairs (n, by), ascending: before token n is fed, stored keys are turned by so many positions,
+                   by (n_layer, n_head_kv, n_tokens) int, and rounded once more.
         n_in_blocks: the first tokens, fed in blocks of at least 64: their queries are not rounded.
         """
         hp = self.hparams
@@ -160,12 +163,16 @@ class ReferenceModel:
             mask = mask & visible
 
         x = self.embedding[tokens] * hp.embedding_scale  # (n_tokens, n_embd)
-        for layer, layer_mask in zip(self.layers, mask, strict=True):
+        for il, (layer, layer_mask) in enumerate(zip(self.layers, mask, strict=True)):
             q, k, v = self.heads(layer, rms_norm(x, layer.attn_norm, hp.rms_eps), positions)
             q[n_in_blocks:] = rounded_query(q[n_in_blocks:], kv_type)
-            out = attention(
-                q, stored_key(k, kv_type), stored_value(v, kv_type), layer_mask
-            )  # (n_tokens, n_head, head_dim_v)
+            k, v = stored_key(k, kv_type), stored_value(v, kv_type)
+            starts = [0, *(n for n, _ in moves), n_tokens]
+            out = np.empty((n_tokens, hp.n_head, hp.head_dim_v))
+            for i, (begin, end) in enumerate(itertools.pairwise(starts)):
+                if i > 0:
+                    k = self.moved(k, moves[i - 1][1][il], kv_type)
+                out[begin:end] = attention(q[begin:end], k, v, layer_mask[:, begin:end])
             x = x + out.reshape(n_tokens, -1) @ layer.wo.T
             h = rms_norm(x, layer.ffn_norm, hp.rms_eps)
             x = x + (hp.activation(h @ layer.w_gate.T) * (h @ layer.w_up.T)) @ layer.w_down.T
@@ -184,6 +191,16 @@ class ReferenceModel:
             k = rms_norm(k, layer.k_norm, hp.rms_eps)
         angles = rope_angles(positions, hp.n_rot, hp.rope_base, self.rope_factors)
         return rope(q, angles, hp.rope_pairs), rope(k, angles, hp.rope_pairs), v
+
+    def moved(self, k, by, kv_type):
+        """Stored keys k (n_tokens, n_head_kv, head_dim), turned by so many positions, by (n_head_kv, n_tokens)."""
+        hp = self.hparams
+        moved = k.copy()
+        for g, positions in enumerate(by):
+            angles = rope_angles(positions, hp.n_rot, hp.rope_base, self.rope_factors)
+            turned = stored_key(rope(k[:, g : g + 1], angles, hp.rope_pairs), kv_type)
+            moved[:, g] = np.where(positions[:, None] != 0, turned[:, 0], k[:, g])
+        return moved
 
 
 def rms_norm(x, weight, eps):
@@ -229,7 +246,7 @@ def attention(q, k, v, mask):
     """out[t, h] = sum_j softmax_j(<q[t, h], k[j, g]> / sqrt(head_dim)) v[j, g]   over j with mask[g, t, j].
 
     q (n_tokens, n_head, head_dim), k (n_tokens, n_head_kv, head_dim), v (n_tokens, n_head_kv, head_dim_v),
-    mask (n_head_kv, n_tokens, n_tokens) bool -> (n_tokens, n_head, head_dim_v)
+    mask (n_head_kv, n_tokens, n_tokens) bool -> (n_tokens, n_head, head_dim_v); q and mask may be of some tokens only
     """
     n_head, n_head_kv = q.shape[1], k.shape[1]
     out = np.empty((len(q), n_head, v.shape[2]))

@@ -33,7 +33,7 @@
 extern "C" {
 #endif
 
-#define EDGEKV_ABI_VERSION 3
+#define EDGEKV_ABI_VERSION 4
 
 // New values go last.
 enum edgekv_status {
@@ -408,6 +408,7 @@ struct edgekv_cache_params {
     int32_t  wo_norms;     // nonzero: norm1(V W_O) is carried with every cell
     uint32_t custom_reads; // sum of enum edgekv_reads that a scorer of one's own is given; 0 = there is none
     uint32_t ragged;       // sum of enum edgekv_ragged; 0 = all heads keep the same number of cells
+    int32_t  repositions;  // nonzero: compactions may turn keys to other RoPE positions
 };
 
 // Raise what params lack for a policy. With `probed` its queries come from probes of n_probe_rows, not from the text.
@@ -421,7 +422,8 @@ EDGEKV_API enum edgekv_status edgekv_cache_params_for(
 
 // Open a context's cache and empty it. The context must outlive it; nothing else may feed the context meanwhile.
 //   EDGEKV_STATUS_INVALID_STATE  the context was made without a layout
-//   EDGEKV_STATUS_UNSUPPORTED    `ragged` where the cache lies on a device
+//   EDGEKV_STATUS_UNSUPPORTED    `ragged` where the cache lies on a device; `repositions` of keys that cannot be turned, as
+//                                edgekv_context_rope says
 EDGEKV_API enum edgekv_status edgekv_cache_open(
                 struct llama_context * ctx,
     const struct edgekv_cache_params * params,
@@ -470,6 +472,8 @@ struct edgekv_compaction_params {
     int32_t                          probed;     // nonzero: queries are the last probe's
     int32_t                          generating; // nonzero: the rows since the last compaction were generated (AHAKV)
     const uint32_t *                 budgets;    // cells of every head, layer by layer; NULL = as the policy shares them out
+    int32_t                          reposition; // nonzero: where cells are evicted, turn the keys that stay to adjacent RoPE
+                                                 // positions, which end at the largest number that a head keeps
 };
 
 struct edgekv_compaction {
@@ -494,6 +498,9 @@ EDGEKV_API uint32_t edgekv_cache_n_cells(const struct edgekv_cache * cache); // 
 EDGEKV_API uint32_t edgekv_cache_n_free (const struct edgekv_cache * cache); // tokens that can be fed before a compaction
 EDGEKV_API int32_t  edgekv_cache_n_past (const struct edgekv_cache * cache); // position of the next token
 
+// The position that RoPE will give the next token: n_past, less what repositioning has saved.
+EDGEKV_API int32_t edgekv_cache_rope_past(const struct edgekv_cache * cache);
+
 EDGEKV_API uint32_t edgekv_cache_n_heads(const struct edgekv_cache * cache, uint32_t layer); // KV heads; 0 = no such layer
 
 // Say how many cells one head holds, and how many of them the last eviction left.
@@ -515,6 +522,15 @@ EDGEKV_API enum edgekv_status edgekv_cache_positions(
                                 char * err,
                               size_t   err_size);
 
+// Write the positions that RoPE has turned one head's keys by, in the order of edgekv_cache_positions.
+EDGEKV_API enum edgekv_status edgekv_cache_rope_positions(
+           const struct edgekv_cache * cache,
+                            uint32_t   layer,
+                            uint32_t   head,
+                             int32_t * positions,
+                                char * err,
+                              size_t   err_size);
+
 // Copy one head's stored keys or values (as stored: typed, and rotated where the context rotates them) in the
 // order of edgekv_cache_positions. `rows` describes the copy; rows->data is owned by the caller: dst.
 EDGEKV_API enum edgekv_status edgekv_cache_read(
@@ -529,10 +545,10 @@ EDGEKV_API enum edgekv_status edgekv_cache_read(
                               size_t   err_size);
 
 // Copy the queries that would score one layer now: the newest n rows, or the last probe's. Written as
-// (n_rows, n_head, head_dim_k) float32, rotated as the stored keys are, ascending by position; positions (n_rows,).
+// (n_rows, n_head, head_dim_k) float32, rotated as the stored keys are, ascending by position; positions (n_rows,), true ones.
 //   n_rows : in: room in rows; out: rows written
 EDGEKV_API enum edgekv_status edgekv_cache_queries(
-           const struct edgekv_cache * cache,
+                 struct edgekv_cache * cache,
                             uint32_t   layer,
                              int32_t   probed,
                                float * queries,

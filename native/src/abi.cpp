@@ -159,13 +159,12 @@ enum edgekv_status edgekv_rope_turn(const struct edgekv_rows * rows, const doubl
                                     const int32_t * deltas, char * err, size_t err_size) {
     return guard(err, err_size, [&] {
         require(rows && angles && deltas, "rows, angles or deltas is NULL");
-        const Rows         checked(*rows);
-        const RopeAngles   given{ n_rot, neighbours != 0, { angles, angles + std::min(n_rot, rows->dim) / 2 } };
-        const RopeTurn     turn(given, rows->dim, rows->type, rows->rotation);
-        std::vector<float> scratch(2 * size_t(rows->dim));
-        auto *             row = static_cast<char *>(const_cast<void *>(rows->data)); // described as what is read elsewhere
+        const Rows       checked(*rows);
+        const RopeAngles given{ n_rot, neighbours != 0, { angles, angles + std::min(n_rot, rows->dim) / 2 } };
+        RopeTurn         turn(given, rows->dim, rows->type, rows->rotation);
+        auto *           row = static_cast<char *>(const_cast<void *>(rows->data)); // described as what is read elsewhere
         for (size_t i = 0; i < checked.n(); ++i) {
-            turn.turn(row + i * rows->stride_bytes, deltas[i], scratch.data());
+            turn.turn(row + i * rows->stride_bytes, deltas[i]);
         }
     });
 }

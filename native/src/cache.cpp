@@ -1,7 +1,6 @@
 #include "cache.h"
 
 #include "ggml-backend.h"
-#include "llama-batch.h"
 #include "llama-context.h"
 #include "llama-kv-cache.h"
 #include "llama-model.h"
@@ -9,7 +8,6 @@
 #include "wo_norm.h"
 
 #include <algorithm>
-#include <cstring>
 
 using namespace edgekv;
 
@@ -17,6 +15,10 @@ namespace edgekv {
 
 size_t n_workers(const edgekv_shape & shape, const edgekv_cache_params & params) {
     return shape.staged || params.staged || params.custom_reads != 0 ? 1 : std::min(shape.n_threads, shape.n_layer);
+}
+
+CellParts cell_parts(const edgekv_cache_params & params) {
+    return { params.accumulates != 0, params.wo_norms != 0, (params.ragged & EDGEKV_RAGGED_SOFTMAX) != 0, params.repositions != 0 };
 }
 
 ScratchSize scratch_size(const edgekv_shape & shape, const edgekv_cache_params & params) {
@@ -54,17 +56,6 @@ uint32_t rotation_run(const llama_kv_cache & kv, uint32_t head_dim) {
     return run;
 }
 
-// NaN and infinity have all exponent bits set. In integers this vectorises: it runs for every generated token.
-bool all_finite(const float * values, size_t n) {
-    uint32_t found = 0;
-    for (size_t i = 0; i < n; ++i) {
-        uint32_t bits;
-        std::memcpy(&bits, values + i, sizeof(bits));
-        found |= (bits & 0x7F800000u) == 0x7F800000u;
-    }
-    return found == 0;
-}
-
 // The output projection of a layer, where it can be read. A repacked one lies in memory in an order of its own.
 ggml_tensor * output_projection(const llama_model & model, uint32_t il, size_t n_columns) {
     ggml_tensor * w_o = model.layers[il].wo;
@@ -85,8 +76,8 @@ ggml_tensor * output_projection(const llama_model & model, uint32_t il, size_t n
 edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & params) :
     ctx(ctx), kv(plain_cache(ctx)), shape(shape_of(ctx)), params_(params), flat_(*kv.flat),
     rotation_(rotation_run(kv, shape.head_dim_k)), softcap_(0.0f),
-    cells_(flat_.n_rows(), params.accumulates != 0, params.wo_norms != 0, params.ragged & EDGEKV_RAGGED_SOFTMAX), layer_budgets_(shape.n_layer),
-    budgets_(shape.n_head_total), contest_(contest_size(shape, params)) {
+    cells_(flat_.n_rows(), cell_parts(params)), layer_budgets_(shape.n_layer), budgets_(shape.n_head_total),
+    contest_(contest_size(shape, params)) {
     if (params.ragged && flat_.on_device()) {
         // flash attention there reads masks in runs of 16 bytes, and those of ragged heads begin anywhere
         throw Error(EDGEKV_STATUS_UNSUPPORTED, "heads that keep different numbers of cells need the cache in host memory; use "
@@ -106,6 +97,9 @@ edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & para
         layers_.push_back({ static_cast<uint32_t>(flat.pool), flat.first_head, hparams.n_head_kv(flat.il),
                             hparams.n_gqa(flat.il), flat.k, flat.v, w_o, hparams.n_embd_head_k(flat.il), dim_v });
         n_head.push_back(hparams.n_head(flat.il));
+        if (params.repositions != 0) {
+            turns_.emplace_back(rope_angles(*ctx, flat.il), layers_.back().head_dim_k, flat.k->type, rotation_);
+        }
     }
     scratch_.resize(edgekv::n_workers(shape, params));
     for (auto & scratch : scratch_) {
@@ -130,6 +124,7 @@ void edgekv_cache::clear() {
     n_filled_ = 0;
     divided_  = false;
     n_past    = 0;
+    rope_past = 0;
     n_fresh_  = 0;
     normed_   = 0;
     if (window_) {
@@ -149,110 +144,6 @@ uint32_t edgekv_cache::n_kept(uint32_t il, uint32_t g) const {
 }
 
 uint32_t edgekv_cache::n_cells() const { return n_filled_ + (flat_.n_kept() + flat_.n_heads() - 1) / flat_.n_heads(); }
-
-void edgekv_cache::check_tokens(const llama_token * tokens, size_t n) const {
-    require(tokens != nullptr && n > 0, "no tokens to feed");
-    const int32_t n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(&ctx->get_model()));
-    for (size_t i = 0; i < n; ++i) {
-        if (tokens[i] < 0 || tokens[i] >= n_vocab) {
-            fail(EDGEKV_STATUS_INVALID_ARGUMENT, "token %d is not in [0, %d)", tokens[i], n_vocab);
-        }
-    }
-    if (n > n_free()) {
-        fail(EDGEKV_STATUS_INVALID_STATE, "%zu tokens need more than the %u free cells; compact first", n, n_free());
-    }
-    // llama.cpp's cells are ours alone: one that stands for all kept rows and the last position, then the filled ones
-    const auto &   cells = kv.get_cells(0);
-    const uint32_t n_used = n_stand_ins() + n_filled_;
-    if (cells.get_used() != n_used || cells.used_max_p1() != n_used || cells.seq_pos_max(0) != n_past - 1) {
-        throw Error(EDGEKV_STATUS_INVALID_STATE, "something else fed or changed this context's cache; clear it and start again");
-    }
-}
-
-// Free the cells of a batch that is not to stay.
-void edgekv_cache::forget_unfilled() { kv.keep_first(n_stand_ins() + n_filled_, n_past - 1); }
-
-// Decode one batch from position p0 on; on failure the cells are as before.
-void edgekv_cache::decode(const llama_token * tokens, size_t n, int32_t p0, bool want_logits) {
-    std::vector<llama_pos>      positions(n);
-    std::vector<int32_t>        n_seq_id(n, 1);
-    llama_seq_id                seq = 0;
-    std::vector<llama_seq_id *> seq_id(n, &seq);
-    std::vector<int8_t>         logits(n, 0);
-    for (size_t i = 0; i < n; ++i) {
-        positions[i] = p0 + static_cast<int32_t>(i);
-    }
-    logits[n - 1] = want_logits ? 1 : 0;
-
-    llama_batch batch = {};
-    batch.n_tokens    = static_cast<int32_t>(n);
-    batch.token       = const_cast<llama_token *>(tokens);
-    batch.pos         = positions.data();
-    batch.n_seq_id    = n_seq_id.data();
-    batch.seq_id      = seq_id.data();
-    batch.logits      = logits.data();
-
-    flat_.n_filled        = n_filled_ + static_cast<uint32_t>(p0 - n_past);
-    const int32_t failure = llama_decode(ctx, batch);
-    if (failure != 0) {
-        forget_unfilled();
-        fail(EDGEKV_STATUS_INTERNAL, "llama_decode returned %d for %zu tokens at position %d", failure, n, p0);
-    }
-    if (want_logits) {
-        const float * values = llama_get_logits_ith(ctx, -1);
-        if (values == nullptr || !all_finite(values, llama_vocab_n_tokens(llama_model_get_vocab(&ctx->get_model())))) {
-            forget_unfilled();
-            fail(EDGEKV_STATUS_NOT_FINITE, "the logits of position %d are not finite; the model's weights are damaged",
-                 positions[n - 1]);
-        }
-    }
-}
-
-void edgekv_cache::feed(const llama_token * tokens, size_t n, bool want_logits) {
-    check_tokens(tokens, n);
-    if (n > ctx->get_cparams().n_ubatch) {
-        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "%zu tokens exceed the context's n_ubatch of %u; feed fewer at once", n,
-             ctx->get_cparams().n_ubatch);
-    }
-    if (window_) {
-        window_->begin_text(n_past, static_cast<uint32_t>(n));
-    }
-    decode(tokens, n, n_past, want_logits);
-    n_filled_ += static_cast<uint32_t>(n);
-    for (uint32_t il = 0; il < layers_.size(); ++il) {
-        for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
-            const HeadCells head = cells(il, g);
-            for (size_t i = 0; i < n; ++i) {
-                const uint32_t cell = head.n - static_cast<uint32_t>(n - i);
-                head.position[cell] = n_past + static_cast<int32_t>(i);
-                head.order[cell]    = cell; // the newest come last
-            }
-            if (head.accumulated != nullptr) {
-                std::fill_n(head.accumulated + head.n - n, n, 0.0f);
-            }
-        }
-    }
-    n_past += static_cast<int32_t>(n);
-    n_fresh_ += static_cast<uint32_t>(n);
-}
-
-void edgekv_cache::probe(const llama_token * tokens, size_t n) {
-    if (n > params_.n_probe_rows) {
-        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "a probe of %zu tokens, but the cache was opened for %u", n, params_.n_probe_rows);
-    }
-    check_tokens(tokens, n);
-    window_->begin_probe(n_past, static_cast<uint32_t>(n));
-    const size_t n_batch = ctx->get_cparams().n_ubatch;
-    try {
-        for (size_t i = 0; i < n; i += n_batch) {
-            decode(tokens + i, std::min(n_batch, n - i), n_past + static_cast<int32_t>(i), false);
-        }
-    } catch (...) {
-        window_->begin_probe(n_past, 0); // whose rows are not whole
-        throw;
-    }
-    forget_unfilled();
-}
 
 void edgekv_cache::check_head(uint32_t il, uint32_t g) const {
     if (il >= layers_.size() || g >= layers_[il].n_head_kv) {
@@ -290,7 +181,7 @@ void edgekv_cache::read(uint32_t il, uint32_t g, bool values, void * dst, size_t
 uint32_t edgekv_cache::value_rotation(uint32_t dim) const { return rotation_ > 0 && dim % 64 == 0 ? 64 : 0; }
 
 void edgekv_cache::read_queries(uint32_t il, bool probed, float * queries, int32_t * positions, uint32_t & n_rows,
-                                float & scale) const {
+                                float & scale) {
     if (il >= layers_.size()) {
         fail(EDGEKV_STATUS_INVALID_ARGUMENT, "there is no layer %u", il);
     }
@@ -301,5 +192,6 @@ void edgekv_cache::read_queries(uint32_t il, bool probed, float * queries, int32
     llama_synchronize(ctx);
     const edgekv_layer & layer = layers_[il];
     n_rows = std::min(n_rows, n_there);
-    scale  = window_->read(il, 0, layer.n_group * layer.n_head_kv, probed, n_past, n_rows, false, queries, positions);
+    scale  = window_->read(il, 0, layer.n_group * layer.n_head_kv, probed, n_past, n_rows, false, n_past - rope_past, turn_of(il), queries,
+                           positions);
 }

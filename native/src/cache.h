@@ -8,6 +8,7 @@
 #include "flat_cache.h"
 #include "host_rows.h"
 #include "query_window.h"
+#include "rope_turn.h"
 #include "score.h"
 
 #include <cstdint>
@@ -34,7 +35,7 @@ struct edgekv_cache {
     void probe(const llama_token * tokens, size_t n);
     void compact(const edgekv_compaction_params & params, edgekv_compaction & result);
     void read(uint32_t layer, uint32_t head, bool values, void * dst, size_t dst_size, edgekv_rows & rows) const;
-    void read_queries(uint32_t layer, bool probed, float * queries, int32_t * positions, uint32_t & n_rows, float & scale) const;
+    void read_queries(uint32_t layer, bool probed, float * queries, int32_t * positions, uint32_t & n_rows, float & scale);
 
     edgekv::HeadCells cells(uint32_t layer, uint32_t head) const;
     uint32_t          n_kept(uint32_t layer, uint32_t head) const; // by the last division
@@ -46,11 +47,12 @@ struct edgekv_cache {
     llama_context *  ctx;
     llama_kv_cache & kv;
     edgekv_shape     shape;
-    int32_t          n_past = 0; // position of the next token
+    int32_t          n_past    = 0; // position of the next token
+    int32_t          rope_past = 0; // the position that RoPE will turn it by
 
   private:
     void     check_tokens(const llama_token * tokens, size_t n) const;
-    void     decode(const llama_token * tokens, size_t n, int32_t p0, bool want_logits);
+    void     decode(const llama_token * tokens, size_t n, uint32_t n_before, bool want_logits);
     uint32_t n_stand_ins() const { return divided_ ? 1 : 0; }
     void     forget_unfilled();
 
@@ -61,6 +63,7 @@ struct edgekv_cache {
     uint32_t max_protected(const edgekv_protection & protection) const;
 
     edgekv::HostRows host_rows(uint32_t layer, uint32_t head, bool values, size_t n);
+    edgekv::RopeTurn * turn_of(uint32_t layer) { return turns_.empty() ? nullptr : &turns_[layer]; }
     edgekv::Rows     rows_of_head(uint32_t layer, bool values, edgekv::HostRows & host, size_t n) const;
 
     template <typename F>
@@ -74,6 +77,7 @@ struct edgekv_cache {
     bool is_full(const edgekv_policy & policy) const;
     void share_out(const edgekv_compaction_params & params);
     void close_gaps(uint32_t layer);
+    void reposition(uint32_t layer, int32_t end);
     void move_heads();
 
     edgekv_cache_params                params_;
@@ -86,6 +90,7 @@ struct edgekv_cache {
     std::vector<char>                  copy_k_;  // a staged head's rows
     std::vector<char>                  copy_v_;
     std::optional<edgekv::QueryWindow> window_;
+    std::vector<edgekv::RopeTurn>      turns_; // of every layer's keys; none where they keep their positions
     edgekv::CustomArrays               custom_;
     std::vector<uint32_t>              layer_budgets_; // cells of each head of a layer, on average
     std::vector<uint32_t>              budgets_;       // cells of each head
@@ -101,6 +106,8 @@ namespace edgekv {
 
 // A layer is one task. A device is read by one thread, and a scorer of the host's runs on the caller's.
 size_t n_workers(const edgekv_shape & shape, const edgekv_cache_params & params);
+
+CellParts cell_parts(const edgekv_cache_params & params);
 
 ScratchSize scratch_size(const edgekv_shape & shape, const edgekv_cache_params & params);
 

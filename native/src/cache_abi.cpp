@@ -39,8 +39,7 @@ uint64_t edgekv_cache_estimate_bytes(const struct edgekv_shape * shape, const st
     }
     const uint64_t n_rows    = uint64_t(shape->n_head_total) * shape->n_cells;
     const uint64_t query_row = sizeof(float) * shape->n_layer * shape->n_head_max * shape->head_dim_k;
-    return CellArrays::bytes(n_rows, params->accumulates != 0, params->wo_norms != 0, params->ragged & EDGEKV_RAGGED_SOFTMAX) +
-           contest_size(*shape, *params) * sizeof(float) +
+    return CellArrays::bytes(n_rows, cell_parts(*params)) + contest_size(*shape, *params) * sizeof(float) +
            n_workers(*shape, *params) * Scratch::bytes(scratch_size(*shape, *params)) + CustomArrays::bytes(*shape, *params) +
            query_row * (params->n_query_rows + params->n_probe_rows) +
            (shape->staged || params->staged ? shape->head_bytes : 0);
@@ -85,6 +84,7 @@ uint32_t edgekv_cache_n_heads(const struct edgekv_cache * cache, uint32_t layer)
     return cache == nullptr ? 0 : cache->n_heads(layer);
 }
 int32_t edgekv_cache_n_past(const struct edgekv_cache * cache) { return cache == nullptr ? 0 : cache->n_past; }
+int32_t edgekv_cache_rope_past(const struct edgekv_cache * cache) { return cache == nullptr ? 0 : cache->rope_past; }
 
 enum edgekv_status edgekv_cache_head_cells(const struct edgekv_cache * cache, uint32_t layer, uint32_t head, uint32_t * n_cells,
                                            uint32_t * n_kept, char * err, size_t err_size) {
@@ -104,6 +104,16 @@ enum edgekv_status edgekv_cache_positions(const struct edgekv_cache * cache, uin
     });
 }
 
+enum edgekv_status edgekv_cache_rope_positions(const struct edgekv_cache * cache, uint32_t layer, uint32_t head,
+                                               int32_t * positions, char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(cache && positions, "cache or positions is NULL");
+        const HeadCells cells = cache->cells(layer, head);
+        const int32_t * of    = cells.rope_position != nullptr ? cells.rope_position : cells.position;
+        std::transform(cells.order, cells.order + cells.n, positions, [&](uint32_t cell) { return of[cell]; });
+    });
+}
+
 enum edgekv_status edgekv_cache_read(const struct edgekv_cache * cache, uint32_t layer, uint32_t head, int32_t values, void * dst,
                                      size_t dst_size, struct edgekv_rows * rows, char * err, size_t err_size) {
     return guard(err, err_size, [&] {
@@ -112,7 +122,7 @@ enum edgekv_status edgekv_cache_read(const struct edgekv_cache * cache, uint32_t
     });
 }
 
-enum edgekv_status edgekv_cache_queries(const struct edgekv_cache * cache, uint32_t layer, int32_t probed, float * queries,
+enum edgekv_status edgekv_cache_queries(struct edgekv_cache * cache, uint32_t layer, int32_t probed, float * queries,
                                         int32_t * positions, uint32_t * n_rows, float * scale, char * err, size_t err_size) {
     return guard(err, err_size, [&] {
         require(cache && queries && positions && n_rows && scale, "an argument is NULL");

@@ -18,14 +18,15 @@ template <typename T> void move_rows(std::vector<T> & array, size_t from, size_t
 
 } // namespace
 
-CellArrays::CellArrays(size_t n_rows, bool accumulates, bool wo_norms, bool shares) :
-    position_(n_rows), order_(n_rows), keep_(n_rows), score_(n_rows), share_(shares ? n_rows : 0),
-    accumulated_(accumulates ? n_rows : 0),
-    next_(accumulates ? n_rows : 0), wo_norm_(wo_norms ? n_rows : 0) {}
+CellArrays::CellArrays(size_t n_rows, const CellParts & parts) :
+    parts_(parts), position_(n_rows), rope_position_(parts.repositions ? n_rows : 0), order_(n_rows), keep_(n_rows), score_(n_rows),
+    share_(parts.shares ? n_rows : 0), accumulated_(parts.accumulates ? n_rows : 0), next_(parts.accumulates ? n_rows : 0),
+    wo_norm_(parts.wo_norms ? n_rows : 0) {}
 
 HeadCells CellArrays::at(size_t row, uint32_t n) const {
     return { n,
              at_row(position_, row),
+             at_row(rope_position_, row),
              at_row(order_, row),
              at_row(keep_, row),
              at_row(score_, row),
@@ -37,16 +38,15 @@ HeadCells CellArrays::at(size_t row, uint32_t n) const {
 
 void CellArrays::move(size_t from, size_t to, size_t n) {
     move_rows(position_, from, to, n);
+    move_rows(rope_position_, from, to, n);
     move_rows(order_, from, to, n);
     move_rows(accumulated_, from, to, n);
     move_rows(wo_norm_, from, to, n);
 }
 
-size_t CellArrays::bytes() const { return bytes(position_.size(), !accumulated_.empty(), !wo_norm_.empty(), !share_.empty()); }
-
-size_t CellArrays::bytes(size_t n_rows, bool accumulates, bool wo_norms, bool shares) {
-    const size_t cell = sizeof(int32_t) + sizeof(uint32_t) + sizeof(uint8_t) + sizeof(float) +
-                        sizeof(float) * ((accumulates ? 2 : 0) + (wo_norms ? 1 : 0) + (shares ? 1 : 0));
+size_t CellArrays::bytes(size_t n_rows, const CellParts & parts) {
+    const size_t n_more = (parts.accumulates ? 2 : 0) + (parts.wo_norms ? 1 : 0) + (parts.shares ? 1 : 0);
+    const size_t cell   = sizeof(int32_t) * (parts.repositions ? 2 : 1) + sizeof(uint32_t) + sizeof(uint8_t) + sizeof(float) * (1 + n_more);
     return n_rows * cell;
 }
 

@@ -7,10 +7,19 @@
 
 namespace edgekv {
 
+// What cells hold beyond what all do.
+struct CellParts {
+    bool accumulates; // a score
+    bool wo_norms;
+    bool shares;      // a softmax of scores
+    bool repositions; // RoPE positions
+};
+
 // One head's cells, n of them. All but `order` are indexed by cell.
 struct HeadCells {
     uint32_t   n;
     int32_t *  position;
+    int32_t *  rope_position; // that the key is turned by; NULL where it is the position for ever
     uint32_t * order;       // cells ascending by position
     uint8_t *  keep;        // the last selection
     float *    score;       // base scores of the running compaction
@@ -22,17 +31,19 @@ struct HeadCells {
 
 class CellArrays {
   public:
-    CellArrays(size_t n_rows, bool accumulates, bool wo_norms, bool shares);
+    CellArrays(size_t n_rows, const CellParts & parts);
 
     HeadCells at(size_t row, uint32_t n) const; // of what it points to, a const cache's callers write nothing
     void      move(size_t from, size_t to, size_t n); // what n cells hold and carry, to other rows
     void      carry_on() { accumulated_.swap(next_); }
 
-    size_t        bytes() const;
-    static size_t bytes(size_t n_rows, bool accumulates, bool wo_norms, bool shares);
+    size_t        bytes() const { return bytes(position_.size(), parts_); }
+    static size_t bytes(size_t n_rows, const CellParts & parts);
 
   private:
+    CellParts             parts_;
     std::vector<int32_t>  position_;
+    std::vector<int32_t>  rope_position_;
     std::vector<uint32_t> order_;
     std::vector<uint8_t>  keep_;
     std::vector<float>    score_;

@@ -33,6 +33,9 @@ void edgekv_cache::check_provided(const edgekv_compaction_params & params) const
     if ((ragged & ~params_.ragged) != 0) {
         throw Error(EDGEKV_STATUS_INVALID_STATE, "the cache was opened for heads that keep the same; see edgekv_cache_params_for");
     }
+    if (params.reposition != 0 && turns_.empty()) {
+        throw Error(EDGEKV_STATUS_INVALID_STATE, "the cache was opened for keys that keep their positions; open it with repositions");
+    }
     if (probed && (!window_ || window_->n_probe() == 0)) {
         throw Error(EDGEKV_STATUS_INVALID_STATE, "there was no probe whose queries could score");
     }
@@ -129,7 +132,7 @@ void edgekv_cache::each_head(uint32_t il, const edgekv_compaction_params & param
                                    softcap_ };
         if (n_rows > 0) {
             queries.scale  = window_->read(il, g * layer.n_group, layer.n_group, params.probed != 0, n_past, n_rows, true,
-                                           scratch.window.data(), scratch.positions.data());
+                                           n_past - rope_past, turn_of(il), scratch.window.data(), scratch.positions.data());
             queries.n_seen = scratch.positions[n_rows - 1] + 1;
         }
         const bool  has_past = carries_on(*params.policy, params.generating != 0);
@@ -214,7 +217,14 @@ void edgekv_cache::compact(const edgekv_compaction_params & given, edgekv_compac
     normed_ = policy.critical ? n_past : normed_;
     result.n_evicted = flat_.n_kept() + uint64_t(flat_.n_heads()) * n_filled_ -
                        std::accumulate(budgets_.begin(), budgets_.end(), uint64_t(0));
-    on_layers([&](uint32_t il, Scratch &) { close_gaps(il); });
+    const auto end = static_cast<int32_t>(*std::max_element(budgets_.begin(), budgets_.end()));
+    on_layers([&](uint32_t il, Scratch &) {
+        close_gaps(il);
+        if (params.reposition != 0) {
+            reposition(il, end);
+        }
+    });
+    rope_past = params.reposition != 0 ? end : rope_past;
     move_heads();
     result.move_us = ggml_time_us() - chosen_us;
 }

@@ -74,8 +74,8 @@ void edgekv_cache::score_custom(uint32_t il, const edgekv_compaction_params & pa
 
         view.query_positions = custom_.rows.data();
         if (view.n_rows > 0) {
-            window_->read(il, 0, view.n_head, params.probed != 0, n_past, view.n_rows, true, custom_.queries.data(),
-                          custom_.rows.data());
+            window_->read(il, 0, view.n_head, params.probed != 0, n_past, view.n_rows, true, n_past - rope_past, turn_of(il),
+                          custom_.queries.data(), custom_.rows.data());
         }
         if (rotation_ > 0) {
             for (uint32_t i = 0; i < view.n_head * view.n_rows; ++i) {

@@ -39,12 +39,13 @@ class FlatCache {
         uint32_t       offset; // rows of the pools before
     };
 
-    // The newest queries of every layer: row first + position % n of `rows`, none while n is 0.
+    // The newest queries of every layer: row first + true position % n of `rows`, none while n is 0.
     struct Queries {
         std::unordered_map<uint32_t, ggml_tensor *> rows;  // by il, F32 (head_dim_k * n_head, ...)
         std::unordered_map<uint32_t, float>         scale; // of Q K^T, by il
         uint32_t                                    first = 0;
         uint32_t                                    n     = 0;
+        int32_t                                     lag   = 0; // true position - position in the batch
     };
 
     explicit FlatCache(const edgekv_layout & layout);

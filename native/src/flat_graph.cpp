@@ -66,7 +66,7 @@ void FlatGraph::set_input(const llama_ubatch & ubatch) const {
         const auto & queries = cache_.queries;
         const auto   n       = static_cast<uint32_t>(query_rows_->ne[0]);
         for (uint32_t i = 0; i < n; ++i) {
-            static_cast<int64_t *>(query_rows_->data)[i] = queries.first + ubatch.pos[n_tokens_ - n + i] % queries.n;
+            static_cast<int64_t *>(query_rows_->data)[i] = queries.first + (ubatch.pos[n_tokens_ - n + i] + queries.lag) % queries.n;
         }
     }
 }

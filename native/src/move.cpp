@@ -35,6 +35,9 @@ void edgekv_cache::close_gaps(uint32_t il) {
                 }
             }
             head.position[hole] = head.position[cell];
+            if (head.rope_position != nullptr) {
+                head.rope_position[hole] = head.rope_position[cell];
+            }
             head.keep[hole]     = 2;
             head.position[cell] = static_cast<int32_t>(hole);
         }
@@ -48,6 +51,23 @@ void edgekv_cache::close_gaps(uint32_t il) {
         }
         k.commit(budget);
         v.commit(budget);
+    }
+}
+
+// Turn the keys that each head of a layer keeps to adjacent RoPE positions, the last before `end`. New tokens have one position
+// for all heads, so those that keep less begin later.
+void edgekv_cache::reposition(uint32_t il, int32_t end) {
+    for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
+        const HeadCells head   = cells(il, g);
+        const uint32_t  n_kept = budgets_[layers_[il].first_head + g];
+        HostRows        k      = host_rows(il, g, false, n_kept);
+        for (uint32_t i = 0; i < n_kept; ++i) {
+            const uint32_t cell = head.order[i];
+            const int32_t  to   = end - static_cast<int32_t>(n_kept - i);
+            turns_[il].turn(k.row(cell), to - head.rope_position[cell]);
+            head.rope_position[cell] = to;
+        }
+        k.commit(n_kept);
     }
 }
 

@@ -10,7 +10,7 @@
 namespace edgekv {
 
 QueryWindow::QueryWindow(FlatCache & flat, const std::vector<uint32_t> & n_head, uint32_t n_rows, uint32_t n_probe_rows) :
-    flat_(flat), n_rows_(n_rows), n_probe_rows_(n_probe_rows) {
+    flat_(flat), n_rows_(n_rows), n_probe_rows_(n_probe_rows), lags_(n_rows + n_probe_rows) {
     std::map<ggml_backend_buffer_type_t, ggml_context *> by_type;
     for (size_t i = 0; i < flat.layers().size(); ++i) {
         const FlatCache::Layer & layer    = flat.layers()[i];
@@ -58,19 +58,30 @@ void QueryWindow::clear() {
     n_probe_ = 0;
 }
 
-void QueryWindow::begin_text(int32_t p0, uint32_t n) {
+// The rows that the newest of n tokens will take.
+void QueryWindow::note(int32_t p0, uint32_t n, int32_t lag) {
+    flat_.queries.lag = lag;
+    const auto & queries = flat_.queries;
+    for (uint32_t i = n - std::min(n, queries.n); i < n; ++i) {
+        lags_[queries.first + (static_cast<uint32_t>(p0) + i) % queries.n] = lag;
+    }
+}
+
+void QueryWindow::begin_text(int32_t p0, uint32_t n, int32_t lag) {
     if (flat_.queries.first != 0 || flat_.queries.n != n_rows_) {
         use(0, n_rows_);
     }
+    note(p0, n, lag);
     if (n_rows_ > 0) { // even if the decoding fails
         oldest_ = std::max(oldest_, p0 + static_cast<int32_t>(n) - static_cast<int32_t>(n_rows_));
     }
 }
 
-void QueryWindow::begin_probe(int32_t p0, uint32_t n) {
+void QueryWindow::begin_probe(int32_t p0, uint32_t n, int32_t lag) {
     probe_first_ = p0;
     n_probe_     = n;
     use(n_rows_, n_probe_rows_);
+    note(p0, n, lag);
 }
 
 uint32_t QueryWindow::n_text(int32_t n_past) const {
@@ -87,7 +98,7 @@ uint64_t QueryWindow::bytes() const {
 }
 
 float QueryWindow::read(uint32_t index, uint32_t first_head, uint32_t n_head, bool probed, int32_t n_past, uint32_t n_rows,
-                        bool by_head, float * queries, int32_t * positions) const {
+                        bool by_head, int32_t lag, RopeTurn * turn, float * queries, int32_t * positions) const {
     const Layer &  layer = layers_[index];
     const size_t   dim   = layer.head_dim;
     const int32_t  end   = probed ? probe_first_ + static_cast<int32_t>(n_probe_) : n_past;
@@ -101,6 +112,9 @@ float QueryWindow::read(uint32_t index, uint32_t first_head, uint32_t n_head, bo
             float * dst = queries + (by_head ? h * n_rows + w : w * n_head + h) * dim;
             ggml_backend_tensor_get(layer.rows, dst, row * layer.rows->nb[1] + (first_head + h) * dim * sizeof(float),
                                     dim * sizeof(float));
+            if (turn != nullptr) {
+                turn->turn_floats(dst, lags_[row] - lag);
+            }
         }
     }
     return flat_.queries.scale.at(layer.il);

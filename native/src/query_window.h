@@ -3,6 +3,7 @@
 
 #include "flat_cache.h"
 #include "ggml-cpp.h"
+#include "rope_turn.h"
 
 #include <cstdint>
 #include <vector>
@@ -20,20 +21,23 @@ class QueryWindow {
     void clear();
 
     // What is decoded next: n tokens of the text from position p0, or of a probe.
-    void begin_text(int32_t p0, uint32_t n);
-    void begin_probe(int32_t p0, uint32_t n);
+    // `lag` is by how much RoPE's positions fall short of true ones.
+    void begin_text(int32_t p0, uint32_t n, int32_t lag);
+    void begin_probe(int32_t p0, uint32_t n, int32_t lag);
 
     uint32_t n_text(int32_t n_past) const; // newest rows of the text that are whole
     uint32_t n_probe() const { return n_probe_; }
     uint64_t bytes() const;
 
     // Copy the newest n_rows rows of some query heads of layer `index`, to (n_head, n_rows, head_dim) with by_head, else
-    // (n_rows, n_head, head_dim); and their positions. Returns the layer's scale of Q K^T.
+    // (n_rows, n_head, head_dim); and their positions. Those that were computed under another lag are turned to this one.
+    // Returns the layer's scale of Q K^T.
     float read(uint32_t index, uint32_t first_head, uint32_t n_head, bool probed, int32_t n_past, uint32_t n_rows, bool by_head,
-               float * queries, int32_t * positions) const;
+               int32_t lag, RopeTurn * turn, float * queries, int32_t * positions) const;
 
   private:
     void use(uint32_t first, uint32_t n);
+    void note(int32_t p0, uint32_t n, int32_t lag);
 
     struct Layer {
         uint32_t      il;
@@ -51,6 +55,7 @@ class QueryWindow {
     int32_t                              oldest_      = 0; // rows of earlier positions were overwritten
     int32_t                              probe_first_ = 0; // position of the last probe's first row
     uint32_t                             n_probe_     = 0; // rows of the last probe
+    std::vector<int32_t>                 lags_;            // of every row
 };
 
 } // namespace edgekv

@@ -17,19 +17,32 @@ namespace {
 #    define EDGEKV_RESTRICT __restrict__
 #endif
 
+constexpr int64_t max_steps = 16; // positions that are gone one by one, rather than by cosines and sines anew
+
 // Cosines of all pairs, then sines.
-void write_turn(const std::vector<double> & w, double delta, float * turn) {
+void write_turn(const std::vector<double> & w, double delta, std::vector<double> & turn) {
     for (size_t i = 0; i < w.size(); ++i) {
-        turn[i]            = static_cast<float>(std::cos(delta * w[i]));
-        turn[i + w.size()] = static_cast<float>(std::sin(delta * w[i]));
+        turn[i]            = std::cos(delta * w[i]);
+        turn[i + w.size()] = std::sin(delta * w[i]);
+    }
+}
+
+// Turn a turn by another one, forth (sign 1) or back (-1).
+void add_turn(double * EDGEKV_RESTRICT turn, const double * EDGEKV_RESTRICT other, double sign, size_t n) {
+    for (size_t i = 0; i < n; ++i) {
+        const double c = turn[i], s = turn[i + n];
+        const double d = other[i], t = sign * other[i + n];
+
+        turn[i]     = c * d - s * t;
+        turn[i + n] = s * d + c * t;
     }
 }
 
 void turn_halves(float * EDGEKV_RESTRICT first, float * EDGEKV_RESTRICT second, const float * EDGEKV_RESTRICT cosines,
-                 const float * EDGEKV_RESTRICT sines, float sign, size_t n) {
+                 const float * EDGEKV_RESTRICT sines, size_t n) {
     for (size_t i = 0; i < n; ++i) {
         const float a = first[i], b = second[i];
-        const float c = cosines[i], s = sign * sines[i];
+        const float c = cosines[i], s = sines[i];
 
         first[i]  = a * c - b * s;
         second[i] = a * s + b * c;
@@ -37,10 +50,10 @@ void turn_halves(float * EDGEKV_RESTRICT first, float * EDGEKV_RESTRICT second, 
 }
 
 void turn_neighbours(float * EDGEKV_RESTRICT row, const float * EDGEKV_RESTRICT cosines, const float * EDGEKV_RESTRICT sines,
-                     float sign, size_t n) {
+                     size_t n) {
     for (size_t i = 0; i < n; ++i) {
         const float a = row[2 * i], b = row[2 * i + 1];
-        const float c = cosines[i], s = sign * sines[i];
+        const float c = cosines[i], s = sines[i];
 
         row[2 * i]     = a * c - b * s;
         row[2 * i + 1] = a * s + b * c;
@@ -49,9 +62,9 @@ void turn_neighbours(float * EDGEKV_RESTRICT row, const float * EDGEKV_RESTRICT 
 
 } // namespace
 
-RopeTurn::RopeTurn(const RopeAngles & angles, uint32_t head_dim, int32_t type, uint32_t rotation, uint32_t reach) :
-    w_(angles.w), neighbours_(angles.neighbours), rotation_(rotation), to_float_(row_to_float(type)),
-    from_float_(row_from_float(type)), reach_(reach) {
+RopeTurn::RopeTurn(const RopeAngles & angles, uint32_t head_dim, int32_t type, uint32_t rotation) :
+    neighbours_(angles.neighbours), rotation_(rotation), to_float_(row_to_float(type)), from_float_(row_from_float(type)),
+    w_(angles.w) {
     const auto n_block = static_cast<uint32_t>(ggml_blck_size(static_cast<ggml_type>(type)));
     require(head_dim % n_block == 0, "a row is not whole blocks of its type");
     require(rotation == 0 || ((rotation & (rotation - 1)) == 0 && head_dim % rotation == 0),
@@ -64,40 +77,58 @@ RopeTurn::RopeTurn(const RopeAngles & angles, uint32_t head_dim, int32_t type, u
     require(std::all_of(w_.begin(), w_.end(), [](double w) { return std::isfinite(w); }), "an angle is NaN or infinite");
 
     n_turned_ = static_cast<uint32_t>(round_up(angles.n_rot, std::max(n_block, rotation)));
-    table_.resize(size_t(reach) * angles.n_rot);
-    for (uint32_t delta = 1; delta <= reach; ++delta) {
-        write_turn(w_, delta, table_.data() + (delta - 1) * size_t(angles.n_rot));
-    }
+    row_.resize(n_turned_);
+    turn_.resize(angles.n_rot);
+    one_.resize(angles.n_rot);
+    now_.resize(angles.n_rot);
+    write_turn(w_, 1.0, one_);
+    write_turn(w_, 0.0, now_);
 }
 
-void RopeTurn::turn(void * row, int32_t delta, float * scratch) const {
-    const size_t n_pairs = w_.size();
-    if (delta == 0 || n_pairs == 0) {
+// Neighbouring rows differ by few positions, and a turn by one more is much cheaper than cosines and sines.
+void RopeTurn::turn_on(int32_t delta) {
+    const int64_t steps = int64_t(delta) - delta_;
+    if (steps == 0) {
         return;
     }
-    const uint32_t distance = delta < 0 ? 0u - static_cast<uint32_t>(delta) : static_cast<uint32_t>(delta);
-    const float *  cosines  = scratch + n_turned_;
-    if (distance <= reach_) {
-        cosines = table_.data() + (distance - 1) * 2 * n_pairs;
-    } else {
-        write_turn(w_, distance, scratch + n_turned_);
+    if (std::abs(steps) > max_steps) {
+        write_turn(w_, delta, now_);
     }
-    const float * sines = cosines + n_pairs;
-    const float   sign  = delta < 0 ? -1.0f : 1.0f;
+    for (int64_t i = 0; std::abs(steps) <= max_steps && i < std::abs(steps); ++i) {
+        add_turn(now_.data(), one_.data(), steps < 0 ? -1.0 : 1.0, w_.size());
+    }
+    std::transform(now_.begin(), now_.end(), turn_.begin(), [](double value) { return static_cast<float>(value); });
+    delta_ = delta;
+}
 
-    to_float_(row, scratch, n_turned_);
+void RopeTurn::turn(void * row, int32_t delta) {
+    if (delta == 0 || w_.empty()) {
+        return;
+    }
+    to_float_(row, row_.data(), n_turned_);
+    turn_floats(row_.data(), delta);
+    from_float_(row_.data(), row, n_turned_);
+}
+
+void RopeTurn::turn_floats(float * row, int32_t delta) {
+    if (delta == 0 || w_.empty()) {
+        return;
+    }
+    turn_on(delta);
+    const size_t  n_pairs = w_.size();
+    const float * cosines = turn_.data();
+    const float * sines   = cosines + n_pairs;
     if (rotation_ > 0) {
-        rotate_hadamard(scratch, n_turned_, rotation_);
+        rotate_hadamard(row, n_turned_, rotation_);
     }
     if (neighbours_) {
-        turn_neighbours(scratch, cosines, sines, sign, n_pairs);
+        turn_neighbours(row, cosines, sines, n_pairs);
     } else {
-        turn_halves(scratch, scratch + n_pairs, cosines, sines, sign, n_pairs);
+        turn_halves(row, row + n_pairs, cosines, sines, n_pairs);
     }
     if (rotation_ > 0) {
-        rotate_hadamard(scratch, n_turned_, rotation_);
+        rotate_hadamard(row, n_turned_, rotation_);
     }
-    from_float_(scratch, row, n_turned_);
 }
 
 } // namespace edgekv

@@ -14,28 +14,32 @@ namespace edgekv {
 //
 //     (a, b) of pair i  ->  (a cos t - b sin t, a sin t + b cos t)      t = delta * w[i]
 //
-// which, rotated and rounded as the row is stored, costs one more rounding of its type.
+// which, rotated and rounded as the row is stored, costs one more rounding of its type. One thread at a time.
 class RopeTurn {
   public:
-    // Rows of head_dim elements of `type`, Hadamard-rotated in runs of `rotation` (0 = as they are). Turns of up to `reach`
-    // positions either way are tabulated. Throws Error where these do not fit, and std::bad_alloc.
-    RopeTurn(const RopeAngles & angles, uint32_t head_dim, int32_t type, uint32_t rotation, uint32_t reach = 512);
+    // Rows of head_dim elements of `type`, Hadamard-rotated in runs of `rotation` (0 = as they are). Throws Error where these
+    // do not fit, and std::bad_alloc.
+    RopeTurn(const RopeAngles & angles, uint32_t head_dim, int32_t type, uint32_t rotation);
 
-    // Turn one row in place; scratch (2 * head_dim,). Elements that no block or run shares with turned ones keep their bytes,
-    // and with delta 0 all do. Any number of threads, each with a scratch of its own.
-    void turn(void * row, int32_t delta, float * scratch) const;
-
-    uint64_t bytes() const { return (table_.size() + w_.size() * 2) * sizeof(float); }
+    // Turn one row in place, stored or as floats. Elements that no block or run shares with turned ones keep their bytes, and
+    // with delta 0 all do. Quick where delta is near that of the row before.
+    void turn(void * row, int32_t delta);
+    void turn_floats(float * row, int32_t delta);
 
   private:
-    std::vector<double> w_;
+    void turn_on(int32_t delta);
+
     bool                neighbours_;
-    uint32_t            n_turned_;   // elements that are read and written
+    uint32_t            n_turned_; // elements that are read and written
     uint32_t            rotation_;
     ggml_to_float_t     to_float_;
     ggml_from_float_t   from_float_;
-    std::vector<float>  table_;      // by delta - 1: cosines of all pairs, then sines
-    uint32_t            reach_;
+    std::vector<double> w_;
+    std::vector<double> one_;       // cosines of all pairs, then sines, of a turn by one position
+    std::vector<double> now_;       // the same of a turn by `delta_`
+    std::vector<float>  turn_;      // now_, rounded
+    std::vector<float>  row_;       // the turned elements of a row
+    int32_t             delta_ = 0;
 };
 
 } // namespace edgekv

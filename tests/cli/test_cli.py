@@ -153,8 +153,10 @@ def test_usage_errors_exit_with_2(model, book, tmp_path):
     refused(2, "is not text", *ask, "-f", binary, "What?")
     long = tmp_path / "long.txt"
     long.write_text(book.read_text() * 10)
-    refused(2, "trained on 2048", *ask, "-f", long, "What?")
-    assert edgekv(*ask, "-f", long, "What?", "--allow-beyond-trained", "--max-tokens", 5).returncode == 0
+    stay = ["--reposition", "never"]
+    refused(2, "trained on 2048", *ask, "-f", long, "What?", *stay)
+    for further in ([], [*stay, "--allow-beyond-trained"]):
+        assert edgekv(*ask, "-f", long, "What?", *further, "--max-tokens", 5).returncode == 0
 
 
 def test_a_ceiling_that_does_not_hold_the_model_exits_with_3(model):
@@ -182,7 +184,7 @@ def endless_book(tmp_path_factory):
 
 
 def test_interrupting_ask_exits_with_130(model, endless_book):
-    command = [*COMMAND, "ask", "-m", str(model), *SMALL, "-f", str(endless_book), "What?", "--allow-beyond-trained"]
+    command = [*COMMAND, "ask", "-m", str(model), *SMALL, "-f", str(endless_book), "What?"]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         time.sleep(5)
         process.send_signal(signal.SIGINT)
@@ -194,7 +196,7 @@ def test_interrupting_ask_exits_with_130(model, endless_book):
 def test_ctrl_c_in_chat_stops_the_reply_and_keeps_the_session(model, endless_book):
     """On a terminal: Ctrl-C while a prompt is read, then another line is answered, then /exit leaves."""
     main, terminal = pty.openpty()
-    command = [*COMMAND, "chat", "-m", str(model), *SMALL, "--max-tokens", "3", "--allow-beyond-trained"]
+    command = [*COMMAND, "chat", "-m", str(model), *SMALL, "--max-tokens", "3"]
     with subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True) as process:
         os.close(terminal)
         output = Terminal(main)

@@ -13,12 +13,15 @@ import edgekv
 
 @dataclass
 class Recording:
-    """Compactions as (tokens fed before it, positions kept[layer][head])."""
+    """Compactions as (tokens fed before it, positions kept[layer][head]), and the RoPE positions that they left:
+    those of the kept ones [layer][head], and the next token's.
+    """
 
     runtime: edgekv.Runtime
     n_layer: int
     n_head_kv: int
     compactions: list = field(default_factory=list)
+    rope: list = field(default_factory=list)
 
     def read(self, tokens):
         """Read prompt tokens block by block; returns the logits (n_vocab,) of the last one."""
@@ -38,8 +41,14 @@ class Recording:
 
     def kept(self):
         """Positions that each head holds now: a nested list [layer][head]."""
-        cache = self.runtime.controller.cache
-        return [[cache.positions(layer, g) for g in range(self.n_head_kv)] for layer in range(self.n_layer)]
+        return self._of_heads(self.runtime.controller.cache.positions)
+
+    def rope_kept(self):
+        """RoPE positions of what each head holds now, likewise."""
+        return self._of_heads(self.runtime.controller.cache.rope_positions)
+
+    def _of_heads(self, read):
+        return [[read(layer, g) for g in range(self.n_head_kv)] for layer in range(self.n_layer)]
 
     def visible(self, n_tokens):
         """visible[l, g, t, j]: head g of layer l held token j when token t was fed."""
@@ -50,6 +59,26 @@ class Recording:
                     evicted = np.setdiff1d(np.arange(fed), kept[layer][g])
                     seen[layer, g, fed:, evicted] = False
         return seen
+
+    def positions(self, n_tokens):
+        """RoPE positions that tokens were fed at, (n_tokens,)."""
+        positions = np.arange(n_tokens)
+        for (fed, _), (_, following) in zip(self.compactions, self.rope, strict=True):
+            positions[fed:] = np.arange(n_tokens - fed) + following
+        return positions
+
+    def moves(self, n_tokens):
+        """By how many positions every compaction turned keys: pairs (tokens fed before, (layer, head, token))."""
+        now = np.tile(self.positions(n_tokens), (self.n_layer, self.n_head_kv, 1))
+        found = []
+        for (fed, kept), (rope, _) in zip(self.compactions, self.rope, strict=True):
+            by = np.zeros_like(now)
+            for layer, g in np.ndindex(self.n_layer, self.n_head_kv):
+                tokens = kept[layer][g]
+                by[layer, g, tokens] = rope[layer][g] - now[layer, g, tokens]
+            now += by
+            found.append((fed, by))
+        return found
 
 
 @contextmanager
@@ -68,6 +97,7 @@ def recorded_runtime(path, *, n_layer, n_head_kv, before_compaction=None, **opti
                 before_compaction(cache, policy, budget, keywords)
             result = compact(policy, budget, **keywords)
             recording.compactions.append((cache.n_past, recording.kept()))
+            recording.rope.append((recording.rope_kept(), cache.rope_past))
             return result
 
         cache.compact = compact_and_record

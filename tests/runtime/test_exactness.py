@@ -45,14 +45,16 @@ def assert_exact(path, tokens, run, n_read, prefill, decoded, kv_type):
     """
     visible = run.visible(len(tokens))
     model = ReferenceModel.from_gguf(path)
-    expected = model.logits(tokens, visible=visible, kv_type=kv_type, n_in_blocks=n_read)
+    n = len(tokens)
+    stored = {"kv_type": kv_type, "n_in_blocks": n_read, "positions": run.positions(n), "moves": run.moves(n)}
+    expected = model.logits(tokens, visible=visible, **stored)
     assert error(prefill, expected[n_read - 1]) < PREFILL[kv_type]
     assert max(map(error, decoded, expected[n_read:])) < DECODE[kv_type]
 
     wrong = visible.copy()
     fed = run.compactions[0][0]
     wrong[1, 0, fed:, : fed - 1] = visible[1, 0, fed:, 1:fed]
-    shifted = model.logits(tokens, visible=wrong, kv_type=kv_type, n_in_blocks=n_read)
+    shifted = model.logits(tokens, visible=wrong, **stored)
     assert max(map(error, decoded, shifted[n_read:])) > max(WRONG, DECODE[kv_type])
 
 

@@ -268,7 +268,8 @@ def test_files_that_are_not_text_are_refused_before_anything_is_read(session, tm
 
 def test_a_prompt_beyond_the_trained_context_is_refused_unread(tiny_model):
     path = tiny_model(n_layer=2, n_ctx_train=256)
-    with edgekv.Runtime(path, memory="4GiB", budget=64, block=32, recent=16, threads=1) as rt:
+    options = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "reposition": "never"}
+    with edgekv.Runtime(path, **options) as rt:
         session = rt.session()
         with pytest.raises(edgekv.InputError, match="trained on 256"):
             list(session.chat(words(300)))
@@ -276,10 +277,9 @@ def test_a_prompt_beyond_the_trained_context_is_refused_unread(tiny_model):
         list(session.generate(words(10), max_tokens=1000))
         assert session.stats.finish_reason in ("end", "context")
         assert session.n_past <= 256
-    with edgekv.Runtime(
-        path, memory="4GiB", budget=64, block=32, recent=16, threads=1, allow_beyond_trained=True
-    ) as rt:
+    with edgekv.Runtime(path, **options, allow_beyond_trained=True) as rt:
         list(rt.session().chat(words(300), max_tokens=3))
+        assert rt.controller.cache.rope_past > 256
 
 
 def test_the_system_message_is_never_evicted(runtime):

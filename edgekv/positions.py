@@ -1,0 +1,56 @@
+"""When kept keys are turned to adjacent RoPE positions, so that a text may go past the trained context."""
+
+from __future__ import annotations
+
+from .cache import Cache
+from .options import Options
+
+
+class Positions:
+    """Decides at which evictions a cache repositions its keys (`Options.reposition`).
+
+    "auto" leaves them where they are as long as a text fits the trained context. Once one does not, keys of f16 are
+    turned at every eviction. Turning rounds quantised keys again, so those are turned only when new tokens have come
+    half-way from where turning leaves them to the end of the trained context.
+    """
+
+    def __init__(self, cache: Cache, options: Options, n_ctx_train: int) -> None:
+        self._cache = cache
+        self._options = options
+        self._n_ctx_train = n_ctx_train
+        self._turns = cache.repositions and cache.shape.n_cells_max <= n_ctx_train
+        self._margin = options.block + options.probe_cells  # tokens that may be fed before the next eviction
+        halfway = (cache.shape.n_cells_max + n_ctx_train) // 2
+        self._first = 0 if options.kv_type == "f16" else halfway
+        self._is_long = False
+
+    def clear(self) -> None:
+        """Start over with an empty cache."""
+        self._is_long = self._options.reposition == "always"
+
+    def expect(self, n_tokens: int) -> None:
+        """Say how many tokens will be fed, so that a text that is too long is repositioned from its begin."""
+        self._is_long |= self._cache.rope_past + n_tokens > self._n_ctx_train
+
+    def due(self) -> bool:
+        """Whether the keys that the coming eviction leaves are to be turned."""
+        if not self._turns:
+            return False
+        end = self._cache.rope_past + self._margin
+        self._is_long |= end > self._n_ctx_train
+        return self._is_long and end > self._first
+
+    @property
+    def limit(self) -> int | None:
+        """Tokens that a session can read and say; None = any number."""
+        return None if self._turns or self._options.allow_beyond_trained else self._n_ctx_train
+
+    @property
+    def obstacle(self) -> str:
+        """Why there is a limit, and what would lift it."""
+        n_cells = self._cache.shape.n_cells_max
+        if self._options.reposition == "never":
+            return "reposition='never' keeps every key at its position; use reposition='auto' (--reposition auto)"
+        if not self._cache.repositions:
+            return "its keys cannot be moved to other positions; choose a model with plain RoPE"
+        return f"a head of {n_cells} cells leaves no positions to move to; lower the budget"
