@@ -36,13 +36,15 @@ class Sample:
     depth: float
 
 
-def make_sample(model: Model, book: str, n_tokens: int, seed: int) -> Sample:
-    """The sample of a seed: about n_tokens of prose from a random place, and a needle between two sentences of it."""
+def make_sample(model: Model, book: str, n_tokens: int, seed: int, depth: float | None = None) -> Sample:
+    """The sample of a seed: about n_tokens of prose from a random place, and a needle between two sentences of it, at
+    a random depth where none is given."""
     rng = random.Random(seed)
-    start = book.index(". ", rng.randrange(len(book) - 16 * n_tokens)) + 2
+    start = book.index(". ", rng.randrange(len(book) - min(16 * n_tokens, len(book) // 2))) + 2
     prose = common.text_of(model, common.first_tokens(model, book[start:], n_tokens))
     gaps = [match.end() for match in re.finditer(r"[.!?] (?=[A-Z])", prose)]
-    depth = rng.random()
+    drawn = rng.random()
+    depth = drawn if depth is None else depth
     at = min(gaps, key=lambda gap: abs(gap - depth * len(prose)))
     digits = str(rng.randrange(10_000, 100_000))
     return Sample(f"{prose[:at]}{NEEDLE.format(digits=digits)} {prose[at:]}", digits, at / len(prose))

@@ -1,5 +1,5 @@
 // unit [MODEL [KV_TYPE]]: the kernels on plain arrays (unit_allot.cpp and unit_rope.cpp too) and, given a model, its
-// cache (unit_cache.cpp, unit_ragged.cpp).
+// cache (unit_cache.cpp, unit_ragged.cpp, unit_reposition.cpp).
 #include "check.h"
 #include "choose.h"
 #include "edgekv.h"
@@ -23,6 +23,7 @@ using namespace edgekv;
 void test_allot();
 void test_cache(const char * model_path, const char * kv_type);
 void test_ragged(const char * model_path, const char * kv_type);
+void test_reposition(const char * model_path, const char * kv_type);
 void test_rope();
 
 static std::vector<float> random_values(size_t n) {
@@ -495,6 +496,7 @@ int main(int argc, char ** argv) {
     if (argc > 1) {
         test_cache(argv[1], argc > 2 ? argv[2] : "f16");
         test_ragged(argv[1], argc > 2 ? argv[2] : "f16");
+        test_reposition(argv[1], argc > 2 ? argv[2] : "f16");
     }
     std::puts(n_failed == 0 ? "OK" : "FAILED");
     return n_failed == 0 ? 0 : 1;
