@@ -1,19 +1,15 @@
 """edgekv: an on-device LLM runtime that stays inside a memory ceiling.
 
 `Runtime` loads a model under a ceiling, `Session` is one conversation, `plan` says what would fit. Importing the
-package defines names and loads nothing native.
+package defines names and loads nothing: what a name stands for is imported when it is first used.
 """
 
 from __future__ import annotations
 
-from . import errors, policies
+from typing import TYPE_CHECKING
+
+from . import errors
 from .errors import *  # noqa: F403
-from .options import Options
-from .planner import Plan, plan
-from .runtime import Runtime
-from .sampler import Sampling
-from .session import Progress, Session
-from .stats import Stats
 
 __all__ = [
     *errors.__all__,
@@ -27,3 +23,37 @@ __all__ = [
     "plan",
     "policies",
 ]
+
+if TYPE_CHECKING:
+    from . import policies
+    from .options import Options
+    from .planner import Plan, plan
+    from .runtime import Runtime
+    from .sampler import Sampling
+    from .session import Progress, Session
+    from .stats import Stats
+else:
+    # Every pytest run imports this package, for the plug-in in it; those who do not use it must not wait for numpy.
+    _MODULES = {
+        "Options": "options",
+        "Plan": "planner",
+        "Progress": "session",
+        "Runtime": "runtime",
+        "Sampling": "sampler",
+        "Session": "session",
+        "Stats": "stats",
+        "plan": "planner",
+    }
+
+    def __getattr__(name):
+        import importlib
+
+        if name == "policies":
+            return importlib.import_module(".policies", __name__)
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(importlib.import_module(f".{_MODULES[name]}", __name__), name)
+        return value
+
+    def __dir__():
+        return sorted({*globals(), *__all__})

@@ -27,10 +27,23 @@ def after_import():
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-@pytest.mark.parametrize("module", ["llama_cpp", "typer", "rich", "gguf", "edgekv.cli"])
-def test_import_leaves_out(module, after_import):
-    assert "edgekv.policies" in after_import["modules"]
-    assert module not in after_import["modules"]
+def test_import_leaves_everything_out(after_import):
+    ours = {module for module in after_import["modules"] if module.partition(".")[0] == "edgekv"}
+    assert ours == {"edgekv", "edgekv.errors"}
+    assert not {"numpy", "jinja2", "llama_cpp", "typer", "rich", "gguf"} & set(after_import["modules"])
+
+
+def test_every_name_is_there():
+    script = "import edgekv; print(*(name for name in edgekv.__all__ if not hasattr(edgekv, name)))"
+    assert subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout == "\n"
+
+
+def test_other_names_are_not():
+    import edgekv
+
+    assert set(edgekv.__all__) <= set(dir(edgekv))
+    with pytest.raises(AttributeError, match="module 'edgekv' has no attribute 'runtimes'"):
+        edgekv.runtimes  # noqa: B018
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
