@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 import weakref
 from types import TracebackType
@@ -60,6 +61,7 @@ class Runtime:
         )
         path = find_model(model)
         self.plan: Plan = make_plan(path, self.options)
+        sys.audit("edgekv.runtime", self.plan)  # read where a test's memory is measured (edgekv.testing)
         self.options.check_budget(self.plan.budget_cells)
         process.return_freed_memory()
         self.model = Model(path, self.options)

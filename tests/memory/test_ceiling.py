@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
+from edgekv_command import run_command
 
-COMMAND = [sys.executable, "-c", "import sys; from edgekv.cli.main import main; sys.exit(main())"]
 
+@pytest.fixture
+def ask(memory_ceiling, default_model):
+    """A function that asks about a text in a fresh process of at most 256 MiB; returns the JSON report."""
 
-def ask(model, text, *options):
-    """Ask about a text in a fresh process; returns the JSON report."""
-    command = [*COMMAND, "ask", "-m", str(model), "-f", str(text), "What is this about?", "--json", *options]
-    result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600, check=False)
-    assert result.returncode == 0, result.stderr
-    return json.loads(result.stdout)
+    def run(text, *options):
+        arguments = ("ask", "-m", default_model, "-f", text, "What is this about?", "--json", "--memory", "256MiB")
+        ended = memory_ceiling("256MiB").run(run_command, *arguments, *options)
+        assert ended.value == 0, ended.stderr
+        report = json.loads(ended.stdout)
+        # what the command says of itself; the kernel counts pages by the dozen
+        assert abs(report["memory"]["peak_rss_bytes"] / ended.peak_bytes - 1) < 0.01
+        return report
+
+    return run
 
 
 @pytest.fixture
@@ -31,9 +36,9 @@ def text(tmp_path):
     return write
 
 
-def test_peak_stays_under_the_plan_and_does_not_grow_with_the_prompt(default_model, text):
-    options = ["--memory", "256MiB", "--budget", "256", "--max-tokens", "8", "--threads", "2"]
-    short, long = (ask(default_model, text(n), *options) for n in (600, 1800))
+def test_peak_stays_under_the_plan_and_does_not_grow_with_the_prompt(ask, text):
+    options = ["--budget", "256", "--max-tokens", "8", "--threads", "2"]
+    short, long = (ask(text(n), *options) for n in (600, 1800))
     assert long["prompt_tokens"] > 2.5 * short["prompt_tokens"] > 1000
     for report in (short, long):
         memory = report["memory"]
@@ -43,24 +48,24 @@ def test_peak_stays_under_the_plan_and_does_not_grow_with_the_prompt(default_mod
 
 
 @pytest.mark.parametrize("kv_type", ["q8_0", "q4_0"])
-def test_quantised_caches_stay_under_the_plan(default_model, text, kv_type):
-    options = ["--memory", "256MiB", "--budget", "384", "--max-tokens", "8", "--kv-type", kv_type, "--threads", "2"]
-    memory = ask(default_model, text(600), *options)["memory"]
+def test_quantised_caches_stay_under_the_plan(ask, text, kv_type):
+    options = ["--budget", "384", "--max-tokens", "8", "--kv-type", kv_type, "--threads", "2"]
+    memory = ask(text(600), *options)["memory"]
     assert memory["peak_rss_bytes"] <= memory["planned_peak_bytes"] <= memory["ceiling_bytes"]
 
 
 @pytest.mark.parametrize("policy", ["h2o", "ahakv", "snapkv+critical", "keydiff+fastcaote+critical"])
-def test_what_policies_carry_and_compute_is_in_the_plan(default_model, text, policy):
-    options = ["--memory", "256MiB", "--budget", "384", "--max-tokens", "8", "--policy", policy, "--threads", "2"]
-    memory = ask(default_model, text(600), *options)["memory"]
+def test_what_policies_carry_and_compute_is_in_the_plan(ask, text, policy):
+    options = ["--budget", "384", "--max-tokens", "8", "--policy", policy, "--threads", "2"]
+    memory = ask(text(600), *options)["memory"]
     assert memory["peak_rss_bytes"] <= memory["planned_peak_bytes"] <= memory["ceiling_bytes"]
     assert memory["planned_peak_bytes"] / memory["peak_rss_bytes"] < 1.03
 
 
-def test_shared_budgets_take_the_bytes_of_even_ones(default_model, text):
-    options = ["--memory", "256MiB", "--budget", "384", "--max-tokens", "8", "--no-focus", "--threads", "2"]
+def test_shared_budgets_take_the_bytes_of_even_ones(ask, text):
+    options = ["--budget", "384", "--max-tokens", "8", "--no-focus", "--threads", "2"]
     even, *shared = (
-        ask(default_model, text(900), *options, "--policy", f"snapkv{wrappers}")
+        ask(text(900), *options, "--policy", f"snapkv{wrappers}")
         for wrappers in ("", "+ada", "+pyramid+ada", "+ada(scope=model)")
     )
     budgets = {n for layer in even["budgets"] for n in layer}
@@ -75,8 +80,8 @@ def test_shared_budgets_take_the_bytes_of_even_ones(default_model, text):
         assert report["memory"]["peak_rss_bytes"] <= report["memory"]["planned_peak_bytes"]
 
 
-def test_the_largest_budget_fills_the_ceiling_and_no_more(default_model, text):
-    report = ask(default_model, text(200), "--memory", "256MiB", "--max-tokens", "4", "--threads", "2")
+def test_the_largest_budget_fills_the_ceiling_and_no_more(ask, text):
+    report = ask(text(200), "--max-tokens", "4", "--threads", "2")
     memory = report["memory"]
     cell_bytes = 23_040 * 1.2  # with its share of the other parts
     assert memory["ceiling_bytes"] - 2 * cell_bytes < memory["planned_peak_bytes"] <= memory["ceiling_bytes"]

@@ -1,0 +1,69 @@
+"""What a process held at most, and the table of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from edgekv.process import peak_resident_bytes, resident_bytes
+from edgekv.sizes import format_size
+
+# The audit event of a runtime that is opened; its argument is the runtime's plan.
+RUNTIME_EVENT = "edgekv.runtime"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Resident bytes of one process, those of its children not included.
+
+    start    before its work
+    peak     the most it ever held
+    planned  parts of the largest edgekv runtime that was opened in it, by name; empty where there was none
+    """
+
+    start: int
+    peak: int
+    planned: Mapping[str, int] = field(default_factory=dict)
+
+    def table(self, ceiling: int) -> str:
+        """Where the bytes went, for people."""
+        sections = {
+            "planned by edgekv": {**self.planned, "planned peak": sum(self.planned.values())} if self.planned else {},
+            "measured": {
+                "resident at start": self.start,
+                "grown since": self.peak - self.start,
+                "peak": self.peak,
+                "ceiling": ceiling,
+                "over by": self.peak - ceiling,
+            },
+        }
+        lines = [
+            f"the process held {format_size(self.peak)}, {format_size(self.peak - ceiling)} more than its ceiling of "
+            f"{format_size(ceiling)}",
+            "",
+        ]
+        for title, rows in sections.items():
+            if rows:
+                lines.append(title)
+                lines += [f"  {name:<18}{format_size(n_bytes):>13}" for name, n_bytes in rows.items()]
+        return "\n".join(lines)
+
+
+class Meter:
+    """Measures the process it is made in. Audit hooks cannot be removed, so there should be one in a process."""
+
+    def __init__(self) -> None:
+        self._planned: Mapping[str, int] = {}
+        sys.addaudithook(self._notice)
+        self._start = resident_bytes()
+
+    def read(self) -> Measured:
+        """What the process held so far."""
+        return Measured(self._start, max(peak_resident_bytes(), self._start), self._planned)
+
+    def _notice(self, event: str, arguments: tuple[object, ...]) -> None:
+        if event == RUNTIME_EVENT:
+            (plan,) = arguments
+            parts: dict[str, int] = plan.as_dict()["parts"]  # type: ignore[attr-defined]
+            self._planned = max(self._planned, parts, key=lambda parts: sum(parts.values()))

@@ -1,0 +1,71 @@
+"""The pytest plug-in: the marker and the fixture `memory_ceiling`; docs/testing.md says how they are used.
+
+It lies in every pytest run where edgekv is installed, so whatever else of edgekv it needs is imported on first use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from .ceiling import MemoryCeiling
+
+MARKER = "memory_ceiling"
+RECORDER = "edgekv-recorder"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        f"{MARKER}(size, timeout=600): run the test in a fresh process, and fail it where that process holds more "
+        'memory than `size`, bytes or a size such as "512MiB", or takes longer than `timeout` seconds (edgekv)',
+    )
+
+
+@pytest.fixture(scope="session")
+def memory_ceiling() -> type[MemoryCeiling]:
+    """`memory_ceiling("256MiB").run(function, *args)` and `.run_script(path, *arguments)`: in a fresh process each."""
+    from .ceiling import MemoryCeiling
+
+    return MemoryCeiling
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse a marker that cannot work before any test runs."""
+    for item in items:
+        _ceiling_of(item)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    ceiling = _ceiling_of(item)
+    # In the fresh process the test is run as any other.
+    if ceiling is None or item.config.pluginmanager.has_plugin(RECORDER):
+        return None
+    from .marked import run_marked
+
+    run_marked(item, nextitem, ceiling)
+    return True
+
+
+def _ceiling_of(item: pytest.Item) -> MemoryCeiling | None:
+    """What the test's nearest marker says; None where it has none. Raises UsageError for one that cannot work."""
+    marker = item.get_closest_marker(MARKER)
+    if marker is None:
+        return None
+    from edgekv.errors import ConfigError
+
+    from .ceiling import MemoryCeiling
+
+    try:
+        return MemoryCeiling(*marker.args, **marker.kwargs)
+    except TypeError:
+        given = [repr(value) for value in marker.args] + [f"{name}={value!r}" for name, value in marker.kwargs.items()]
+        raise pytest.UsageError(
+            f'{item.nodeid}: {MARKER}({", ".join(given)}) is not understood; write {MARKER}("512MiB"), or '
+            f'{MARKER}("512MiB", timeout=60)'
+        ) from None
+    except ConfigError as error:
+        raise pytest.UsageError(f"{item.nodeid}: {MARKER}: {error}") from None
