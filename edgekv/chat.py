@@ -7,13 +7,17 @@ a short conversation whose contents are marks, and cutting at the marks.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jinja2
 import jinja2.sandbox
 
 from .errors import UnsupportedModelError
 from .model import Model
+
+_MAX_NUMBER = 1 << 20  # in a template: times to repeat a text, places to pad to
 
 _SYSTEM, _FIRST, _REPLY, _SECOND = (f"EDGEKV-MARK-{i}-" for i in range(4))
 
@@ -48,17 +52,34 @@ def chat_format(model: Model, *, with_system: bool) -> ChatFormat:
         before_system, _, rest = one.partition(_SYSTEM) if with_system else ("", "", one)
         before_first, after_user = rest.split(_FIRST)
         between, _ = two.split(_REPLY)[1].split(_SECOND)
-    except (jinja2.TemplateError, ValueError, IndexError) as error:
+    except Exception as error:  # a template is a program, and may raise anything
         what = " with a system message" if with_system else ""
         raise UnsupportedModelError(f"the chat template of {model.path.name} cannot be used{what}: {error}") from error
     bos = model.control_text("bos")
     return ChatFormat(before_system, before_first, after_user, between, bool(bos) and one.startswith(bos))
 
 
+class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
+    """Also refuses single steps that would take gigabytes. Loops of many small steps are not bounded."""
+
+    intercepted_binops = frozenset({"*", "**", "%"})
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        times = [value for value in (left, right) if isinstance(value, int)]
+        sizes = [len(value) for value in (left, right) if isinstance(value, Sequence)]
+        is_large = any(n * size > _MAX_NUMBER for n in times for size in sizes)
+        if operator == "**" or (operator == "%" and sizes) or is_large:
+            raise jinja2.exceptions.SecurityError(f"it calculates {operator!r} of something large")
+        return super().call_binop(context, operator, left, right)
+
+    def call(self, context: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
+        if any(isinstance(value, int) and value > _MAX_NUMBER for value in (*args, *kwargs.values())):
+            raise jinja2.exceptions.SecurityError(f"it calls a function with a number beyond {_MAX_NUMBER}")
+        return super().call(context, function, *args, **kwargs)
+
+
 def _render(model: Model, template: str, messages: list[dict[str, str]]) -> str:
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-    )
+    environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
     environment.globals["raise_exception"] = _raise
     return environment.from_string(template).render(
         messages=messages,

@@ -71,8 +71,12 @@ class Prompt:
                 yield from tokenize_pieces(self._model, _pieces(sources), space_prefix=self._begin and i == 0)
 
     def count(self) -> int:
-        """Number of its tokens; reads every file once."""
-        return sum(1 for _ in self.tokens())
+        """Number of its tokens; reads every file once. Raises InputError where there is none to read."""
+        n_tokens = sum(1 for _ in self.tokens())
+        if n_tokens == 0:
+            # llama.cpp drops what the vocabulary cannot spell, and would abort where nothing was fed
+            raise InputError("nothing of the prompt is in the model's vocabulary; choose another model or prompt")
+        return n_tokens
 
 
 def _pieces(sources: Iterable[str | os.PathLike[str]]) -> Iterator[str]:

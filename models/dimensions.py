@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 from edgekv.errors import InvalidModelError, UnsupportedModelError
 
-from .metadata import TOKENS_KEY, Metadata
+from .metadata import Array, Metadata
 
 __all__ = ["check_dimensions", "check_runnable"]
 
@@ -13,6 +15,7 @@ __all__ = ["check_dimensions", "check_runnable"]
 _LIMITS = {
     "block_count": 512,
     "embedding_length": 1 << 20,
+    "feed_forward_length": 1 << 24,
     "context_length": (1 << 31) - 1,
     "attention.head_count": 1 << 16,
     "attention.head_count_kv": 1 << 16,
@@ -21,7 +24,9 @@ _LIMITS = {
     "rope.dimension_count": 1 << 16,
 }
 _REQUIRED = ("block_count", "embedding_length", "attention.head_count")
-_PER_LAYER = ("attention.head_count", "attention.head_count_kv")
+_PER_LAYER = ("attention.head_count", "attention.head_count_kv", "feed_forward_length")
+# Layers without attention or without a feed-forward part say 0 there, and so do whole models.
+_MAY_BE_ZERO = ("feed_forward_length",)
 _ROPE_SCALINGS = ("none", "linear", "yarn", "longrope")
 _MAX_EXPERTS = 1_024
 # Keys that only models with a recurrent state have. Those without any attention say that they have 0 heads.
@@ -36,12 +41,6 @@ def check_runnable(architecture: str, metadata: Metadata) -> None:
             f"this {architecture!r} model is split into {n_files} files, but edgekv reads one; "
             "merge them first with 'llama-gguf-split --merge FIRST_FILE MERGED_FILE'"
         )
-    tokenizer = metadata.scalars.get("tokenizer.ggml.model")
-    if tokenizer in (None, "no_vocab", "none"):
-        raise UnsupportedModelError(
-            f"this {architecture!r} file has no tokenizer (tokenizer.ggml.model is {tokenizer!r}), "
-            "so it is not a language model that reads text; choose the file of the language model itself"
-        )
     n_head = metadata.scalars.get(f"{architecture}.attention.head_count")
     if n_head == 0 and any(f"{architecture}.{name}" in metadata.scalars for name in _RECURRENT):
         raise UnsupportedModelError(
@@ -54,15 +53,10 @@ def check_dimensions(architecture: str, metadata: Metadata) -> None:
     """Raise InvalidModelError where a dimension is missing, out of range, or at odds with another."""
     sizes = _read_sizes(architecture, metadata)
     _check_heads(architecture, sizes)
+    _check_heads_per_layer(architecture, metadata)
     _check_experts(architecture, metadata)
-    n_rot = sizes.get("rope.dimension_count", 0)
-    if n_rot % 2:
-        raise _damaged(f"'{architecture}.rope.dimension_count' is {n_rot}, but must be even")
-    scaling = metadata.scalars.get(f"{architecture}.rope.scaling.type", "none")
-    if scaling not in _ROPE_SCALINGS:
-        raise _damaged(f"'{architecture}.rope.scaling.type' is {scaling!r}, but must be one of {_ROPE_SCALINGS}")
-    if not metadata.array_lengths.get(TOKENS_KEY):
-        raise _damaged(f"the vocabulary {TOKENS_KEY!r} is missing or empty")
+    _check_rope(architecture, metadata, sizes)
+    _check_floats(architecture, metadata)
 
 
 def _read_sizes(architecture: str, metadata: Metadata) -> dict[str, int]:
@@ -72,20 +66,25 @@ def _read_sizes(architecture: str, metadata: Metadata) -> dict[str, int]:
         key = f"{architecture}.{name}"
         value = metadata.scalars.get(key)
         if value is None:
-            if name in _PER_LAYER and key in metadata.array_lengths:
-                _check_per_layer(key, metadata.array_lengths[key], sizes["block_count"])
+            if name in _PER_LAYER and key in metadata.arrays:
+                _check_per_layer(key, metadata.arrays[key], sizes["block_count"], limit)
+            elif key in metadata.arrays:
+                raise _damaged(f"{key!r} is an array, but must be one number")
             elif name in _REQUIRED:
                 raise _damaged(f"the metadata key {key!r} is missing")
             continue
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= limit:
-            raise _damaged(f"{key!r} is {value!r}, but must be a whole number from 1 to {limit}")
+        least = 0 if name in _MAY_BE_ZERO else 1
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= limit:
+            raise _damaged(f"{key!r} is {value!r}, but must be a whole number from {least} to {limit}")
         sizes[name] = value
     return sizes
 
 
-def _check_per_layer(key: str, length: int, n_layer: int) -> None:
-    if length != n_layer:
-        raise _damaged(f"the array {key!r} has {length} elements, but the model has {n_layer} layers")
+def _check_per_layer(key: str, array: Array, n_layer: int, limit: int) -> None:
+    if array.length != n_layer:
+        raise _damaged(f"the array {key!r} has {array.length} elements, but the model has {n_layer} layers")
+    if array.element_type not in ("i32", "u32") or not all(0 <= value <= limit for value in array.values or ()):
+        raise _damaged(f"the array {key!r} must hold whole numbers of 32 bits from 0 to {limit}")
 
 
 def _check_heads(architecture: str, sizes: dict[str, int]) -> None:
@@ -106,10 +105,49 @@ def _check_heads(architecture: str, sizes: dict[str, int]) -> None:
         )
 
 
+def _check_heads_per_layer(architecture: str, metadata: Metadata) -> None:
+    """Where the heads or the KV heads of each layer are given, the ones must divide the others."""
+    keys = [f"{architecture}.attention.{name}" for name in ("head_count", "head_count_kv")]
+    arrays = [metadata.arrays.get(key) for key in keys]
+    n_layer = max((array.length for array in arrays if array), default=0)
+    heads, kv_heads = (
+        array.values or () if array else [metadata.scalars.get(key, 0)] * n_layer
+        for key, array in zip(keys, arrays, strict=True)
+    )
+    for il, (n_head, n_head_kv) in enumerate(zip(heads, kv_heads, strict=True)):
+        if n_head_kv and int(n_head) % int(n_head_kv):
+            raise _damaged(f"layer {il} has {n_head_kv} KV heads, but they must divide its {n_head} heads")
+
+
+def _check_rope(architecture: str, metadata: Metadata, sizes: dict[str, int]) -> None:
+    n_rot = sizes.get("rope.dimension_count", 0)
+    if n_rot % 2:
+        raise _damaged(f"'{architecture}.rope.dimension_count' is {n_rot}, but must be even")
+    head_dim = sizes.get("attention.key_length")
+    if head_dim is None and "attention.head_count" in sizes:
+        head_dim = sizes["embedding_length"] // sizes["attention.head_count"]
+    if head_dim is not None and n_rot > head_dim:
+        raise _damaged(f"'{architecture}.rope.dimension_count' is {n_rot}, but a head has {head_dim} values")
+    scaling = metadata.scalars.get(f"{architecture}.rope.scaling.type", "none")
+    if scaling not in _ROPE_SCALINGS:
+        raise _damaged(f"'{architecture}.rope.scaling.type' is {scaling!r}, but must be one of {_ROPE_SCALINGS}")
+
+
+def _check_floats(architecture: str, metadata: Metadata) -> None:
+    """ggml aborts the process on an epsilon below 0 or that is no number; others that are none spoil every logit."""
+    for key, value in metadata.scalars.items():
+        if not key.startswith(f"{architecture}.") or not isinstance(value, float):
+            continue
+        if not math.isfinite(value):
+            raise _damaged(f"{key!r} is {value}, but must be finite")
+        if value < 0 and key.endswith("epsilon"):
+            raise _damaged(f"{key!r} is {value}, but must be at least 0")
+
+
 def _check_experts(architecture: str, metadata: Metadata) -> None:
     n_expert = metadata.scalars.get(f"{architecture}.expert_count", 0)
     n_used = metadata.scalars.get(f"{architecture}.expert_used_count", 0)
-    if f"{architecture}.expert_used_count" in metadata.array_lengths:
+    if f"{architecture}.expert_used_count" in metadata.arrays:
         return
     if not (isinstance(n_expert, int) and isinstance(n_used, int) and 0 <= n_used <= n_expert <= _MAX_EXPERTS):
         raise _damaged(

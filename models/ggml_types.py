@@ -9,11 +9,15 @@ __all__ = ["GGML_TYPES", "GgmlType"]
 
 @dataclass(frozen=True, slots=True)
 class GgmlType:
-    """A row of a tensor is a whole number of blocks: `block_values` values in `block_bytes` bytes each."""
+    """A row of a tensor is a whole number of blocks: `block_values` values in `block_bytes` bytes each.
+
+    is_weight  whether ggml multiplies activations with a matrix of it
+    """
 
     name: str
     block_values: int
     block_bytes: int
+    is_weight: bool = True
 
     def n_bytes(self, n_values: int) -> int:
         """Bytes of `n_values` values, a multiple of `block_values`."""
@@ -29,13 +33,13 @@ GGML_TYPES = {
     6: GgmlType("Q5_0", 32, 22),
     7: GgmlType("Q5_1", 32, 24),
     8: GgmlType("Q8_0", 32, 34),
-    9: GgmlType("Q8_1", 32, 36),
+    9: GgmlType("Q8_1", 32, 36, is_weight=False),
     10: GgmlType("Q2_K", 256, 84),
     11: GgmlType("Q3_K", 256, 110),
     12: GgmlType("Q4_K", 256, 144),
     13: GgmlType("Q5_K", 256, 176),
     14: GgmlType("Q6_K", 256, 210),
-    15: GgmlType("Q8_K", 256, 292),
+    15: GgmlType("Q8_K", 256, 292, is_weight=False),
     16: GgmlType("IQ2_XXS", 256, 66),
     17: GgmlType("IQ2_XS", 256, 74),
     18: GgmlType("IQ3_XXS", 256, 98),
@@ -44,11 +48,11 @@ GGML_TYPES = {
     21: GgmlType("IQ3_S", 256, 110),
     22: GgmlType("IQ2_S", 256, 82),
     23: GgmlType("IQ4_XS", 256, 136),
-    24: GgmlType("I8", 1, 1),
-    25: GgmlType("I16", 1, 2),
-    26: GgmlType("I32", 1, 4),
-    27: GgmlType("I64", 1, 8),
-    28: GgmlType("F64", 1, 8),
+    24: GgmlType("I8", 1, 1, is_weight=False),
+    25: GgmlType("I16", 1, 2, is_weight=False),
+    26: GgmlType("I32", 1, 4, is_weight=False),
+    27: GgmlType("I64", 1, 8, is_weight=False),
+    28: GgmlType("F64", 1, 8, is_weight=False),
     29: GgmlType("IQ1_M", 256, 56),
     30: GgmlType("BF16", 1, 2),
     34: GgmlType("TQ1_0", 256, 54),

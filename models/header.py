@@ -20,6 +20,7 @@ from .dimensions import check_dimensions, check_runnable
 from .ggml_types import GGML_TYPES, GgmlType
 from .metadata import TOKENS_KEY, Metadata, Scalar, read_metadata
 from .stream import Stream
+from .tokenizer import check_tokenizer
 
 __all__ = ["Header", "TensorInfo", "read_header"]
 
@@ -150,13 +151,14 @@ def _read(stream: Stream) -> Header:
         )
     check_runnable(architecture, metadata)
     check_dimensions(architecture, metadata)
+    check_tokenizer(architecture, metadata)
     tensors = _read_tensors(stream, n_tensors)
     alignment = _alignment(metadata)
     data_offset = _padded(stream.position, alignment)
     return Header(
         architecture=architecture,
         metadata=metadata.scalars,
-        array_lengths=metadata.array_lengths,
+        array_lengths={key: array.length for key, array in metadata.arrays.items()},
         tensors=tensors,
         data_offset=data_offset,
         file_bytes=stream.file_bytes,
@@ -218,6 +220,12 @@ def _read_tensor(stream: Stream) -> TensorInfo:
         raise InvalidModelError(
             f"{what} has rows of {shape[0]} values, but {ggml_type.name} needs a multiple "
             f"of {ggml_type.block_values}; download the file again"
+        )
+    # Vectors are added and multiplied as they are, which ggml does in F32 alone; on other types it aborts the process.
+    if not ggml_type.is_weight or (n_dims == 1 and ggml_type.name != "F32"):
+        raise InvalidModelError(
+            f"{what} has the type {ggml_type.name} in {n_dims} dimensions, but vectors must be F32, and weights of a "
+            "type that ggml multiplies with; convert the model anew or download it again"
         )
     return TensorInfo(name, shape, ggml_type, offset=stream.u64(what))
 

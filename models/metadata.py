@@ -1,9 +1,9 @@
-"""The key-value part of a GGUF file: scalars are held, arrays are measured and stepped over."""
+"""The key-value part of a GGUF file: scalars and short arrays of numbers are held, other arrays are measured."""
 
 from __future__ import annotations
 
 import struct
-from array import array
+from array import array as packed
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,7 +12,7 @@ from edgekv.errors import InvalidModelError
 
 from .stream import MAX_STRING_BYTES, Stream
 
-__all__ = ["TOKENS_KEY", "Metadata", "Scalar", "read_metadata"]
+__all__ = ["TOKENS_KEY", "Array", "Metadata", "Scalar", "read_metadata"]
 
 Scalar = bool | int | float | str
 
@@ -25,6 +25,9 @@ MAX_TEXT_BYTES = 8 << 20
 # Real vocabularies have up to 262,144 tokens and some 500,000 merges.
 MAX_ARRAY_STRINGS = 4 << 20
 MAX_ARRAY_VALUES = 1 << 30
+# Arrays with a number for each layer are held. llama.cpp has at most 512 layers; real files have a few such arrays.
+MAX_HELD_LENGTH = 512
+MAX_HELD_VALUES = 1 << 16
 
 # Numbered as in `enum gguf_type`.
 _NUMBERS = {
@@ -43,16 +46,31 @@ _NUMBERS = {
 _STRING = 8
 _ARRAY = 9
 
+_TYPE_NAMES = {
+    **{0: "u8", 1: "i8", 2: "u16", 3: "i16", 4: "u32", 5: "i32", 6: "f32", 7: "bool", 10: "u64", 11: "i64", 12: "f64"},
+    _STRING: "string",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """An array of `length` elements of a type such as "i32"; `values` are held where they are few numbers."""
+
+    element_type: str
+    length: int
+    values: tuple[int | float, ...] | None = None
+
 
 @dataclass(slots=True)
 class Metadata:
-    """`scalars` by key, and `array_lengths`, the number of elements of each array, by key.
+    """`scalars` and `arrays` by key. A string of over MAX_STRING_BYTES stands in neither: none that edgekv reads is.
 
-    A string of over MAX_STRING_BYTES stands in neither: nothing that edgekv reads is that long.
+    n_byte_tokens  how many of the 256 bytes have a token of their own, written as "<0x41>" or as that byte
     """
 
     scalars: dict[str, Scalar] = field(default_factory=dict)
-    array_lengths: dict[str, int] = field(default_factory=dict)
+    arrays: dict[str, Array] = field(default_factory=dict)
+    n_byte_tokens: int = 0
 
 
 def read_metadata(stream: Stream, n_keys: int) -> Metadata:
@@ -64,7 +82,7 @@ def read_metadata(stream: Stream, n_keys: int) -> Metadata:
         )
     metadata = Metadata()
     seen = set()
-    text_bytes = 0
+    text_bytes = n_held = 0
     for _ in range(n_keys):
         key = _read_key(stream)
         if key in seen:
@@ -72,7 +90,14 @@ def read_metadata(stream: Stream, n_keys: int) -> Metadata:
         seen.add(key)
         value_type = stream.u32(f"the type of {key!r}")
         if value_type == _ARRAY:
-            metadata.array_lengths[key] = _skip_array(stream, key)
+            array = _read_array(stream, key, metadata)
+            metadata.arrays[key] = array
+            n_held += len(array.values or ())
+            if n_held > MAX_HELD_VALUES:
+                raise InvalidModelError(
+                    f"the short arrays up to {key!r} have over {MAX_HELD_VALUES} values; "
+                    "the file is damaged: download it again"
+                )
             continue
         value = _read_scalar(stream, key, value_type)
         if value is None:
@@ -116,8 +141,8 @@ def _read_scalar(stream: Stream, key: str, value_type: int) -> Scalar | None:
     return value
 
 
-def _skip_array(stream: Stream, key: str) -> int:
-    """Step over the array and return its length."""
+def _read_array(stream: Stream, key: str, metadata: Metadata) -> Array:
+    """Measure the array, and step over its elements where they are many."""
     what = f"the array {key!r}"
     value_type = stream.u32(what)
     length = stream.u64(what)
@@ -126,24 +151,31 @@ def _skip_array(stream: Stream, key: str) -> int:
         raise InvalidModelError(
             f"{what} claims {length} elements, but at most {limit} can be right; the file is damaged: download it again"
         )
-    if value_type in _NUMBERS:
-        stream.skip(length * _NUMBERS[value_type].size, what)
-    elif value_type != _STRING:
+    if value_type not in _TYPE_NAMES:
         raise InvalidModelError(_bad_type(key, value_type))
+    values: tuple[int | float, ...] | None = None
+    if value_type != _STRING:
+        number = _NUMBERS[value_type]
+        if length <= MAX_HELD_LENGTH:
+            data = stream.take(length * number.size, what)
+            values = tuple(value for (value,) in number.iter_unpack(data))
+        else:
+            stream.skip(length * number.size, what)
     elif key == TOKENS_KEY:
-        _skip_tokens(stream, length, what)
+        metadata.n_byte_tokens = _skip_tokens(stream, length, what)
     else:
         for _ in range(length):
             stream.skip(stream.u64(what), what)
-    return length
+    return Array(_TYPE_NAMES[value_type], length, values)
 
 
-def _skip_tokens(stream: Stream, length: int, what: str) -> None:
-    """Step over the vocabulary, and refuse one that holds a token twice, on which llama.cpp aborts the process.
+def _skip_tokens(stream: Stream, length: int, what: str) -> int:
+    """Step over the vocabulary; returns the number of byte tokens.
 
-    Eight bytes a token are kept meanwhile. Two of 262,144 tokens share a 64-bit hash by chance once in 5e8 files.
+    One that holds a token twice is refused: llama.cpp aborts the process on it. Eight bytes a token are kept meanwhile.
+    Two of 262,144 tokens share a 64-bit hash by chance once in 5e8 files.
     """
-    hashes = array("q")
+    hashes = packed("q")
     for _ in range(length):
         token = stream.string(what, MAX_STRING_BYTES)
         # llama.cpp renames the empty tokens, so they may be many.
@@ -152,6 +184,11 @@ def _skip_tokens(stream: Stream, length: int, what: str) -> None:
     ordered = np.sort(np.frombuffer(hashes, dtype=np.int64)) if hashes else np.empty(0, dtype=np.int64)
     if np.any(ordered[1:] == ordered[:-1]):
         raise InvalidModelError(f"{what} holds the same token twice; the file is damaged: download it again")
+    spelt, bare = (
+        np.isin([hash(token) for token in tokens], ordered)
+        for tokens in ([b"<0x%02X>" % byte for byte in range(256)], [bytes([byte]) for byte in range(256)])
+    )
+    return int(np.count_nonzero(spelt | bare))
 
 
 def _bad_type(key: str, value_type: int) -> str:

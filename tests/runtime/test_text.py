@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 
 import pytest
 
-from edgekv import text
+from edgekv import InputError, text
 from edgekv.model import Model
 from edgekv.options import Options
 
@@ -56,3 +57,10 @@ def test_characters_are_given_whole(model):
     pieces = list(model.text(model.tokenize("🜁🜁🜁")))
     assert "".join(pieces) == "🜁🜁🜁"
     assert all("\ufffd" not in piece for piece in pieces)
+
+
+def test_a_prompt_that_the_vocabulary_cannot_spell_is_refused():
+    """llama.cpp would abort the process when asked for logits of nothing."""
+    silent = SimpleNamespace(tokenize=lambda content, **options: [])
+    with pytest.raises(InputError, match="nothing of the prompt is in the model's vocabulary"):
+        text.Prompt(silent).template("<user>").content("Hello").count()

@@ -6,6 +6,7 @@ import struct
 from dataclasses import dataclass, field
 
 U32, I32, F32, BOOL, STRING, ARRAY = 4, 5, 6, 7, 8, 9
+BYTE_TOKENS = tuple(f"<0x{byte:02X}>" for byte in range(256))
 
 
 def string(text: str | bytes) -> bytes:
@@ -23,6 +24,14 @@ def text(value: str | bytes) -> bytes:
 
 def strings(*values: str) -> bytes:
     return struct.pack("<IIQ", ARRAY, STRING, len(values)) + b"".join(string(value) for value in values)
+
+
+def f32(value: float) -> bytes:
+    return struct.pack("<If", F32, value)
+
+
+def i32s(*values: int) -> bytes:
+    return struct.pack(f"<IIQ{len(values)}i", ARRAY, I32, len(values), *values)
 
 
 def u32s(*values: int) -> bytes:
@@ -43,7 +52,7 @@ def metadata(**changes: bytes | None) -> dict[str, bytes]:
         "llama.attention.head_count": u32(4),
         "llama.attention.head_count_kv": u32(2),
         "tokenizer.ggml.model": text("llama"),
-        "tokenizer.ggml.tokens": strings("<unk>", "a", "b"),
+        "tokenizer.ggml.tokens": strings("<unk>", "a", "b", *BYTE_TOKENS),
         "tokenizer.chat_template": text("{{ messages }}"),
     }
     values |= {key.replace("__", "."): value for key, value in changes.items()}
@@ -59,8 +68,8 @@ class GgufBytes:
     n_tensors: int | None = None
     n_keys: int | None = None
     keys: list[bytes] = field(default_factory=lambda: as_keys(metadata()))
-    # 64 x 3 values of F32 and, 768 bytes on, 64 values of Q4_0.
-    tensors: list[bytes] = field(default_factory=lambda: [tensor("a", (64, 3), 0, 0), tensor("b", (64,), 2, 768)])
+    # 64 x 3 values of F32 and, 768 bytes on, 32 x 2 values of Q4_0.
+    tensors: list[bytes] = field(default_factory=lambda: [tensor("a", (64, 3), 0, 0), tensor("b", (32, 2), 2, 768)])
     data: bytes = bytes(768 + 36)
     alignment: int = 32
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import struct
@@ -9,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from gguf_bytes import GgufBytes, as_keys, metadata, string, strings, tensor, text, u32, u32s
+from gguf_bytes import BYTE_TOKENS, GgufBytes, as_keys, f32, i32s, metadata, string, strings, tensor, text, u32, u32s
 
 from edgekv.errors import InvalidModelError, ModelError, ModelNotFoundError, UnsupportedModelError
 from edgekv.models import Header, read_header
@@ -38,13 +39,13 @@ def test_a_sound_file(read: Read) -> None:
     header = read(data)
     assert header.architecture == "llama"
     assert (header.n_layer, header.n_embd, header.n_head, header.n_head_kv) == (2, 64, 4, 2)
-    assert (header.n_ctx_train, header.vocab_size, header.chat_template) == (128, 3, "{{ messages }}")
+    assert (header.n_ctx_train, header.vocab_size, header.chat_template) == (128, 259, "{{ messages }}")
     assert header.metadata["llama.block_count"] == 2
-    assert header.array_lengths == {"tokenizer.ggml.tokens": 3}
+    assert header.array_lengths == {"tokenizer.ggml.tokens": 259}
     assert "tokenizer.ggml.tokens" not in header.metadata
     first, second = header.tensors
     assert (first.name, first.shape, first.ggml_type.name, first.n_bytes) == ("a", (64, 3), "F32", 768)
-    assert (second.name, second.shape, second.ggml_type.name, second.n_bytes) == ("b", (64,), "Q4_0", 36)
+    assert (second.name, second.shape, second.ggml_type.name, second.n_bytes) == ("b", (32, 2), "Q4_0", 36)
     assert second.offset == 768
     assert header.n_tensors == 2
     assert header.file_bytes == len(data)
@@ -141,6 +142,15 @@ DAMAGED = {
         GgufBytes(tensors=[tensor("a", (64,), 0, 0), tensor("b", (64,), 0, 1 << 60)]),
         "the one before it ends at 256",
     ),
+    "vector of blocks": (
+        GgufBytes(tensors=[tensor("a", (64,), 2, 0)]),
+        "Q4_0 in 1 dimensions, but",
+    ),
+    "matrix of integers": (GgufBytes(tensors=[tensor("a", (64, 3), 26, 0)]), "I32 in 2 dimensions"),
+    "held values": (
+        GgufBytes(keys=[*SOUND, *(string(f"{i}") + u32s(*range(512)) for i in range(129))]),
+        "short arrays up to '128' have over 65536 values",
+    ),
     "tensor past the end": (GgufBytes(tensors=[tensor("a", (64, 1 << 40), 0, 0)]), "'a' at byte .* needs"),
 }
 
@@ -175,8 +185,24 @@ INCONSISTENT = {
     "no experts used": ({"llama__expert_count": u32(2)}, "is 0 of 2"),
     "alignment": ({"general__alignment": u32(48)}, "alignment' is 48, .* power of 2"),
     "alignment 0": ({"general__alignment": u32(0)}, "alignment' is 0"),
-    "no tokens": ({"tokenizer__ggml__tokens": strings()}, "missing or empty"),
-    "tokens missing": ({"tokenizer__ggml__tokens": None}, "missing or empty"),
+    "heads by the layer": ({"llama__attention__head_count": u32s(4, 1 << 17)}, "numbers of 32 bits from 0 to 65536"),
+    "heads in words": ({"llama__attention__head_count": strings("4", "4")}, "numbers of 32 bits"),
+    "odd KV heads of a layer": ({"llama__attention__head_count_kv": i32s(2, 3)}, "layer 1 has 3 KV heads.* 4 heads"),
+    "context by the layer": ({"llama__context_length": u32s(1, 2)}, "is an array, but must be one number"),
+    "wide feed-forward": ({"llama__feed_forward_length": u32(1 << 30)}, "feed_forward_length' is 1073741824"),
+    "wide rope": ({"llama__rope__dimension_count": u32(18)}, "is 18, but a head has 16 values"),
+    "epsilon NaN": ({"llama__attention__layer_norm_rms_epsilon": f32(math.nan)}, "epsilon' is nan, but must be finite"),
+    "epsilon below 0": ({"llama__attention__layer_norm_rms_epsilon": f32(-1.0)}, "epsilon' is -1.0, .* at least 0"),
+    "rope base": ({"llama__rope__freq_base": f32(math.inf)}, "freq_base' is inf"),
+    "few tokens": ({"tokenizer__ggml__tokens": strings("a")}, "has 1 tokens, but at least 256"),
+    "tokens missing": ({"tokenizer__ggml__tokens": None}, "missing or no array of strings"),
+    "tokens are numbers": ({"tokenizer__ggml__tokens": u32s(*range(300))}, "missing or no array of strings"),
+    "a byte missing": ({"tokenizer__ggml__tokens": strings("a", "b", *BYTE_TOKENS[:255])}, "tokens for 255 bytes"),
+    "scores too few": ({"tokenizer__ggml__scores": i32s(1, 2)}, "scores' has 2 elements, but there are 259 tokens"),
+    "scores in words": ({"tokenizer__ggml__scores": strings("a")}, "of type string, but must have f32 or i32"),
+    "types too few": ({"tokenizer__ggml__token_type": i32s(1)}, "token_type' has 1 elements"),
+    "types unsigned": ({"tokenizer__ggml__token_type": u32s(1)}, "of type u32, but must have i32"),
+    "merges": ({"tokenizer__ggml__merges": text("a b")}, "merges' is 'a b', but must be an array"),
     "token twice": ({"tokenizer__ggml__tokens": strings("a", "b", "a")}, "same token twice"),
 }
 
@@ -188,7 +214,14 @@ def test_inconsistent_metadata(read: Read, changes: dict[str, bytes | None], mes
 
 
 def test_empty_tokens_may_repeat(read: Read) -> None:
-    assert read(with_metadata(tokenizer__ggml__tokens=strings("", "a", ""))).vocab_size == 3
+    assert read(with_metadata(tokenizer__ggml__tokens=strings("", "", *BYTE_TOKENS))).vocab_size == 258
+
+
+def test_a_byte_may_stand_for_itself(read: Read) -> None:
+    assert (
+        read(with_metadata(tokenizer__ggml__tokens=strings("A", *BYTE_TOKENS[:65], *BYTE_TOKENS[66:]))).vocab_size
+        == 256
+    )
 
 
 def test_a_key_length_frees_the_embedding(read: Read) -> None:
@@ -199,6 +232,7 @@ def test_a_key_length_frees_the_embedding(read: Read) -> None:
 UNSUPPORTED = {
     "split": ({"split__count": u32(3)}, "'llama' model is split into 3 files.*merge"),
     "no tokenizer": ({"tokenizer__ggml__model": None}, "'llama' file has no tokenizer"),
+    "other tokenizer": ({"tokenizer__ggml__model": text("t5")}, "tokenizer 't5', which is not supported yet"),
     "no_vocab": ({"tokenizer__ggml__model": text("no_vocab")}, "'no_vocab'"),
     "no attention": (
         {"llama__attention__head_count": u32(0), "llama__wkv__head_size": u32(64)},

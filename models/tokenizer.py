@@ -1,0 +1,58 @@
+"""What the metadata must say of a tokenizer: llama.cpp aborts the process while it tokenises with some of the rest."""
+
+from __future__ import annotations
+
+from edgekv.errors import InvalidModelError, UnsupportedModelError
+
+from .metadata import TOKENS_KEY, Metadata
+
+__all__ = ["check_tokenizer"]
+
+# sentencepiece, byte-level BPE, and sentencepiece's tokens under BPE
+_MODELS = ("llama", "gpt2", "gemma4")
+# Every text can be spelt with as many; real vocabularies have thousands.
+_MIN_TOKENS = 256
+# Key behind "tokenizer.ggml.": the types its elements may have, and whether each token needs one.
+_ARRAYS = {
+    "scores": (("f32", "i32"), True),
+    "token_type": (("i32",), True),
+    "merges": (("string",), False),
+}
+
+
+def check_tokenizer(architecture: str, metadata: Metadata) -> None:
+    """Raise UnsupportedModelError for a tokenizer of another kind, and InvalidModelError for one that is not whole."""
+    model = metadata.scalars.get("tokenizer.ggml.model")
+    if model in (None, "no_vocab", "none"):
+        raise UnsupportedModelError(
+            f"this {architecture!r} file has no tokenizer (tokenizer.ggml.model is {model!r}), "
+            "so it is not a language model that reads text; choose the file of the language model itself"
+        )
+    if model not in _MODELS:
+        raise UnsupportedModelError(
+            f"this {architecture!r} file has the tokenizer {model!r}, which is not supported yet; choose a model whose "
+            f"tokenizer is one of {_MODELS}"
+        )
+    tokens = metadata.arrays.get(TOKENS_KEY)
+    if tokens is None or tokens.element_type != "string":
+        raise _damaged(f"the vocabulary {TOKENS_KEY!r} is missing or no array of strings")
+    if tokens.length < _MIN_TOKENS:
+        raise _damaged(f"the vocabulary has {tokens.length} tokens, but at least {_MIN_TOKENS} spell every text")
+    if model != "gpt2" and metadata.n_byte_tokens < 256:
+        raise _damaged(f"the vocabulary has tokens for {metadata.n_byte_tokens} bytes, but needs one for each of 256")
+    for name, (types, is_per_token) in _ARRAYS.items():
+        _check_array(f"tokenizer.ggml.{name}", metadata, types, tokens.length if is_per_token else 0)
+
+
+def _check_array(key: str, metadata: Metadata, types: tuple[str, ...], least: int) -> None:
+    if key in metadata.scalars:
+        raise _damaged(f"{key!r} is {metadata.scalars[key]!r}, but must be an array")
+    array = metadata.arrays.get(key)
+    if array is not None and array.element_type not in types:
+        raise _damaged(f"{key!r} has elements of type {array.element_type}, but must have {' or '.join(types)}")
+    if array is not None and array.length < least:
+        raise _damaged(f"{key!r} has {array.length} elements, but there are {least} tokens")
+
+
+def _damaged(problem: str) -> InvalidModelError:
+    return InvalidModelError(f"{problem}; the file is damaged or badly converted: download it again")
