@@ -146,7 +146,7 @@ def geometric_mean(values: np.ndarray) -> float:
 def opened(options, policy: str) -> edgekv.Runtime:
     """A runtime with what the command line says."""
     settings = {"model": options.model, "threads": options.threads, "block": options.block, "budget": options.budget}
-    return edgekv.Runtime(memory="1TiB", policy=policy, allow_beyond_trained=True, **settings)
+    return edgekv.Runtime(memory="100%", repack=False, policy=policy, allow_beyond_trained=True, **settings)
 
 
 def run_outputs(options, tokens: list[int], parts: list[str]) -> dict[str, object]:

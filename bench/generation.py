@@ -41,7 +41,7 @@ def run_case(case: dict) -> dict[str, object]:
     """Read a prompt and generate, in this process."""
     n_early, n_tokens = case.pop("early"), case.pop("tokens")
     prompt, seed = case.pop("prompt"), case.pop("seed")
-    with edgekv.Runtime(memory="1TiB", focus=False, **case) as runtime:
+    with edgekv.Runtime(memory="100%", repack=False, focus=False, **case) as runtime:
         controller = runtime.controller
         controller.read(prompt, lambda _: True)
         sampler = Sampler(Sampling(temperature=1.0, seed=seed))

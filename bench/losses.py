@@ -29,7 +29,7 @@ import numpy as np
 from captures import Capture, Reader, output_projections
 
 import edgekv
-from edgekv.planner import HEAD_LIMIT
+from edgekv.estimate import HEAD_LIMIT
 from edgekv.policies import Head, Policy, parse_policy
 from edgekv.policies.ada import Ada, allot
 from edgekv.policies.attention import attention
@@ -171,7 +171,7 @@ def measure(options: argparse.Namespace, samples: list[list[int]]) -> Losses:
     """Read every sample from the beginning."""
     losses = Losses()
     settings = {"block": options.block, "budget": options.cells + options.block, "threads": options.threads}
-    with edgekv.Runtime(options.model, memory="1TiB", policy="h2o", focus=False, **settings) as runtime:
+    with edgekv.Runtime(options.model, memory="100%", repack=False, policy="h2o", focus=False, **settings) as runtime:
         shape = runtime.controller.cache.shape
         w_o = output_projections(options.model, shape.n_head_kv_max, shape.head_dim_v)
         reader = Reader(runtime, parse_policy(BASES[0]), w_o)

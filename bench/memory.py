@@ -25,7 +25,7 @@ import edgekv
 def run_case(case: dict[str, object]) -> dict[str, object]:
     """Read a text and answer, in this process."""
     text = case.pop("text")
-    with edgekv.Runtime(memory="1TiB", **case) as runtime, runtime.session() as session:
+    with edgekv.Runtime(memory="100%", repack=False, **case) as runtime, runtime.session() as session:
         for _ in session.ask("Who is the hero of this story?", files=[text], max_tokens=16):
             pass
         return {

@@ -95,7 +95,8 @@ def main() -> None:
             tempfile.TemporaryDirectory() as folder,
             edgekv.Runtime(
                 options.model,
-                memory="1TiB",
+                memory="100%",
+                repack=False,
                 policy="sink" if policy == FULL else policy,
                 budget=budget,
                 block=options.block,

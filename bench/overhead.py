@@ -82,7 +82,7 @@ Row = tuple[str, str, str, int]  # what, meant, measured, number of pairs
 def opened(options, **settings: object) -> Iterator[edgekv.Runtime]:
     """A runtime with what the command line says."""
     settings = {"model": options.model, "threads": options.threads, "block": options.block} | settings
-    with edgekv.Runtime(memory="1TiB", **settings) as runtime:
+    with edgekv.Runtime(memory="100%", repack=False, **settings) as runtime:
         yield runtime
 
 

@@ -60,7 +60,7 @@ def main() -> None:
     settings = {"model": options.model, "threads": options.threads, "policy": options.policy, "focus": False}
     settings |= {"budget": options.budget, "block": options.block, "kv_type": options.kv_type}
     book = common.read_book(options.book)
-    with edgekv.Runtime(memory="1TiB", **settings) as runtime:
+    with edgekv.Runtime(memory="100%", repack=False, **settings) as runtime:
         share = options.read / (options.read + options.say)
         passages = iter(common.first_tokens(runtime.model, book, round(options.tokens * share) + options.read))
         controller, watched, sampler = runtime.controller, Watched(runtime), Sampler(Sampling(temperature=1.0, seed=1))

@@ -14,15 +14,25 @@ def common(
     model: Annotated[
         str | None, typer.Option("-m", "--model", help="Path of a GGUF model, or a known name (`edgekv models`).")
     ] = None,
-    memory: Annotated[str, typer.Option(help="Memory ceiling of the whole process: 256MiB, 1.5GB.")] = "256MiB",
+    memory: Annotated[str, typer.Option(help="Memory ceiling of the whole process: 256MiB, 1.5GB, 25%.")] = "256MiB",
+    device_memory: Annotated[
+        str | None, typer.Option(help="Memory ceiling of a GPU, in builds that have one. Default: none.")
+    ] = None,
     policy: Annotated[
         str, typer.Option(metavar="SPEC", help="Eviction policy, with options as in 'keydiff(kernel=15)'.")
     ] = "keydiff",
     budget: Annotated[
         int | None, typer.Option(help="Cells each layer and head keeps. Default: as many as fit.")
     ] = None,
-    block: Annotated[int, typer.Option(help="Tokens fed between two evictions.")] = 128,
-    kv_type: Annotated[str, typer.Option(help="Type of cached keys and values: f16, q8_0, q4_0.")] = "f16",
+    block: Annotated[
+        int | None, typer.Option(help="Tokens fed between two evictions. Default: 128, or fewer where memory is short.")
+    ] = None,
+    kv_type: Annotated[
+        str | None,
+        typer.Option(
+            help="Type of cached keys and values: f16, q8_0, q4_0. Default: f16, or less where memory is short."
+        ),
+    ] = None,
     threads: Annotated[int | None, typer.Option(help="Threads. Default: one for every processor.")] = None,
     reposition: Annotated[
         str, typer.Option(help="Turn kept keys to adjacent positions, past the trained context: auto, always, never.")
@@ -37,8 +47,15 @@ def common(
         str | None, typer.Option(metavar="SPEC", help="What scores by the question, where the policy reads no queries.")
     ] = None,
     repack: Annotated[
-        bool, typer.Option("--repack", help="Spend memory on weights in the processor's own order.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--repack/--no-repack", help="Weights in the processor's own order. Default: where nothing is lost."
+        ),
+    ] = None,
+    mmap: Annotated[
+        bool | None,
+        typer.Option("--mmap/--no-mmap", help="Map the weights from the file. Default: unless they are repacked."),
+    ] = None,
     gpu_layers: Annotated[int, typer.Option(help="Layers to put on a GPU, in builds that have one.")] = 0,
 ) -> None:
     """Never called: its parameters are the options."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -15,30 +16,65 @@ from edgekv.sizes import format_size
 
 from .options import with_common_options
 
+BOUNDS = {
+    "budget": "as asked for",
+    "trained context": "the model's trained context",
+    "memory": "what the ceiling leaves",
+    "device_memory": "what the device's ceiling leaves",
+}
+
 
 @with_common_options
 def plan(
     runtime: dict[str, Any],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Show the budget that fits the ceiling, and where every byte goes."""
-    made = edgekv.plan(**runtime)
+    """Show the budget that fits the ceiling, where every byte goes, and what else would fit."""
+    survey = edgekv.survey(**runtime)
     if as_json:
-        print(json.dumps(made.as_dict()))
+        print(json.dumps(survey.as_dict()))
         return
-    console = Console()
-    console.print(f"{made.model.name} under {format_size(made.ceiling_bytes)}", soft_wrap=True, highlight=False)
-    table = Table()
-    table.add_column("part")
+    made = survey.plan
+    console = Console(highlight=False)
+    console.print(f"{made.model.name} under {format_size(made.ceiling_bytes)}", soft_wrap=True)
+    console.print(_parts(made))
+    for line in _lines(survey):
+        console.print(line, soft_wrap=True)
+    console.print(_alternatives(survey))
+
+
+def _parts(made: edgekv.Plan) -> Table:
+    table = Table("part")
     table.add_column("bytes", justify="right")
     for name, n_bytes in asdict(made.parts).items():
         table.add_row(name, format_size(n_bytes))
     table.add_section()
     table.add_row("planned peak", format_size(made.peak_bytes))
     table.add_row("free", format_size(made.ceiling_bytes - made.peak_bytes))
-    console.print(table)
-    console.print(
+    if made.device_bytes:
+        table.add_row("on the device", format_size(made.device_bytes))
+    return table
+
+
+def _lines(survey: edgekv.Survey) -> Iterator[str]:
+    made, more = survey.plan, survey.with_more
+    yield (
         f"budget {made.budget_cells:,} cells per head + {made.block} spare ({made.kv_type}, "
-        f"{made.cell_bytes:,} bytes a cell over all heads); trained context {made.n_ctx_train:,} tokens",
-        soft_wrap=True,
+        f"{made.cell_bytes:,} bytes a cell over all heads); trained context {made.n_ctx_train:,} tokens"
     )
+    part, n_bytes = survey.largest_part, asdict(made.parts)[survey.largest_part]
+    yield f"the budget is {BOUNDS[survey.bound_by]}; beside the weights, {part} takes most ({format_size(n_bytes)})"
+    yield (
+        f"with {format_size(survey.more_bytes)} more: {more.budget_cells:,} cells ({more.kv_type}, block {more.block})"
+    )
+
+
+def _alternatives(survey: edgekv.Survey) -> Table:
+    """Cells of every cache type and block; the columns are blocks."""
+    found = {(other.kv_type, other.block): other.budget_cells for other in survey.alternatives}
+    blocks = sorted({block for _, block in found}, reverse=True)
+    table = Table("cells that would fit", *(f"block {block}" for block in blocks))
+    for kv_type in dict.fromkeys(kv_type for kv_type, _ in found):
+        cells = (found[kv_type, block] for block in blocks)
+        table.add_row(kv_type, *("-" if n is None else f"{n:,}" for n in cells))
+    return table

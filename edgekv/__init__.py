@@ -20,29 +20,35 @@ __all__ = [
     "Sampling",
     "Session",
     "Stats",
+    "Survey",
     "plan",
     "policies",
+    "survey",
 ]
 
 if TYPE_CHECKING:
     from . import policies
+    from .estimate import Plan
     from .options import Options
-    from .planner import Plan, plan
+    from .planner import plan
     from .runtime import Runtime
     from .sampler import Sampling
     from .session import Progress, Session
     from .stats import Stats
+    from .surveys import Survey, survey
 else:
     # Every pytest run imports this package, for the plug-in in it; those who do not use it must not wait for numpy.
     _MODULES = {
         "Options": "options",
-        "Plan": "planner",
+        "Plan": "estimate",
         "Progress": "session",
         "Runtime": "runtime",
         "Sampling": "sampler",
         "Session": "session",
         "Stats": "stats",
+        "Survey": "surveys",
         "plan": "planner",
+        "survey": "surveys",
     }
 
     def __getattr__(name):

@@ -32,7 +32,8 @@ class Model:
         params.n_gpu_layers = options.gpu_layers
         params.use_extra_bufts = options.repack
         params.no_alloc = no_alloc
-        params.load_mode = llama.LLAMA_LOAD_MODE_NONE if no_alloc else llama.LLAMA_LOAD_MODE_MMAP
+        maps = options.maps_weights and not no_alloc
+        params.load_mode = llama.LLAMA_LOAD_MODE_MMAP if maps else llama.LLAMA_LOAD_MODE_NONE
         handle = c.c_void_p()
         try:
             _native.call("edgekv_model_load", str(path).encode(), c.byref(params), c.byref(handle))

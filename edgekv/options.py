@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, field
 
 from .errors import BudgetError, ConfigError
+from .limits import parse_ceiling
 from .policies import Policy, parse_policy
 from .sizes import parse_size
 
@@ -29,7 +30,10 @@ def default_focus(budget: int | None, repack: bool) -> str:
 class Options:
     """Options of a runtime. Raises ConfigError (PolicyError, BudgetError) for values that cannot work.
 
-    memory: ceiling of the whole process, bytes or a size such as "256MiB"
+    `Runtime` and `plan` choose block, kv_type and repack where they are not given, or None.
+
+    memory: ceiling of the whole process: bytes, a size such as "256MiB", or "25%" of what there is
+    device_memory: ceiling of what lies on a GPU, bytes or a size; None = no ceiling
     policy: spec or Policy that scores the cells
     budget: cells each (layer, KV head) keeps; None = as many as fit the ceiling
     block: tokens fed between two compactions, and the spare cells that take them
@@ -44,11 +48,13 @@ class Options:
     reposition: turn kept keys to adjacent RoPE positions, so that a text may be longer than the trained context:
         "auto" = where one is, "always" = at every eviction, "never"
     allow_beyond_trained: feed positions past the trained context where keys are not repositioned
-    repack: keep a second copy of the weights in the processor's own order, where that is faster
+    repack: keep weights in the processor's own order, where that is faster; policies then cannot read W_O
+    mmap: map the weights from the file; None = unless they are repacked, which would hold them twice
     gpu_layers: layers to put on a GPU, in builds that have one
     """
 
     memory: int | str = "256MiB"
+    device_memory: int | str | None = None
     policy: str | Policy = "keydiff"
     budget: int | None = None
     block: int = 128
@@ -63,15 +69,19 @@ class Options:
     reposition: str = "auto"
     allow_beyond_trained: bool = False
     repack: bool = False
+    mmap: bool | None = None
     gpu_layers: int = 0
 
     ceiling_bytes: int = field(init=False)
+    device_ceiling_bytes: int | None = field(init=False)
     parsed_policy: Policy = field(init=False)
     parsed_focus: Policy = field(init=False)
     n_threads: int = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "ceiling_bytes", parse_size(self.memory))
+        device_ceiling = None if self.device_memory is None else parse_size(self.device_memory)
+        object.__setattr__(self, "ceiling_bytes", parse_ceiling(self.memory))
+        object.__setattr__(self, "device_ceiling_bytes", device_ceiling)
         object.__setattr__(self, "parsed_policy", parse_policy(self.policy))
         object.__setattr__(self, "parsed_focus", self._focus())
         object.__setattr__(self, "n_threads", default_threads() if self.threads is None else self.threads)
@@ -86,6 +96,8 @@ class Options:
             raise ConfigError(f"kv_type={self.kv_type!r} is unknown; possible: {', '.join(KV_TYPES)}")
         if self.reposition not in REPOSITION:
             raise ConfigError(f"reposition={self.reposition!r} is unknown; possible: {', '.join(REPOSITION)}")
+        if self.repack and self.mmap:
+            raise ConfigError("mmap=True with repack=True would hold the weights twice; leave one of them out")
         if self.budget is not None:
             _in_range("budget", self.budget, 1, 1 << 30)
             self.check_budget(self.budget)
@@ -99,6 +111,11 @@ class Options:
         if "queries" not in policy.reads:
             raise ConfigError(f"focus_policy={policy.spec} reads no queries; give one that does, such as {default}")
         return policy
+
+    @property
+    def maps_weights(self) -> bool:
+        """Whether the weights are mapped from the file."""
+        return not self.repack if self.mmap is None else self.mmap
 
     @property
     def probe_cells(self) -> int:

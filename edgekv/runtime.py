@@ -10,12 +10,14 @@ from types import TracebackType
 
 from . import process
 from .cache import Cache
+from .choice import Request
 from .controller import Controller
 from .errors import SessionError, UnsupportedModelError
+from .estimate import Plan, cache_params_of
 from .model import Context, Model
 from .models.registry import find_model
 from .options import Options
-from .planner import Plan, cache_params_of, make_plan
+from .planner import make_plan
 from .policies import Policy
 from .session import Session
 
@@ -28,8 +30,9 @@ class Runtime:
                 print(piece, end="")
 
     model: path or known name of a GGUF model; None = the default one
-    memory: ceiling of the whole process, bytes or a size such as "256MiB"
+    memory: ceiling of the whole process: bytes, a size such as "256MiB", or "25%" of what there is
     budget: cells each (layer, KV head) keeps; None = as many as fit
+    block, kv_type: None = what serves best of what fits (docs/memory.md)
     Further options: see `edgekv.Options`.
 
     Raises CeilingError before anything is loaded when the plan does not fit, ConfigError for impossible options,
@@ -43,26 +46,26 @@ class Runtime:
         memory: int | str = "256MiB",
         policy: str | Policy = "keydiff",
         budget: int | None = None,
-        block: int = 128,
-        kv_type: str = "f16",
+        block: int | None = None,
+        kv_type: str | None = None,
         threads: int | None = None,
         **further: object,
     ) -> None:
         self.closed = True
         started = time.perf_counter()
-        self.options = Options(
+        request = Request.of(
             memory=memory,
             policy=policy,
             budget=budget,
             block=block,
             kv_type=kv_type,
             threads=threads,
-            **further,  # type: ignore[arg-type]
+            **further,
         )
         path = find_model(model)
-        self.plan: Plan = make_plan(path, self.options)
+        self.plan: Plan = make_plan(path, request)
+        self.options = self.plan.settle(request.options)
         sys.audit("edgekv.runtime", self.plan)  # read where a test's memory is measured (edgekv.testing)
-        self.options.check_budget(self.plan.budget_cells)
         process.return_freed_memory()
         self.model = Model(path, self.options)
         try:

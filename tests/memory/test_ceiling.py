@@ -7,14 +7,16 @@ import json
 import pytest
 from edgekv_command import run_command
 
+from edgekv.models.shapes import make_shape
+
 
 @pytest.fixture
 def ask(memory_ceiling, default_model):
-    """A function that asks about a text in a fresh process of at most 256 MiB; returns the JSON report."""
+    """A function that asks about a text in a fresh process under a ceiling; returns the JSON report."""
 
-    def run(text, *options):
-        arguments = ("ask", "-m", default_model, "-f", text, "What is this about?", "--json", "--memory", "256MiB")
-        ended = memory_ceiling("256MiB").run(run_command, *arguments, *options)
+    def run(text, *options, model=default_model, ceiling="256MiB"):
+        arguments = ("ask", "-m", model, "-f", text, "What is this about?", "--json", "--memory", ceiling)
+        ended = memory_ceiling(ceiling).run(run_command, *arguments, *options)
         assert ended.value == 0, ended.stderr
         report = json.loads(ended.stdout)
         # what the command says of itself; the kernel counts pages by the dozen
@@ -62,6 +64,17 @@ def test_what_policies_carry_and_compute_is_in_the_plan(ask, text, policy):
     assert memory["planned_peak_bytes"] / memory["peak_rss_bytes"] < 1.03
 
 
+def test_repacked_weights_are_held_once(ask, tmp_path, text):
+    model = make_shape("smollm2-135m", tmp_path / "shape.gguf", n_layer=8)
+    options = ["--budget", "128", "--max-tokens", "4", "--no-focus", "--threads", "1"]
+    plain, repacked = (
+        ask(text(120), *options, name, model=model, ceiling="1GiB")["memory"] for name in ("--no-repack", "--repack")
+    )
+    assert plain["parts"]["repacking"] == 0 < repacked["parts"]["repacking"]
+    for memory in (plain, repacked):
+        assert memory["peak_rss_bytes"] <= memory["planned_peak_bytes"] < 1.08 * memory["peak_rss_bytes"]
+
+
 def test_shared_budgets_take_the_bytes_of_even_ones(ask, text):
     options = ["--budget", "384", "--max-tokens", "8", "--no-focus", "--threads", "2"]
     even, *shared = (
@@ -104,7 +117,7 @@ def test_the_native_byte_counter_equals_the_estimate(tiny_model, policy, focus):
 
     import edgekv
     from edgekv import _native
-    from edgekv.planner import cache_params_of
+    from edgekv.estimate import cache_params_of
 
     options = {"memory": "4GiB", "budget": 100, "block": 32, "threads": 2, "policy": policy, "focus": focus}
     with edgekv.Runtime(tiny_model(n_layer=2), **options) as rt:

@@ -12,8 +12,8 @@ from cache_arrays import output_projections
 from recorded import recorded_runtime
 from reference_choice import Choice, Reference
 
+from edgekv.estimate import HEAD_LIMIT
 from edgekv.models.tiny import make_tiny
-from edgekv.planner import HEAD_LIMIT
 from edgekv.policies import POLICIES, Head, parse_policy
 from edgekv.policies.ada import BASES
 from edgekv.policies.select import Protection

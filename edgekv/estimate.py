@@ -1,0 +1,216 @@
+"""What a runtime would take, part by part, before any weight is loaded.
+
+llama.cpp is asked for the exact bytes of weights, cache and graph buffers by a load that allocates none of them.
+What Python and the vocabulary take is measured in this process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from . import _native, process
+from .model import Model
+from .native_policy import cache_params
+from .options import Options
+from .sizes import MIB
+
+HEAD_LIMIT = 3  # times the budget that one head may keep, where heads differ: the attention mask is as wide as that
+MARGIN_BYTES = 8 * MIB  # loading leaves holes in the heap; graphs, the tokeniser, Python objects of a reply
+THREAD_BYTES = MIB // 4  # stack and attention scratch of one thread
+ACTIVATION_BYTES = 2  # one element of a block's widest activation, in the format that weights are multiplied in
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Bytes of everything that is resident at the peak. `python` is this process before the model."""
+
+    python: int
+    vocabulary: int
+    weights: int
+    repacking: int
+    kv: int
+    compute: int
+    outputs: int
+    workspace: int
+    bookkeeping: int
+    margin: int
+
+    @property
+    def total(self) -> int:
+        return sum(asdict(self).values())
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a runtime will hold. `n_cells` are allocated per head: budget_cells + block + a probe's.
+
+    n_cells_max: of one head, where heads share a budget; cell_bytes: of one cell in every head of every layer
+    repack, mmap: how the weights are loaded; device_ceiling_bytes: None = no ceiling of a device's own
+    """
+
+    model: Path
+    ceiling_bytes: int
+    device_ceiling_bytes: int | None
+    budget_cells: int
+    block: int
+    kv_type: str
+    repack: bool
+    mmap: bool
+    n_cells: int
+    n_cells_max: int
+    cell_bytes: int
+    n_ctx_train: int
+    device_bytes: int
+    parts: Parts
+
+    @property
+    def kv_bytes(self) -> int:
+        """Keys and values of all cells, on whatever device they lie; the same however heads share them."""
+        return self.n_cells * self.cell_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """Planned peak of the whole process."""
+        return self.parts.total
+
+    @property
+    def excess_bytes(self) -> int:
+        """Bytes over the ceiling of the process; 0 where it fits."""
+        return max(0, self.peak_bytes - self.ceiling_bytes)
+
+    @property
+    def device_excess_bytes(self) -> int:
+        """Bytes over the ceiling of the device; 0 where it fits, or there is none."""
+        return 0 if self.device_ceiling_bytes is None else max(0, self.device_bytes - self.device_ceiling_bytes)
+
+    @property
+    def fits(self) -> bool:
+        """Whether both ceilings hold it."""
+        return not self.excess_bytes and not self.device_excess_bytes
+
+    def settle(self, options: Options) -> Options:
+        """The options with what was planned in place of what they left open."""
+        return replace(
+            options,
+            budget=self.budget_cells,
+            block=self.block,
+            kv_type=self.kv_type,
+            repack=self.repack,
+            mmap=self.mmap,
+        )
+
+    def as_dict(self) -> dict[str, object]:
+        """The plan as plain values, for JSON."""
+        fields = asdict(self) | {"model": str(self.model), "planned_peak_bytes": self.peak_bytes}
+        return fields | {"parts": asdict(self.parts)}
+
+
+class Estimator:
+    """Plans of one model under any options, whether they fit or not. Close it, or use it in `with`.
+
+    Raises ModelError for a file that cannot be used.
+    """
+
+    def __init__(self, path: Path, options: Options) -> None:
+        _native.bindings()
+        process.return_freed_memory()
+        self._path = path
+        self._models: dict[bool, Model] = {}  # by repacking, which is chosen when a model is loaded
+        self._plans: dict[Options, Plan] = {}
+        self._python_bytes = process.resident_bytes()
+        self._model(options)
+        self._vocabulary_bytes = max(0, process.resident_bytes() - self._python_bytes)
+
+    def close(self) -> None:
+        """Free what was loaded to estimate."""
+        for model in self._models.values():
+            model.close()
+        self._models = {}
+
+    def __enter__(self) -> Estimator:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def n_ctx_train(self) -> int:
+        """The model's trained context, in tokens."""
+        return next(iter(self._models.values())).n_ctx_train
+
+    def plan(self, options: Options) -> Plan:
+        """The plan for options that name a budget.
+
+        Raises UnsupportedModelError, and ConfigError where this model cannot have such options.
+        """
+        key = replace(options, memory=1, device_memory=None)  # what is needed does not depend on what there is
+        if key not in self._plans:
+            self._plans[key] = self._estimate(key)
+        return replace(
+            self._plans[key],
+            ceiling_bytes=options.ceiling_bytes,
+            device_ceiling_bytes=options.device_ceiling_bytes,
+        )
+
+    def _model(self, options: Options) -> Model:
+        if options.repack not in self._models:
+            self._models[options.repack] = Model(self._path, options, no_alloc=True)
+        return self._models[options.repack]
+
+    def _estimate(self, options: Options) -> Plan:
+        assert options.budget is not None
+        model = self._model(options)
+        params = cache_params_of(options)
+        n_cells = options.budget + options.block + options.probe_cells
+        n_cells_max = n_cells + (HEAD_LIMIT - 1) * options.budget * bool(params.ragged)
+        context = model.new_context(n_cells, options, n_cells_max=n_cells_max)
+        try:
+            shape, memory = context.shape(), context.memory()
+        finally:
+            context.close()
+        policies = [options.parsed_policy] + ([options.parsed_focus] if options.focus else [])
+        parts = Parts(
+            python=self._python_bytes,
+            vocabulary=self._vocabulary_bytes,
+            weights=memory.weight_bytes,
+            repacking=memory.repack_bytes,
+            kv=memory.kv_bytes,
+            compute=memory.compute_bytes,
+            outputs=memory.output_bytes,
+            workspace=options.n_threads * THREAD_BYTES
+            + options.block * model.widest_row * ACTIVATION_BYTES
+            + max(
+                policy.scratch_bytes(
+                    shape.n_cells_max, shape.n_head_kv_max, shape.n_head_max, shape.head_dim_k, shape.head_dim_v
+                )
+                for policy in policies
+            ),
+            bookkeeping=int(_native.library().edgekv_cache_estimate_bytes(ctypes.byref(shape), ctypes.byref(params))),
+            margin=MARGIN_BYTES,
+        )
+        return Plan(
+            model=self._path,
+            ceiling_bytes=options.ceiling_bytes,
+            device_ceiling_bytes=options.device_ceiling_bytes,
+            budget_cells=options.budget,
+            block=options.block,
+            kv_type=options.kv_type,
+            repack=options.repack,
+            mmap=options.maps_weights,
+            n_cells=shape.n_cells,
+            n_cells_max=shape.n_cells_max,
+            cell_bytes=shape.cell_bytes,
+            n_ctx_train=self.n_ctx_train,
+            device_bytes=memory.device_bytes,
+            parts=parts,
+        )
+
+
+def cache_params_of(options: Options) -> _native.CacheParams:
+    """What the cache of a runtime holds beside keys and values."""
+    focus = [options.parsed_focus] if options.focus else []
+    params = cache_params([options.parsed_policy], options.block, probed=focus, n_probe=options.probe_cells)
+    params.repositions = options.reposition != "never"
+    return params

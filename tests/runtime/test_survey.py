@@ -1,0 +1,71 @@
+"""What a survey says agrees with what plans say, on real estimates of a tiny model."""
+
+from __future__ import annotations
+
+import pytest
+
+import edgekv
+from edgekv.estimate import Estimator
+from edgekv.surveys import MORE_BYTES
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model):
+    return tiny_model(n_layer=2, head_dim=32, n_ctx_train=1 << 16)
+
+
+@pytest.fixture(autouse=True)
+def steady_process(monkeypatch):
+    """What this process holds changes between two plans; here it does not, so that plans can be compared."""
+    monkeypatch.setattr("edgekv.process.resident_bytes", lambda: 50 * MIB)
+
+
+def budget(model, memory, **options):
+    return edgekv.plan(model, memory=memory, **options).budget_cells
+
+
+def test_a_survey_is_its_plan_and_what_other_plans_say(model):
+    memory = edgekv.plan(model, memory="1GiB", budget=3000).peak_bytes
+    survey = edgekv.survey(model, memory=memory)
+    assert survey.plan == edgekv.plan(model, memory=memory)
+    assert (survey.bound_by, survey.plan.budget_cells) == ("memory", 3000)
+    assert survey.with_more == edgekv.plan(model, memory=memory + MORE_BYTES)
+    assert survey.with_more.budget_cells > 3000
+    assert len(survey.alternatives) == 9
+    for other in survey.alternatives:
+        assert other.budget_cells == budget(model, memory, kv_type=other.kv_type, block=other.block)
+
+
+def test_a_named_budget_is_what_was_asked_for(model):
+    survey = edgekv.survey(model, memory="1GiB", budget=500)
+    assert (survey.bound_by, survey.plan.budget_cells) == ("budget", 500)
+    assert survey.with_more.budget_cells > 500
+    assert survey.largest_part == max(
+        ("python", "vocabulary", "kv", "compute", "outputs", "workspace", "bookkeeping", "margin"),
+        key=lambda name: getattr(survey.plan.parts, name),
+    )
+
+
+def test_ceilings_below_every_setting_are_refused(model):
+    with pytest.raises(edgekv.CeilingError, match="raise the ceiling to"):
+        edgekv.survey(model, memory="51MiB")
+
+
+def test_a_runtime_runs_what_was_planned(model):
+    memory = edgekv.plan(model, memory="1GiB", budget=100, kv_type="q8_0", block=32).peak_bytes
+    with edgekv.Runtime(model, memory=memory, threads=None) as runtime:
+        plan, options = runtime.plan, runtime.options
+        assert (plan.kv_type, plan.block) != ("f16", 128)
+        assert (options.kv_type, options.block, options.budget) == (plan.kv_type, plan.block, plan.budget_cells)
+        assert runtime.context.memory().kv_bytes == plan.parts.kv
+
+
+def test_estimates_are_made_once(model, monkeypatch):
+    options = edgekv.Options(budget=100)
+    with Estimator(model, options) as estimates:
+        first = estimates.plan(options)
+        monkeypatch.setattr(Estimator, "_estimate", lambda *_: pytest.fail("estimated again"))
+        again = estimates.plan(edgekv.Options(budget=100, memory="1GiB", device_memory="1MiB"))
+    assert (again.parts, again.ceiling_bytes, again.device_ceiling_bytes) == (first.parts, 1 << 30, MIB)

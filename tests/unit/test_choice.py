@@ -1,0 +1,215 @@
+"""What the planner chooses, on faked estimates: the order of preference, what a user named, and refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import edgekv
+from edgekv.choice import ENOUGH_CELLS, Request, choose, smallest_budget
+from edgekv.errors import CeilingError, ConfigError
+from edgekv.estimate import Parts, Plan
+from edgekv.refusal import refusal
+
+CELL_BYTES = {"f16": 1000, "q8_0": 531, "q4_0": 281}
+FIXED = 100_000
+BLOCK_BYTES = 400  # of the compute buffer, for every token of a block
+REPACKING = 5_000
+
+
+class Estimates:
+    """An Estimator without a model: FIXED bytes, cells, and a compute buffer that grows with the block."""
+
+    def __init__(self, n_ctx_train=100_000, impossible=(), on_device=0):
+        self.n_ctx_train = n_ctx_train
+        self.impossible = impossible
+        self.on_device = on_device
+
+    def plan(self, options):
+        if options.kv_type in self.impossible:
+            raise ConfigError(f"kv_type={options.kv_type} needs other heads; use kv_type=f16")
+        n_cells = options.budget + options.block
+        kv = n_cells * CELL_BYTES[options.kv_type]
+        parts = dict.fromkeys(Parts.__slots__, 0) | {
+            "weights": FIXED,
+            "kv": 0 if self.on_device else kv,
+            "compute": options.block * BLOCK_BYTES,
+            "repacking": REPACKING * options.repack,
+        }
+        return Plan(
+            model=Path("model.gguf"),
+            ceiling_bytes=options.ceiling_bytes,
+            device_ceiling_bytes=options.device_ceiling_bytes,
+            budget_cells=options.budget,
+            block=options.block,
+            kv_type=options.kv_type,
+            repack=options.repack,
+            mmap=options.maps_weights,
+            n_cells=n_cells,
+            n_cells_max=n_cells,
+            cell_bytes=CELL_BYTES[options.kv_type],
+            n_ctx_train=self.n_ctx_train,
+            device_bytes=kv * bool(self.on_device),
+            parts=Parts(**parts),
+        )
+
+
+def bytes_for(cells, kv_type="f16", block=128):
+    return FIXED + (cells + block) * CELL_BYTES[kv_type] + block * BLOCK_BYTES
+
+
+def chosen(memory, estimates=None, **named):
+    plan = choose(estimates or Estimates(), Request.of(memory=memory, **named))
+    return None if plan is None else (plan.kv_type, plan.block, plan.budget_cells)
+
+
+# ---- the order of preference ----
+
+
+@pytest.mark.parametrize(
+    ("memory", "expected"),
+    [
+        (bytes_for(3000), ("f16", 128, 3000)),
+        (bytes_for(ENOUGH_CELLS), ("f16", 128, ENOUGH_CELLS)),
+        (bytes_for(ENOUGH_CELLS) - 1, ("q8_0", 128, 1077)),
+        (bytes_for(ENOUGH_CELLS, "q8_0"), ("q8_0", 128, ENOUGH_CELLS)),
+        (bytes_for(ENOUGH_CELLS, "q8_0", 64), ("q8_0", 64, ENOUGH_CELLS)),
+        (bytes_for(200, "q8_0", 32), ("q8_0", 32, 200)),  # none has enough: the most cells
+        (bytes_for(37, "q8_0", 32), ("q8_0", 32, 37)),
+        (bytes_for(37, "q8_0", 32) - 1, ("q4_0", 32, 98)),  # nothing else holds the protected cells and one more
+        (bytes_for(37, "q4_0", 32), ("q4_0", 32, 37)),
+        (bytes_for(37, "q4_0", 32) - 1, None),
+    ],
+)
+def test_fewer_bytes_a_cell_only_where_memory_is_short(memory, expected):
+    assert smallest_budget(edgekv.Options()) == 37
+    assert chosen(memory) == expected
+
+
+def test_a_smaller_block_before_a_smaller_type_where_the_compute_buffer_binds(monkeypatch):
+    monkeypatch.setattr(f"{__name__}.BLOCK_BYTES", 20_000)
+    assert chosen(bytes_for(ENOUGH_CELLS, block=64)) == ("f16", 64, ENOUGH_CELLS)
+
+
+def test_the_whole_trained_context_is_enough():
+    small = Estimates(n_ctx_train=300)
+    assert chosen(bytes_for(10_000), small) == ("f16", 128, 300)
+    assert chosen(bytes_for(300), small) == ("f16", 128, 300)
+    assert chosen(bytes_for(300) - 1, small) == ("q8_0", 128, 300)
+
+
+# ---- what is named stays ----
+
+
+def test_what_a_user_names_stays():
+    short = bytes_for(100)
+    assert chosen(short, kv_type="f16") == ("f16", 32, 234)
+    assert chosen(short, block=128) == ("q8_0", 128, 301)
+    assert chosen(short, kv_type="f16", block=128) == ("f16", 128, 100)
+    assert chosen(bytes_for(3000), kv_type="q4_0") == ("q4_0", 128, 11003)
+    assert chosen(bytes_for(3000), block=7) == ("f16", 7, 3169)
+    assert chosen(bytes_for(37, "q4_0", 32), kv_type="q8_0") is None
+
+
+def test_a_named_budget_is_held_as_exactly_as_it_fits():
+    assert chosen(bytes_for(2000), budget=2000) == ("f16", 128, 2000)
+    assert chosen(bytes_for(2000) - 1, budget=2000) == ("q8_0", 128, 2000)
+    assert chosen(bytes_for(2000, "q8_0", 128) - 1, budget=2000) == ("q8_0", 64, 2000)
+    assert chosen(bytes_for(2000, "q8_0", 32) - 1, budget=2000) == ("q4_0", 128, 2000)
+    assert chosen(bytes_for(2000) - 1, budget=2000, kv_type="f16", block=128) is None
+
+
+def test_evictions_every_so_often_need_a_block_of_as_many():
+    assert chosen(bytes_for(200, "q8_0", 32), evict_every=64) == ("q8_0", 64, 143)
+
+
+def test_types_that_a_model_cannot_have_are_passed_over_unless_named():
+    odd = Estimates(impossible=("q8_0", "q4_0"))
+    assert chosen(bytes_for(100), odd) == ("f16", 32, 234)
+    with pytest.raises(ConfigError, match="use kv_type=f16"):
+        chosen(bytes_for(100), odd, kv_type="q8_0")
+
+
+def test_options_become_what_was_planned():
+    request = Request.of(memory=bytes_for(100), policy="tova")
+    assert request.open == {"block", "kv_type", "repack"}
+    plan = choose(Estimates(), request)
+    settled = plan.settle(request.options)
+    assert (settled.block, settled.kv_type, settled.budget) == (plan.block, plan.kv_type, plan.budget_cells)
+    assert settled.parsed_policy.spec == "tova"
+    again = choose(Estimates(), Request(settled, frozenset()))
+    assert again == plan
+
+
+# ---- repacking ----
+
+
+@pytest.mark.parametrize(
+    ("given", "repacked"),
+    [
+        ({"focus": False}, True),
+        ({"focus": False, "budget": 300}, True),
+        ({"focus_policy": "snapkv"}, True),
+        ({}, False),  # the default focus reads W_O
+        ({"focus": False, "policy": "snapkv+critical"}, False),
+        ({"focus": False, "repack": False}, False),
+        ({"focus": False, "mmap": True}, False),
+        ({"focus": False, "memory": bytes_for(1000) + REPACKING - 1}, False),
+    ],
+    ids=str,
+)
+def test_weights_are_repacked_where_nothing_is_lost(given, repacked):
+    request = Request.of(**{"memory": bytes_for(1000) + REPACKING} | given)
+    plan = choose(Estimates(n_ctx_train=1000), request)
+    assert (plan.repack, plan.mmap) == (repacked, not repacked)
+    assert plan.budget_cells == given.get("budget", 1000)
+
+
+def test_repacking_never_costs_cells():
+    plan = choose(Estimates(), Request.of(memory=bytes_for(1000), focus=False))
+    assert (plan.repack, plan.budget_cells) == (False, 1000)
+
+
+def test_repacked_weights_are_not_mapped():
+    assert not edgekv.Options(repack=True).maps_weights
+    with pytest.raises(ConfigError, match="hold the weights twice"):
+        edgekv.Options(repack=True, mmap=True)
+
+
+# ---- refusals, and a device's ceiling ----
+
+
+def refused(memory, estimates=None, **named):
+    request = Request.of(memory=memory, **named)
+    estimates = estimates or Estimates()
+    assert choose(estimates, request) is None
+    error = refusal(estimates, request)
+    assert isinstance(error, CeilingError)
+    return error
+
+
+def test_a_refusal_names_what_is_least_over_and_what_would_fit():
+    error = refused(bytes_for(100), budget=5000)
+    assert error.required_bytes == bytes_for(5000, "q4_0", 32)
+    assert error.ceiling_bytes == bytes_for(100)
+    assert "with a budget of 5000 cells (kv_type=q4_0, block=32)" in str(error)
+    assert "lower the budget to 469, or raise the ceiling to 2MiB" in str(error)
+    error = refused(bytes_for(2000) - 1, budget=2000, kv_type="f16", block=128)
+    assert "lower the budget to 1999, or use kv_type=q8_0, or use block=32, or raise the ceiling" in str(error)
+    error = refused(FIXED // 2)
+    assert "choose a smaller model" in str(error)
+    assert "lower the budget" not in str(error)
+
+
+def test_a_device_has_a_ceiling_of_its_own():
+    device = Estimates(on_device=1)
+    rows = (300 + 128) * 1000
+    assert chosen("1MiB", device, device_memory=rows, kv_type="f16", block=128, gpu_layers=9) == ("f16", 128, 300)
+    error = refused("1MiB", device, device_memory=rows, budget=301, kv_type="f16", block=128, gpu_layers=9)
+    assert (error.required_bytes, error.ceiling_bytes) == (rows + 1000, rows)
+    assert str(error).startswith("device_memory=0.4 MiB does not hold model.gguf with a budget of 301 cells: ")
+    for remedy in ("lower the budget to 300", "raise device_memory to 1MiB", "fewer than gpu_layers=9 layers"):
+        assert remedy in str(error)
+    assert chosen("1MiB", device, device_memory=None, budget=301, block=128, gpu_layers=9) == ("f16", 128, 301)
+    assert chosen("1MiB", Estimates(), device_memory=1, budget=301) == ("f16", 128, 301)  # nothing lies on a device
