@@ -41,17 +41,24 @@ def ask(
         files = [stack.enter_context(_on_disk(path)) for path in file or _piped()]
         rt = stack.enter_context(edgekv.Runtime(**runtime))
         session = stack.enter_context(rt.session(system))
-        answer = []
+        answer: list[str] = []
+        exceeded: edgekv.CeilingExceededError | None = None
         with reading_bar() as progress:
-            for piece in session.ask(question, files, max_tokens=max_tokens, sampling=sampling, progress=progress):
-                answer.append(piece)
-                if not as_json:
-                    write(piece)
+            pieces = session.ask(question, files, max_tokens=max_tokens, sampling=sampling, progress=progress)
+            try:
+                for piece in pieces:
+                    answer.append(piece)
+                    if not as_json:
+                        write(piece)
+            except edgekv.CeilingExceededError as error:
+                exceeded = error  # what was said and measured until then is reported first
         if as_json:
             print(json.dumps(_report(rt, session.stats, "".join(answer)), ensure_ascii=False))
         else:
             write("\n")
             print_footer(session.stats, rt.plan)
+        if exceeded is not None:
+            raise exceeded
 
 
 def _piped() -> list[Path]:
@@ -92,6 +99,7 @@ def _report(rt: edgekv.Runtime, stats: edgekv.Stats, answer: str) -> dict[str, A
             "ceiling_bytes": rt.plan.ceiling_bytes,
             "planned_peak_bytes": rt.plan.peak_bytes,
             "peak_rss_bytes": stats.peak_rss_bytes,
+            "times_over_ceiling": rt.guard.n_exceeded,
             "parts": plan["parts"],
         },
         "timing": {

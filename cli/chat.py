@@ -86,7 +86,7 @@ def _reply(
                 pieces = session.chat(text, files=files, max_tokens=max_tokens, sampling=sampling, progress=progress)
                 for piece in pieces:
                     write(piece)
-        except edgekv.InputError as error:
+        except (edgekv.InputError, edgekv.CeilingExceededError) as error:
             console.print(f"edgekv: {error}", soft_wrap=True, markup=False)
             return
     write("\n")

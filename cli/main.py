@@ -31,6 +31,7 @@ EXIT_STATUS: tuple[tuple[type[edgekv.EdgeKVError], int], ...] = (
     (edgekv.CeilingError, 3),
     (edgekv.ModelError, 4),
     (edgekv.NativeError, 1),
+    (edgekv.CeilingExceededError, 1),
     (edgekv.EdgeKVError, 2),
 )
 

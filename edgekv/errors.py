@@ -6,6 +6,7 @@
     |   `-- BudgetError            the budget cannot hold the cells that must be kept
     |-- InputError                 a prompt or a file cannot be read as text, or is too long
     |-- CeilingError               the plan does not fit the memory ceiling
+    |-- CeilingExceededError       the process went over its ceiling all the same
     |-- ModelError                 a model file cannot be used
     |   |-- ModelNotFoundError     no file and no known model has that name
     |   |-- InvalidModelError      the file is not a whole, consistent GGUF model
@@ -21,6 +22,7 @@ from __future__ import annotations
 __all__ = [
     "BudgetError",
     "CeilingError",
+    "CeilingExceededError",
     "ConfigError",
     "EdgeKVError",
     "InputError",
@@ -63,6 +65,19 @@ class CeilingError(EdgeKVError):
     def __init__(self, message: str, *, required_bytes: int, ceiling_bytes: int) -> None:
         super().__init__(message)
         self.required_bytes = required_bytes
+        self.ceiling_bytes = ceiling_bytes
+
+
+class CeilingExceededError(EdgeKVError):
+    """The process went over its memory ceiling, though the plan did not: the reply ended, and the session goes on.
+
+    `planned_bytes`, `measured_bytes` and `ceiling_bytes` are of the whole process.
+    """
+
+    def __init__(self, message: str, *, planned_bytes: int, measured_bytes: int, ceiling_bytes: int) -> None:
+        super().__init__(message)
+        self.planned_bytes = planned_bytes
+        self.measured_bytes = measured_bytes
         self.ceiling_bytes = ceiling_bytes
 
 

@@ -14,6 +14,7 @@ from .choice import Request
 from .controller import Controller
 from .errors import SessionError, UnsupportedModelError
 from .estimate import Plan, cache_params_of
+from .guard import Guard
 from .model import Context, Model
 from .models.registry import find_model
 from .options import Options
@@ -67,6 +68,7 @@ class Runtime:
         self.options = self.plan.settle(request.options)
         sys.audit("edgekv.runtime", self.plan)  # read where a test's memory is measured (edgekv.testing)
         process.return_freed_memory()
+        self.guard = Guard(self.plan)
         self.model = Model(path, self.options)
         try:
             self.context = self.model.new_context(self.plan.n_cells, self.options, n_cells_max=self.plan.n_cells_max)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from .errors import ConfigError, InputError, SessionError
+from .errors import CeilingExceededError, ConfigError, InputError, SessionError
 from .sampler import Sampler, Sampling
 from .stats import Stats, snapshot
 from .text import Prompt
@@ -71,7 +71,8 @@ class Session:
         focus: keep what matters to `text` while reading; None = where there are files, and the runtime has room for it
         max_tokens: None = until the model ends its reply, or its trained context is full
         Raises ConfigError for focus in a runtime opened with focus=False, and InputError for an empty text, a file that
-        is not text, or a prompt beyond the trained context: before anything of it is read.
+        is not text, or a prompt beyond the trained context: before anything of it is read; CeilingExceededError
+        between two blocks where the process went over its ceiling: the session goes on from what was read and said.
         """
         if not text.strip():
             raise InputError("the text is empty; write something to answer")
@@ -225,17 +226,20 @@ class Session:
         self, prompt: Prompt, turn: str, stats: Stats, progress: ProgressCallback | None, probe: Sequence[int]
     ) -> bool:
         """Read the prompt; returns whether the reply may begin."""
-        controller = self._open().controller
+        runtime = self._open()
+        controller = runtime.controller
+        exceeded: CeilingExceededError | None = None
         tokens = _chained(self._pending, prompt.tokens())
         started = time.perf_counter()
         done = 0
 
         def after_block(n_tokens: int) -> bool:
-            nonlocal done
+            nonlocal done, exceeded
             done += n_tokens
             if progress is not None:
                 progress(Progress(done, stats.prompt_tokens, self.n_cells, controller.budget))
-            return not self._cancelled.is_set()
+            exceeded = runtime.guard.check()
+            return exceeded is None and not self._cancelled.is_set()
 
         self._pending = []
         self._turns.state = "text" if turn == "text" else "user"
@@ -246,6 +250,9 @@ class Session:
             stats.read_tokens = done
         if complete:
             self._turns.state = turn
+        if exceeded is not None:
+            stats.finish_reason = "ceiling"
+            raise exceeded
         if self._cancelled.is_set():
             stats.finish_reason = "cancelled"
             return False
@@ -278,6 +285,10 @@ class Session:
                 return
             runtime.controller.step(token)
             self._pending = []
+            exceeded = runtime.guard.check() if stats.generated_tokens % runtime.options.block == 0 else None
+            if exceeded is not None:
+                stats.finish_reason = "ceiling"
+                raise exceeded
 
 
 def _chained(first: list[int], rest: Iterable[int]) -> Iterator[int]:

@@ -13,7 +13,8 @@ class Stats:
     """Figures of one reply; times in seconds.
 
     finish_reason: "end" (the model ended it), "length" (max_tokens), "context" (trained context full),
-    "cancelled", "closed" (no longer iterated), "failed" (nothing was read), or "" before the first reply
+    "cancelled", "ceiling" (exceeded, which is an error), "closed" (no longer iterated), "failed" (nothing was read),
+    or "" before the first reply
     read_tokens: prompt tokens read, fewer than prompt_tokens when reading was cancelled
     evictions, evicted_cells: compactions, and the cells they evicted summed over layers and heads
     repositions: compactions that turned the keys that stayed to other RoPE positions

@@ -43,7 +43,10 @@ def test_ask_json_prints_one_object_and_nothing_else(model, book):
         *("answer", "model", "policy", "budget_cells", "block", "kv_type", "prompt_tokens", "generated_tokens"),
         *("finish_reason", "evictions", "budgets", "kv_bytes", "focus", "memory", "timing"),
     }
-    assert set(report["memory"]) == {"ceiling_bytes", "planned_peak_bytes", "peak_rss_bytes", "parts"}
+    assert set(report["memory"]) == {
+        *("ceiling_bytes", "planned_peak_bytes", "peak_rss_bytes", "times_over_ceiling", "parts"),
+    }
+    assert report["memory"]["times_over_ceiling"] == 0
     assert report["memory"]["planned_peak_bytes"] == sum(report["memory"]["parts"].values())
     assert report["memory"]["peak_rss_bytes"] <= report["memory"]["ceiling_bytes"]
     assert set(report["timing"]) == {
@@ -115,7 +118,14 @@ def test_chat_answers_line_by_line(model, book):
 def test_plan_and_models(model):
     plan = json.loads(edgekv("plan", "-m", model, "--memory", "1GiB", "--json").stdout)
     assert plan["planned_peak_bytes"] == sum(plan["parts"].values()) <= 1 << 30
-    assert "planned peak" in edgekv("plan", "-m", model, "--memory", "1GiB").stdout
+    assert plan["bound_by"] == "trained context"
+    assert plan["budget_cells"] == plan["with_more"]["budget_cells"] == 2048
+    assert {(other["kv_type"], other["block"]) for other in plan["alternatives"]} == {
+        (kv_type, block) for kv_type in ("f16", "q8_0", "q4_0") for block in (128, 64, 32)
+    }
+    shown = edgekv("plan", "-m", model, "--memory", "1GiB").stdout
+    for words in ("planned peak", "the budget is the model's trained context", "with 64.0 MiB more: 2,048", "block 32"):
+        assert words in shown
     models = json.loads(edgekv("models", "--json").stdout)
     assert models[0]["name"] == "smollm2-135m-instruct"
     assert "Apache-2.0" in edgekv("models").stdout
