@@ -102,7 +102,7 @@ def run(options: argparse.Namespace, book: Path) -> list[dict]:
         else:
             named = common_options | {"memory": "100%", "budget": cells, "kv_type": "f16"}
             ceiling = in_fresh_process("ceiling_for", options=named)["ceiling"]
-        settings = common_options | {"memory": ceiling, "kv_type": kv_type, "allow_beyond_trained": True}
+        settings = common_options | {"memory": ceiling, "kv_type": kv_type}
         case = key | {"kv_type": kv_type, "ceiling": ceiling} | in_fresh_process("refusals", options=settings)
         case |= in_fresh_process("measure", options=settings, book=str(book))
         done.append(case)
