@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from .errors import ConfigError
-from .estimate import Estimator, Plan
+from .estimate import Estimator, Plan, most_cells
 from .options import Options
 
 OPEN = ("block", "kv_type", "repack")  # with None, or unnamed, the planner's to choose, as a budget of None is
@@ -46,13 +46,13 @@ def settings(request: Request) -> list[list[Options]]:
 
 def choose(estimates: Estimator, request: Request) -> Plan | None:
     """The plan that serves best, or None where nothing fits."""
-    enough = request.options.budget or min(ENOUGH_CELLS, estimates.n_ctx_train)
     for rank in settings(request):
         best: Plan | None = None
         for setting in rank:
             plan = fitting(estimates, setting, request)
             if plan is not None and (best is None or plan.budget_cells > best.budget_cells):
                 best = plan
+            enough = request.options.budget or min(ENOUGH_CELLS, most_cells(setting, estimates.n_ctx_train))
             if best is not None and best.budget_cells >= enough:
                 break
         if best is not None:
@@ -87,11 +87,11 @@ def smallest_budget(options: Options) -> int:
 
 
 def largest(estimates: Estimator, options: Options) -> Plan | None:
-    """The plan with the largest budget that fits, at most the trained context; None where the smallest does not."""
+    """The plan with the largest budget that fits, at most `most_cells`; None where the smallest does not."""
     best = _asked(estimates, replace(options, budget=smallest_budget(options)))
     if best is None:
         return None
-    fails = max(best.budget_cells, estimates.n_ctx_train) + 1
+    fails = max(best.budget_cells, most_cells(options, estimates.n_ctx_train)) + 1
     while fails - best.budget_cells > 1:
         budget = (best.budget_cells + fails) // 2
         plan = _asked(estimates, replace(options, budget=budget))
@@ -105,7 +105,7 @@ def largest(estimates: Estimator, options: Options) -> Plan | None:
 def _repacked(estimates: Estimator, request: Request, plan: Plan) -> Plan:
     """The plan with repacked weights, where that takes nothing from it: no cells, and no policy's sight of W_O."""
     options = plan.settle(request.options)
-    wanted = request.options.budget or estimates.n_ctx_train
+    wanted = request.options.budget or most_cells(options, estimates.n_ctx_train)
     policies = [options.parsed_policy] + ([options.parsed_focus] if options.focus else [])
     if (
         "repack" not in request.open

@@ -208,6 +208,14 @@ class Estimator:
         )
 
 
+def most_cells(options: Options, n_ctx_train: int) -> int:
+    """The largest budget that has positions in the trained context for a head's cells, a block and a probe."""
+    if options.reposition == "never":
+        return n_ctx_train
+    per_cell = HEAD_LIMIT if cache_params_of(options).ragged else 1
+    return max(0, n_ctx_train - options.block - options.probe_cells) // per_cell
+
+
 def cache_params_of(options: Options) -> _native.CacheParams:
     """What the cache of a runtime holds beside keys and values."""
     focus = [options.parsed_focus] if options.focus else []

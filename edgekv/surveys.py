@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 
 from .choice import BLOCKS, Request, choose, largest
 from .errors import ConfigError
-from .estimate import Estimator, Plan
+from .estimate import Estimator, Plan, most_cells
 from .limits import check_ceiling
 from .models.registry import find_model
 from .options import KV_TYPES, Options
@@ -84,7 +84,7 @@ def survey(model: str | os.PathLike[str] | None = None, **options: object) -> Su
 def _bound_by(estimates: Estimator, options: Options, plan: Plan) -> str:
     if options.budget is not None:
         return "budget"
-    if plan.budget_cells == plan.n_ctx_train:
+    if plan.budget_cells >= most_cells(plan.settle(options), plan.n_ctx_train):
         return "trained context"
     one_more = estimates.plan(replace(plan.settle(options), budget=plan.budget_cells + 1))
     return "memory" if one_more.excess_bytes else "device_memory"

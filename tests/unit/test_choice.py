@@ -94,9 +94,17 @@ def test_a_smaller_block_before_a_smaller_type_where_the_compute_buffer_binds(mo
 
 def test_the_whole_trained_context_is_enough():
     small = Estimates(n_ctx_train=300)
-    assert chosen(bytes_for(10_000), small) == ("f16", 128, 300)
-    assert chosen(bytes_for(300), small) == ("f16", 128, 300)
-    assert chosen(bytes_for(300) - 1, small) == ("q8_0", 128, 300)
+    stay = {"reposition": "never"}
+    assert chosen(bytes_for(10_000), small, **stay) == ("f16", 128, 300)
+    assert chosen(bytes_for(300), small, **stay) == ("f16", 128, 300)
+    assert chosen(bytes_for(300) - 1, small, **stay) == ("q8_0", 128, 300)
+
+
+def test_cells_a_block_and_a_probe_have_positions_in_the_trained_context():
+    small = Estimates(n_ctx_train=300)
+    assert chosen(bytes_for(10_000), small) == ("f16", 128, 300 - 128 - 64)
+    assert chosen(bytes_for(10_000), small, focus=False, block=32) == ("f16", 32, 300 - 32)
+    assert chosen(bytes_for(10_000), small, policy="snapkv+ada", block=32) == ("f16", 32, (300 - 32 - 64) // 3)
 
 
 # ---- what is named stays ----
@@ -160,7 +168,7 @@ def test_options_become_what_was_planned():
     ids=str,
 )
 def test_weights_are_repacked_where_nothing_is_lost(given, repacked):
-    request = Request.of(**{"memory": bytes_for(1000) + REPACKING} | given)
+    request = Request.of(**{"memory": bytes_for(1000) + REPACKING, "reposition": "never"} | given)
     plan = choose(Estimates(n_ctx_train=1000), request)
     assert (plan.repack, plan.mmap) == (repacked, not repacked)
     assert plan.budget_cells == given.get("budget", 1000)
