@@ -53,7 +53,7 @@ def ask(
             except edgekv.CeilingExceededError as error:
                 exceeded = error  # what was said and measured until then is reported first
         if as_json:
-            print(json.dumps(_report(rt, session.stats, "".join(answer)), ensure_ascii=False))
+            print(json.dumps(_report(rt, session, "".join(answer)), ensure_ascii=False))
         else:
             write("\n")
             print_footer(session.stats, rt.plan)
@@ -78,8 +78,8 @@ def _on_disk(path: Path) -> Iterator[Path]:
         yield Path(copy.name)
 
 
-def _report(rt: edgekv.Runtime, stats: edgekv.Stats, answer: str) -> dict[str, Any]:
-    plan = rt.plan.as_dict()
+def _report(rt: edgekv.Runtime, session: edgekv.Session, answer: str) -> dict[str, Any]:
+    plan, stats = rt.plan.as_dict(), session.stats
     return {
         "answer": answer,
         "model": str(rt.plan.model),
@@ -92,14 +92,14 @@ def _report(rt: edgekv.Runtime, stats: edgekv.Stats, answer: str) -> dict[str, A
         "finish_reason": stats.finish_reason,
         "evictions": stats.evictions,
         "repositions": stats.repositions,
-        "budgets": rt.controller.cache.budgets(),
+        "budgets": session.budgets(),
         "kv_bytes": rt.plan.kv_bytes,
         "focus": rt.options.parsed_focus.spec if stats.probes else None,
         "memory": {
             "ceiling_bytes": rt.plan.ceiling_bytes,
             "planned_peak_bytes": rt.plan.peak_bytes,
             "peak_rss_bytes": stats.peak_rss_bytes,
-            "times_over_ceiling": rt.guard.n_exceeded,
+            "times_over_ceiling": session.n_exceeded,
             "parts": plan["parts"],
         },
         "timing": {

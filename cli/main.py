@@ -32,6 +32,7 @@ EXIT_STATUS: tuple[tuple[type[edgekv.EdgeKVError], int], ...] = (
     (edgekv.ModelError, 4),
     (edgekv.NativeError, 1),
     (edgekv.CeilingExceededError, 1),
+    (edgekv.WorkerError, 1),
     (edgekv.EdgeKVError, 2),
 )
 

@@ -57,6 +57,9 @@ def common(
         typer.Option("--mmap/--no-mmap", help="Map the weights from the file. Default: unless they are repacked."),
     ] = None,
     gpu_layers: Annotated[int, typer.Option(help="Layers to put on a GPU, in builds that have one.")] = 0,
+    isolated: Annotated[
+        bool, typer.Option("--isolated", help="Hold the model in a process of its own; the ceiling is for that alone.")
+    ] = False,
 ) -> None:
     """Never called: its parameters are the options."""
 

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Ta
 from rich.text import Text
 
 import edgekv
-from edgekv.session import ProgressCallback
+from edgekv.reply import ProgressCallback
 from edgekv.sizes import format_size
 
 console = Console(stderr=True, highlight=False)

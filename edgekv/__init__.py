@@ -31,9 +31,10 @@ if TYPE_CHECKING:
     from .estimate import Plan
     from .options import Options
     from .planner import plan
+    from .reply import Progress
     from .runtime import Runtime
     from .sampler import Sampling
-    from .session import Progress, Session
+    from .session import Session
     from .stats import Stats
     from .surveys import Survey, survey
 else:
@@ -41,7 +42,7 @@ else:
     _MODULES = {
         "Options": "options",
         "Plan": "estimate",
-        "Progress": "session",
+        "Progress": "reply",
         "Runtime": "runtime",
         "Sampling": "sampler",
         "Session": "session",

@@ -12,7 +12,8 @@
     |   |-- InvalidModelError      the file is not a whole, consistent GGUF model
     |   `-- UnsupportedModelError  the model is sound, but edgekv cannot run it yet
     |-- SessionError               a session is used out of turn
-    `-- NativeError                the native library is missing, foreign, or reports a failure
+    |-- NativeError                the native library is missing, foreign, or reports a failure
+    `-- WorkerError                the worker process of an isolated runtime died, or no longer stirs
 
 A message names the value, the limit and the remedy.
 """
@@ -33,11 +34,20 @@ __all__ = [
     "PolicyError",
     "SessionError",
     "UnsupportedModelError",
+    "WorkerError",
 ]
 
 
 class EdgeKVError(Exception):
-    """Base of all errors that edgekv raises on purpose."""
+    """Base of all errors that edgekv raises on purpose. They can be pickled, attributes and all."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _unpickled, (type(self), self.args), self.__dict__
+
+
+def _unpickled(kind: type[EdgeKVError], args: tuple[object, ...]) -> EdgeKVError:
+    """An error made without its __init__, which may want more than `args`."""
+    return kind.__new__(kind, *args)
 
 
 class ConfigError(EdgeKVError, ValueError):
@@ -103,3 +113,7 @@ class SessionError(EdgeKVError):
 
 class NativeError(EdgeKVError):
     """The native library is missing, foreign, or reports a failure."""
+
+
+class WorkerError(EdgeKVError):
+    """The worker process of an isolated runtime died, or no longer stirs."""

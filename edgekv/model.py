@@ -103,12 +103,10 @@ class Model:
             room = -n
 
     def text(self, tokens: Iterable[int]) -> Iterator[str]:
-        """Text of tokens as they come; characters spread over several tokens are given whole."""
+        """The text of each token as it comes, empty while a character that is spread over several is not whole."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         for token in tokens:
-            piece = decoder.decode(self.piece(token))
-            if piece:
-                yield piece
+            yield decoder.decode(self.piece(token))
         rest = decoder.decode(b"", final=True)
         if rest:
             yield rest

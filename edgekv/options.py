@@ -51,6 +51,7 @@ class Options:
     repack: keep weights in the processor's own order, where that is faster; policies then cannot read W_O
     mmap: map the weights from the file; None = unless they are repacked, which would hold them twice
     gpu_layers: layers to put on a GPU, in builds that have one
+    isolated: hold the model in a worker process
     """
 
     memory: int | str = "256MiB"
@@ -71,6 +72,7 @@ class Options:
     repack: bool = False
     mmap: bool | None = None
     gpu_layers: int = 0
+    isolated: bool = False
 
     ceiling_bytes: int = field(init=False)
     device_ceiling_bytes: int | None = field(init=False)

@@ -27,4 +27,9 @@ def plan(model: str | os.PathLike[str] | None = None, **options: object) -> Plan
 
     Raises CeilingError when it does not fit, ConfigError for impossible options, ModelError for the file.
     """
-    return make_plan(find_model(model), Request.of(**options))
+    request, path = Request.of(**options), find_model(model)
+    if request.options.isolated:
+        from .worker.remote import plan_in_worker
+
+        return plan_in_worker(path, request)
+    return make_plan(path, request)

@@ -1,24 +1,22 @@
-"""A model, its plan and its cells, loaded and ready for a conversation."""
+"""A model, its plan and its cells, ready for a conversation: what a program opens first."""
 
 from __future__ import annotations
 
 import os
-import sys
 import time
 import weakref
+from pathlib import Path
 from types import TracebackType
 
-from . import process
-from .cache import Cache
 from .choice import Request
 from .controller import Controller
-from .errors import SessionError, UnsupportedModelError
-from .estimate import Plan, cache_params_of
+from .engine import Engine
+from .errors import ConfigError, SessionError
+from .estimate import Plan
 from .guard import Guard
+from .local import LocalEngine
 from .model import Context, Model
 from .models.registry import find_model
-from .options import Options
-from .planner import make_plan
 from .policies import Policy
 from .session import Session
 
@@ -34,6 +32,8 @@ class Runtime:
     memory: ceiling of the whole process: bytes, a size such as "256MiB", or "25%" of what there is
     budget: cells each (layer, KV head) keeps; None = as many as fit
     block, kv_type: None = what serves best of what fits (docs/memory.md)
+    isolated: load into a worker process of its own, to which alone the ceiling applies; what kills it, or stops it,
+        is a WorkerError here
     Further options: see `edgekv.Options`.
 
     Raises CeilingError before anything is loaded when the plan does not fit, ConfigError for impossible options,
@@ -50,6 +50,7 @@ class Runtime:
         block: int | None = None,
         kv_type: str | None = None,
         threads: int | None = None,
+        isolated: bool = False,
         **further: object,
     ) -> None:
         self.closed = True
@@ -61,22 +62,13 @@ class Runtime:
             block=block,
             kv_type=kv_type,
             threads=threads,
+            isolated=isolated,
             **further,
         )
         path = find_model(model)
-        self.plan: Plan = make_plan(path, request)
+        self._engine = _engine(path, request)
+        self.plan: Plan = self._engine.plan
         self.options = self.plan.settle(request.options)
-        sys.audit("edgekv.runtime", self.plan)  # read where a test's memory is measured (edgekv.testing)
-        process.return_freed_memory()
-        self.guard = Guard(self.plan)
-        self.model = Model(path, self.options)
-        try:
-            self.context = self.model.new_context(self.plan.n_cells, self.options, n_cells_max=self.plan.n_cells_max)
-            cache = _open_cache(self.context, self.options)
-        except BaseException:
-            self.model.close()
-            raise
-        self.controller = Controller(cache, self.options, self.plan.budget_cells, self.model.n_ctx_train)
         self._session: weakref.ref[Session] | None = None
         self.load_s = time.perf_counter() - started
         self.closed = False
@@ -92,8 +84,7 @@ class Runtime:
         other = self._session() if self._session is not None else None
         if other is not None and other._runtime is not None:
             raise SessionError("another session holds this runtime's cells; close it, or open another runtime")
-        self.controller.clear()
-        session = Session(self, system)
+        session = Session(self, self._engine.converse(system))
         self._session = weakref.ref(session)
         return session
 
@@ -102,9 +93,37 @@ class Runtime:
         if self.closed:
             return
         self.closed = True
-        self.controller.cache.close()
-        self.context.close()
-        self.model.close()
+        self._engine.close()
+
+    @property
+    def worker_pid(self) -> int | None:
+        """The worker process of an isolated runtime; None = it runs in this process."""
+        return self._engine.worker_pid
+
+    @property
+    def model(self) -> Model:
+        """The loaded model. As `context`, `controller` and `guard`, a ConfigError where the runtime is isolated."""
+        return self._local().model
+
+    @property
+    def context(self) -> Context:
+        """The llama.cpp context with the cells."""
+        return self._local().context
+
+    @property
+    def controller(self) -> Controller:
+        """What feeds and compacts the cells."""
+        return self._local().controller
+
+    @property
+    def guard(self) -> Guard:
+        """Compares what the process holds with the ceiling."""
+        return self._local().guard
+
+    def _local(self) -> LocalEngine:
+        if not isinstance(self._engine, LocalEngine):
+            raise ConfigError("isolated=True keeps model and cells in another process; open the runtime without it")
+        return self._engine
 
     def __enter__(self) -> Runtime:
         return self
@@ -115,13 +134,10 @@ class Runtime:
         self.close()
 
 
-def _open_cache(context: Context, options: Options) -> Cache:
-    """The cache of a context; it repositions keys where that is wanted, and with "auto" only where it is possible."""
-    params = cache_params_of(options)
-    try:
-        return Cache(context, params)
-    except UnsupportedModelError:
-        if options.reposition != "auto":
-            raise
-        params.repositions = False
-        return Cache(context, params)
+def _engine(path: Path, request: Request) -> Engine:
+    """The engine that is asked for, loaded."""
+    if not request.options.isolated:
+        return LocalEngine(path, request)
+    from .worker.remote import WorkerEngine  # what it imports takes memory, and most runtimes never need it
+
+    return WorkerEngine(path, request)

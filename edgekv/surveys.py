@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 from .choice import BLOCKS, Request, choose, largest
 from .errors import ConfigError
@@ -57,9 +58,18 @@ class Survey:
 
 def survey(model: str | os.PathLike[str] | None = None, **options: object) -> Survey:
     """Plan a runtime and look around; arguments and errors as for `plan`."""
-    request = Request.of(**options)
+    request, path = Request.of(**options), find_model(model)
+    if request.options.isolated:
+        from .worker.remote import survey_in_worker
+
+        return survey_in_worker(path, request)
+    return make_survey(path, request)
+
+
+def make_survey(path: Path, request: Request) -> Survey:
+    """The survey of a model file."""
     check_ceiling(request.options.ceiling_bytes)
-    with Estimator(find_model(model), request.options) as estimates:
+    with Estimator(path, request.options) as estimates:
         plan = choose(estimates, request)
         if plan is None:
             raise refusal(estimates, request)

@@ -51,11 +51,11 @@ class Turns:
             prompt.template((form.after_user if self.state == "user" else "") + form.between)
         return prompt.content(*content).template(form.after_user)
 
-    def text(self, text: str) -> Prompt:
+    def text(self, content: Content) -> Prompt:
         """A text as it stands. Raises SessionError where the conversation is a chat."""
         if self.state not in ("new", "text") or self._system is not None:
             raise SessionError("this session is a chat; open another to continue a text")
-        return Prompt(self._model, begin=self.state == "new").content(text)
+        return Prompt(self._model, begin=self.state == "new").content(*content)
 
     def probe(self, question: str, n_tokens: int) -> list[int]:
         """The tokens whose attention says what matters: the question, as a turn of its own after what was read.

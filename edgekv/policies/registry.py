@@ -93,6 +93,11 @@ def unregister(name: str) -> None:
     del _registered[name]
 
 
+def is_registered(policy: Policy) -> bool:
+    """Whether it stands for a scorer that this process alone knows by name."""
+    return isinstance(policy, Custom) and policy.scorer in _registered.values()
+
+
 def find_policy(name: str) -> type[Policy] | Custom:
     """The class of a base that takes options, or a policy that takes none.
 

@@ -87,6 +87,14 @@ def test_ask_reads_standard_input(model, book):
         assert json.loads(piped.stdout)["answer"] == json.loads(by_file.stdout)["answer"]
 
 
+def test_an_isolated_answer_is_the_same(model, book):
+    arguments = ["ask", "-m", model, *SMALL, "-f", book, "What?", "--max-tokens", 20, "--json"]
+    here, there = (json.loads(edgekv(*arguments, *isolated).stdout) for isolated in ([], ["--isolated"]))
+    assert there["answer"] == here["answer"]
+    assert there["budgets"] == here["budgets"]
+    assert there["memory"]["peak_rss_bytes"] < there["memory"]["planned_peak_bytes"]
+
+
 def test_a_seed_makes_an_answer_reproducible(model):
     arguments = ["ask", "-m", model, *SMALL, "What?", "--temp", "1.5", "--max-tokens", 20]
     first, again, other = (edgekv(*arguments, "--seed", seed).stdout for seed in (1, 1, 2))
@@ -203,10 +211,11 @@ def test_interrupting_ask_exits_with_130(model, endless_book):
     assert output == errors == b""
 
 
-def test_ctrl_c_in_chat_stops_the_reply_and_keeps_the_session(model, endless_book):
+@pytest.mark.parametrize("isolated", [[], ["--isolated"]], ids=["here", "isolated"])
+def test_ctrl_c_in_chat_stops_the_reply_and_keeps_the_session(model, endless_book, isolated):
     """On a terminal: Ctrl-C while a prompt is read, then another line is answered, then /exit leaves."""
     main, terminal = pty.openpty()
-    command = [*COMMAND, "chat", "-m", str(model), *SMALL, "--max-tokens", "3"]
+    command = [*COMMAND, "chat", "-m", str(model), *SMALL, "--max-tokens", "3", *isolated]
     with subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True) as process:
         os.close(terminal)
         output = Terminal(main)

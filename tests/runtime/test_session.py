@@ -1,4 +1,4 @@
-"""Sessions: turns, cells, cancelling, and what is refused."""
+"""Sessions: turns, cells, cancelling, and what is refused; over an engine in this process and over an isolated one."""
 
 from __future__ import annotations
 
@@ -13,15 +13,38 @@ BUDGET, BLOCK = 64, 32
 
 
 @pytest.fixture(scope="module")
-def runtime(tiny_model):
-    path = tiny_model(n_layer=2, n_ctx_train=2048)
-    with edgekv.Runtime(path, memory="4GiB", budget=BUDGET, block=BLOCK, recent=16, threads=1) as rt:
+def open_runtime(tiny_model):
+    """A function that opens a runtime over a tiny model."""
+
+    def open_runtime(**options):
+        path = tiny_model(n_layer=2, n_ctx_train=2048)
+        return edgekv.Runtime(path, memory="4GiB", budget=BUDGET, block=BLOCK, recent=16, threads=1, **options)
+
+    return open_runtime
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["here", "isolated"])
+def runtime(request, open_runtime):
+    with open_runtime(isolated=request.param) as rt:
+        yield rt
+
+
+@pytest.fixture(scope="module")
+def local_runtime(open_runtime):
+    """For tests that look inside."""
+    with open_runtime() as rt:
         yield rt
 
 
 @pytest.fixture
 def session(runtime):
     with runtime.session() as session:
+        yield session
+
+
+@pytest.fixture
+def local_session(local_runtime):
+    with local_runtime.session() as session:
         yield session
 
 
@@ -64,9 +87,9 @@ def cells_after_each_step(runtime, monkeypatch, session, n_steps):
     return used
 
 
-def test_exact_cell_accounting_in_generation(runtime, session, monkeypatch):
+def test_exact_cell_accounting_in_generation(local_runtime, local_session, monkeypatch):
     """Generation fills the spare cells before it evicts: N+1, ..., N+B, then N+1 again."""
-    used = cells_after_each_step(runtime, monkeypatch, session, 3 * BLOCK)
+    used = cells_after_each_step(local_runtime, monkeypatch, local_session, 3 * BLOCK)
     assert used == 3 * list(range(BUDGET + 1, BUDGET + BLOCK + 1))
 
 
@@ -175,16 +198,15 @@ def test_files_are_read_before_the_question(session, tmp_path):
     assert session.stats.prompt_tokens > 200
 
 
-def test_a_question_focuses_the_reading_of_its_files(runtime, session, tmp_path):
+def test_a_question_focuses_the_reading_of_its_files(session, tmp_path):
     path = tmp_path / "notes.txt"
     path.write_text("the river and the garden, " * 30)
-    cache = runtime.controller.cache
 
     list(session.ask("What river?", files=[path], max_tokens=1))
     focused = session.stats
     assert focused.probes >= focused.evictions > 3
     assert focused.probe_s > 0
-    assert cache.n_past == focused.tokens_seen == focused.prompt_tokens
+    assert session.n_past == focused.tokens_seen == focused.prompt_tokens
     assert session.kept_positions(0, 0)[-1] == focused.prompt_tokens - 1  # no cell of a probe is left
 
     list(session.ask("What garden?", files=[path], focus=False, max_tokens=1))
@@ -195,7 +217,7 @@ def test_a_question_focuses_the_reading_of_its_files(runtime, session, tmp_path)
     assert session.stats.probes > 0
 
 
-def test_a_long_question_probes_with_its_last_tokens(runtime, session, tmp_path, monkeypatch):
+def test_a_long_question_probes_with_its_last_tokens(local_runtime, local_session, tmp_path, monkeypatch):
     path = tmp_path / "notes.txt"
     path.write_text("the river and the garden, " * 30)
     probes = []
@@ -204,11 +226,11 @@ def test_a_long_question_probes_with_its_last_tokens(runtime, session, tmp_path,
         probes.append(list(tokens))
         probe(tokens)
 
-    probe = runtime.controller.cache.probe
-    monkeypatch.setattr(runtime.controller.cache, "probe", remember)
-    list(session.ask(" ".join(["Where is it?"] * 30), files=[path], max_tokens=1))
-    list(session.ask("Where is it?", files=[path], max_tokens=1))
-    assert len(probes[0]) == runtime.options.probe_tokens > len(probes[-1])
+    probe = local_runtime.controller.cache.probe
+    monkeypatch.setattr(local_runtime.controller.cache, "probe", remember)
+    list(local_session.ask(" ".join(["Where is it?"] * 30), files=[path], max_tokens=1))
+    list(local_session.ask("Where is it?", files=[path], max_tokens=1))
+    assert len(probes[0]) == local_runtime.options.probe_tokens > len(probes[-1])
     assert probes[0][-4:] == probes[-1][-4:]
 
 
@@ -282,9 +304,9 @@ def test_a_prompt_beyond_the_trained_context_is_refused_unread(tiny_model):
         assert rt.controller.cache.rope_past > 256
 
 
-def test_the_system_message_is_never_evicted(runtime):
-    with runtime.session(system="Be brief.") as session:
-        (pinned,) = runtime.controller.pinned
+def test_the_system_message_is_never_evicted(local_runtime):
+    with local_runtime.session(system="Be brief.") as session:
+        (pinned,) = local_runtime.controller.pinned
         list(session.chat(words(300), max_tokens=50))
         kept = session.kept_positions(1, 1)
         assert set(range(*pinned)) <= set(kept.tolist())
@@ -298,12 +320,12 @@ def test_a_system_message_larger_than_the_budget_is_refused(runtime):
         pass
 
 
-def test_content_is_never_read_as_control_tokens(runtime):
-    model = runtime.model
+def test_content_is_never_read_as_control_tokens(local_runtime):
+    model = local_runtime.model
     control = model.tokenize("<|im_end|>", special=True)
     assert len(control) == 1
-    with runtime.session() as session:
-        prompt = session._turns.turn(["<|im_end|>"])
+    with local_runtime.session() as session:
+        prompt = session._conversation._turns.turn(["<|im_end|>"])
         assert list(prompt.tokens()).count(control[0]) == 1  # the template's own
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 import re
 from pathlib import Path
 
@@ -49,6 +50,17 @@ def test_the_drawn_tree_is_the_tree():
 def test_ceiling_error_carries_the_figures_that_clash():
     error = errors.CeilingError("too much", required_bytes=3, ceiling_bytes=2)
     assert (str(error), error.required_bytes, error.ceiling_bytes) == ("too much", 3, 2)
+
+
+def test_errors_survive_pickling():
+    """A worker process hands them to its host."""
+    for error in (
+        errors.InputError("not text"),
+        errors.CeilingError("too much", required_bytes=3, ceiling_bytes=2),
+        errors.CeilingExceededError("over", planned_bytes=1, measured_bytes=3, ceiling_bytes=2),
+    ):
+        again = pickle.loads(pickle.dumps(error))
+        assert (type(again), again.args, vars(again)) == (type(error), error.args, vars(error))
 
 
 # ---- statuses ----

@@ -1,0 +1,174 @@
+"""One conversation in this process: prompts in, text out, piece by piece, within the engine's cells."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import CeilingExceededError, InputError, SessionError
+from .reply import Progress, ProgressCallback, Wanted
+from .sampler import Sampler
+from .stats import Stats, snapshot
+from .text import Prompt
+from .turns import Turns
+
+if TYPE_CHECKING:
+    from .local import LocalEngine
+
+
+class LocalConversation:
+    """A `Conversation` over an engine of this process; `LocalEngine.converse` makes one."""
+
+    def __init__(self, engine: LocalEngine, system: str | None) -> None:
+        self.stats = Stats()
+        self.cancelled = threading.Event()
+        self._engine = engine
+        self._turns = Turns(engine.model, system)
+        self._pending: list[int] = []  # said, but not fed yet
+        if system is not None:
+            self._pin_system()
+
+    @property
+    def n_past(self) -> int:
+        """Tokens read and said so far."""
+        return self._open().controller.cache.n_past
+
+    @property
+    def n_cells(self) -> int:
+        """Cells used per head."""
+        return self._open().controller.cache.n_cells
+
+    @property
+    def n_exceeded(self) -> int:
+        """How often the process was found over its ceiling."""
+        return self._open().guard.n_exceeded
+
+    def kept_positions(self, layer: int, head: int) -> npt.NDArray[np.int32]:
+        """True positions that one (layer, KV head) still holds, (n_cells,) ascending."""
+        return self._open().controller.cache.positions(layer, head)
+
+    def budgets(self) -> list[list[int]]:
+        """Cells that the last eviction left, per layer and head; 0 before the first one."""
+        return self._open().controller.cache.budgets()
+
+    def reply(self, wanted: Wanted, progress: ProgressCallback | None) -> Generator[str, None, None]:
+        """Read the prompt, then say token by token."""
+        engine = self._open()
+        sampler = Sampler(wanted.sampling)
+        stats = self.stats = Stats(budget_cells=engine.plan.budget_cells)
+        before = snapshot(engine.controller.work)
+        try:
+            self.cancelled.clear()
+            prompt = self._turns.turn(wanted.content) if wanted.chat else self._turns.text(wanted.content)
+            stats.prompt_tokens = prompt.count() + len(self._pending)
+            self._check_length(stats.prompt_tokens)
+            engine.controller.positions.expect(stats.prompt_tokens)
+            stats.finish_reason = "closed"  # unless something better is known
+            fits = self.n_cells + stats.prompt_tokens <= engine.plan.budget_cells
+            question = None if fits else wanted.question
+            probe = [] if question is None else self._turns.probe(question, engine.options.probe_tokens)
+            if self._read(prompt, wanted.chat, stats, progress, probe):
+                yield from engine.model.text(self._say(wanted.max_tokens, sampler, stats))
+        finally:
+            stats.finish(engine.controller, before)
+            sampler.close()
+
+    def _open(self) -> LocalEngine:
+        if self._engine.closed:
+            raise SessionError("this session is closed; open another with Runtime.session()")
+        return self._engine
+
+    def _pin_system(self) -> None:
+        """Protect the system message, and refuse one that leaves no room."""
+        engine = self._open()
+        n_pinned = self._turns.opening().count()
+        engine.options.check_budget(engine.plan.budget_cells, n_pinned)
+        engine.controller.pinned = ((0, n_pinned),)
+
+    def _check_length(self, n_tokens: int) -> None:
+        positions = self._open().controller.positions
+        total = self.n_past + n_tokens
+        if positions.limit is not None and total > positions.limit:
+            raise InputError(
+                f"the prompt ends at token {total}, but the model was trained on {positions.limit}, and "
+                f"{positions.obstacle}, give a shorter text, or allow_beyond_trained=True (--allow-beyond-trained) to "
+                "read on all the same"
+            )
+
+    def _read(
+        self, prompt: Prompt, chat: bool, stats: Stats, progress: ProgressCallback | None, probe: Sequence[int]
+    ) -> bool:
+        """Read the prompt; returns whether the reply may begin."""
+        engine = self._open()
+        controller = engine.controller
+        exceeded: CeilingExceededError | None = None
+        tokens = _chained(self._pending, prompt.tokens())
+        started = time.perf_counter()
+        done = 0
+
+        def after_block(n_tokens: int) -> bool:
+            nonlocal done, exceeded
+            done += n_tokens
+            if progress is not None:
+                progress(Progress(done, stats.prompt_tokens, self.n_cells, controller.budget))
+            exceeded = engine.guard.check()
+            return exceeded is None and not self.cancelled.is_set()
+
+        self._pending = []
+        self._turns.state = "user" if chat else "text"
+        try:
+            complete = controller.read(tokens, after_block, probe)
+        finally:
+            stats.prefill_s = time.perf_counter() - started
+            stats.read_tokens = done
+        if complete and chat:
+            self._turns.state = "assistant"
+        if exceeded is not None:
+            stats.finish_reason = "ceiling"
+            raise exceeded
+        if self.cancelled.is_set():
+            stats.finish_reason = "cancelled"
+            return False
+        return True
+
+    def _say(self, max_tokens: int | None, sampler: Sampler, stats: Stats) -> Iterator[int]:
+        """Sample and feed tokens until the reply ends; yields those that belong to it."""
+        engine = self._open()
+        limit = engine.controller.positions.limit
+        started = time.perf_counter()
+        while True:
+            token = sampler.sample(engine.context)
+            if engine.model.is_end(token):
+                stats.finish_reason = "end"
+                return
+            stats.generated_tokens += 1
+            if stats.generated_tokens == 1:
+                stats.ttft_s = stats.prefill_s + time.perf_counter() - started
+            self._pending = [token]
+            yield token
+            stats.decode_s = time.perf_counter() - started
+            if stats.generated_tokens == max_tokens:
+                stats.finish_reason = "length"
+                return
+            if limit is not None and self.n_past + 1 >= limit:
+                stats.finish_reason = "context"
+                return
+            if self.cancelled.is_set():
+                stats.finish_reason = "cancelled"
+                return
+            engine.controller.step(token)
+            self._pending = []
+            exceeded = engine.guard.check() if stats.generated_tokens % engine.options.block == 0 else None
+            if exceeded is not None:
+                stats.finish_reason = "ceiling"
+                raise exceeded
+
+
+def _chained(first: list[int], rest: Iterable[int]) -> Iterator[int]:
+    yield from first
+    yield from rest

@@ -1,0 +1,134 @@
+"""What host and worker say to each other: every message has one answer.
+
+Messages are pickled: both ends are one program, joined by pipes that nobody else can reach. They are tuples, since
+those pickle faster than dataclasses, and a message goes with every token.
+
+    Load                     -> the Plan
+    Estimate                 -> a Plan or Survey
+    Converse                 -> None
+    Look                     -> what it asked for
+    Reply, Proceed, Drop     -> the next Progress or piece of text (str), or Ended with the reply
+    any of them              -> Raised, instead
+
+The worker works on a reply from a Reply or Proceed to the answer, and then waits: it never runs ahead of the host.
+"""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..choice import Request
+from ..errors import ConfigError, WorkerError
+from ..policies.registry import is_registered
+from ..reply import Wanted
+from ..stats import Stats
+
+BEAT_S = 0.25  # between two signs of life from the worker
+
+
+class Load(NamedTuple):
+    """Load a model. `request`: from `pack`."""
+
+    path: Path
+    request: bytes
+
+
+class Estimate(NamedTuple):
+    """Say what would be loaded, and with `around` what else would fit."""
+
+    path: Path
+    request: bytes
+    around: bool
+
+
+class Converse(NamedTuple):
+    """Begin a conversation."""
+
+    system: str | None
+
+
+class Look(NamedTuple):
+    """Ask for a property of the conversation, or call one of its methods."""
+
+    name: str
+    arguments: tuple[Any, ...] = ()
+
+
+class Reply(NamedTuple):
+    """Begin reply `number`. `folder`: the host's, where relative paths begin; None = no path is in it."""
+
+    number: int
+    wanted: Wanted
+    folder: str | None
+
+
+class Proceed(NamedTuple):
+    """Go on with a reply, or with `cancelled` bring it to its end."""
+
+    number: int
+    cancelled: bool
+
+
+class Drop(NamedTuple):
+    """End a reply that is no longer iterated."""
+
+    number: int
+
+
+class Ended(NamedTuple):
+    """A reply is over. `stats` are None where it had ended before."""
+
+    stats: Stats | None
+    error: Exception | None = None
+
+
+class Raised(NamedTuple):
+    """What was asked for failed."""
+
+    error: Exception
+
+
+def pack(request: Request) -> bytes:
+    """A request for a worker to unpack. Raises ConfigError for a policy that cannot leave this process.
+
+    A policy travels as it was given, by its spelling or as an object; where only this process knows the name, the
+    scorer itself travels.
+    """
+    options = request.options
+    named = [field.name for field in fields(options) if field.init and field.name not in request.open]
+    given = {name: getattr(options, name) for name in named}
+    for name, policy in (("policy", options.parsed_policy), ("focus_policy", options.parsed_focus)):
+        if isinstance(given[name], str) and is_registered(policy.base):
+            given[name] = policy
+    try:
+        return pickle.dumps(given)
+    except Exception as error:  # pickling runs the code of whatever object it meets
+        raise _immobile(error) from error
+
+
+def unpack(packed: bytes) -> Request:
+    """The request again. Raises ConfigError."""
+    try:
+        given = pickle.loads(packed)
+    except Exception as error:
+        raise _immobile(error) from error
+    return Request.of(**given)
+
+
+def _immobile(error: Exception) -> ConfigError:
+    return ConfigError(
+        f"the policy cannot go to a worker process: {error}; define its scorer at the top level of a module that can "
+        "be imported, or open the runtime without isolated=True"
+    )
+
+
+def portable(error: Exception) -> Exception:
+    """The error, or where it cannot be pickled, one that says the same."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return WorkerError(f"the worker process reports {type(error).__name__}: {error}")
+    return error

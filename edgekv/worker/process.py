@@ -1,0 +1,166 @@
+"""A worker process, seen from the host: started afresh, asked, watched, and ended."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from multiprocessing.connection import Connection, Pipe
+from typing import Any
+
+from ..errors import ConfigError, SessionError, WorkerError
+from .channel import Channel
+from .messages import BEAT_S, Raised
+
+if sys.platform == "win32":
+    import msvcrt
+
+SILENCE_S = 5.0  # without one, after which a worker counts as hung
+START_S = 30.0  # the same, until the first: Python and numpy may have to come from a slow disk
+END_S = 1.0  # for a worker to end by itself
+
+CODE = "import sys; sys.path[:] = {path!r}; from edgekv.worker.child import main; main{handles!r}"
+
+
+class Worker:
+    """A process that answers messages, one at a time; from any thread. Close it.
+
+    Raises WorkerError when it cannot be started, and ConfigError where there is no Python to start.
+    """
+
+    def __init__(self) -> None:
+        self._silent_s = 0.0  # how long the worker gave no sign of life, when that ended it
+        self._closed = False
+        self._owed = False  # an answer that an interrupt kept this process from waiting for
+        self._busy = False
+        self._lock = threading.RLock()
+        requests, ours = os.pipe()
+        theirs, answers = os.pipe()
+        self._channel = Channel(theirs, ours)
+        watched, pulse = Pipe()
+        try:
+            self._process = _start(requests, answers, pulse.fileno())
+        except BaseException as error:
+            self._channel.close()
+            watched.close()
+            if isinstance(error, OSError):
+                raise WorkerError(f"{sys.executable!r} does not start as a worker process: {error}") from error
+            raise
+        finally:
+            os.close(requests)
+            os.close(answers)
+            pulse.close()
+        self._watcher = threading.Thread(target=self._watch, args=(watched,), name="edgekv-worker", daemon=True)
+        self._watcher.start()
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
+
+    def ask(self, message: object) -> Any:
+        """The answer to a message. Raises what the worker raised, and WorkerError when it died or hangs."""
+        packed = pickle.dumps(message)
+        with self._lock:
+            if self._busy:  # this is a finalizer, run in the midst of another call
+                raise WorkerError("the worker process is busy; ask again later")
+            self._busy = True
+            try:
+                answer = self._exchange(packed)
+            finally:
+                self._busy = False
+        if isinstance(answer, Raised):
+            raise answer.error
+        return answer
+
+    def close(self) -> None:
+        """End it, and wait until it has ended."""
+        self._closed = True
+        if self._lock.acquire(blocking=False):  # otherwise a call is under way, and finds the process gone
+            self._channel.close()
+            self._lock.release()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(END_S)
+        self._process.kill()
+        self._process.wait()
+        self._watcher.join()
+        with self._lock:
+            self._channel.close()
+
+    def _exchange(self, packed: bytes) -> Any:
+        if self._closed:
+            raise SessionError("this session is closed; open another with Runtime.session()")
+        try:
+            if self._owed:
+                self._receive()
+            try:
+                self._owed = True
+                self._channel.send(packed)
+            except BaseException:
+                self._process.kill()  # half a message is no use to it, and nothing that follows either
+                raise
+            return self._receive()
+        except (EOFError, OSError):
+            raise self._death() from None
+
+    def _receive(self) -> Any:
+        self._channel.wait()  # an interrupt does no harm here; the answer is read by the next call
+        try:
+            answer = self._channel.receive()
+            self._owed = False
+        except BaseException:
+            self._process.kill()
+            raise
+        return answer
+
+    def _watch(self, pulse: Connection) -> None:
+        """Kill a worker that gives no sign of life, until it ends. Who waits for an answer then finds the pipe closed.
+
+        Waits are counted, not seconds: a machine or a host that sleeps does not count as a worker's silence.
+        """
+        patience = START_S
+        with pulse, suppress(EOFError, OSError):
+            while any(pulse.poll(BEAT_S) for _ in range(round(patience / BEAT_S))):
+                pulse.recv_bytes()
+                patience = SILENCE_S
+            self._silent_s = patience
+            self._process.kill()
+
+    def _death(self) -> WorkerError:
+        """Why there is no answer."""
+        try:
+            status = self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            status = self._process.wait()
+        if self._closed:
+            how = "was closed"
+        elif self._silent_s:
+            how = f"gave no sign of life for {self._silent_s:g} s and was ended"
+        elif status < 0:
+            how = f"was ended by signal {-status} ({signal.strsignal(-status)})"
+            how += ", as the system does when memory runs out" if status == -signal.SIGKILL else ""
+        else:
+            how = f"ended with status {status}"
+        return WorkerError(f"the worker process {self.pid} {how}; close this runtime and open another")
+
+
+def _start(requests: int, answers: int, pulse: int) -> subprocess.Popen[bytes]:
+    """A fresh interpreter that serves these pipes, in a group of its own, so that Ctrl-C does not reach it."""
+    if getattr(sys, "frozen", False) or not sys.executable:
+        raise ConfigError("isolated=True starts a Python interpreter, and this program has none; leave it out")
+    handles = (requests, answers, pulse)
+    if sys.platform == "win32":
+        handles = (msvcrt.get_osfhandle(requests), msvcrt.get_osfhandle(answers), pulse)
+    command = [sys.executable, "-c", CODE.format(path=sys.path, handles=handles)]
+    if sys.platform == "win32":
+        for handle in handles:
+            os.set_handle_inheritable(handle, True)
+        startup = subprocess.STARTUPINFO(lpAttributeList={"handle_list": list(handles)})
+        group = subprocess.CREATE_NEW_PROCESS_GROUP
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, startupinfo=startup, creationflags=group)
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=handles, start_new_session=True)

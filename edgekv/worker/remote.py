@@ -1,0 +1,155 @@
+"""The engine of an isolated runtime: everything it does happens in a worker process."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Generator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..choice import Request
+from ..errors import EdgeKVError
+from ..estimate import Plan
+from ..reply import Progress, ProgressCallback, Wanted
+from ..stats import Stats
+from ..surveys import Survey
+from .messages import Converse, Drop, Ended, Estimate, Load, Look, Proceed, Reply, pack
+from .process import Worker
+
+
+class WorkerEngine:
+    """An `Engine` in a worker process. Raises what `LocalEngine` does, and WorkerError."""
+
+    def __init__(self, path: Path, request: Request) -> None:
+        load = Load(path, pack(request))
+        self._worker = Worker()
+        try:
+            self.plan: Plan = self._worker.ask(load)
+        except BaseException:
+            self._worker.close()
+            raise
+        self._numbers = itertools.count(1)
+        self._unfinished: int | None = None  # the reply that the worker is at, or waits with
+
+    @property
+    def worker_pid(self) -> int:
+        """The worker process."""
+        return self._worker.pid
+
+    def converse(self, system: str | None) -> WorkerConversation:
+        """A new conversation in empty cells."""
+        self._drop_unfinished()
+        self._worker.ask(Converse(system))
+        return WorkerConversation(self)
+
+    def close(self) -> None:
+        """End the process."""
+        self._worker.close()
+
+    def look(self, name: str, *arguments: Any) -> Any:
+        """A property of the conversation, or what one of its methods returns."""
+        return self._worker.ask(Look(name, arguments))
+
+    def begin(self) -> int:
+        """The number of a new reply."""
+        self._drop_unfinished()
+        return next(self._numbers)
+
+    def advance(self, message: Reply | Proceed | Drop) -> str | Progress | Ended:
+        """The next part of a reply, or its end."""
+        if isinstance(message, Reply):
+            self._unfinished = message.number
+        part: str | Progress | Ended = self._worker.ask(message)
+        if isinstance(part, Ended) and self._unfinished == message.number:
+            self._unfinished = None
+        return part
+
+    def _drop_unfinished(self) -> None:
+        """End a reply whose session was closed meanwhile, or that could not be dropped when it should have been."""
+        if self._unfinished is not None:
+            self.advance(Drop(self._unfinished))
+
+
+class WorkerConversation:
+    """A `Conversation` whose other half is in the worker."""
+
+    def __init__(self, engine: WorkerEngine) -> None:
+        self.stats = Stats()
+        self.cancelled = threading.Event()
+        self._engine = engine
+
+    @property
+    def n_past(self) -> int:
+        """Tokens read and said so far."""
+        return int(self._engine.look("n_past"))
+
+    @property
+    def n_cells(self) -> int:
+        """Cells used per head."""
+        return int(self._engine.look("n_cells"))
+
+    @property
+    def n_exceeded(self) -> int:
+        """How often the worker was found over its ceiling."""
+        return int(self._engine.look("n_exceeded"))
+
+    def kept_positions(self, layer: int, head: int) -> npt.NDArray[np.int32]:
+        """True positions that one (layer, KV head) still holds, (n_cells,) ascending."""
+        kept: npt.NDArray[np.int32] = self._engine.look("kept_positions", layer, head)
+        return kept
+
+    def budgets(self) -> list[list[int]]:
+        """Cells that the last eviction left, per layer and head; 0 before the first one."""
+        budgets: list[list[int]] = self._engine.look("budgets")
+        return budgets
+
+    def reply(self, wanted: Wanted, progress: ProgressCallback | None) -> Generator[str, None, None]:
+        """Ask for the reply part by part; between two parts the worker waits."""
+        engine = self._engine
+        self.cancelled.clear()
+        self.stats = Stats(finish_reason="failed", budget_cells=engine.plan.budget_cells)
+        number = engine.begin()
+        has_files = any(isinstance(part, Path) for part in wanted.content)
+        try:
+            part = engine.advance(Reply(number, wanted, os.getcwd() if has_files else None))
+            while not isinstance(part, Ended):
+                if isinstance(part, str):
+                    yield part
+                elif progress is not None:
+                    progress(part)
+                part = engine.advance(Proceed(number, self.cancelled.is_set()))
+        except BaseException:  # it is no longer iterated, was interrupted, or `progress` raised
+            with suppress(EdgeKVError):
+                self._finish(engine.advance(Drop(number)))
+            raise
+        self._finish(part)
+        if part.error is not None:
+            raise part.error
+
+    def _finish(self, part: str | Progress | Ended) -> None:
+        if isinstance(part, Ended) and part.stats is not None:
+            self.stats = part.stats
+
+
+def plan_in_worker(path: Path, request: Request) -> Plan:
+    """The plan of an isolated runtime: what a worker holds before the model counts, and nothing of this process."""
+    plan: Plan = _estimate(path, request, around=False)
+    return plan
+
+
+def survey_in_worker(path: Path, request: Request) -> Survey:
+    """The same, with what else would fit."""
+    survey: Survey = _estimate(path, request, around=True)
+    return survey
+
+
+def _estimate(path: Path, request: Request, *, around: bool) -> Any:
+    estimate = Estimate(path, pack(request), around)
+    with closing(Worker()) as worker:
+        return worker.ask(estimate)
