@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from . import _native
+from . import _native, process
 from .errors import ConfigError, EdgeKVError, InvalidModelError, UnsupportedModelError
 from .models.header import Header, read_header
 from .options import KV_TYPES, Options
@@ -34,6 +34,9 @@ class Model:
         params.no_alloc = no_alloc
         maps = options.maps_weights and not no_alloc
         params.load_mode = llama.LLAMA_LOAD_MODE_MMAP if maps else llama.LLAMA_LOAD_MODE_NONE
+        give_back = llama.llama_progress_callback(_give_back)
+        if not (maps or no_alloc):
+            params.progress_callback = give_back
         handle = c.c_void_p()
         try:
             _native.call("edgekv_model_load", str(path).encode(), c.byref(params), c.byref(handle))
@@ -137,6 +140,12 @@ class Model:
     def new_context(self, n_cells: int, options: Options, *, n_cells_max: int | None = None) -> Context:
         """A context of `n_cells` cells per head on average, `n_cells_max` of one head at most; None = all the same."""
         return Context(self, n_cells, options, _native.Layout(n_cells, n_cells if n_cells_max is None else n_cells_max))
+
+
+def _give_back(_progress: float, _data: int | None) -> bool:
+    """Before each weight is read: what the last one was staged in, to be repacked, must not stay with the process."""
+    process.return_freed_memory()
+    return True
 
 
 class Context:
