@@ -72,7 +72,7 @@ def test_repacked_weights_are_held_once(ask, tmp_path, text):
     )
     assert plain["parts"]["repacking"] == 0 < repacked["parts"]["repacking"]
     for memory in (plain, repacked):
-        assert memory["peak_rss_bytes"] <= memory["planned_peak_bytes"] < 1.08 * memory["peak_rss_bytes"]
+        assert memory["peak_rss_bytes"] <= memory["planned_peak_bytes"] < memory["peak_rss_bytes"] + (12 << 20)
 
 
 def test_shared_budgets_take_the_bytes_of_even_ones(ask, text):
