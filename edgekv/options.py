@@ -46,7 +46,7 @@ class Options:
     focus_policy: scores by the probe's attention where `policy` reads no queries; None = `default_focus`
     probe_tokens: longest probe; of a longer question the last tokens
     reposition: turn kept keys to adjacent RoPE positions, so that a text may be longer than the trained context:
-        "auto" = where one is, "always" = at every eviction, "never"
+        "auto" = where one is longer than half of it, "always" = at every eviction, "never"
     allow_beyond_trained: feed positions past the trained context where keys are not repositioned
     repack: keep weights in the processor's own order, where that is faster; policies then cannot read W_O
     mmap: map the weights from the file; None = unless they are repacked, which would hold them twice

@@ -9,15 +9,17 @@ from .options import Options
 class Positions:
     """Decides at which evictions a cache repositions its keys (`Options.reposition`).
 
-    "auto" leaves them where they are as long as a text fits the trained context. Once one does not, keys of f16 are
-    turned at every eviction. Turning rounds quantised keys again, so those are turned only when new tokens have come
-    half-way from where turning leaves them to the end of the trained context.
+    "auto" leaves them where they are as long as a text stays in the first half of the trained context; of what lies
+    further off models make little (docs/policies.md). Once one does not, keys of f16 are turned at every eviction.
+    Turning rounds quantised keys again, so those are turned only when new tokens have come half-way from where turning
+    leaves them to the end of the trained context.
     """
 
     def __init__(self, cache: Cache, options: Options, n_ctx_train: int) -> None:
         self._cache = cache
         self._options = options
         self._n_ctx_train = n_ctx_train
+        self._well_known = n_ctx_train // 2
         self._turns = cache.repositions and cache.shape.n_cells_max <= n_ctx_train
         self._margin = options.block + options.probe_cells  # tokens that may be fed before the next eviction
         halfway = (cache.shape.n_cells_max + n_ctx_train) // 2
@@ -29,15 +31,15 @@ class Positions:
         self._is_long = self._options.reposition == "always"
 
     def expect(self, n_tokens: int) -> None:
-        """Say how many tokens will be fed, so that a text that is too long is repositioned from its begin."""
-        self._is_long |= self._cache.rope_past + n_tokens > self._n_ctx_train
+        """Say how many tokens will be fed, so that a long text is repositioned from its begin."""
+        self._is_long |= self._cache.rope_past + n_tokens > self._well_known
 
     def due(self) -> bool:
         """Whether the keys that the coming eviction leaves are to be turned."""
         if not self._turns:
             return False
         end = self._cache.rope_past + self._margin
-        self._is_long |= end > self._n_ctx_train
+        self._is_long |= end > self._well_known
         return self._is_long and end > self._first
 
     @property

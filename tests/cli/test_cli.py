@@ -127,7 +127,7 @@ def test_plan_and_models(model):
     plan = json.loads(edgekv("plan", "-m", model, "--memory", "1GiB", "--json").stdout)
     assert plan["planned_peak_bytes"] == sum(plan["parts"].values()) <= 1 << 30
     assert plan["bound_by"] == "trained context"
-    assert plan["budget_cells"] == plan["with_more"]["budget_cells"] == 2048
+    assert plan["budget_cells"] == plan["with_more"]["budget_cells"] == 2048 - 128 - 64  # a block, a probe
     assert {(other["kv_type"], other["block"]) for other in plan["alternatives"]} == {
         (kv_type, block) for kv_type in ("f16", "q8_0", "q4_0") for block in (128, 64, 32)
     }

@@ -124,7 +124,7 @@ def test_a_text_that_fits_is_left_alone_and_a_longer_one_stays_within_the_traine
         def rope_positions():
             return [cache.rope_positions(layer, head) for layer in range(2) for head in range(2)]
 
-        list(session.generate(words(40), max_tokens=1))
+        list(session.generate(words(30), max_tokens=1))
         assert session.stats.repositions == 0 < session.stats.evictions
         assert cache.rope_past == cache.n_past
         np.testing.assert_array_equal(cache.rope_positions(1, 1), cache.positions(1, 1))
