@@ -132,7 +132,7 @@ def test_plan_and_models(model):
         (kv_type, block) for kv_type in ("f16", "q8_0", "q4_0") for block in (128, 64, 32)
     }
     shown = edgekv("plan", "-m", model, "--memory", "1GiB").stdout
-    for words in ("planned peak", "the budget is the model's trained context", "with 64.0 MiB more: 2,048", "block 32"):
+    for words in ("planned peak", "the budget is the model's trained context", "with 64.0 MiB more: 1,856", "block 32"):
         assert words in shown
     models = json.loads(edgekv("models", "--json").stdout)
     assert models[0]["name"] == "smollm2-135m-instruct"
