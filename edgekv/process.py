@@ -29,6 +29,15 @@ def peak_resident_bytes() -> int:
     return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a process was stopped by a signal; where only Linux can tell, False elsewhere."""
+    try:
+        # the name before the state may hold anything, blanks and parentheses too
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith("T")
+    except OSError:
+        return False
+
+
 def return_freed_memory() -> None:
     """Give memory that was freed back to the system, so that it does not count beside what comes next (glibc)."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None

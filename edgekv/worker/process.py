@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
 from ..errors import ConfigError, SessionError, WorkerError
+from ..process import is_stopped
 from .channel import Channel
 from .messages import BEAT_S, Raised
 
@@ -33,7 +34,7 @@ class Worker:
     """
 
     def __init__(self) -> None:
-        self._silent_s = 0.0  # how long the worker gave no sign of life, when that ended it
+        self._ended_because = ""  # the watcher's reason, where it ended the worker
         self._closed = False
         self._owed = False  # an answer that an interrupt kept this process from waiting for
         self._busy = False
@@ -120,14 +121,22 @@ class Worker:
     def _watch(self, pulse: Connection) -> None:
         """Kill a worker that gives no sign of life, until it ends. Who waits for an answer then finds the pipe closed.
 
-        Waits are counted, not seconds: a machine or a host that sleeps does not count as a worker's silence.
+        A silent worker may only be slow, and is given time; one that was stopped is not. Waits are counted, not
+        seconds: a machine or a host that sleeps does not count as a worker's silence.
         """
         patience = START_S
+        missed = 0
         with pulse, suppress(EOFError, OSError):
-            while any(pulse.poll(BEAT_S) for _ in range(round(patience / BEAT_S))):
-                pulse.recv_bytes()
-                patience = SILENCE_S
-            self._silent_s = patience
+            while not self._ended_because:
+                if pulse.poll(BEAT_S):
+                    pulse.recv_bytes()
+                    patience, missed = SILENCE_S, 0
+                    continue
+                missed += 1
+                if is_stopped(self._process.pid):
+                    self._ended_because = "was stopped by a signal"
+                elif missed * BEAT_S >= patience:
+                    self._ended_because = f"gave no sign of life for {patience:g} s"
             self._process.kill()
 
     def _death(self) -> WorkerError:
@@ -139,8 +148,8 @@ class Worker:
             status = self._process.wait()
         if self._closed:
             how = "was closed"
-        elif self._silent_s:
-            how = f"gave no sign of life for {self._silent_s:g} s and was ended"
+        elif self._ended_because:
+            how = f"{self._ended_because}, and was ended"
         elif status < 0:
             how = f"was ended by signal {-status} ({signal.strsignal(-status)})"
             how += ", as the system does when memory runs out" if status == -signal.SIGKILL else ""

@@ -335,13 +335,17 @@ def test_a_worker_that_dies_while_it_loads_is_an_error(open_runtime, monkeypatch
 
 
 @pytest.mark.parametrize("generating", [True, False])
-def test_a_worker_that_stands_still_is_an_error(open_runtime, monkeypatch, generating):
+@pytest.mark.parametrize(("known", "how"), [(True, "was stopped by a signal"), (False, "gave no sign of life for 1 s")])
+def test_a_worker_that_stands_still_is_an_error(open_runtime, monkeypatch, generating, known, how):
+    """One that was stopped, and one that is silent for a reason that cannot be told."""
     monkeypatch.setattr(process, "SILENCE_S", 1.0)
+    if not known:
+        monkeypatch.setattr(process, "is_stopped", lambda pid: False)
     with open_runtime() as rt, rt.session() as session:
         pieces = session.generate(words(10), max_tokens=500)
         next(pieces)
         os.kill(rt.worker_pid, signal.SIGSTOP)
-        with pytest.raises(edgekv.WorkerError, match=r"no sign of life for 1 s"):
+        with pytest.raises(edgekv.WorkerError, match=f"{how}, and was ended"):
             next(pieces) if generating else session.n_past
 
 
