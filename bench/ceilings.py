@@ -31,6 +31,7 @@ from edgekv.estimate import Estimator
 from edgekv.models.registry import find_model
 from edgekv.options import KV_TYPES
 from edgekv.process import peak_resident_bytes
+from edgekv.runtime import Runtime  # in every process, so that all plan with the same Python
 
 MAX_ERROR = 0.03
 N_BEYOND = 300  # tokens that are read beyond the cells
@@ -39,7 +40,7 @@ N_BEYOND = 300  # tokens that are read beyond the cells
 def measure(case: dict) -> dict[str, object]:
     """Fill the largest budget and one block more, in this process; its plan and its peak."""
     book, options = case["book"], case["options"]
-    with edgekv.Runtime(**options) as runtime, runtime.session() as session:
+    with Runtime(**options) as runtime, runtime.session() as session:
         plan = runtime.plan
         tokens = common.first_tokens(runtime.model, Path(book).read_text("utf-8"), plan.n_cells + N_BEYOND)
         with tempfile.TemporaryDirectory() as folder:

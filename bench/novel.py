@@ -2,8 +2,8 @@
 
 Every case runs in a fresh process: a text with a needle (as in needle.py) is read with the question in mind, and the
 question is answered. Reported are the speed of reading in the first and in the last tenth of the text, and the peak of
-memory (VmHWM on Linux): how much the text adds to it after its first tenth, and what it is once the question is answered.
-The program fails where a peak is above the ceiling or grows by more than 0.1 % with the text, or where the last tenth is
+memory (VmHWM on Linux): how much the text adds to it after its first tenth, and what it is after the answer. The
+program fails where a peak is above the ceiling or grows by more than 0.1 % with the text, or where the last tenth is
 read at less than 0.95 of the first one's speed. Needles that are not found are counted, and fail nothing.
 
     python bench/novel.py --book war-and-peace.txt
