@@ -6,6 +6,7 @@ import argparse
 import json
 import re
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -58,6 +59,13 @@ def text_of(model: Model, tokens: Iterable[int]) -> str:
 def median(values: Sequence[float]) -> float:
     """The median; of nothing, NaN."""
     return statistics.median(values) if values else float("nan")
+
+
+def in_fresh_process(script: str, case: dict[str, object]) -> dict[str, object]:
+    """What a bench prints as JSON for `--case` and a case on standard input, in a process that does nothing else."""
+    command = [sys.executable, script, "--case"]
+    child = subprocess.run(command, input=json.dumps(case), stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(child.stdout)
 
 
 def in_turn(i: int, ours: Callable[[], object], plain: Callable[[], object]) -> float:

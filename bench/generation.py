@@ -14,7 +14,6 @@ share of the time that scores and moves cells. Predictions stand beside the figu
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 
@@ -65,14 +64,6 @@ def run_case(case: dict) -> dict[str, object]:
         }
 
 
-def in_fresh_process(case: dict[str, object]) -> dict[str, object]:
-    """`run_case` in a process that does nothing else."""
-    child = subprocess.run(
-        [sys.executable, __file__, "--case"], input=json.dumps(case), stdout=subprocess.PIPE, text=True, check=True
-    )
-    return json.loads(child.stdout)
-
-
 def main() -> None:
     parser = common.arguments(__doc__)
     parser.add_argument("--policy", action="append", help="repeatable (one of each kind)")
@@ -91,7 +82,7 @@ def main() -> None:
     case |= {"model": options.model, "threads": options.threads, "budget": options.budget, "block": options.block}
     results = []
     for policy in options.policy or POLICIES:
-        results.append(in_fresh_process(case | {"policy": policy}))
+        results.append(common.in_fresh_process(__file__, case | {"policy": policy}))
         print(f"{policy}: {results[-1]['tok_per_s']:.1f} tokens/s", flush=True)
 
     plain = next((result["tok_per_s"] for result in results if result["policy"] == "sink"), None)

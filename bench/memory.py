@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -34,12 +33,6 @@ def run_case(case: dict[str, object]) -> dict[str, object]:
             "measured": session.stats.peak_rss_bytes,
             "parts": runtime.plan.as_dict()["parts"],
         }
-
-
-def in_fresh_process(case: dict[str, object]) -> dict[str, object]:
-    """`run_case` in a process that does nothing else."""
-    child = subprocess.run([sys.executable, __file__, json.dumps(case)], stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(child.stdout)
 
 
 def main() -> None:
@@ -64,7 +57,7 @@ def main() -> None:
         for policy, kv_type, budget in settings:
             setting = {"policy": policy, "kv_type": kv_type, "budget": budget, "block": options.block}
             setting |= {"model": options.model, "threads": options.threads}
-            done = [in_fresh_process(setting | {"text": f"{folder}/{n}.txt"}) for n in lengths]
+            done = [common.in_fresh_process(__file__, setting | {"text": f"{folder}/{n}.txt"}) for n in lengths]
             results += [setting | result for result in done]
             ratios.append(done[-1]["measured"] / done[0]["measured"])
             print(
@@ -92,7 +85,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 2 and sys.argv[1].startswith("{"):
-        print(json.dumps(run_case(json.loads(sys.argv[1]))))
+    if sys.argv[1:] == ["--case"]:
+        print(json.dumps(run_case(json.load(sys.stdin))))
     else:
         main()

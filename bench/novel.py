@@ -14,7 +14,6 @@ counted, and fail nothing.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -60,12 +59,6 @@ def run_case(case: dict) -> dict[str, object]:
     }
 
 
-def in_fresh_process(case: dict[str, object]) -> dict[str, object]:
-    """`run_case` in a process that does nothing else."""
-    child = subprocess.run([sys.executable, __file__, json.dumps(case)], stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(child.stdout)
-
-
 def main() -> None:
     parser = common.arguments(__doc__)
     parser.add_argument("--tokens", type=int, default=200_000, help="length of the text")
@@ -90,7 +83,7 @@ def main() -> None:
                     sample = make_sample(model, book, options.tokens, seed, depth)
                 path = Path(folder, "text.txt")
                 path.write_text(sample.text, encoding="utf-8")
-                result = in_fresh_process(case | {"path": str(path), "digits": sample.digits})
+                result = common.in_fresh_process(__file__, case | {"path": str(path), "digits": sample.digits})
             results.append({"depth": depth, "seed": seed, "digits": sample.digits, **result})
             print(f"{depth:.0%}, text {seed}: {sample.digits}, {result['reply']!r}", flush=True)
 
@@ -114,7 +107,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 2 and sys.argv[1].startswith("{"):
-        print(json.dumps(run_case(json.loads(sys.argv[1]))))
+    if sys.argv[1:] == ["--case"]:
+        print(json.dumps(run_case(json.load(sys.stdin))))
     else:
         main()

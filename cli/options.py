@@ -35,7 +35,7 @@ def common(
     ] = None,
     threads: Annotated[int | None, typer.Option(help="Threads. Default: one for every processor.")] = None,
     reposition: Annotated[
-        str, typer.Option(help="Turn kept keys to adjacent positions, past the trained context: auto, always, never.")
+        str, typer.Option(help="Turn kept keys to adjacent positions: auto (in long texts), always, never.")
     ] = "auto",
     allow_beyond_trained: Annotated[
         bool, typer.Option("--allow-beyond-trained", help="Read past the trained context without repositioning.")

@@ -106,12 +106,11 @@ def _repacked(estimates: Estimator, request: Request, plan: Plan) -> Plan:
     """The plan with repacked weights, where that takes nothing from it: no cells, and no policy's sight of W_O."""
     options = plan.settle(request.options)
     wanted = request.options.budget or most_cells(options, estimates.n_ctx_train)
-    policies = [options.parsed_policy] + ([options.parsed_focus] if options.focus else [])
     if (
         "repack" not in request.open
         or request.options.mmap
         or plan.budget_cells < wanted
-        or any("wo_norm" in policy.reads for policy in policies)
+        or any("wo_norm" in policy.reads for policy in options.policies)
     ):
         return plan
     repacked = estimates.plan(replace(options, repack=True, mmap=None))

@@ -170,7 +170,6 @@ class Estimator:
             shape, memory = context.shape(), context.memory()
         finally:
             context.close()
-        policies = [options.parsed_policy] + ([options.parsed_focus] if options.focus else [])
         parts = Parts(
             python=self._python_bytes,
             vocabulary=self._vocabulary_bytes,
@@ -185,7 +184,7 @@ class Estimator:
                 policy.scratch_bytes(
                     shape.n_cells_max, shape.n_head_kv_max, shape.n_head_max, shape.head_dim_k, shape.head_dim_v
                 )
-                for policy in policies
+                for policy in options.policies
             ),
             bookkeeping=int(_native.library().edgekv_cache_estimate_bytes(ctypes.byref(shape), ctypes.byref(params))),
             margin=MARGIN_BYTES,

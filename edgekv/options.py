@@ -120,6 +120,11 @@ class Options:
         return not self.repack if self.mmap is None else self.mmap
 
     @property
+    def policies(self) -> tuple[Policy, ...]:
+        """All that may score: the policy, and with focus what scores by a probe."""
+        return (self.parsed_policy, self.parsed_focus) if self.focus else (self.parsed_policy,)
+
+    @property
     def probe_cells(self) -> int:
         """Cells beyond budget and block that a probe takes while it is scored."""
         return self.probe_tokens if self.focus else 0

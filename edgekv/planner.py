@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from .choice import Request, choose
@@ -12,13 +14,23 @@ from .models.registry import find_model
 from .refusal import refusal
 
 
-def make_plan(path: Path, request: Request) -> Plan:
-    """The plan for a model file: what was named kept, the rest chosen. Raises CeilingError where nothing fits."""
+@contextmanager
+def planned(path: Path, request: Request) -> Iterator[tuple[Plan, Estimator]]:
+    """The plan for a model file, what was named kept and the rest chosen; and the estimates it was chosen from.
+
+    Raises CeilingError where nothing fits.
+    """
     check_ceiling(request.options.ceiling_bytes)
     with Estimator(path, request.options) as estimates:
         plan = choose(estimates, request)
         if plan is None:
             raise refusal(estimates, request)
+        yield plan, estimates
+
+
+def make_plan(path: Path, request: Request) -> Plan:
+    """The plan for a model file. Raises CeilingError where nothing fits."""
+    with planned(path, request) as (plan, _):
         return plan
 
 

@@ -9,10 +9,9 @@ from pathlib import Path
 from .choice import BLOCKS, Request, choose, largest
 from .errors import ConfigError
 from .estimate import Estimator, Plan, most_cells
-from .limits import check_ceiling
 from .models.registry import find_model
 from .options import KV_TYPES, Options
-from .refusal import refusal
+from .planner import planned
 from .sizes import MIB
 
 MORE_BYTES = 64 * MIB
@@ -68,11 +67,7 @@ def survey(model: str | os.PathLike[str] | None = None, **options: object) -> Su
 
 def make_survey(path: Path, request: Request) -> Survey:
     """The survey of a model file."""
-    check_ceiling(request.options.ceiling_bytes)
-    with Estimator(path, request.options) as estimates:
-        plan = choose(estimates, request)
-        if plan is None:
-            raise refusal(estimates, request)
+    with planned(path, request) as (plan, estimates):
         free = replace(request, options=replace(request.options, budget=None))
         more = replace(free, options=replace(free.options, memory=plan.ceiling_bytes + MORE_BYTES))
         parts = {name: n for name, n in asdict(plan.parts).items() if name not in ("weights", "repacking")}
