@@ -1,0 +1,102 @@
+"""How a text is read in a measurement: the part of a configuration that a runtime is opened with."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import edgekv
+
+FULL = "full"
+SPARE_CELLS = 1024  # of a full cache, beyond the text: template, question, answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What reads a text, and under which budget. Equal settings give equal results.
+
+    policy: a policy's spec; "full" = a budget that holds everything, so that nothing is evicted
+    budget: cells each (layer, KV head) keeps; means nothing under "full"
+    focus: read with the question as a probe between blocks, scored by `focus_policy` (None = the default one)
+    The rest as in `edgekv.Options`. The ceiling is the machine's memory: it is the budget that is measured.
+    """
+
+    model: str | None = None
+    policy: str = "keydiff"
+    budget: int = 512
+    block: int = 128
+    kv_type: str = "f16"
+    focus: bool = False
+    focus_policy: str | None = None
+    n_sink: int = 4
+    recent: int = 32
+    reposition: str = "auto"
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing is evicted."""
+        return self.policy == FULL
+
+    @property
+    def name(self) -> str:
+        """The policy, as tables and pictures call it."""
+        if not self.focus or self.is_full:
+            return self.policy
+        return f"focus: {self.focus_policy or 'default'}"
+
+    def open(self, n_tokens: int, *, threads: int | None = None) -> edgekv.Runtime:
+        """A runtime for a text of n_tokens. Raises what `edgekv.Runtime` does."""
+        return edgekv.Runtime(self.model, memory="100%", threads=threads, **self._options(n_tokens))
+
+    def _options(self, n_tokens: int) -> dict[str, Any]:
+        common: dict[str, Any] = {"block": self.block, "kv_type": self.kv_type, "repack": False}
+        if self.is_full:
+            whole = {"policy": "sink", "budget": n_tokens + SPARE_CELLS, "focus": False}
+            return common | whole | {"reposition": "never", "allow_beyond_trained": True}
+        return common | {
+            "policy": self.policy,
+            "budget": self.budget,
+            "focus": self.focus,
+            "focus_policy": self.focus_policy if self.focus else None,
+            "n_sink": self.n_sink,
+            "recent": self.recent,
+            "reposition": self.reposition,
+        }
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for a key and for JSON; of a full cache only what matters to it."""
+        fields = asdict(self)
+        if self.is_full:
+            return {name: fields[name] for name in ("model", "policy", "block", "kv_type")}
+        return fields
+
+
+class OpenRuntime:
+    """The runtime of the last setting, kept open while the next case wants the same. Close it, or use it in `with`."""
+
+    def __init__(self, *, threads: int | None = None) -> None:
+        self._threads = threads
+        self._setting: Setting | None = None
+        self._n_tokens = 0
+        self._runtime: edgekv.Runtime | None = None
+
+    def get(self, setting: Setting, n_tokens: int) -> edgekv.Runtime:
+        """A runtime of this setting for texts of at most n_tokens, with no session open. Raises what `Runtime` does."""
+        fits = not setting.is_full or n_tokens <= self._n_tokens
+        if self._runtime is None or self._setting != setting or not fits:
+            self.close()
+            self._runtime = setting.open(n_tokens, threads=self._threads)
+            self._setting, self._n_tokens = setting, n_tokens
+        return self._runtime
+
+    def close(self) -> None:
+        """Free the runtime."""
+        if self._runtime is not None:
+            self._runtime.close()
+        self._runtime = self._setting = None
+
+    def __enter__(self) -> OpenRuntime:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

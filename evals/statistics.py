@@ -1,0 +1,76 @@
+"""How sure a mean of scores is, and whether two settings differ on the same samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .extra import needed
+
+CONFIDENCE = 0.95
+N_RESAMPLES = 9_999
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean of n scores in [0, 1], and where the true one lies with a confidence of 95 %."""
+
+    mean: float
+    low: float
+    high: float
+    n: int
+
+    def __str__(self) -> str:
+        return f"{self.mean:.0%} [{self.low:.0%}, {self.high:.0%}]"
+
+
+def interval(scores: Sequence[float]) -> Interval:
+    """The percentile bootstrap of a mean, with a fixed seed.
+
+    Of scores that are all 0 or all 1 every resample is the same, which would claim certainty: there the exact
+    (Clopper-Pearson) bound is given instead. Raises ConfigError without the extra "eval".
+    """
+    stats = needed("scipy.stats")
+    values = np.asarray(scores, dtype=np.float64)
+    mean = float(values.mean())
+    if mean in (0.0, 1.0):
+        bounds = stats.binomtest(round(mean * len(values)), len(values)).proportion_ci(CONFIDENCE, method="exact")
+    elif np.ptp(values) == 0:  # nothing to resample, and no proportion
+        return Interval(mean, mean, mean, len(values))
+    else:
+        bounds = stats.bootstrap(
+            (values,),
+            np.mean,
+            confidence_level=CONFIDENCE,
+            n_resamples=N_RESAMPLES,
+            method="percentile",
+            rng=np.random.default_rng(SEED),
+        ).confidence_interval
+    return Interval(mean, float(bounds.low), float(bounds.high), len(values))
+
+
+def paired_p_value(first: Sequence[float], second: Sequence[float]) -> float:
+    """How likely a difference of means as large as this is, if first and second, on the same samples, were alike.
+
+    Two-sided; the sign of each sample's difference is permuted. For scores of 0 and 1 that is McNemar's exact test.
+    1 where no sample differs. Raises ConfigError without the extra "eval".
+    """
+    stats = needed("scipy.stats")
+    differences = np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)
+    differing = differences[differences != 0]
+    if len(differing) == 0:
+        return 1.0
+    if np.ptp(np.abs(differing)) == 0:  # then the number of signs says it all, exactly
+        return float(stats.binomtest(int((differing > 0).sum()), len(differing)).pvalue)
+    test = stats.permutation_test(
+        (differences, np.zeros_like(differences)),
+        lambda x, y, axis: np.mean(x - y, axis=axis),
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=N_RESAMPLES,
+        rng=np.random.default_rng(SEED),
+    )
+    return float(test.pvalue)
