@@ -14,7 +14,7 @@ class Question:
     max_tokens: int = 24
 
     def score(self, reply: str) -> float:
-        """Share of the answers that the reply holds, whatever their case: the "string match" of RULER (arXiv:2404.06654)."""
+        """Share of the answers that the reply holds, in any case: the string match of RULER (arXiv:2404.06654)."""
         said = reply.lower()
         return sum(answer.lower() in said for answer in self.answers) / len(self.answers)
 
