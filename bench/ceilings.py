@@ -28,6 +28,7 @@ import common
 import edgekv
 from edgekv.choice import Request, choose
 from edgekv.estimate import Estimator
+from edgekv.evals import prose
 from edgekv.models.registry import find_model
 from edgekv.options import KV_TYPES
 from edgekv.process import peak_resident_bytes
@@ -42,10 +43,10 @@ def measure(case: dict) -> dict[str, object]:
     book, options = case["book"], case["options"]
     with Runtime(**options) as runtime, runtime.session() as session:
         plan = runtime.plan
-        tokens = common.first_tokens(runtime.model, Path(book).read_text("utf-8"), plan.n_cells + N_BEYOND)
+        tokens = prose.first_tokens(runtime.model, Path(book).read_text("utf-8"), plan.n_cells + N_BEYOND)
         with tempfile.TemporaryDirectory() as folder:
             text = Path(folder, "text.txt")
-            text.write_text(common.text_of(runtime.model, tokens), encoding="utf-8")
+            text.write_text(prose.text_of(runtime.model, tokens), encoding="utf-8")
             del tokens
             for _ in session.ask("Who is the hero of this story?", files=[text], max_tokens=16):
                 pass
@@ -125,7 +126,7 @@ def main() -> None:
     options.cells = options.cells or [192, 320, 448]
     with tempfile.TemporaryDirectory() as folder:
         book = Path(folder, "book.txt")
-        book.write_text(common.read_book(options.book)[: 1 << 18], encoding="utf-8")
+        book.write_text(prose.read_book(options.book)[: 1 << 18], encoding="utf-8")
         cases = run(options, book)
     common.print_table(
         ["model", "ceiling MiB", "cells of", "budget", "planned MiB", "measured MiB", "error", "refusals"],

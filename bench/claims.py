@@ -36,6 +36,7 @@ import numpy as np
 from captures import Capture, Reader, output_projections
 
 import edgekv
+from edgekv.evals import prose
 from edgekv.policies import Head, parse_policy
 from edgekv.policies.attention import attention
 from edgekv.policies.critical import wo_norms
@@ -232,8 +233,8 @@ def main() -> None:
     n_tokens = options.tokens - options.tokens % options.block
     if n_tokens < options.budget + options.block * (options.captures + 1):
         sys.exit(f"{n_tokens} tokens are too few for {options.captures} captures; give more with --tokens")
-    with common.vocabulary(options.model) as model:
-        tokens = common.first_tokens(model, common.read_book(options.book), n_tokens)
+    with prose.vocabulary(options.model) as model:
+        tokens = prose.first_tokens(model, prose.read_book(options.book), n_tokens)
     parts = [part for part in PARTS if part in (options.part or PARTS)]
     figures: dict[str, object] = {"tokens": n_tokens, "budget": options.budget, "block": options.block}
     if outputs := [part for part in parts if part in WRAPPERS]:

@@ -1,20 +1,15 @@
-"""What the benches share: books, texts of a given number of tokens, tables, and ratios that survive a noisy machine."""
+"""What the benches share: arguments, fresh processes, tables, and ratios that survive a noisy machine."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-
-from edgekv.model import Model
-from edgekv.models.registry import find_model
-from edgekv.options import Options
 
 MIB = 1 << 20
 
@@ -27,33 +22,6 @@ def arguments(doc: str) -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=int, help="default: one for every processor")
     parser.add_argument("--json", type=Path, help="write the figures to this file too")
     return parser
-
-
-def read_book(path: Path) -> str:
-    """The running text of a book: paragraphs of one line each, headings and the like left out. Ends the program
-    where there is no such file."""
-    if not path.is_file():
-        sys.exit(f"there is no book {path}; give a UTF-8 text file with --book")
-    paragraphs = (" ".join(part.split()) for part in re.split(r"\n\s*\n", path.read_text("utf-8-sig")))
-    return "\n\n".join(text for text in paragraphs if len(text) > 60)
-
-
-def vocabulary(model: str | None) -> Model:
-    """A model's tokeniser, without its weights. Close it, or use it in `with`."""
-    return Model(find_model(model), Options(), no_alloc=True)
-
-
-def first_tokens(model: Model, text: str, n: int) -> list[int]:
-    """The first n tokens of a text. Ends the program where it has fewer."""
-    tokens = model.tokenize(text[: 16 * n])[:n]
-    if len(tokens) < n:
-        sys.exit(f"the book has {len(tokens)} tokens, but {n} are needed; give a longer one with --book")
-    return tokens
-
-
-def text_of(model: Model, tokens: Iterable[int]) -> str:
-    """The text that tokens stand for."""
-    return b"".join(map(model.piece, tokens)).decode("utf-8", "ignore")
 
 
 def median(values: Sequence[float]) -> float:

@@ -20,6 +20,7 @@ import time
 import common
 
 import edgekv
+from edgekv.evals import prose
 from edgekv.process import peak_resident_bytes
 from edgekv.sampler import Sampler, Sampling
 
@@ -76,8 +77,8 @@ def main() -> None:
     if not options.block < options.early < options.tokens:
         sys.exit(f"--early must lie between the block ({options.block}) and --tokens ({options.tokens})")
 
-    with common.vocabulary(options.model) as model:
-        prompt = common.first_tokens(model, common.read_book(options.book), options.budget + options.block)
+    with prose.vocabulary(options.model) as model:
+        prompt = prose.first_tokens(model, prose.read_book(options.book), options.budget + options.block)
     case = {"prompt": prompt, "early": options.early, "tokens": options.tokens, "seed": options.seed}
     case |= {"model": options.model, "threads": options.threads, "budget": options.budget, "block": options.block}
     results = []

@@ -13,6 +13,7 @@ import sys
 import common
 
 import edgekv
+from edgekv.evals import prose
 
 # Before anything was measured: a token takes one message and one answer of some 100 bytes, that is two switches of
 # processes, about 0.1 ms. One token of the 135M model takes 10 ms or more. What that left out: between two tokens all
@@ -27,9 +28,9 @@ def main() -> None:
     parser.add_argument("--read", type=int, default=512, help="tokens read for each")
     parser.add_argument("--say", type=int, default=64, help="tokens generated in each")
     options = parser.parse_args()
-    book = common.read_book(options.book)
-    with common.vocabulary(options.model) as model:
-        text = common.text_of(model, common.first_tokens(model, book, options.read))
+    book = prose.read_book(options.book)
+    with prose.vocabulary(options.model) as model:
+        text = prose.text_of(model, prose.first_tokens(model, book, options.read))
     settings = {"memory": "1TiB", "budget": options.read + 2 * options.say, "threads": options.threads}
     reading, saying = [], []
     with (

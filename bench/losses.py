@@ -30,6 +30,7 @@ from captures import Capture, Reader, output_projections
 
 import edgekv
 from edgekv.estimate import HEAD_LIMIT
+from edgekv.evals import prose
 from edgekv.policies import Head, Policy, parse_policy
 from edgekv.policies.ada import Ada, allot
 from edgekv.policies.attention import attention
@@ -212,10 +213,10 @@ def main() -> None:
 
     options.cells -= options.cells % options.block
     rng, n_tokens = random.Random(options.seed), options.cells + options.block
-    book = common.read_book(options.book)
-    with common.vocabulary(options.model) as model:
+    book = prose.read_book(options.book)
+    with prose.vocabulary(options.model) as model:
         starts = [book.index(". ", rng.randrange(len(book) - 16 * n_tokens)) + 2 for _ in range(options.samples)]
-        samples = [common.first_tokens(model, book[start:], n_tokens) for start in starts]
+        samples = [prose.first_tokens(model, book[start:], n_tokens) for start in starts]
 
     losses = measure(options, samples)
     lines = [losses.line(*key) for key in itertools.product(BASES, SHARES, SPLITS, SETS)]

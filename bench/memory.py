@@ -19,6 +19,7 @@ from pathlib import Path
 import common
 
 import edgekv
+from edgekv.evals import prose
 
 
 def run_case(case: dict[str, object]) -> dict[str, object]:
@@ -50,10 +51,10 @@ def main() -> None:
 
     results, ratios = [], []
     with tempfile.TemporaryDirectory() as folder:
-        with common.vocabulary(options.model) as model:
-            tokens = common.first_tokens(model, common.read_book(options.book), lengths[-1])
+        with prose.vocabulary(options.model) as model:
+            tokens = prose.first_tokens(model, prose.read_book(options.book), lengths[-1])
             for n in lengths:
-                Path(folder, f"{n}.txt").write_text(common.text_of(model, tokens[:n]), encoding="utf-8")
+                Path(folder, f"{n}.txt").write_text(prose.text_of(model, tokens[:n]), encoding="utf-8")
         for policy, kv_type, budget in settings:
             setting = {"policy": policy, "kv_type": kv_type, "budget": budget, "block": options.block}
             setting |= {"model": options.model, "threads": options.threads}

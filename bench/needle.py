@@ -11,51 +11,25 @@ itself can do.
 from __future__ import annotations
 
 import itertools
-import random
-import re
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
 import common
 
 import edgekv
-from edgekv.model import Model
+from edgekv.evals import needle, prose
+from edgekv.evals.document import Document
 
-NEEDLE = "The secret number of the house is {digits}. Remember it."
-QUESTION = "What is the secret number of the house? Answer with the number only."
 FULL = "full"
 
 
-@dataclass(frozen=True)
-class Sample:
-    """A text and the digits that it holds at `depth`, a share of its length."""
-
-    text: str
-    digits: str
-    depth: float
-
-
-def make_sample(model: Model, book: str, n_tokens: int, seed: int, depth: float | None = None) -> Sample:
-    """The sample of a seed: about n_tokens of prose from a random place, and a needle between two sentences of it, at
-    a random depth where none is given."""
-    rng = random.Random(seed)
-    start = book.index(". ", rng.randrange(len(book) - min(16 * n_tokens, len(book) // 2))) + 2
-    prose = common.text_of(model, common.first_tokens(model, book[start:], n_tokens))
-    gaps = [match.end() for match in re.finditer(r"[.!?] (?=[A-Z])", prose)]
-    drawn = rng.random()
-    depth = drawn if depth is None else depth
-    at = min(gaps, key=lambda gap: abs(gap - depth * len(prose)))
-    digits = str(rng.randrange(10_000, 100_000))
-    return Sample(f"{prose[:at]}{NEEDLE.format(digits=digits)} {prose[at:]}", digits, at / len(prose))
-
-
-def answer(runtime: edgekv.Runtime, sample: Sample, folder: str) -> str:
+def answer(runtime: edgekv.Runtime, sample: Document, folder: str) -> str:
     """The reply to the question after the sample's text, in a session of its own."""
     path = Path(folder, "text.txt")
     path.write_text(sample.text, encoding="utf-8")
+    (question,) = sample.questions
     with runtime.session() as session:
-        return "".join(session.ask(QUESTION, files=[path], max_tokens=24))
+        return "".join(session.ask(question.text, files=[path], max_tokens=question.max_tokens))
 
 
 def main() -> None:
@@ -74,10 +48,10 @@ def main() -> None:
     parser.add_argument("--show", action="store_true", help="print every answer")
     options = parser.parse_args()
 
-    book = common.read_book(options.book)
+    book = prose.read_book(options.book)
     seeds = range(options.seed, options.seed + options.samples)
-    with common.vocabulary(options.model) as model:
-        samples = [make_sample(model, book, options.tokens, seed) for seed in seeds]
+    with prose.vocabulary(options.model) as model:
+        samples = [needle.document(model, book, options.tokens, seed) for seed in seeds]
 
     sizes = [options.budget or [512], options.recent or [32]]
     settings: list[tuple[str, str | None, int, int]] = []
@@ -110,9 +84,11 @@ def main() -> None:
         ):
             for sample in samples:
                 reply = answer(runtime, sample, folder)
-                found.append(sample.digits in reply)
+                (question,) = sample.questions
+                found.append(question.score(reply) == 1)
                 if options.show:
-                    print(f"  {sample.digits} at {sample.depth:.0%}: {reply!r}", flush=True)
+                    (digits,) = question.answers
+                    print(f"  {digits} at {sample.text.index(digits) / len(sample.text):.0%}: {reply!r}", flush=True)
         how = f"focus {focus}" if focus else policy
         name = policy if policy == FULL else f"{how}, {budget} cells, recent={recent}"
         print(f"{name}: found {sum(found)}/{len(found)}", flush=True)

@@ -20,9 +20,9 @@ import time
 from pathlib import Path
 
 import common
-from needle import QUESTION, make_sample
 
 import edgekv
+from edgekv.evals import needle, prose
 from edgekv.process import peak_resident_bytes
 
 MIN_SPEED, MAX_GROWTH = 0.95, 0.001
@@ -31,7 +31,7 @@ PREDICTED = "predicted: all found, last / first tenth 1.00, growth 0.00 %"
 
 def run_case(case: dict) -> dict[str, object]:
     """Read a text and answer, in this process."""
-    path, digits = case.pop("path"), case.pop("digits")
+    path, digits, question = case.pop("path"), case.pop("digits"), case.pop("question")
     seen = []  # (tokens done, seconds, peak)
 
     def look(progress: edgekv.Progress) -> None:
@@ -41,7 +41,7 @@ def run_case(case: dict) -> dict[str, object]:
             seen.append((progress.tokens_done, time.perf_counter(), peak_resident_bytes()))
 
     with edgekv.Runtime(**case) as runtime, runtime.session() as session:
-        reply = "".join(session.ask(QUESTION, files=[path], max_tokens=24, progress=look))
+        reply = "".join(session.ask(question, files=[path], max_tokens=24, progress=look))
         stats = session.stats
     (n0, t0, _), (n1, t1, early), (n2, t2, late), (n3, t3, _) = seen
     return {
@@ -75,17 +75,20 @@ def main() -> None:
 
     case = {"model": options.model, "threads": options.threads, "memory": options.memory, "budget": options.budget}
     case |= {"block": options.block, "kv_type": options.kv_type, "policy": options.policy}
-    book, results = common.read_book(options.book), []
+    book, results = prose.read_book(options.book), []
     for depth in options.depth or (0.1, 0.5, 0.9):
         for seed in range(options.samples):
             with tempfile.TemporaryDirectory() as folder:
-                with common.vocabulary(options.model) as model:
-                    sample = make_sample(model, book, options.tokens, seed, depth)
+                with prose.vocabulary(options.model) as model:
+                    sample = needle.document(model, book, options.tokens, seed, depth)
                 path = Path(folder, "text.txt")
                 path.write_text(sample.text, encoding="utf-8")
-                result = common.in_fresh_process(__file__, case | {"path": str(path), "digits": sample.digits})
-            results.append({"depth": depth, "seed": seed, "digits": sample.digits, **result})
-            print(f"{depth:.0%}, text {seed}: {sample.digits}, {result['reply']!r}", flush=True)
+                (question,) = sample.questions
+                (digits,) = question.answers
+                wanted = {"path": str(path), "question": question.text, "digits": digits}
+                result = common.in_fresh_process(__file__, case | wanted)
+            results.append({"depth": depth, "seed": seed, "digits": digits, **result})
+            print(f"{depth:.0%}, text {seed}: {digits}, {result['reply']!r}", flush=True)
 
     speeds = [r["last_tok_per_s"] / r["first_tok_per_s"] for r in results]
     growths = [r["late_bytes"] / r["early_bytes"] - 1 for r in results]

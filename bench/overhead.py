@@ -25,6 +25,7 @@ from plain_loop import PlainLoop
 
 import edgekv
 from edgekv.cache import Cache
+from edgekv.evals import prose
 from edgekv.native_policy import cache_params
 from edgekv.sampler import Sampler, Sampling
 
@@ -91,7 +92,7 @@ def run_free(options, book: str) -> list[Row]:
     n_read, n_say = options.read, 32
     reading, saying = [], []
     with opened(options, budget=n_read + 2 * n_say) as runtime:
-        text = common.text_of(runtime.model, common.first_tokens(runtime.model, book, n_read))
+        text = prose.text_of(runtime.model, prose.first_tokens(runtime.model, book, n_read))
         loop = PlainLoop(runtime.model, runtime.plan.n_cells, runtime.options)
         for i in range(options.pairs + 1):
             with runtime.session() as session:
@@ -120,7 +121,7 @@ def run_share(options, book: str) -> list[Row]:
     shares: list[list[float]] = [[] for _ in policies]
     with opened(options, budget=budget) as runtime:
         n_blocks = 1 + 2 * len(policies) * options.blocks
-        tokens = common.first_tokens(runtime.model, book, budget + block * n_blocks)
+        tokens = prose.first_tokens(runtime.model, book, budget + block * n_blocks)
         runtime.controller.cache.close()
         cache = runtime.controller.cache = Cache(runtime.context, cache_params(policies, block))
         for p0 in range(0, len(tokens) - block + 1, block):
@@ -150,7 +151,7 @@ def run_history(options, book: str) -> list[Row]:
     budget, ratios = options.history_budget, []
     with opened(options, budget=budget) as long, opened(options, budget=budget) as short:
         n_all = options.history + n_step * (options.pairs + 1)
-        tokens = common.first_tokens(long.model, book, n_all)
+        tokens = prose.first_tokens(long.model, book, n_all)
         for runtime, n in ((short, options.short_history), (long, options.history)):
             runtime.controller.clear()
             runtime.controller.read(tokens[:n], lambda _: True)
@@ -188,7 +189,7 @@ def main() -> None:
     parser.add_argument("--history-budget", type=int, default=512, help="cells in `history`")
     options = parser.parse_args()
 
-    book = common.read_book(options.book)
+    book = prose.read_book(options.book)
     runs = {"free": run_free, "share": run_share, "history": run_history}
     rows = [row for part in options.part or PARTS for row in runs[part](options, book)]
     predicted = PREDICTIONS[options.prediction]

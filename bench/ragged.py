@@ -24,6 +24,7 @@ from plain_loop import PlainLoop
 
 from edgekv import _native
 from edgekv.cache import Cache
+from edgekv.evals import prose
 from edgekv.model import Model
 from edgekv.models.registry import find_model
 from edgekv.options import Options
@@ -157,11 +158,11 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=9, help="pairs of runs of every part")
     options = parser.parse_args()
 
-    book = common.read_book(options.book)
+    book = prose.read_book(options.book)
     rows = []
     with Model(find_model(options.model), Options()) as model:
         for mean in options.cells or (1024, 4096):
-            tokens = common.first_tokens(model, book, int(HIGH * mean) + options.block)
+            tokens = prose.first_tokens(model, book, int(HIGH * mean) + options.block)
             for kv_type in ("f16", "q8_0"):
                 for (part, heads), measured in measure(model, kv_type, mean, tokens, options).items():
                     meant, predicted = PARTS[part, heads]

@@ -18,6 +18,7 @@ import common
 import numpy as np
 
 import edgekv
+from edgekv.evals import prose
 from edgekv.process import peak_resident_bytes
 from edgekv.sampler import Sampler, Sampling
 
@@ -59,10 +60,10 @@ def main() -> None:
 
     settings = {"model": options.model, "threads": options.threads, "policy": options.policy, "focus": False}
     settings |= {"budget": options.budget, "block": options.block, "kv_type": options.kv_type}
-    book = common.read_book(options.book)
+    book = prose.read_book(options.book)
     with edgekv.Runtime(memory="100%", repack=False, **settings) as runtime:
         share = options.read / (options.read + options.say)
-        passages = iter(common.first_tokens(runtime.model, book, round(options.tokens * share) + options.read))
+        passages = iter(prose.first_tokens(runtime.model, book, round(options.tokens * share) + options.read))
         controller, watched, sampler = runtime.controller, Watched(runtime), Sampler(Sampling(temperature=1.0, seed=1))
         early, started = 0, time.perf_counter()
         while controller.cache.n_past < options.tokens:
