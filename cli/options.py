@@ -66,13 +66,18 @@ def common(
 
 def with_common_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the common options; it receives them as one dict, its parameter `runtime`."""
-    shared = inspect.signature(common, eval_str=True).parameters
+    return gathered(command, common, "runtime")
+
+
+def gathered(command: Callable[..., Any], options: Callable[..., None], into: str) -> Callable[..., Any]:
+    """Give a command the options that are the parameters of another function; it receives them as one dict."""
+    shared = inspect.signature(options, eval_str=True).parameters
     signature = inspect.signature(command, eval_str=True)
-    own = [p for p in signature.parameters.values() if p.name != "runtime"]
+    own = [p for p in signature.parameters.values() if p.name != into]
 
     @functools.wraps(command)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return command(*args, runtime={name: kwargs.pop(name) for name in shared}, **kwargs)
+        return command(*args, **{into: {name: kwargs.pop(name) for name in shared}}, **kwargs)
 
     parameters = own + [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in shared.values()]
     wrapper.__signature__ = signature.replace(  # type: ignore[attr-defined]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeRemainingColumn
@@ -13,6 +14,9 @@ from rich.text import Text
 import edgekv
 from edgekv.reply import ProgressCallback
 from edgekv.sizes import format_size
+
+if TYPE_CHECKING:
+    from edgekv.evals.case import Case
 
 console = Console(stderr=True, highlight=False)
 
@@ -77,3 +81,29 @@ def write(text: str) -> None:
     """A piece of a reply, on stdout, at once."""
     sys.stdout.write(text)
     sys.stdout.flush()
+
+
+@contextmanager
+def measuring_bar(cases: Sequence[Case]) -> Iterator[Callable[[Case], None]]:
+    """A progress bar over cases, by the tokens of their texts; nothing where stderr is not a terminal."""
+    if not console.is_terminal:
+        yield lambda case: None
+        return
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.fields[done]}/{task.fields[cases]}"),
+        BarColumn(),
+        TextColumn("{task.description}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True, speed_estimate_period=600) as bar:
+        total = sum(case.length for case in cases)
+        task = bar.add_task("", total=total, cases=len(cases), done=0)
+        done = 0
+
+        def show(case: Case) -> None:
+            nonlocal done
+            done += 1
+            bar.update(task, advance=case.length, done=done, description=f"{case.task}: {case.setting.name}")
+
+        yield show

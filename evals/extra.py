@@ -8,9 +8,9 @@ from typing import Any
 from edgekv.errors import ConfigError
 
 
-def needed(module: str) -> Any:
-    """A module of the extra "eval". Raises ConfigError where it is not installed."""
+def needed(module: str, extra: str = "eval") -> Any:
+    """A module of an extra of edgekv. Raises ConfigError where it is not installed."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ConfigError(f"{module} is not installed; pip install 'edgekv[eval]'") from error
+        raise ConfigError(f"{module} is not installed; pip install 'edgekv[{extra}]'") from error

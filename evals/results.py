@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -64,17 +64,6 @@ class Results:
     def get(self, config: Config) -> dict[str, Any] | None:
         """The result of a configuration, if there is one."""
         return self._rows.get(key_of(config))
-
-    def missing(self, configs: Iterable[Config]) -> list[Config]:
-        """Those of the configurations that have no result yet, in their order."""
-        return [config for config in configs if key_of(config) not in self._rows]
-
-    def rows(self, configs: Iterable[Config]) -> Iterator[tuple[Config, dict[str, Any]]]:
-        """The configurations that have a result, with it."""
-        for config in configs:
-            result = self.get(config)
-            if result is not None:
-                yield config, result
 
     def close(self) -> None:
         """Close the file."""

@@ -1,0 +1,163 @@
+"""`edgekv eval`: how well a model reads under a budget."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edgekv.errors import ConfigError
+
+from .evaluate_options import focus_values, grid_options, run_options
+from .options import gathered
+from .render import console, measuring_bar
+
+if TYPE_CHECKING:  # what measures is loaded by those who measure
+    from edgekv.evals.grid import Grid, Measure
+
+app = typer.Typer(invoke_without_command=True)
+
+Model = Annotated[str | None, typer.Option("-m", "--model", help="Model of a suite. Default: the default model.")]
+Book = Annotated[Path | None, typer.Option(help="Text that a suite is over. Default: generated prose.")]
+
+
+def _task(command: Callable[..., Any]) -> Callable[..., Any]:
+    return gathered(gathered(command, grid_options, "grid"), run_options, "how")
+
+
+@app.callback()
+@functools.partial(gathered, options=run_options, into="how")
+def suite(
+    context: typer.Context,
+    how: dict[str, Any],
+    suite: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Run a suite: quick, full, or a .toml file of one's own.")
+    ] = None,
+    model: Model = None,
+    book: Book = None,
+) -> None:
+    """Measure how well a model reads under a budget: one task, or a suite of them."""
+    if context.invoked_subcommand is not None:
+        return
+    if suite is None:
+        raise ConfigError("nothing to measure; name a task, such as needle, or give --suite quick (edgekv eval --help)")
+    from edgekv.evals.suite import load_suite
+
+    _run(load_suite(suite, model=model, book=book), **how)
+
+
+@app.command()
+@_task
+def needle(
+    grid: dict[str, Any],
+    how: dict[str, Any],
+    depth: Annotated[
+        list[float] | None, typer.Option(help="Where the needle lies, 0 to 1; again for more. Default: anywhere.")
+    ] = None,
+    needles: Annotated[int, typer.Option(help="Facts in a text, each with a question of its own.")] = 1,
+) -> None:
+    """Find sentences that were planted in a text."""
+    _run([_grid("needle", grid, depth=tuple(depth or [None]), needles=(needles,))], **how)
+
+
+@app.command()
+@_task
+def ruler(
+    grid: dict[str, Any],
+    how: dict[str, Any],
+    task: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A task of RULER; again for more. Default: all.")
+    ] = None,
+) -> None:
+    """Find, trace and count in generated texts, as RULER does."""
+    from edgekv.evals.ruler import TASKS
+
+    _run([_grid("ruler", grid, kind=tuple(task or TASKS))], **how)
+
+
+@app.command()
+@_task
+def perplexity(grid: dict[str, Any], how: dict[str, Any]) -> None:
+    """Predict a text while it is evicted, against the full cache."""
+    _run([_grid("perplexity", grid)], **how)
+
+
+@app.command()
+@_task
+def perturbation(grid: dict[str, Any], how: dict[str, Any]) -> None:
+    """Measure how far eviction moves the output of every head."""
+    _run([_grid("perturbation", grid)], **how)
+
+
+@app.command()
+@_task
+def longgen(
+    grid: dict[str, Any],
+    how: dict[str, Any],
+    temp: Annotated[float, typer.Option(help="Temperature; 0 = always the most likely token.")] = 0.0,
+) -> None:
+    """Generate on and on: does it repeat itself, and does the full cache find it likely."""
+    _run([_grid("longgen", grid, temperature=(temp,))], **how)
+
+
+def _grid(task: str, options: dict[str, Any], **params: tuple[Any, ...]) -> Grid:
+    """The grid that the options of a command spell."""
+    from edgekv.evals.grid import Grid
+
+    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
+    return Grid(task=task, **fields | {"focus": focus_values(options["focus"])}, params=params)
+
+
+def _run(
+    grids: list[Grid],
+    *,
+    results: Path,
+    baseline: str | None,
+    pictures: Path | None,
+    as_json: bool,
+    threads: int | None,
+    workers: int,
+    cluster: str | None,
+) -> None:
+    """Measure what is not known yet; report everything, also when Ctrl-C stops it."""
+    from edgekv.evals.grid import run
+    from edgekv.evals.results import Results
+
+    from . import evaluate_report as report
+
+    cases = [case for grid in grids for case in grid.cases()]
+    stopped = False
+    with Results(results) as store:
+        try:
+            with measuring_bar(cases) as bar:
+                for case in run(cases, store, _how(threads, workers, cluster)):
+                    bar(case)
+        except KeyboardInterrupt:
+            stopped = True
+        found = ((case, store.get(case.config())) for case in cases)
+        measured = [(case, result) for case, result in found if result is not None]
+    if as_json:
+        print(report.as_json(measured, baseline))
+    else:
+        report.print_tables(measured, baseline)
+        console.print(f"[dim]{len(measured)} of {len(cases)} cases are in {results}[/dim]", soft_wrap=True)
+    for path in report.draw(measured, pictures) if pictures is not None else []:
+        console.print(f"[dim]{path}[/dim]", soft_wrap=True)
+    if stopped:
+        raise KeyboardInterrupt
+
+
+def _how(threads: int | None, workers: int, cluster: str | None) -> Measure:
+    """What measures cases: this process, others of this machine, or a cluster."""
+    from edgekv.evals import grid, spread
+
+    if workers and cluster is not None:
+        raise ConfigError(f"--workers {workers} and --cluster {cluster} are two ways to share the work; give one")
+    if cluster is not None:
+        return functools.partial(spread.over_cluster, scheduler=cluster, threads=threads)
+    if workers:
+        return functools.partial(spread.over_processes, workers=workers, threads=threads or 1)
+    return functools.partial(grid.in_process, threads=threads)

@@ -1,0 +1,69 @@
+"""Options of the commands of `edgekv eval`: those that span a grid, and those that say how it is run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from edgekv.errors import ConfigError
+
+FOCUS = {"off": (False,), "on": (True,), "both": (False, True)}
+
+
+def grid_options(
+    model: Annotated[
+        str | None, typer.Option("-m", "--model", help="Path of a GGUF model, or a known name (`edgekv models`).")
+    ] = None,
+    policies: Annotated[
+        list[str],
+        typer.Option("--policy", metavar="SPEC", help="Policy, or full = evict nothing; again for more."),
+    ] = ["full", "keydiff"],  # noqa: B006
+    budgets: Annotated[
+        list[int], typer.Option("--budget", help="Cells that each layer and head keeps; again for more.")
+    ] = [512],  # noqa: B006
+    lengths: Annotated[list[int], typer.Option("--length", help="Tokens of a text; again for more.")] = [1000],  # noqa: B006
+    blocks: Annotated[list[int], typer.Option("--block", help="Tokens between two evictions; again for more.")] = [128],  # noqa: B006
+    kv_types: Annotated[list[str], typer.Option("--kv-type", help="f16, q8_0 or q4_0; again for more.")] = ["f16"],  # noqa: B006
+    focus: Annotated[str, typer.Option(help="Is the question known while the text is read: off, on or both.")] = "off",
+    focus_policy: Annotated[
+        str | None, typer.Option(metavar="SPEC", help="What scores by the question, where the policy reads no queries.")
+    ] = None,
+    recent: Annotated[int, typer.Option(help="Newest tokens that are never evicted.")] = 32,
+    n_sink: Annotated[int, typer.Option("--sinks", help="First tokens that are never evicted.")] = 4,
+    reposition: Annotated[str, typer.Option(help="Turn keys to adjacent positions: auto, always, never.")] = "auto",
+    samples: Annotated[int, typer.Option(help="Texts for every combination.")] = 10,
+    seed: Annotated[int, typer.Option(help="Seed of the first text; the next one has the next.")] = 0,
+    book: Annotated[
+        Path | None, typer.Option(help="A long text in UTF-8 that samples are cut from. Default: generated prose.")
+    ] = None,
+) -> None:
+    """Never called: its parameters are the fields of a `Grid`."""
+
+
+def run_options(
+    results: Annotated[
+        Path, typer.Option(metavar="FILE", help="Where results are kept; what is there is not measured again.")
+    ] = Path("edgekv-eval.jsonl"),
+    baseline: Annotated[
+        str | None, typer.Option(metavar="SPEC", help="Policy that others are compared with. Default: the first.")
+    ] = None,
+    pictures: Annotated[Path | None, typer.Option(metavar="DIR", help="Draw pictures (PNG) into this folder.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    threads: Annotated[int | None, typer.Option(help="Threads. Default: one for every processor.")] = None,
+    workers: Annotated[
+        int, typer.Option(help="Processes that share the work, with --threads each (1). Needs the extra dask.")
+    ] = 0,
+    cluster: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Dask scheduler whose workers share the work.")
+    ] = None,
+) -> None:
+    """Never called: its parameters are those of `run`."""
+
+
+def focus_values(name: str) -> tuple[bool, ...]:
+    """What `--focus` stands for. Raises ConfigError for anything else."""
+    if name not in FOCUS:
+        raise ConfigError(f"focus={name!r} is unknown; possible: {', '.join(FOCUS)}")
+    return FOCUS[name]

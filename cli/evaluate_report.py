@@ -1,0 +1,62 @@
+"""What `edgekv eval` prints and writes when the measuring is over, or was stopped."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Iterator, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from edgekv.evals.case import Case
+from edgekv.evals.table import Table
+from edgekv.evals.tasks import TASKS
+
+Measured = Sequence[tuple[Case, dict[str, Any]]]
+
+
+def by_task(measured: Measured) -> Iterator[tuple[str, Measured]]:
+    """The results of each task."""
+    for name in dict.fromkeys(case.task for case, _ in measured):
+        yield name, [(case, result) for case, result in measured if case.task == name]
+
+
+def print_tables(measured: Measured, baseline: str | None) -> None:
+    """A table for each task, and why settings were refused."""
+    console = Console(highlight=False)
+    for name, part in by_task(measured):
+        console.print(_rich(TASKS[name].table(part, baseline)))
+    for reason in dict.fromkeys(result["refused"] for _, result in measured if "refused" in result):
+        console.print(f"refused: {reason}", soft_wrap=True)
+
+
+def as_json(measured: Measured, baseline: str | None) -> str:
+    """Everything that the tables say, and what it was measured with."""
+    tables = {name: TASKS[name].table(part, baseline).data for name, part in by_task(measured)}
+    refused = dict.fromkeys(result["refused"] for _, result in measured if "refused" in result)
+    about = {"edgekv": version("edgekv"), "machine": platform.machine(), "python": platform.python_version()}
+    return json.dumps(about | {"tables": tables, "refused": list(refused)}, ensure_ascii=False)
+
+
+def draw(measured: Measured, folder: Path) -> list[Path]:
+    """The pictures of each task; returns the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return [path for name, part in by_task(measured) for path in TASKS[name].draw(part, folder)]
+
+
+def _rich(table: Table) -> RichTable:
+    made = RichTable()
+    numbers = {i for i, _ in enumerate(table.headers) if all(_is_number(row[i]) for row in table.rows)}
+    for i, header in enumerate(table.headers):
+        made.add_column(header, justify="right" if i in numbers else "left", overflow="fold")
+    for row in table.rows:
+        made.add_row(*row)
+    return made
+
+
+def _is_number(cell: str) -> bool:
+    return not cell or cell[0] in "-+0123456789"

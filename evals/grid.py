@@ -1,0 +1,116 @@
+"""Many cases, one after the other or spread over processes and machines; what is done is never done again."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from edgekv.errors import BudgetError, ConfigError, InputError, UnsupportedModelError
+
+from .case import Case
+from .results import Results
+from .setting import FULL, OpenRuntime, Setting
+from .tasks import TASKS
+
+REFUSALS = (BudgetError, ConfigError, InputError, UnsupportedModelError)  # a setting that cannot be, and is reported
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """Settings by lengths by samples of one task. Every tuple multiplies the cases; their order is that of measuring.
+
+    params: by name, the values that a parameter of the task takes
+    samples: texts for every combination, with the seeds seed, seed + 1, ...
+    """
+
+    task: str
+    model: str | None = None
+    policies: tuple[str, ...] = (FULL, "keydiff")
+    budgets: tuple[int, ...] = (512,)
+    lengths: tuple[int, ...] = (1000,)
+    blocks: tuple[int, ...] = (128,)
+    kv_types: tuple[str, ...] = ("f16",)
+    focus: tuple[bool, ...] = (False,)
+    focus_policy: str | None = None
+    recent: int = 32
+    n_sink: int = 4
+    reposition: str = "auto"
+    samples: int = 10
+    seed: int = 0
+    book: Path | None = None
+    params: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.task not in TASKS:
+            raise ConfigError(f"task {self.task!r} is unknown; possible: {', '.join(TASKS)}")
+        for name, values in (("samples", [self.samples]), ("length", self.lengths), ("budget", self.budgets)):
+            if bad := [value for value in values if value < 1]:
+                raise ConfigError(f"{name}={bad[0]} is not possible; give at least 1")
+
+    def settings(self) -> list[Setting]:
+        """Every way to read, each once."""
+        found = {}
+        product = itertools.product(self.policies, self.budgets, self.blocks, self.kv_types, self.focus)
+        for policy, budget, block, kv_type, focus in product:
+            setting = Setting(
+                model=self.model,
+                policy=policy,
+                budget=budget,
+                block=block,
+                kv_type=kv_type,
+                focus=focus,
+                focus_policy=self.focus_policy,
+                n_sink=self.n_sink,
+                recent=self.recent,
+                reposition=self.reposition,
+            )
+            found.setdefault(str(setting.as_dict()), setting)
+        return list(found.values())
+
+    def cases(self) -> list[Case]:
+        """All cases: those of a setting follow each other, so that its runtime is opened once."""
+        names = list(self.params)
+        variants = [dict(zip(names, values, strict=True)) for values in itertools.product(*self.params.values())]
+        return [
+            Case(self.task, setting, length, seed, self.book, variant)
+            for setting in self.settings()
+            for length in self.lengths
+            for variant in variants
+            for seed in range(self.seed, self.seed + self.samples)
+        ]
+
+
+Done = Iterator[tuple[Case, dict[str, Any]]]
+Measure = Callable[[list[Case]], Done]
+
+
+def measure(case: Case, runtimes: OpenRuntime) -> dict[str, Any]:
+    """The result of a case; of a setting that this model or text cannot have, {"refused": why}."""
+    try:
+        return TASKS[case.task].measure(case, runtimes)
+    except REFUSALS as error:
+        return {"refused": str(error)}
+
+
+def in_process(cases: Iterable[Case], *, threads: int | None = None) -> Done:
+    """Measure one case after the other, here."""
+    with OpenRuntime(threads=threads) as runtimes:
+        for case in cases:
+            yield case, measure(case, runtimes)
+
+
+def run(cases: Iterable[Case], results: Results, how: Measure) -> Iterator[Case]:
+    """Measure the cases that have no result yet, and store each; yields every case that has one, those first."""
+    todo = []
+    for case in cases:
+        if results.get(case.config()) is None:
+            todo.append(case)
+        else:
+            yield case
+    if todo:
+        for case, result in how(todo):
+            results.add(case.config(), result)
+            yield case

@@ -1,0 +1,41 @@
+"""Asking a model about a text that went through a small cache: with the question known before, or only afterwards."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import edgekv
+
+from .document import Document
+
+
+def replies(runtime: edgekv.Runtime, document: Document, *, aware: bool) -> list[str]:
+    """What is answered to each question, always the most likely token.
+
+    aware: every question is known while the text is read, which is read once for each; else the text is read once
+    and compacted to the budget before any question is seen, and each is asked of that same cache.
+    """
+    return _aware(runtime, document) if aware else _agnostic(runtime, document)
+
+
+def _agnostic(runtime: edgekv.Runtime, document: Document) -> list[str]:
+    with runtime.session() as session:
+        session.read(text=document.text)
+        read = session.snapshot()
+        found = []
+        for question in document.questions:
+            session.restore(read)
+            found.append("".join(session.chat(question.text, max_tokens=question.max_tokens)))
+        return found
+
+
+def _aware(runtime: edgekv.Runtime, document: Document) -> list[str]:
+    found = []
+    with tempfile.TemporaryDirectory(prefix="edgekv-eval-") as folder:
+        path = Path(folder, "text.txt")
+        path.write_text(document.text, encoding="utf-8")
+        for question in document.questions:
+            with runtime.session() as session:
+                found.append("".join(session.ask(question.text, files=[path], max_tokens=question.max_tokens)))
+    return found

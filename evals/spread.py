@@ -1,0 +1,57 @@
+"""Cases spread over processes of this machine, or over the machines of a Dask cluster."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from .case import Case
+from .extra import needed
+from .grid import Done, measure
+from .setting import OpenRuntime
+
+_BUSY = threading.Lock()
+
+
+def over_processes(cases: Sequence[Case], *, workers: int, threads: int) -> Done:
+    """Measure in `workers` processes of this machine, with so many threads each; results come as they are done.
+
+    Raises ConfigError without the extra "dask".
+    """
+    distributed = needed("distributed", extra="dask")
+    with (
+        distributed.LocalCluster(workers, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        yield from _spread(client, cases, threads)
+
+
+def over_cluster(cases: Sequence[Case], *, scheduler: str, threads: int | None) -> Done:
+    """Measure on the workers of a Dask scheduler at this address, as "tcp://host:8786".
+
+    They need edgekv, and models and books under the same paths. Each measures one case at a time, whatever threads
+    Dask gives it. Raises ConfigError without the extra "dask", OSError where there is no scheduler.
+    """
+    distributed = needed("distributed", extra="dask")
+    with distributed.Client(scheduler) as client:
+        yield from _spread(client, cases, threads)
+
+
+def _spread(client: Any, cases: Sequence[Case], threads: int | None) -> Done:
+    distributed = needed("distributed", extra="dask")
+    futures = {client.submit(_measure, case, threads, pure=False): case for case in cases}
+    for future, result in distributed.as_completed(futures, with_results=True):
+        yield futures[future], result
+
+
+def _measure(case: Case, threads: int | None) -> dict[str, Any]:
+    """Runs in a worker, which may have several threads; a runtime is for one at a time."""
+    with _BUSY:
+        return measure(case, _runtimes(threads))
+
+
+@functools.cache
+def _runtimes(threads: int | None) -> OpenRuntime:
+    return OpenRuntime(threads=threads)

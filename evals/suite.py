@@ -1,0 +1,53 @@
+"""A suite: grids in a TOML file, each a table of the fields of `Grid`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from edgekv.errors import ConfigError, InputError
+
+from .extra import needed
+from .grid import Grid
+
+FOLDER = Path(__file__).parent / "suites"
+_FIELDS = {field.name for field in fields(Grid)} - {"params"}
+
+
+def suites() -> list[str]:
+    """Names of the suites that come with edgekv."""
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+def load_suite(name: str, *, model: str | None = None, book: Path | None = None) -> list[Grid]:
+    """The grids of a known suite or of a file of one's own, over this model and book.
+
+    A file has tables [[grid]] with fields of `Grid`; what else a table has are parameters of the task. Lists multiply
+    the cases. Raises ConfigError for a name or content that cannot be, InputError for a file that cannot be read.
+    """
+    path = FOLDER / f"{name}.toml" if name in suites() else Path(name)
+    if path.suffix != ".toml":
+        raise ConfigError(f"suite {name!r} is unknown; possible: {', '.join(suites())}, or the path of a .toml file")
+    toml = needed("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    try:
+        tables = toml.loads(path.read_text(encoding="utf-8")).get("grid", [])
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}; give the path of a suite") from error
+    except ValueError as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from error
+    if not tables:
+        raise ConfigError(f"{path} has no [[grid]]; see docs/evaluation.md for an example")
+    return [_grid(table, model, book) for table in tables]
+
+
+def _grid(table: dict[str, Any], model: str | None, book: Path | None) -> Grid:
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in table.items()}
+    params = {name: value if isinstance(value, tuple) else (value,) for name, value in values.items()}
+    params = {name: value for name, value in params.items() if name not in _FIELDS}
+    own = {name: value for name, value in values.items() if name in _FIELDS}
+    try:
+        return Grid(**{"model": model, "book": book} | own, params=params)
+    except TypeError as error:
+        raise ConfigError(f"a grid of the suite cannot be: {error}") from error

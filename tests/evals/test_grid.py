@@ -1,0 +1,91 @@
+"""Grids: which cases they hold, and that none is measured twice."""
+
+import itertools
+
+import pytest
+
+import edgekv
+from edgekv.evals import grid as grids
+from edgekv.evals.grid import Grid, in_process, run
+from edgekv.evals.results import Results, key_of
+from edgekv.evals.tasks import Task
+
+
+@pytest.fixture
+def counted(monkeypatch, tiny_model):
+    """A grid maker over a task that only notes what it was asked, and those notes."""
+    asked = []
+
+    def measure(case, _runtimes):
+        if case.setting.budget == 13:
+            raise edgekv.BudgetError("13 cells hold nothing")
+        asked.append((case.setting.policy, case.length, case.seed, *case.params.values()))
+        return {"score": case.seed % 2}
+
+    monkeypatch.setattr(grids, "TASKS", {"counted": Task(measure, None, None)})
+    model = str(tiny_model())
+    return lambda **fields: Grid(task="counted", model=model, **fields), asked
+
+
+def test_every_combination_is_a_case_and_settings_stay_together(counted):
+    make, _ = counted
+    grid = make(
+        policies=("full", "sink"), budgets=(64, 96), lengths=(100, 200), samples=3, seed=5, params={"depth": (0.1, 0.9)}
+    )
+    cases = grid.cases()
+    # a full cache has no budget, so it is read once
+    assert len(cases) == (1 + 2) * 2 * 2 * 3
+    assert len({key_of(case.config()) for case in cases}) == len(cases)
+    changes = sum(a.setting != b.setting for a, b in itertools.pairwise(cases))
+    assert changes == 2
+    assert {case.seed for case in cases} == {5, 6, 7}
+
+
+def test_what_has_a_result_is_not_measured_again(counted, tmp_path):
+    make, asked = counted
+    cases = make(policies=("sink", "random"), samples=4).cases()
+    with Results(tmp_path / "results.jsonl") as results:
+        assert list(run(cases[:3], results, in_process)) == cases[:3]
+    with Results(tmp_path / "results.jsonl") as results:
+        assert list(run(cases, results, in_process)) == cases
+        assert [results.get(case.config()) for case in cases] == [{"score": case.seed % 2} for case in cases]
+    assert len(asked) == len(set(asked)) == 8
+
+
+def test_what_was_measured_before_an_error_is_kept(counted, tmp_path):
+    make, asked = counted
+    cases = make(policies=("sink",), samples=3).cases()
+    with Results(tmp_path / "results.jsonl") as results:
+        running = run(cases, results, in_process)
+        next(running)
+        with pytest.raises(KeyboardInterrupt):
+            running.throw(KeyboardInterrupt)
+        assert [results.get(case.config()) is not None for case in cases] == [True, False, False]
+    assert len(asked) == 1
+
+
+def test_a_setting_that_cannot_be_is_a_result(counted, tmp_path):
+    make, _ = counted
+    cases = make(policies=("sink",), budgets=(13, 64), samples=1).cases()
+    with Results(tmp_path / "results.jsonl") as results:
+        list(run(cases, results, in_process))
+        assert [results.get(case.config()) for case in cases] == [{"refused": "13 cells hold nothing"}, {"score": 0}]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"samples": 0}, "samples=0"),
+        ({"budgets": (64, 0)}, "budget=0"),
+        ({"lengths": (-1,)}, "length=-1"),
+    ],
+)
+def test_impossible_grids_are_refused(counted, fields, message):
+    make, _ = counted
+    with pytest.raises(edgekv.ConfigError, match=message):
+        make(**fields)
+
+
+def test_unknown_tasks_are_refused():
+    with pytest.raises(edgekv.ConfigError, match="'riddles' is unknown; possible: needle"):
+        Grid(task="riddles")
