@@ -29,7 +29,8 @@ class Work:
 class Controller:
     """Keeps a cache within `budget` cells per head, plus one block of spare cells (KeyDiff eq. 6).
 
-    `pinned` are position ranges [p0, p1) that are never evicted.
+    `pinned` are position ranges [p0, p1) that are never evicted. `watch`, where one is set, is told the tokens of every
+    feed while all of them are still in the cache.
     """
 
     def __init__(self, cache: Cache, options: Options, budget: int, n_ctx_train: int) -> None:
@@ -38,6 +39,7 @@ class Controller:
         self.budget = budget
         self.pinned: tuple[tuple[int, int], ...] = ()
         self.work = Work()
+        self.watch: Callable[[Sequence[int]], None] | None = None
         self._options = options
         self._fresh = 0  # tokens fed since the last scoring
 
@@ -95,6 +97,8 @@ class Controller:
         self.cache.feed(tokens, want_logits=want_logits)
         self.work.decode_s += time.perf_counter() - started
         self._fresh += len(tokens)
+        if self.watch is not None:
+            self.watch(tokens)
 
     def _compact(self, probe: Sequence[int] = (), *, generating: bool = False, full: bool = False) -> None:
         options = self._options

@@ -95,12 +95,12 @@ class Model:
             raise EdgeKVError(f"a text of {len(raw)} bytes gave more than {room} tokens")
         return tokens[:n]
 
-    def piece(self, token: int) -> bytes:
-        """The bytes a token stands for; control tokens stand for none."""
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        """The bytes a token stands for; control tokens stand for none, or for their names where `special` is set."""
         room = 64
         while True:
             text = c.create_string_buffer(room)
-            n = self._llama.llama_token_to_piece(self._vocab, token, text, room, 0, False)
+            n = self._llama.llama_token_to_piece(self._vocab, token, text, room, 0, special)
             if n >= 0:
                 return text.raw[:n]
             room = -n

@@ -1,0 +1,25 @@
+"""What was kept of a text: by which heads, and what became of the keys. See docs/inspect.md.
+
+with edgekv.Runtime(budget=256) as rt:
+    found = observe(rt, "Where does Dorothy live?", files=["oz.txt"])
+found.kept.counts     # how many heads kept each token
+"""
+
+from __future__ import annotations
+
+from .kept import Kept
+from .keys import KeyStudy, log_det_gram, principal
+from .observe import Observation, observe
+from .page import render_page
+from .pictures import save_pictures
+
+__all__ = [
+    "Kept",
+    "KeyStudy",
+    "Observation",
+    "log_det_gram",
+    "observe",
+    "principal",
+    "render_page",
+    "save_pictures",
+]

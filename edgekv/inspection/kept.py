@@ -1,0 +1,76 @@
+"""Which tokens of a text which heads kept."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+import numpy.typing as npt
+
+from edgekv.model import Model
+from edgekv.session import Session
+
+N_LEVELS = 4  # shades of what was kept, beside the one of what was not
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Every token of a text, and the (layer, KV head)s that still hold it.
+
+    pieces: the text of each token, (n,); empty where a character that is spread over several is not whole
+    heads: (layer, head), (H,) ascending
+    mask: (H, n), whether a head holds a token
+    """
+
+    pieces: tuple[str, ...]
+    heads: tuple[tuple[int, int], ...]
+    mask: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, session: Session, model: Model, tokens: Sequence[int]) -> Kept:
+        """What a session keeps now; `tokens` are all that it was fed."""
+        heads = tuple((layer, head) for layer, budgets in enumerate(session.budgets()) for head in range(len(budgets)))
+        mask = np.zeros((len(heads), len(tokens)), dtype=np.bool_)
+        for row, (layer, head) in zip(mask, heads, strict=True):
+            row[session.kept_positions(layer, head)] = True
+        return cls(tuple(_pieces(model, tokens)), heads, mask)
+
+    @property
+    def counts(self) -> npt.NDArray[np.int64]:
+        """How many heads hold each token, (n,)."""
+        return np.asarray(self.mask.sum(axis=0))
+
+    @property
+    def levels(self) -> npt.NDArray[np.int64]:
+        """The shade of each token, (n,): 0 = no head holds it, then by share of the heads up to N_LEVELS."""
+        return levels(self.counts / max(1, len(self.heads)))
+
+    def row(self, layer: int, head: int) -> npt.NDArray[np.bool_]:
+        """Whether one head holds each token, (n,)."""
+        return np.asarray(self.mask[self.heads.index((layer, head))])
+
+    def by_layer(self) -> list[list[int]]:
+        """Tokens that each head holds, layer by layer."""
+        pairs = zip(self.heads, self.mask.sum(axis=1).tolist(), strict=True)
+        return [[n for _, n in layer] for _, layer in groupby(pairs, key=lambda pair: pair[0][0])]
+
+
+def levels(shares: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    """The shades of shares in [0, 1]: 0 for none, and up to N_LEVELS for all."""
+    return np.ceil(shares * N_LEVELS).astype(np.int64)
+
+
+def runs(row: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """The ranges [p0, p1) of positions where a row is set."""
+    edges = np.flatnonzero(np.diff(np.pad(row, 1).astype(np.int8)))
+    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
+
+
+def _pieces(model: Model, tokens: Sequence[int]) -> Iterator[str]:
+    """The text of each token; control tokens by their names. What is left of a cut character goes to the last one."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    for i, token in enumerate(tokens):
+        yield decoder.decode(model.piece(token, special=True), final=i == len(tokens) - 1)

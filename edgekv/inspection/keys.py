@@ -1,0 +1,120 @@
+"""What became of one head's keys: where kept and evicted ones lie, and how much of the space those kept span.
+
+KeyDiff (arXiv:2504.15364) shows both: figures 5 and 8 by PCA, figure 12 by log det(K K^T).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Keys = npt.NDArray[np.floating]
+
+COLUMNS = ("keys of", "kept", "evicted", "log det: kept", "random", "all", "on 2 axes")
+DRAWS = 20  # random sets that the kept one is compared with
+
+
+@dataclass(frozen=True)
+class Volumes:
+    """log det(K K^T) of the keys that were kept, of all keys, and of random sets as large as the kept one.
+
+    -inf where keys span less than they could; `random` and `deviation` are NaN where nothing was evicted.
+    """
+
+    kept: float
+    full: float
+    random: float
+    deviation: float
+
+
+@dataclass(frozen=True)
+class KeyStudy:
+    """Keys of one (layer, KV head), as they were first stored.
+
+    kept: (n,), whether the head still holds a token; points: (n, 2), the first two principal components of its key
+    explained: share of the variance of all keys that lies along each of the two
+    """
+
+    layer: int
+    head: int
+    kept: npt.NDArray[np.bool_]
+    points: npt.NDArray[np.float64]
+    explained: tuple[float, float]
+    volumes: Volumes
+
+    @classmethod
+    def of(cls, layer: int, head: int, keys: Keys, kept: npt.NDArray[np.bool_]) -> KeyStudy:
+        """keys (n, d), kept (n,)"""
+        points, (first, second) = principal(keys)
+        return cls(layer, head, kept, points, (float(first), float(second)), volumes(keys, kept))
+
+    def as_row(self) -> tuple[str, ...]:
+        """As people read it, under COLUMNS."""
+        n_kept, found = int(self.kept.sum()), self.volumes
+        random = f"{found.random:.1f} ± {found.deviation:.1f}" if math.isfinite(found.deviation) else "-"
+        return (
+            f"{self.layer}, {self.head}",
+            f"{n_kept:,}",
+            f"{len(self.kept) - n_kept:,}",
+            f"{found.kept:.1f}",
+            random,
+            f"{found.full:.1f}",
+            f"{100 * sum(self.explained):.0f} %",
+        )
+
+    def as_dict(self) -> dict[str, object]:
+        """As plain values, for JSON; None for what is no number."""
+        return {
+            "layer": self.layer,
+            "head": self.head,
+            "n_kept": int(self.kept.sum()),
+            "n_evicted": int((~self.kept).sum()),
+            "log_det": {name: value if math.isfinite(value) else None for name, value in asdict(self.volumes).items()},
+            "explained": self.explained,
+            "points": np.round(self.points, 4).tolist(),
+        }
+
+
+def principal(keys: Keys, n: int = 2) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Principal components of keys (n_keys, d): coordinates (n_keys, n) along the n directions in which they vary most,
+    and the share of the variance along each.
+
+    A direction's sign is free: its largest element is made positive.
+    """
+    centred = keys.astype(np.float64) - keys.mean(axis=0, dtype=np.float64)
+    _, sizes, directions = np.linalg.svd(centred, full_matrices=False)
+    variances = np.pad(sizes**2, (0, n))
+    axes = np.pad(directions, ((0, n), (0, 0)))[:n]  # of fewer keys than n there are fewer directions
+    largest = np.take_along_axis(axes, np.abs(axes).argmax(axis=1)[:, None], axis=1)
+    return centred @ np.where(largest < 0, -axes, axes).T, variances[:n] / max(variances.sum(), np.finfo(float).tiny)
+
+
+def log_det_gram(keys: Keys) -> float:
+    """log det(K K^T) of keys (n, d), or log det(K^T K) where n > d; -inf where their rank is less than both n and d.
+
+    With more keys than dimensions K K^T is singular whatever the keys; det(K^T K) is the product of its other
+    eigenvalues. Both are twice the sum of the logarithms of K's singular values.
+    """
+    sizes = np.linalg.svd(keys.astype(np.float64), compute_uv=False)
+    if sizes.size == 0:
+        return 0.0
+    if sizes[-1] <= sizes[0] * max(keys.shape) * np.finfo(float).eps:
+        return -math.inf
+    return float(2 * np.log(sizes).sum())
+
+
+def volumes(keys: Keys, kept: npt.NDArray[np.bool_]) -> Volumes:
+    """The volumes of keys (n, d) of which those in `kept` (n,) were kept. The random sets are the same in every run."""
+    n_kept = int(kept.sum())
+    mean = deviation = math.nan
+    if n_kept < len(keys):
+        generator = np.random.default_rng(0)
+        draws = [log_det_gram(keys[generator.choice(len(keys), n_kept, replace=False)]) for _ in range(DRAWS)]
+        if all(map(math.isfinite, draws)):
+            mean, deviation = float(np.mean(draws)), float(np.std(draws))
+        else:
+            mean = -math.inf
+    return Volumes(log_det_gram(keys[kept]), log_det_gram(keys), mean, deviation)

@@ -1,0 +1,158 @@
+"""Reading a text, and seeing what was kept of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgekv.errors import ConfigError, InputError
+from edgekv.estimate import Plan
+from edgekv.options import Options
+from edgekv.reply import ProgressCallback
+from edgekv.runtime import Runtime
+from edgekv.stats import Stats
+from edgekv.text import Prompt, read_text
+
+from .kept import Kept, runs
+from .keys import KeyStudy
+from .recorder import Head, recording
+
+LONGEST = 8192  # tokens
+MAX_HEADS = 16  # whose keys are noted
+SPREAD = 4  # of them where none are named
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What was kept of a text, and how it was read.
+
+    budgets: cells that the last eviction left to each head, by layer; 0 where nothing was evicted
+    answer: empty where only the prompt was read
+    """
+
+    kept: Kept
+    keys: tuple[KeyStudy, ...]
+    budgets: list[list[int]]
+    answer: str
+    plan: Plan
+    options: Options
+    stats: Stats
+
+    def as_dict(self) -> dict[str, object]:
+        """As plain values, for JSON. Positions that a head keeps are ranges [p0, p1)."""
+        stats = self.stats
+        return {
+            "model": str(self.plan.model),
+            "policy": self.options.parsed_policy.spec,
+            "focus": self.options.parsed_focus.spec if stats.probes else None,
+            "budget_cells": self.plan.budget_cells,
+            "block": self.plan.block,
+            "kv_type": self.plan.kv_type,
+            "prompt_tokens": stats.prompt_tokens,
+            "evictions": stats.evictions,
+            "repositions": stats.repositions,
+            "peak_rss_bytes": stats.peak_rss_bytes,
+            "answer": self.answer,
+            "budgets": self.budgets,
+            "pieces": list(self.kept.pieces),
+            "counts": self.kept.counts.tolist(),
+            "heads": [
+                {"layer": layer, "head": head, "n_kept": int(row.sum()), "kept": runs(row)}
+                for (layer, head), row in zip(self.kept.heads, self.kept.mask, strict=True)
+            ],
+            "keys": [study.as_dict() for study in self.keys],
+        }
+
+
+def observe(
+    runtime: Runtime,
+    question: str | None = None,
+    files: Sequence[str | os.PathLike[str]] = (),
+    *,
+    system: str | None = None,
+    layers: Sequence[int] = (),
+    heads: Sequence[int] = (),
+    keys: bool = True,
+    max_tokens: int = 0,
+    longest: int | None = None,
+    progress: ProgressCallback | None = None,
+) -> Observation:
+    """Read files with a question in mind as `Session.ask` does, or without one as a text that stands for itself.
+
+    layers, heads: whose keys are studied: these heads of these layers, all where only one of both is given; where
+        neither is, a few that are spread over the model
+    keys: False = study none
+    max_tokens: longest answer, in tokens, before it is seen what was kept; 0 = when the prompt was read
+    longest: tokens that prompt and answer may come to, since what is noted grows with them; None = LONGEST
+    Raises InputError for a longer text before anything is read, ConfigError for an isolated runtime, heads that do not
+    exist, or a missing package, and what sessions raise.
+    """
+    controller = runtime.controller
+    if max_tokens < 0:
+        raise ConfigError(f"max_tokens={max_tokens} is not possible; give at least 0")
+    if question is None and not files:
+        raise InputError("there is nothing to read; give a question, a text file, or both")
+    if question is None and system is not None:
+        raise ConfigError("a system message belongs to a chat; give a question too, or leave it out")
+    with runtime.session(system) as session:
+        noted = chosen_heads([len(layer) for layer in session.budgets()], layers, heads) if keys else []
+        parts: list[str | os.PathLike[str]] = [
+            *map(Path, files),
+            *(text for text in (system, question) if text is not None),
+        ]
+        _check_length(
+            Prompt(runtime.model).content(*parts).count() + max_tokens, LONGEST if longest is None else longest
+        )
+        # the first token of an answer is computed but not fed: with one, the cells are those after the prompt
+        limit = max(1, max_tokens)
+        with recording(controller, noted, runtime.options.kv_type) as recorder:
+            if question is None:
+                text = "".join(piece for path in files for piece in read_text(path))
+                answer = "".join(session.generate(text, max_tokens=limit, progress=progress))
+            else:
+                answer = "".join(session.ask(question, files, max_tokens=limit, progress=progress))
+        kept = Kept.of(session, runtime.model, recorder.tokens)
+        studies = tuple(KeyStudy.of(*head, recorder.keys(head), kept.row(*head)) for head in noted)
+        return Observation(
+            kept=kept,
+            keys=studies,
+            budgets=session.budgets(),
+            answer=answer if max_tokens else "",
+            plan=runtime.plan,
+            options=runtime.options,
+            stats=session.stats,
+        )
+
+
+def _check_length(n_tokens: int, longest: int) -> None:
+    if n_tokens > longest:
+        raise InputError(
+            f"prompt and answer come to {n_tokens} tokens, more than longest={longest}; give a shorter text, or raise "
+            "longest (--longest), which takes memory"
+        )
+
+
+def chosen_heads(n_heads: Sequence[int], layers: Sequence[int] = (), heads: Sequence[int] = ()) -> list[Head]:
+    """The (layer, head)s that are meant, ascending; n_heads: KV heads of each layer.
+
+    Raises ConfigError where there is none of a kind, or where they are more than MAX_HEADS.
+    """
+    n_layer = len(n_heads)
+    if not layers and not heads:
+        spread = range(min(SPREAD, n_layer))
+        picked = [i * (n_layer - 1) // max(1, len(spread) - 1) for i in spread]
+        return [(layer, i % n_heads[layer]) for i, layer in enumerate(picked)]
+    for layer in layers:
+        if not 0 <= layer < n_layer:
+            raise ConfigError(f"layer={layer} is not in the model; give one in [0, {n_layer})")
+    of_layers = sorted(set(layers)) or range(n_layer)
+    for head in heads:
+        for layer in of_layers:
+            if not 0 <= head < n_heads[layer]:
+                raise ConfigError(f"head={head} is not in layer {layer}; give one in [0, {n_heads[layer]})")
+    found = [(layer, head) for layer in of_layers for head in sorted(set(heads)) or range(n_heads[layer])]
+    if len(found) > MAX_HEADS:
+        raise ConfigError(f"the keys of {len(found)} heads are too many; name at most {MAX_HEADS} by layer and head")
+    return found

@@ -1,0 +1,39 @@
+"""One page of HTML that shows what was kept. It needs nothing but itself, and no script to be read."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import jinja2
+
+from .kept import N_LEVELS, runs
+from .keys import COLUMNS
+from .observe import Observation
+
+
+def render_page(found: Observation) -> str:
+    """The page. Whatever the text holds is shown as text."""
+    kept = found.kept
+    tokens = zip(kept.pieces, kept.levels.tolist(), kept.counts.tolist(), strict=True)
+    rows = [
+        {"name": f"layer {layer}, head {head}", "y": i + 0.5, "n_kept": int(row.sum()), "runs": runs(row)}
+        for i, ((layer, head), row) in enumerate(zip(kept.heads, kept.mask, strict=True))
+    ]
+    return _template().render(
+        found=found,
+        tokens=tokens,
+        rows=rows,
+        n_tokens=len(kept.pieces),
+        n_levels=N_LEVELS,
+        columns=COLUMNS,
+    )
+
+
+@functools.cache
+def _template() -> jinja2.Template:
+    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    environment = jinja2.Environment(
+        loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    return environment.get_template("page.html")
