@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
-import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +11,7 @@ import typer
 
 import edgekv
 
+from .files import on_disk, piped
 from .options import with_common_options
 from .render import print_footer, reading_bar, write
 
@@ -38,7 +35,7 @@ def ask(
     """Answer a question about text files of any length, under the memory ceiling."""
     sampling = edgekv.Sampling(temperature=temp, repeat_penalty=repeat_penalty, seed=seed)
     with ExitStack() as stack:
-        files = [stack.enter_context(_on_disk(path)) for path in file or _piped()]
+        files = [stack.enter_context(on_disk(path)) for path in file or piped()]
         rt = stack.enter_context(edgekv.Runtime(**runtime))
         session = stack.enter_context(rt.session(system))
         answer: list[str] = []
@@ -59,23 +56,6 @@ def ask(
             print_footer(session.stats, rt.plan)
         if exceeded is not None:
             raise exceeded
-
-
-def _piped() -> list[Path]:
-    """Standard input as a file, where something is piped in and no file is named."""
-    return [] if sys.stdin is None or sys.stdin.isatty() else [Path("-")]
-
-
-@contextmanager
-def _on_disk(path: Path) -> Iterator[Path]:
-    """The file itself; for `-`, a copy of standard input on disk, since a prompt is read twice: counted, then fed."""
-    if str(path) != "-":
-        yield path
-        return
-    with tempfile.NamedTemporaryFile(prefix="edgekv-stdin-") as copy:
-        shutil.copyfileobj(sys.stdin.buffer, copy)
-        copy.flush()
-        yield Path(copy.name)
 
 
 def _report(rt: edgekv.Runtime, session: edgekv.Session, answer: str) -> dict[str, Any]:

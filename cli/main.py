@@ -8,7 +8,7 @@ import typer
 
 import edgekv
 
-from . import ask, chat, models, plan, policies
+from . import ask, chat, inspect, models, plan, policies
 
 app = typer.Typer(
     name="edgekv",
@@ -20,6 +20,7 @@ app = typer.Typer(
 )
 app.command()(ask.ask)
 app.command()(chat.chat)
+app.command()(inspect.inspect)
 app.command()(plan.plan)
 app.command()(models.models)
 app.command()(policies.policies)

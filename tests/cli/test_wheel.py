@@ -59,3 +59,5 @@ def test_the_wheel_works_without_the_checkout(environment, tmp_path):
         run(edgekv, "ask", "Hi", "--max-tokens", 4, "--json", folder=tmp_path, stdin=subprocess.DEVNULL)
     )
     assert answer["generated_tokens"] > 0
+    run(edgekv, "inspect", "Hi", "--html", "page.html", folder=tmp_path, stdin=subprocess.DEVNULL)
+    assert (tmp_path / "page.html").is_file()

@@ -1,0 +1,83 @@
+"""`edgekv inspect`: what was kept of a text."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+import edgekv
+
+from .files import on_disk, piped
+from .options import with_common_options
+from .render import console, reading_bar
+
+
+@with_common_options
+def inspect(
+    runtime: dict[str, Any],
+    question: Annotated[
+        str | None, typer.Argument(help="What to read the files for, as in `ask`. Default: read them as they stand.")
+    ] = None,
+    file: Annotated[
+        list[Path] | None, typer.Option("-f", "--file", help="Text file to read; again for more; - for stdin.")
+    ] = None,
+    system: Annotated[str | None, typer.Option(help="System message; never evicted.")] = None,
+    max_tokens: Annotated[
+        int, typer.Option(help="Answer first, with at most so many tokens. Default: look when the prompt is read.")
+    ] = 0,
+    layer: Annotated[
+        list[int] | None, typer.Option(help="Layer whose heads to show and keys to study; again for more.")
+    ] = None,
+    head: Annotated[list[int] | None, typer.Option(help="KV head of these layers; again for more.")] = None,
+    keys: Annotated[bool, typer.Option("--keys/--no-keys", help="Study the keys of the chosen heads.")] = True,
+    longest: Annotated[
+        int | None, typer.Option(help="Longest prompt and answer to look at, in tokens. Default: 8,192.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Write one page of HTML, which needs nothing else.")] = None,
+    pictures: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write PNG pictures; needs edgekv[eval].")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Show what is kept of a text: which tokens, by which layers and heads, and what becomes of their keys."""
+    from edgekv.inspection import observe, render_page, save_pictures  # takes memory that other commands can spare
+
+    from .kept_text import print_observation
+
+    with ExitStack() as stack:
+        files = [stack.enter_context(on_disk(path)) for path in file or piped()]
+        rt = stack.enter_context(edgekv.Runtime(**runtime))
+        progress = stack.enter_context(reading_bar())
+        found = observe(
+            rt,
+            question,
+            files,
+            system=system,
+            layers=layer or (),
+            heads=head or (),
+            keys=keys,
+            max_tokens=max_tokens,
+            longest=longest,
+            progress=progress,
+        )
+    if html is not None:
+        _write(html, render_page(found))
+    written = [] if pictures is None else save_pictures(found, pictures)
+    if as_json:
+        print(json.dumps(found.as_dict() | {"pictures": list(map(str, written))}, ensure_ascii=False))
+        return
+    print_observation(Console(highlight=False), found, layer or ())
+    for path in (*([] if html is None else [html]), *written):
+        console.print(f"wrote {path}", soft_wrap=True, markup=False)
+
+
+def _write(path: Path, page: str) -> None:
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise edgekv.InputError(f"{path} cannot be written: {error.strerror or error}; give another --html") from error

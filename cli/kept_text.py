@@ -1,0 +1,105 @@
+"""What was kept, on a terminal: the text in shades, and a map of positions by layer or head.
+
+A shade is a colour behind the text. Where there are no colours it is a mark in a line below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+from edgekv.inspection import Kept, Observation
+from edgekv.inspection.kept import levels
+from edgekv.inspection.keys import COLUMNS
+
+MARKS = " ░▒▓█"  # by shade
+STYLES = ("dim", "black on #fff0cc", "black on #ffdd88", "black on #ffc844", "black on #ffb000")
+TAB = 4
+
+
+def print_observation(console: Console, found: Observation, layers: Sequence[int]) -> None:
+    """Print text, map and keys; `layers` are mapped head by head, the others as they are on average."""
+    kept = found.kept
+    n_tokens = len(kept.pieces)
+    console.print(_headline(found), soft_wrap=True, markup=False)
+    console.print(_legend(console.color_system is not None))
+    for line in _shaded(kept).wrap(console, console.width, tab_size=TAB):
+        console.print(line, soft_wrap=True)
+        if console.color_system is None and line.plain.strip():
+            console.print(_marks(line), soft_wrap=True)
+    console.print()
+    console.print(f"positions 0 to {n_tokens - 1:,}; by layer, the share of its heads; tokens that a head holds")
+    for row in _map(kept, layers, console.width):
+        console.print(row, soft_wrap=True)
+    if found.keys:
+        table = Table(*(Column(name, justify="right" if i else "left") for i, name in enumerate(COLUMNS)))
+        for study in found.keys:
+            table.add_row(*study.as_row())
+        console.print(table)
+
+
+def _headline(found: Observation) -> str:
+    stats, options, kept = found.stats, found.options, found.kept
+    scored = options.parsed_policy.spec + (f", focus {options.parsed_focus.spec}" if stats.probes else "")
+    return (
+        f"{scored}; budget {found.plan.budget_cells:,}, {stats.evictions:,} evictions; of {len(kept.pieces):,} tokens "
+        f"{len(kept.heads)} heads kept {kept.mask.mean():.0%} on average"
+    )
+
+
+def _legend(coloured: bool) -> Text:
+    legend = Text("kept by no head")
+    for level, mark in enumerate(MARKS[1:], 1):
+        legend.append(", ").append(f" {mark} " if not coloured else "   ", STYLES[level])
+        legend.append(f" up to {level / (len(MARKS) - 1):.0%}")
+    return legend
+
+
+def _shaded(kept: Kept) -> Text:
+    """The text, each token in its shade. Control characters, which a terminal might obey, are shown as such."""
+    text = Text()
+    for piece, level in zip(kept.pieces, kept.levels.tolist(), strict=True):
+        text.append("".join(map(_printable, piece)), STYLES[level])
+    return text
+
+
+def _printable(character: str) -> str:
+    return character if character.isprintable() or character in "\n\t" else "\N{REPLACEMENT CHARACTER}"
+
+
+def _marks(line: Text) -> str:
+    """A mark below each character of a line, by its shade."""
+    marks = [" "] * len(line)
+    for span in line.spans:
+        marks[span.start : span.end] = MARKS[STYLES.index(str(span.style))] * (span.end - span.start)
+    return "".join(mark * cell_len(character) for mark, character in zip(marks, line.plain, strict=False)).rstrip()
+
+
+def _map(kept: Kept, layers: Sequence[int], width: int) -> Iterator[str]:
+    """A line for each layer, or where it is one of `layers` for each of its heads."""
+    of_heads = np.array([layer for layer, _ in kept.heads])
+    for layer in range(of_heads[-1] + 1):
+        rows = kept.mask[of_heads == layer]
+        if layer not in layers:
+            counts = rows.sum(axis=1)
+            held = f"{counts.min():,}" if counts.min() == counts.max() else f"{counts.min():,} to {counts.max():,}"
+            yield _line(f"{layer}", rows, held, width)
+        else:
+            for head, row in enumerate(rows):
+                yield _line(f"{layer}, {head}", row[None], f"{row.sum():,}", width)
+
+
+def _line(name: str, rows: npt.NDArray[np.bool_], held: str, width: int) -> str:
+    """Marks by position of the share of rows that hold it."""
+    n = rows.shape[1]
+    n_columns = max(1, min(n, width - 28))
+    starts = np.arange(n_columns) * n // n_columns
+    sizes = np.diff(np.append(starts, n)) * len(rows)
+    shares = np.add.reduceat(rows.sum(axis=0), starts) / sizes
+    return f"{name:>7} {''.join(MARKS[level] for level in levels(shares))} {held}"

@@ -1,0 +1,229 @@
+"""`edgekv inspect`: what it prints, and the page as a browser shows it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import edgekv
+from edgekv.inspection import observe, render_page
+
+COMMAND = [sys.executable, "-c", "import sys; from edgekv.cli.main import main; sys.exit(main())"]
+SMALL = ["--memory", "1GiB", "--budget", "64", "--block", "32", "--threads", "1"]
+HOSTILE = (
+    "</div><script>document.title = 'taken over'</script><img src='http://edgekv.invalid/x.png'> "
+    '& "q" 漢字 \x1b[31m\n'
+)
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def inspect(*arguments, **environment):
+    """Runs the command in a terminal of 80 columns, without colours unless the environment asks for them."""
+    return subprocess.run(
+        [*COMMAND, "inspect", *SMALL, *map(str, arguments)],
+        env={**os.environ, "COLUMNS": "80", **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model):
+    return tiny_model(n_layer=3, n_ctx_train=2048)
+
+
+@pytest.fixture(scope="module")
+def book(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "book.txt"
+    path.write_text(HOSTILE + " ".join(f"word{i}" for i in range(60)), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def asked(model, book):
+    """The arguments of one inspection."""
+    return ["-m", model, "-f", book, "What?", "--policy", "snapkv+ada"]
+
+
+@pytest.fixture(scope="module")
+def report(asked, tmp_path_factory):
+    """What that says as JSON, and the page that it writes."""
+    page = tmp_path_factory.mktemp("page") / "page.html"
+    result = inspect(*asked, "--json", "--html", page)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout) | {"page": page}
+
+
+def test_json_is_one_object_of_plain_figures(report):
+    assert set(report) - {"page"} == {
+        *("model", "policy", "focus", "budget_cells", "block", "kv_type", "prompt_tokens", "evictions", "repositions"),
+        *("peak_rss_bytes", "answer", "budgets", "pieces", "counts", "heads", "keys", "pictures"),
+    }
+    assert (report["policy"], report["budget_cells"], report["answer"]) == ("snapkv+ada", 64, "")
+    assert HOSTILE in "".join(report["pieces"])
+    assert len(report["pieces"]) == len(report["counts"]) == report["prompt_tokens"]
+    counts = [0] * len(report["counts"])
+    for head in report["heads"]:
+        held = [p for start, end in head["kept"] for p in range(start, end)]
+        assert len(held) == head["n_kept"]
+        for p in held:
+            counts[p] += 1
+    assert counts == report["counts"]
+    assert {len(layer) for layer in report["budgets"]} == {2}
+    assert len({n for layer in report["budgets"] for n in layer}) > 1  # heads share their cells
+    assert [(study["layer"], study["head"]) for study in report["keys"]] == [(0, 0), (1, 1), (2, 0)]
+    for study in report["keys"]:
+        assert study["n_kept"] + study["n_evicted"] == len(study["points"]) == len(report["pieces"])
+        assert study["log_det"]["kept"] < study["log_det"]["full"]
+
+
+def test_a_terminal_without_colours_shows_marks_below_the_text(asked, report):
+    result = inspect(*asked, "--layer", 1)
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert "snapkv+ada, focus snapkv+ada; budget 64, " in lines[0]
+    assert f"{report['evictions']} evictions; of {len(report['pieces']):,} tokens 6 heads kept" in lines[0]
+    assert "\x1b" not in result.stdout  # neither styles nor what the text would make a terminal do
+    assert "\N{REPLACEMENT CHARACTER}[31m" in result.stdout
+    below = lines.index(next(line for line in lines if "word59" in line)) + 1
+    assert set(lines[below]) == {"█"}  # the newest tokens are protected in every head
+    held = {f"{head['layer']}, {head['head']}": head["n_kept"] for head in report["heads"]}
+    for name in ("1, 0", "1, 1"):
+        assert any(line.strip().startswith(name) and line.endswith(f" {held[name]:,}") for line in lines)
+    assert any(line.startswith("      0 ") and " to " in line for line in lines)
+    assert max(map(len, lines[2:])) <= 80
+
+
+def test_a_terminal_with_colours_shades_the_text_itself(asked):
+    result = inspect(*asked, "--no-keys", FORCE_COLOR="1", COLORTERM="truecolor", TERM="xterm-256color")
+    assert result.returncode == 0, result.stderr
+    assert "\x1b[30;48;2;255;176;0m" in result.stdout  # kept by all
+    assert "\x1b[2m" in result.stdout  # kept by none
+    assert "log det" not in result.stdout
+
+
+def test_a_text_alone_and_an_answer(model, book):
+    plain = json.loads(inspect("-m", model, "-f", book, "--no-keys", "--json").stdout)
+    assert "".join(plain["pieces"]).endswith(book.read_text(encoding="utf-8"))
+    assert (plain["focus"], plain["keys"]) == (None, [])
+    answered = json.loads(inspect("-m", model, "What?", "--max-tokens", 9, "--json").stdout)
+    assert answered["answer"]
+    assert len(answered["pieces"]) == answered["prompt_tokens"] + 8  # the last one is said, but not fed
+
+
+def test_pictures_are_png_files(asked, tmp_path):
+    result = inspect(*asked, "--layer", 2, "--head", 1, "--pictures", tmp_path / "new" / "folder", "--json")
+    assert result.returncode == 0, result.stderr
+    written = sorted((tmp_path / "new" / "folder").iterdir())
+    assert [path.name for path in written] == ["kept.png", "keys-2-1.png", "log-det.png"]
+    assert sorted(json.loads(result.stdout)["pictures"]) == [str(path) for path in written]
+    assert all(path.read_bytes().startswith(PNG) for path in written)
+
+
+def test_what_is_refused(model, book, tmp_path):
+    for words, arguments in {
+        "isolated=True keeps model and cells in another process": ["--isolated", "What?"],
+        "more than longest=100": ["-f", book, "--longest", 100],
+        "give another --html": ["What?", "--html", tmp_path],
+    }.items():
+        result = inspect("-m", model, *arguments)
+        assert result.returncode == 2, result.stderr
+        assert words in result.stderr
+        assert result.stdout == ""
+
+
+# ---- the page, in a browser ----
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A headless Chromium that is installed on this machine."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if path is None:
+        pytest.skip("no Chromium is installed")
+    with sync_api.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@contextlib.contextmanager
+def opened(browser, path, **settings):
+    """The page as it is rendered; whatever it asked for or complained about in the meantime fails the test."""
+    with browser.new_context(**settings) as context:
+        page = context.new_page()
+        requests, complaints = [], []
+        page.on("request", lambda request: requests.append(request.url))
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(path.as_uri())
+        yield page
+        assert [url for url in requests if not url.startswith("data:")] == [path.as_uri()]
+        assert complaints == []
+
+
+SHADED = """() => [...document.querySelectorAll(".text span")].filter(
+    token => getComputedStyle(token).backgroundColor !== "rgba(0, 0, 0, 0)").length"""
+
+
+@pytest.mark.parametrize("settings", [{}, {"java_script_enabled": False}, {"color_scheme": "dark"}], ids=str)
+def test_a_browser_shows_the_text_and_shades_what_was_kept(browser, report, settings):
+    with opened(browser, report["page"], **settings) as page:
+        assert page.title().startswith("What tiny-")
+        assert page.locator(".text").evaluate("text => text.textContent") == "".join(report["pieces"])
+        assert page.locator(".text span").count() == len(report["pieces"])
+        assert page.evaluate(SHADED) == sum(count > 0 for count in report["counts"])
+        assert page.locator("path").count() == len(report["heads"])
+        assert page.locator("select").is_visible() == settings.get("java_script_enabled", True)
+        colours = page.evaluate(
+            "() => { const s = getComputedStyle(document.body); return [s.color, s.backgroundColor] }"
+        )
+        brightness = [sum(map(int, colour[4:-1].split(","))) for colour in colours]
+        assert (brightness[0] > brightness[1]) == ("color_scheme" in settings)
+
+
+def test_text_stays_text(browser, model, tmp_path):
+    """Whole tokens of markup, which no tokenizer of a tiny model has, and a model whose name is some."""
+    named = shutil.copy(model, tmp_path / "<i>&amp;.gguf")
+    with edgekv.Runtime(named, memory="4GiB", budget=64, block=32, threads=1) as rt:
+        found = observe(rt, "What?", keys=False)
+    pieces = (HOSTILE, *found.kept.pieces[1:])
+    path = tmp_path / "page.html"
+    page_text = render_page(dataclasses.replace(found, kept=dataclasses.replace(found.kept, pieces=pieces)))
+    path.write_text(page_text, encoding="utf-8")
+    with opened(browser, path) as page:
+        assert page.locator(".text").evaluate("text => text.textContent") == "".join(pieces)
+        assert page.title() == "What <i>&amp;.gguf kept"
+        assert page.locator("h1").text_content() == page.title()
+        assert page.locator("img, i").count() == 0
+
+
+def test_choosing_a_head_shades_what_that_one_kept(browser, report):
+    with opened(browser, report["page"]) as page:
+        for i, head in enumerate(report["heads"]):
+            page.locator("select").select_option(
+                label=f"layer {head['layer']}, head {head['head']}: {head['n_kept']} kept"
+            )
+            assert page.evaluate(SHADED) == head["n_kept"]
+            held = page.evaluate(
+                "() => [...document.querySelectorAll('.text span')].map(t => t.className.includes('held'))"
+            )
+            assert [p for p, is_held in enumerate(held) if is_held] == [
+                p for start, end in head["kept"] for p in range(start, end)
+            ]
+            assert page.locator("path.chosen").count() == 1
+            page.locator("path").nth(i).dispatch_event("click")
+            assert page.evaluate(SHADED) == head["n_kept"]
+        page.locator("select").select_option(label="all heads")
+        assert page.evaluate(SHADED) == sum(count > 0 for count in report["counts"])
