@@ -11,14 +11,14 @@ import typer
 
 from edgekv.errors import ConfigError
 
-from .evaluate_options import focus_values, grid_options, run_options
+from .evaluate_options import grid_options, run_options
 from .options import gathered
 from .render import console, measuring_bar
 
 if TYPE_CHECKING:  # what measures is loaded by those who measure
     from edgekv.evals.grid import Grid, Measure
 
-app = typer.Typer(invoke_without_command=True)
+app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
 Model = Annotated[str | None, typer.Option("-m", "--model", help="Model of a suite. Default: the default model.")]
 Book = Annotated[Path | None, typer.Option(help="Text that a suite is over. Default: generated prose.")]
@@ -107,8 +107,10 @@ def _grid(task: str, options: dict[str, Any], **params: tuple[Any, ...]) -> Grid
     """The grid that the options of a command spell."""
     from edgekv.evals.grid import Grid
 
-    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
-    return Grid(task=task, **fields | {"focus": focus_values(options["focus"])}, params=params)
+    fields: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in options.items()
+    }
+    return Grid(task=task, **fields, params=params)
 
 
 def _run(

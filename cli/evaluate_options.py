@@ -7,10 +7,6 @@ from typing import Annotated
 
 import typer
 
-from edgekv.errors import ConfigError
-
-FOCUS = {"off": (False,), "on": (True,), "both": (False, True)}
-
 
 def grid_options(
     model: Annotated[
@@ -26,7 +22,10 @@ def grid_options(
     lengths: Annotated[list[int], typer.Option("--length", help="Tokens of a text; again for more.")] = [1000],  # noqa: B006
     blocks: Annotated[list[int], typer.Option("--block", help="Tokens between two evictions; again for more.")] = [128],  # noqa: B006
     kv_types: Annotated[list[str], typer.Option("--kv-type", help="f16, q8_0 or q4_0; again for more.")] = ["f16"],  # noqa: B006
-    focus: Annotated[str, typer.Option(help="Is the question known while the text is read: off, on or both.")] = "off",
+    focus: Annotated[
+        list[str],
+        typer.Option(help="What a text is read for: off, general, question; again for more."),
+    ] = ["off"],  # noqa: B006
     focus_policy: Annotated[
         str | None, typer.Option(metavar="SPEC", help="What scores by the question, where the policy reads no queries.")
     ] = None,
@@ -60,10 +59,3 @@ def run_options(
     ] = None,
 ) -> None:
     """Never called: its parameters are those of `run`."""
-
-
-def focus_values(name: str) -> tuple[bool, ...]:
-    """What `--focus` stands for. Raises ConfigError for anything else."""
-    if name not in FOCUS:
-        raise ConfigError(f"focus={name!r} is unknown; possible: {', '.join(FOCUS)}")
-    return FOCUS[name]

@@ -5,10 +5,13 @@ from __future__ import annotations
 import sys
 
 import typer
+import typer.core
 
 import edgekv
 
-from . import ask, chat, inspect, models, plan, policies
+from . import ask, chat, evaluate, inspect, models, plan, policies
+
+typer.core.HAS_RICH = False  # with it, plain help shows brackets escaped for a rich help that is off
 
 app = typer.Typer(
     name="edgekv",
@@ -20,6 +23,7 @@ app = typer.Typer(
 )
 app.command()(ask.ask)
 app.command()(chat.chat)
+app.add_typer(evaluate.app, name="eval")
 app.command()(inspect.inspect)
 app.command()(plan.plan)
 app.command()(models.models)

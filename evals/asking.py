@@ -15,7 +15,7 @@ from . import ruler as rulers
 from .case import Case
 from .document import Document
 from .reading import replies
-from .setting import OpenRuntime, Setting
+from .setting import OFF, QUESTION, OpenRuntime, Setting
 from .statistics import Interval, interval, paired_p_value
 from .table import SETTING_HEADERS, Measured, Table, setting_cells
 
@@ -37,7 +37,7 @@ def _ask(case: Case, runtimes: OpenRuntime, make: Callable[..., Document]) -> di
     """What is answered about a document, and the mean score of the answers, in [0, 1]."""
     runtime = runtimes.get(case.setting, case.length)
     document = make(runtime.model, _book(case.book), case.length, case.seed)
-    said = replies(runtime, document, aware=case.setting.focus)
+    said = replies(runtime, document, aware=case.setting.focus == QUESTION)
     scores = [question.score(reply) for question, reply in zip(document.questions, said, strict=True)]
     return {"score": sum(scores) / len(scores), "scores": scores, "replies": said}
 
@@ -82,7 +82,7 @@ def lines(measured: Measured, baseline: str | None = None) -> list[Line]:
         baseline = next((setting.policy for _, setting, _, _ in found if not setting.is_full), "")
     made = []
     for (task, setting, length, params), scores in found.items():
-        base = found.get((task, replace(setting, policy=baseline, focus=False), length, params))
+        base = found.get((task, replace(setting, policy=baseline, focus=OFF), length, params))
         p_value = None if base is None or base is scores else _compare(scores, base)
         made.append(Line(task, setting, length, dict(params), interval(list(scores.values())), p_value))
     return made

@@ -11,8 +11,8 @@ from typing import Any
 from edgekv.errors import BudgetError, ConfigError, InputError, UnsupportedModelError
 
 from .case import Case
-from .results import Results
-from .setting import FULL, OpenRuntime, Setting
+from .results import Results, key_of
+from .setting import FULL, OFF, OpenRuntime, Setting
 from .tasks import TASKS
 
 REFUSALS = (BudgetError, ConfigError, InputError, UnsupportedModelError)  # a setting that cannot be, and is reported
@@ -33,7 +33,7 @@ class Grid:
     lengths: tuple[int, ...] = (1000,)
     blocks: tuple[int, ...] = (128,)
     kv_types: tuple[str, ...] = ("f16",)
-    focus: tuple[bool, ...] = (False,)
+    focus: tuple[str, ...] = (OFF,)
     focus_policy: str | None = None
     recent: int = 32
     n_sink: int = 4
@@ -52,7 +52,7 @@ class Grid:
 
     def settings(self) -> list[Setting]:
         """Every way to read, each once."""
-        found = {}
+        found: dict[str, Setting] = {}
         product = itertools.product(self.policies, self.budgets, self.blocks, self.kv_types, self.focus)
         for policy, budget, block, kv_type, focus in product:
             setting = Setting(
@@ -67,7 +67,7 @@ class Grid:
                 recent=self.recent,
                 reposition=self.reposition,
             )
-            found.setdefault(str(setting.as_dict()), setting)
+            found.setdefault(key_of(setting.as_dict()), setting)
         return list(found.values())
 
     def cases(self) -> list[Case]:

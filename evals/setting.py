@@ -6,8 +6,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import edgekv
+from edgekv.errors import ConfigError
 
 FULL = "full"
+OFF, GENERAL, QUESTION = FOCUS = ("off", "general", "question")
 SPARE_CELLS = 1024  # of a full cache, beyond the text: template, question, answer
 
 
@@ -17,7 +19,8 @@ class Setting:
 
     policy: a policy's spec; "full" = a budget that holds everything, so that nothing is evicted
     budget: cells each (layer, KV head) keeps; means nothing under "full"
-    focus: read with the question as a probe between blocks, scored by `focus_policy` (None = the default one)
+    focus: what is fed as a probe between blocks, scored by `focus_policy` (None = the default one): "off" = nothing,
+        "general" = the runtime's general question, before any other is known, "question" = what is asked afterwards
     The rest as in `edgekv.Options`. The ceiling is the machine's memory: it is the budget that is measured.
     """
 
@@ -26,11 +29,15 @@ class Setting:
     budget: int = 512
     block: int = 128
     kv_type: str = "f16"
-    focus: bool = False
+    focus: str = OFF
     focus_policy: str | None = None
     n_sink: int = 4
     recent: int = 32
     reposition: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.focus not in FOCUS:
+            raise ConfigError(f"focus={self.focus!r} is unknown; possible: {', '.join(FOCUS)}")
 
     @property
     def is_full(self) -> bool:
@@ -40,9 +47,10 @@ class Setting:
     @property
     def name(self) -> str:
         """The policy, as tables and pictures call it."""
-        if not self.focus or self.is_full:
+        if self.focus == OFF or self.is_full:
             return self.policy
-        return f"focus: {self.focus_policy or 'default'}"
+        how = f"focus: {self.focus}"
+        return how if self.focus_policy is None else f"{how}, {self.focus_policy}"
 
     def open(self, n_tokens: int, *, threads: int | None = None) -> edgekv.Runtime:
         """A runtime for a text of n_tokens. Raises what `edgekv.Runtime` does."""
@@ -56,8 +64,8 @@ class Setting:
         return common | {
             "policy": self.policy,
             "budget": self.budget,
-            "focus": self.focus,
-            "focus_policy": self.focus_policy if self.focus else None,
+            "focus": self.focus != OFF,
+            "focus_policy": None if self.focus == OFF else self.focus_policy,
             "n_sink": self.n_sink,
             "recent": self.recent,
             "reposition": self.reposition,

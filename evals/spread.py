@@ -7,8 +7,9 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+from edgekv.extras import needed
+
 from .case import Case
-from .extra import needed
 from .grid import Done, measure
 from .setting import OpenRuntime
 
@@ -20,7 +21,7 @@ def over_processes(cases: Sequence[Case], *, workers: int, threads: int) -> Done
 
     Raises ConfigError without the extra "dask".
     """
-    distributed = needed("distributed", extra="dask")
+    distributed = needed("distributed", "dask")
     with (
         distributed.LocalCluster(workers, threads_per_worker=1, dashboard_address=None) as cluster,
         distributed.Client(cluster) as client,
@@ -34,13 +35,13 @@ def over_cluster(cases: Sequence[Case], *, scheduler: str, threads: int | None) 
     They need edgekv, and models and books under the same paths. Each measures one case at a time, whatever threads
     Dask gives it. Raises ConfigError without the extra "dask", OSError where there is no scheduler.
     """
-    distributed = needed("distributed", extra="dask")
+    distributed = needed("distributed", "dask")
     with distributed.Client(scheduler) as client:
         yield from _spread(client, cases, threads)
 
 
 def _spread(client: Any, cases: Sequence[Case], threads: int | None) -> Done:
-    distributed = needed("distributed", extra="dask")
+    distributed = needed("distributed", "dask")
     futures = {client.submit(_measure, case, threads, pure=False): case for case in cases}
     for future, result in distributed.as_completed(futures, with_results=True):
         yield futures[future], result

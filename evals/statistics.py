@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .extra import needed
+from edgekv.extras import needed
 
 CONFIDENCE = 0.95
 N_RESAMPLES = 9_999
@@ -33,7 +33,7 @@ def interval(scores: Sequence[float]) -> Interval:
     Of scores that are all 0 or all 1 every resample is the same, which would claim certainty: there the exact
     (Clopper-Pearson) bound is given instead. Raises ConfigError without the extra "eval".
     """
-    stats = needed("scipy.stats")
+    stats = needed("scipy.stats", "eval")
     values = np.asarray(scores, dtype=np.float64)
     mean = float(values.mean())
     if mean in (0.0, 1.0):
@@ -58,7 +58,7 @@ def paired_p_value(first: Sequence[float], second: Sequence[float]) -> float:
     Two-sided; the sign of each sample's difference is permuted. For scores of 0 and 1 that is McNemar's exact test.
     1 where no sample differs. Raises ConfigError without the extra "eval".
     """
-    stats = needed("scipy.stats")
+    stats = needed("scipy.stats", "eval")
     differences = np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)
     differing = differences[differences != 0]
     if len(differing) == 0:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from edgekv.errors import ConfigError, InputError
+from edgekv.extras import needed
 
-from .extra import needed
 from .grid import Grid
 
 FOLDER = Path(__file__).parent / "suites"
@@ -30,7 +30,7 @@ def load_suite(name: str, *, model: str | None = None, book: Path | None = None)
     path = FOLDER / f"{name}.toml" if name in suites() else Path(name)
     if path.suffix != ".toml":
         raise ConfigError(f"suite {name!r} is unknown; possible: {', '.join(suites())}, or the path of a .toml file")
-    toml = needed("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    toml = needed("tomllib" if sys.version_info >= (3, 11) else "tomli", "eval")
     try:
         tables = toml.loads(path.read_text(encoding="utf-8")).get("grid", [])
     except OSError as error:
@@ -43,11 +43,15 @@ def load_suite(name: str, *, model: str | None = None, book: Path | None = None)
 
 
 def _grid(table: dict[str, Any], model: str | None, book: Path | None) -> Grid:
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in table.items()}
-    params = {name: value if isinstance(value, tuple) else (value,) for name, value in values.items()}
-    params = {name: value for name, value in params.items() if name not in _FIELDS}
-    own = {name: value for name, value in values.items() if name in _FIELDS}
+    own: dict[str, Any] = {"model": model, "book": book}
+    params: dict[str, tuple[Any, ...]] = {}
+    for name, value in table.items():
+        several = tuple(value) if isinstance(value, list) else value
+        if name in _FIELDS:
+            own[name] = several
+        else:
+            params[name] = several if isinstance(several, tuple) else (several,)
     try:
-        return Grid(**{"model": model, "book": book} | own, params=params)
+        return Grid(**own, params=params)
     except TypeError as error:
         raise ConfigError(f"a grid of the suite cannot be: {error}") from error
