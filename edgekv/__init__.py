@@ -19,6 +19,7 @@ __all__ = [
     "Runtime",
     "Sampling",
     "Session",
+    "Snapshot",
     "Stats",
     "Survey",
     "plan",
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from .runtime import Runtime
     from .sampler import Sampling
     from .session import Session
+    from .snapshot import Snapshot
     from .stats import Stats
     from .surveys import Survey, survey
 else:
@@ -46,6 +48,7 @@ else:
         "Runtime": "runtime",
         "Sampling": "sampler",
         "Session": "session",
+        "Snapshot": "snapshot",
         "Stats": "stats",
         "Survey": "surveys",
         "plan": "planner",

@@ -62,7 +62,7 @@ __all__ = [
     "library_path",
 ]
 
-ABI_VERSION = 4
+ABI_VERSION = 5
 ERR_SIZE = 2048
 
 STATUS_ERRORS: dict[int, type[EdgeKVError]] = {
@@ -104,6 +104,8 @@ _CALLS: dict[str, tuple[Any, ...]] = {
     "edgekv_cache_rope_positions": (_P, c.c_uint32, c.c_uint32, _P),
     "edgekv_cache_read": (_P, c.c_uint32, c.c_uint32, c.c_int32, _P, c.c_size_t, _P),
     "edgekv_cache_queries": (_P, c.c_uint32, c.c_int32, _P, _P, _P, _P),
+    "edgekv_cache_save": (_P, _P, c.c_size_t),
+    "edgekv_cache_restore": (_P, _P, c.c_size_t),
 }
 
 # name -> (result type, argument types): calls that cannot fail
@@ -118,6 +120,7 @@ _QUERIES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "edgekv_cache_n_heads": (c.c_uint32, (_P, c.c_uint32)),
     "edgekv_cache_n_past": (c.c_int32, (_P,)),
     "edgekv_cache_rope_past": (c.c_int32, (_P,)),
+    "edgekv_cache_snapshot_bytes": (c.c_uint64, (_P,)),
 }
 
 

@@ -13,6 +13,7 @@ from .errors import ConfigError
 from .model import Context
 from .native_policy import NativePolicy
 from .policies import Policy
+from .snapshot import CacheSnapshot
 
 
 class Cache:
@@ -60,9 +61,29 @@ class Cache:
         """Bytes held beyond the context's own."""
         return int(self._library.edgekv_cache_bytes(self._handle))
 
+    @property
+    def snapshot_bytes(self) -> int:
+        """Bytes that a snapshot would take now."""
+        return int(self._library.edgekv_cache_snapshot_bytes(self._handle))
+
     def clear(self) -> None:
         """Drop every cell; the next token is fed at position 0."""
         _native.call("edgekv_cache_clear", self._handle)
+
+    def snapshot(self) -> CacheSnapshot:
+        """A copy of every used cell, of what it carries, and of the newest queries; not of logits or a last probe."""
+        data = np.empty(self.snapshot_bytes, dtype=np.uint8)
+        _native.call("edgekv_cache_save", self._handle, data.ctypes.data, data.nbytes)
+        data.flags.writeable = False
+        return CacheSnapshot(data)
+
+    def restore(self, snapshot: CacheSnapshot) -> None:
+        """Make the cells what they were, whatever they are now; any number of times.
+
+        Raises ConfigError for a snapshot of a cache of another shape, type or params, and leaves the cache as it was.
+        """
+        data = snapshot.data
+        _native.call("edgekv_cache_restore", self._handle, data.ctypes.data, data.nbytes)
 
     def feed(self, tokens: Sequence[int], *, want_logits: bool = False) -> None:
         """Decode tokens at the next positions; at most a block, and at most the free cells.

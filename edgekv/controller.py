@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from .cache import Cache
 from .options import Options
 from .positions import Positions
+from .snapshot import ControllerSnapshot
 
 
 @dataclass(slots=True)
@@ -50,6 +51,17 @@ class Controller:
         self.pinned = ()
         self.work = Work()
         self._fresh = 0
+
+    def snapshot(self) -> ControllerSnapshot:
+        """The cells as they are, and what goes with them; counters and the budget do not."""
+        return ControllerSnapshot(self.cache.snapshot(), self.pinned, self._fresh, self.positions.is_long)
+
+    def restore(self, snapshot: ControllerSnapshot) -> None:
+        """Go back to a snapshot. Raises ConfigError for one of another cache."""
+        self.cache.restore(snapshot.cells)
+        self.pinned = snapshot.pinned
+        self._fresh = snapshot.fresh
+        self.positions.is_long = snapshot.is_long
 
     def read(self, tokens: Iterable[int], after_block: Callable[[int], bool], probe: Sequence[int] = ()) -> bool:
         """Read tokens block by block, and compute logits for the last one.

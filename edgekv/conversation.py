@@ -5,17 +5,19 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from .errors import CeilingExceededError, InputError, SessionError
-from .reply import Progress, ProgressCallback, Wanted
+from .reply import Kind, Progress, ProgressCallback, Wanted
 from .sampler import Sampler
-from .stats import Stats, snapshot
+from .snapshot import Snapshot
+from .stats import Stats
 from .text import Prompt
-from .turns import Turns
+from .turns import STATES, Turns
 
 if TYPE_CHECKING:
     from .local import LocalEngine
@@ -28,6 +30,7 @@ class LocalConversation:
         self.stats = Stats()
         self.cancelled = threading.Event()
         self._engine = engine
+        self._system = system
         self._turns = Turns(engine.model, system)
         self._pending: list[int] = []  # said, but not fed yet
         if system is not None:
@@ -56,15 +59,42 @@ class LocalConversation:
         """Cells that the last eviction left, per layer and head; 0 before the first one."""
         return self._open().controller.cache.budgets()
 
+    def snapshot(self) -> Snapshot:
+        """All that it has read and said. Raises CeilingError where that has no room."""
+        engine = self._open()
+        self.check_room(engine.controller.cache.snapshot_bytes)
+        state, pending = self._turns.state, tuple(self._pending)
+        return Snapshot(engine.mark, self._system, state, pending, engine.controller.snapshot())
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go back to a snapshot. Raises SessionError for one of another runtime or system message."""
+        engine = self._open()
+        if (snapshot.runtime, snapshot.system) != (engine.mark, self._system):
+            raise SessionError(
+                "the snapshot is of another runtime, or of a session with another system message; restore it where it "
+                "was taken, or in a session of that runtime with that message"
+            )
+        engine.controller.restore(snapshot.controller)
+        self._turns.state = snapshot.turns
+        self._pending = list(snapshot.pending)
+
+    def check_room(self, snapshot_bytes: int) -> None:
+        """Raise CeilingError where a snapshot takes the process over its ceiling: to hold it, or to pass it on."""
+        engine = self._open()
+        copies, remedy = 1, "lower the budget, or open the runtime with isolated=True, whose snapshots do not count"
+        if engine.options.isolated:
+            copies, remedy = 2, "or lower the budget"  # the cells, and the message that they travel in
+        engine.guard.check_room(copies * snapshot_bytes, "the snapshot", remedy)
+
     def reply(self, wanted: Wanted, progress: ProgressCallback | None) -> Generator[str, None, None]:
         """Read the prompt, then say token by token."""
         engine = self._open()
         sampler = Sampler(wanted.sampling)
         stats = self.stats = Stats(budget_cells=engine.plan.budget_cells)
-        before = snapshot(engine.controller.work)
+        before = replace(engine.controller.work)
         try:
             self.cancelled.clear()
-            prompt = self._turns.turn(wanted.content) if wanted.chat else self._turns.text(wanted.content)
+            prompt = self._turns.prompt(wanted.kind, wanted.content)
             stats.prompt_tokens = prompt.count() + len(self._pending)
             self._check_length(stats.prompt_tokens)
             engine.controller.positions.expect(stats.prompt_tokens)
@@ -72,7 +102,11 @@ class LocalConversation:
             fits = self.n_cells + stats.prompt_tokens <= engine.plan.budget_cells
             question = None if fits else wanted.question
             probe = [] if question is None else self._turns.probe(question, engine.options.probe_tokens)
-            if self._read(prompt, wanted.chat, stats, progress, probe):
+            if not self._read(prompt, wanted.kind, stats, progress, probe):
+                return
+            if wanted.kind == "read":
+                stats.finish_reason = "read"
+            else:
                 yield from engine.model.text(self._say(wanted.max_tokens, sampler, stats))
         finally:
             stats.finish(engine.controller, before)
@@ -101,7 +135,7 @@ class LocalConversation:
             )
 
     def _read(
-        self, prompt: Prompt, chat: bool, stats: Stats, progress: ProgressCallback | None, probe: Sequence[int]
+        self, prompt: Prompt, kind: Kind, stats: Stats, progress: ProgressCallback | None, probe: Sequence[int]
     ) -> bool:
         """Read the prompt; returns whether the reply may begin."""
         engine = self._open()
@@ -120,14 +154,14 @@ class LocalConversation:
             return exceeded is None and not self.cancelled.is_set()
 
         self._pending = []
-        self._turns.state = "user" if chat else "text"
+        self._turns.state, afterwards = STATES[kind]
         try:
             complete = controller.read(tokens, after_block, probe)
         finally:
             stats.prefill_s = time.perf_counter() - started
             stats.read_tokens = done
-        if complete and chat:
-            self._turns.state = "assistant"
+        if complete:
+            self._turns.state = afterwards
         if exceeded is not None:
             stats.finish_reason = "ceiling"
             raise exceeded

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from .estimate import Plan
 from .reply import ProgressCallback, Wanted
+from .snapshot import Snapshot
 from .stats import Stats
 
 
@@ -26,6 +27,12 @@ class Conversation(Protocol):
         Works while it is iterated; clears `cancelled`, and ends at the next block or token after it is set. `stats` are
         final when it ends, however it ends. Raises InputError or SessionError before anything is read.
         """
+
+    def snapshot(self) -> Snapshot:
+        """All that it has read and said. Raises CeilingError where that has no room; no reply may be under way."""
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go back to a snapshot. Raises SessionError for one of another runtime or system message."""
 
     @property
     def n_past(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import process
-from .errors import CeilingExceededError
+from .errors import CeilingError, CeilingExceededError
 from .estimate import Plan
 from .sizes import MIB, format_size
 
@@ -20,6 +20,19 @@ class Guard:
         self._plan = plan
         self._known_peak = process.peak_resident_bytes()
         self._before_bytes = process.resident_bytes()
+
+    def check_room(self, n_bytes: int, what: str, remedy: str) -> None:
+        """Raise CeilingError where `n_bytes` that no plan counted, beside what is resident, exceed the ceiling."""
+        ceiling, resident = self._plan.ceiling_bytes, process.resident_bytes()
+        needed = resident + n_bytes
+        if needed > ceiling:
+            raise CeilingError(
+                f"memory={format_size(ceiling)} does not hold {what}: {format_size(n_bytes)} beside the "
+                f"{format_size(resident)} that are resident are {format_size(needed - ceiling)} too much; raise the "
+                f"ceiling to {-(-needed // MIB)}MiB, {remedy}",
+                required_bytes=needed,
+                ceiling_bytes=ceiling,
+            )
 
     def check(self) -> CeilingExceededError | None:
         """The error to raise, or None while the ceiling holds. Reads what the system counts; takes no memory."""

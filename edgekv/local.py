@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import sys
 from pathlib import Path
 
@@ -25,6 +26,7 @@ class LocalEngine:
 
     def __init__(self, path: Path, request: Request) -> None:
         self.closed = True
+        self.mark = secrets.token_bytes(8)  # of the snapshots that are taken here
         self.plan = make_plan(path, request)
         options = self.options = self.plan.settle(request.options)
         sys.audit("edgekv.runtime", self.plan)  # read where a test's memory is measured (edgekv.testing)

@@ -24,23 +24,23 @@ class Positions:
         self._margin = options.block + options.probe_cells  # tokens that may be fed before the next eviction
         halfway = (cache.shape.n_cells_max + n_ctx_train) // 2
         self._first = 0 if options.kv_type == "f16" else halfway
-        self._is_long = False
+        self.is_long = False  # whether a text left the first half
 
     def clear(self) -> None:
         """Start over with an empty cache."""
-        self._is_long = self._options.reposition == "always"
+        self.is_long = self._options.reposition == "always"
 
     def expect(self, n_tokens: int) -> None:
         """Say how many tokens will be fed, so that a long text is repositioned from its begin."""
-        self._is_long |= self._cache.rope_past + n_tokens > self._well_known
+        self.is_long |= self._cache.rope_past + n_tokens > self._well_known
 
     def due(self) -> bool:
         """Whether the keys that the coming eviction leaves are to be turned."""
         if not self._turns:
             return False
         end = self._cache.rope_past + self._margin
-        self._is_long |= end > self._well_known
-        return self._is_long and end > self._first
+        self.is_long |= end > self._well_known
+        return self.is_long and end > self._first
 
     @property
     def limit(self) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +14,9 @@ import numpy.typing as npt
 
 from .engine import Conversation
 from .errors import ConfigError, InputError, SessionError
-from .reply import ProgressCallback, Wanted
+from .reply import PARAGRAPH, Kind, ProgressCallback, Wanted
 from .sampler import Sampling
+from .snapshot import Snapshot
 from .stats import Stats
 
 if TYPE_CHECKING:
@@ -59,8 +60,7 @@ class Session:
         if focus and not able:
             raise ConfigError("focus=True needs a runtime opened with focus=True, which has cells for the probe")
         focused = able and bool(files) if focus is None else focus
-        sources = [part for path in files for part in (Path(path), "\n\n")]
-        return self._start((*sources, text), True, text if focused else None, max_tokens, sampling, progress)
+        return self._start(_content(files, text), "chat", text if focused else None, max_tokens, sampling, progress)
 
     def ask(
         self,
@@ -88,7 +88,41 @@ class Session:
         """Continue a text as it stands, without a chat template. A session is for chat or for this, not both."""
         if not prompt:
             raise InputError("the prompt is empty; write something to continue")
-        return self._start((prompt,), False, None, max_tokens, sampling, progress)
+        return self._start((prompt,), "text", None, max_tokens, sampling, progress)
+
+    def read(
+        self,
+        text: str = "",
+        *,
+        files: Sequence[str | os.PathLike[str]] = (),
+        progress: ProgressCallback | None = None,
+    ) -> None:
+        """Read `files`, then `text`, as the beginning of a user turn, and say nothing: the next `chat` goes on with it.
+
+        What is kept is chosen before any question is known. `stats` are as after a reply. Raises what `chat` does.
+        """
+        if not text.strip() and not files:
+            raise InputError("there is nothing to read; give a text or files")
+        for _ in self._start(_content(files, text), "read", None, None, None, progress):
+            pass
+
+    def snapshot(self) -> Snapshot:
+        """All that the session has read and said, to go back to with `restore`, in memory that no plan counted.
+
+        Raises SessionError while it is answering, and CeilingError, before it is taken, where it would bring the
+        process over its ceiling. Of an isolated runtime it lies in this process.
+        """
+        with self._alone() as conversation:
+            return conversation.snapshot()
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Make the session what it was when a snapshot was taken; any number of times.
+
+        Raises SessionError while it is answering, and for a snapshot of another runtime, or of a session with another
+        system message.
+        """
+        with self._alone() as conversation:
+            conversation.restore(snapshot)
 
     def cancel(self) -> None:
         """End the running reply at the next block or token; from any thread. No reply running: nothing happens."""
@@ -145,7 +179,7 @@ class Session:
     def _start(
         self,
         content: tuple[str | Path, ...],
-        chat: bool,
+        kind: Kind,
         question: str | None,
         max_tokens: int | None,
         sampling: Sampling | None,
@@ -155,17 +189,28 @@ class Session:
             raise ConfigError(f"max_tokens={max_tokens} is not possible; give at least 1, or None")
         self._open()
         wanted = Wanted(
-            content=content, chat=chat, question=question, max_tokens=max_tokens, sampling=sampling or Sampling()
+            content=content, kind=kind, question=question, max_tokens=max_tokens, sampling=sampling or Sampling()
         )
         return self._reply(wanted, progress)
 
     def _reply(self, wanted: Wanted, progress: ProgressCallback | None) -> Generator[str, None, None]:
+        with self._alone() as conversation, closing(conversation.reply(wanted, progress)) as pieces:
+            for piece in pieces:
+                if piece:
+                    yield piece
+
+    @contextmanager
+    def _alone(self) -> Iterator[Conversation]:
+        """The conversation, while nothing else is done with it."""
         if not self._running.acquire(blocking=False):
             raise SessionError("this session is already answering; wait for the reply or cancel it")
         try:
-            with closing(self._live().reply(wanted, progress)) as pieces:
-                for piece in pieces:
-                    if piece:
-                        yield piece
+            yield self._live()
         finally:
             self._running.release()
+
+
+def _content(files: Sequence[str | os.PathLike[str]], text: str) -> tuple[str | Path, ...]:
+    """Files, then a text, with paragraphs between them."""
+    sources: list[str | Path] = [*map(Path, files), *([text] if text else [])]
+    return tuple(part for source in sources for part in (source, PARAGRAPH))[:-1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from . import process
 from .controller import Controller, Work
@@ -12,9 +12,9 @@ from .controller import Controller, Work
 class Stats:
     """Figures of one reply; times in seconds.
 
-    finish_reason: "end" (the model ended it), "length" (max_tokens), "context" (trained context full),
-    "cancelled", "ceiling" (exceeded, which is an error), "closed" (no longer iterated), "failed" (nothing was read),
-    or "" before the first reply
+    finish_reason: "end" (the model ended it), "length" (max_tokens), "context" (trained context full), "read" (of
+    `Session.read`), "cancelled", "ceiling" (exceeded, which is an error), "closed" (no longer iterated), "failed"
+    (nothing was read), or "" before the first reply
     read_tokens: prompt tokens read, fewer than prompt_tokens when reading was cancelled
     evictions, evicted_cells: compactions, and the cells they evicted summed over layers and heads
     repositions: compactions that turned the keys that stayed to other RoPE positions
@@ -67,8 +67,3 @@ class Stats:
         self.tokens_seen = controller.cache.n_past
         self.cells_used = controller.cache.n_cells
         self.peak_rss_bytes = process.peak_resident_bytes()
-
-
-def snapshot(work: Work) -> Work:
-    """A copy of the counters, to subtract later."""
-    return replace(work)

@@ -8,15 +8,24 @@ from collections.abc import Sequence
 from .chat import ChatFormat, chat_format
 from .errors import SessionError
 from .model import Model
+from .reply import PARAGRAPH, Kind
 from .text import Prompt
 
 Content = Sequence[str | os.PathLike[str]]
+
+# states while a prompt is read, and after
+STATES: dict[Kind, tuple[str, str]] = {
+    "chat": ("user", "assistant"),
+    "read": ("open", "open"),
+    "text": ("text", "text"),
+}
 
 
 class Turns:
     """Prompts of one conversation. `state` is what was fed last.
 
-    state: "new", "user" (a turn that is not answered yet), "assistant", or "text" (a text without a template)
+    state: "new", "open" (the beginning of a user turn), "user" (a turn that is not answered yet), "assistant", or
+    "text" (a text without a template)
     """
 
     def __init__(self, model: Model, system: str | None) -> None:
@@ -39,17 +48,26 @@ class Turns:
             prompt.template(form.before_system).content(self._system)
         return prompt.template(form.before_first)
 
+    def prompt(self, kind: Kind, content: Content) -> Prompt:
+        """What is to be read. Raises SessionError where it does not fit what was."""
+        return {"chat": self.turn, "read": self.beginning, "text": self.text}[kind](content)
+
     def turn(self, content: Content) -> Prompt:
-        """The prompt of the next user turn. Raises SessionError where the conversation is a plain text."""
+        """The prompt of the next user turn, or of the rest of one that was begun."""
+        return self.beginning(content).template(self._format.after_user)
+
+    def beginning(self, content: Content) -> Prompt:
+        """The same, but for its end. Raises SessionError where the conversation is a plain text."""
         if self.state == "text":
             raise SessionError("this session continues a text; open another to chat")
         form = self._format
         if self.state == "new":
-            prompt = self.opening()
-        else:  # a turn that was cancelled while it was read is closed first, with an empty reply
-            prompt = Prompt(self._model)
-            prompt.template((form.after_user if self.state == "user" else "") + form.between)
-        return prompt.content(*content).template(form.after_user)
+            return self.opening().content(*content)
+        prompt = Prompt(self._model)
+        if self.state == "open":
+            return prompt.content(PARAGRAPH, *content)
+        # a turn that was cancelled while it was read is closed first, with an empty reply
+        return prompt.template((form.after_user if self.state == "user" else "") + form.between).content(*content)
 
     def text(self, content: Content) -> Prompt:
         """A text as it stands. Raises SessionError where the conversation is a chat."""

@@ -29,9 +29,11 @@ class Channel:
 
     def send(self, message: bytes) -> None:
         """Send a pickled message."""
-        rest = len(message).to_bytes(LENGTH_BYTES, "little") + message
-        while rest:
-            rest = rest[os.write(self._writing, rest) :]
+        length = len(message).to_bytes(LENGTH_BYTES, "little")
+        for part in [length + message] if len(message) < READ_BYTES else [length, message]:
+            rest = memoryview(part)  # what is large is not copied
+            while rest:
+                rest = rest[os.write(self._writing, rest) :]
 
     def wait(self) -> None:
         """Wait until a message begins to come, where that can be told. An interrupt meanwhile loses nothing."""

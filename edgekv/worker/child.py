@@ -52,7 +52,7 @@ class Server:
 
     def _send(self, answer: object) -> None:
         try:
-            self._channel.send(pickle.dumps(answer))
+            self._channel.send(pickle.dumps(answer, pickle.HIGHEST_PROTOCOL))
         except OSError:
             raise SystemExit from None
 

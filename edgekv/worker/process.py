@@ -65,7 +65,7 @@ class Worker:
 
     def ask(self, message: object) -> Any:
         """The answer to a message. Raises what the worker raised, and WorkerError when it died or hangs."""
-        packed = pickle.dumps(message)
+        packed = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
         with self._lock:
             if self._busy:  # this is a finalizer, run in the midst of another call
                 raise WorkerError("the worker process is busy; ask again later")

@@ -17,6 +17,7 @@ from ..choice import Request
 from ..errors import EdgeKVError
 from ..estimate import Plan
 from ..reply import Progress, ProgressCallback, Wanted
+from ..snapshot import Snapshot
 from ..stats import Stats
 from ..surveys import Survey
 from .messages import Converse, Drop, Ended, Estimate, Load, Look, Proceed, Reply, pack
@@ -44,7 +45,7 @@ class WorkerEngine:
 
     def converse(self, system: str | None) -> WorkerConversation:
         """A new conversation in empty cells."""
-        self._drop_unfinished()
+        self.drop_unfinished()
         self._worker.ask(Converse(system))
         return WorkerConversation(self)
 
@@ -58,7 +59,7 @@ class WorkerEngine:
 
     def begin(self) -> int:
         """The number of a new reply."""
-        self._drop_unfinished()
+        self.drop_unfinished()
         return next(self._numbers)
 
     def advance(self, message: Reply | Proceed | Drop) -> str | Progress | Ended:
@@ -70,7 +71,7 @@ class WorkerEngine:
             self._unfinished = None
         return part
 
-    def _drop_unfinished(self) -> None:
+    def drop_unfinished(self) -> None:
         """End a reply whose session was closed meanwhile, or that could not be dropped when it should have been."""
         if self._unfinished is not None:
             self.advance(Drop(self._unfinished))
@@ -108,6 +109,18 @@ class WorkerConversation:
         """Cells that the last eviction left, per layer and head; 0 before the first one."""
         budgets: list[list[int]] = self._engine.look("budgets")
         return budgets
+
+    def snapshot(self) -> Snapshot:
+        """All that it has read and said. Raises CeilingError where the worker has no room to send it."""
+        self._engine.drop_unfinished()
+        snapshot: Snapshot = self._engine.look("snapshot")
+        return snapshot
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go back to a snapshot. Raises SessionError, and CeilingError where the worker has no room to receive it."""
+        self._engine.drop_unfinished()
+        self._engine.look("check_room", snapshot.nbytes)
+        self._engine.look("restore", snapshot)
 
     def reply(self, wanted: Wanted, progress: ProgressCallback | None) -> Generator[str, None, None]:
         """Ask for the reply part by part; between two parts the worker waits."""

@@ -33,7 +33,7 @@
 extern "C" {
 #endif
 
-#define EDGEKV_ABI_VERSION 4
+#define EDGEKV_ABI_VERSION 5
 
 // New values go last.
 enum edgekv_status {
@@ -555,6 +555,34 @@ EDGEKV_API enum edgekv_status edgekv_cache_queries(
                              int32_t * positions,
                             uint32_t * n_rows,
                                float * scale,
+                                char * err,
+                              size_t   err_size);
+
+// ---- snapshots: what was read once, gone on from again and again ----
+//
+// A flat buffer of all that later feeds, probes and compactions read: which token every cell holds and what it carries, its key
+// and value, and the newest queries of the text. Its bytes grow with the cells used. Logits and the last probe are not in it. It
+// is no file format: only caches of the same shape, types and params take it, in this build of the library.
+
+// Bytes of a snapshot taken now.
+EDGEKV_API uint64_t edgekv_cache_snapshot_bytes(const struct edgekv_cache * cache);
+
+// Write a snapshot to dst.
+//   EDGEKV_STATUS_INVALID_ARGUMENT  dst_size is less than edgekv_cache_snapshot_bytes
+EDGEKV_API enum edgekv_status edgekv_cache_save(
+           const struct edgekv_cache * cache,
+                                void * dst,
+                              size_t   dst_size,
+                                char * err,
+                              size_t   err_size);
+
+// Make the cache what it was when a snapshot of `size` bytes was taken, whatever it holds now. Logits come with the next feed.
+//   EDGEKV_STATUS_INVALID_ARGUMENT  it is cut, damaged, or of a cache of another shape or opened with other params, and the
+//                                   cache is unchanged; but cleared, where the positions or the order of cells are impossible
+EDGEKV_API enum edgekv_status edgekv_cache_restore(
+                 struct edgekv_cache * cache,
+                          const void * src,
+                              size_t   size,
                                 char * err,
                               size_t   err_size);
 

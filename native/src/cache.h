@@ -15,6 +15,10 @@
 #include <optional>
 #include <vector>
 
+namespace edgekv {
+struct Snapshot;
+}
+
 struct edgekv_layer {
     uint32_t      pool;
     size_t        first_head; // counted over all layers
@@ -37,6 +41,10 @@ struct edgekv_cache {
     void read(uint32_t layer, uint32_t head, bool values, void * dst, size_t dst_size, edgekv_rows & rows) const;
     void read_queries(uint32_t layer, bool probed, float * queries, int32_t * positions, uint32_t & n_rows, float & scale);
 
+    uint64_t snapshot_bytes() const;
+    void     save(void * dst, size_t dst_size) const;
+    void     restore(const void * src, size_t size);
+
     edgekv::HeadCells cells(uint32_t layer, uint32_t head) const;
     uint32_t          n_kept(uint32_t layer, uint32_t head) const; // by the last division
     uint32_t          n_cells() const;                             // used per head, on average, rounded up
@@ -51,10 +59,13 @@ struct edgekv_cache {
     int32_t          rope_past = 0; // the position that RoPE will turn it by
 
   private:
+    friend struct edgekv::Snapshot;
+
     void     check_tokens(const llama_token * tokens, size_t n) const;
     void     decode(const llama_token * tokens, size_t n, uint32_t n_before, bool want_logits);
     uint32_t n_stand_ins() const { return divided_ ? 1 : 0; }
     void     forget_unfilled();
+    void     check_cells() const;
 
     void     check_head(uint32_t layer, uint32_t head) const;
     void     check_provided(const edgekv_compaction_params & params) const;

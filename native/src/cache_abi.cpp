@@ -122,6 +122,26 @@ enum edgekv_status edgekv_cache_read(const struct edgekv_cache * cache, uint32_t
     });
 }
 
+uint64_t edgekv_cache_snapshot_bytes(const struct edgekv_cache * cache) {
+    uint64_t n_bytes = 0;
+    guard(nullptr, 0, [&] { n_bytes = cache == nullptr ? 0 : cache->snapshot_bytes(); });
+    return n_bytes;
+}
+
+enum edgekv_status edgekv_cache_save(const struct edgekv_cache * cache, void * dst, size_t dst_size, char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(cache && dst, "cache or dst is NULL");
+        cache->save(dst, dst_size);
+    });
+}
+
+enum edgekv_status edgekv_cache_restore(struct edgekv_cache * cache, const void * src, size_t size, char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(cache && src, "cache or src is NULL");
+        cache->restore(src, size);
+    });
+}
+
 enum edgekv_status edgekv_cache_queries(struct edgekv_cache * cache, uint32_t layer, int32_t probed, float * queries,
                                         int32_t * positions, uint32_t * n_rows, float * scale, char * err, size_t err_size) {
     return guard(err, err_size, [&] {

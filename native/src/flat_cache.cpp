@@ -80,6 +80,23 @@ uint32_t FlatCache::n_nodes() const {
 
 void FlatCache::clear() { divide(std::vector<uint32_t>(n_heads_, 0)); }
 
+bool FlatCache::fits(const std::vector<uint32_t> & kept, uint32_t n_open) const {
+    std::vector<uint64_t> used(pools_.size(), 0);
+    uint64_t              longest = 0;
+    for (const Layer & layer : layers_) {
+        for (size_t h = layer.first_head; h < layer.first_head + layer.heads.size(); ++h) {
+            const uint64_t n = uint64_t(kept[h]) + n_open;
+            used[layer.pool] += n;
+            longest = std::max(longest, n);
+        }
+    }
+    bool all = longest <= n_cells_max();
+    for (size_t p = 0; p < pools_.size(); ++p) {
+        all &= used[p] <= uint64_t(pools_[p].n_heads) * layout_.n_cells;
+    }
+    return all;
+}
+
 void FlatCache::divide(const std::vector<uint32_t> & kept) {
     std::vector<uint64_t> used(pools_.size(), 0);
     size_t                h = 0;

@@ -94,6 +94,9 @@ class FlatCache {
     void divide(const std::vector<uint32_t> & kept);
     void clear(); // nothing kept
 
+    // Whether the rows can be divided so, and then have n_open rows of every head open.
+    bool fits(const std::vector<uint32_t> & kept, uint32_t n_open) const;
+
     void changed() { ++version_; }
 
     uint32_t n_filled = 0; // open rows in use before the batch that is decoded next

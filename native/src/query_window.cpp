@@ -89,6 +89,23 @@ uint32_t QueryWindow::n_text(int32_t n_past) const {
     return first < n_past ? static_cast<uint32_t>(n_past - first) : 0;
 }
 
+std::vector<int32_t> QueryWindow::text_lags(int32_t n_past, uint32_t n) const {
+    std::vector<int32_t> lags(n);
+    for (uint32_t i = 0; i < n; ++i) {
+        lags[i] = lags_[(static_cast<uint32_t>(n_past) - n + i) % n_rows_];
+    }
+    return lags;
+}
+
+void QueryWindow::restore_text(int32_t n_past, const std::vector<int32_t> & lags) {
+    const auto n = static_cast<uint32_t>(lags.size());
+    for (uint32_t i = 0; i < n; ++i) {
+        lags_[(static_cast<uint32_t>(n_past) - n + i) % n_rows_] = lags[i];
+    }
+    oldest_  = n_past - static_cast<int32_t>(n);
+    n_probe_ = 0;
+}
+
 uint64_t QueryWindow::bytes() const {
     uint64_t sum = 0;
     for (const Layer & layer : layers_) {

@@ -25,6 +25,19 @@ class QueryWindow {
     void begin_text(int32_t p0, uint32_t n, int32_t lag);
     void begin_probe(int32_t p0, uint32_t n, int32_t lag);
 
+    // The newest n rows of the text: by how much each lags, and f(tensor, first byte, bytes) of each in every layer.
+    std::vector<int32_t> text_lags(int32_t n_past, uint32_t n) const;
+    template <typename F> void each_text_row(int32_t n_past, uint32_t n, F f) const {
+        for (int32_t p = n_past - static_cast<int32_t>(n); p < n_past; ++p) {
+            for (const Layer & layer : layers_) {
+                f(layer.rows, static_cast<uint32_t>(p) % n_rows_ * layer.rows->nb[1], layer.rows->nb[1]);
+            }
+        }
+    }
+
+    // Say that those rows, and no others, are there.
+    void restore_text(int32_t n_past, const std::vector<int32_t> & lags);
+
     uint32_t n_text(int32_t n_past) const; // newest rows of the text that are whole
     uint32_t n_probe() const { return n_probe_; }
     uint64_t bytes() const;

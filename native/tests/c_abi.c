@@ -125,6 +125,15 @@ static void feed_and_compact(struct llama_context * ctx) {
     CHECK(edgekv_cache_read(cache, 0, 0, 0, keys, size, &rows, err, sizeof(err)) == EDGEKV_STATUS_OK);
     CHECK(rows.n == BUDGET && rows.dim == shape.head_dim_k && rows.data == keys);
     free(keys);
+
+    const size_t n_bytes  = (size_t) edgekv_cache_snapshot_bytes(cache);
+    void *       snapshot = malloc(n_bytes);
+    CHECK(snapshot != NULL && n_bytes > shape.cell_bytes * BUDGET);
+    CHECK(edgekv_cache_save(cache, snapshot, n_bytes, err, sizeof(err)) == EDGEKV_STATUS_OK);
+    CHECK(edgekv_cache_clear(cache, err, sizeof(err)) == EDGEKV_STATUS_OK);
+    CHECK(edgekv_cache_restore(cache, snapshot, n_bytes, err, sizeof(err)) == EDGEKV_STATUS_OK);
+    CHECK(edgekv_cache_n_cells(cache) == BUDGET && edgekv_cache_n_past(cache) == 12 * BLOCK);
+    free(snapshot);
     edgekv_cache_free(cache);
 }
 

@@ -1,5 +1,5 @@
 // unit [MODEL [KV_TYPE]]: the kernels on plain arrays (unit_allot.cpp and unit_rope.cpp too) and, given a model, its
-// cache (unit_cache.cpp, unit_ragged.cpp, unit_reposition.cpp).
+// cache (unit_cache.cpp, unit_ragged.cpp, unit_reposition.cpp, unit_snapshot.cpp).
 #include "check.h"
 #include "choose.h"
 #include "edgekv.h"
@@ -25,6 +25,7 @@ void test_cache(const char * model_path, const char * kv_type);
 void test_ragged(const char * model_path, const char * kv_type);
 void test_reposition(const char * model_path, const char * kv_type);
 void test_rope();
+void test_snapshot(const char * model_path, const char * kv_type);
 
 static std::vector<float> random_values(size_t n) {
     std::mt19937                    engine(static_cast<uint32_t>(n));
@@ -497,6 +498,7 @@ int main(int argc, char ** argv) {
         test_cache(argv[1], argc > 2 ? argv[2] : "f16");
         test_ragged(argv[1], argc > 2 ? argv[2] : "f16");
         test_reposition(argv[1], argc > 2 ? argv[2] : "f16");
+        test_snapshot(argv[1], argc > 2 ? argv[2] : "f16");
     }
     std::puts(n_failed == 0 ? "OK" : "FAILED");
     return n_failed == 0 ? 0 : 1;

@@ -1,0 +1,50 @@
+"""What was read, held aside in memory, so that it can be gone on from again and again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class CacheSnapshot:
+    """The cells of a cache as they were, for `Cache.restore`."""
+
+    data: npt.NDArray[np.uint8]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes; they grow with the cells used."""
+        return self.data.nbytes
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ControllerSnapshot:
+    """Cells, and what a controller knows of them, for `Controller.restore`."""
+
+    cells: CacheSnapshot
+    pinned: tuple[tuple[int, int], ...]
+    fresh: int
+    is_long: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Snapshot:
+    """A session as it was, for `Session.restore`. Opaque; it can be pickled.
+
+    runtime: marks the runtime that it was taken in
+    turns, pending: where the conversation stood, and what it had said but not fed
+    """
+
+    runtime: bytes
+    system: str | None
+    turns: str
+    pending: tuple[int, ...]
+    controller: ControllerSnapshot
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that its cells take."""
+        return self.controller.cells.nbytes

@@ -1,0 +1,336 @@
+"""Snapshots: a session that goes back to one goes on as if it had never left, bit for bit, whatever came between."""
+
+from __future__ import annotations
+
+import ctypes
+import pickle
+import sys
+
+import numpy as np
+import pytest
+
+import edgekv
+import edgekv.model
+from edgekv.process import resident_bytes
+
+SETTINGS = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "probe_tokens": 16}
+POLICIES = ["keydiff", "snapkv+ada", "h2o", "snapkv(window=16, carry=0.65)", "keydiff+critical", "ahakv"]
+
+
+@pytest.fixture(scope="module")
+def open_runtime(tiny_model):
+    """A function that opens a runtime over a tiny model; `head_dim=64` has its quantised keys rotated."""
+
+    def open_runtime(n_ctx_train=2048, **options):
+        path = tiny_model(n_layer=2, n_ctx_train=n_ctx_train, head_dim=64)
+        return edgekv.Runtime(path, **(SETTINGS | options))
+
+    return open_runtime
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["here", "isolated"])
+def runtime(request, open_runtime):
+    with open_runtime(isolated=request.param) as rt:
+        yield rt
+
+
+@pytest.fixture
+def session(runtime):
+    with runtime.session() as session:
+        yield session
+
+
+@pytest.fixture
+def talkative(monkeypatch):
+    """Random weights may end a reply at any token; here none does."""
+    monkeypatch.setattr(edgekv.model.Model, "is_end", lambda model, token: False)
+
+
+def words(n, word="word"):
+    return " ".join(f"{word}{i % 97}" for i in range(n))
+
+
+def ask(session, question="What was it?", n=40, **options):
+    return "".join(session.chat(question, max_tokens=n, **options))
+
+
+class Steps:
+    """The logits of every token that a runtime says, (n_vocab,) each."""
+
+    def __init__(self, runtime, monkeypatch):
+        self.logits, self._runtime, self._step = [], runtime, runtime.controller.step
+        monkeypatch.setattr(runtime.controller, "step", self._record)
+
+    def _record(self, token):
+        self._step(token)
+        pointer = ctypes.cast(self._runtime.context.logits(), ctypes.POINTER(ctypes.c_float))
+        self.logits.append(np.ctypeslib.as_array(pointer, (self._runtime.model.n_vocab,)).copy())
+
+    def take(self):
+        taken, self.logits = self.logits, []
+        return np.array(taken)
+
+
+def held(runtime):
+    """True and RoPE positions, keys and values of every head."""
+    cache, found = runtime.controller.cache, []
+    for at in np.ndindex(2, 2):
+        rows = [cache.rows(*at, values=values)[0].tobytes() for values in (False, True)]
+        found.append((cache.positions(*at).tolist(), cache.rope_positions(*at).tolist(), *rows))
+    return found
+
+
+@pytest.mark.usefixtures("talkative")
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4_0"])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_restored_session_goes_on_as_one_that_never_left(open_runtime, monkeypatch, policy, kv_type):
+    with open_runtime(policy=policy, kv_type=kv_type) as rt, rt.session() as session:
+        steps = Steps(rt, monkeypatch)
+        session.read(words(150))
+        taken = session.snapshot()
+        seen = session.n_past, held(rt), session.budgets()
+        expected = ask(session), ask(session, "And then?", focus=True), session.n_past, held(rt), session.budgets()
+        logits = steps.take()
+        assert len(logits) > 70
+        for question in ("Who?", words(100, "other")):
+            session.restore(taken)
+            assert (session.n_past, held(rt), session.budgets()) == seen
+            steps.take()
+            assert ask(session, question) != expected[0]
+            assert not np.array_equal(steps.take()[:30], logits[:30])  # the check can fail
+            session.restore(taken)
+            found = ask(session), ask(session, "And then?", focus=True), session.n_past, held(rt), session.budgets()
+            assert found == expected
+            np.testing.assert_array_equal(steps.take(), logits)
+
+
+@pytest.mark.usefixtures("talkative")
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
+@pytest.mark.parametrize("policy", ["keydiff", "snapkv+ada", "h2o"])
+def test_a_text_beyond_the_trained_context(open_runtime, monkeypatch, policy, kv_type):
+    with open_runtime(n_ctx_train=512, policy=policy, kv_type=kv_type) as rt, rt.session() as session:
+        steps = Steps(rt, monkeypatch)
+        session.read(words(300))
+        assert session.n_past > 1024 > 512 >= rt.controller.cache.rope_past
+        taken = session.snapshot()
+        expected = ask(session, n=150), held(rt)
+        logits = steps.take()
+        session.restore(taken)
+        ask(session, "Who else?", n=100)
+        steps.take()
+        session.restore(taken)
+        assert rt.controller.cache.rope_past <= 512
+        assert (ask(session, n=150), held(rt)) == expected
+        np.testing.assert_array_equal(steps.take(), logits)
+
+    # a short text that is gone back to is as little repositioned as before
+    with open_runtime(n_ctx_train=512, policy=policy, kv_type=kv_type) as rt, rt.session() as session:
+        session.read("a b c")
+        taken = session.snapshot()
+        session.read(words(300))
+        session.restore(taken)
+        ask(session, words(20))
+        assert session.stats.repositions == 0 < session.stats.evictions
+
+
+def test_everything_that_a_session_is_comes_back(runtime):
+    """In every state of a conversation, with tokens that were said and not fed, any number of times."""
+    with runtime.session(system="Be brief.") as session:
+
+        def state():
+            return session.n_past, session.n_cells, session.budgets(), session.kept_positions(1, 1).tolist()
+
+        taken = [(session.snapshot(), state())]
+        for go_on in (session.read, ask, session.read):
+            go_on(session, words(60)) if go_on is ask else go_on(words(60))
+            taken.append((session.snapshot(), state()))
+        replies = []
+        for _ in range(2):
+            for snapshot, before in reversed(taken):
+                session.restore(snapshot)
+                assert state() == before
+                replies.append(ask(session, "Why?"))
+        assert replies[:4] == replies[4:]
+        session.restore(pickle.loads(pickle.dumps(taken[0][0])))
+        assert (state(), ask(session, "Why?")) == (taken[0][1], replies[3])
+    with runtime.session(system="Be brief.") as other:
+        other.restore(taken[1][0])
+        assert ask(other, "Why?") == replies[2]
+
+
+def test_a_snapshot_is_as_large_as_what_was_read(session, runtime):
+    empty = session.snapshot().nbytes
+    session.read("a")
+    little, n = session.snapshot().nbytes, session.n_past
+    session.read(words(200))
+    much = session.snapshot().nbytes
+    cell = runtime.plan.parts.kv // runtime.plan.n_cells
+    assert empty < 2000
+    assert n * cell < little - empty < 2 * n * cell
+    assert 64 * cell < much - empty < 2 * 64 * cell
+
+
+def test_reading_begins_a_turn_that_the_next_goes_on_with(open_runtime, tmp_path, monkeypatch):
+    book = tmp_path / "book.txt"
+    book.write_text(words(100))
+    fed, seen = [], []
+    with open_runtime() as rt, rt.session() as session:
+        feed = rt.controller.cache.feed
+
+        def remember(tokens, **how):
+            fed.extend(tokens)
+            feed(tokens, **how)
+
+        monkeypatch.setattr(rt.controller.cache, "feed", remember)
+        session.read("and a word", files=[book], progress=seen.append)
+        stats = session.stats
+        assert (stats.finish_reason, stats.generated_tokens) == ("read", 0)
+        assert stats.read_tokens == stats.prompt_tokens == session.n_past == seen[-1].tokens_done
+        assert stats.evictions > 0
+        assert session.n_cells == rt.plan.budget_cells
+        session.read("and more")
+        ask(session, "What?", n=1)
+        turns, model = session._conversation._turns, rt.model
+        form = turns._format
+        parts = [form.before_first], f"{words(100)}\n\nand a word", "\n\nand more", "\n\nWhat?", [form.after_user]
+        whole = [t for p in parts for t in model.tokenize("".join(p), special=isinstance(p, list))]
+        assert fed == (whole if form.holds_bos else [*model.tokenize("", begin=True), *whole])
+
+
+def test_reading_that_is_cancelled_is_gone_on_with(session):
+    def cancel(progress):
+        if progress.tokens_done == 64:
+            session.cancel()
+
+    session.read(words(200), progress=cancel)
+    assert (session.stats.finish_reason, session.stats.read_tokens) == ("cancelled", session.n_past)
+    assert session.n_past == 64
+    session.read("more")
+    assert ask(session, n=5) or session.stats.finish_reason == "end"
+
+
+def test_what_reading_refuses(session, tmp_path):
+    for nothing in ("", " \n"):
+        with pytest.raises(edgekv.InputError, match="nothing to read; give a text or files"):
+            session.read(nothing)
+    with pytest.raises(edgekv.InputError, match="cannot be read"):
+        session.read(files=[tmp_path / "absent.txt"])
+    assert (session.n_past, session.stats.finish_reason) == (0, "failed")
+    list(session.generate("a b c", max_tokens=2))
+    with pytest.raises(edgekv.SessionError, match="continues a text"):
+        session.read("Hello")
+
+
+def test_snapshots_are_not_taken_in_the_midst_of_a_reply(session):
+    session.read("a b c")
+    taken = session.snapshot()
+    pieces = session.generate("a") if session.n_past == 0 else session.chat("Hello", max_tokens=50)
+    next(pieces)
+    for use in (session.snapshot, lambda: session.restore(taken)):
+        with pytest.raises(edgekv.SessionError, match="already answering"):
+            use()
+    pieces.close()
+    session.restore(taken)
+    session.close()
+    for use in (session.snapshot, lambda: session.restore(taken)):
+        with pytest.raises(edgekv.SessionError, match="closed"):
+            use()
+
+
+def test_snapshots_of_others_are_refused(runtime, open_runtime):
+    with runtime.session() as session:
+        session.read("a b c")
+        taken, n_past = session.snapshot(), session.n_past
+        with open_runtime() as other, other.session() as stranger:
+            stranger.read("d")
+            with pytest.raises(edgekv.SessionError, match="of another runtime"):
+                stranger.restore(taken)
+            assert 0 < stranger.n_past < n_past
+            assert ask(stranger, n=2) or stranger.stats.finish_reason == "end"
+    with runtime.session(system="Be brief.") as session, pytest.raises(edgekv.SessionError, match="system message"):
+        session.restore(taken)
+
+
+def test_caches_take_what_fits_them(open_runtime):
+    """Another runtime's cells where all is the same, and none of another type, budget or policy."""
+    with open_runtime() as one:
+        assert one.controller.read(range(3, 200), lambda n: True)
+        taken, expected = one.controller.cache.snapshot(), held(one)
+    with open_runtime() as same:
+        same.controller.cache.restore(taken)
+        assert held(same) == expected
+        assert not taken.data.flags.writeable
+    for options in ({"kv_type": "q8_0"}, {"budget": 65}, {"policy": "h2o"}, {"policy": "keydiff+ada"}):
+        with open_runtime(**options) as other:
+            other.controller.cache.feed([5, 6])
+            before = held(other)
+            with pytest.raises(edgekv.ConfigError, match="of another model, layout or cache type"):
+                other.controller.cache.restore(taken)
+            assert held(other) == before
+
+
+def test_a_snapshot_that_the_ceiling_does_not_hold_is_not_taken(open_runtime, monkeypatch):
+    """What the system counts is made to leave one byte too few."""
+    with open_runtime() as rt, rt.session() as session:
+        session.read(words(100))
+        taken, n_past = session.snapshot(), session.n_past
+        room = rt.plan.ceiling_bytes - taken.nbytes
+        monkeypatch.setattr("edgekv.process.resident_bytes", lambda: room + 1)
+        with pytest.raises(
+            edgekv.CeilingError, match=r"does not hold the snapshot: .* raise .* 4097MiB, .* isolated"
+        ) as no:
+            session.snapshot()
+        assert no.value.required_bytes == no.value.ceiling_bytes + 1 == rt.plan.ceiling_bytes + 1
+        session.restore(taken)  # takes none
+        assert session.n_past == n_past
+        monkeypatch.setattr("edgekv.process.resident_bytes", lambda: room)
+        assert session.snapshot().nbytes == taken.nbytes
+
+
+def test_a_worker_without_room_is_sent_none(open_runtime, monkeypatch):
+    with open_runtime(isolated=True) as rt, rt.session() as session:
+        session.read("a b c")
+        taken, n_past = session.snapshot(), session.n_past
+        session.read("d")
+        monkeypatch.setattr(edgekv.Snapshot, "nbytes", rt.plan.ceiling_bytes)
+        with pytest.raises(edgekv.CeilingError, match=r"memory=4096\.0 MiB does not hold the snapshot"):
+            session.restore(taken)
+        monkeypatch.undo()
+        assert session.n_past > n_past
+        session.restore(taken)
+        assert session.n_past == n_past
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_nothing_grows_with_snapshots(open_runtime):
+    with open_runtime(budget=1024, block=128) as rt, rt.session() as session:
+        session.read(words(500))
+        taken = session.snapshot()
+
+        def use(n):
+            for _ in range(n):
+                session.restore(taken)
+                session.snapshot()
+
+        use(5)
+        before = resident_bytes()
+        use(50)
+        assert resident_bytes() - before < taken.nbytes
+        assert taken.nbytes > 500_000
+
+
+def test_read_once_ask_many(default_model, tmp_path):
+    """The default model answers the second question as if it had been the first."""
+    notes = tmp_path / "notes.txt"
+    notes.write_text("The ferry to Holm leaves at noon. The lighthouse is painted green. " * 4)
+    options = {"memory": "2GiB", "budget": 48, "block": 16, "recent": 8, "threads": 1, "focus": False}
+    with edgekv.Runtime(default_model, **options) as rt:
+        with rt.session() as session:
+            session.read(files=[notes])
+            taken = session.snapshot()
+            first = ask(session, "When does the ferry leave?", n=8)
+            session.restore(taken)
+            second = ask(session, "What colour is the lighthouse?", n=8)
+        with rt.session() as session:
+            session.read(files=[notes])
+            assert ask(session, "What colour is the lighthouse?", n=8) == second != first
