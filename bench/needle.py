@@ -36,7 +36,9 @@ def main() -> None:
     parser = common.arguments(__doc__)
     parser.add_argument("--policy", action="append", help=f"policy, or {FULL!r}; repeatable (full, keydiff)")
     parser.add_argument("--budget", type=int, action="append", help="cells; repeatable (512)")
-    parser.add_argument("--recent", type=int, action="append", help="newest tokens never evicted; repeatable (32)")
+    parser.add_argument(
+        "--recent", type=int, action="append", help="newest tokens never evicted; repeatable (32; with focus 0)"
+    )
     parser.add_argument("--focus", action="append", help="policy that scores by the question as a probe; repeatable")
     parser.add_argument("--probe-tokens", type=int, default=64, help="longest probe")
     parser.add_argument("--tokens", type=int, default=1000, help="prose in a sample")
@@ -53,7 +55,7 @@ def main() -> None:
     with prose.vocabulary(options.model) as model:
         samples = [needle.document(model, book, options.tokens, seed) for seed in seeds]
 
-    sizes = [options.budget or [512], options.recent or [32]]
+    sizes = [options.budget or [512], options.recent or [None]]
     settings: list[tuple[str, str | None, int, int]] = []
     for policy in options.policy or ([] if options.focus else [FULL, "keydiff"]):
         if policy == FULL:

@@ -24,12 +24,14 @@ def grid_options(
     kv_types: Annotated[list[str], typer.Option("--kv-type", help="f16, q8_0 or q4_0; again for more.")] = ["f16"],  # noqa: B006
     focus: Annotated[
         list[str],
-        typer.Option(help="What a text is read for: off, general, question; again for more."),
+        typer.Option(help="What a text is read for: off, general, question, or any other one."),
     ] = ["off"],  # noqa: B006
     focus_policy: Annotated[
         str | None, typer.Option(metavar="SPEC", help="What scores by the question, where the policy reads no queries.")
     ] = None,
-    recent: Annotated[int, typer.Option(help="Newest tokens that are never evicted.")] = 32,
+    recent: Annotated[
+        int | None, typer.Option(help="Newest tokens that are never evicted. Default: 32, and with focus none.")
+    ] = None,
     n_sink: Annotated[int, typer.Option("--sinks", help="First tokens that are never evicted.")] = 4,
     reposition: Annotated[str, typer.Option(help="Turn keys to adjacent positions: auto, always, never.")] = "auto",
     samples: Annotated[int, typer.Option(help="Texts for every combination.")] = 10,

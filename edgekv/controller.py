@@ -63,8 +63,15 @@ class Controller:
         self._fresh = snapshot.fresh
         self.positions.is_long = snapshot.is_long
 
-    def read(self, tokens: Iterable[int], after_block: Callable[[int], bool], probe: Sequence[int] = ()) -> bool:
-        """Read tokens block by block, and compute logits for the last one.
+    def read(
+        self,
+        tokens: Iterable[int],
+        after_block: Callable[[int], bool],
+        probe: Sequence[int] = (),
+        *,
+        want_logits: bool = True,
+    ) -> bool:
+        """Read tokens block by block, and compute logits for the last one if they are wanted.
 
         With a `probe` cells are kept for what its tokens attend to: it is fed after each block, and its cells are
         removed again. It leaves no logits, so the last token of the last block is fed after it.
@@ -76,8 +83,9 @@ class Controller:
         while block is not None:
             following = next(blocks, None)
             is_last = following is None
-            held_back = block[-1:] if is_last and probe else []
-            self._feed(block[: len(block) - len(held_back)], want_logits=is_last and not held_back, probe=probe)
+            held_back = block[-1:] if want_logits and is_last and probe else []
+            at_once = want_logits and is_last and not held_back
+            self._feed(block[: len(block) - len(held_back)], want_logits=at_once, probe=probe)
             self._compact(probe)
             self._feed(held_back, want_logits=True)
             if not after_block(len(block)):

@@ -156,7 +156,7 @@ class LocalConversation:
         self._pending = []
         self._turns.state, afterwards = STATES[kind]
         try:
-            complete = controller.read(tokens, after_block, probe)
+            complete = controller.read(tokens, after_block, probe, want_logits=kind != "read")
         finally:
             stats.prefill_s = time.perf_counter() - started
             stats.read_tokens = done

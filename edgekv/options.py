@@ -11,6 +11,7 @@ from .policies import Policy, parse_policy
 from .sizes import parse_size
 
 SMALL_BUDGET = 256  # cells; below, a block turns the cache over, and carried scores only crowd out new ones
+RECENT = 32  # newest tokens that stay where nobody says how many, and no probe scores
 REPOSITION = ("auto", "always", "never")
 KV_TYPES = {"f16": 1, "q8_0": 8, "q4_0": 2}  # enum ggml_type
 
@@ -40,7 +41,7 @@ class Options:
     kv_type: "f16", "q8_0" or "q4_0"
     threads: None = one for every processor
     n_sink: first positions that are never evicted
-    recent: newest tokens that are never evicted
+    recent: newest tokens that are never evicted; None = 32, and none while a probe scores, which says itself what matters
     evict_every: generated tokens between two evictions; None = a block, 1 = as in the papers
     focus: read files with the question as a probe between blocks, which takes cells of its own
     focus_policy: scores by the probe's attention where `policy` reads no queries; None = `default_focus`
@@ -62,7 +63,7 @@ class Options:
     kv_type: str = "f16"
     threads: int | None = None
     n_sink: int = 4
-    recent: int = 32
+    recent: int | None = None
     evict_every: int | None = None
     focus: bool = True
     focus_policy: str | Policy | None = None
@@ -90,7 +91,7 @@ class Options:
         _in_range("block", self.block, 1, 4096)
         _in_range("threads", self.n_threads, 1, 512)
         _in_range("n_sink", self.n_sink, 0, 1 << 20)
-        _in_range("recent", self.recent, 0, 1 << 20)
+        _in_range("recent", 0 if self.recent is None else self.recent, 0, 1 << 20)
         _in_range("evict_every", self.spare_cells, 1, self.block)
         _in_range("probe_tokens", self.probe_tokens, 1, 1024)
         _in_range("gpu_layers", self.gpu_layers, 0, 1 << 20)
@@ -141,7 +142,9 @@ class Options:
 
     def recent_cells(self, budget: int, *, probed: bool = False) -> int:
         """Protected newest cells under a budget. A probe has no cells that a policy would have to protect."""
-        return self.recent if probed else max(self.recent, self.parsed_policy.recent(budget))
+        if probed:
+            return self.recent or 0
+        return max(RECENT if self.recent is None else self.recent, self.parsed_policy.recent(budget))
 
     def check_budget(self, budget: int, n_pinned: int = 0) -> None:
         """Raise BudgetError unless the budget holds the protected cells and one more."""

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from .runtime import Runtime
 
 
+# what a text is read for while no question is known, chosen by measurement (docs/policies.md)
+GENERAL_QUESTION = "Which names, places, dates, numbers and other facts are mentioned above?"
+
+
 class Session:
     """A conversation over a runtime; `Runtime.session` makes one. It is closed by `close`, `with`, or its runtime.
 
@@ -41,14 +45,15 @@ class Session:
         text: str,
         *,
         files: Sequence[str | os.PathLike[str]] = (),
-        focus: bool | None = None,
+        focus: bool | str | None = None,
         max_tokens: int | None = None,
         sampling: Sampling | None = None,
         progress: ProgressCallback | None = None,
     ) -> Iterator[str]:
         """Answer one turn, `files` before `text`; yields pieces of the reply.
 
-        focus: keep what matters to `text` while reading; None = where there are files, and the runtime has room for it
+        focus: keep what matters to `text` while reading, or to another question; None = to `text` where there are
+            files, and the runtime has room for it
         max_tokens: None = until the model ends its reply, or its trained context is full
         Raises ConfigError for focus in a runtime opened with focus=False, and InputError for an empty text, a file that
         is not text, or a prompt beyond the trained context: before anything of it is read; CeilingExceededError
@@ -56,18 +61,15 @@ class Session:
         """
         if not text.strip():
             raise InputError("the text is empty; write something to answer")
-        able = self._open().options.focus
-        if focus and not able:
-            raise ConfigError("focus=True needs a runtime opened with focus=True, which has cells for the probe")
-        focused = able and bool(files) if focus is None else focus
-        return self._start(_content(files, text), "chat", text if focused else None, max_tokens, sampling, progress)
+        question = self._question(focus, text, otherwise=bool(files))
+        return self._start(_content(files, text), "chat", question, max_tokens, sampling, progress)
 
     def ask(
         self,
         question: str,
         files: Sequence[str | os.PathLike[str]] = (),
         *,
-        focus: bool | None = None,
+        focus: bool | str | None = None,
         max_tokens: int | None = None,
         sampling: Sampling | None = None,
         progress: ProgressCallback | None = None,
@@ -95,15 +97,22 @@ class Session:
         text: str = "",
         *,
         files: Sequence[str | os.PathLike[str]] = (),
+        focus: bool | str | None = None,
         progress: ProgressCallback | None = None,
     ) -> None:
         """Read `files`, then `text`, as the beginning of a user turn, and say nothing: the next `chat` goes on with it.
 
-        What is kept is chosen before any question is known. `stats` are as after a reply. Raises what `chat` does.
+        What is kept is chosen before a question is asked.
+
+        focus: keep what matters to this question; True = to GENERAL_QUESTION; None = the same, where the runtime has
+            room for it; False = what the policy keeps
+
+        `stats` are as after a reply. Raises what `chat` does.
         """
         if not text.strip() and not files:
             raise InputError("there is nothing to read; give a text or files")
-        for _ in self._start(_content(files, text), "read", None, None, None, progress):
+        question = self._question(focus, GENERAL_QUESTION, otherwise=True)
+        for _ in self._start(_content(files, text), "read", question, None, None, progress):
             pass
 
     def snapshot(self) -> Snapshot:
@@ -175,6 +184,15 @@ class Session:
     def _live(self) -> Conversation:
         self._open()
         return self._conversation
+
+    def _question(self, focus: bool | str | None, usual: str, *, otherwise: bool) -> str | None:
+        """What to have in mind while reading: a question of the caller's, or the usual one."""
+        able = self._open().options.focus
+        if focus and not able:
+            raise ConfigError(f"focus={focus!r} needs a runtime opened with focus=True, which has cells for the probe")
+        if isinstance(focus, str):
+            return focus or None
+        return usual if (able and otherwise if focus is None else focus) else None
 
     def _start(
         self,

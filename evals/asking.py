@@ -15,7 +15,7 @@ from . import ruler as rulers
 from .case import Case
 from .document import Document
 from .reading import replies
-from .setting import OFF, QUESTION, OpenRuntime, Setting
+from .setting import OFF, OpenRuntime, Setting
 from .statistics import Interval, interval, paired_p_value
 from .table import SETTING_HEADERS, Measured, Table, setting_cells
 
@@ -37,7 +37,7 @@ def _ask(case: Case, runtimes: OpenRuntime, make: Callable[..., Document]) -> di
     """What is answered about a document, and the mean score of the answers, in [0, 1]."""
     runtime = runtimes.get(case.setting, case.length)
     document = make(runtime.model, _book(case.book), case.length, case.seed)
-    said = replies(runtime, document, aware=case.setting.focus == QUESTION)
+    said = replies(runtime, case.setting, document)
     scores = [question.score(reply) for question, reply in zip(document.questions, said, strict=True)]
     return {"score": sum(scores) / len(scores), "scores": scores, "replies": said}
 

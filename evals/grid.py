@@ -35,7 +35,7 @@ class Grid:
     kv_types: tuple[str, ...] = ("f16",)
     focus: tuple[str, ...] = (OFF,)
     focus_policy: str | None = None
-    recent: int = 32
+    recent: int | None = None
     n_sink: int = 4
     reposition: str = "auto"
     samples: int = 10

@@ -8,20 +8,23 @@ from pathlib import Path
 import edgekv
 
 from .document import Document
+from .setting import QUESTION, Setting
 
 
-def replies(runtime: edgekv.Runtime, document: Document, *, aware: bool) -> list[str]:
+def replies(runtime: edgekv.Runtime, setting: Setting, document: Document) -> list[str]:
     """What is answered to each question, always the most likely token.
 
-    aware: every question is known while the text is read, which is read once for each; else the text is read once
-    and compacted to the budget before any question is seen, and each is asked of that same cache.
+    With the focus "question" each is known while the text is read, which is read once for each; else the text is read
+    once and compacted to the budget before any question is asked, and each is asked of that same cache.
     """
-    return _aware(runtime, document) if aware else _agnostic(runtime, document)
+    if setting.focus == QUESTION and not setting.is_full:
+        return _aware(runtime, document)
+    return _agnostic(runtime, document, setting.question if runtime.options.focus else False)
 
 
-def _agnostic(runtime: edgekv.Runtime, document: Document) -> list[str]:
+def _agnostic(runtime: edgekv.Runtime, document: Document, focus: str | bool) -> list[str]:
     with runtime.session() as session:
-        session.read(text=document.text)
+        session.read(document.text, focus=focus)
         read = session.snapshot()
         found = []
         for question in document.questions:

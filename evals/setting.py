@@ -6,10 +6,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import edgekv
-from edgekv.errors import ConfigError
 
 FULL = "full"
-OFF, GENERAL, QUESTION = FOCUS = ("off", "general", "question")
+OFF, GENERAL, QUESTION = "off", "general", "question"
 SPARE_CELLS = 1024  # of a full cache, beyond the text: template, question, answer
 
 
@@ -20,7 +19,7 @@ class Setting:
     policy: a policy's spec; "full" = a budget that holds everything, so that nothing is evicted
     budget: cells each (layer, KV head) keeps; means nothing under "full"
     focus: what is fed as a probe between blocks, scored by `focus_policy` (None = the default one): "off" = nothing,
-        "general" = the runtime's general question, before any other is known, "question" = what is asked afterwards
+        "general" = the general question of `Session.read`, "question" = what is asked afterwards, or any other question
     The rest as in `edgekv.Options`. The ceiling is the machine's memory: it is the budget that is measured.
     """
 
@@ -32,12 +31,13 @@ class Setting:
     focus: str = OFF
     focus_policy: str | None = None
     n_sink: int = 4
-    recent: int = 32
+    recent: int | None = None
     reposition: str = "auto"
 
-    def __post_init__(self) -> None:
-        if self.focus not in FOCUS:
-            raise ConfigError(f"focus={self.focus!r} is unknown; possible: {', '.join(FOCUS)}")
+    @property
+    def question(self) -> str | bool:
+        """What a text is read for before any question is asked: `focus` of `Session.read`."""
+        return self.focus if self.focus not in (OFF, GENERAL, QUESTION) else self.focus == GENERAL
 
     @property
     def is_full(self) -> bool:
