@@ -82,12 +82,12 @@ class Recording:
 
 
 @contextmanager
-def recorded_runtime(path, *, n_layer, n_head_kv, before_compaction=None, **options):
+def recorded_runtime(path, *, n_layer, n_head_kv, before_compaction=None, threads=2, **options):
     """A runtime on a tiny model, with its compactions recorded.
 
     `before_compaction(cache, keywords)` is called before each with the arguments of Cache.compact.
     """
-    with edgekv.Runtime(path, memory="4GiB", threads=2, **options) as runtime:
+    with edgekv.Runtime(path, memory="4GiB", threads=threads, **options) as runtime:
         recording = Recording(runtime, n_layer, n_head_kv)
         cache = runtime.controller.cache
         compact = cache.compact

@@ -1,0 +1,56 @@
+"""A text fed token by token past any session: what a model makes of the tokens that really come."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+import edgekv
+from edgekv.errors import InputError
+from edgekv.model import Model
+from edgekv.text import Prompt
+
+
+def first_tokens(model: Model, text: str, n: int | None = None) -> list[int]:
+    """The first n tokens of a text, with what the model wants before it; None = all. Raises InputError for fewer."""
+    tokens = list(itertools.islice(Prompt(model, begin=True).content(text).tokens(), n))
+    if not tokens or (n is not None and len(tokens) < n):
+        raise InputError(f"the text has {len(tokens)} tokens, but {n or 1} are needed; give a longer one")
+    return tokens
+
+
+def begin(runtime: edgekv.Runtime, n_tokens: int) -> None:
+    """Empty the cells, for a text of n_tokens. Raises InputError for one beyond what the runtime can read."""
+    controller = runtime.controller
+    controller.clear()
+    limit = controller.positions.limit
+    if limit is not None and n_tokens > limit:
+        raise InputError(
+            f"{n_tokens} tokens are wanted, but the model was trained on {limit}, and {controller.positions.obstacle}, "
+            "or take fewer tokens"
+        )
+    controller.positions.expect(n_tokens)
+
+
+def log_losses(runtime: edgekv.Runtime, given: Sequence[int], tokens: Sequence[int]) -> Iterator[float]:
+    """-ln p of each of the tokens, which come after the given ones, with what the cells hold by then.
+
+    The given tokens, at least one, are read block by block but for the last; from there on one by one, which evicts as
+    reading does: whenever the spare cells of a block are full. Raises InputError as `begin`.
+    """
+    begin(runtime, len(given) + len(tokens))
+    runtime.controller.read(given[:-1], lambda _: True)
+    runtime.controller.step(given[-1])
+    for i, token in enumerate(tokens):
+        yield _log_loss(runtime, token)
+        if i + 1 < len(tokens):
+            runtime.controller.step(token)
+
+
+def _log_loss(runtime: edgekv.Runtime, token: int) -> float:
+    """-ln of the softmax of the last logits, in float64."""
+    logits = np.ctypeslib.as_array(runtime.context.logits(), (runtime.model.n_vocab,)).astype(np.float64)
+    most = logits.max()
+    return float(most + np.log(np.exp(logits - most).sum()) - logits[token])
