@@ -33,13 +33,12 @@ from dataclasses import replace
 
 import common
 import numpy as np
-from captures import Capture, Reader, output_projections
 
 import edgekv
 from edgekv.evals import prose
+from edgekv.evals.captures import Capture, Reader, output_projections
 from edgekv.policies import Head, parse_policy
 from edgekv.policies.attention import attention
-from edgekv.policies.critical import wo_norms
 
 PARTS = ("critical", "caote", "ahakv")
 BASES = ("snapkv", "tova", "h2o")
@@ -104,7 +103,7 @@ class Changes:
         by_head: dict[Key, list[np.ndarray]] = defaultdict(list)
         for capture in captures:
             w_o, n = reader.w_o[capture.full.layer][capture.full.head], len(capture.full.positions)
-            full = replace(capture.full, wo_norm=wo_norms(capture.full.values, w_o))
+            full = reader.with_norms(capture.full)
             rows = {"scored": reader.base.n_rows(reader.block), "window": N_ROWS}
             outputs = {name: Outputs(full.newest_rows(n_rows), w_o) for name, n_rows in rows.items()}
             outputs["next"] = Outputs(capture.then, w_o)
@@ -156,9 +155,7 @@ def run_outputs(options, tokens: list[int], parts: list[str]) -> dict[str, objec
     measures = [(part, measure) for part in parts for measure in MEASURES[part]]
     for base in options.base or BASES:
         with opened(options, "h2o") as runtime:
-            shape = runtime.controller.cache.shape
-            w_o = output_projections(options.model, shape.n_head_kv_max, shape.head_dim_v)
-            reader = Reader(runtime, parse_policy(base), w_o)
+            reader = Reader(runtime, parse_policy(base), output_projections(runtime))
             specs = [base, *(f"{base}+{wrapper}" for part in parts for wrapper in WRAPPERS[part])]
             for captures in reader.read(tokens, options.captures, N_ROWS):
                 changes.add(captures, specs, reader)

@@ -26,16 +26,14 @@ from collections.abc import Iterator
 
 import common
 import numpy as np
-from captures import Capture, Reader, output_projections
 
 import edgekv
-from edgekv.estimate import HEAD_LIMIT
 from edgekv.evals import prose
-from edgekv.policies import Head, Policy, parse_policy
-from edgekv.policies.ada import Ada, allot
-from edgekv.policies.attention import attention
-from edgekv.policies.kernels import score
-from edgekv.policies.select import Protection, cells_to_keep
+from edgekv.evals.captures import Capture, Reader, by_layer, output_projections
+from edgekv.evals.eviction import kept_cells
+from edgekv.evals.outputs import Layer
+from edgekv.policies import Head, parse_policy
+from edgekv.policies.select import Protection
 
 BASES = ("snapkv(pool=max)", "keydiff")
 EVEN = "even"
@@ -65,32 +63,6 @@ PREDICTED = {
 Key = tuple[str, str, str, str]  # base, cells kept, split, set of queries
 
 
-class Layer:
-    """Attention outputs of a layer for some queries, and what evicting some of the first n cells does to them."""
-
-    def __init__(self, heads: list[Head], w_o: np.ndarray, n: int) -> None:
-        self.new = np.arange(n, len(heads[0].positions))
-        self.weights = [attention(head) for head in heads]  # (G, W, n) each
-        self.values = [head.values.astype(np.float64) for head in heads]
-        self.outputs = [weights @ values for weights, values in zip(self.weights, self.values, strict=True)]
-        self.w_o = w_o.reshape(-1, w_o.shape[-1])  # (heads * d_v, n_embd)
-        self.norm1 = self._norm1(self.outputs)
-
-    def loss(self, kept: list[np.ndarray]) -> float:
-        """norm1(y - y_hat), mean over queries, where of every KV head these cells are left, and the new ones."""
-        changes = []
-        for cells, weights, values, output in zip(kept, self.weights, self.values, self.outputs, strict=True):
-            left = np.concatenate([cells, self.new])
-            share = weights[..., left]
-            changes.append(output - share @ values[left] / share.sum(axis=2, keepdims=True))
-        return self._norm1(changes)
-
-    def _norm1(self, outputs: list[np.ndarray]) -> float:
-        """(G, W, d_v) of every KV head -> mean over W of norm1 of what W_O makes of them."""
-        rows = np.concatenate(outputs).transpose(1, 0, 2)
-        return float(np.abs(rows.reshape(len(rows), -1) @ self.w_o).sum(axis=1).mean())
-
-
 class Losses:
     """Losses of every sample: by key, one (n_layer,) a sample."""
 
@@ -100,17 +72,17 @@ class Losses:
 
     def add(self, captures: list[Capture], reader: Reader) -> None:
         """Evict from one sample in every way, and note what the outputs of all layers do."""
-        heads = [capture.full for capture in captures]
-        seen = {"window": [head.newest_rows(N_ROWS) for head in heads], "next": [capture.then for capture in captures]}
-        n = len(heads[0].positions)
+        full, then = ([[getattr(c, name) for c in of] for of in by_layer(captures)] for name in ("full", "then"))
+        seen = {"window": [[head.newest_rows(N_ROWS) for head in heads] for heads in full], "next": then}
+        n = len(full[0][0].positions)
         layers = {
-            name: [Layer(of_layer(seen[name], heads, il), w_o, n) for il, w_o in enumerate(reader.w_o)] for name in SETS
+            name: [Layer(heads, w_o, n) for heads, w_o in zip(seen[name], reader.w_o, strict=True)] for name in SETS
         }
         for name in SETS:
-            self.outputs[name].append([layer.norm1 for layer in layers[name]])
-        for base, cells, split, kept in choices(heads, reader.protection):
+            self.outputs[name].append([layer.norms.layer for layer in layers[name]])
+        for base, cells, split, kept in choices(full, reader.protection):
             for name in SETS:
-                losses = [layer.loss(of_layer(kept, heads, il)) for il, layer in enumerate(layers[name])]
+                losses = [layer.change(of).layer for layer, of in zip(layers[name], kept, strict=True)]
                 self.found[base, cells, split, name].append(losses)
 
     def line(self, base: str, cells: str, split: str, name: str) -> dict[str, object]:
@@ -133,39 +105,12 @@ class Losses:
         }
 
 
-def of_layer(items: list, heads: list[Head], layer: int) -> list:
-    """Of something for every head, what belongs to the heads of one layer."""
-    return [item for item, head in zip(items, heads, strict=True) if head.layer == layer]
-
-
-def choices(heads: list[Head], protection: Protection) -> Iterator[tuple[str, str, str, list[np.ndarray]]]:
-    """Every base, number of cells and split, and the cells of each head that stay."""
-    for base in map(parse_policy, BASES):
-        scores = [score(base, head) for head in heads]
-        weights = [score(Ada(base), head) for head in heads]
-        for cells, share in SHARES.items():
-            budget = round(share * len(heads[0].positions))
-            for split in (EVEN, *SPLITS):
-                policy = base if split == EVEN else parse_policy(f"{base.spec}+{split}")
-                budgets = split_budgets(policy, weights, heads, budget, protection)
-                kept = [
-                    cells_to_keep(own, head.positions, n, protection)
-                    for own, head, n in zip(scores, heads, budgets, strict=True)
-                ]
-                yield base.spec, cells, split, kept
-
-
-def split_budgets(policy: Policy, weights: list, heads: list[Head], budget: int, protection: Protection) -> list[int]:
-    """Cells of each head, `budget` on average: `ada` compares the weights (n,) of the heads."""
-    if not isinstance(policy, Ada):
-        return [budget] * len(heads)
-    limits = {"safeguard": policy.safeguard, "largest": HEAD_LIMIT * budget}
-    budgets = []
-    for _, group in itertools.groupby(range(len(heads)), lambda i: policy.scope == "layer" and heads[i].layer):
-        which = list(group)
-        positions = [heads[i].positions for i in which]
-        budgets += allot([weights[i] for i in which], positions, budget, protection, **limits)
-    return budgets
+def choices(layers: list[list[Head]], protection: Protection) -> Iterator[tuple[str, str, str, list[list[np.ndarray]]]]:
+    """Every base, number of cells and split, and the cells of each head that stay, by layer."""
+    for base, (cells, share), split in itertools.product(BASES, SHARES.items(), (EVEN, *SPLITS)):
+        policy = parse_policy(base if split == EVEN else f"{base}+{split}")
+        budget = round(share * len(layers[0][0].positions))
+        yield base, cells, split, kept_cells(policy, layers, budget, protection)
 
 
 def measure(options: argparse.Namespace, samples: list[list[int]]) -> Losses:
@@ -173,9 +118,7 @@ def measure(options: argparse.Namespace, samples: list[list[int]]) -> Losses:
     losses = Losses()
     settings = {"block": options.block, "budget": options.cells + options.block, "threads": options.threads}
     with edgekv.Runtime(options.model, memory="100%", repack=False, policy="h2o", focus=False, **settings) as runtime:
-        shape = runtime.controller.cache.shape
-        w_o = output_projections(options.model, shape.n_head_kv_max, shape.head_dim_v)
-        reader = Reader(runtime, parse_policy(BASES[0]), w_o)
+        reader = Reader(runtime, parse_policy(BASES[0]), output_projections(runtime))
         for i, tokens in enumerate(samples):
             runtime.controller.clear()
             for captures in reader.read(tokens, 1, N_ROWS):

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-import gguf
 import numpy as np
-from gguf.quants import dequantize
+import numpy.typing as npt
 
 import edgekv
 from edgekv.cache import Cache
-from edgekv.models.registry import find_model
+from edgekv.errors import ConfigError
+from edgekv.options import KV_TYPES
 from edgekv.policies import Head, Policy
+from edgekv.policies.critical import wo_norms
 from edgekv.policies.select import Protection
 
-F16 = 1  # enum ggml_type
+from .extra import needed
+
+Projection = npt.NDArray[np.float64]  # W_O of a layer, (n_head_kv, G, d_v, n_embd)
 
 
 @dataclass(frozen=True)
@@ -35,19 +39,19 @@ class Reader:
     `output_projections` gives.
     """
 
-    def __init__(self, runtime: edgekv.Runtime, base: Policy, w_o: list[np.ndarray]) -> None:
+    def __init__(self, runtime: edgekv.Runtime, base: Policy, w_o: Sequence[Projection]) -> None:
         self.cache: Cache = runtime.controller.cache
         self.block, self.budget, self.base, self.w_o = runtime.options.block, runtime.controller.budget, base, w_o
         self.protection = Protection(runtime.options.n_sink, max(runtime.options.recent, base.recent(self.budget)))
         self.kv_heads = [(layer, g) for layer, projections in enumerate(w_o) for g in range(len(projections))]
 
-    def read(self, tokens: list[int], n_captures: int, n_next: int) -> Iterator[list[Capture]]:
+    def read(self, tokens: Sequence[int], n_captures: int, n_next: int) -> Iterator[list[Capture]]:
         """Captures of all heads for the last `n_captures` compactions that a block follows.
 
         n_next: queries of the block that follows
         """
         first = len(tokens) - self.block * (n_captures + 1)
-        carried = [np.empty(0)] * len(self.kv_heads)  # what scorings left, by position
+        carried: list[npt.NDArray[np.floating]] = [np.empty(0)] * len(self.kv_heads)  # what scorings left, by position
         before: list[Head] = []
         for p0 in range(0, len(tokens), self.block):
             self.cache.feed(tokens[p0 : p0 + self.block])
@@ -63,7 +67,7 @@ class Reader:
                     for head, sums in zip(heads, gathered, strict=True)
                 ]
 
-    def heads(self, carried: list[np.ndarray]) -> list[Head]:
+    def heads(self, carried: Sequence[npt.NDArray[np.floating]]) -> list[Head]:
         """Every head as it is now, float32. Earlier scorings left nothing to the cells that are new."""
         found = []
         for (layer, g), sums in zip(self.kv_heads, carried, strict=True):
@@ -85,11 +89,20 @@ class Reader:
             )
         return found
 
-    def _stored(self, layer: int, g: int, *, values: bool) -> np.ndarray:
+    def with_norms(self, head: Head) -> Head:
+        """The head with norm1(V W_O) of its cells, which `critical` reads."""
+        return replace(head, wo_norm=wo_norms(np.asarray(head.values), self.w_o[head.layer][head.head]))
+
+    def _stored(self, layer: int, g: int, *, values: bool) -> npt.NDArray[np.float32]:
         data, rows = self.cache.rows(layer, g, values=values)
-        if rows.type != F16 or rows.rotation:
-            sys.exit("the cells are not plain f16, which this reads; take another model")
+        if rows.type != KV_TYPES["f16"] or rows.rotation:
+            raise ConfigError("keys and values are read as plain f16, which these cells are not; use kv_type=f16")
         return data.view(np.float16).astype(np.float32)
+
+
+def by_layer(captures: Iterable[Capture]) -> list[list[Capture]]:
+    """Captures of all heads, layer by layer."""
+    return [list(layer) for _, layer in itertools.groupby(captures, lambda capture: capture.full.layer)]
 
 
 def following(before: Head, now: Head, n_rows: int) -> Head:
@@ -97,15 +110,17 @@ def following(before: Head, now: Head, n_rows: int) -> Head:
     queries, rows = now.rows()
     new = now.positions > before.positions[-1]
     names = ("keys", "values", "positions")
-    cells = {name: np.concatenate([getattr(before, name), getattr(now, name)[new]]) for name in names}
+    cells: dict[str, Any] = {name: np.concatenate([getattr(before, name), getattr(now, name)[new]]) for name in names}
     return replace(now, **cells, queries=queries[:, :n_rows], query_positions=rows[:n_rows], accumulated=None)
 
 
-def output_projections(model: str | None, n_head_kv: int, head_dim: int) -> list[np.ndarray]:
-    """W_O by layer, (n_head_kv, G, d_v, n_embd) float64, from the file of a model."""
+def output_projections(runtime: edgekv.Runtime) -> list[Projection]:
+    """W_O by layer, from the file of a runtime's model. Raises ConfigError without the extra "eval"."""
+    reader, dequantize = needed("gguf").GGUFReader(runtime.model.path), needed("gguf.quants").dequantize
+    shape = runtime.controller.cache.shape
     found = {}
-    for tensor in gguf.GGUFReader(find_model(model)).tensors:
+    for tensor in reader.tensors:
         if match := re.fullmatch(r"blk\.(\d+)\.attn_output\.weight", tensor.name):
             matrix = dequantize(tensor.data, tensor.tensor_type).astype(np.float64)  # (n_embd, n_head * d_v)
-            found[int(match[1])] = matrix.T.reshape(n_head_kv, -1, head_dim, len(matrix))
+            found[int(match[1])] = matrix.T.reshape(shape.n_head_kv_max, -1, shape.head_dim_v, len(matrix))
     return [found[layer] for layer in sorted(found)]

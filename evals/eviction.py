@@ -1,0 +1,31 @@
+"""Which cells of a whole model a policy keeps, on captured heads and by the reference formulas."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from edgekv.estimate import HEAD_LIMIT
+from edgekv.policies import Head, Policy
+from edgekv.policies.select import Protection
+
+
+def kept_cells(
+    policy: Policy, layers: Sequence[Sequence[Head]], budget: int, protection: Protection
+) -> list[list[npt.NDArray[np.intp]]]:
+    """The cells that stay of every head, indices ascending by position; `budget` on average, divided as in a runtime.
+
+    layers: the KV heads of every layer, with what the policy reads
+    Raises BudgetError where the protected cells exceed the budget, NativeError for a score that is not finite.
+    """
+    largest = HEAD_LIMIT * budget
+    n_protected = int(protection.mask(layers[0][0].positions).sum())
+    budgets = policy.layer_budgets(len(layers), budget, n_protected, largest)
+    given = [[replace(head, budget=n) for head in heads] for heads, n in zip(layers, budgets, strict=True)]
+    sharing = [list(itertools.chain(*given))] if policy.spread == "model" else given
+    n_cells = iter([n for heads in sharing for n in policy.head_budgets(heads, protection, largest)])
+    return [[policy.keep(head, protection, next(n_cells)) for head in heads] for heads in given]
