@@ -1,0 +1,90 @@
+"""Long generations under a budget: whether they fall into repetition, and what the full cache thinks of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import edgekv
+from edgekv.errors import ConfigError
+from edgekv.sampler import Sampler, Sampling
+
+from .repetition import repetition
+from .setting import FULL, OpenRuntime, Setting
+from .tokens import begin, first_tokens, log_losses
+
+GREEDY = Sampling()
+SAMPLED = Sampling(temperature=0.8, seed=0)
+
+# Beginnings that leave much to tell, each of another kind.
+PROMPTS = {
+    "story": (
+        "The ferry was late again. Ines sat on her suitcase at the end of the pier and counted the lights on the other "
+        "shore, as she had done every evening since her brother left. Tonight one light was missing. She counted "
+        "again, and then she stood up, because the missing light was the one in her own kitchen.\n\n"
+    ),
+    "essay": (
+        "How a small town learned to live with its river\n\nFor two hundred years the people of Hallow Bridge built "
+        "walls against the water, and for two hundred years the water came over them. This is the history of what they "
+        "tried, what it cost, and what they understood in the end. It begins with a flood that nobody expected.\n\n"
+    ),
+    "manual": (
+        "A beginner's guide to keeping bees\n\nThis guide follows the year of a hive from the first warm days to the "
+        "winter. Each chapter explains what the bees are doing, what the keeper should do, which tools are needed, and "
+        "which mistakes are common.\n\nChapter 1: Before the bees arrive\n\n"
+    ),
+}
+
+
+def long_generation(
+    runtimes: OpenRuntime, setting: Setting, prompt: str, n_tokens: int, sampling: Sampling = GREEDY
+) -> dict[str, Any]:
+    """Continue a prompt by n_tokens, also past tokens that would end a reply, and look at what was said.
+
+    n_prompt, n_tokens, n_evictions: tokens read, tokens said, evictions meanwhile
+    end: tokens said before the first that would have ended a reply; None = there is none
+    ppl_full: perplexity of what was said, each token predicted with the full cache after the prompt and all before it;
+        None = prompt and reply are longer than the trained context, where a full cache says nothing
+    text: what was said
+    The rest is what `repetition` gives. Raises InputError for more tokens than the runtime can read, and what
+    `edgekv.Runtime` does.
+    """
+    n_room = len(prompt.encode()) + n_tokens  # no token is less than a byte
+    runtime = runtimes.get(setting, n_room)
+    given = first_tokens(runtime.model, prompt)
+    said = generate(runtime, given, n_tokens, sampling)
+    ends = (i for i, token in enumerate(said) if runtime.model.is_end(token))
+    result: dict[str, Any] = {
+        "n_prompt": len(given),
+        "n_tokens": n_tokens,
+        "n_evictions": runtime.controller.work.evictions,
+        "end": next(ends, None),
+        "text": "".join(runtime.model.text(said)),
+        "ppl_full": None,
+    }
+    if len(given) + n_tokens <= runtime.model.n_ctx_train:
+        full = runtimes.get(replace(setting, policy=FULL, focus=False), n_room)
+        result["ppl_full"] = math.exp(math.fsum(log_losses(full, given, said)) / n_tokens)
+    return result | repetition(said)
+
+
+def generate(runtime: edgekv.Runtime, given: Sequence[int], n_tokens: int, sampling: Sampling) -> list[int]:
+    """n_tokens that a model says after the given ones, end tokens among them.
+
+    Raises ConfigError for less than one token, InputError as `begin`.
+    """
+    if n_tokens < 1:
+        raise ConfigError(f"n_tokens={n_tokens} is not possible; give at least 1")
+    begin(runtime, len(given) + n_tokens)
+    runtime.controller.read(given, lambda _: True)
+    sampler = Sampler(sampling)
+    try:
+        said = [sampler.sample(runtime.context)]
+        while len(said) < n_tokens:
+            runtime.controller.step(said[-1])
+            said.append(sampler.sample(runtime.context))
+    finally:
+        sampler.close()
+    return said

@@ -1,0 +1,79 @@
+"""Long generations of a tiny model, against its float64 transformer."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from reference_transformer import ReferenceModel
+
+from edgekv.errors import ConfigError, InputError
+from edgekv.evals.longgen import GREEDY, PROMPTS, SAMPLED, generate, long_generation
+from edgekv.evals.repetition import repetition
+from edgekv.evals.setting import FULL, OpenRuntime, Setting
+from edgekv.evals.tokens import first_tokens
+
+PROMPT, N_TOKENS = "It was late, and nobody came.", 150
+
+
+@pytest.fixture
+def path(tiny_model):
+    return str(tiny_model(n_layer=2, n_ctx_train=512))
+
+
+@pytest.fixture
+def runtimes():
+    with OpenRuntime(threads=1) as opened:
+        yield opened
+
+
+def small(path, **changes):
+    return Setting(**{"model": path, "policy": "keydiff", "budget": 48, "block": 32, "recent": 8} | changes)
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
+def test_what_was_said_is_judged_by_the_full_cache(path, runtimes, sampling):
+    found = long_generation(runtimes, small(path), PROMPT, N_TOKENS, sampling)
+    assert found["n_evictions"] >= 3
+    runtime = runtimes.get(small(path), 0)
+    given = first_tokens(runtime.model, PROMPT)
+    said = generate(runtime, given, N_TOKENS, sampling)  # with the same seed the same again
+    assert "".join(runtime.model.text(said)) == found["text"]
+    assert found["n_prompt"] == len(given)
+    assert {name: found[name] for name in repetition(said)} == repetition(said)
+    ends = [i for i, token in enumerate(said) if runtime.model.is_end(token)]
+    assert found["end"] == (ends[0] if ends else None)
+
+    logits = ReferenceModel.from_gguf(path).logits([*given, *said])[len(given) - 1 : -1]
+    likely = np.exp(logits - logits.max(axis=1, keepdims=True))
+    likely = (likely / likely.sum(axis=1, keepdims=True))[np.arange(N_TOKENS), said]
+    assert found["ppl_full"] == pytest.approx(math.exp(-np.log(likely).mean()), rel=2e-3)
+
+
+def test_the_full_cache_says_what_is_most_likely_to_it(path, runtimes):
+    found = long_generation(runtimes, Setting(model=path, policy=FULL, block=32), PROMPT, N_TOKENS)
+    runtime = runtimes.get(Setting(model=path, policy=FULL, block=32), 0)
+    given = first_tokens(runtime.model, PROMPT)
+    said = generate(runtime, given, N_TOKENS, GREEDY)
+    logits = ReferenceModel.from_gguf(path).logits([*given, *said])[len(given) - 1 : -1]
+    behind = logits.max(axis=1) - logits[np.arange(N_TOKENS), said]
+    assert behind.max() < 0.05 * logits.std()
+    assert found["n_evictions"] == 0
+
+
+def test_beyond_the_trained_context_the_full_cache_is_not_asked(path, runtimes):
+    found = long_generation(runtimes, small(path), PROMPT, 520)
+    assert found["ppl_full"] is None
+    assert found["n_tokens"] == 520
+    with pytest.raises(InputError, match="but the model was trained on 512"):
+        long_generation(runtimes, small(path, reposition="never"), PROMPT, 520)
+
+
+def test_something_must_be_said(path, runtimes):
+    with pytest.raises(ConfigError, match="n_tokens=0 is not possible"):
+        long_generation(runtimes, small(path), PROMPT, 0)
+
+
+def test_prompts_are_texts_of_some_length():
+    assert all(200 < len(prompt) < 400 for prompt in PROMPTS.values())
