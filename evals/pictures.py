@@ -1,0 +1,150 @@
+"""Pictures of measurements, PNG files: from plain numbers, and the same bytes for the same numbers.
+
+All need the extra "eval" (ConfigError without it), and overwrite the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from .extra import needed
+
+# Okabe and Ito's, which the colour-blind can tell apart; with marks, and with other lines where colours run out.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+MARKS = "osD^vPX"
+LINES = ("-", "--", ":")
+FULL_COLOUR = "#555555"
+SCORES, LOSSES = "viridis", "magma_r"  # colour maps, readable in grey too
+
+LOOK = {
+    "figure.dpi": 150,
+    "font.family": "DejaVu Sans",
+    "font.size": 10,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": "#DDDDDD",
+    "lines.linewidth": 1.8,
+    "lines.markersize": 5,
+    "legend.frameon": False,
+}
+SLANTED: dict[str, Any] = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}  # labels of ticks
+
+Point = tuple[float, float]  # x, y
+Estimate = tuple[float, float, float]  # mean, low, high
+Grid = Sequence[Sequence[float | None]]
+
+
+@contextmanager
+def _axes(path: Path, title: str, x_label: str, y_label: str, size: tuple[float, float]) -> Iterator[Any]:
+    """The axes of a picture, which is saved at the end."""
+    matplotlib = needed("matplotlib")
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()  # whatever its user prefers elsewhere
+        matplotlib.rcParams.update(LOOK)
+        figure = needed("matplotlib.figure").Figure(figsize=size, layout="constrained")
+        axes = figure.add_subplot()
+        axes.set(title=title, xlabel=x_label, ylabel=y_label)
+        yield axes
+        figure.savefig(path, format="png", metadata={"Software": None})
+
+
+def needle_map(path: Path, scores: Grid, *, lengths: Sequence[int], depths: Sequence[float], title: str) -> None:
+    """How often a needle was found: scores (depths, lengths) in [0, 1], None = not measured; depths in [0, 1]."""
+    size = (2.5 + 0.6 * len(lengths), 1.8 + 0.4 * len(depths))
+    with _axes(path, title, "tokens of the text", "depth of the needle", size) as axes:
+        _draw_grid(axes, scores, SCORES, 1.0, "found")
+        axes.set_xticks(
+            range(len(lengths)), [f"{n:,}" for n in lengths], rotation=45, ha="right", rotation_mode="anchor"
+        )
+        axes.set_yticks(range(len(depths)), [f"{depth:.0%}" for depth in depths])
+        for row, line in enumerate(scores):
+            for column, score in enumerate(line):
+                if score is not None:
+                    colour = "white" if score < 0.5 else "black"
+                    axes.text(column, row, f"{score:.0%}", ha="center", va="center", color=colour, fontsize=8)
+
+
+def head_map(path: Path, losses: Grid, *, title: str, label: str, most: float | None = None) -> None:
+    """Losses by layer and head: losses (n_layer, n_head_kv); `most` is the end of the scale, None = the largest."""
+    with _axes(path, title, "KV head", "layer", (2.5 + 0.35 * len(losses[0]), 1.8 + 0.16 * len(losses))) as axes:
+        _draw_grid(axes, losses, LOSSES, most, label)
+        axes.set_xticks(range(len(losses[0])))
+        axes.yaxis.get_major_locator().set_params(integer=True)
+
+
+def budget_curves(
+    path: Path,
+    curves: Mapping[str, Mapping[int, Estimate]],
+    *,
+    full: Estimate | None,
+    title: str,
+    label: str,
+) -> None:
+    """Scores in [0, 1] by budget in cells, a line and a band for each policy; `full` is what the full cache scores."""
+    with _axes(path, title, "budget (cells per head)", label, (7, 4.5)) as axes:
+        axes.set_xscale("log", base=2)
+        budgets = sorted({budget for curve in curves.values() for budget in curve})
+        axes.set_xticks(budgets, [f"{budget:,}" for budget in budgets])
+        axes.minorticks_off()
+        axes.set_ylim(0, 1.03)
+        for i, (name, curve) in enumerate(curves.items()):
+            x = sorted(curve)
+            mean, low, high = zip(*(curve[budget] for budget in x), strict=True)
+            axes.plot(x, mean, label=name, **_style(i))
+            axes.fill_between(x, low, high, color=_style(i)["color"], alpha=0.12, linewidth=0)
+        if full is not None:
+            axes.axhline(full[0], color=FULL_COLOUR, linestyle="--", label="full cache")
+            axes.axhspan(full[1], full[2], color=FULL_COLOUR, alpha=0.1, linewidth=0)
+        _draw_legend(axes)
+
+
+def history_lines(path: Path, lines: Mapping[str, Sequence[Point]], *, title: str, label: str) -> None:
+    """A value, as speed or memory, by how much was read and said before: points (tokens, value) of each line."""
+    with _axes(path, title, "tokens read and said before", label, (7, 4.5)) as axes:
+        for i, (name, points) in enumerate(lines.items()):
+            axes.plot(*zip(*points, strict=True), label=name, **_style(i))
+        axes.set_ylim(0, 1.1 * axes.dataLim.y1)
+        axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
+        _draw_legend(axes)
+
+
+def bars(path: Path, values: Mapping[str, Mapping[str, float]], *, title: str, label: str, of: str) -> None:
+    """Groups of bars: values[group][bar]. `of` says what the groups are.
+
+    Of perplexity gaps the groups are policies and the bars budgets; of times to the first token policies and blocks.
+    """
+    names = list(dict.fromkeys(name for group in values.values() for name in group))
+    with _axes(path, title, of, label, (2 + 0.35 * len(values) * (len(names) + 1), 4.5)) as axes:
+        width = 0.8 / len(names)
+        for i, name in enumerate(names):
+            shift = (i - (len(names) - 1) / 2) * width
+            places = [(g + shift, group[name]) for g, group in enumerate(values.values()) if name in group]
+            axes.bar(*zip(*places, strict=True), width, label=name, color=_style(i)["color"])
+        axes.axhline(0, color="black", linewidth=0.8)
+        axes.grid(visible=False, axis="x")
+        axes.set_xticks(range(len(values)), list(values), **SLANTED)
+        _draw_legend(axes)
+
+
+def _draw_grid(axes: Any, values: Grid, colours: str, most: float | None, label: str) -> None:
+    """Cells coloured by value from 0 to `most`, and what the colours mean; None = white."""
+    numbers = [[float("nan") if value is None else value for value in row] for row in values]
+    image = axes.imshow(numbers, cmap=colours, vmin=0, vmax=most, aspect="auto", interpolation="nearest")
+    axes.grid(visible=False)
+    axes.figure.colorbar(image, ax=axes, label=label)
+
+
+def _draw_legend(axes: Any) -> None:
+    """Beside the axes, where it hides nothing."""
+    axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
+
+
+def _style(i: int) -> dict[str, Any]:
+    """Of the i-th line: after all colours were used, the next kind of line."""
+    again, colour = divmod(i, len(COLOURS))
+    return {"color": COLOURS[colour], "marker": MARKS[colour], "linestyle": LINES[again % len(LINES)]}

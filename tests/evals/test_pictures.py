@@ -1,0 +1,54 @@
+"""Pictures: the same bytes for the same numbers and others for others, whatever matplotlib is set to."""
+
+from __future__ import annotations
+
+import matplotlib
+import pytest
+
+from edgekv.evals import pictures
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def needle(path, x):
+    scores = [[1.0, 0.5, None], [x, 0.0, 0.2]]
+    pictures.needle_map(path, scores, lengths=[500, 1000, 2000], depths=[0, 1], title="keydiff, 512 cells")
+
+
+def heads(path, x):
+    pictures.head_map(path, [[0.1, x], [0.3, 0.2]], title="keydiff", label="lost")
+
+
+def budgets(path, x):
+    curves = {f"policy {i}": {256: (x, 0.1, 0.9), 512: (i / 20, 0, 1)} for i in range(16)}
+    pictures.budget_curves(path, curves, full=(0.9, 0.8, 1.0), title="needle", label="found")
+
+
+def without_full_cache(path, x):
+    pictures.budget_curves(path, {"keydiff": {256: (x, 0.1, 0.9)}}, full=None, title="needle", label="found")
+
+
+def history(path, x):
+    pictures.history_lines(path, {"keydiff": [(0, 10), (50_000, 10 + x)]}, title="speed", label="tokens/s")
+
+
+def gaps(path, x):
+    values = {"keydiff": {"256 cells": x, "512 cells": -0.1}, "snapkv": {"512 cells": 0.4}}
+    pictures.bars(path, values, title="perplexity", label="gap", of="policy")
+
+
+PICTURES = [needle, heads, budgets, without_full_cache, history, gaps]
+
+
+@pytest.mark.parametrize("draw", PICTURES)
+def test_the_same_numbers_give_the_same_bytes(tmp_path, draw):
+    draw(tmp_path / "one.png", 0.3)
+    with matplotlib.rc_context({"font.size": 20, "figure.dpi": 50, "axes.grid": False}):
+        draw(tmp_path / "two.png", 0.3)
+        assert matplotlib.rcParams["font.size"] == 20
+    draw(tmp_path / "other.png", 0.7)
+    one, two, other = ((tmp_path / f"{name}.png").read_bytes() for name in ("one", "two", "other"))
+    assert one.startswith(PNG)
+    assert one == two
+    assert one != other
+    assert b"matplotlib" not in one.lower()  # nor any date
