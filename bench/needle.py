@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--policy", action="append", help=f"policy, or {FULL!r}; repeatable (full, keydiff)")
     parser.add_argument("--budget", type=int, action="append", help="cells; repeatable (512)")
     parser.add_argument(
-        "--recent", type=int, action="append", help="newest tokens never evicted; repeatable (32; with focus 0)"
+        "--recent", type=int, action="append", help="newest tokens never evicted; repeatable (32, or 0)"
     )
     parser.add_argument("--focus", action="append", help="policy that scores by the question as a probe; repeatable")
     parser.add_argument("--probe-tokens", type=int, default=64, help="longest probe")

@@ -21,11 +21,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import common
-from plain_loop import PlainLoop
 
 import edgekv
 from edgekv.cache import Cache
 from edgekv.evals import prose
+from edgekv.evals.stock import StockLoop
 from edgekv.native_policy import cache_params
 from edgekv.sampler import Sampler, Sampling
 
@@ -93,12 +93,14 @@ def run_free(options, book: str) -> list[Row]:
     reading, saying = [], []
     with opened(options, budget=n_read + 2 * n_say) as runtime:
         text = prose.text_of(runtime.model, prose.first_tokens(runtime.model, book, n_read))
-        loop = PlainLoop(runtime.model, runtime.plan.n_cells, runtime.options)
+        loop = StockLoop(runtime.model, runtime.plan.n_cells, runtime.options)
         for i in range(options.pairs + 1):
             with runtime.session() as session:
-                reply = session.generate(text, max_tokens=n_say)
-                first = common.in_turn(i, lambda reply=reply: next(reply), lambda: loop.read(text))
-                tokens = [common.in_turn(k, lambda reply=reply: next(reply, None), loop.step) for k in range(n_say - 1)]
+                ours, plain = session.generate(text, max_tokens=n_say), plain_reply(loop, text)
+                first, *tokens = (
+                    common.in_turn(k, lambda ours=ours: next(ours, None), lambda plain=plain: next(plain))
+                    for k in range(i, i + n_say)
+                )
                 if session.stats.evictions or session.stats.finish_reason not in ("length", "closed"):
                     raise RuntimeError(f"not the run that was meant: {session.stats}")
             if i > 0:  # the first pair warms up
@@ -109,6 +111,15 @@ def run_free(options, book: str) -> list[Row]:
         ("reading, nothing to evict", ">= 0.97", f"{common.median(reading):.3f}", len(reading)),
         ("generating, nothing to evict", ">= 0.97", f"{common.median(saying):.3f}", len(saying)),
     ]
+
+
+def plain_reply(loop: StockLoop, text: str) -> Iterator[int]:
+    """What a session's reply does, on llama.cpp's own cache: reads the text, then gives token after token."""
+    loop.read(loop.context.model.tokenize(text, begin=True))
+    while True:
+        token = loop.sample()
+        yield token
+        loop.step(token)
 
 
 def run_share(options, book: str) -> list[Row]:

@@ -20,11 +20,11 @@ from typing import Protocol
 
 import common
 import numpy as np
-from plain_loop import PlainLoop
 
 from edgekv import _native
 from edgekv.cache import Cache
 from edgekv.evals import prose
+from edgekv.evals.stock import StockLoop
 from edgekv.model import Model
 from edgekv.models.registry import find_model
 from edgekv.options import Options
@@ -80,7 +80,7 @@ class Flat:
 class Stock:
     """llama.cpp's own cache, which forgets what was fed last."""
 
-    loop: PlainLoop
+    loop: StockLoop
     mean: int
 
     def block(self, tokens: list[int]) -> None:
@@ -127,7 +127,7 @@ def measure(model: Model, kv_type: str, mean: int, tokens: list[int], options: a
     with (
         closing(context),
         closing(Cache(context, _native.CacheParams(ragged=True))) as cache,
-        closing(PlainLoop(model, n_cells, settings)) as loop,
+        closing(StockLoop(model, n_cells, settings)) as loop,
     ):
         shape = cache.shape
         flat = Flat(cache, mean, [[mean] * shape.n_head_kv_max] * shape.n_layer)

@@ -9,7 +9,7 @@ import typer.core
 
 import edgekv
 
-from . import ask, chat, evaluate, inspect, models, plan, policies
+from . import ask, bench, chat, evaluate, inspect, models, plan, policies
 
 typer.core.HAS_RICH = False  # with it, plain help shows brackets escaped for a rich help that is off
 
@@ -28,6 +28,7 @@ app.command()(inspect.inspect)
 app.command()(plan.plan)
 app.command()(models.models)
 app.command()(policies.policies)
+app.command()(bench.bench)
 
 INTERRUPTED = 130
 

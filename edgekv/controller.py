@@ -78,10 +78,10 @@ class Controller:
         `after_block(n)` is told how many tokens the block held, and stops the reading by returning False: what was
         read until then stays in the cache. Returns whether everything was read.
         """
-        blocks = _blocks(tokens, self._options.block)
-        block = next(blocks, None)
+        coming = blocks(tokens, self._options.block)
+        block = next(coming, None)
         while block is not None:
-            following = next(blocks, None)
+            following = next(coming, None)
             is_last = following is None
             held_back = block[-1:] if want_logits and is_last and probe else []
             at_once = want_logits and is_last and not held_back
@@ -150,7 +150,7 @@ class Controller:
         self.work.compact_s += result.move_us / 1e6
 
 
-def _blocks(tokens: Iterable[int], size: int) -> Iterator[list[int]]:
+def blocks(tokens: Iterable[int], size: int) -> Iterator[list[int]]:
     """Cut tokens into lists of `size`, the last one shorter."""
     iterator = iter(tokens)
     while block := list(itertools.islice(iterator, size)):

@@ -177,12 +177,12 @@ class LocalConversation:
         started = time.perf_counter()
         while True:
             token = sampler.sample(engine.context)
+            if stats.generated_tokens == 0:
+                stats.ttft_s = stats.prefill_s + time.perf_counter() - started
             if engine.model.is_end(token):
                 stats.finish_reason = "end"
                 return
             stats.generated_tokens += 1
-            if stats.generated_tokens == 1:
-                stats.ttft_s = stats.prefill_s + time.perf_counter() - started
             self._pending = [token]
             yield token
             stats.decode_s = time.perf_counter() - started

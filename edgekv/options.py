@@ -41,7 +41,7 @@ class Options:
     kv_type: "f16", "q8_0" or "q4_0"
     threads: None = one for every processor
     n_sink: first positions that are never evicted
-    recent: newest tokens that are never evicted; None = 32, and none while a probe scores, which says itself what matters
+    recent: newest tokens that are never evicted; None = 32, and while a probe scores, which tells what matters, none
     evict_every: generated tokens between two evictions; None = a block, 1 = as in the papers
     focus: read files with the question as a probe between blocks, which takes cells of its own
     focus_policy: scores by the probe's attention where `policy` reads no queries; None = `default_focus`

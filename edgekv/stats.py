@@ -20,7 +20,7 @@ class Stats:
     repositions: compactions that turned the keys that stayed to other RoPE positions
     tokens_seen, cells_used: of the whole session, after the reply; cells per head
     probes, probe_s: times that the question was fed as a probe, and the time that took
-    prefill_s: reading the prompt; ttft_s: from its begin to the first token; decode_s: all tokens
+    prefill_s: reading the prompt; ttft_s: from its begin to the first token, be it the end; decode_s: all tokens
     score_s, compact_s: share of the above, as is probe_s, that scored and moved cells
     """
 

@@ -42,7 +42,9 @@ class Reader:
     def __init__(self, runtime: edgekv.Runtime, base: Policy, w_o: Sequence[Projection]) -> None:
         self.cache: Cache = runtime.controller.cache
         self.block, self.budget, self.base, self.w_o = runtime.options.block, runtime.controller.budget, base, w_o
-        self.protection = Protection(runtime.options.n_sink, max(runtime.options.recent, base.recent(self.budget)))
+        self.protection = Protection(
+            runtime.options.n_sink, max(runtime.options.recent_cells(self.budget), base.recent(self.budget))
+        )
         self.kv_heads = [(layer, g) for layer, projections in enumerate(w_o) for g in range(len(projections))]
 
     def read(self, tokens: Sequence[int], n_captures: int, n_next: int) -> Iterator[list[Capture]]:

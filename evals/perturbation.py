@@ -53,7 +53,9 @@ def perturbation(runtime: edgekv.Runtime, tokens: Sequence[int], policy: str, bu
     layers = [Layer(heads, w_o, n_cells) for heads, w_o in zip(then, reader.w_o, strict=True)]
     lost = []
     for budget in budgets:
-        protection = Protection(chooser.sinks(options.n_sink), max(options.recent, chooser.recent(budget)))
+        protection = Protection(
+            chooser.sinks(options.n_sink), max(options.recent_cells(budget), chooser.recent(budget))
+        )
         kept = kept_cells(chooser, full, budget, protection)
         lost.append([layer.change(cells) for layer, cells in zip(layers, kept, strict=True)])
     whole = [layer.norms for layer in layers]

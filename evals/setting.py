@@ -56,6 +56,10 @@ class Setting:
         """A runtime for a text of n_tokens. Raises what `edgekv.Runtime` does."""
         return edgekv.Runtime(self.model, memory="100%", threads=threads, **self._options(n_tokens))
 
+    def plan(self, n_tokens: int, *, threads: int | None = None) -> edgekv.Plan:
+        """What such a runtime would take. Raises what `edgekv.plan` does."""
+        return edgekv.plan(self.model, memory="100%", threads=threads, **self._options(n_tokens))
+
     def _options(self, n_tokens: int) -> dict[str, Any]:
         common: dict[str, Any] = {"block": self.block, "kv_type": self.kv_type, "repack": False}
         if self.is_full:

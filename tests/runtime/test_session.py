@@ -275,6 +275,14 @@ def test_a_scorer_of_ones_own_scores_in_the_runtime(tiny_model):
         edgekv.policies.unregister("newest")
 
 
+def test_time_to_the_first_token_counts_where_that_ends_the_reply(local_session, local_runtime, monkeypatch):
+    monkeypatch.setattr(local_runtime.model, "is_end", lambda token: True)
+    assert list(local_session.generate("a b c", max_tokens=5)) == []
+    stats = local_session.stats
+    assert (stats.finish_reason, stats.generated_tokens) == ("end", 0)
+    assert stats.ttft_s > stats.prefill_s
+
+
 @pytest.mark.parametrize(
     ("content", "reason"), [(b"abc\0def", "byte 3 is 0"), (b"abc\xff\xfe", "not UTF-8"), (None, "cannot be read")]
 )

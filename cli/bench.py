@@ -1,0 +1,184 @@
+"""`edgekv bench`: speed and memory of a model on this machine, against stock llama.cpp."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+
+from edgekv.limits import physical_bytes
+from edgekv.model import Model
+from edgekv.models.registry import find_model
+from edgekv.options import Options, default_threads
+from edgekv.sizes import MIB
+from edgekv.text import read_text
+
+from .render import console
+
+if TYPE_CHECKING:
+    from edgekv.evals.speed import Case
+    from edgekv.evals.speed_run import SpeedRun
+
+POLICIES, BUDGETS, BLOCKS, LENGTHS = ["keydiff", "snapkv"], [512], [128], [1000, 3000]
+
+COLUMNS = {  # figure -> head of its column, times what, and in which format
+    "ttft_s": ("TTFT s", 1, ".2f"),
+    "prefill_tok_per_s": ("prompt tok/s", 1, ".1f"),
+    "decode_tok_per_s": ("generated tok/s", 1, ".1f"),
+    "score_s": ("score ms", 1000, ".0f"),
+    "compact_s": ("compact ms", 1000, ".0f"),
+    "peak_bytes": ("peak MiB", 1 / MIB, ".0f"),
+}
+
+
+def bench(
+    model: Annotated[
+        str | None, typer.Option("-m", "--model", help="Path of a GGUF model, or a known name (`edgekv models`).")
+    ] = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SPEC", help="Policy, or full = nothing is evicted; repeatable. Default: keydiff, snapkv."
+        ),
+    ] = None,
+    budget: Annotated[
+        list[int] | None, typer.Option(help="Cells each layer and head keeps; repeatable. Default: 512.")
+    ] = None,
+    block: Annotated[
+        list[int] | None, typer.Option(help="Tokens fed between two evictions; repeatable. Default: 128.")
+    ] = None,
+    length: Annotated[
+        list[int] | None, typer.Option(help="Tokens of the prompt; repeatable. Default: 1000 and 3000.")
+    ] = None,
+    generate: Annotated[int, typer.Option(help="Tokens generated after the prompt.")] = 32,
+    repeats: Annotated[int, typer.Option(help="How often each case is measured.")] = 3,
+    kv_type: Annotated[str, typer.Option(help="Type of cached keys and values: f16, q8_0, q4_0.")] = "f16",
+    threads: Annotated[int | None, typer.Option(help="Threads. Default: one for every processor.")] = None,
+    book: Annotated[Path | None, typer.Option(help="Text file to read. Default: made-up sentences.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    pictures: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Draw pictures into this folder; needs edgekv[eval].")
+    ] = None,
+) -> None:
+    """Measure speed and memory on this machine against stock llama.cpp. Ctrl-C prints what was measured until then."""
+    # every command imports this module, and what measures takes memory
+    from edgekv.evals.extra import needed
+    from edgekv.evals.running_text import beginnings, made_up
+    from edgekv.evals.speed_run import SpeedRun, grouped
+
+    if pictures is not None:
+        needed("matplotlib")  # rather now than when everything is measured
+    path, lengths = find_model(model), length or LENGTHS
+    shared = {"model": str(path), "kv_type": kv_type, "n_generate": generate, "threads": threads}
+    groups = grouped(
+        policies=policy or POLICIES, budgets=budget or BUDGETS, blocks=block or BLOCKS, lengths=lengths, **shared
+    )
+    run = SpeedRun(groups, repeats)
+    with Model(path, Options(), no_alloc=True) as vocabulary:
+        run.check(vocabulary)
+        texts = beginnings(vocabulary, made_up() if book is None else read_text(book), lengths)
+    interrupted = _measure(run, texts)
+    machine = {
+        "system": platform.platform(),
+        "processors": default_threads(),
+        "memory_bytes": physical_bytes(),
+    }
+    report = {"machine": machine, **run.as_dict()}
+    if as_json:
+        print(json.dumps(report))
+    else:
+        _print(report)
+    if pictures is not None and report["cases"]:
+        from edgekv.evals.speed_pictures import draw_all
+
+        for picture in draw_all(report["cases"], pictures):
+            console.print(f"{picture} is written", soft_wrap=True, markup=False)
+    if interrupted:
+        raise KeyboardInterrupt
+    if not report["cases"]:
+        raise typer.Exit(1)
+
+
+def _measure(run: SpeedRun, texts: dict[int, str]) -> bool:
+    """Measure everything; returns whether Ctrl-C ended it before."""
+    try:
+        with _bar([case for _, case in run.todo]) as advance:
+            for case in run.steps(texts):
+                advance(case)
+    except KeyboardInterrupt:
+        return True
+    return False
+
+
+@contextmanager
+def _bar(cases: list[Case]) -> Iterator[Callable[[Case], None]]:
+    """A progress bar with the time left, which goes when all is done; nothing where stderr is not a terminal."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("measuring"),
+        BarColumn(),
+        TextColumn("{task.fields[done]} of {task.fields[cases]} runs"),
+        TimeRemainingColumn(elapsed_when_finished=True),
+    )
+    hidden = not console.is_terminal
+    # a run takes many seconds, and the next one may be of another length: all of them say how long the rest takes
+    with Progress(*columns, console=console, transient=True, disable=hidden, speed_estimate_period=float("inf")) as bar:
+        task = bar.add_task("measuring", total=sum(map(_work, cases)), done=0, cases=len(cases))
+        done = 0
+
+        def advance(case: Case) -> None:
+            nonlocal done
+            done += 1
+            bar.update(task, advance=_work(case), done=done)
+
+        yield advance
+
+
+def _work(case: Case) -> int:
+    """About proportional to the time that a case takes: a token that is generated takes as long as several read."""
+    return case.n_tokens + 4 * case.n_generate
+
+
+def _print(report: dict[str, Any]) -> None:
+    sections = dict.fromkeys((case["n_tokens"], case["block"]) for case in report["cases"])
+    for n_tokens, block in sections:
+        cases = [case for case in report["cases"] if (case["n_tokens"], case["block"]) == (n_tokens, block)]
+        print(f"{cases[0]['prompt_tokens']:,} tokens, block {block}", *_lines(cases), sep="\n", end="\n\n")
+    if sections:
+        print("medians and ranges of all repeats; of stock: in the same repeat")
+    for case in report["left_out"]:
+        name = case["policy"] if case["budget"] is None else f"{case['policy']}, {case['budget']:,}"
+        print(f"left out: {name} with {case['n_tokens']:,} tokens, block {case['block']}: {case['reason']}")
+
+
+def _lines(cases: list[dict[str, Any]]) -> Iterator[str]:
+    """A table of cases of one length and block. Names of policies may be long, so each has a line to itself."""
+    rows = [["", *(column.split()[i] for column, _, _ in COLUMNS.values())] for i in range(2)]
+    for case in cases:
+        rows.append([case["name"]])
+        rows += _rows("", [_spread(case[key], scale, form) for key, (_, scale, form) in COLUMNS.items()])
+        if case["of_stock"]:
+            rows += _rows("of stock", [_spread(case["of_stock"].get(key), 1, ".2f", "x") for key in COLUMNS])
+    widths = [max(map(len, column)) for column in zip(*(row for row in rows if len(row) > 1), strict=True)]
+    for label, *cells in rows:
+        padded = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=False))
+        yield "  ".join([label.ljust(widths[0]) if cells else label, *padded]).rstrip()
+
+
+def _rows(label: str, spreads: list[tuple[str, str]]) -> list[list[str]]:
+    medians, ranges = zip(*spreads, strict=True)
+    return [[f"  {label}", *medians], ["", *ranges]]
+
+
+def _spread(spread: dict[str, float] | None, scale: float, form: str, sign: str = "") -> tuple[str, str]:
+    """A median and its range, as text; of what there is not, nothing."""
+    if spread is None or spread["max"] == 0:
+        return "", ""
+    median, low, high = (format(spread[name] * scale, form) for name in ("median", "min", "max"))
+    return f"{sign}{median}", f"{low}..{high}"

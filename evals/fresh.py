@@ -1,0 +1,25 @@
+"""Measuring in a process that does nothing else: only there is the peak of memory that of what is measured."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from edgekv.errors import WorkerError
+from edgekv.testing.ceiling import MemoryCeiling
+from edgekv.testing.fresh import FreshProcessError
+
+MOST_SECONDS = 7 * 24 * 3600.0  # a process that hangs does not stay for ever
+
+
+def in_fresh_process(function: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
+    """What a function returns in a fresh process, and that process's "peak_bytes".
+
+    It and its arguments must pickle. Raises what the function raises, and WorkerError where the process is killed.
+    """
+    try:
+        run = MemoryCeiling(sys.maxsize, timeout=MOST_SECONDS).run(function, *arguments)
+    except FreshProcessError as error:
+        raise WorkerError(f"{error}; was there enough memory?") from error
+    return {**run.value, "peak_bytes": run.peak_bytes}

@@ -1,0 +1,165 @@
+"""How fast, and in how much memory, one setting reads a prompt and generates after it, or stock llama.cpp does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+from edgekv.errors import CeilingError
+from edgekv.model import Context, Model
+from edgekv.models.registry import find_model
+from edgekv.options import Options
+from edgekv.sampler import Sampler, Sampling
+from edgekv.text import Prompt
+
+from .fresh import in_fresh_process
+from .setting import Setting
+from .stock import StockLoop, obstacle
+
+STOCK = "stock"
+WARM_UP_CHARS = 256  # of the prompt, read before anything counts: weights come in, buffers are touched
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What is measured in one process.
+
+    policy: a policy's spec; "full" = edgekv with nothing evicted; "stock" = llama.cpp's own cache
+    budget: cells each (layer, KV head) keeps; None under "full" and "stock", which keep everything
+    n_tokens, n_generate: length of the prompt, and tokens generated after it
+    """
+
+    model: str | None = None
+    policy: str
+    budget: int | None
+    block: int
+    kv_type: str = "f16"
+    n_tokens: int
+    n_generate: int
+    threads: int | None = None
+
+    @property
+    def name(self) -> str:
+        """What sets it apart among cases of one prompt and block, for people."""
+        return self.policy if self.budget is None else f"{self.policy}, {self.budget:,}"
+
+    @property
+    def setting(self) -> Setting:
+        """How edgekv reads."""
+        setting = Setting(model=self.model, policy=self.policy, block=self.block, kv_type=self.kv_type)
+        return setting if self.budget is None else replace(setting, budget=self.budget)
+
+    @property
+    def stock(self) -> Case:
+        """The case of stock llama.cpp that this one is compared with."""
+        return replace(self, policy=STOCK, budget=None)
+
+    @property
+    def stock_options(self) -> Options:
+        """What stock llama.cpp shares with edgekv: block, cache type, threads, and how weights are loaded."""
+        return Options(memory="100%", block=self.block, kv_type=self.kv_type, threads=self.threads, repack=False)
+
+    def obstacle(self, model: Model) -> str | None:
+        """Why this machine cannot do it; None = it can. Raises ConfigError for values that cannot work.
+
+        model: that of the case; it may be opened with `no_alloc`
+        """
+        if self.policy == STOCK:
+            return obstacle(model, self.n_tokens + self.n_generate, self.stock_options)
+        try:
+            self.setting.plan(self.n_tokens + self.n_generate, threads=self.threads)
+        except CeilingError as error:
+            return str(error)
+        return None
+
+
+def measure(case: Case, text: str) -> dict[str, Any]:
+    """Read a text and generate after it, in a fresh process.
+
+    Returns, in seconds, "prefill_s" and "first_sample_s", which together are "ttft_s"; of the prefill, "score_s" and
+    "compact_s"; "decode_s" of all that is generated; further "prompt_tokens", "evictions" while reading,
+    "prefill_tok_per_s", "decode_tok_per_s", and "peak_bytes", the most that the process ever held.
+
+    Every token after the prompt is the most likely one, and the end of a reply ends nothing: all cases of a length do
+    the same work. Raises WorkerError where the process is killed, and what a `Runtime` and a reply raise.
+    """
+    return in_fresh_process(_stock if case.policy == STOCK else _edgekv, case, text)
+
+
+def _edgekv(case: Case, text: str) -> dict[str, Any]:
+    with case.setting.open(case.n_tokens + case.n_generate, threads=case.threads) as runtime:
+        with runtime.session() as session:
+            _exhaust(session.generate(text[:WARM_UP_CHARS], max_tokens=2))
+        with runtime.session() as session:
+            _exhaust(session.generate(text, max_tokens=1))
+            stats = session.stats
+            decode_s = _generate(case, runtime.context, runtime.controller.step)
+    return _figures(
+        case,
+        n_prompt=stats.read_tokens,
+        prefill_s=stats.prefill_s,
+        first_sample_s=stats.ttft_s - stats.prefill_s,
+        decode_s=decode_s,
+        evictions=stats.evictions,
+        score_s=stats.score_s,
+        compact_s=stats.compact_s,
+    )
+
+
+def _stock(case: Case, text: str) -> dict[str, Any]:
+    options = case.stock_options
+    with Model(find_model(case.model), options) as model:
+        prompt = Prompt(model, begin=True).content(text)
+        n_prompt = prompt.count()
+        with closing(StockLoop(model, n_prompt + case.n_generate, options)) as loop:
+            loop.read(Prompt(model, begin=True).content(text[:WARM_UP_CHARS]).tokens())
+            loop.step(loop.sample())
+            started = time.perf_counter()
+            loop.read(prompt.tokens())
+            read = time.perf_counter()
+            loop.sample()
+            sampled = time.perf_counter()
+            decode_s = _generate(case, loop.context, loop.step)
+    return _figures(case, n_prompt=n_prompt, prefill_s=read - started, first_sample_s=sampled - read, decode_s=decode_s)
+
+
+def _generate(case: Case, context: Context, feed: Callable[[int], None]) -> float:
+    """Sample and feed a token, again and again; returns the seconds it took."""
+    with closing(Sampler(Sampling())) as sampler:
+        started = time.perf_counter()
+        for _ in range(case.n_generate):
+            feed(sampler.sample(context))
+        return time.perf_counter() - started
+
+
+def _figures(
+    case: Case,
+    *,
+    n_prompt: int,
+    prefill_s: float,
+    first_sample_s: float,
+    decode_s: float,
+    evictions: int = 0,
+    score_s: float = 0.0,
+    compact_s: float = 0.0,
+) -> dict[str, Any]:
+    return {
+        "prompt_tokens": n_prompt,
+        "evictions": evictions,
+        "ttft_s": prefill_s + first_sample_s,
+        "prefill_s": prefill_s,
+        "first_sample_s": first_sample_s,
+        "score_s": score_s,
+        "compact_s": compact_s,
+        "decode_s": decode_s,
+        "prefill_tok_per_s": n_prompt / prefill_s,
+        "decode_tok_per_s": case.n_generate / decode_s,
+    }
+
+
+def _exhaust(pieces: Iterator[str]) -> None:
+    for _ in pieces:
+        pass

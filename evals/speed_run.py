@@ -1,0 +1,141 @@
+"""Many cases of `speed`, measured in turn, and what they come to: medians, ranges, and ratios to stock llama.cpp."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TypeVar
+
+from edgekv.errors import ConfigError, EdgeKVError
+from edgekv.model import Model
+
+from . import speed
+from .setting import FULL
+from .speed import STOCK, Case
+
+T = TypeVar("T")
+
+FIGURES = ("ttft_s", "prefill_tok_per_s", "decode_tok_per_s", "score_s", "compact_s", "peak_bytes")
+COMPARED = ("ttft_s", "prefill_tok_per_s", "decode_tok_per_s", "peak_bytes")
+
+
+def grouped(
+    *, policies: Sequence[str], budgets: Sequence[int], blocks: Sequence[int], lengths: Sequence[int], **shared: Any
+) -> list[list[Case]]:
+    """Every combination, in groups of one length and block: stock llama.cpp, then what is compared with it.
+
+    shared: the other fields of `Case`. Raises ConfigError for numbers below 1.
+    """
+    given = {"budget": budgets, "block": blocks, "length": lengths, "generate": [shared["n_generate"]]}
+    for name, value in ((name, value) for name, values in given.items() for value in values):
+        if value < 1:
+            raise ConfigError(f"{name}={value} is not possible; give at least 1")
+    settings = [(policy, budget) for policy in policies for budget in ([None] if policy in (STOCK, FULL) else budgets)]
+    return [
+        [
+            Case(policy=policy, budget=budget, block=block, n_tokens=n_tokens, **shared)
+            for policy, budget in dict.fromkeys([(STOCK, None), *settings])
+        ]
+        for n_tokens in dict.fromkeys(lengths)
+        for block in dict.fromkeys(blocks)
+    ]
+
+
+def in_turn(groups: Sequence[Sequence[Case]], repeats: int) -> Iterator[tuple[int, Case]]:
+    """(repeat, case): a group stays together; groups, and cases in a group, take turns at being the first."""
+    for repeat in range(repeats):
+        for group in _rotated(groups, repeat):
+            for case in _rotated(group, repeat):
+                yield repeat, case
+
+
+def _rotated(items: Sequence[T], n: int) -> list[T]:
+    n %= len(items)
+    return [*items[n:], *items[:n]]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What `speed.measure` found for a case in one repeat."""
+
+    case: Case
+    repeat: int
+    figures: Mapping[str, Any]
+
+
+class SpeedRun:
+    """Measures all cases of groups `repeats` times, each in a fresh process, and keeps what was found until then."""
+
+    def __init__(self, groups: Sequence[Sequence[Case]], repeats: int) -> None:
+        if repeats < 1:
+            raise ConfigError(f"repeats={repeats} is not possible; give at least 1")
+        self.groups = groups
+        self.repeats = repeats
+        self.samples: list[Sample] = []
+        self.left_out: dict[Case, str] = {}
+
+    def check(self, model: Model) -> None:
+        """Leave out what this machine cannot do. Raises ConfigError for values that cannot work.
+
+        model: that of the cases; it may be opened with `no_alloc`
+        """
+        obstacles: dict[Case, str | None] = {}
+        for case in (case for group in self.groups for case in group):
+            # with a budget, the length makes no difference
+            alike = case if case.budget is None else replace(case, n_tokens=1)
+            if alike not in obstacles:
+                obstacles[alike] = alike.obstacle(model)
+            reason = obstacles[alike]
+            if reason is not None:
+                self.left_out[case] = reason
+
+    @property
+    def todo(self) -> list[tuple[int, Case]]:
+        """(repeat, case) in the order of measuring, without what is left out."""
+        return [(repeat, case) for repeat, case in in_turn(self.groups, self.repeats) if case not in self.left_out]
+
+    def steps(self, texts: Mapping[int, str]) -> Iterator[Case]:
+        """Measure one case after the other, and give each once it is done. A case that fails is left out from then on.
+
+        texts: prompts by their length in tokens
+        """
+        for repeat, case in self.todo:
+            if case not in self.left_out:
+                try:
+                    self.samples.append(Sample(case, repeat, speed.measure(case, texts[case.n_tokens])))
+                except EdgeKVError as error:
+                    self.left_out[case] = str(error)
+            yield case
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON: a summary of every case, what was left out and why, and all samples."""
+        return {
+            "repeats": self.repeats,
+            "cases": [found for group in self.groups for case in group if (found := self._summary(case))],
+            "left_out": [asdict(case) | {"reason": reason} for case, reason in self.left_out.items()],
+            "samples": [{**asdict(sample.case), "repeat": sample.repeat, **sample.figures} for sample in self.samples],
+        }
+
+    def _summary(self, case: Case) -> dict[str, Any] | None:
+        """Figures of a case over its repeats, and their ratios to stock llama.cpp's in the same repeat."""
+        ours, stock = self._by_repeat(case), self._by_repeat(case.stock)
+        if not ours:
+            return None
+        pairs = [(ours[repeat], stock[repeat]) for repeat in ours if repeat in stock] if case.policy != STOCK else []
+        return {
+            **asdict(case),
+            "name": case.name,
+            "n_repeats": len(ours),
+            "prompt_tokens": next(iter(ours.values()))["prompt_tokens"],
+            **{name: spread([figures[name] for figures in ours.values()]) for name in FIGURES},
+            "of_stock": {name: spread([a[name] / b[name] for a, b in pairs]) for name in COMPARED} if pairs else None,
+        }
+
+    def _by_repeat(self, case: Case) -> dict[int, Mapping[str, Any]]:
+        return {sample.repeat: sample.figures for sample in self.samples if sample.case == case}
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median and range."""
+    return {"median": statistics.median(values), "min": min(values), "max": max(values)}

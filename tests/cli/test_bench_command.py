@@ -1,0 +1,121 @@
+"""`edgekv bench` on a tiny model, in this process; what it measures runs in processes of its own."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from edgekv.errors import WorkerError
+from edgekv.evals import speed
+from edgekv.evals.speed_run import FIGURES
+
+# typer imports what click calls deprecated
+pytestmark = pytest.mark.filterwarnings("ignore:'click:DeprecationWarning")
+
+QUICK = ["--length", "100", "--budget", "64", "--block", "32", "--policy", "keydiff", "--generate", "3"]
+
+
+@pytest.fixture
+def bench(monkeypatch, capsys, tiny_model):
+    """A function from arguments to the exit status, what is printed, and what is printed on stderr."""
+    from edgekv.cli.main import main
+
+    def run(*arguments):
+        command = ["edgekv", "bench", "-m", str(tiny_model()), "--threads", "1", *QUICK, *map(str, arguments)]
+        monkeypatch.setattr(sys, "argv", command)
+        monkeypatch.setenv("COLUMNS", "80")
+        status = main()
+        return status, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """Figures without a measurement; returns the cases. The fourth one is interrupted."""
+    calls = []
+
+    def measure(case, text):
+        calls.append(case)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return {"prompt_tokens": 100} | dict.fromkeys(FIGURES, 2e6 * len(calls))
+
+    monkeypatch.setattr(speed, "measure", measure)
+    return calls
+
+
+def test_json_is_one_object_with_every_case(bench):
+    status, output, errors = bench("--json", "--repeats", "1")
+    assert (status, errors) == (0, "")
+    report = json.loads(output)
+    assert report.keys() == {"machine", "repeats", "cases", "left_out", "samples"}
+    assert (report["repeats"], report["left_out"]) == (1, [])
+    assert report["machine"].keys() == {"system", "processors", "memory_bytes"}
+    stock, keydiff = report["cases"]
+    assert stock.keys() == keydiff.keys() >= {*FIGURES, "model", "policy", "budget", "block", "kv_type", "n_tokens"}
+    assert (keydiff["policy"], keydiff["budget"], keydiff["block"], keydiff["n_generate"]) == ("keydiff", 64, 32, 3)
+    for name, ratio in keydiff["of_stock"].items():
+        assert ratio["median"] == keydiff[name]["median"] / stock[name]["median"]
+    assert [sample["policy"] for sample in report["samples"]] == ["stock", "keydiff"]
+
+
+def test_interrupted_it_prints_what_was_measured(bench, measured):
+    status, output, _ = bench("--repeats", "2")
+    assert status == 130
+    assert [case.policy for case in measured] == ["stock", "keydiff", "keydiff", "stock"]
+    lines = output.splitlines()
+    assert lines[0] == "100 tokens, block 32"
+    place = lines.index("keydiff, 64")
+    assert lines[place + 1].split()[0] == "5000000.00"  # the median of the second and the third run, and its range
+    assert lines[place + 2].split()[0] == "4000000.00..6000000.00"
+    ratio = next(line for line in lines if line.startswith("  of stock"))
+    assert ratio.split()[2:] == ["x2.00"] * 4  # the pair of the first repeat
+
+
+def test_what_is_left_out_is_said(bench, measured):
+    _, output, _ = bench("--length", "600", "--repeats", "1")
+    assert "left out: stock with 600 tokens, block 32: 603 tokens are more than the 512" in output
+    assert [(case.policy, case.n_tokens) for case in measured] == [("stock", 100), ("keydiff", 100), ("keydiff", 600)]
+
+
+def test_nothing_measured_at_all_is_a_failure(bench, monkeypatch):
+    def fail(case, text):
+        raise WorkerError("killed")
+
+    monkeypatch.setattr(speed, "measure", fail)
+    status, output, _ = bench()
+    assert status == 1
+    assert output.splitlines() == [
+        "left out: stock with 100 tokens, block 32: killed",
+        "left out: keydiff, 64 with 100 tokens, block 32: killed",
+    ]
+
+
+def test_a_book_and_pictures(bench, measured, tmp_path):
+    pytest.importorskip("matplotlib")
+    book = tmp_path / "book.txt"
+    book.write_text(" ".join(f"word{i}" for i in range(100)))
+    status, output, errors = bench("--book", book, "--repeats", "1", "--pictures", tmp_path / "pictures", "--json")
+    assert status == 0
+    assert json.loads(output)["cases"]
+    assert errors.count("is written") == len(list((tmp_path / "pictures").glob("*.png"))) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--repeats", "0"], "repeats=0 is not possible"),
+        (["--generate", "0"], "generate=0 is not possible"),
+        (["--policy", "keydif"], "policy 'keydif' is unknown"),
+        (["--budget", "10"], "budget=10 does not hold the protected cells"),
+        (["--kv-type", "f99"], "kv_type='f99' is unknown"),
+        (["--book", "absent.txt"], "absent.txt cannot be read"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_it_is(bench, measured, arguments, message):
+    status, output, errors = bench(*arguments)
+    assert (status, output, measured) == (2, "", [])
+    assert errors.startswith(f"edgekv: {message}")
