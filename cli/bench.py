@@ -68,12 +68,12 @@ def bench(
 ) -> None:
     """Measure speed and memory on this machine against stock llama.cpp. Ctrl-C prints what was measured until then."""
     # every command imports this module, and what measures takes memory
-    from edgekv.evals.extra import needed
     from edgekv.evals.running_text import beginnings, made_up
     from edgekv.evals.speed_run import SpeedRun, grouped
+    from edgekv.extras import needed
 
     if pictures is not None:
-        needed("matplotlib")  # rather now than when everything is measured
+        needed("matplotlib", "eval")  # rather now than when everything is measured
     path, lengths = find_model(model), length or LENGTHS
     shared = {"model": str(path), "kv_type": kv_type, "n_generate": generate, "threads": threads}
     groups = grouped(

@@ -14,12 +14,11 @@ import numpy.typing as npt
 import edgekv
 from edgekv.cache import Cache
 from edgekv.errors import ConfigError
+from edgekv.extras import needed
 from edgekv.options import KV_TYPES
 from edgekv.policies import Head, Policy
 from edgekv.policies.critical import wo_norms
 from edgekv.policies.select import Protection
-
-from .extra import needed
 
 Projection = npt.NDArray[np.float64]  # W_O of a layer, (n_head_kv, G, d_v, n_embd)
 
@@ -118,7 +117,7 @@ def following(before: Head, now: Head, n_rows: int) -> Head:
 
 def output_projections(runtime: edgekv.Runtime) -> list[Projection]:
     """W_O by layer, from the file of a runtime's model. Raises ConfigError without the extra "eval"."""
-    reader, dequantize = needed("gguf").GGUFReader(runtime.model.path), needed("gguf.quants").dequantize
+    reader, dequantize = needed("gguf", "make").GGUFReader(runtime.model.path), needed("gguf.quants", "make").dequantize
     shape = runtime.controller.cache.shape
     found = {}
     for tensor in reader.tensors:

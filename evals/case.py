@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import functools
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from edgekv.model import Model
 from edgekv.models import find_model
 
+from . import prose
 from .setting import Setting
 from .source import fingerprint
 
 GENERATED = "generated"
+
+
+@functools.lru_cache(maxsize=1)
+def book_text(path: Path | None) -> str | None:
+    """The running text of a book; None = prose is to be generated. Raises InputError for a file that is not text."""
+    return None if path is None else prose.read_book(path)
 
 
 @dataclass(frozen=True)
@@ -46,3 +56,7 @@ class Case:
             "seed": self.seed,
             **self.params,
         }
+
+    def passage(self, model: Model) -> str:
+        """The text of this seed: so many tokens from a random place. Raises InputError where the book is too short."""
+        return prose.passage(model, book_text(self.book), self.length, random.Random(self.seed))

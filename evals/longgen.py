@@ -12,7 +12,7 @@ from edgekv.errors import ConfigError
 from edgekv.sampler import Sampler, Sampling
 
 from .repetition import repetition
-from .setting import FULL, OpenRuntime, Setting
+from .setting import FULL, OFF, OpenRuntime, Setting
 from .tokens import begin, first_tokens, log_losses
 
 GREEDY = Sampling()
@@ -65,7 +65,7 @@ def long_generation(
         "ppl_full": None,
     }
     if len(given) + n_tokens <= runtime.model.n_ctx_train:
-        full = runtimes.get(replace(setting, policy=FULL, focus=False), n_room)
+        full = runtimes.get(replace(setting, policy=FULL, focus=OFF), n_room)
         result["ppl_full"] = math.exp(math.fsum(log_losses(full, given, said)) / n_tokens)
     return result | repetition(said)
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .extra import needed
+from edgekv.extras import needed
 
 # Okabe and Ito's, which the colour-blind can tell apart; with marks, and with other lines where colours run out.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
@@ -34,19 +34,18 @@ LOOK = {
 }
 SLANTED: dict[str, Any] = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}  # labels of ticks
 
-Point = tuple[float, float]  # x, y
-Estimate = tuple[float, float, float]  # mean, low, high
+Estimate = tuple[float, float, float]  # a value, and from where to where it may be, or was
 Grid = Sequence[Sequence[float | None]]
 
 
 @contextmanager
 def _axes(path: Path, title: str, x_label: str, y_label: str, size: tuple[float, float]) -> Iterator[Any]:
     """The axes of a picture, which is saved at the end."""
-    matplotlib = needed("matplotlib")
+    matplotlib = needed("matplotlib", "eval")
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # whatever its user prefers elsewhere
         matplotlib.rcParams.update(LOOK)
-        figure = needed("matplotlib.figure").Figure(figsize=size, layout="constrained")
+        figure = needed("matplotlib.figure", "eval").Figure(figsize=size, layout="constrained")
         axes = figure.add_subplot()
         axes.set(title=title, xlabel=x_label, ylabel=y_label)
         yield axes
@@ -103,32 +102,39 @@ def budget_curves(
         _draw_legend(axes)
 
 
-def history_lines(path: Path, lines: Mapping[str, Sequence[Point]], *, title: str, label: str) -> None:
-    """A value, as speed or memory, by how much was read and said before: points (tokens, value) of each line."""
-    with _axes(path, title, "tokens read and said before", label, (7, 4.5)) as axes:
-        for i, (name, points) in enumerate(lines.items()):
-            axes.plot(*zip(*points, strict=True), label=name, **_style(i))
+def history_lines(path: Path, lines: Mapping[str, Mapping[int, Estimate]], *, title: str, label: str) -> None:
+    """A value, as speed or memory, by how many tokens were read before, and its range: a line for each name."""
+    with _axes(path, title, "tokens read before", label, (7, 4.5)) as axes:
+        for i, (name, line) in enumerate(lines.items()):
+            tokens = sorted(line)
+            axes.errorbar(tokens, *_with_range([line[n] for n in tokens]), capsize=3, label=name, **_style(i))
         axes.set_ylim(0, 1.1 * axes.dataLim.y1)
         axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
         _draw_legend(axes)
 
 
-def bars(path: Path, values: Mapping[str, Mapping[str, float]], *, title: str, label: str, of: str) -> None:
-    """Groups of bars: values[group][bar]. `of` says what the groups are.
-
-    Of perplexity gaps the groups are policies and the bars budgets; of times to the first token policies and blocks.
-    """
+def bars(path: Path, values: Mapping[str, Mapping[str, float | Estimate]], *, title: str, label: str, of: str) -> None:
+    """Groups of bars: values[group][bar], with a range where it has one. `of` says what the groups are."""
     names = list(dict.fromkeys(name for group in values.values() for name in group))
     with _axes(path, title, of, label, (2 + 0.35 * len(values) * (len(names) + 1), 4.5)) as axes:
         width = 0.8 / len(names)
         for i, name in enumerate(names):
             shift = (i - (len(names) - 1) / 2) * width
-            places = [(g + shift, group[name]) for g, group in enumerate(values.values()) if name in group]
-            axes.bar(*zip(*places, strict=True), width, label=name, color=_style(i)["color"])
+            places = [g + shift for g, group in enumerate(values.values()) if name in group]
+            heights, ranges = _with_range([group[name] for group in values.values() if name in group])
+            axes.bar(places, heights, width, yerr=ranges, capsize=3, label=name, color=_style(i)["color"])
         axes.axhline(0, color="black", linewidth=0.8)
         axes.grid(visible=False, axis="x")
         axes.set_xticks(range(len(values)), list(values), **SLANTED)
         _draw_legend(axes)
+
+
+def _with_range(values: Sequence[float | Estimate]) -> tuple[list[float], list[list[float]] | None]:
+    """Values, and how far down and up their ranges reach, (2, n); None where they have none."""
+    known = [value for value in values if isinstance(value, tuple)]
+    if len(known) < len(values):
+        return [value for value in values if not isinstance(value, tuple)], None
+    return [value for value, _, _ in known], [[v - low for v, low, _ in known], [high - v for v, _, high in known]]
 
 
 def _draw_grid(axes: Any, values: Grid, colours: str, most: float | None, label: str) -> None:

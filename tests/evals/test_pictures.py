@@ -29,7 +29,12 @@ def without_full_cache(path, x):
 
 
 def history(path, x):
-    pictures.history_lines(path, {"keydiff": [(0, 10), (50_000, 10 + x)]}, title="speed", label="tokens/s")
+    pictures.history_lines(path, {"keydiff": {0: (10, 9, 11), 50_000: (10 + x, 9, 12)}}, title="speed", label="tokens/s")
+
+
+def times(path, x):
+    values = {"keydiff": {"block 64": (1 + x, 1, 2), "block 128": (0.9, 0.8, 1)}}
+    pictures.bars(path, values, title="ttft", label="s", of="policy")
 
 
 def gaps(path, x):
@@ -37,7 +42,7 @@ def gaps(path, x):
     pictures.bars(path, values, title="perplexity", label="gap", of="policy")
 
 
-PICTURES = [needle, heads, budgets, without_full_cache, history, gaps]
+PICTURES = [needle, heads, budgets, without_full_cache, history, times, gaps]
 
 
 @pytest.mark.parametrize("draw", PICTURES)

@@ -224,5 +224,5 @@ def test_pictures_are_drawn(measured, tmp_path):
     run = SpeedRun(groups_of(), 2)
     list(run.steps(dict.fromkeys((150, 300), "text")))
     paths = draw_all(run.as_dict()["cases"], tmp_path / "new")
-    assert [path.name for path in paths] == ["ttft.png", "speed.png", "memory.png"]
+    assert [path.name for path in paths] == ["ttft.png", "prefill.png", "decode.png", "memory.png"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import asking
-from .case import Case
-from .setting import OpenRuntime
-from .table import Measured, Table
+from ..case import Case
+from ..setting import OpenRuntime
+from ..table import Measured, Table
+from . import asking, longgen, perplexity, perturbation
 
 
 @dataclass(frozen=True)
@@ -28,4 +28,7 @@ class Task:
 TASKS: Mapping[str, Task] = {
     "needle": Task(asking.needle, asking.table, asking.draw),
     "ruler": Task(asking.ruler, asking.table, asking.draw),
+    "perplexity": Task(perplexity.measure, perplexity.table, perplexity.draw),
+    "perturbation": Task(perturbation.measure, perturbation.table, perturbation.draw),
+    "longgen": Task(longgen.measure, longgen.table, longgen.draw),
 }

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from . import needle as needles
-from . import prose
-from . import ruler as rulers
-from .case import Case
-from .document import Document
-from .reading import replies
-from .setting import OFF, OpenRuntime, Setting
-from .statistics import Interval, interval, paired_p_value
-from .table import SETTING_HEADERS, Measured, Table, setting_cells
+from .. import needle as needles
+from .. import pictures
+from .. import ruler as rulers
+from ..case import Case, book_text
+from ..document import Document
+from ..reading import replies
+from ..setting import OFF, OpenRuntime, Setting
+from ..statistics import Interval, interval, paired_p_value
+from ..table import SETTING_HEADERS, Measured, Table, setting_cells
 
 Params = tuple[tuple[str, Any], ...]
 
@@ -36,15 +36,10 @@ def ruler(case: Case, runtimes: OpenRuntime) -> dict[str, Any]:
 def _ask(case: Case, runtimes: OpenRuntime, make: Callable[..., Document]) -> dict[str, Any]:
     """What is answered about a document, and the mean score of the answers, in [0, 1]."""
     runtime = runtimes.get(case.setting, case.length)
-    document = make(runtime.model, _book(case.book), case.length, case.seed)
+    document = make(runtime.model, book_text(case.book), case.length, case.seed)
     said = replies(runtime, case.setting, document)
     scores = [question.score(reply) for question, reply in zip(document.questions, said, strict=True)]
     return {"score": sum(scores) / len(scores), "scores": scores, "replies": said}
-
-
-@functools.lru_cache(maxsize=1)
-def _book(path: Path | None) -> str | None:
-    return None if path is None else prose.read_book(path)
 
 
 @dataclass(frozen=True)
@@ -114,5 +109,52 @@ def table(measured: Measured, baseline: str | None = None) -> Table:
 
 
 def draw(measured: Measured, folder: Path) -> list[Path]:
-    """Pictures."""
-    return []
+    """Scores by budget for every length, and for a needle at given depths its map for every setting."""
+    found = lines(measured)
+    return [*_curves(found, folder), *_maps(found, folder)]
+
+
+def _curves(found: list[Line], folder: Path) -> Iterator[Path]:
+    """A line for each policy and focus over its budgets, where there are several."""
+    for task, length in dict.fromkeys((line.task, line.length) for line in found):
+        part = [line for line in found if (line.task, line.length) == (task, length)]
+        curves: dict[str, dict[int, list[Interval]]] = defaultdict(lambda: defaultdict(list))
+        for line in part:
+            if not line.setting.is_full:
+                curves[line.setting.name][line.setting.budget].append(line.score)
+        if max(map(len, curves.values()), default=0) < 2:
+            continue
+        full = [line.score for line in part if line.setting.is_full]
+        path = folder / f"{task}-{length}-by-budget.png"
+        pictures.budget_curves(
+            path,
+            {name: {budget: _mean(scores) for budget, scores in curve.items()} for name, curve in curves.items()},
+            full=_mean(full) if full else None,
+            title=f"{task}, {length:,} tokens",
+            label="score",
+        )
+        yield path
+
+
+def _maps(found: list[Line], folder: Path) -> Iterator[Path]:
+    """Length by depth, for every setting that read needles at given depths."""
+    deep = [line for line in found if line.params.get("depth") is not None]
+    for number, setting in enumerate(dict.fromkeys(line.setting for line in deep)):
+        scores = {(line.params["depth"], line.length): line.score.mean for line in deep if line.setting == setting}
+        depths, lengths = (sorted(set(values)) for values in zip(*scores, strict=True))
+        path = folder / f"needle-map-{number + 1}.png"
+        cells = "" if setting.is_full else f", {setting.budget} cells"
+        pictures.needle_map(
+            path,
+            [[scores.get((depth, length)) for length in lengths] for depth in depths],
+            lengths=lengths,
+            depths=depths,
+            title=f"{setting.name}{cells}",
+        )
+        yield path
+
+
+def _mean(scores: list[Interval]) -> tuple[float, float, float]:
+    """Of one configuration its score; of several, of different parameters, the means of all three."""
+    n = len(scores)
+    return sum(s.mean for s in scores) / n, sum(s.low for s in scores) / n, sum(s.high for s in scores) / n

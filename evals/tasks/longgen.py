@@ -1,0 +1,72 @@
+"""The task "longgen": what becomes of a long text that a model writes under a budget."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgekv.sampler import Sampling
+
+from .. import pictures
+from ..case import Case
+from ..longgen import PROMPTS, long_generation
+from ..setting import OpenRuntime, Setting
+from ..table import SETTING_HEADERS, Measured, Table, setting_cells
+
+HEADERS = (*SETTING_HEADERS, "different 4-grams", "longest repeat", "perplexity, full cache", "ends early", "texts")
+
+
+def measure(case: Case, runtimes: OpenRuntime) -> dict[str, Any]:
+    """What `long_generation` finds; the seed chooses one of the prompts, and seeds the sampler."""
+    prompt = list(PROMPTS.values())[case.seed % len(PROMPTS)]
+    sampling = Sampling(temperature=case.params["temperature"], seed=case.seed)
+    return long_generation(runtimes, case.setting, prompt, case.length, sampling)
+
+
+def table(measured: Measured, baseline: str | None = None) -> Table:
+    """A row for each setting, means over texts; a perplexity only where all texts have one."""
+    rows, data = [], []
+    for (setting, length), results in _by_setting(measured).items():
+        different = float(np.mean([result["distinct"]["4"] for result in results]))
+        longest = float(np.mean([result["longest_repeat"] for result in results]))
+        likely = [result["ppl_full"] for result in results]
+        ppl = None if None in likely else float(np.exp(np.mean(np.log(likely))))
+        ended = sum(result["end"] is not None for result in results)
+        cells = (
+            f"{different:.0%}",
+            f"{longest:.0f}",
+            "" if ppl is None else f"{ppl:.2f}",
+            f"{ended}",
+            f"{len(results)}",
+        )
+        rows.append((*setting_cells(setting, length), *cells))
+        figures = {"distinct_4": different, "longest_repeat": longest, "ppl_full": ppl, "ended": ended}
+        data.append({**setting.as_dict(), "length": length, **figures, "n": len(results)})
+    return Table(HEADERS, rows, data)
+
+
+def draw(measured: Measured, folder: Path) -> list[Path]:
+    """Repeated 4-grams as bars: policies and their budgets, a picture for each length."""
+    found = _by_setting(measured)
+    drawn = []
+    for length in dict.fromkeys(length for _, length in found):
+        bars: dict[str, dict[str, float]] = defaultdict(dict)
+        for (setting, its), results in found.items():
+            if its == length:
+                cells = "full cache" if setting.is_full else f"{setting.budget} cells"
+                bars[setting.name][cells] = float(np.mean([result["repeated_4"] for result in results]))
+        drawn.append(folder / f"longgen-{length}.png")
+        pictures.bars(drawn[-1], bars, title=f"{length:,} tokens", label="4-grams that were there before", of="policy")
+    return drawn
+
+
+def _by_setting(measured: Measured) -> dict[tuple[Setting, int], list[Mapping[str, Any]]]:
+    found: dict[tuple[Setting, int], list[Mapping[str, Any]]] = defaultdict(list)
+    for case, result in measured:
+        if "refused" not in result:
+            found[case.setting, case.length].append(result)
+    return found

@@ -1,0 +1,76 @@
+"""The task "perplexity": how well a text is predicted while it is evicted, against the full cache."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .. import perplexity, pictures
+from ..case import Case
+from ..setting import FULL, OpenRuntime, Setting
+from ..table import SETTING_HEADERS, Measured, Table, setting_cells
+from ..tokens import first_tokens
+
+HEADERS = (*SETTING_HEADERS, "perplexity", "gap", "gap once evicted", "texts")
+
+
+def measure(case: Case, runtimes: OpenRuntime) -> dict[str, Any]:
+    """What `perplexity.perplexity` finds of the case's text."""
+    runtime = runtimes.get(case.setting, case.length)
+    return perplexity.perplexity(runtime, first_tokens(runtime.model, case.passage(runtime.model)))
+
+
+def table(measured: Measured, baseline: str | None = None) -> Table:
+    """A row for each setting: texts count as one; gaps to the full cache, where that read the same texts."""
+    rows, data = [], []
+    for (setting, length), gap, n in _gaps(measured):
+        cells = (_number(gap["ppl"]), _signed(gap["gap"]), _signed(gap["gap_evicted"]), str(n))
+        rows.append((*setting_cells(setting, length), *cells))
+        data.append({**setting.as_dict(), "length": length, **gap, "n": n})
+    return Table(HEADERS, rows, data)
+
+
+def draw(measured: Measured, folder: Path) -> list[Path]:
+    """The gaps of every length, as bars: policies and their budgets."""
+    drawn = []
+    found = [(where, gap) for where, gap, _ in _gaps(measured) if not where[0].is_full and gap["gap"] is not None]
+    for length in dict.fromkeys(length for (_, length), _ in found):
+        bars: dict[str, dict[str, float]] = defaultdict(dict)
+        for (setting, its), gap in found:
+            if its == length:
+                bars[setting.name][f"{setting.budget} cells"] = gap["gap"]
+        drawn.append(folder / f"perplexity-{length}.png")
+        pictures.bars(drawn[-1], bars, title=f"{length:,} tokens", label="perplexity above the full cache", of="policy")
+    return drawn
+
+
+Gap = tuple[tuple[Setting, int], dict[str, Any], int]
+
+
+def _gaps(measured: Measured) -> list[Gap]:
+    found: dict[tuple[Setting, int], dict[int, Mapping[str, Any]]] = defaultdict(dict)
+    for case, result in measured:
+        if "refused" not in result:
+            found[case.setting, case.length][case.seed] = result
+    full = {(setting.model, length): results for (setting, length), results in found.items() if setting.policy == FULL}
+    gaps = []
+    for (setting, length), results in found.items():
+        base = full.get((setting.model, length), {})
+        seeds = sorted(results.keys() & base.keys())
+        if seeds:
+            gap: dict[str, Any] = perplexity.gap([results[seed] for seed in seeds], [base[seed] for seed in seeds])
+        else:
+            seeds = sorted(results)
+            gap = {"ppl": perplexity.pooled([results[seed] for seed in seeds]), "gap": None, "gap_evicted": None}
+        gaps.append(((setting, length), gap, len(seeds)))
+    return gaps
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}"
+
+
+def _signed(value: float | None) -> str:
+    return "" if value is None else f"{value:+.2f}"

@@ -1,0 +1,76 @@
+"""The task "perturbation": how far eviction moves the attention output of every head."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgekv.errors import ConfigError
+
+from .. import perturbation, pictures
+from ..case import Case
+from ..setting import OpenRuntime, Setting
+from ..table import SETTING_HEADERS, Measured, Table, setting_cells
+from ..tokens import first_tokens
+
+HEADERS = (*SETTING_HEADERS, "loss of a layer", "against the baseline", "layers that lose less", "texts")
+
+
+def measure(case: Case, runtimes: OpenRuntime) -> dict[str, Any]:
+    """What `perturbation.perturbation` finds for the case's policy and budget. Raises ConfigError for a full cache."""
+    setting = case.setting
+    if setting.is_full:
+        raise ConfigError("perturbation compares with the full cache by itself; name policies that evict")
+    reading = perturbation.capture_setting(case.length, model=setting.model, block=setting.block)
+    runtime = runtimes.get(reading, case.length)
+    tokens = first_tokens(runtime.model, case.passage(runtime.model))[: case.length]
+    found = perturbation.perturbation(runtime, tokens, setting.policy, [setting.budget])
+    return {"n_cells": found["n_cells"], "heads": found["heads"][0], "layers": found["layers"][0]}
+
+
+def table(measured: Measured, baseline: str | None = None) -> Table:
+    """A row for each setting: the mean loss of a layer's output as a share of it, and the ratio to the baseline's."""
+    found = _means(measured, "layers")
+    baseline = baseline or next((setting.policy for setting, _ in found), "")
+    rows, data = [], []
+    for (setting, length), (losses, n) in found.items():
+        base, _ = found.get((replace(setting, policy=baseline), length), (None, 0))
+        ratio = None if base is None else float(losses.mean() / base.mean())
+        less = None if base is None else float((losses < base).mean())
+        rows.append(
+            (
+                *setting_cells(setting, length),
+                f"{losses.mean():.1%}",
+                "" if ratio is None else f"{ratio:.3f}",
+                "" if less is None else f"{less:.0%}",
+                str(n),
+            )
+        )
+        where = {**setting.as_dict(), "length": length}
+        data.append(where | {"layers": losses.tolist(), "ratio": ratio, "layers_with_less": less, "n": n})
+    return Table(HEADERS, rows, data)
+
+
+def draw(measured: Measured, folder: Path) -> list[Path]:
+    """A map of every setting: layers by KV heads, all on one scale."""
+    found = _means(measured, "heads")
+    most = max((float(losses.max()) for losses, _ in found.values()), default=None)
+    drawn = []
+    for number, ((setting, _), (losses, _)) in enumerate(found.items(), 1):
+        drawn.append(folder / f"perturbation-{number}.png")
+        title = f"{setting.name}, {setting.budget} cells"
+        pictures.head_map(drawn[-1], losses.tolist(), title=title, label="share of the output", most=most)
+    return drawn
+
+
+def _means(measured: Measured, what: str) -> dict[tuple[Setting, int], tuple[np.ndarray, int]]:
+    """Losses by setting and length, mean over texts, and how many there are."""
+    found: dict[tuple[Setting, int], list[Any]] = defaultdict(list)
+    for case, result in measured:
+        if "refused" not in result:
+            found[case.setting, case.length].append(result[what])
+    return {where: (np.mean(losses, axis=0), len(losses)) for where, losses in found.items()}
