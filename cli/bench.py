@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
+from edgekv.extras import needed
 from edgekv.limits import physical_bytes
-from edgekv.model import Model
 from edgekv.models.registry import find_model
-from edgekv.options import Options, default_threads
+from edgekv.options import default_threads
 from edgekv.sizes import MIB
-from edgekv.text import read_text
 
-from .render import console
+from .render import console, measuring_bar
 
-if TYPE_CHECKING:
-    from edgekv.evals.speed import Case
+if TYPE_CHECKING:  # what measures is loaded by those who measure
     from edgekv.evals.speed_run import SpeedRun
-
-POLICIES, BUDGETS, BLOCKS, LENGTHS = ["keydiff", "snapkv"], [512], [128], [1000, 3000]
 
 COLUMNS = {  # figure -> head of its column, times what, and in which format
     "ttft_s": ("TTFT s", 1, ".2f"),
@@ -41,48 +35,36 @@ def bench(
     model: Annotated[
         str | None, typer.Option("-m", "--model", help="Path of a GGUF model, or a known name (`edgekv models`).")
     ] = None,
-    policy: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="SPEC", help="Policy, or full = nothing is evicted; repeatable. Default: keydiff, snapkv."
-        ),
-    ] = None,
-    budget: Annotated[
-        list[int] | None, typer.Option(help="Cells each layer and head keeps; repeatable. Default: 512.")
-    ] = None,
-    block: Annotated[
-        list[int] | None, typer.Option(help="Tokens fed between two evictions; repeatable. Default: 128.")
-    ] = None,
-    length: Annotated[
-        list[int] | None, typer.Option(help="Tokens of the prompt; repeatable. Default: 1000 and 3000.")
-    ] = None,
+    policies: Annotated[
+        list[str], typer.Option("--policy", metavar="SPEC", help="Policy, or full = evict nothing; again for more.")
+    ] = ["keydiff", "snapkv"],  # noqa: B006
+    budgets: Annotated[
+        list[int], typer.Option("--budget", help="Cells that each layer and head keeps; again for more.")
+    ] = [512],  # noqa: B006
+    blocks: Annotated[list[int], typer.Option("--block", help="Tokens between two evictions; again for more.")] = [128],  # noqa: B006
+    lengths: Annotated[
+        list[int], typer.Option("--length", help="Tokens of the prompt before what is generated; again for more.")
+    ] = [1000, 3000],  # noqa: B006
     generate: Annotated[int, typer.Option(help="Tokens generated after the prompt.")] = 32,
     repeats: Annotated[int, typer.Option(help="How often each case is measured.")] = 3,
     kv_type: Annotated[str, typer.Option(help="Type of cached keys and values: f16, q8_0, q4_0.")] = "f16",
     threads: Annotated[int | None, typer.Option(help="Threads. Default: one for every processor.")] = None,
-    book: Annotated[Path | None, typer.Option(help="Text file to read. Default: made-up sentences.")] = None,
+    book: Annotated[Path | None, typer.Option(help="A long text in UTF-8 to read. Default: generated prose.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
-    pictures: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Draw pictures into this folder; needs edgekv[eval].")
-    ] = None,
+    pictures: Annotated[Path | None, typer.Option(metavar="DIR", help="Draw pictures (PNG) into this folder.")] = None,
 ) -> None:
     """Measure speed and memory on this machine against stock llama.cpp. Ctrl-C prints what was measured until then."""
-    # every command imports this module, and what measures takes memory
-    from edgekv.evals.running_text import beginnings, made_up
-    from edgekv.evals.speed_run import SpeedRun, grouped
-    from edgekv.extras import needed
+    from edgekv.evals import prose
+    from edgekv.evals.speed_run import SpeedRun, grouped, prompts
 
     if pictures is not None:
         needed("matplotlib", "eval")  # rather now than when everything is measured
-    path, lengths = find_model(model), length or LENGTHS
-    shared = {"model": str(path), "kv_type": kv_type, "n_generate": generate, "threads": threads}
-    groups = grouped(
-        policies=policy or POLICIES, budgets=budget or BUDGETS, blocks=block or BLOCKS, lengths=lengths, **shared
-    )
+    shared = {"model": str(find_model(model)), "kv_type": kv_type, "n_generate": generate, "threads": threads}
+    groups = grouped(policies=policies, budgets=budgets, blocks=blocks, lengths=lengths, **shared)
     run = SpeedRun(groups, repeats)
-    with Model(path, Options(), no_alloc=True) as vocabulary:
+    with prose.vocabulary(model) as vocabulary:
         run.check(vocabulary)
-        texts = beginnings(vocabulary, made_up() if book is None else read_text(book), lengths)
+        texts = prompts(vocabulary, None if book is None else prose.read_book(book), lengths)
     interrupted = _measure(run, texts)
     machine = {
         "system": platform.platform(),
@@ -98,7 +80,7 @@ def bench(
         from edgekv.evals.speed_pictures import draw_all
 
         for picture in draw_all(report["cases"], pictures):
-            console.print(f"{picture} is written", soft_wrap=True, markup=False)
+            console.print(f"[dim]{picture}[/dim]", soft_wrap=True)
     if interrupted:
         raise KeyboardInterrupt
     if not report["cases"]:
@@ -108,41 +90,12 @@ def bench(
 def _measure(run: SpeedRun, texts: dict[int, str]) -> bool:
     """Measure everything; returns whether Ctrl-C ended it before."""
     try:
-        with _bar([case for _, case in run.todo]) as advance:
+        with measuring_bar([case.n_tokens for _, case in run.todo]) as bar:
             for case in run.steps(texts):
-                advance(case)
+                bar(case.n_tokens, case.name)
     except KeyboardInterrupt:
         return True
     return False
-
-
-@contextmanager
-def _bar(cases: list[Case]) -> Iterator[Callable[[Case], None]]:
-    """A progress bar with the time left, which goes when all is done; nothing where stderr is not a terminal."""
-    columns = (
-        SpinnerColumn(),
-        TextColumn("measuring"),
-        BarColumn(),
-        TextColumn("{task.fields[done]} of {task.fields[cases]} runs"),
-        TimeRemainingColumn(elapsed_when_finished=True),
-    )
-    hidden = not console.is_terminal
-    # a run takes many seconds, and the next one may be of another length: all of them say how long the rest takes
-    with Progress(*columns, console=console, transient=True, disable=hidden, speed_estimate_period=float("inf")) as bar:
-        task = bar.add_task("measuring", total=sum(map(_work, cases)), done=0, cases=len(cases))
-        done = 0
-
-        def advance(case: Case) -> None:
-            nonlocal done
-            done += 1
-            bar.update(task, advance=_work(case), done=done)
-
-        yield advance
-
-
-def _work(case: Case) -> int:
-    """About proportional to the time that a case takes: a token that is generated takes as long as several read."""
-    return case.n_tokens + 4 * case.n_generate
 
 
 def _print(report: dict[str, Any]) -> None:

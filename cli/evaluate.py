@@ -134,9 +134,9 @@ def _run(
     stopped = False
     with Results(results) as store:
         try:
-            with measuring_bar(cases) as bar:
+            with measuring_bar([case.length for case in cases]) as bar:
                 for case in run(cases, store, _how(threads, workers, cluster)):
-                    bar(case)
+                    bar(case.length, f"{case.task}: {case.setting.name}")
         except KeyboardInterrupt:
             stopped = True
         found = ((case, store.get(case.config())) for case in cases)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeRemainingColumn
@@ -14,9 +13,6 @@ from rich.text import Text
 import edgekv
 from edgekv.reply import ProgressCallback
 from edgekv.sizes import format_size
-
-if TYPE_CHECKING:
-    from edgekv.evals.case import Case
 
 console = Console(stderr=True, highlight=False)
 
@@ -84,10 +80,13 @@ def write(text: str) -> None:
 
 
 @contextmanager
-def measuring_bar(cases: Sequence[Case]) -> Iterator[Callable[[Case], None]]:
-    """A progress bar over cases, by the tokens of their texts; nothing where stderr is not a terminal."""
+def measuring_bar(lengths: Sequence[int]) -> Iterator[Callable[[int, str], None]]:
+    """A progress bar over cases, by the tokens of their texts; nothing where stderr is not a terminal.
+
+    It is told the length and the name of each that is done.
+    """
     if not console.is_terminal:
-        yield lambda case: None
+        yield lambda length, name: None
         return
     columns = (
         SpinnerColumn(),
@@ -97,13 +96,12 @@ def measuring_bar(cases: Sequence[Case]) -> Iterator[Callable[[Case], None]]:
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, transient=True, speed_estimate_period=600) as bar:
-        total = sum(case.length for case in cases)
-        task = bar.add_task("", total=total, cases=len(cases), done=0)
+        task = bar.add_task("", total=sum(lengths), cases=len(lengths), done=0)
         done = 0
 
-        def show(case: Case) -> None:
+        def show(length: int, name: str) -> None:
             nonlocal done
             done += 1
-            bar.update(task, advance=case.length, done=done, description=f"{case.task}: {case.setting.name}")
+            bar.update(task, advance=length, done=done, description=name)
 
         yield show

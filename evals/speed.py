@@ -24,7 +24,7 @@ WARM_UP_CHARS = 256  # of the prompt, read before anything counts: weights come 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class SpeedCase:
     """What is measured in one process.
 
     policy: a policy's spec; "full" = edgekv with nothing evicted; "stock" = llama.cpp's own cache
@@ -53,7 +53,7 @@ class Case:
         return setting if self.budget is None else replace(setting, budget=self.budget)
 
     @property
-    def stock(self) -> Case:
+    def stock(self) -> SpeedCase:
         """The case of stock llama.cpp that this one is compared with."""
         return replace(self, policy=STOCK, budget=None)
 
@@ -76,7 +76,7 @@ class Case:
         return None
 
 
-def measure(case: Case, text: str) -> dict[str, Any]:
+def measure(case: SpeedCase, text: str) -> dict[str, Any]:
     """Read a text and generate after it, in a fresh process.
 
     Returns, in seconds, "prefill_s" and "first_sample_s", which together are "ttft_s"; of the prefill, "score_s" and
@@ -89,7 +89,7 @@ def measure(case: Case, text: str) -> dict[str, Any]:
     return in_fresh_process(_stock if case.policy == STOCK else _edgekv, case, text)
 
 
-def _edgekv(case: Case, text: str) -> dict[str, Any]:
+def _edgekv(case: SpeedCase, text: str) -> dict[str, Any]:
     with case.setting.open(case.n_tokens + case.n_generate, threads=case.threads) as runtime:
         with runtime.session() as session:
             _exhaust(session.generate(text[:WARM_UP_CHARS], max_tokens=2))
@@ -109,7 +109,7 @@ def _edgekv(case: Case, text: str) -> dict[str, Any]:
     )
 
 
-def _stock(case: Case, text: str) -> dict[str, Any]:
+def _stock(case: SpeedCase, text: str) -> dict[str, Any]:
     options = case.stock_options
     with Model(find_model(case.model), options) as model:
         prompt = Prompt(model, begin=True).content(text)
@@ -126,7 +126,7 @@ def _stock(case: Case, text: str) -> dict[str, Any]:
     return _figures(case, n_prompt=n_prompt, prefill_s=read - started, first_sample_s=sampled - read, decode_s=decode_s)
 
 
-def _generate(case: Case, context: Context, feed: Callable[[int], None]) -> float:
+def _generate(case: SpeedCase, context: Context, feed: Callable[[int], None]) -> float:
     """Sample and feed a token, again and again; returns the seconds it took."""
     with closing(Sampler(Sampling())) as sampler:
         started = time.perf_counter()
@@ -136,7 +136,7 @@ def _generate(case: Case, context: Context, feed: Callable[[int], None]) -> floa
 
 
 def _figures(
-    case: Case,
+    case: SpeedCase,
     *,
     n_prompt: int,
     prefill_s: float,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -10,9 +11,9 @@ from typing import Any, TypeVar
 from edgekv.errors import ConfigError, EdgeKVError
 from edgekv.model import Model
 
-from . import speed
+from . import prose, speed
 from .setting import FULL
-from .speed import STOCK, Case
+from .speed import STOCK, SpeedCase
 
 T = TypeVar("T")
 
@@ -22,10 +23,10 @@ COMPARED = ("ttft_s", "prefill_tok_per_s", "decode_tok_per_s", "peak_bytes")
 
 def grouped(
     *, policies: Sequence[str], budgets: Sequence[int], blocks: Sequence[int], lengths: Sequence[int], **shared: Any
-) -> list[list[Case]]:
+) -> list[list[SpeedCase]]:
     """Every combination, in groups of one length and block: stock llama.cpp, then what is compared with it.
 
-    shared: the other fields of `Case`. Raises ConfigError for numbers below 1.
+    shared: the other fields of `SpeedCase`. Raises ConfigError for numbers below 1.
     """
     given = {"budget": budgets, "block": blocks, "length": lengths, "generate": [shared["n_generate"]]}
     for name, value in ((name, value) for name, values in given.items() for value in values):
@@ -34,7 +35,7 @@ def grouped(
     settings = [(policy, budget) for policy in policies for budget in ([None] if policy in (STOCK, FULL) else budgets)]
     return [
         [
-            Case(policy=policy, budget=budget, block=block, n_tokens=n_tokens, **shared)
+            SpeedCase(policy=policy, budget=budget, block=block, n_tokens=n_tokens, **shared)
             for policy, budget in dict.fromkeys([(STOCK, None), *settings])
         ]
         for n_tokens in dict.fromkeys(lengths)
@@ -42,7 +43,17 @@ def grouped(
     ]
 
 
-def in_turn(groups: Sequence[Sequence[Case]], repeats: int) -> Iterator[tuple[int, Case]]:
+def prompts(model: Model, book: str | None, lengths: Sequence[int]) -> dict[int, str]:
+    """By length in tokens, the begin of a book's text, or of prose that is made.
+
+    Read anew, such a begin may have a token more or fewer. Raises InputError where the text is too short.
+    """
+    if book is None:
+        return {n: prose.passage(model, None, n, random.Random(0)) for n in lengths}
+    return {n: prose.text_of(model, prose.first_tokens(model, book, n)) for n in lengths}
+
+
+def in_turn(groups: Sequence[Sequence[SpeedCase]], repeats: int) -> Iterator[tuple[int, SpeedCase]]:
     """(repeat, case): a group stays together; groups, and cases in a group, take turns at being the first."""
     for repeat in range(repeats):
         for group in _rotated(groups, repeat):
@@ -59,7 +70,7 @@ def _rotated(items: Sequence[T], n: int) -> list[T]:
 class Sample:
     """What `speed.measure` found for a case in one repeat."""
 
-    case: Case
+    case: SpeedCase
     repeat: int
     figures: Mapping[str, Any]
 
@@ -67,20 +78,20 @@ class Sample:
 class SpeedRun:
     """Measures all cases of groups `repeats` times, each in a fresh process, and keeps what was found until then."""
 
-    def __init__(self, groups: Sequence[Sequence[Case]], repeats: int) -> None:
+    def __init__(self, groups: Sequence[Sequence[SpeedCase]], repeats: int) -> None:
         if repeats < 1:
             raise ConfigError(f"repeats={repeats} is not possible; give at least 1")
         self.groups = groups
         self.repeats = repeats
         self.samples: list[Sample] = []
-        self.left_out: dict[Case, str] = {}
+        self.left_out: dict[SpeedCase, str] = {}
 
     def check(self, model: Model) -> None:
         """Leave out what this machine cannot do. Raises ConfigError for values that cannot work.
 
         model: that of the cases; it may be opened with `no_alloc`
         """
-        obstacles: dict[Case, str | None] = {}
+        obstacles: dict[SpeedCase, str | None] = {}
         for case in (case for group in self.groups for case in group):
             # with a budget, the length makes no difference
             alike = case if case.budget is None else replace(case, n_tokens=1)
@@ -91,11 +102,11 @@ class SpeedRun:
                 self.left_out[case] = reason
 
     @property
-    def todo(self) -> list[tuple[int, Case]]:
+    def todo(self) -> list[tuple[int, SpeedCase]]:
         """(repeat, case) in the order of measuring, without what is left out."""
         return [(repeat, case) for repeat, case in in_turn(self.groups, self.repeats) if case not in self.left_out]
 
-    def steps(self, texts: Mapping[int, str]) -> Iterator[Case]:
+    def steps(self, texts: Mapping[int, str]) -> Iterator[SpeedCase]:
         """Measure one case after the other, and give each once it is done. A case that fails is left out from then on.
 
         texts: prompts by their length in tokens
@@ -117,25 +128,27 @@ class SpeedRun:
             "samples": [{**asdict(sample.case), "repeat": sample.repeat, **sample.figures} for sample in self.samples],
         }
 
-    def _summary(self, case: Case) -> dict[str, Any] | None:
+    def _summary(self, case: SpeedCase) -> dict[str, Any] | None:
         """Figures of a case over its repeats, and their ratios to stock llama.cpp's in the same repeat."""
         ours, stock = self._by_repeat(case), self._by_repeat(case.stock)
         if not ours:
             return None
-        pairs = [(ours[repeat], stock[repeat]) for repeat in ours if repeat in stock] if case.policy != STOCK else []
+        ratios = None
+        if case.policy != STOCK and (shared := [repeat for repeat in ours if repeat in stock]):
+            ratios = {name: median_and_range([ours[i][name] / stock[i][name] for i in shared]) for name in COMPARED}
         return {
             **asdict(case),
             "name": case.name,
             "n_repeats": len(ours),
             "prompt_tokens": next(iter(ours.values()))["prompt_tokens"],
-            **{name: spread([figures[name] for figures in ours.values()]) for name in FIGURES},
-            "of_stock": {name: spread([a[name] / b[name] for a, b in pairs]) for name in COMPARED} if pairs else None,
+            **{name: median_and_range([figures[name] for figures in ours.values()]) for name in FIGURES},
+            "of_stock": ratios,
         }
 
-    def _by_repeat(self, case: Case) -> dict[int, Mapping[str, Any]]:
+    def _by_repeat(self, case: SpeedCase) -> dict[int, Mapping[str, Any]]:
         return {sample.repeat: sample.figures for sample in self.samples if sample.case == case}
 
 
-def spread(values: Sequence[float]) -> dict[str, float]:
+def median_and_range(values: Sequence[float]) -> dict[str, float]:
     """Median and range."""
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}

@@ -29,7 +29,9 @@ def without_full_cache(path, x):
 
 
 def history(path, x):
-    pictures.history_lines(path, {"keydiff": {0: (10, 9, 11), 50_000: (10 + x, 9, 12)}}, title="speed", label="tokens/s")
+    pictures.history_lines(
+        path, {"keydiff": {0: (10, 9, 11), 50_000: (10 + x, 9, 12)}}, title="speed", label="tokens/s"
+    )
 
 
 def times(path, x):

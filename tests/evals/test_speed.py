@@ -12,10 +12,9 @@ import edgekv
 from edgekv.errors import BudgetError, ConfigError, InputError, PolicyError, WorkerError
 from edgekv.evals import speed
 from edgekv.evals.fresh import in_fresh_process
-from edgekv.evals.running_text import beginnings, made_up
 from edgekv.evals.setting import Setting
 from edgekv.evals.speed import STOCK
-from edgekv.evals.speed_run import COMPARED, FIGURES, SpeedRun, grouped, in_turn
+from edgekv.evals.speed_run import COMPARED, FIGURES, SpeedRun, grouped, in_turn, prompts
 from edgekv.model import Model
 from edgekv.options import Options
 
@@ -37,7 +36,7 @@ def vocabulary(tiny_model):
 
 def test_a_case_measures_edgekv_and_stock_on_the_same_prompt(vocabulary):
     (group,) = groups_of(vocabulary.path, blocks=[16], lengths=[300])
-    text = beginnings(vocabulary, made_up(), [300])[300]
+    text = prompts(vocabulary, None, [300])[300]
     stock, keydiff, full = (speed.measure(case, text) for case in group)
     assert stock.keys() == keydiff.keys() >= {*FIGURES}
     for figures in (stock, keydiff, full):
@@ -205,13 +204,14 @@ def test_what_was_measured_before_a_break_is_summed_up(measured):
 # ---- texts ----
 
 
-def test_texts_begin_alike_and_have_their_length(vocabulary):
-    texts = beginnings(vocabulary, made_up(), [50, 400])
+@pytest.mark.parametrize("book", [None, " ".join(f"word{i}" for i in range(500))])
+def test_texts_begin_alike_and_have_their_length(vocabulary, book):
+    texts = prompts(vocabulary, book, [50, 400])
     assert texts[400].startswith(texts[50])
     for n, text in texts.items():
         assert abs(len(vocabulary.tokenize(text)) - n) <= 1
-    with pytest.raises(InputError, match="the text has 2 tokens, but 400 are needed"):
-        beginnings(vocabulary, ["a b"], [50, 400])
+    with pytest.raises(InputError, match="the text has 2 tokens, but 50 are needed"):
+        prompts(vocabulary, "a b", [50, 400])
 
 
 # ---- pictures ----
