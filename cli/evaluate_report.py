@@ -29,7 +29,7 @@ def print_tables(measured: Measured, baseline: str | None) -> None:
     """A table for each task, and why settings were refused."""
     console = Console(highlight=False)
     for name, part in by_task(measured):
-        console.print(_rich(TASKS[name].table(part, baseline)))
+        console.print(f"{name}:", _rich(TASKS[name].table(part, baseline)))
     for reason in dict.fromkeys(result["refused"] for _, result in measured if "refused" in result):
         console.print(f"refused: {reason}", soft_wrap=True)
 
@@ -50,11 +50,11 @@ def draw(measured: Measured, folder: Path) -> list[Path]:
 
 def _rich(table: Table) -> RichTable:
     made = RichTable()
-    numbers = {i for i, _ in enumerate(table.headers) if all(_is_number(row[i]) for row in table.rows)}
-    for i, header in enumerate(table.headers):
-        made.add_column(header, justify="right" if i in numbers else "left", overflow="fold")
+    for i in table.columns():
+        is_number = all(_is_number(row[i]) for row in table.rows)
+        made.add_column(table.headers[i], justify="right" if is_number else "left", overflow="fold")
     for row in table.rows:
-        made.add_row(*row)
+        made.add_row(*(row[i] for i in table.columns()))
     return made
 
 

@@ -11,15 +11,27 @@ from .setting import Setting
 
 Measured = Iterable[tuple[Case, Mapping[str, Any]]]
 SETTING_HEADERS = ("policy", "cells", "block", "cache", "tokens")
+ALWAYS = ("policy", "cells", "tokens")  # of what a table says of settings, what it says even if all rows are alike
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells under headers, and one dict a row for JSON."""
+    """Rows of cells under headers, and one dict a row for JSON.
+
+    n_keys: the first columns, which say what was measured; the others say what was found
+    """
 
     headers: Sequence[str]
     rows: Sequence[Sequence[str]]
     data: Sequence[Mapping[str, Any]]
+    n_keys: int = len(SETTING_HEADERS)
+
+    def columns(self) -> list[int]:
+        """The columns that say something: of those that say what was measured, the ones in which rows differ."""
+        found = list(range(len(self.headers)))
+        return [
+            i for i in found if i >= self.n_keys or self.headers[i] in ALWAYS or len({row[i] for row in self.rows}) > 1
+        ]
 
 
 def setting_cells(setting: Setting, length: int) -> tuple[str, ...]:

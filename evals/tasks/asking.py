@@ -105,7 +105,8 @@ def table(measured: Measured, baseline: str | None = None) -> Table:
         for line in found
     ]
     headers = ("task", *SETTING_HEADERS, *names, "score", "95 %", "texts", "p")
-    return Table(headers, rows, [line.as_dict() for line in found])
+    n_keys = 1 + len(SETTING_HEADERS) + len(names)
+    return Table(headers, rows, [line.as_dict() for line in found], n_keys)
 
 
 def draw(measured: Measured, folder: Path) -> list[Path]:
