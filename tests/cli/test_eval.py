@@ -1,0 +1,175 @@
+"""`edgekv eval`: the same table again, whatever stopped it before, and however the work was shared."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+SMALL = ["--budget", "64", "--block", "32", "--recent", "8", "--length", "120", "--threads", "1"]
+
+
+@pytest.fixture
+def run(tiny_model, tmp_path):
+    """Runs `edgekv eval TASK ...` over a tiny model in an empty folder, where results lie in edgekv-eval.jsonl."""
+    model = str(tiny_model(n_layer=2, n_ctx_train=2048))
+
+    def run(*arguments, status=0, model=model):
+        command = [sys.executable, "-c", "from edgekv.cli.main import main; raise SystemExit(main())", "eval"]
+        command += [*arguments, "--model", model]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+        assert done.returncode == status, done.stderr
+        return done
+
+    return run
+
+
+@pytest.fixture
+def rows(tmp_path):
+    """The lines of the file of results."""
+    return lambda: [json.loads(line) for line in (tmp_path / "edgekv-eval.jsonl").read_text().splitlines()]
+
+
+NEEDLE = ["needle", "--policy", "full", "--policy", "keydiff", "--policy", "sink", "--samples", "2", *SMALL]
+
+
+def test_a_second_run_prints_the_same_and_measures_nothing(run, rows):
+    first = run(*NEEDLE)
+    assert "keydiff" in first.stdout
+    assert "95 %" in first.stdout
+    assert "6 of 6 cases" in first.stderr
+    measured = rows()
+    assert run(*NEEDLE).stdout == first.stdout
+    assert rows() == measured
+    run(*NEEDLE, "--policy", "random")
+    assert rows()[: len(measured)] == measured
+    assert len(rows()) == 8
+
+
+def test_a_killed_run_goes_on_where_it_was(run, rows, tiny_model, tmp_path):
+    arguments = [*NEEDLE, "--samples", "12"]
+    whole = run(*arguments, "--results", "whole.jsonl").stdout
+    model = str(tiny_model(n_layer=2, n_ctx_train=2048))
+    command = [sys.executable, "-c", "from edgekv.cli.main import main; main()", "eval", *arguments, "--model", model]
+    child = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
+    file = tmp_path / "edgekv-eval.jsonl"
+    while child.poll() is None and (not file.exists() or file.read_bytes().count(b"\n") < 5):
+        time.sleep(0.001)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    kept = file.read_bytes().splitlines(keepends=True)
+    kept = [line for line in kept if line.endswith(b"\n")]
+    assert 5 <= len(kept) < 36
+    assert run(*arguments).stdout == whole
+    assert file.read_bytes().startswith(b"".join(kept))
+    configs = [json.dumps(row["config"], sort_keys=True) for row in rows()]
+    assert len(configs) == len(set(configs)) == 36
+
+
+def test_shared_work_gives_the_same_results(run, rows, tmp_path):
+    pytest.importorskip("distributed")
+    alone = run(*NEEDLE, "--results", "alone.jsonl").stdout
+    assert run(*NEEDLE, "--workers", "2").stdout == alone
+    assert len(rows()) == 6
+
+
+@pytest.mark.parametrize("focus", ["off", "general", "question", "What is blue?"])
+def test_json_says_what_was_measured(run, focus):
+    found = json.loads(run(*NEEDLE, "--focus", focus, "--needles", "2", "--json").stdout)
+    table = found["tables"]["needle"]
+    assert [line["policy"] for line in table] == ["full", "keydiff", "sink"]
+    assert {line.get("focus", focus) for line in table} == {focus}
+    assert all(0 <= line["low"] <= line["mean"] <= line["high"] <= 1 and line["n"] == 2 for line in table)
+
+
+def test_every_task_makes_a_table_and_pictures(run, tmp_path):
+    (tmp_path / "suite.toml").write_text(
+        """
+        [[grid]]
+        task = "needle"
+        depth = [0.2, 0.8]
+        policies = ["full", "keydiff"]
+        budgets = [64, 96]
+        blocks = [32]
+        recent = 8
+        lengths = [120]
+        samples = 1
+
+        [[grid]]
+        task = "ruler"
+        kind = ["niah_single_2"]
+        policies = ["keydiff"]
+        budgets = [64]
+        blocks = [32]
+        recent = 8
+        lengths = [400]
+        samples = 1
+
+        [[grid]]
+        task = "perplexity"
+        policies = ["full", "sink"]
+        budgets = [64]
+        blocks = [32]
+        recent = 8
+        lengths = [120]
+        samples = 1
+
+        [[grid]]
+        task = "perturbation"
+        policies = ["keydiff", "snapkv"]
+        budgets = [64]
+        blocks = [32]
+        recent = 8
+        lengths = [128]
+        samples = 1
+
+        [[grid]]
+        task = "longgen"
+        policies = ["full", "sink"]
+        budgets = [64]
+        blocks = [32]
+        recent = 8
+        lengths = [40]
+        samples = 1
+        temperature = [0.0, 0.8]
+        """
+    )
+    done = run("--suite", "suite.toml", "--pictures", "drawn")
+    for name in ("needle", "ruler", "perplexity", "perturbation", "longgen"):
+        assert f"{name}:" in done.stdout
+    drawn = {path.name for path in (tmp_path / "drawn").iterdir()}
+    assert drawn >= {"needle-120-by-budget.png", "needle-map-1.png", "perplexity-120.png", "perturbation-1.png"}
+    assert all((tmp_path / "drawn" / name).read_bytes().startswith(b"\x89PNG") for name in drawn)
+
+
+def test_a_setting_that_cannot_be_is_told_and_the_others_are_measured(run, rows):
+    done = run("needle", "--policy", "keydiff", "--budget", "12", "--samples", "1", *SMALL)
+    assert "refused: budget=12 does not hold the protected cells" in done.stdout
+    assert [("refused" in row["result"]) for row in rows()] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "nothing to measure; name a task"),
+        (["--suite", "slow"], "suite 'slow' is unknown; possible: full, quick"),
+        (["--suite", "none.toml"], "none.toml cannot be read"),
+        (["--suite", "bad.toml"], "bad.toml is not TOML"),
+        (["--suite", "empty.toml"], "empty.toml has no [[grid]]"),
+        (["--suite", "odd.toml"], "task 'riddle' is unknown; possible: needle"),
+        (["needle", "--samples", "0"], "samples=0 is not possible"),
+        (["needle", "--book", "none.txt"], "none.txt"),
+        (["needle", "--workers", "1", "--cluster", "tcp://x:1"], "two ways to share the work"),
+    ],
+)
+def test_mistakes_are_told(run, tmp_path, arguments, message):
+    (tmp_path / "bad.toml").write_text("[[grid")
+    (tmp_path / "empty.toml").write_text("")
+    (tmp_path / "odd.toml").write_text('[[grid]]\ntask = "riddle"')
+    done = run(*arguments, status=2)
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
