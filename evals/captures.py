@@ -117,7 +117,7 @@ def following(before: Head, now: Head, n_rows: int) -> Head:
 
 def output_projections(runtime: edgekv.Runtime) -> list[Projection]:
     """W_O by layer, from the file of a runtime's model. Raises ConfigError without the extra "eval"."""
-    reader, dequantize = needed("gguf", "make").GGUFReader(runtime.model.path), needed("gguf.quants", "make").dequantize
+    reader, dequantize = needed("gguf", "eval").GGUFReader(runtime.model.path), needed("gguf.quants", "eval").dequantize
     shape = runtime.controller.cache.shape
     found = {}
     for tensor in reader.tensors:
