@@ -138,7 +138,7 @@ def test_every_task_makes_a_table_and_pictures(run, tmp_path):
         temperature = [0.0, 0.8]
         """
     )
-    done = run("--suite", "suite.toml", "--pictures", "drawn")
+    done = run("--suite", "suite.toml", "--pictures", "drawn", "--threads", "1")
     for name in ("needle", "ruler", "perplexity", "perturbation", "longgen"):
         assert f"{name}:" in done.stdout
     drawn = {path.name for path in (tmp_path / "drawn").iterdir()}
