@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import edgekv
+from edgekv.session import GENERAL_QUESTION
 
 BUDGET, BLOCK = 64, 32
 
@@ -234,12 +235,46 @@ def test_a_long_question_probes_with_its_last_tokens(local_runtime, local_sessio
     assert probes[0][-4:] == probes[-1][-4:]
 
 
+def test_reading_before_a_question_has_a_general_one_in_mind(local_runtime, local_session, monkeypatch):
+    probes = []
+
+    def remember(tokens):
+        probes.append(b"".join(map(local_runtime.model.piece, tokens)).decode())
+        probe(tokens)
+
+    probe = local_runtime.controller.cache.probe
+    monkeypatch.setattr(local_runtime.controller.cache, "probe", remember)
+    for focus, asked in ((None, GENERAL_QUESTION), (True, GENERAL_QUESTION), ("Who is who?", "Who is who?")):
+        local_session.read(words(60), focus=focus)
+        assert local_session.stats.probes == len(probes) > 0
+        assert all(text.endswith(asked[-20:]) for text in probes)
+        probes.clear()
+    for focus in (False, ""):
+        local_session.read(words(60), focus=focus)
+        assert local_session.stats.probes == len(probes) == 0 < local_session.stats.evictions
+
+
+def test_a_question_of_ones_own_goes_before_what_is_asked(local_runtime, local_session, tmp_path, monkeypatch):
+    path = tmp_path / "notes.txt"
+    path.write_text(words(60))
+    probes = []
+    probe = local_runtime.controller.cache.probe
+    monkeypatch.setattr(local_runtime.controller.cache, "probe", lambda tokens: (probes.append(tokens), probe(tokens)))
+    list(local_session.ask("Where?", files=[path], focus="What is green?", max_tokens=1))
+    text = b"".join(map(local_runtime.model.piece, probes[0])).decode()
+    assert text.endswith("What is green?")
+
+
 def test_focus_needs_cells_for_its_probe(tiny_model):
     options = {"memory": "1GiB", "budget": 128, "block": 64, "allow_beyond_trained": True}
     path = tiny_model(n_layer=2, n_ctx_train=2048)
     with edgekv.Runtime(path, focus=False, **options) as rt, rt.session() as session:
         with pytest.raises(edgekv.ConfigError, match="focus=True"):
             session.chat("hello", focus=True)
+        with pytest.raises(edgekv.ConfigError, match="focus='What' needs a runtime opened with focus=True"):
+            session.read("hello", focus="What")
+        session.read("hello " * 300)
+        assert session.stats.probes == 0 < session.stats.evictions
         list(session.chat("hello " * 300, max_tokens=1))
         assert session.stats.probes == 0 < session.stats.evictions
 

@@ -139,6 +139,11 @@ def test_the_policys_window_counts_as_recent():
         Options(policy="keydiff(window=1)", recent=8, budget=10)
 
 
+def test_a_probe_needs_no_recent_cells_protected_but_who_asks_for_them_gets_them():
+    assert [Options().recent_cells(256, probed=probed) for probed in (False, True)] == [32, 0]
+    assert [Options(recent=8).recent_cells(256, probed=probed) for probed in (False, True)] == [8, 8]
+
+
 def test_sinks_of_the_policy_go_first():
     assert Options(policy="sink", n_sink=6).sinks == 6
     assert Options(policy="sink(n_sink=0)", n_sink=6).sinks == 0
