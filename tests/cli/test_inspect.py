@@ -21,6 +21,7 @@ HOSTILE = (
     "</div><script>document.title = 'taken over'</script><img src='http://edgekv.invalid/x.png'> "
     '& "q" 漢字 \x1b[31m\n'
 )
+PATIENCE_MS = 300_000  # a machine may be busy; the browser must not be what fails
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -153,7 +154,7 @@ def browser():
     if path is None:
         pytest.skip("no Chromium is installed")
     with sync_api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        chromium = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"], timeout=PATIENCE_MS)
         yield chromium
         chromium.close()
 
@@ -162,6 +163,7 @@ def browser():
 def opened(browser, path, **settings):
     """The page as it is rendered; whatever it asked for or complained about in the meantime fails the test."""
     with browser.new_context(**settings) as context:
+        context.set_default_timeout(PATIENCE_MS)
         page = context.new_page()
         requests, complaints = [], []
         page.on("request", lambda request: requests.append(request.url))
