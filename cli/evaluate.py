@@ -60,7 +60,8 @@ def needle(
     needles: Annotated[int, typer.Option(help="Facts in a text, each with a question of its own.")] = 1,
 ) -> None:
     """Find sentences that were planted in a text."""
-    _run([_grid("needle", grid, depth=tuple(depth or [None]), needles=(needles,))], **how)
+    depths = {"depth": tuple(depth)} if depth else {}
+    _run([_grid("needle", grid, **depths, needles=(needles,))], **how)
 
 
 @app.command()
@@ -73,9 +74,7 @@ def ruler(
     ] = None,
 ) -> None:
     """Find, trace and count in generated texts, as RULER does."""
-    from edgekv.evals.ruler import TASKS
-
-    _run([_grid("ruler", grid, kind=tuple(task or TASKS))], **how)
+    _run([_grid("ruler", grid, **{"kind": tuple(task)} if task else {})], **how)
 
 
 @app.command()

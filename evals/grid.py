@@ -22,7 +22,7 @@ REFUSALS = (BudgetError, ConfigError, InputError, UnsupportedModelError)  # a se
 class Grid:
     """Settings by lengths by samples of one task. Every tuple multiplies the cases; their order is that of measuring.
 
-    params: by name, the values that a parameter of the task takes
+    params: by name, the values that a parameter of the task takes; the others take the task's own
     samples: texts for every combination, with the seeds seed, seed + 1, ...
     """
 
@@ -46,6 +46,10 @@ class Grid:
     def __post_init__(self) -> None:
         if self.task not in TASKS:
             raise ConfigError(f"task {self.task!r} is unknown; possible: {', '.join(TASKS)}")
+        known = TASKS[self.task].params
+        if unknown := [name for name in self.params if name not in known]:
+            possible = ", ".join(known) or "none"
+            raise ConfigError(f"{unknown[0]!r} is no parameter of {self.task}; possible: {possible}")
         for name, values in (("samples", [self.samples]), ("length", self.lengths), ("budget", self.budgets)):
             if bad := [value for value in values if value < 1]:
                 raise ConfigError(f"{name}={bad[0]} is not possible; give at least 1")
@@ -72,8 +76,8 @@ class Grid:
 
     def cases(self) -> list[Case]:
         """All cases: those of a setting follow each other, so that its runtime is opened once."""
-        names = list(self.params)
-        variants = [dict(zip(names, values, strict=True)) for values in itertools.product(*self.params.values())]
+        params = {**TASKS[self.task].params, **self.params}
+        variants = [dict(zip(params, values, strict=True)) for values in itertools.product(*params.values())]
         return [
             Case(self.task, setting, length, seed, self.book, variant)
             for setting in self.settings()

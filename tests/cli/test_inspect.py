@@ -96,13 +96,17 @@ def test_a_terminal_without_colours_shows_marks_below_the_text(asked, report):
     assert f"{report['evictions']} evictions; of {len(report['pieces']):,} tokens 6 heads kept" in lines[0]
     assert "\x1b" not in result.stdout  # neither styles nor what the text would make a terminal do
     assert "\N{REPLACEMENT CHARACTER}[31m" in result.stdout
-    below = lines.index(next(line for line in lines if "word59" in line)) + 1
-    assert set(lines[below]) == {"█"}  # the newest tokens are protected in every head
     held = {f"{head['layer']}, {head['head']}": head["n_kept"] for head in report["heads"]}
     for name in ("1, 0", "1, 1"):
         assert any(line.strip().startswith(name) and line.endswith(f" {held[name]:,}") for line in lines)
     assert any(line.startswith("      0 ") and " to " in line for line in lines)
     assert max(map(len, lines[2:])) <= 80
+
+
+def test_the_newest_tokens_are_kept_by_every_head_where_no_probe_scores(asked):
+    lines = inspect(*asked, "--no-focus").stdout.splitlines()
+    below = lines.index(next(line for line in lines if "word59" in line)) + 1
+    assert set(lines[below]) == {"█"}
 
 
 def test_a_terminal_with_colours_shades_the_text_itself(asked):

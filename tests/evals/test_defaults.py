@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edgekv.evals.grid import Grid, in_process
 
-FEW = {"budgets": (192,), "lengths": (500,), "samples": 5, "seed": 100, "params": {"depth": (None,), "needles": (1,)}}
+FEW = {"budgets": (192,), "lengths": (500,), "samples": 5, "seed": 100}
 
 
 def found(model, focus):

@@ -22,7 +22,7 @@ def counted(monkeypatch, tiny_model):
         asked.append((case.setting.policy, case.length, case.seed, *case.params.values()))
         return {"score": case.seed % 2}
 
-    monkeypatch.setattr(grids, "TASKS", {"counted": Task(measure, None, None)})
+    monkeypatch.setattr(grids, "TASKS", {"counted": Task(measure, None, None, {"depth": (0.5,)})})
     model = str(tiny_model())
     return lambda **fields: Grid(task="counted", model=model, **fields), asked
 
@@ -78,6 +78,7 @@ def test_a_setting_that_cannot_be_is_a_result(counted, tmp_path):
         ({"samples": 0}, "samples=0"),
         ({"budgets": (64, 0)}, "budget=0"),
         ({"lengths": (-1,)}, "length=-1"),
+        ({"params": {"depht": (0.1,)}}, "'depht' is no parameter of counted; possible: depth"),
     ],
 )
 def test_impossible_grids_are_refused(counted, fields, message):
