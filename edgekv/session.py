@@ -192,7 +192,8 @@ class Session:
             raise ConfigError(f"focus={focus!r} needs a runtime opened with focus=True, which has cells for the probe")
         if isinstance(focus, str):
             return focus or None
-        return usual if (able and otherwise if focus is None else focus) else None
+        wanted = able and otherwise if focus is None else focus
+        return usual if wanted else None
 
     def _start(
         self,

@@ -19,7 +19,7 @@ def replies(runtime: edgekv.Runtime, setting: Setting, document: Document) -> li
     """
     if setting.focus == QUESTION and not setting.is_full:
         return _aware(runtime, document)
-    return _agnostic(runtime, document, setting.question if runtime.options.focus else False)
+    return _agnostic(runtime, document, setting.question)
 
 
 def _agnostic(runtime: edgekv.Runtime, document: Document, focus: str | bool) -> list[str]:

@@ -37,7 +37,9 @@ class Setting:
     @property
     def question(self) -> str | bool:
         """What a text is read for before any question is asked: `focus` of `Session.read`."""
-        return self.focus if self.focus not in (OFF, GENERAL, QUESTION) else self.focus == GENERAL
+        if self.is_full or self.focus in (OFF, QUESTION):
+            return False
+        return self.focus == GENERAL or self.focus
 
     @property
     def is_full(self) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +9,11 @@ import numpy as np
 
 from edgekv.sampler import Sampling
 
-from .. import pictures
 from ..case import Case
 from ..longgen import PROMPTS, long_generation
-from ..setting import OpenRuntime, Setting
+from ..setting import OpenRuntime
 from ..table import SETTING_HEADERS, Measured, Table, setting_cells
+from .grouped import by_setting, draw_bars
 
 HEADERS = (*SETTING_HEADERS, "different 4-grams", "longest repeat", "perplexity, full cache", "ends early", "texts")
 
@@ -30,7 +28,8 @@ def measure(case: Case, runtimes: OpenRuntime) -> dict[str, Any]:
 def table(measured: Measured, baseline: str | None = None) -> Table:
     """A row for each setting, means over texts; a perplexity only where all texts have one."""
     rows, data = [], []
-    for (setting, length), results in _by_setting(measured).items():
+    for (setting, length), seeded in by_setting(measured).items():
+        results = [result for _, result in seeded]
         different = float(np.mean([result["distinct"]["4"] for result in results]))
         longest = float(np.mean([result["longest_repeat"] for result in results]))
         likely = [result["ppl_full"] for result in results]
@@ -51,22 +50,8 @@ def table(measured: Measured, baseline: str | None = None) -> Table:
 
 def draw(measured: Measured, folder: Path) -> list[Path]:
     """Repeated 4-grams as bars: policies and their budgets, a picture for each length."""
-    found = _by_setting(measured)
-    drawn = []
-    for length in dict.fromkeys(length for _, length in found):
-        bars: dict[str, dict[str, float]] = defaultdict(dict)
-        for (setting, its), results in found.items():
-            if its == length:
-                cells = "full cache" if setting.is_full else f"{setting.budget} cells"
-                bars[setting.name][cells] = float(np.mean([result["repeated_4"] for result in results]))
-        drawn.append(folder / f"longgen-{length}.png")
-        pictures.bars(drawn[-1], bars, title=f"{length:,} tokens", label="4-grams that were there before", of="policy")
-    return drawn
-
-
-def _by_setting(measured: Measured) -> dict[tuple[Setting, int], list[Mapping[str, Any]]]:
-    found: dict[tuple[Setting, int], list[Mapping[str, Any]]] = defaultdict(list)
-    for case, result in measured:
-        if "refused" not in result:
-            found[case.setting, case.length].append(result)
-    return found
+    repeated = {
+        where: float(np.mean([result["repeated_4"] for _, result in results]))
+        for where, results in by_setting(measured).items()
+    }
+    return draw_bars(repeated, folder, "longgen", "4-grams that were there before")

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .. import perplexity, pictures
+from .. import perplexity
 from ..case import Case
-from ..setting import FULL, OpenRuntime, Setting
+from ..setting import FULL, OpenRuntime
 from ..table import SETTING_HEADERS, Measured, Table, setting_cells
 from ..tokens import first_tokens
+from .grouped import Where, by_setting, draw_bars
 
 HEADERS = (*SETTING_HEADERS, "perplexity", "gap", "gap once evicted", "texts")
 
@@ -34,26 +33,15 @@ def table(measured: Measured, baseline: str | None = None) -> Table:
 
 def draw(measured: Measured, folder: Path) -> list[Path]:
     """The gaps of every length, as bars: policies and their budgets."""
-    drawn = []
-    found = [(where, gap) for where, gap, _ in _gaps(measured) if not where[0].is_full and gap["gap"] is not None]
-    for length in dict.fromkeys(length for (_, length), _ in found):
-        bars: dict[str, dict[str, float]] = defaultdict(dict)
-        for (setting, its), gap in found:
-            if its == length:
-                bars[setting.name][f"{setting.budget} cells"] = gap["gap"]
-        drawn.append(folder / f"perplexity-{length}.png")
-        pictures.bars(drawn[-1], bars, title=f"{length:,} tokens", label="perplexity above the full cache", of="policy")
-    return drawn
+    gaps = {where: gap["gap"] for where, gap, _ in _gaps(measured) if not where[0].is_full and gap["gap"] is not None}
+    return draw_bars(gaps, folder, "perplexity", "perplexity above the full cache")
 
 
-Gap = tuple[tuple[Setting, int], dict[str, Any], int]
+Gap = tuple[Where, dict[str, Any], int]
 
 
 def _gaps(measured: Measured) -> list[Gap]:
-    found: dict[tuple[Setting, int], dict[int, Mapping[str, Any]]] = defaultdict(dict)
-    for case, result in measured:
-        if "refused" not in result:
-            found[case.setting, case.length][case.seed] = result
+    found = {where: dict(results) for where, results in by_setting(measured).items()}
     full = {(setting.model, length): results for (setting, length), results in found.items() if setting.policy == FULL}
     gaps = []
     for (setting, length), results in found.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,10 @@ from edgekv.errors import ConfigError
 
 from .. import perturbation, pictures
 from ..case import Case
-from ..setting import OpenRuntime, Setting
+from ..setting import OpenRuntime
 from ..table import SETTING_HEADERS, Measured, Table, setting_cells
 from ..tokens import first_tokens
+from .grouped import Where, by_setting
 
 HEADERS = (*SETTING_HEADERS, "loss of a layer", "against the baseline", "layers that lose less", "texts")
 
@@ -67,10 +67,9 @@ def draw(measured: Measured, folder: Path) -> list[Path]:
     return drawn
 
 
-def _means(measured: Measured, what: str) -> dict[tuple[Setting, int], tuple[np.ndarray, int]]:
+def _means(measured: Measured, what: str) -> dict[Where, tuple[np.ndarray, int]]:
     """Losses by setting and length, mean over texts, and how many there are."""
-    found: dict[tuple[Setting, int], list[Any]] = defaultdict(list)
-    for case, result in measured:
-        if "refused" not in result:
-            found[case.setting, case.length].append(result[what])
-    return {where: (np.mean(losses, axis=0), len(losses)) for where, losses in found.items()}
+    return {
+        where: (np.mean([result[what] for _, result in results], axis=0), len(results))
+        for where, results in by_setting(measured).items()
+    }

@@ -87,57 +87,16 @@ def test_json_says_what_was_measured(run, focus):
 
 
 def test_every_task_makes_a_table_and_pictures(run, tmp_path):
-    (tmp_path / "suite.toml").write_text(
-        """
-        [[grid]]
-        task = "needle"
-        depth = [0.2, 0.8]
-        policies = ["full", "keydiff"]
-        budgets = [64, 96]
-        blocks = [32]
-        recent = 8
-        lengths = [120]
-        samples = 1
-
-        [[grid]]
-        task = "ruler"
-        kind = ["niah_single_2"]
-        policies = ["keydiff"]
-        budgets = [64]
-        blocks = [32]
-        recent = 8
-        lengths = [400]
-        samples = 1
-
-        [[grid]]
-        task = "perplexity"
-        policies = ["full", "sink"]
-        budgets = [64]
-        blocks = [32]
-        recent = 8
-        lengths = [120]
-        samples = 1
-
-        [[grid]]
-        task = "perturbation"
-        policies = ["keydiff", "snapkv"]
-        budgets = [64]
-        blocks = [32]
-        recent = 8
-        lengths = [128]
-        samples = 1
-
-        [[grid]]
-        task = "longgen"
-        policies = ["full", "sink"]
-        budgets = [64]
-        blocks = [32]
-        recent = 8
-        lengths = [40]
-        samples = 1
-        temperature = [0.0, 0.8]
-        """
-    )
+    own = {
+        "needle": 'policies = ["full", "keydiff"]\nbudgets = [64, 96]\nlengths = [120]\ndepth = [0.2, 0.8]',
+        "ruler": 'policies = ["keydiff"]\nbudgets = [64]\nlengths = [400]\nkind = ["niah_single_2"]',
+        "perplexity": 'policies = ["full", "sink"]\nbudgets = [64]\nlengths = [120]',
+        "perturbation": 'policies = ["keydiff", "snapkv"]\nbudgets = [64]\nlengths = [128]',
+        "longgen": 'policies = ["full", "sink"]\nbudgets = [64]\nlengths = [40]\ntemperature = [0.0, 0.8]',
+    }
+    shared = "blocks = [32]\nrecent = 8\nsamples = 1"
+    grids = [f'[[grid]]\ntask = "{task}"\n{shared}\n{fields}\n' for task, fields in own.items()]
+    (tmp_path / "suite.toml").write_text("\n".join(grids))
     done = run("--suite", "suite.toml", "--pictures", "drawn", "--threads", "1")
     for name in ("needle", "ruler", "perplexity", "perturbation", "longgen"):
         assert f"{name}:" in done.stdout
