@@ -130,6 +130,9 @@ def _run(
     from . import evaluate_report as report
 
     cases = [case for grid in grids for case in grid.cases()]
+    names = list(dict.fromkeys(case.setting.name for case in cases if not case.setting.is_full))
+    if baseline is not None and baseline not in names:
+        raise ConfigError(f"baseline={baseline!r} is not measured; possible: {', '.join(names)}")
     stopped = False
     with Results(results) as store:
         try:

@@ -48,7 +48,8 @@ def run_options(
         Path, typer.Option(metavar="FILE", help="Where results are kept; what is there is not measured again.")
     ] = Path("edgekv-eval.jsonl"),
     baseline: Annotated[
-        str | None, typer.Option(metavar="SPEC", help="Policy that others are compared with. Default: the first.")
+        str | None,
+        typer.Option(metavar="NAME", help="What others are compared with, as the table calls it. Default: the first."),
     ] = None,
     pictures: Annotated[Path | None, typer.Option(metavar="DIR", help="Draw pictures (PNG) into this folder.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,

@@ -13,7 +13,7 @@ from edgekv.sampler import Sampler, Sampling
 
 from .repetition import repetition
 from .setting import FULL, OFF, OpenRuntime, Setting
-from .tokens import begin, first_tokens, log_losses
+from .tokens import begin, log_losses, prompt_tokens
 
 GREEDY = Sampling()
 SAMPLED = Sampling(temperature=0.8, seed=0)
@@ -53,7 +53,7 @@ def long_generation(
     """
     n_room = len(prompt.encode()) + n_tokens  # no token is less than a byte
     runtime = runtimes.get(setting, n_room)
-    given = first_tokens(runtime.model, prompt)
+    given = prompt_tokens(runtime.model, prompt)
     said = generate(runtime, given, n_tokens, sampling)
     ends = (i for i, token in enumerate(said) if runtime.model.is_end(token))
     result: dict[str, Any] = {

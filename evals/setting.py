@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import edgekv
@@ -53,6 +53,11 @@ class Setting:
             return self.policy
         how = f"focus: {self.focus}"
         return how if self.focus_policy is None else f"{how}, {self.focus_policy}"
+
+    @property
+    def common(self) -> Setting:
+        """The same without what chooses cells: settings that have it in common compare."""
+        return replace(self, policy="", focus=OFF, focus_policy=None)
 
     def open(self, n_tokens: int, *, threads: int | None = None) -> edgekv.Runtime:
         """A runtime for a text of n_tokens. Raises what `edgekv.Runtime` does."""

@@ -13,7 +13,7 @@ from edgekv.model import Model
 from edgekv.text import Prompt
 
 
-def first_tokens(model: Model, text: str, n: int | None = None) -> list[int]:
+def prompt_tokens(model: Model, text: str, n: int | None = None) -> list[int]:
     """The first n tokens of a text, with what the model wants before it; None = all. Raises InputError for fewer."""
     tokens = list(itertools.islice(Prompt(model, begin=True).content(text).tokens(), n))
     if not tokens or (n is not None and len(tokens) < n):

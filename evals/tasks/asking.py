@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from .. import ruler as rulers
 from ..case import Case, book_text
 from ..document import Document
 from ..reading import replies
-from ..setting import OFF, OpenRuntime, Setting
+from ..setting import OpenRuntime, Setting
 from ..statistics import Interval, interval, paired_p_value
 from ..table import SETTING_HEADERS, Measured, Table, setting_cells
 
@@ -66,18 +66,23 @@ class Line:
 def lines(measured: Measured, baseline: str | None = None) -> list[Line]:
     """A line for each configuration, in the order in which they come; refused ones are left out.
 
-    baseline: the policy that others are compared with, question unknown and all else alike; None = the first that
-    evicts. Raises ConfigError without the extra "eval".
+    baseline: the `name` of the setting that others are compared with, all else alike; None = the first that evicts.
+    Raises ConfigError without the extra "eval".
     """
     found: dict[tuple[str, Setting, int, Params], dict[int, float]] = defaultdict(dict)
     for case, result in measured:
         if "score" in result:
             found[case.task, case.setting, case.length, tuple(case.params.items())][case.seed] = result["score"]
     if baseline is None:
-        baseline = next((setting.policy for _, setting, _, _ in found if not setting.is_full), "")
+        baseline = next((setting.name for _, setting, _, _ in found if not setting.is_full), "")
+    bases = {
+        (task, setting.common, length, params): scores
+        for (task, setting, length, params), scores in found.items()
+        if setting.name == baseline
+    }
     made = []
     for (task, setting, length, params), scores in found.items():
-        base = found.get((task, replace(setting, policy=baseline, focus=OFF), length, params))
+        base = bases.get((task, setting.common, length, params))
         p_value = None if base is None or base is scores else _compare(scores, base)
         made.append(Line(task, setting, length, dict(params), interval(list(scores.values())), p_value))
     return made

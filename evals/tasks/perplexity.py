@@ -9,7 +9,7 @@ from .. import perplexity
 from ..case import Case
 from ..setting import FULL, OpenRuntime
 from ..table import SETTING_HEADERS, Measured, Table, setting_cells
-from ..tokens import first_tokens
+from ..tokens import prompt_tokens
 from .grouped import Where, by_setting, draw_bars
 
 HEADERS = (*SETTING_HEADERS, "perplexity", "gap", "gap once evicted", "texts")
@@ -18,7 +18,7 @@ HEADERS = (*SETTING_HEADERS, "perplexity", "gap", "gap once evicted", "texts")
 def measure(case: Case, runtimes: OpenRuntime) -> dict[str, Any]:
     """What `perplexity.perplexity` finds of the case's text."""
     runtime = runtimes.get(case.setting, case.length)
-    return perplexity.perplexity(runtime, first_tokens(runtime.model, case.passage(runtime.model)))
+    return perplexity.perplexity(runtime, prompt_tokens(runtime.model, case.passage(runtime.model)))
 
 
 def table(measured: Measured, baseline: str | None = None) -> Table:

@@ -14,7 +14,7 @@ from .. import perturbation, pictures
 from ..case import Case
 from ..setting import OpenRuntime
 from ..table import SETTING_HEADERS, Measured, Table, setting_cells
-from ..tokens import first_tokens
+from ..tokens import prompt_tokens
 from .grouped import Where, by_setting
 
 HEADERS = (*SETTING_HEADERS, "loss of a layer", "against the baseline", "layers that lose less", "texts")
@@ -26,8 +26,9 @@ def measure(case: Case, runtimes: OpenRuntime) -> dict[str, Any]:
     if setting.is_full:
         raise ConfigError("perturbation compares with the full cache by itself; name policies that evict")
     reading = perturbation.capture_setting(case.length, model=setting.model, block=setting.block)
+    reading = replace(reading, kv_type=setting.kv_type, n_sink=setting.n_sink, recent=setting.recent)
     runtime = runtimes.get(reading, case.length)
-    tokens = first_tokens(runtime.model, case.passage(runtime.model))[: case.length]
+    tokens = prompt_tokens(runtime.model, case.passage(runtime.model))[: case.length]
     found = perturbation.perturbation(runtime, tokens, setting.policy, [setting.budget])
     return {"n_cells": found["n_cells"], "heads": found["heads"][0], "layers": found["layers"][0]}
 

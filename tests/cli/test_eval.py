@@ -86,6 +86,15 @@ def test_json_says_what_was_measured(run, focus):
     assert all(0 <= line["low"] <= line["mean"] <= line["high"] <= 1 and line["n"] == 2 for line in table)
 
 
+def test_the_baseline_is_what_others_are_compared_with(run):
+    asked = ("needle", "--policy", "keydiff", "--focus", "off", "--focus", "general", "--samples", "2", *SMALL)
+    for baseline, p_values in ((None, [None, 1.0]), ("keydiff", [None, 1.0]), ("focus: general", [1.0, None])):
+        table = run(*asked, "--json", *(() if baseline is None else ("--baseline", baseline))).stdout
+        assert [line["p_value"] for line in json.loads(table)["tables"]["needle"]] == p_values
+    wrong = run(*asked, "--baseline", "tova", status=2)
+    assert "baseline='tova' is not measured; possible: keydiff, focus: general" in wrong.stderr
+
+
 def test_every_task_makes_a_table_and_pictures(run, tmp_path):
     own = {
         "needle": 'policies = ["full", "keydiff"]\nbudgets = [64, 96]\nlengths = [120]\ndepth = [0.2, 0.8]',
@@ -102,7 +111,29 @@ def test_every_task_makes_a_table_and_pictures(run, tmp_path):
         assert f"{name}:" in done.stdout
     drawn = {path.name for path in (tmp_path / "drawn").iterdir()}
     assert drawn >= {"needle-120-by-budget.png", "needle-map-1.png", "perplexity-120.png", "perturbation-1.png"}
+    assert drawn >= {"longgen-t0-40.png", "longgen-t0.8-40.png"}
     assert all((tmp_path / "drawn" / name).read_bytes().startswith(b"\x89PNG") for name in drawn)
+
+
+def test_long_generations_of_each_temperature_have_a_row(run, tmp_path):
+    (tmp_path / "suite.toml").write_text(
+        '[[grid]]\ntask = "longgen"\npolicies = ["full", "sink"]\nbudgets = [64]\nlengths = [40]\n'
+        "blocks = [32]\nrecent = 8\nsamples = 2\ntemperature = [0.0, 0.8]\n"
+    )
+    table = json.loads(run("--suite", "suite.toml", "--json").stdout)["tables"]["longgen"]
+    found = [(line["temperature"], line["policy"], line["n"]) for line in table]
+    assert found == [(t, policy, 2) for t in (0.0, 0.8) for policy in ("full", "sink")]
+
+
+def test_perturbation_protects_what_it_is_told_to(run):
+    where = ("perturbation", "--policy", "random", "--budget", "64", "--length", "128", *SMALL)
+    lost = {
+        recent: json.loads(run(*where, "--recent", recent, "--samples", "1", "--json").stdout)["tables"]["perturbation"]
+        for recent in ("0", "32")
+    }
+    assert lost["0"][0]["layers"] != lost["32"][0]["layers"]
+    done = run(*where, "--kv-type", "q8_0", "--samples", "1")
+    assert "refused: kv_type=q8_0" in done.stdout
 
 
 def test_a_setting_that_cannot_be_is_told_and_the_others_are_measured(run, rows):

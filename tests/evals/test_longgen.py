@@ -12,7 +12,7 @@ from edgekv.errors import ConfigError, InputError
 from edgekv.evals.longgen import GREEDY, PROMPTS, SAMPLED, generate, long_generation
 from edgekv.evals.repetition import repetition
 from edgekv.evals.setting import FULL, OpenRuntime, Setting
-from edgekv.evals.tokens import first_tokens
+from edgekv.evals.tokens import prompt_tokens
 
 PROMPT, N_TOKENS = "It was late, and nobody came.", 150
 
@@ -37,7 +37,7 @@ def test_what_was_said_is_judged_by_the_full_cache(path, runtimes, sampling):
     found = long_generation(runtimes, small(path), PROMPT, N_TOKENS, sampling)
     assert found["n_evictions"] >= 3
     runtime = runtimes.get(small(path), 0)
-    given = first_tokens(runtime.model, PROMPT)
+    given = prompt_tokens(runtime.model, PROMPT)
     said = generate(runtime, given, N_TOKENS, sampling)  # with the same seed the same again
     assert "".join(runtime.model.text(said)) == found["text"]
     assert found["n_prompt"] == len(given)
@@ -54,7 +54,7 @@ def test_what_was_said_is_judged_by_the_full_cache(path, runtimes, sampling):
 def test_the_full_cache_says_what_is_most_likely_to_it(path, runtimes):
     found = long_generation(runtimes, Setting(model=path, policy=FULL, block=32), PROMPT, N_TOKENS)
     runtime = runtimes.get(Setting(model=path, policy=FULL, block=32), 0)
-    given = first_tokens(runtime.model, PROMPT)
+    given = prompt_tokens(runtime.model, PROMPT)
     said = generate(runtime, given, N_TOKENS, GREEDY)
     logits = ReferenceModel.from_gguf(path).logits([*given, *said])[len(given) - 1 : -1]
     behind = logits.max(axis=1) - logits[np.arange(N_TOKENS), said]

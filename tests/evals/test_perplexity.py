@@ -12,7 +12,7 @@ from reference_transformer import ReferenceModel
 from edgekv.errors import ConfigError, InputError
 from edgekv.evals.perplexity import SEGMENT, gap, perplexity, pooled
 from edgekv.evals.setting import FULL, OpenRuntime, Setting
-from edgekv.evals.tokens import first_tokens
+from edgekv.evals.tokens import prompt_tokens
 
 BUDGET, BLOCK = 64, 32
 TOKENS = np.random.default_rng(1).integers(3, 250, 200).tolist()
@@ -101,5 +101,5 @@ def test_a_text_must_have_two_tokens_and_fit(tiny_model):
             perplexity(runtime, TOKENS[:129])
         assert perplexity(runtime, TOKENS[:128])["n_tokens"] == 127
         with pytest.raises(InputError, match="but 50 are needed"):
-            first_tokens(runtime.model, "short", 50)
-        assert len(first_tokens(runtime.model, "not so short", 3)) == 3
+            prompt_tokens(runtime.model, "short", 50)
+        assert len(prompt_tokens(runtime.model, "not so short", 3)) == 3
