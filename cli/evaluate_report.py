@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import sys
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -16,6 +17,8 @@ from edgekv.evals.case import Case
 from edgekv.evals.table import Table
 from edgekv.evals.tasks import TASKS
 
+WIDE = 400  # columns where no terminal says how many: nothing is folded in files and pipes
+
 Measured = Sequence[tuple[Case, dict[str, Any]]]
 
 
@@ -27,7 +30,7 @@ def by_task(measured: Measured) -> Iterator[tuple[str, Measured]]:
 
 def print_tables(measured: Measured, baseline: str | None) -> None:
     """A table for each task, and why settings were refused."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDE)
     for name, part in by_task(measured):
         console.print(f"{name}:", _rich(TASKS[name].table(part, baseline)))
     for reason in dict.fromkeys(result["refused"] for _, result in measured if "refused" in result):

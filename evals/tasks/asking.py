@@ -82,7 +82,7 @@ def lines(measured: Measured, baseline: str | None = None) -> list[Line]:
     }
     made = []
     for (task, setting, length, params), scores in found.items():
-        base = bases.get((task, setting.common, length, params))
+        base = None if setting.is_full else bases.get((task, setting.common, length, params))
         p_value = None if base is None or base is scores else _compare(scores, base)
         made.append(Line(task, setting, length, dict(params), interval(list(scores.values())), p_value))
     return made

@@ -87,10 +87,13 @@ def test_json_says_what_was_measured(run, focus):
 
 
 def test_the_baseline_is_what_others_are_compared_with(run):
-    asked = ("needle", "--policy", "keydiff", "--focus", "off", "--focus", "general", "--samples", "2", *SMALL)
+    policies = ("--policy", "full", "--policy", "keydiff")
+    asked = ("needle", *policies, "--focus", "off", "--focus", "general", "--samples", "2", *SMALL)
     for baseline, p_values in ((None, [None, 1.0]), ("keydiff", [None, 1.0]), ("focus: general", [1.0, None])):
         table = run(*asked, "--json", *(() if baseline is None else ("--baseline", baseline))).stdout
-        assert [line["p_value"] for line in json.loads(table)["tables"]["needle"]] == p_values
+        lines = json.loads(table)["tables"]["needle"]
+        assert [line["policy"] for line in lines] == ["full", "keydiff", "keydiff"]
+        assert [line["p_value"] for line in lines] == [None, *p_values]  # a full cache has no budget to compare at
     wrong = run(*asked, "--baseline", "tova", status=2)
     assert "baseline='tova' is not measured; possible: keydiff, focus: general" in wrong.stderr
 
