@@ -15,8 +15,9 @@ from edgekv.extras import needed
 # Okabe and Ito's, which the colour-blind can tell apart; with marks, and with other lines where colours run out.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 MARKS = "osD^vPX"
-LINES = ("-", "--", ":")
+LINES = ("-", "--", ":", "-.")
 FULL_COLOUR = "#555555"
+MOST_BANDS = 6  # of more lines no band is told from another
 SCORES, LOSSES = "viridis", "magma_r"  # colour maps, readable in grey too
 
 LOOK = {
@@ -84,8 +85,12 @@ def budget_curves(
     title: str,
     label: str,
 ) -> None:
-    """Scores in [0, 1] by budget in cells, a line and a band for each policy; `full` is what the full cache scores."""
-    with _axes(path, title, "budget (cells per head)", label, (7, 4.5)) as axes:
+    """Scores in [0, 1] by budget in cells, a line for each policy, with a band where they are few.
+
+    full: what the full cache scores
+    """
+    shade = len(curves) <= MOST_BANDS
+    with _axes(path, title, "budget (cells per head)", label, _size([*curves, "full cache"])) as axes:
         axes.set_xscale("log", base=2)
         budgets = sorted({budget for curve in curves.values() for budget in curve})
         axes.set_xticks(budgets, [f"{budget:,}" for budget in budgets])
@@ -95,7 +100,8 @@ def budget_curves(
             x = sorted(curve)
             mean, low, high = zip(*(curve[budget] for budget in x), strict=True)
             axes.plot(x, mean, label=name, **_style(i))
-            axes.fill_between(x, low, high, color=_style(i)["color"], alpha=0.12, linewidth=0)
+            if shade:
+                axes.fill_between(x, low, high, color=_style(i)["color"], alpha=0.12, linewidth=0)
         if full is not None:
             axes.axhline(full[0], color=FULL_COLOUR, linestyle="--", label="full cache")
             axes.axhspan(full[1], full[2], color=FULL_COLOUR, alpha=0.1, linewidth=0)
@@ -104,7 +110,7 @@ def budget_curves(
 
 def history_lines(path: Path, lines: Mapping[str, Mapping[int, Estimate]], *, title: str, label: str) -> None:
     """A value, as speed or memory, by how many tokens were read before, and its range: a line for each name."""
-    with _axes(path, title, "tokens read before", label, (7, 4.5)) as axes:
+    with _axes(path, title, "tokens read before", label, _size(list(lines))) as axes:
         for i, (name, line) in enumerate(lines.items()):
             tokens = sorted(line)
             axes.errorbar(tokens, *_with_range([line[n] for n in tokens]), capsize=3, label=name, **_style(i))
@@ -127,6 +133,11 @@ def bars(path: Path, values: Mapping[str, Mapping[str, float | Estimate]], *, ti
         axes.grid(visible=False, axis="x")
         axes.set_xticks(range(len(values)), list(values), **SLANTED)
         _draw_legend(axes)
+
+
+def _size(names: Sequence[str]) -> tuple[float, float]:
+    """Inches of a picture whose lines have these names beside it."""
+    return 5.8 + 0.085 * max(map(len, names)), max(4.5, 0.6 + 0.24 * len(names))
 
 
 def _with_range(values: Sequence[float | Estimate]) -> tuple[list[float], list[list[float]] | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,3 +39,15 @@ def setting_cells(setting: Setting, length: int) -> tuple[str, ...]:
     """What a row says of how a text was read, under `SETTING_HEADERS`."""
     cells = "all" if setting.is_full else str(setting.budget)
     return (setting.name, cells, str(setting.block), setting.kv_type, f"{length:,}")
+
+
+def labels(settings: Iterable[Setting]) -> dict[Setting, str]:
+    """What pictures call settings, whatever their budgets: by name, and by block and cache where most have others."""
+    found = list(settings)
+    usual = {what: Counter(getattr(setting, what) for setting in found).most_common(1) for what in ("block", "kv_type")}
+    made = {}
+    for setting in found:
+        own = [f"block {setting.block}"] if setting.block != usual["block"][0][0] else []
+        own += [setting.kv_type] if setting.kv_type != usual["kv_type"][0][0] else []
+        made[setting] = ", ".join([setting.name, *own])
+    return made

@@ -17,7 +17,7 @@ from ..document import Document
 from ..reading import replies
 from ..setting import OpenRuntime, Setting
 from ..statistics import Interval, interval, paired_p_value
-from ..table import SETTING_HEADERS, Measured, Table, setting_cells
+from ..table import SETTING_HEADERS, Measured, Table, labels, setting_cells
 
 Params = tuple[tuple[str, Any], ...]
 
@@ -124,10 +124,11 @@ def _curves(found: list[Line], folder: Path) -> Iterator[Path]:
     """A line for each policy and focus over its budgets, where there are several."""
     for task, length in dict.fromkeys((line.task, line.length) for line in found):
         part = [line for line in found if (line.task, line.length) == (task, length)]
+        names = labels(line.setting for line in part)
         curves: dict[str, dict[int, list[Interval]]] = defaultdict(lambda: defaultdict(list))
         for line in part:
             if not line.setting.is_full:
-                curves[line.setting.name][line.setting.budget].append(line.score)
+                curves[names[line.setting]][line.setting.budget].append(line.score)
         if max(map(len, curves.values()), default=0) < 2:
             continue
         full = [line.score for line in part if line.setting.is_full]

@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import pictures
 from ..setting import Setting
-from ..table import Measured
+from ..table import Measured, labels
 
 Where = tuple[Setting, int]  # and the length of the text
 
@@ -26,12 +26,13 @@ def by_setting(measured: Measured) -> dict[Where, list[tuple[int, Mapping[str, A
 def draw_bars(values: Mapping[Where, float], folder: Path, name: str, label: str) -> list[Path]:
     """A picture NAME-LENGTH.png for each length: policies, and a bar for each of their budgets."""
     drawn = []
+    names = labels(setting for setting, _ in values)
     for length in dict.fromkeys(length for _, length in values):
         bars: dict[str, dict[str, float]] = defaultdict(dict)
         for (setting, its), value in values.items():
             if its == length:
                 cells = "full cache" if setting.is_full else f"{setting.budget} cells"
-                bars[setting.name][cells] = value
+                bars[names[setting]][cells] = value
         drawn.append(folder / f"{name}-{length}.png")
         pictures.bars(drawn[-1], bars, title=f"{length:,} tokens", label=label, of="policy")
     return drawn
