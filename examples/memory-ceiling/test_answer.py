@@ -1,4 +1,4 @@
-"""What the program may hold."""
+"""The program stays under its memory ceiling, with a longer text too."""
 
 from pathlib import Path
 
