@@ -1,7 +1,7 @@
 """edgekv: an on-device LLM runtime that stays inside a memory ceiling.
 
-`Runtime` loads a model under a ceiling, `Session` is one conversation, `plan` says what would fit. Importing the
-package defines names and loads nothing: what a name stands for is imported when it is first used.
+`Runtime` loads a model under a ceiling, `Session` is one conversation, and `plan` says what would fit. Importing the
+package only defines names; each is imported when it is first used.
 """
 
 from __future__ import annotations

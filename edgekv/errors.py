@@ -6,14 +6,14 @@
     |   `-- BudgetError            the budget cannot hold the cells that must be kept
     |-- InputError                 a prompt or a file cannot be read as text, or is too long
     |-- CeilingError               the plan does not fit the memory ceiling
-    |-- CeilingExceededError       the process went over its ceiling all the same
+    |-- CeilingExceededError       the process went over its ceiling, although the plan fitted
     |-- ModelError                 a model file cannot be used
     |   |-- ModelNotFoundError     no file and no known model has that name
     |   |-- InvalidModelError      the file is not a whole, consistent GGUF model
     |   `-- UnsupportedModelError  the model is sound, but edgekv cannot run it yet
     |-- SessionError               a session is used out of turn
     |-- NativeError                the native library is missing, foreign, or reports a failure
-    `-- WorkerError                the worker process of an isolated runtime died, or no longer stirs
+    `-- WorkerError                the worker process of an isolated runtime died, or no longer responds
 
 A message names the value, the limit and the remedy.
 """
@@ -39,7 +39,7 @@ __all__ = [
 
 
 class EdgeKVError(Exception):
-    """Base of all errors that edgekv raises on purpose. They can be pickled, attributes and all."""
+    """Base of all errors that edgekv raises on purpose. They can be pickled, with all attributes."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return _unpickled, (type(self), self.args), self.__dict__
@@ -69,7 +69,7 @@ class InputError(EdgeKVError, ValueError):
 class CeilingError(EdgeKVError):
     """The plan does not fit the memory ceiling.
 
-    `required_bytes` and `ceiling_bytes` are the two figures that clash.
+    `required_bytes` is what the plan needs, `ceiling_bytes` is what it may have.
     """
 
     def __init__(self, message: str, *, required_bytes: int, ceiling_bytes: int) -> None:
@@ -79,9 +79,9 @@ class CeilingError(EdgeKVError):
 
 
 class CeilingExceededError(EdgeKVError):
-    """The process went over its memory ceiling, though the plan did not: the reply ended, and the session goes on.
+    """The process went over its memory ceiling, although the plan fitted. The reply has ended; the session goes on.
 
-    `planned_bytes`, `measured_bytes` and `ceiling_bytes` are of the whole process.
+    `planned_bytes`, `measured_bytes` and `ceiling_bytes` are those of the whole process.
     """
 
     def __init__(self, message: str, *, planned_bytes: int, measured_bytes: int, ceiling_bytes: int) -> None:
@@ -116,4 +116,4 @@ class NativeError(EdgeKVError):
 
 
 class WorkerError(EdgeKVError):
-    """The worker process of an isolated runtime died, or no longer stirs."""
+    """The worker process of an isolated runtime died, or no longer responds."""

@@ -45,10 +45,13 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a runtime will hold. `n_cells` are allocated per head: budget_cells + block + a probe's.
+    """What a runtime will hold.
 
-    n_cells_max: of one head, where heads share a budget; cell_bytes: of one cell in every head of every layer
-    repack, mmap: how the weights are loaded; device_ceiling_bytes: None = no ceiling of a device's own
+    n_cells: cells allocated per head, budget_cells + block + those of a probe
+    n_cells_max: the most cells that one head may hold, where heads share their cells
+    cell_bytes: bytes of one cell in every head of every layer
+    repack, mmap: how the weights are loaded
+    device_ceiling_bytes: None = the device has no ceiling of its own
     """
 
     model: Path
@@ -83,16 +86,16 @@ class Plan:
 
     @property
     def device_excess_bytes(self) -> int:
-        """Bytes over the ceiling of the device; 0 where it fits, or there is none."""
+        """Bytes over the ceiling of the device; 0 where it fits, or where there is no such ceiling."""
         return 0 if self.device_ceiling_bytes is None else max(0, self.device_bytes - self.device_ceiling_bytes)
 
     @property
     def fits(self) -> bool:
-        """Whether both ceilings hold it."""
+        """Whether the plan fits both ceilings."""
         return not self.excess_bytes and not self.device_excess_bytes
 
     def settle(self, options: Options) -> Options:
-        """The options with what was planned in place of what they left open."""
+        """The options, with the planned values in place of those left open."""
         return replace(
             options,
             budget=self.budget_cells,

@@ -1,4 +1,4 @@
-"""What a user may choose about a runtime: one frozen, validated object."""
+"""The options of a runtime: one frozen, validated object."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ def default_focus(budget: int | None, repack: bool) -> str:
 class Options:
     """Options of a runtime. Raises ConfigError (PolicyError, BudgetError) for values that cannot work.
 
-    `Runtime` and `plan` choose block, kv_type and repack where they are not given, or None.
+    Where block, kv_type or repack is None or not given, `Runtime` and `plan` choose it.
 
-    memory: ceiling of the whole process: bytes, a size such as "256MiB", or "25%" of what there is
+    memory: ceiling of the whole process: bytes, a size such as "256MiB", or "25%" of the memory that it may use
     device_memory: ceiling of what lies on a GPU, bytes or a size; None = no ceiling
     policy: spec or Policy that scores the cells
-    budget: cells each (layer, KV head) keeps; None = as many as fit the ceiling
+    budget: cells that each (layer, KV head) keeps; None = as many as fit the ceiling
     block: tokens fed between two compactions, and the spare cells that take them
     kv_type: "f16", "q8_0" or "q4_0"
     threads: None = one for every processor
     n_sink: first positions that are never evicted
-    recent: newest tokens that are never evicted; None = 32, and while a probe scores, which tells what matters, none
+    recent: newest tokens that are never evicted; None = 32, and none while a probe scores
     evict_every: generated tokens between two evictions; None = a block, 1 = as in the papers
-    focus: read files with the question as a probe between blocks, which takes cells of its own
-    focus_policy: scores by the probe's attention where `policy` reads no queries; None = `default_focus`
-    probe_tokens: longest probe; of a longer question the last tokens
+    focus: read files with the question as a probe between blocks; a probe takes cells of its own
+    focus_policy: what scores by the probe's attention where `policy` reads no queries; None = `default_focus`
+    probe_tokens: longest probe; of a longer question only the last tokens are fed
     reposition: turn kept keys to adjacent RoPE positions, so that a text may be longer than the trained context:
-        "auto" = where one is longer than half of it, "always" = at every eviction, "never"
+        "auto" = where a text is longer than half of it, "always" = at every eviction, "never"
     allow_beyond_trained: feed positions past the trained context where keys are not repositioned
     repack: keep weights in the processor's own order, where that is faster; policies then cannot read W_O
-    mmap: map the weights from the file; None = unless they are repacked, which would hold them twice
+    mmap: map the weights from the file; None = only if they are not repacked; both together hold them twice
     gpu_layers: layers to put on a GPU, in builds that have one
     isolated: hold the model in a worker process
     """
@@ -122,7 +122,7 @@ class Options:
 
     @property
     def policies(self) -> tuple[Policy, ...]:
-        """All that may score: the policy, and with focus what scores by a probe."""
+        """Every policy that may score: the policy itself and, with focus, the one that scores by a probe."""
         return (self.parsed_policy, self.parsed_focus) if self.focus else (self.parsed_policy,)
 
     @property
@@ -137,7 +137,7 @@ class Options:
 
     @property
     def sinks(self) -> int:
-        """Protected first positions: the policy's own number where it names one."""
+        """Protected first positions: the policy's own number if it has one."""
         return self.parsed_policy.sinks(self.n_sink)
 
     def recent_cells(self, budget: int, *, probed: bool = False) -> int:

@@ -16,7 +16,7 @@ from .refusal import refusal
 
 @contextmanager
 def planned(path: Path, request: Request) -> Iterator[tuple[Plan, Estimator]]:
-    """The plan for a model file, what was named kept and the rest chosen; and the estimates it was chosen from.
+    """The plan for a model file, and the estimates it was chosen from. Given options are kept; the rest is chosen.
 
     Raises CeilingError where nothing fits.
     """
@@ -37,7 +37,7 @@ def make_plan(path: Path, request: Request) -> Plan:
 def plan(model: str | os.PathLike[str] | None = None, **options: object) -> Plan:
     """Plan a runtime without loading it; arguments as for `Runtime`.
 
-    Raises CeilingError when it does not fit, ConfigError for impossible options, ModelError for the file.
+    Raises CeilingError if nothing fits, ConfigError for impossible options, ModelError for a file that cannot be used.
     """
     request, path = Request.of(**options), find_model(model)
     if request.options.isolated:

@@ -1,4 +1,4 @@
-"""What a session asks for: one reply, and how far the reading for it is."""
+"""One reply, as a session asks for it, and the progress of reading its prompt."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the reading of a prompt is: tokens read of all, and cells used per head of the budget."""
+    """Progress of reading a prompt: tokens read of all its tokens, and cells used per head of the budget."""
 
     tokens_done: int
     tokens_total: int

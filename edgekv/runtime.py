@@ -1,4 +1,4 @@
-"""A model, its plan and its cells, ready for a conversation: what a program opens first."""
+"""The runtime, which a program opens first: a model, its plan and its cells."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Runtime:
                 print(piece, end="")
 
     model: path or known name of a GGUF model; None = the default one
-    memory: ceiling of the whole process: bytes, a size such as "256MiB", or "25%" of what there is
-    budget: cells each (layer, KV head) keeps; None = as many as fit
-    block, kv_type: None = what serves best of what fits (docs/memory.md)
-    isolated: load into a worker process of its own, to which alone the ceiling applies; what kills it, or stops it,
-        is a WorkerError here
+    memory: ceiling of the whole process: bytes, a size such as "256MiB", or "25%" of the memory that it may use
+    budget: cells that each (layer, KV head) keeps; None = as many as fit
+    block, kv_type: None = the best that fits (docs/memory.md)
+    isolated: load the model in a worker process; the ceiling is then for that process alone, and a WorkerError is
+        raised if it dies or hangs
     Further options: see `edgekv.Options`.
 
-    Raises CeilingError before anything is loaded when the plan does not fit, ConfigError for impossible options,
+    Raises CeilingError, before anything is loaded, if the plan does not fit; ConfigError for impossible options;
     ModelError for a file that cannot be used.
     """
 
@@ -74,10 +74,10 @@ class Runtime:
         self.closed = False
 
     def session(self, system: str | None = None) -> Session:
-        """Open a conversation, with a system message that is never evicted if one is given.
+        """Open a conversation. Its system message, if one is given, is never evicted.
 
-        A runtime's cells hold one session at a time. Raises SessionError while another is open, BudgetError when
-        the system message leaves no cells.
+        A runtime's cells hold one session at a time. Raises SessionError while another is open, and BudgetError if the
+        system message leaves no cells.
         """
         if self.closed:
             raise SessionError("this runtime is closed; open another")
@@ -97,12 +97,12 @@ class Runtime:
 
     @property
     def worker_pid(self) -> int | None:
-        """The worker process of an isolated runtime; None = it runs in this process."""
+        """The process id of an isolated runtime's worker; None = the model is in this process."""
         return self._engine.worker_pid
 
     @property
     def model(self) -> Model:
-        """The loaded model. As `context`, `controller` and `guard`, a ConfigError where the runtime is isolated."""
+        """The loaded model. Raises ConfigError in an isolated runtime, as do `context`, `controller` and `guard`."""
         return self._local().model
 
     @property

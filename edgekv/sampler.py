@@ -17,7 +17,8 @@ class Sampling:
     """How tokens are chosen. Raises ConfigError for values that cannot work.
 
     temperature: 0 = always the most likely token
-    top_k, top_p: only the k most likely tokens (0 = all), only the most likely ones that together reach probability p
+    top_k: draw from the k most likely tokens only; 0 = from all
+    top_p: draw from the most likely tokens only, as many as together reach probability p
     repeat_penalty, repeat_last: positive logits of the newest `repeat_last` tokens of the reply are divided by
         `repeat_penalty`, negative ones multiplied with it (CTRL, arXiv:1909.05858, whose formula divides all); 1 = off
     seed: None = a new one each time

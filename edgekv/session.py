@@ -1,4 +1,4 @@
-"""One conversation, as its user sees it: prompts in, text out, piece by piece."""
+"""A session is one conversation: prompts in, text out, piece by piece."""
 
 from __future__ import annotations
 
@@ -100,14 +100,14 @@ class Session:
         focus: bool | str | None = None,
         progress: ProgressCallback | None = None,
     ) -> None:
-        """Read `files`, then `text`, as the beginning of a user turn, and say nothing: the next `chat` goes on with it.
+        """Read `files`, then `text`, as the beginning of a user turn, without a reply.
 
-        What is kept is chosen before a question is asked.
+        The next `chat` continues this turn. What is kept is chosen before a question is asked.
 
-        focus: keep what matters to this question; True = to GENERAL_QUESTION; None = the same, where the runtime has
-            room for it; False = what the policy keeps
+        focus: keep what matters to this question; True = to GENERAL_QUESTION; None = the same, if the runtime has room
+            for a probe; False = what the policy keeps
 
-        `stats` are as after a reply. Raises what `chat` does.
+        Afterwards `stats` are those of the reading. Raises what `chat` does.
         """
         if not text.strip() and not files:
             raise InputError("there is nothing to read; give a text or files")
@@ -116,25 +116,26 @@ class Session:
             pass
 
     def snapshot(self) -> Snapshot:
-        """All that the session has read and said, to go back to with `restore`, in memory that no plan counted.
+        """Copy all that the session has read and said, so that `restore` can go back to it.
 
-        Raises SessionError while it is answering, and CeilingError, before it is taken, where it would bring the
-        process over its ceiling. Of an isolated runtime it lies in this process.
+        The plan does not count the copy. With an isolated runtime the copy is in this process, not in the worker.
+        Raises SessionError while the session is answering. Raises CeilingError, before the copy is made, if it would
+        bring the process over its ceiling.
         """
         with self._alone() as conversation:
             return conversation.snapshot()
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Make the session what it was when a snapshot was taken; any number of times.
+        """Return to the state of a snapshot; any number of times.
 
-        Raises SessionError while it is answering, and for a snapshot of another runtime, or of a session with another
-        system message.
+        Raises SessionError while the session is answering, and for a snapshot of another runtime or of a session with
+        another system message.
         """
         with self._alone() as conversation:
             conversation.restore(snapshot)
 
     def cancel(self) -> None:
-        """End the running reply at the next block or token; from any thread. No reply running: nothing happens."""
+        """End the running reply, if any, at the next block or token. May be called from any thread."""
         self._conversation.cancelled.set()
 
     def close(self) -> None:
@@ -150,7 +151,7 @@ class Session:
 
     @property
     def stats(self) -> Stats:
-        """What the last reply took."""
+        """Tokens, times and memory of the last reply."""
         return self._conversation.stats
 
     @property
@@ -173,7 +174,7 @@ class Session:
         return self._live().n_exceeded
 
     def budgets(self) -> list[list[int]]:
-        """Cells that the last eviction left, per layer and head; 0 before the first one."""
+        """Cells that the last eviction left in each head of each layer; 0 before the first eviction."""
         return self._live().budgets()
 
     def _open(self) -> Runtime:

@@ -1,4 +1,4 @@
-"""What was read, held aside in memory, so that it can be gone on from again and again."""
+"""Snapshots: what was read, kept in memory, so that a session can go back to it any number of times."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class CacheSnapshot:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it takes; they grow with the cells used."""
+        """Bytes of the snapshot; they grow with the cells used."""
         return self.data.nbytes
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ControllerSnapshot:
-    """Cells, and what a controller knows of them, for `Controller.restore`."""
+    """Cells, and what the controller knew of them, for `Controller.restore`."""
 
     cells: CacheSnapshot
     pinned: tuple[tuple[int, int], ...]

@@ -15,13 +15,15 @@ class Stats:
     finish_reason: "end" (the model ended it), "length" (max_tokens), "context" (trained context full), "read" (of
     `Session.read`), "cancelled", "ceiling" (exceeded, which is an error), "closed" (no longer iterated), "failed"
     (nothing was read), or "" before the first reply
-    read_tokens: prompt tokens read, fewer than prompt_tokens when reading was cancelled
-    evictions, evicted_cells: compactions, and the cells they evicted summed over layers and heads
-    repositions: compactions that turned the keys that stayed to other RoPE positions
-    tokens_seen, cells_used: of the whole session, after the reply; cells per head
-    probes, probe_s: times that the question was fed as a probe, and the time that took
-    prefill_s: reading the prompt; ttft_s: from its begin to the first token, be it the end; decode_s: all tokens
-    score_s, compact_s: share of the above, as is probe_s, that scored and moved cells
+    read_tokens: prompt tokens read; fewer than prompt_tokens if reading was cancelled
+    evictions, evicted_cells: compactions, and the cells that they evicted, summed over layers and heads
+    repositions: compactions that turned the kept keys to other RoPE positions
+    tokens_seen, cells_used: tokens of the whole session and cells used per head, after the reply
+    probes, probe_s: how often the question was fed as a probe, and the time that this took
+    prefill_s: time to read the prompt
+    ttft_s: time from the start of reading to the first token, which may be the end of the reply
+    decode_s: time to generate all tokens
+    score_s, compact_s: time to score and to move cells; these and probe_s are part of the times above
     """
 
     finish_reason: str = ""
@@ -50,7 +52,7 @@ class Stats:
 
     @property
     def decode_tok_per_s(self) -> float:
-        """Tokens generated a second. The first one comes with the prompt."""
+        """Tokens generated a second, without the first: that one comes from reading the prompt."""
         return (self.generated_tokens - 1) / self.decode_s if self.generated_tokens > 1 else 0.0
 
     def finish(self, controller: Controller, before: Work) -> None:

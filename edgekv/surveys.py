@@ -1,4 +1,4 @@
-"""A plan seen from outside: what limits it, what more memory would buy, and what else could have been chosen."""
+"""What limits a plan, what more memory would give, and what else could have been chosen."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MORE_BYTES = 64 * MIB
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """The largest budget that a cache type and a block would give; None where they do not fit, or the model cannot."""
+    """The largest budget with a cache type and a block; None where they do not fit, or the model cannot have them."""
 
     kv_type: str
     block: int
@@ -28,11 +28,12 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """A plan and its surroundings.
+    """A plan, what limits it, and what else would fit.
 
-    bound_by: why the budget is what it is: "budget" (asked for), "trained context", "memory" or "device_memory"
-    largest_part: the part of it that takes most, beside the weights
-    with_more: the plan under a ceiling of `more_bytes` more, were the budget not named
+    bound_by: what limits the budget: "budget" (it was given), "trained context", "memory" or "device_memory"
+    largest_part: the part of the plan that takes the most bytes, beside the weights
+    with_more: the plan under a ceiling `more_bytes` higher, as if no budget had been given
+    alternatives: the largest budget with every cache type and block
     """
 
     plan: Plan
@@ -56,7 +57,7 @@ class Survey:
 
 
 def survey(model: str | os.PathLike[str] | None = None, **options: object) -> Survey:
-    """Plan a runtime and look around; arguments and errors as for `plan`."""
+    """Plan a runtime, and find out what limits it and what else would fit; arguments and errors as for `plan`."""
     request, path = Request.of(**options), find_model(model)
     if request.options.isolated:
         from .worker.remote import survey_in_worker

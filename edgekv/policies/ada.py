@@ -1,4 +1,4 @@
-"""Budgets that heads share by their scores (Ada-KV, arXiv:2407.11550)."""
+"""Heads share their cells by their scores (Ada-KV, arXiv:2407.11550)."""
 
 from __future__ import annotations
 
@@ -29,21 +29,22 @@ BASES: tuple[type[Policy], ...] = (H2O, Tova, SnapKV, AhaKV, KeyDiff, L2Norm)
 
 @dataclass(frozen=True)
 class Ada(Wrapper):
-    """Let the heads of a layer share its cells: who needs few leaves the others more.
+    """Let the heads of a layer share its cells: a head that needs few leaves more to the others.
 
     f[g]      = protected cells of head g, and its part of the best T of all other cells of all heads     (Algorithm 1)
     budget[g] = (1 - safeguard) * f[g] + safeguard * N                                            (Algorithm 2, line 8)
 
-    T is N cells a head less the protected ones; ties keep the later position, then the first head. Budgets are made
-    whole so that their sum is N a head exactly; no head gets more than it holds or less than its protected cells.
-    Without safeguard, no other split of as many cells lowers the bound of how far the output moves (Theorem 3.3).
+    N is the budget, and T is N cells for each head, without the protected ones. Of equal scores the later position
+    counts first, then the first head. Budgets are rounded to whole numbers whose sum is N for each head. No head gets
+    more than it holds or less than its protected cells. With safeguard=0, no other split of as many cells gives a
+    smaller upper bound of how far the output moves (Theorem 3.3).
 
-    The paper prints line 8 with the two factors the other way round, but says that the safeguard keeps budgets from
-    becoming small (section 3.4), and that 0.2 is its default. Its heads are the KV heads, as in section 3.5.
+    The paper prints line 8 with the two factors the other way round. But it says that the safeguard keeps budgets from
+    becoming small (section 3.4), and that 0.2 is its default. Heads are KV heads, as in section 3.5.
 
-    Compared are the weights of the base, whatever else it is wrapped in: attention, or where scores may be negative
-    (`keydiff`, `l2norm`) their softmax over the head's cells. Within a head what ada wraps chooses. Beyond the paper,
-    `scope=model` lets the heads of all layers share all cells.
+    Heads are compared by the weights of the base, whatever else wraps it. These are attention, or the softmax over the
+    head's cells where scores may be negative (`keydiff`, `l2norm`). Within a head, the policy under ada chooses. Beyond
+    the paper, `scope=model` lets the heads of all layers share all cells.
     """
 
     name = "ada"

@@ -18,22 +18,22 @@ from .pooling import pool_scores
 
 @dataclass(frozen=True)
 class AhaKV(Policy):
-    """Keep what the newest `r` tokens attend to, sharpened as the text grows, where values are large.
+    """Keep what the newest `r` tokens attend to, with attention sharpened as the text grows, and prefer large values.
 
     score(c)  = gbar[c] * (acc[c] + sum over the newest r rows of mean_h SG[h, w, c])      (eq. 5, 15)
     SG        = softmax_c(lambda_i * Q[i] . K[c])                                           (eq. 9)
     lambda_i  = sqrt(2 ln(i / k) / d),  i tokens seen at row i, k the budget                (eq. 12)
     gbar[c]   = g[c] / max(g),  g = avgpool(norm2(V)^2)                                     (eq. 13, 14)
 
-    lambda multiplies the raw product, as the derivation has it, though Algorithm 1 writes it over scaled logits. For i
-    near k it would flatten instead of sharpen: it is never less than the model's own scale, unless `floor=False`; then
-    it is 0 for i <= k. k counts all cells of the budget, protected ones too.
+    lambda multiplies the raw product, as in the paper's derivation; Algorithm 1 writes it over scaled logits. For i
+    near k it would flatten attention instead of sharpening it. So it is never less than the model's own scale, unless
+    `floor=False`; then it is 0 for i <= k. k counts all cells of the budget, protected ones too.
 
-    While a prompt is read acc is 0; in generation the rows fed since the last scoring, at most r, are added to it
-    (Algorithm 1, line 27). gbar weighs every score (eq. 15), though Algorithm 1 applies it to the prompt's alone.
+    acc is 0 while a prompt is read. During generation the rows fed since the last scoring, at most r, are added to it
+    (Algorithm 1, line 27). gbar weighs every score (eq. 15); Algorithm 1 applies it to the prompt's scores only.
 
-    Ablations (Table 2): without `recent_accumulation` acc gathers all rows, as in H2O; without `step_gain` the model's
-    own scale is used; without `value_prior` gbar is 1.
+    The last three options are the ablations of Table 2. Without `recent_accumulation` acc gathers all rows, as in H2O.
+    Without `step_gain` the model's own scale is used. Without `value_prior` gbar is 1.
     """
 
     name = "ahakv"

@@ -1,4 +1,4 @@
-"""Scores, budgets and selections on plain arrays, natively or by the reference: no model needed."""
+"""Scores, budgets and selections on plain arrays, without a model: by the native kernels or by the reference."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def score(spec: str | Policy, *, backend: Backend = "native", **arrays: Any) -> 
     layer: matters to seeded policies only
 
     Keys and values may be float16 or float32; others are converted to float32.
-    Raises PolicyError for the spec, ConfigError for shapes that do not match and for arrays that the policy reads and
-    that are not given.
+    Raises PolicyError for a spec that cannot be, ConfigError for shapes that do not match and for an array that the
+    policy reads and that is missing.
     """
     policy = parse_policy(spec)
     use_native = _is_native(policy, backend)
@@ -60,10 +60,11 @@ def budgets(
     backend: Backend = "native",
     **arrays: Any,
 ) -> list[int]:
-    """How many cells each head keeps, `budget` on average or all that it holds: the lengths of what `select` returns.
+    """How many cells each head keeps: `budget` on average, or all that it holds. `select` returns as many.
 
-    Arguments as for `select`. Only `ada` lets heads share their cells, and raises what `select` does. The arrays are
-    those of one layer, so that `pyramid` has nothing to split; `Policy.layer_budgets` says what it gives every layer.
+    Arguments as for `select`. Heads share their cells only under `ada`; only then are the errors of `select` raised.
+    The arrays are those of one layer, so `pyramid` has nothing to divide; `Policy.layer_budgets` returns what it gives
+    every layer.
     """
     choice = _Choice.of(spec, budget, n_sink, recent, pinned, backend, arrays)
     held = choice.heads[0].positions.size
@@ -80,10 +81,10 @@ def select(
     backend: Backend = "native",
     **arrays: Any,
 ) -> list[npt.NDArray[np.intp]]:
-    """The cells of each head that stay: one array of indices a head, ascending by position.
+    """The cells that each head keeps: one array of indices for each head, ascending by position.
 
     Arguments as for `score`, and the protected cells: positions below `n_sink`, the newest `recent` cells, and `pinned`
-    ranges [p0, p1). A policy's own protection (snapkv's window) is added. How many stay in each head `budgets` says.
+    ranges [p0, p1). A policy may protect more (snapkv protects its window). `budgets` returns how many each head keeps.
     Raises BudgetError when the protected cells alone exceed the budget, NativeError for a score that is not finite.
     """
     choice = _Choice.of(spec, budget, n_sink, recent, pinned, backend, arrays)

@@ -1,4 +1,4 @@
-"""What a policy is: a frozen set of options and a formula that scores the cells of one head."""
+"""A policy: a frozen set of options, and a formula that scores the cells of one head."""
 
 from __future__ import annotations
 
@@ -38,15 +38,16 @@ def option(
 
 @dataclass(frozen=True)
 class Policy:
-    """Base of all policies. A subclass names itself and its paper, declares options, and scores.
+    """Base of all policies. A subclass has a name, a paper, options and a score.
 
     reads: names of the `Head` arrays that it needs beside keys and positions
-    weights: whether its scores are never negative, as attention weights are; wrappers take a softmax of others
-    carries: whether scores accumulate with the cell, so that every block must be scored, full cache or not
-    sees_every_probe: whether a probe scores every block, full cache or not, since its scores stay with the cells
-    spread: which heads share their cells: each "head" has its own, or those of a "layer" or of the whole "model" share
+    weights: whether its scores are never negative, as attention weights are; wrappers take a softmax of other scores
+    carries: whether scores accumulate with the cell; every block is then scored, even while the cache has room
+    sees_every_probe: whether a probe scores every block, even while the cache has room, because scores stay with the
+        cells
+    spread: which heads share their cells: "head" = none do, or all those of a "layer", or of the whole "model"
 
-    Raises PolicyError when an option has a value it may not have.
+    Raises PolicyError when an option has an impossible value.
     """
 
     name: ClassVar[str]
@@ -79,7 +80,7 @@ class Policy:
         return np.zeros(len(head.positions))
 
     def keep(self, head: Head, protection: Protection, budget: int | None = None) -> Indices:
-        """The `budget` cells that stay, ascending by position; None = `head.budget`, which scores see in any case.
+        """The `budget` cells that are kept, ascending by position; None = `head.budget`, which scores use in any case.
 
         Raises BudgetError, NativeError.
         """
@@ -96,7 +97,7 @@ class Policy:
         return [budget] * n_layer
 
     def head_budgets(self, heads: Sequence[Head], protection: Protection, largest: int | None = None) -> list[int]:
-        """Cells of each head out of those that `heads` share; no head gets more than `largest`, None = no limit.
+        """Budgets of heads that share their cells; no head gets more than `largest`, None = no limit.
 
         Raises ConfigError as layer_budgets, BudgetError, NativeError.
         """
@@ -105,7 +106,7 @@ class Policy:
         return [required_budget(head) for head in heads]
 
     def sinks(self, default: int) -> int:
-        """Protected first positions: the base's own number where it names one, else `default`."""
+        """Protected first positions: the base's own number if it has one, else `default`."""
         own: int | None = getattr(self.base, "n_sink", None)
         return default if own is None else own
 
@@ -114,11 +115,11 @@ class Policy:
         return 0
 
     def n_rows(self, block: int) -> int:
-        """Rows of queries it looks at, given the block; 0 = none."""
+        """Rows of queries that it reads, given the block; 0 = none."""
         return 0
 
     def scratch_bytes(self, n_cells: int, n_head_kv: int, n_head: int, head_dim_k: int, head_dim_v: int) -> int:
-        """Bytes that scoring one layer of n_cells a head needs at most beyond edgekv's own; counted in the plan."""
+        """The most bytes that scoring a layer needs beyond edgekv's own, with n_cells a head; the plan counts them."""
         base = self.base
         return 0 if base is self else base.scratch_bytes(n_cells, n_head_kv, n_head, head_dim_k, head_dim_v)
 
@@ -128,7 +129,7 @@ class Policy:
 
     @property
     def base(self) -> Policy:
-        """The base score under all wrappers."""
+        """The policy under all wrappers."""
         return self
 
     @property

@@ -20,22 +20,22 @@ EPSILON = 1e-6  # floor of 1 - h
 
 @dataclass(frozen=True)
 class Caote(Wrapper):
-    """Weigh a score by what evicting the cell does to the attention output.
+    """Weigh a score by how far the attention output moves when the cell is evicted.
 
     c[j] = h[j] / (1 - h[j]) * norm2(X - V[j]),  h = score / sum(score),  X = sum_j h[j] V[j]        (eq. 20 to 22)
 
-    For the attention weights of one query this is the very change of the output when one cell goes (Theorem 3.2). Many
-    cells are evicted at once by ranking once, as in the paper; `rounds` evicts in as many equal steps, with h and X
-    over the survivors anew each time (its appendix B says why). Scores that may be negative (`keydiff`, `l2norm`) are
-    made weights by a softmax over the head's cells.
+    For the attention weights of one query this is exactly how far the output moves when one cell is evicted (Theorem
+    3.2). The paper ranks cells once, however many must go. `rounds` evicts in that many equal steps, and computes h and
+    X anew over the cells that are left (appendix B says why). Scores that may be negative (`keydiff`, `l2norm`) become
+    weights by a softmax over the head's cells.
 
-    Of a cell that holds nearly all weight, X - V and 1 - h are nothing but rounding. Its error is calculated as the
-    theorem has it, norm2(V[j] - X without j), where the others weigh alike if they have no weight at all.
+    For a cell that holds nearly all the weight, X - V and 1 - h are mostly rounding error. Its score is then calculated
+    as in the theorem, norm2(V[j] - X without j). If the other cells have no weight at all, they count equally.
     """
 
     name = "caote"
     paper = "CAOTE, arXiv:2504.14051"
-    summary = "weigh a score by what evicting the cell does to the attention output"
+    summary = "weigh a score by how far the attention output moves without the cell"
     wrapper_reads = frozenset({"values"})
     native_weigh: ClassVar[int] = 1
 
@@ -80,10 +80,10 @@ class Caote(Wrapper):
 
 @dataclass(frozen=True)
 class FastCaote(Caote):
-    """CAOTE with the mean of the values for the attention output: X = mean_j V[j] (eq. 23)."""
+    """CAOTE with the mean of the values in place of the attention output: X = mean_j V[j] (eq. 23)."""
 
     name = "fastcaote"
-    summary = "caote with the mean of the values for the attention output"
+    summary = "caote with the mean of the values in place of the attention output"
     native_weigh = 2
 
     def _changes(self, share: Scores, values: Floats) -> Scores:

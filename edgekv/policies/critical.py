@@ -21,19 +21,20 @@ EPSILON = 1e-4  # of Algorithm 1
 
 @dataclass(frozen=True)
 class Critical(Wrapper):
-    """Keep half the budget by the base score A, and the rest by how much each cell can move the layer's output.
+    """Fill half the budget by the base score A, and the rest by how far each cell can move the layer's output.
 
     stage 1: floor(alpha * b) cells by A; stage 2: the other cells by (A + 1e-4) * norm1(V W_O)        (Algorithm 1)
 
-    b is the budget less the protected cells. With several query heads to a KV head, the norm is their mean; it depends
-    on the cell alone and is computed once. alpha is 0.5 as in the text and all experiments; the algorithm's box says
-    0.25. `score` gives the second stage's. Scores that may be negative (`keydiff`, `l2norm`) are made weights by a
-    softmax over the head's cells. What stage 2 lowers is a bound of the change (Theorem 3.5), not always the change.
+    b is the budget without the protected cells. Where several query heads share a KV head, the norm is their mean. It
+    depends on the cell alone and is computed once. alpha is 0.5, as in the paper's text and all its experiments; the
+    algorithm's box says 0.25. `score` returns the scores of stage 2. Scores that may be negative (`keydiff`, `l2norm`)
+    become weights by a softmax over the head's cells. Stage 2 lowers an upper bound of how far the output moves
+    (Theorem 3.5); the output itself may still move further.
     """
 
     name = "critical"
     paper = "CriticalKV, arXiv:2502.03805"
-    summary = "keep a share of the budget by the score, the rest by score times norm1(V W_O)"
+    summary = "fill a share of the budget by the score, the rest by score times norm1(V W_O)"
     wrapper_reads = frozenset({"wo_norm"})
     after = frozenset({"caote", "fastcaote"})
 

@@ -1,4 +1,4 @@
-"""Scorers of one's own: a callable that scores all heads of a layer, and the policy that it becomes."""
+"""Custom scorers: a callable that scores all heads of a layer, and the policy made of it."""
 
 from __future__ import annotations
 

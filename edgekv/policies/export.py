@@ -1,7 +1,7 @@
 """Built-in policies as ONNX graphs: `python -m edgekv.policies.export SPEC OUT.onnx`.
 
-What comes out runs as `onnx:OUT.onnx`, and is a graph to start one's own from. Cells reach it ascending by position, so
-that neighbours in the arrays are neighbours in the text.
+The graph runs as `onnx:OUT.onnx`, and you can start your own from it. Its cells are ascending by position, so
+neighbours in the arrays are neighbours in the text.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Heavy hitters: cells that gathered most attention so far (H2O, arXiv:2306.14048)."""
+"""Heavy hitters: the cells that have gathered the most attention (H2O, arXiv:2306.14048)."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from .head import Head
 
 @dataclass(frozen=True)
 class H2O(Policy):
-    """Keep the cells that gathered most attention since they were read.
+    """Keep the cells that have gathered the most attention since they were read.
 
     score(c) = acc[c] + sum_w mean_h A[h, w, c]
 
-    over all rows fed since the last scoring; acc is the score that the cell had then. The mean is that within the group
-    (KeyDiff A.1, F.2).
+    The sum is over all rows fed since the last scoring; acc is the score that the cell had then. The mean is over the
+    query heads of the group (KeyDiff A.1, F.2).
     """
 
     name = "h2o"
     paper = "H2O, arXiv:2306.14048"
-    summary = "keep the cells that gathered most attention so far"
+    summary = "keep the cells that have gathered the most attention so far"
     native_base = 4
     reads = frozenset({"queries"})
     carries = True

@@ -20,13 +20,13 @@ METRICS = ("cosine", "dot", "euclidean")
 
 @dataclass(frozen=True)
 class KeyDiff(Pooled):
-    """Keep the keys least similar to an anchor of all cached keys.
+    """Keep the keys that are least similar to an anchor, made of all cached keys.
 
     score(c) = -cos(mu, K[c]),  mu = mean_i K[i] / norm2(K[i])        (eq. 8)
 
     Anchors (Table 14): `unit-mean` as above; `mean` of the keys as they are; element-wise `median`; `pairwise`,
     the mean cosine with every key (eq. 7). Metrics (Table 15): `cosine`, `dot` product, `euclidean` distance.
-    `window` is the share of the budget that the newest tokens keep whatever their score (Table 13).
+    `window` is the share of the budget that the newest tokens always have, whatever their scores (Table 13).
     """
 
     name = "keydiff"

@@ -1,7 +1,7 @@
 """Scorers as ONNX graphs, run by onnxruntime: `onnx:PATH.onnx`.
 
-onnxruntime and onnx are imported when a graph is loaded, never before. The graph is run on small random data then, so
-that a plan, which measures the process, finds all that they hold in place.
+onnxruntime and onnx are imported when a graph is loaded, never before. The graph then runs once on small random data.
+So everything they hold is in memory before a plan measures the process.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Pooling of scores over neighbouring cells, as reference.
 
-A fact is a run of neighbouring tokens, and keeping half of it is keeping nothing: a pooled score lets a run
-stand or fall together. Neighbours are neighbours in position order, whatever cells they lie in.
+A fact is a run of neighbouring tokens, and half a fact is useless. With pooled scores a run is kept or evicted as a
+whole. Neighbours are neighbours by position, whatever cells they lie in.
 """
 
 from __future__ import annotations

@@ -17,14 +17,14 @@ from .wrappers import Wrapper
 
 @dataclass(frozen=True)
 class Pyramid(Wrapper):
-    """Give the first layers more cells than the last, and leave scores and choice to what it wraps.
+    """Give the first layers more cells than the last; the wrapped policy scores and chooses.
 
     budget[l] = P + F + (F - F / beta) * (1 - 2 l / (L - 1)),  F = N - P
 
-    N is the mean budget of a head, P its protected cells, L the number of layers: the last layer gets F / beta cells
-    beside the protected ones, the first 2 F - F / beta, the others fall linearly between. The paper takes for P the
-    observation window alone; here it is everything protected, so that no layer gets less than that. Budgets are made
-    whole so that their mean is N exactly; what a layer may not hold the others get.
+    N is the mean budget of a head, P its protected cells, L the number of layers. Beside the protected cells the last
+    layer gets F / beta and the first 2 F - F / beta; between them the number falls linearly. In the paper P is the
+    observation window alone. Here it is everything protected, so that no layer gets less than that. Budgets are rounded
+    to whole numbers whose mean is exactly N. Cells that a layer may not hold go to the others.
     """
 
     name = "pyramid"

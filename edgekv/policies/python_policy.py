@@ -1,4 +1,4 @@
-"""Policies written in Python alone, as packages bring them."""
+"""Policies written in Python alone, as packages bring them: without a native kernel."""
 
 from __future__ import annotations
 

@@ -25,8 +25,8 @@ def mix(x: np.ndarray) -> np.ndarray:
 class Random(Pooled):
     """Keep cells by a seeded uniform number.
 
-    score(c) = hash(seed, layer, head, pos[c]) in [0, 1), with 24 bits. The number belongs to the token, not to the
-    compaction, so after any number of compactions every token read so far was equally likely to stay.
+    score(c) = hash(seed, layer, head, pos[c]) in [0, 1), with 24 bits. A token has the same number in every compaction.
+    So after any number of compactions, every token read so far was equally likely to be kept.
     """
 
     name = "random"

@@ -1,4 +1,4 @@
-"""Which policies there are: built in, registered by the program, and brought by installed packages."""
+"""The policies by name: built in, registered by the program, or from installed packages."""
 
 from __future__ import annotations
 

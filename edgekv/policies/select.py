@@ -1,4 +1,4 @@
-"""Selection, as reference: which cells of a head stay."""
+"""Selection, as reference: which cells of a head are kept."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ._arrays import Cells, Indices, Scores
 
 @dataclass(frozen=True, slots=True)
 class Protection:
-    """Cells that stay whatever their score: positions below `n_sink`, the newest `recent` cells, pinned ranges.
+    """Cells that are kept whatever their score: positions below `n_sink`, the newest `recent` cells, pinned ranges.
 
     Pinned ranges are half-open [p0, p1).
     """
@@ -31,7 +31,7 @@ class Protection:
 
 
 def cells_to_keep(scores: Scores, positions: Cells, budget: int, protection: Protection) -> Indices:
-    """Protected cells first, then the best scores until `budget` cells stay; ties keep the later position.
+    """Keep the protected cells, then those with the best scores up to `budget`; of equal scores the later position.
 
     scores (n,), positions (n,) -> kept indices, ascending by position.
     Raises BudgetError when the protected cells alone exceed the budget, NativeError for a score that is not finite.

@@ -1,4 +1,4 @@
-"""Attention of an observation window, pooled (SnapKV, arXiv:2404.14469)."""
+"""Pooled attention of an observation window (SnapKV, arXiv:2404.14469)."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ class SnapKV(Policy):
 
     score(c) = pool(a_win)[c],  a_win[c] = mean_h mean_w A[h, w, c]
 
-    The window's own cells are protected, and neither pooled nor pooled from: their attention to themselves would leak
-    into their neighbours. Average pooling as in KeyDiff F.2; `pool=max` as in Ada-KV and CriticalKV.
+    The window's own cells are protected. They take no part in pooling: the newest tokens attend to themselves, and
+    pooling would pass that attention to their neighbours. Pooling takes the mean, as in KeyDiff F.2; with `pool=max` it
+    takes the maximum, as in Ada-KV and CriticalKV.
 
-    Beyond the paper, `carry` lets a cell's score fall no lower than that share of what it was: attention fades with
-    distance, so without it what was read long ago loses to what was read just now. It is meant for a probe, which sees
-    every block from near. The runtime lets a score fade to that share while as many tokens as the budget go by; on
-    plain arrays it is the share of `accumulated`.
+    Beyond the paper, `carry` is the share of its last score that a cell keeps at least. Attention fades with distance,
+    so without `carry` text read long ago loses to text read just now. It is meant for a probe, which is fed right after
+    every block. In the runtime a score fades to that share while as many tokens as the budget are read. On plain arrays
+    `carry` multiplies `accumulated`.
     """
 
     name = "snapkv"

@@ -1,6 +1,6 @@
 """The spelling of policies: `base[+wrapper]*`, each with optional `(key=value, ...)`; the same everywhere.
 
-A base is a name, or `onnx:PATH.onnx`, whose path may hold anything.
+A base is a name, or `onnx:PATH.onnx`; the path may contain any characters.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _WORDS = {"true": True, "on": True, "false": False, "off": False, "none": None}
 
 
 def parse_policy(spec: str | Policy) -> Policy:
-    """The policy that a spec means; a built-in Policy is returned as it is, others are scored by their own formula.
+    """The policy that a spec names. A built-in Policy is returned as it is; another one is scored by its own formula.
 
-    Raises PolicyError, listing what is possible, for names, keys, values and combinations that do not exist, and for
-    packages and graphs that cannot be used.
+    Raises PolicyError for names, keys, values and combinations that do not exist, with those that do, and for packages
+    and graphs that cannot be used.
     """
     if isinstance(spec, Policy):
         return as_custom(spec)

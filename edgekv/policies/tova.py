@@ -14,7 +14,7 @@ from .head import Head
 class Tova(Policy):
     """Keep the cells that the newest token attends to.
 
-    score(c) = mean_h A[h, last, c]        (KeyDiff A.1 and F.2: the mean within the group)
+    score(c) = mean_h A[h, last, c]        (the mean over the query heads of the group: KeyDiff A.1 and F.2)
     """
 
     name = "tova"

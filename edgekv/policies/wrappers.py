@@ -1,4 +1,4 @@
-"""What wraps a base score: a policy over a policy."""
+"""Wrappers: policies over another policy."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from .select import Protection
 
 @dataclass(frozen=True)
 class Wrapper(Policy):
-    """A policy that turns the scores of another into its own.
+    """A policy that makes its scores from those of another.
 
-    after: names of the wrappers that it may be put over
+    after: names of the wrappers that it may wrap
     """
 
     inner: Policy
@@ -81,7 +81,7 @@ class Wrapper(Policy):
 
 
 def weights_of(policy: Policy, head: Head) -> Scores:
-    """A policy's scores (n,), made non-negative: of one whose scores are not, the softmax over the head's cells."""
+    """A policy's scores (n,); where they may be negative, their softmax over the head's cells."""
     scores = policy.score(head)
     if policy.weights:
         return scores
