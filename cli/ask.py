@@ -18,10 +18,10 @@ from .render import print_footer, reading_bar, write
 
 @with_common_options
 def ask(
-    question: Annotated[str, typer.Argument(help="What to answer.")],
+    question: Annotated[str, typer.Argument(help="Question to answer.")],
     runtime: dict[str, Any],
     file: Annotated[
-        list[Path] | None, typer.Option("-f", "--file", help="Text file to read first; again for more; - for stdin.")
+        list[Path] | None, typer.Option("-f", "--file", help="Text file to read first; repeatable; - for stdin.")
     ] = None,
     system: Annotated[str | None, typer.Option(help="System message; never evicted.")] = None,
     temp: Annotated[float, typer.Option(help="Temperature; 0 = always the most likely token.")] = 0.0,

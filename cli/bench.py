@@ -36,15 +36,13 @@ def bench(
         str | None, typer.Option("-m", "--model", help="Path of a GGUF model, or a known name (`edgekv models`).")
     ] = None,
     policies: Annotated[
-        list[str], typer.Option("--policy", metavar="SPEC", help="Policy, or full = evict nothing; again for more.")
+        list[str], typer.Option("--policy", metavar="SPEC", help="Policy, or full = evict nothing; repeatable.")
     ] = ["keydiff", "snapkv"],  # noqa: B006
     budgets: Annotated[
-        list[int], typer.Option("--budget", help="Cells that each layer and head keeps; again for more.")
+        list[int], typer.Option("--budget", help="Cells that each layer and head keeps; repeatable.")
     ] = [512],  # noqa: B006
-    blocks: Annotated[list[int], typer.Option("--block", help="Tokens between two evictions; again for more.")] = [128],  # noqa: B006
-    lengths: Annotated[
-        list[int], typer.Option("--length", help="Tokens of the prompt before what is generated; again for more.")
-    ] = [1000, 3000],  # noqa: B006
+    blocks: Annotated[list[int], typer.Option("--block", help="Tokens between two evictions; repeatable.")] = [128],  # noqa: B006
+    lengths: Annotated[list[int], typer.Option("--length", help="Tokens of the prompt; repeatable.")] = [1000, 3000],  # noqa: B006
     generate: Annotated[int, typer.Option(help="Tokens generated after the prompt.")] = 32,
     repeats: Annotated[int, typer.Option(help="How often each case is measured.")] = 3,
     kv_type: Annotated[str, typer.Option(help="Type of cached keys and values: f16, q8_0, q4_0.")] = "f16",
@@ -53,7 +51,7 @@ def bench(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
     pictures: Annotated[Path | None, typer.Option(metavar="DIR", help="Draw pictures (PNG) into this folder.")] = None,
 ) -> None:
-    """Measure speed and memory on this machine against stock llama.cpp. Ctrl-C prints what was measured until then."""
+    """Compare speed and memory with stock llama.cpp on this machine. Ctrl-C prints what was measured so far."""
     from edgekv.evals import prose
     from edgekv.evals.speed_run import SpeedRun, grouped, prompts
 

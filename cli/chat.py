@@ -1,4 +1,4 @@
-"""`edgekv chat`: a conversation that may go on for ever."""
+"""`edgekv chat`: a conversation of any length."""
 
 from __future__ import annotations
 

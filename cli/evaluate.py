@@ -34,7 +34,7 @@ def suite(
     context: typer.Context,
     how: dict[str, Any],
     suite: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Run a suite: quick, full, or a .toml file of one's own.")
+        str | None, typer.Option(metavar="NAME", help="Run a suite: quick, full, or a .toml file of your own.")
     ] = None,
     model: Model = None,
     book: Book = None,
@@ -55,7 +55,7 @@ def needle(
     grid: dict[str, Any],
     how: dict[str, Any],
     depth: Annotated[
-        list[float] | None, typer.Option(help="Where the needle lies, 0 to 1; again for more. Default: anywhere.")
+        list[float] | None, typer.Option(help="Where the needle lies, 0 to 1; repeatable. Default: anywhere.")
     ] = None,
     needles: Annotated[int, typer.Option(help="Facts in a text, each with a question of its own.")] = 1,
 ) -> None:
@@ -70,7 +70,7 @@ def ruler(
     grid: dict[str, Any],
     how: dict[str, Any],
     task: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A task of RULER; again for more. Default: all.")
+        list[str] | None, typer.Option(metavar="NAME", help="A task of RULER; repeatable. Default: all.")
     ] = None,
 ) -> None:
     """Find, trace and count in generated texts, as RULER does."""
@@ -80,7 +80,7 @@ def ruler(
 @app.command()
 @_task
 def perplexity(grid: dict[str, Any], how: dict[str, Any]) -> None:
-    """Predict a text while it is evicted, against the full cache."""
+    """Measure how well a text is predicted while its tokens are evicted, compared with the full cache."""
     _run([_grid("perplexity", grid)], **how)
 
 
@@ -98,7 +98,7 @@ def longgen(
     how: dict[str, Any],
     temp: Annotated[float, typer.Option(help="Temperature; 0 = always the most likely token.")] = 0.0,
 ) -> None:
-    """Generate on and on: does it repeat itself, and does the full cache find it likely."""
+    """Measure how much long replies repeat themselves, and how likely they are under the full cache."""
     _run([_grid("longgen", grid, temperature=(temp,))], **how)
 
 

@@ -14,28 +14,28 @@ def grid_options(
     ] = None,
     policies: Annotated[
         list[str],
-        typer.Option("--policy", metavar="SPEC", help="Policy, or full = evict nothing; again for more."),
+        typer.Option("--policy", metavar="SPEC", help="Policy, or full = evict nothing; repeatable."),
     ] = ["full", "keydiff"],  # noqa: B006
     budgets: Annotated[
-        list[int], typer.Option("--budget", help="Cells that each layer and head keeps; again for more.")
+        list[int], typer.Option("--budget", help="Cells that each layer and head keeps; repeatable.")
     ] = [512],  # noqa: B006
-    lengths: Annotated[list[int], typer.Option("--length", help="Tokens of a text; again for more.")] = [1000],  # noqa: B006
-    blocks: Annotated[list[int], typer.Option("--block", help="Tokens between two evictions; again for more.")] = [128],  # noqa: B006
-    kv_types: Annotated[list[str], typer.Option("--kv-type", help="f16, q8_0 or q4_0; again for more.")] = ["f16"],  # noqa: B006
+    lengths: Annotated[list[int], typer.Option("--length", help="Tokens of a text; repeatable.")] = [1000],  # noqa: B006
+    blocks: Annotated[list[int], typer.Option("--block", help="Tokens between two evictions; repeatable.")] = [128],  # noqa: B006
+    kv_types: Annotated[list[str], typer.Option("--kv-type", help="f16, q8_0 or q4_0; repeatable.")] = ["f16"],  # noqa: B006
     focus: Annotated[
         list[str],
-        typer.Option(help="What a text is read for: off, general, question, or any other one."),
+        typer.Option(help="Question that the text is read for: off, general, question, or any other text."),
     ] = ["off"],  # noqa: B006
     focus_policy: Annotated[
-        str | None, typer.Option(metavar="SPEC", help="What scores by the question, where the policy reads no queries.")
+        str | None, typer.Option(metavar="SPEC", help="Scores by the question where the policy reads no queries.")
     ] = None,
     recent: Annotated[
-        int | None, typer.Option(help="Newest tokens that are never evicted. Default: 32, and with focus none.")
+        int | None, typer.Option(help="Newest tokens that are never evicted. Default: 32; none with focus.")
     ] = None,
     n_sink: Annotated[int, typer.Option("--sinks", help="First tokens that are never evicted.")] = 4,
     reposition: Annotated[str, typer.Option(help="Turn keys to adjacent positions: auto, always, never.")] = "auto",
     samples: Annotated[int, typer.Option(help="Texts for every combination.")] = 10,
-    seed: Annotated[int, typer.Option(help="Seed of the first text; the next one has the next.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the first text; each further text has the next seed.")] = 0,
     book: Annotated[
         Path | None, typer.Option(help="A long text in UTF-8 that samples are cut from. Default: generated prose.")
     ] = None,
@@ -45,17 +45,19 @@ def grid_options(
 
 def run_options(
     results: Annotated[
-        Path, typer.Option(metavar="FILE", help="Where results are kept; what is there is not measured again.")
+        Path, typer.Option(metavar="FILE", help="File of results; what is in it is not measured again.")
     ] = Path("edgekv-eval.jsonl"),
     baseline: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="What others are compared with, as the table calls it. Default: the first."),
+        typer.Option(
+            metavar="NAME", help="Policy to compare the others with, as named in the table. Default: the first."
+        ),
     ] = None,
     pictures: Annotated[Path | None, typer.Option(metavar="DIR", help="Draw pictures (PNG) into this folder.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
     threads: Annotated[int | None, typer.Option(help="Threads. Default: one for every processor.")] = None,
     workers: Annotated[
-        int, typer.Option(help="Processes that share the work, with --threads each (1). Needs the extra dask.")
+        int, typer.Option(help="Processes that share the work, each with --threads (default 1). Needs the extra dask.")
     ] = 0,
     cluster: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Dask scheduler whose workers share the work.")

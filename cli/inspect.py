@@ -21,30 +21,30 @@ from .render import console, reading_bar
 def inspect(
     runtime: dict[str, Any],
     question: Annotated[
-        str | None, typer.Argument(help="What to read the files for, as in `ask`. Default: read them as they stand.")
+        str | None, typer.Argument(help="Question to read the files for, as in `ask`. Default: read them as they are.")
     ] = None,
     file: Annotated[
-        list[Path] | None, typer.Option("-f", "--file", help="Text file to read; again for more; - for stdin.")
+        list[Path] | None, typer.Option("-f", "--file", help="Text file to read; repeatable; - for stdin.")
     ] = None,
     system: Annotated[str | None, typer.Option(help="System message; never evicted.")] = None,
     max_tokens: Annotated[
-        int, typer.Option(help="Answer first, with at most so many tokens. Default: look when the prompt is read.")
+        int, typer.Option(help="Answer first, with at most this many tokens. Default: no answer.")
     ] = 0,
     layer: Annotated[
-        list[int] | None, typer.Option(help="Layer whose heads to show and keys to study; again for more.")
+        list[int] | None, typer.Option(help="Layer to show head by head, and to study keys of; repeatable.")
     ] = None,
-    head: Annotated[list[int] | None, typer.Option(help="KV head of these layers; again for more.")] = None,
+    head: Annotated[list[int] | None, typer.Option(help="KV head of these layers; repeatable.")] = None,
     keys: Annotated[bool, typer.Option("--keys/--no-keys", help="Study the keys of the chosen heads.")] = True,
     longest: Annotated[
-        int | None, typer.Option(help="Longest prompt and answer to look at, in tokens. Default: 8,192.")
+        int | None, typer.Option(help="Most tokens that prompt and answer may have together. Default: 8,192.")
     ] = None,
-    html: Annotated[Path | None, typer.Option(help="Write one page of HTML, which needs nothing else.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write one self-contained page of HTML.")] = None,
     pictures: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Write PNG pictures; needs edgekv[eval].")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Show what is kept of a text: which tokens, by which layers and heads, and what becomes of their keys."""
+    """Show which tokens of a text are kept by which layers and heads, and what becomes of their keys."""
     from edgekv.inspection import observe, render_page, save_pictures  # takes memory that other commands can spare
 
     from .kept_text import print_observation

@@ -15,7 +15,7 @@ typer.core.HAS_RICH = False  # with it, plain help shows brackets escaped for a 
 
 app = typer.Typer(
     name="edgekv",
-    help="Read any prompt, and chat, inside a memory ceiling.",
+    help="Read prompts of any length, and chat, under a memory ceiling.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -22,7 +22,7 @@ def common(
         str, typer.Option(metavar="SPEC", help="Eviction policy, with options as in 'keydiff(kernel=15)'.")
     ] = "keydiff",
     budget: Annotated[
-        int | None, typer.Option(help="Cells each layer and head keeps. Default: as many as fit.")
+        int | None, typer.Option(help="Cells that each layer and head keeps. Default: as many as fit.")
     ] = None,
     block: Annotated[
         int | None, typer.Option(help="Tokens fed between two evictions. Default: 128, or fewer where memory is short.")
@@ -44,21 +44,21 @@ def common(
         bool, typer.Option("--focus/--no-focus", help="Read files with the question in mind: keep what matters to it.")
     ] = True,
     focus_policy: Annotated[
-        str | None, typer.Option(metavar="SPEC", help="What scores by the question, where the policy reads no queries.")
+        str | None, typer.Option(metavar="SPEC", help="Scores by the question where the policy reads no queries.")
     ] = None,
     repack: Annotated[
         bool | None,
         typer.Option(
-            "--repack/--no-repack", help="Weights in the processor's own order. Default: where nothing is lost."
+            "--repack/--no-repack", help="Keep weights in the processor's own order. Default: where nothing is lost."
         ),
     ] = None,
     mmap: Annotated[
         bool | None,
-        typer.Option("--mmap/--no-mmap", help="Map the weights from the file. Default: unless they are repacked."),
+        typer.Option("--mmap/--no-mmap", help="Map the weights from the file. Default: if they are not repacked."),
     ] = None,
     gpu_layers: Annotated[int, typer.Option(help="Layers to put on a GPU, in builds that have one.")] = 0,
     isolated: Annotated[
-        bool, typer.Option("--isolated", help="Hold the model in a process of its own; the ceiling is for that alone.")
+        bool, typer.Option("--isolated", help="Load the model in a worker process; the ceiling is for that process.")
     ] = False,
 ) -> None:
     """Never called: its parameters are the options."""
