@@ -1,8 +1,9 @@
-"""Choosing what a user left open: of the settings that fit, the one that serves best.
+"""Chooses the options that a user left open: the best of the settings that fit.
 
-Up to some number of cells, more of them is what a text needs most; from there on, exact and quick cells are. So the
-first setting with enough cells is taken, in this order: f16 before q8_0, both at block 128 before both at 64 and at 32.
-Where none has enough, the one with the most is; q4_0, whose rounding shows, only where nothing else fits at all.
+Up to some number of cells, a text needs more cells most; beyond it, exact and fast cells matter more. So the first
+setting with enough cells is taken, in this order: f16 before q8_0, both at block 128 before both at 64 and at 32. Where
+none has enough cells, the one with the most is taken. The rounding of q4_0 shows, so it is taken only where nothing
+else fits.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a runtime and its sessions stand on: an engine in this process (`local`), or in a worker process (`worker`)."""
+"""The interfaces under a runtime and its sessions; implemented in this process (`local`) and in a worker (`worker`)."""
 
 from __future__ import annotations
 

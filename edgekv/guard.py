@@ -1,4 +1,4 @@
-"""Whether the process stayed under its ceiling, looked at while it runs."""
+"""Checks while the process runs whether it is still under its ceiling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much memory there is to name a ceiling in: of the machine, and of the control group that a process lives in."""
+"""How much memory a ceiling may name: that of the machine, and the limit of the process's control group."""
 
 from __future__ import annotations
 

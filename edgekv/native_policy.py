@@ -1,4 +1,4 @@
-"""A policy as the native library takes it; a scorer of the host's own is called back from there."""
+"""A policy in the form that the native library takes; the library calls a custom scorer back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When kept keys are turned to adjacent RoPE positions, so that a text may go past the trained context."""
+"""Decides when kept keys are turned to adjacent RoPE positions, so that a text may exceed the trained context."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from .options import Options
 class Positions:
     """Decides at which evictions a cache repositions its keys (`Options.reposition`).
 
-    "auto" leaves them where they are as long as a text stays in the first half of the trained context; of what lies
-    further off models make little (docs/policies.md). Once one does not, keys of f16 are turned at every eviction.
-    Turning rounds quantised keys again, so those are turned only when new tokens have come half-way from where turning
-    leaves them to the end of the trained context.
+    "auto" leaves keys where they are while a text stays in the first half of the trained context. Models use positions
+    in the second half badly (docs/policies.md), so in a longer text keys of f16 are turned at every eviction. Turning
+    rounds quantised keys once more. They are turned only when new tokens have come half-way from where turning leaves
+    them to the end of the trained context.
     """
 
     def __init__(self, cache: Cache, options: Options, n_ctx_train: int) -> None:

@@ -1,4 +1,4 @@
-"""Saying why nothing fits a ceiling, and what would."""
+"""Says why nothing fits a ceiling, and what would fit."""
 
 from __future__ import annotations
 

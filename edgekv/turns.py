@@ -1,4 +1,4 @@
-"""What a conversation feeds around its contents: openings, turns, probes; and where it stands."""
+"""The tokens that a conversation feeds around its contents (openings, turns, probes), and where it stands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measuring in a process that does nothing else: only there is the peak of memory that of what is measured."""
+"""Measures in a fresh process that does nothing else, so that its peak of memory is that of the measured function."""
 
 from __future__ import annotations
 

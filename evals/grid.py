@@ -1,4 +1,4 @@
-"""Many cases, one after the other or spread over processes and machines; what is done is never done again."""
+"""Many cases, measured one after the other or spread over processes and machines; none is measured twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long generations under a budget: whether they fall into repetition, and what the full cache thinks of them."""
+"""Long generations under a budget: whether they fall into repetition, and how likely they are under the full cache."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ PROMPTS = {
 def long_generation(
     runtimes: OpenRuntime, setting: Setting, prompt: str, n_tokens: int, sampling: Sampling = GREEDY
 ) -> dict[str, Any]:
-    """Continue a prompt by n_tokens, also past tokens that would end a reply, and look at what was said.
+    """Continue a prompt by n_tokens, also past tokens that would end a reply, and measure the result.
 
-    n_prompt, n_tokens, n_evictions: tokens read, tokens said, evictions meanwhile
-    end: tokens said before the first that would have ended a reply; None = there is none
-    ppl_full: perplexity of what was said, each token predicted with the full cache after the prompt and all before it;
-        None = prompt and reply are longer than the trained context, where a full cache says nothing
-    text: what was said
-    The rest is what `repetition` gives. Raises InputError for more tokens than the runtime can read, and what
+    n_prompt, n_tokens, n_evictions: tokens read, tokens generated, evictions meanwhile
+    end: tokens generated before the first that would have ended a reply; None = there is none
+    ppl_full: perplexity of the reply under the full cache, each token predicted after the prompt and all tokens before
+        it; None = prompt and reply are longer than the trained context, where a full cache says nothing
+    text: the reply
+    The rest is what `repetition` returns. Raises InputError for more tokens than the runtime can read, and what
     `edgekv.Runtime` does.
     """
     n_room = len(prompt.encode()) + n_tokens  # no token is less than a byte

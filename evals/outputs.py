@@ -1,4 +1,4 @@
-"""What attention of a layer puts out for some queries, and how evicting cells moves it."""
+"""The attention output of a layer for some queries, and how far evicting cells moves it."""
 
 from __future__ import annotations
 

@@ -22,10 +22,10 @@ def perplexity(runtime: edgekv.Runtime, tokens: Sequence[int]) -> dict[str, Any]
 
     n_tokens: tokens predicted
     ppl: exp of the mean of -ln p
-    evicted_from: the first segment that is predicted after the first eviction as a whole; None = there is none
-    ppl_evicted: as ppl, of that segment and all after it; None = there is none
+    evicted_from: the first segment that lies after the first eviction as a whole; None = there is none
+    ppl_evicted: as ppl, over that segment and all after it; None = there is none
     n_evictions: evictions meanwhile
-    nll: the sum of -ln p of every segment, which is SEGMENT tokens, the last one what is left
+    nll: the sum of -ln p over every segment of SEGMENT tokens; the last segment may be shorter
     Raises ConfigError for fewer than two tokens, InputError for a text beyond what the runtime can read.
     """
     if len(tokens) < 2:
@@ -47,17 +47,18 @@ def perplexity(runtime: edgekv.Runtime, tokens: Sequence[int]) -> dict[str, Any]
 
 
 def pooled(results: Sequence[Result], first: Sequence[int] | None = None) -> float:
-    """The perplexity of several texts as of one, each from its own first segment on; None = from the beginning."""
+    """The perplexity of several texts taken as one, each from its own first segment on; None = from the beginning."""
     pairs = list(zip(results, [0] * len(results) if first is None else first, strict=True))
     nll = math.fsum(itertools.chain(*(result["nll"][begin:] for result, begin in pairs)))
     return math.exp(nll / sum(result["n_tokens"] - begin * SEGMENT for result, begin in pairs))
 
 
 def gap(found: Sequence[Result], full: Sequence[Result]) -> dict[str, float | None]:
-    """Perplexities of the same texts under a budget and with the full cache, and by how much the former is higher.
+    """Perplexities of the same texts under a budget and with the full cache, and how much higher the first one is.
 
-    ppl, full, gap: over all tokens; ppl_evicted, full_evicted, gap_evicted: over those that the former predicts after
-    its first eviction, in texts where there are such; None = in no text
+    ppl, full, gap: over all tokens
+    ppl_evicted, full_evicted, gap_evicted: over the tokens after the first eviction under the budget, in all texts that
+        have any; None = no text has
     Raises ConfigError where the texts cannot be the same.
     """
     n_found, n_full = ([result["n_tokens"] for result in results] for results in (found, full))

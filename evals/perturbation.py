@@ -20,17 +20,17 @@ N_QUERIES = 32
 
 
 def capture_setting(n_tokens: int, *, model: str | None = None, block: int = 128) -> Setting:
-    """What reads n_tokens for `perturbation`: nothing is evicted, and the queries of a whole block are kept."""
+    """The setting that reads n_tokens for `perturbation`: it evicts nothing, and keeps the queries of a whole block."""
     return Setting(model=model, policy="h2o", budget=n_tokens, block=block, reposition="never")
 
 
 def perturbation(runtime: edgekv.Runtime, tokens: Sequence[int], policy: str, budgets: Sequence[int]) -> dict[str, Any]:
-    """What a policy loses where it evicts to each of the budgets at once, from the same cache.
+    """The loss of a policy when it evicts to each of the budgets, in one eviction from the same cache.
 
-    The runtime, of `capture_setting`, reads all whole blocks of the tokens. Before the last of them the policy chooses.
-    The first N_QUERIES of the last block then look at what it left, and at the cells of their own block. A loss is
-    norm1(y - y_hat) / norm1(y), both means over queries: y is what attention and W_O put out with all cells, y_hat with
-    those that are left. It is each layer's own: what layers before it lose is not passed on.
+    The runtime, of `capture_setting`, reads all whole blocks of the tokens. Before the last block the policy chooses.
+    The first N_QUERIES of the last block then attend to the chosen cells and to the cells of their own block. A loss is
+    norm1(y - y_hat) / norm1(y), both means over queries: y is the output after W_O with all cells, y_hat the output
+    with the chosen ones. The loss of a layer is its own: what layers before it lose is not passed on.
 
     n_cells: cells that each head holds before it evicts
     budgets: as given

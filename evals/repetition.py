@@ -15,9 +15,9 @@ def repetition(tokens: Sequence[int]) -> dict[str, Any]:
     """Figures of repetition; shares of a text too short for an n-gram are None.
 
     distinct: by n, the different n-grams as a share of all (distinct-n, arXiv:1510.03055)
-    repeated_4: the 4-grams that were there before, as a share of all (seq-rep-4, arXiv:1908.04319)
-    longest_repeat: the longest run of tokens that was there before; in a loop, nearly all of them
-    repeat_distance: how far back it was there; the period of a loop
+    repeated_4: the 4-grams that came before, as a share of all (seq-rep-4, arXiv:1908.04319)
+    longest_repeat: the longest run of tokens that came before; in a loop, nearly all of them
+    repeat_distance: how far back that run came; in a loop, the length of the loop
     """
     distinct = {str(n): _distinct(tokens, n) for n in NGRAMS}
     of_four = distinct[str(REPEATED)]

@@ -1,4 +1,4 @@
-"""Results on disk: JSON lines, each keyed by its whole configuration. What is there is never measured again."""
+"""Results on disk: JSON lines, each keyed by its whole configuration. A case in the file is not measured again."""
 
 from __future__ import annotations
 

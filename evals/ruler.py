@@ -1,7 +1,7 @@
 """RULER's tasks (arXiv:2404.06654) except question answering: needles, variables, common and frequent words.
 
 The structure, the sizes and the scoring are the published ones; sentences and word lists are our own. Text and question
-are apart, so that the question can be asked after the text was compacted. What departs is in docs/evaluation.md.
+are apart, so that the question can be asked after the text was compacted. docs/evaluation.md lists all differences.
 """
 
 from __future__ import annotations

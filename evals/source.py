@@ -1,4 +1,4 @@
-"""What names a text and a model in a result, so that two machines mean the same by it."""
+"""Names texts and models in results, so that the same name means the same file on every machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast, and in how much memory, one setting reads a prompt and generates after it, or stock llama.cpp does."""
+"""How fast, and in how much memory, one setting or stock llama.cpp reads a prompt and generates after it."""
 
 from __future__ import annotations
 
@@ -79,11 +79,11 @@ class SpeedCase:
 def measure(case: SpeedCase, text: str) -> dict[str, Any]:
     """Read a text and generate after it, in a fresh process.
 
-    Returns, in seconds, "prefill_s" and "first_sample_s", which together are "ttft_s"; of the prefill, "score_s" and
-    "compact_s"; "decode_s" of all that is generated; further "prompt_tokens", "evictions" while reading,
-    "prefill_tok_per_s", "decode_tok_per_s", and "peak_bytes", the most that the process ever held.
+    Returns, in seconds, "prefill_s" and "first_sample_s", which together are "ttft_s"; "score_s" and "compact_s", which
+    are part of the prefill; and "decode_s" for all generated tokens. Returns also "prompt_tokens", "evictions" while
+    reading, "prefill_tok_per_s", "decode_tok_per_s", and "peak_bytes", the most that the process ever held.
 
-    Every token after the prompt is the most likely one, and the end of a reply ends nothing: all cases of a length do
+    Every token after the prompt is the most likely one. The end of a reply is ignored, so all cases of one length do
     the same work. Raises WorkerError where the process is killed, and what a `Runtime` and a reply raise.
     """
     return in_fresh_process(_stock if case.policy == STOCK else _edgekv, case, text)

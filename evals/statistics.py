@@ -16,7 +16,7 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean of n scores in [0, 1], and where the true one lies with a confidence of 95 %."""
+    """A mean of n scores in [0, 1], and a 95 % interval for the true one."""
 
     mean: float
     low: float
@@ -30,8 +30,8 @@ class Interval:
 def interval(scores: Sequence[float]) -> Interval:
     """The percentile bootstrap of a mean, with a fixed seed.
 
-    Of scores that are all 0 or all 1 every resample is the same, which would claim certainty: there the exact
-    (Clopper-Pearson) bound is given instead. Raises ConfigError without the extra "eval".
+    If all scores are 0, or all are 1, every resample is the same and would claim certainty. The exact
+    (Clopper-Pearson) bound is returned then. Raises ConfigError without the extra "eval".
     """
     stats = needed("scipy.stats", "eval")
     values = np.asarray(scores, dtype=np.float64)
@@ -53,10 +53,10 @@ def interval(scores: Sequence[float]) -> Interval:
 
 
 def paired_p_value(first: Sequence[float], second: Sequence[float]) -> float:
-    """How likely a difference of means as large as this is, if first and second, on the same samples, were alike.
+    """The probability of a difference of means at least as large, if first and second were equally good on each sample.
 
-    Two-sided; the sign of each sample's difference is permuted. For scores of 0 and 1 that is McNemar's exact test.
-    1 where no sample differs. Raises ConfigError without the extra "eval".
+    Two-sided; the sign of each sample's difference is permuted. For scores of 0 and 1 this is McNemar's exact test.
+    Returns 1 where no sample differs. Raises ConfigError without the extra "eval".
     """
     stats = needed("scipy.stats", "eval")
     differences = np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)

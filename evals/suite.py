@@ -22,10 +22,10 @@ def suites() -> list[str]:
 
 
 def load_suite(name: str, *, model: str | None = None, book: Path | None = None) -> list[Grid]:
-    """The grids of a known suite or of a file of one's own, over this model and book.
+    """The grids of a known suite or of your own file, over this model and book.
 
-    A file has tables [[grid]] with fields of `Grid`; what else a table has are parameters of the task. Lists multiply
-    the cases. Raises ConfigError for a name or content that cannot be, InputError for a file that cannot be read.
+    A file has tables [[grid]] with fields of `Grid`; other fields are parameters of the task. Lists multiply the
+    cases. Raises ConfigError for a name or content that cannot be, InputError for a file that cannot be read.
     """
     path = FOLDER / f"{name}.toml" if name in suites() else Path(name)
     if path.suffix != ".toml":

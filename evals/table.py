@@ -1,4 +1,4 @@
-"""What a task says of its results: lines for people, and the same as plain values."""
+"""Tables of results: lines for people, and the same as plain values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A text fed token by token past any session: what a model makes of the tokens that really come."""
+"""Feeds a text token by token, without a session, and measures how likely each token was."""
 
 from __future__ import annotations
 

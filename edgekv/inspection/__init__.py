@@ -1,4 +1,4 @@
-"""What was kept of a text: by which heads, and what became of the keys. See docs/inspect.md.
+"""Shows which heads kept which tokens of a text, and what became of their keys. See docs/inspect.md.
 
 with edgekv.Runtime(budget=256) as rt:
     found = observe(rt, "Where does Dorothy live?", files=["oz.txt"])

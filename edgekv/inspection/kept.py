@@ -1,4 +1,4 @@
-"""Which tokens of a text which heads kept."""
+"""The tokens of a text, and the heads that kept them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ N_LEVELS = 4  # shades of what was kept, beside the one of what was not
 class Kept:
     """Every token of a text, and the (layer, KV head)s that still hold it.
 
-    pieces: the text of each token, (n,); empty where a character that is spread over several is not whole
+    pieces: the text of each token, (n,); where several tokens make one character, all but the last are empty
     heads: (layer, head), (H,) ascending
     mask: (H, n), whether a head holds a token
     """

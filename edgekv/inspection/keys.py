@@ -1,4 +1,4 @@
-"""What became of one head's keys: where kept and evicted ones lie, and how much of the space those kept span.
+"""The keys of one head: where kept and evicted keys lie, and how much volume the kept ones span.
 
 KeyDiff (arXiv:2504.15364) shows both: figures 5 and 8 by PCA, figure 12 by log det(K K^T).
 """
@@ -19,9 +19,9 @@ DRAWS = 20  # random sets that the kept one is compared with
 
 @dataclass(frozen=True)
 class Volumes:
-    """log det(K K^T) of the keys that were kept, of all keys, and of random sets as large as the kept one.
+    """log det(K K^T) of the kept keys, of all keys, and of random sets of as many keys as were kept.
 
-    -inf where keys span less than they could; `random` and `deviation` are NaN where nothing was evicted.
+    -inf where keys span fewer dimensions than they could. `random` and `deviation` are NaN where nothing was evicted.
     """
 
     kept: float

@@ -1,4 +1,4 @@
-"""Reading a text, and seeing what was kept of it."""
+"""Reads a text, and shows what was kept of it."""
 
 from __future__ import annotations
 
@@ -79,13 +79,13 @@ def observe(
     longest: int | None = None,
     progress: ProgressCallback | None = None,
 ) -> Observation:
-    """Read files with a question in mind as `Session.ask` does, or without one as a text that stands for itself.
+    """Read files with a question in mind as `Session.ask` does, or without a question as a plain text.
 
-    layers, heads: whose keys are studied: these heads of these layers, all where only one of both is given; where
-        neither is, a few that are spread over the model
-    keys: False = study none
-    max_tokens: longest answer, in tokens, before it is seen what was kept; 0 = when the prompt was read
-    longest: tokens that prompt and answer may come to, since what is noted grows with them; None = LONGEST
+    layers, heads: study the keys of these heads of these layers. With layers alone: of all their heads; with heads
+        alone: in all layers; with neither: of a few heads spread over the model
+    keys: False = study no keys
+    max_tokens: answer first, with at most this many tokens; 0 = look as soon as the prompt is read
+    longest: the most tokens of prompt and answer together, because what is copied grows with them; None = LONGEST
     Raises InputError for a longer text before anything is read, ConfigError for an isolated runtime, heads that do not
     exist, or a missing package, and what sessions raise.
     """

@@ -1,4 +1,4 @@
-"""One page of HTML that shows what was kept. It needs nothing but itself, and no script to be read."""
+"""One page of HTML that shows what was kept. It is self-contained, and readable without scripts."""
 
 from __future__ import annotations
 

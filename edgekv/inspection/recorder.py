@@ -1,4 +1,4 @@
-"""Notes of what was fed: the tokens, and the keys of a few heads before any of them is evicted."""
+"""Copies what was fed: the tokens, and the keys of a few heads before any of them is evicted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a policy may look at: one KV head before eviction."""
+"""One KV head before eviction: the arrays that a policy may read."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ from ._arrays import Cells, Floats, Indices, Keys, Scores
 class Head:
     """The n cells of one (layer, KV head) and the queries that score them; cells may lie in any order.
 
-    keys (n, d) post-RoPE, positions (n,) true positions; the rest where a policy reads it:
-    values (n, d_v); queries (G, W, d) post-RoPE, of the G query heads that share the KV head, for the W rows fed last;
-    query_positions (W,) ascending; accumulated (n,) what earlier scorings left with each cell; wo_norm (n,), the mean
-    over the G query heads of norm1(V W_O[h]); budget in cells; tokens_seen when the last row was fed, None = its
-    position + 1; scale of Q K^T, None = 1/sqrt(d); softcap c of the model's attention, c tanh(x/c), 0 = none.
+    keys: (n, d) post-RoPE; positions: (n,) true positions. The rest is given where a policy reads it:
+    values: (n, d_v)
+    queries: (G, W, d) post-RoPE, of the G query heads that share the KV head, for the W rows fed last
+    query_positions: (W,) ascending
+    accumulated: (n,) what earlier scorings left with each cell
+    wo_norm: (n,) the mean over the G query heads of norm1(V W_O[h])
+    budget: in cells; tokens_seen: when the last row was fed, None = its position + 1
+    scale: of Q K^T, None = 1/sqrt(d); softcap: c of the model's attention, c tanh(x/c), 0 = none
     """
 
     keys: Keys

@@ -46,8 +46,8 @@ _registered: dict[str, Scorer] = {}
 class Available:
     """One policy that a spec may name.
 
-    kind: "base" or "wrapper"; source: "built in", "registered", or the distribution that brings it
-    options: what may stand in parentheses; of a package's policy unknown until it is used
+    kind: "base" or "wrapper"; source: "built in", "registered", or the distribution that it comes from
+    options: what may stand in parentheses; for a policy of a package unknown until it is used
     """
 
     name: str
@@ -67,12 +67,13 @@ def register(
     scratch_bytes: ScratchBytes | None = None,
     replace: bool = False,
 ) -> None:
-    """Make a function a policy of this process, spelt by its name.
+    """Register a function as a policy of this process, under a name.
 
     scorer: takes some of keys, values, queries, positions by name and returns a score for every cell; see `Scorer`
-    weights: its scores are never negative; rows: newest tokens whose queries it is given, if it takes queries
-    scratch_bytes: memory it needs beside its arguments, of (n_cells, n_head_kv, n_head, head_dim_k, head_dim_v)
-    replace: whether it may take the place of one registered before
+    weights: its scores are never negative; rows: how many of the newest tokens it gets queries of, if it takes queries
+    scratch_bytes: returns the bytes that it needs beside its arguments, given (n_cells, n_head_kv, n_head, head_dim_k,
+        head_dim_v)
+    replace: whether it may replace a scorer registered before
 
     Raises PolicyError for a name or parameters that are not possible.
     """
@@ -87,7 +88,7 @@ def register(
 
 
 def unregister(name: str) -> None:
-    """Forget a registered scorer; policies made of it go on working. Raises PolicyError for an unknown name."""
+    """Remove a registered scorer. Policies made of it still work. Raises PolicyError for an unknown name."""
     if name not in _registered:
         raise PolicyError(f"policy {name!r} is not registered; registered: {', '.join(_registered) or 'none'}")
     del _registered[name]
@@ -132,7 +133,7 @@ def base_names() -> list[str]:
 
 
 def available() -> list[Available]:
-    """Every policy that a spec may name: bases, then wrappers. Packages are named, but not imported."""
+    """Every policy that a spec may name: bases, then wrappers. Those of packages are listed without importing them."""
     graph = tuple(dataclasses.fields(GraphOptions))
     listed = [
         Available(kind.name, "base", "built in", kind.summary, tuple(kind.options())) for kind in POLICIES.values()

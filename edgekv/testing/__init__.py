@@ -1,4 +1,4 @@
-"""Memory ceilings in tests: a pytest plug-in, and what runs a function, a script or a test in a fresh process.
+"""Memory ceilings in tests: a pytest plug-in that runs a function, a script or a test in a fresh process.
 
-Importing the plug-in loads nothing else of edgekv; it lies in every pytest run where edgekv is installed.
+The plug-in is part of every pytest run where edgekv is installed. So importing it loads nothing else of edgekv.
 """

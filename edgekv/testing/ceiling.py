@@ -18,7 +18,7 @@ from .measured import Measured
 
 
 class OverCeilingError(AssertionError):
-    """A process held more than its ceiling; `measured` says what. The message is the table of it."""
+    """A process held more than its ceiling. `measured` has the figures; the message is a table of them."""
 
     def __init__(self, message: str, measured: Measured) -> None:
         super().__init__(message)
@@ -38,7 +38,7 @@ class Run:
 
 @dataclass(frozen=True)
 class MemoryCeiling:
-    """What one process may hold at most: Python and everything it imports, but not its children.
+    """The most that one process may hold. Python and everything it imports count; child processes do not.
 
     size     bytes, or a size such as "512MiB"
     timeout  seconds until the process is killed
@@ -59,8 +59,9 @@ class MemoryCeiling:
     def run(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Run:
         """Call a function in a fresh process.
 
-        It and its arguments must pickle: a function at the top of a module, which the process can import. What it
-        raises is raised here. Raises OverCeilingError, FreshProcessError, and ConfigError for what does not pickle.
+        The function must be at the top level of a module that the process can import, and its arguments and value must
+        pickle. An exception that it raises is raised here. Raises OverCeilingError, FreshProcessError, and ConfigError
+        for what does not pickle.
         """
         __tracebackhide__ = True
         try:

@@ -1,7 +1,7 @@
 """Starts a fresh process, waits for it no longer than a limit, and reads what it left.
 
-Fresh means a new program: a forked process would begin with its parent's pages, and `ru_maxrss` with its parent's
-peak. Output goes to files, so that a grandchild that holds them open keeps nobody waiting.
+Fresh means a new program. A forked process would begin with its parent's pages, and `ru_maxrss` with its parent's
+peak. Output goes to files: with pipes, a grandchild that holds them open would keep this process waiting.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a process held at most, and the table of it."""
+"""The most that a process held, and a table of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RUNTIME_EVENT = "edgekv.runtime"
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Resident bytes of one process, those of its children not included.
+    """Resident bytes of one process, without its children.
 
     start    before its work
     peak     the most it ever held

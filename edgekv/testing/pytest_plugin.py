@@ -1,6 +1,6 @@
 """The pytest plug-in: the marker and the fixture `memory_ceiling`; docs/testing.md says how they are used.
 
-It lies in every pytest run where edgekv is installed, so whatever else of edgekv it needs is imported on first use.
+The plug-in is part of every pytest run where edgekv is installed. So it imports the rest of edgekv on first use only.
 """
 
 from __future__ import annotations
