@@ -53,7 +53,7 @@ def _paper(policy: Available) -> str | None:
 
 
 def _source(policy: Available) -> str:
-    """The paper of a built-in policy; of another, who brings it."""
+    """The paper of a built-in policy, or where another policy comes from."""
     return _paper(policy) or policy.source
 
 

@@ -41,7 +41,10 @@ class SnapKV(Policy):
     pool: str = option("avg", "how scores are pooled", choices=POOLS)
 
     carry: float = option(
-        0.0, "share of its score that a cell keeps while a budget of tokens goes by", minimum=0.0, maximum=1.0
+        0.0,
+        "share of its score that a cell keeps while as many tokens as the budget are read",
+        minimum=0.0,
+        maximum=1.0,
     )
 
     @property
