@@ -41,9 +41,14 @@ OPTIONS = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 8, "threads": 
 def make_bases(folder: Path) -> list[Path]:
     """The sound models that are damaged."""
     kinds = itertools.product(("llama", "qwen2", "qwen3", "gemma"), ("bpe", "spm"), ("F32", "Q8_0"))
-    return [
+    models = [
         make_tiny(folder / f"{a}-{t}-{q}.gguf", architecture=a, tokenizer=t, quantization=q, n_layer=1, vocab_size=320)
         for a, t, q in kinds
+    ]
+    layers = {"alike": {"n_layer": 3}, "free": {"n_layer": 4, "layer_heads": ((4, 2), (4, 0), (0, 0), (8, 4))}}
+    return models + [
+        make_tiny(folder / f"deci-{name}.gguf", architecture="deci", head_dim=16, vocab_size=320, **arguments)
+        for name, arguments in layers.items()
     ]
 
 

@@ -124,6 +124,41 @@ def per_layer(rng: random.Random, raw: bytes) -> bytes:
     return file.build()
 
 
+def free_layers(rng: random.Random, raw: bytes) -> bytes:
+    """Layers lack attention or the feed-forward part; the tensors are those that remain, or those of before."""
+    file = parse(raw)
+    old = bytes(file.key(b"general.architecture").values[0])
+    n_layer = int(file.key(b".block_count").values[0])
+    kinds = [rng.choice(((4, 2), (4, 2), (4, 0), (0, 0), (0, 2))) for _ in range(n_layer)]
+    widths = [rng.choice((128, 128, 128, 0)) for _ in range(n_layer)]
+    arrays = {
+        b".attention.head_count": [n_head for n_head, _ in kinds],
+        b".attention.head_count_kv": [n_head_kv for _, n_head_kv in kinds],
+        b".feed_forward_length": widths,
+    }
+    for name in rng.sample(sorted(arrays), k=rng.choice((1, 2, 3, 3))):
+        file.keys = [key for key in file.keys if key.name != old + name]
+        file.keys.append(Key(old + name, 4, arrays[name], is_array=True))
+    if rng.random() < 0.7:
+        missing = set()
+        for layer, ((n_head, n_head_kv), n_ff) in enumerate(zip(kinds, widths, strict=True)):
+            names = [b"attn_q.", b"attn_k.", b"attn_v."] if not n_head_kv else []
+            names += [b"attn_norm.", b"attn_output."] if not n_head else []
+            names += [b"ffn_"] if not n_ff else []
+            missing |= {
+                t.name for t in file.tensors for name in names if t.name.startswith(b"blk.%d.%b" % (layer, name))
+            }
+        if rng.random() < 0.3:  # the projections of a layer in one, where only that of queries remains
+            for tensor in file.tensors:
+                if tensor.name in missing and b"attn_q." in tensor.name:
+                    missing.discard(tensor.name)
+                    tensor.name = tensor.name.replace(b"attn_q.", b"attn_qkv.")
+        file.tensors = [tensor for tensor in file.tensors if tensor.name not in missing]
+    if rng.random() < 0.5:
+        _rename(file, old, b"deci" if rng.random() < 0.7 else rng.choice(ARCHITECTURES))
+    return _laid_out(file)
+
+
 def token_arrays(rng: random.Random, raw: bytes) -> bytes:
     """Arrays of the tokenizer are shorter, longer, of another type, or hold other values."""
     file = parse(raw)
@@ -199,11 +234,7 @@ def tokenizers(rng: random.Random, raw: bytes) -> bytes:
 def architectures(rng: random.Random, raw: bytes) -> bytes:
     """The same tensors under the name of another architecture."""
     file = parse(raw)
-    old = bytes(file.key(b"general.architecture").values[0])
-    new = rng.choice(ARCHITECTURES)
-    for key in file.keys:
-        key.name = key.name.replace(old + b".", new + b".", 1)
-    file.key(b"general.architecture").values = [new]
+    _rename(file, bytes(file.key(b"general.architecture").values[0]), rng.choice(ARCHITECTURES))
     return file.build()
 
 
@@ -262,7 +293,7 @@ def templates(rng: random.Random, raw: bytes) -> bytes:
 KINDS: tuple[Mutation, ...] = (
     *(flipped_header_bits, flipped_bits, truncated, moved_bytes, huge_counts, integers, floats, value_types, keys),
     *(per_layer, token_arrays, tokens, small_vocabularies, tokenizers, architectures, tensors, retyped_tensors),
-    *(weights, templates),
+    *(weights, templates, free_layers),
 )
 
 
@@ -271,6 +302,13 @@ def _flip(rng: random.Random, raw: bytes, n_bytes: int) -> bytes:
     for _ in range(rng.choice((1, 1, 2, 5))):
         damaged[rng.randrange(n_bytes)] ^= 1 << rng.randrange(8)
     return bytes(damaged)
+
+
+def _rename(file: GgufFile, old: bytes, new: bytes) -> None:
+    """Give a file another architecture."""
+    for key in file.keys:
+        key.name = key.name.replace(old + b".", new + b".", 1)
+    file.key(b"general.architecture").values = [new]
 
 
 def _element(rng: random.Random, element_type: int) -> int | float | bytes:

@@ -62,7 +62,7 @@ __all__ = [
     "library_path",
 ]
 
-ABI_VERSION = 5
+ABI_VERSION = 6
 ERR_SIZE = 2048
 
 STATUS_ERRORS: dict[int, type[EdgeKVError]] = {
@@ -114,10 +114,13 @@ _QUERIES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "edgekv_status_name": (c.c_char_p, (c.c_int,)),
     "edgekv_cache_free": (None, (_P,)),
     "edgekv_cache_estimate_bytes": (c.c_uint64, (_P, _P)),
+    "edgekv_cache_estimate_device_bytes": (c.c_uint64, (_P, _P)),
     "edgekv_cache_bytes": (c.c_uint64, (_P,)),
+    "edgekv_cache_device_bytes": (c.c_uint64, (_P,)),
     "edgekv_cache_n_cells": (c.c_uint32, (_P,)),
     "edgekv_cache_n_free": (c.c_uint32, (_P,)),
     "edgekv_cache_n_heads": (c.c_uint32, (_P, c.c_uint32)),
+    "edgekv_cache_n_query_heads": (c.c_uint32, (_P, c.c_uint32)),
     "edgekv_cache_n_past": (c.c_int32, (_P,)),
     "edgekv_cache_rope_past": (c.c_int32, (_P,)),
     "edgekv_cache_snapshot_bytes": (c.c_uint64, (_P,)),

@@ -41,6 +41,8 @@ class Shape(Struct):
         ("reserved", c.c_uint32),
         ("cell_bytes", c.c_uint64),
         ("head_bytes", c.c_uint64),
+        ("query_row_bytes", c.c_uint64),
+        ("device_query_row_bytes", c.c_uint64),
     )
 
 
@@ -173,7 +175,7 @@ class LayerView(Struct):
 
     _fields_ = (
         *((name, c.c_uint32) for name in ("layer", "n_head_kv", "n_head", "n", "n_rows")),
-        *((name, c.c_uint32) for name in ("head_dim_k", "head_dim_v", "reserved")),
+        *((name, c.c_uint32) for name in ("head_dim_k", "head_dim_v", "first_head_kv")),
         *((name, c.c_void_p) for name in ("keys", "values", "queries", "positions", "query_positions")),
     )
 

@@ -185,7 +185,8 @@ class Cache:
         Rotated as the stored keys are. Raises NativeError where the cache keeps none.
         """
         room = max(1, self._query_rows)
-        rows = np.empty((room, self.shape.n_head_max, self.shape.head_dim_k), dtype=np.float32)
+        n_head = self._library.edgekv_cache_n_query_heads(self._handle, layer)
+        rows = np.empty((room, n_head, self.shape.head_dim_k), dtype=np.float32)
         positions = np.empty(room, dtype=np.int32)
         n_rows, scale = c.c_uint32(room), c.c_float()
         _native.call(

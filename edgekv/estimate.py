@@ -174,6 +174,7 @@ class Estimator:
             shape, memory = context.shape(), context.memory()
         finally:
             context.close()
+        library, own = _native.library(), (ctypes.byref(shape), ctypes.byref(params))
         parts = Parts(
             python=self._python_bytes,
             vocabulary=self._vocabulary_bytes,
@@ -190,7 +191,7 @@ class Estimator:
                 )
                 for policy in options.policies
             ),
-            bookkeeping=int(_native.library().edgekv_cache_estimate_bytes(ctypes.byref(shape), ctypes.byref(params))),
+            bookkeeping=int(library.edgekv_cache_estimate_bytes(*own)),
             margin=MARGIN_BYTES + RAGGED_MARGIN_BYTES * bool(params.ragged),
         )
         return Plan(
@@ -206,7 +207,7 @@ class Estimator:
             n_cells_max=shape.n_cells_max,
             cell_bytes=shape.cell_bytes,
             n_ctx_train=self.n_ctx_train,
-            device_bytes=memory.device_bytes,
+            device_bytes=memory.device_bytes + int(library.edgekv_cache_estimate_device_bytes(*own)),
             parts=parts,
         )
 

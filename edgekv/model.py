@@ -126,14 +126,12 @@ class Model:
     @property
     def head_dim(self) -> int:
         """Elements of a key."""
-        own = self.header.metadata.get(f"{self.header.architecture}.attention.key_length")
-        return int(own) if own is not None else (self.header.n_embd or 0) // (self.header.n_head or 1)
+        return self.header.head_dim
 
     @property
     def widest_row(self) -> int:
         """Elements of the widest activation of a token that a weight is multiplied with."""
-        n_ff = self.header.metadata.get(f"{self.header.architecture}.feed_forward_length")
-        return max(self.header.n_embd, int(n_ff or 0))
+        return max(self.header.n_embd, *self.header.by_layer("feed_forward_length"))
 
     # ---- contexts ----
 

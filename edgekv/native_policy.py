@@ -41,10 +41,10 @@ class NativePolicy:
             raise
 
     def _score(self, _user_data: int | None, view: Any, scores: int) -> int:
-        """Score one layer; called by the library. An exception must not pass through it, so it waits in `_error`."""
+        """Score heads of a layer, for the library. An exception must not pass through it, so it waits in `_error`."""
         try:
             arrays = _arrays(view.contents, self._scorer.reads)
-            result = self._scorer(**arrays)
+            result = self._scorer(**arrays, first_head=view.contents.first_head_kv)
             c.memmove(scores, result.ctypes.data, result.nbytes)
         except BaseException as error:
             self._error = error

@@ -116,12 +116,13 @@ def following(before: Head, now: Head, n_rows: int) -> Head:
 
 
 def output_projections(runtime: edgekv.Runtime) -> list[Projection]:
-    """W_O by layer, from the file of a runtime's model. Raises ConfigError without the extra "eval"."""
+    """W_O of every layer with attention, from the model's file. Raises ConfigError without the extra "eval"."""
     reader, dequantize = needed("gguf", "eval").GGUFReader(runtime.model.path), needed("gguf.quants", "eval").dequantize
-    shape = runtime.controller.cache.shape
+    kv_heads, head_dim_v = runtime.model.header.kv_heads, runtime.controller.cache.shape.head_dim_v
     found = {}
     for tensor in reader.tensors:
-        if match := re.fullmatch(r"blk\.(\d+)\.attn_output\.weight", tensor.name):
+        match = re.fullmatch(r"blk\.(\d+)\.attn_output\.weight", tensor.name)
+        if match and (n_head_kv := kv_heads[int(match[1])]):  # 0: a matrix in place of attention
             matrix = dequantize(tensor.data, tensor.tensor_type).astype(np.float64)  # (n_embd, n_head * d_v)
-            found[int(match[1])] = matrix.T.reshape(shape.n_head_kv_max, -1, shape.head_dim_v, len(matrix))
+            found[int(match[1])] = matrix.T.reshape(n_head_kv, -1, head_dim_v, len(matrix))
     return [found[layer] for layer in sorted(found)]

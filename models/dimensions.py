@@ -8,7 +8,7 @@ from edgekv.errors import InvalidModelError, UnsupportedModelError
 
 from .metadata import Array, Metadata
 
-__all__ = ["check_dimensions", "check_runnable"]
+__all__ = ["check_dimensions", "check_runnable", "layer_arrays"]
 
 # The largest value that can be right, by the key behind the architecture's name. 512 layers are llama.cpp's own
 # limit; the others are far above any real model and keep sizes that are products of them within 64 bits.
@@ -25,12 +25,14 @@ _LIMITS = {
 }
 _REQUIRED = ("block_count", "embedding_length", "attention.head_count")
 _PER_LAYER = ("attention.head_count", "attention.head_count_kv", "feed_forward_length")
-# Layers without attention or without a feed-forward part say 0 there, and so do whole models.
+# Layers without a feed-forward part say 0 there, and so do whole models.
 _MAY_BE_ZERO = ("feed_forward_length",)
 _ROPE_SCALINGS = ("none", "linear", "yarn", "longrope")
 _MAX_EXPERTS = 1_024
 # Keys that only models with a recurrent state have. Those without any attention say that they have 0 heads.
-_RECURRENT = ("ssm.state_size", "wkv.head_size")
+_RECURRENT = ("ssm.state_size", "wkv.head_size", "shortconv.l_cache", "kda.head_dim")
+# Whose graphs in llama.cpp leave attention out of layers with 0 KV heads; others crash on them.
+_WITH_FREE_LAYERS = ("deci",)
 
 
 def check_runnable(architecture: str, metadata: Metadata) -> None:
@@ -54,6 +56,7 @@ def check_dimensions(architecture: str, metadata: Metadata) -> None:
     sizes = _read_sizes(architecture, metadata)
     _check_heads(architecture, sizes)
     _check_heads_per_layer(architecture, metadata)
+    _check_free_layers(architecture, metadata)
     _check_experts(architecture, metadata)
     _check_rope(architecture, metadata, sizes)
     _check_floats(architecture, metadata)
@@ -115,8 +118,36 @@ def _check_heads_per_layer(architecture: str, metadata: Metadata) -> None:
         for key, array in zip(keys, arrays, strict=True)
     )
     for il, (n_head, n_head_kv) in enumerate(zip(heads, kv_heads, strict=True)):
-        if n_head_kv and int(n_head) % int(n_head_kv):
+        if n_head_kv and (not n_head or int(n_head) % int(n_head_kv)):
             raise _damaged(f"layer {il} has {n_head_kv} KV heads, but they must divide its {n_head} heads")
+
+
+def _check_free_layers(architecture: str, metadata: Metadata) -> None:
+    """Where layers have no attention, llama.cpp must know what to do without it."""
+    arrays = layer_arrays(architecture, metadata)
+    heads = arrays.get(f"{architecture}.attention.head_count")
+    kv_heads = arrays.get(f"{architecture}.attention.head_count_kv", heads)
+    free = [il for il, n in enumerate(kv_heads or ()) if not n]
+    if free and architecture not in _WITH_FREE_LAYERS:
+        if any(f"{architecture}.{name}" in metadata.scalars for name in _RECURRENT):
+            reason = "a hybrid of attention and recurrent state"
+        else:
+            reason = f"no attention in layer {free[0]}, as only {' and '.join(_WITH_FREE_LAYERS)} models may"
+        raise _unsupported(architecture, reason)
+    if free and len(free) == len(kv_heads or ()):
+        raise _unsupported(architecture, "no attention in any layer")
+    if heads and not heads[0]:
+        raise _unsupported(architecture, "no query heads in layer 0, which the size of a head is taken from")
+    width_key = f"{architecture}.feed_forward_length"
+    widths = arrays.get(width_key) or (metadata.scalars.get(width_key, 0),)
+    if architecture in _WITH_FREE_LAYERS and not widths[-1]:
+        raise _unsupported(architecture, "no feed-forward part in the last layer, without which there are no logits")
+
+
+def layer_arrays(architecture: str, metadata: Metadata) -> dict[str, tuple[int, ...]]:
+    """The dimensions that are given layer by layer, by key."""
+    keys = (f"{architecture}.{name}" for name in _PER_LAYER)
+    return {key: tuple(map(int, array.values or ())) for key in keys if (array := metadata.arrays.get(key))}
 
 
 def _check_rope(architecture: str, metadata: Metadata, sizes: dict[str, int]) -> None:
@@ -156,6 +187,12 @@ def _check_experts(architecture: str, metadata: Metadata) -> None:
         )
     if n_expert and not n_used:
         raise _damaged(f"'{architecture}.expert_used_count' is 0 of {n_expert} experts, but must be at least 1")
+
+
+def _unsupported(architecture: str, reason: str) -> UnsupportedModelError:
+    return UnsupportedModelError(
+        f"architecture {architecture!r} uses {reason}, which is not supported yet; choose a model of another family"
+    )
 
 
 def _damaged(problem: str) -> InvalidModelError:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from edgekv.errors import InvalidModelError, ModelError, ModelNotFoundError
 
-from .dimensions import check_dimensions, check_runnable
+from .dimensions import check_dimensions, check_runnable, layer_arrays
 from .ggml_types import GGML_TYPES, GgmlType
 from .metadata import TOKENS_KEY, Metadata, Scalar, read_metadata
 from .stream import Stream
@@ -54,7 +54,8 @@ class Header:
     """What a GGUF file says of its model.
 
     metadata       scalar values by key; a string of over 1 MiB is left out
-    array_lengths  number of elements of each array by key; the elements are not held
+    array_lengths  number of elements of each array by key
+    layer_arrays   the elements of those arrays that hold a whole number for each layer
     data_offset    first byte of the tensor data
     file_bytes     size of the file
     weight_bytes   size of all tensors together, without the padding between them
@@ -63,6 +64,7 @@ class Header:
     architecture: str
     metadata: Mapping[str, Scalar]
     array_lengths: Mapping[str, int]
+    layer_arrays: Mapping[str, tuple[int, ...]]
     tensors: tuple[TensorInfo, ...]
     data_offset: int
     file_bytes: int
@@ -91,6 +93,23 @@ class Header:
         if f"{self.architecture}.attention.head_count_kv" in self.array_lengths:
             return None
         return self._size("attention.head_count_kv") or self.n_head
+
+    @property
+    def kv_heads(self) -> tuple[int, ...]:
+        """KV heads of each layer, (n_layer,); 0 where it has no attention."""
+        key = f"{self.architecture}.attention.head_count_kv"
+        is_named = key in self.metadata or key in self.layer_arrays
+        return self.by_layer("attention.head_count_kv" if is_named else "attention.head_count")
+
+    @property
+    def head_dim(self) -> int:
+        """Elements of a key. llama.cpp takes it from the first layer where the file does not name it."""
+        return self._size("attention.key_length") or self.n_embd // (self.by_layer("attention.head_count")[0] or 1)
+
+    def by_layer(self, name: str) -> tuple[int, ...]:
+        """A dimension of each layer, (n_layer,), such as "feed_forward_length"; all 0 where the file is silent."""
+        array = self.layer_arrays.get(f"{self.architecture}.{name}")
+        return self.n_layer * (self._size(name) or 0,) if array is None else array
 
     @property
     def n_ctx_train(self) -> int | None:
@@ -159,6 +178,7 @@ def _read(stream: Stream) -> Header:
         architecture=architecture,
         metadata=metadata.scalars,
         array_lengths={key: array.length for key, array in metadata.arrays.items()},
+        layer_arrays=layer_arrays(architecture, metadata),
         tensors=tensors,
         data_offset=data_offset,
         file_bytes=stream.file_bytes,

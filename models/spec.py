@@ -8,7 +8,7 @@ from edgekv.errors import ConfigError
 
 __all__ = ["ARCHITECTURES", "QUANTIZATIONS", "ROPE_SCALINGS", "ModelSpec", "RopeScaling"]
 
-ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma")
+ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma", "deci")
 QUANTIZATIONS = ("F32", "F16", "Q8_0", "Q4_0")
 ROPE_SCALINGS = ("linear", "yarn", "longrope")
 
@@ -43,6 +43,9 @@ class ModelSpec:
     rope_factors  what the rotary frequencies are divided by, head_dim / 2 values; () for none
     rope_scaling  how they are slowed besides; llama.cpp reads no rope_factors of a longrope model
     tied          the output matrix is the embedding
+    layer_heads   deci: (n_head, n_head_kv) of each layer in place of the model's, (n_head, 0) for a matrix in place of
+                  attention, (0, 0) for neither; () where all are alike
+    layer_ff      deci: n_ff of each layer, 0 for none; () where all are alike
     """
 
     name: str
@@ -60,6 +63,8 @@ class ModelSpec:
     rope_scaling: RopeScaling | None = None
     norm_epsilon: float = 1e-5
     tied: bool = False
+    layer_heads: tuple[tuple[int, int], ...] = ()
+    layer_ff: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.architecture not in ARCHITECTURES:
@@ -69,6 +74,7 @@ class ModelSpec:
                 raise ConfigError(f"{name}={getattr(self, name)}, but must be at least 1")
         if self.n_head % self.n_head_kv:
             raise ConfigError(f"n_head_kv={self.n_head_kv} must divide n_head={self.n_head}")
+        self._check_layers()
         if self.head_dim is None and self.n_embd % self.n_head:
             raise ConfigError(f"n_embd={self.n_embd} is not a multiple of n_head={self.n_head}; set head_dim")
         if self.n_embd_head < 2 or self.n_embd_head % 2:
@@ -88,6 +94,31 @@ class ModelSpec:
         if self.architecture == "gemma" and not self.tied:
             raise ConfigError("tied=False, but the output matrix of gemma is its embedding; set tied=True")
 
+    def _check_layers(self) -> None:
+        for name, given in (("layer_heads", self.layer_heads), ("layer_ff", self.layer_ff)):
+            if given and self.architecture != "deci":
+                raise ConfigError(f"{name} is given, but only the layers of deci differ; set architecture='deci'")
+            if len(given) not in (0, self.n_layer):
+                raise ConfigError(f"{name} has {len(given)} elements, but there are n_layer={self.n_layer}")
+        for n_head, n_head_kv in self.layer_heads:
+            if min(n_head, n_head_kv) < 0 or (n_head_kv and (not n_head or n_head % n_head_kv)):
+                raise ConfigError(f"layer_heads has {n_head_kv} KV heads, which must divide its {n_head} heads")
+            if n_head * self.n_embd_head % BLOCK_VALUES:
+                raise ConfigError(
+                    f"{n_head} heads of {self.n_embd_head} values are no multiple of {BLOCK_VALUES}; change layer_heads"
+                )
+        for n_ff in self.layer_ff:
+            if n_ff < 0 or n_ff % BLOCK_VALUES:
+                raise ConfigError(f"layer_ff has {n_ff}, but must be 0 or a multiple of {BLOCK_VALUES}")
+
+    def heads(self, layer: int) -> tuple[int, int]:
+        """Query and KV heads of a layer."""
+        return self.layer_heads[layer] if self.layer_heads else (self.n_head, self.n_head_kv)
+
+    def ff(self, layer: int) -> int:
+        """Width of the feed-forward part of a layer; 0 where it has none."""
+        return self.layer_ff[layer] if self.layer_ff else self.n_ff
+
     @property
     def longrope_factors(self) -> tuple[float, ...]:
         """Of the scaling; () where there are none."""
@@ -100,10 +131,5 @@ class ModelSpec:
 
     @property
     def n_embd_q(self) -> int:
-        """Values of all query heads of a layer."""
+        """Values of all query heads of a layer, where all are alike."""
         return self.n_embd_head * self.n_head
-
-    @property
-    def n_embd_kv(self) -> int:
-        """Values of all key heads, or all value heads, of a layer."""
-        return self.n_embd_head * self.n_head_kv

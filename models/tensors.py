@@ -62,30 +62,36 @@ def plan_tensors(spec: ModelSpec) -> Iterator[TensorPlan]:
         yield TensorPlan("rope_factors_long.weight", (n_pairs,), values=spec.longrope_factors)
         yield TensorPlan("rope_factors_short.weight", (n_pairs,), values=n_pairs * (1.0,))
     for layer in range(spec.n_layer):
-        yield from _plan_layer(spec, f"blk.{layer}.")
+        yield from _plan_layer(spec, layer)
 
 
-def _plan_layer(spec: ModelSpec, prefix: str) -> Iterator[TensorPlan]:
+def _plan_layer(spec: ModelSpec, layer: int) -> Iterator[TensorPlan]:
+    prefix = f"blk.{layer}."
     # qwen3 normalises queries and keys, so its gain sits in those norms.
     has_head_norms = spec.architecture == "qwen3"
     gain = 1.0 if has_head_norms else _QUERY_KEY_GAIN
     # gemma multiplies the embedding by sqrt(n_embd). Its layers must keep up, or the last token would win every time.
     residual_gain = _RESIDUAL_GAIN * (math.sqrt(spec.n_embd) if spec.architecture == "gemma" else 1.0)
-    yield _norm(f"{prefix}attn_norm", spec.n_embd)
-    yield _matrix(f"{prefix}attn_q", spec.n_embd_q, spec.n_embd, gain)
-    yield _matrix(f"{prefix}attn_k", spec.n_embd_kv, spec.n_embd, gain)
-    yield _matrix(f"{prefix}attn_v", spec.n_embd_kv, spec.n_embd, 1.0)
+    n_embd_q, n_embd_kv = (n * spec.n_embd_head for n in spec.heads(layer))
+    if n_embd_q:
+        yield _norm(f"{prefix}attn_norm", spec.n_embd)
+    if n_embd_kv:
+        yield _matrix(f"{prefix}attn_q", n_embd_q, spec.n_embd, gain)
+        yield _matrix(f"{prefix}attn_k", n_embd_kv, spec.n_embd, gain)
+        yield _matrix(f"{prefix}attn_v", n_embd_kv, spec.n_embd, 1.0)
     if spec.architecture == "qwen2":
-        for name, length in (("attn_q", spec.n_embd_q), ("attn_k", spec.n_embd_kv), ("attn_v", spec.n_embd_kv)):
+        for name, length in (("attn_q", n_embd_q), ("attn_k", n_embd_kv), ("attn_v", n_embd_kv)):
             yield TensorPlan(f"{prefix}{name}.bias", (length,), spread=_BIAS_SPREAD)
     if has_head_norms:
         yield _norm(f"{prefix}attn_q_norm", spec.n_embd_head, _QUERY_KEY_GAIN)
         yield _norm(f"{prefix}attn_k_norm", spec.n_embd_head, _QUERY_KEY_GAIN)
-    yield _matrix(f"{prefix}attn_output", spec.n_embd, spec.n_embd_q, residual_gain)
-    yield _norm(f"{prefix}ffn_norm", spec.n_embd)
-    yield _matrix(f"{prefix}ffn_gate", spec.n_ff, spec.n_embd, 1.0)
-    yield _matrix(f"{prefix}ffn_up", spec.n_ff, spec.n_embd, 1.0)
-    yield _matrix(f"{prefix}ffn_down", spec.n_embd, spec.n_ff, residual_gain)
+    if n_embd_q:
+        yield _matrix(f"{prefix}attn_output", spec.n_embd, n_embd_q if n_embd_kv else spec.n_embd, residual_gain)
+    if n_ff := spec.ff(layer):
+        yield _norm(f"{prefix}ffn_norm", spec.n_embd)
+        yield _matrix(f"{prefix}ffn_gate", n_ff, spec.n_embd, 1.0)
+        yield _matrix(f"{prefix}ffn_up", n_ff, spec.n_embd, 1.0)
+        yield _matrix(f"{prefix}ffn_down", spec.n_embd, n_ff, residual_gain)
 
 
 def _matrix(name: str, n_rows: int, row_length: int, gain: float) -> TensorPlan:

@@ -29,14 +29,16 @@ def make_tiny(
     tokenizer: str = "bpe",
     rope_factors: tuple[float, ...] = (),
     rope_scaling: RopeScaling | None = None,
+    layer_heads: tuple[tuple[int, int], ...] = (),
+    layer_ff: tuple[int, ...] = (),
 ) -> Path:
     """Write a tiny model to `path`; the same arguments give the same bytes.
 
-    architecture  "llama", "qwen2" (biases), "qwen3" (query and key norms) or "gemma"
+    architecture  "llama", "qwen2" (biases), "qwen3" (query and key norms), "gemma" or "deci" (layers that differ)
     head_dim      values a head; None means n_embd / n_head, and the file then does not name it
     quantization  of the matrices: "F32", "F16", "Q8_0" or "Q4_0"
     tokenizer     "bpe" or "spm"
-    rope_factors  and rope_scaling, as of ModelSpec
+    rope_factors  and rope_scaling, layer_heads and layer_ff, as of ModelSpec
 
     `n_embd`, `n_ff` and n_head * head_dim must be multiples of 32, and for qwen2 n_head * head_dim must be `n_embd`.
     Raises ConfigError for arguments that cannot work and where the `gguf` package is missing, and OSError where
@@ -55,6 +57,8 @@ def make_tiny(
         n_ctx_train=n_ctx_train,
         rope_factors=rope_factors,
         rope_scaling=rope_scaling,
+        layer_heads=layer_heads,
+        layer_ff=layer_ff,
         tied=architecture == "gemma",
     )
     return write_model(path, spec, make_vocabulary(tokenizer, vocab_size), quantization=quantization, seed=seed)

@@ -91,9 +91,9 @@ def _add_dimensions(gguf: Any, writer: Any, spec: ModelSpec) -> None:
     writer.add_block_count(spec.n_layer)
     writer.add_context_length(spec.n_ctx_train)
     writer.add_embedding_length(spec.n_embd)
-    writer.add_feed_forward_length(spec.n_ff)
-    writer.add_head_count(spec.n_head)
-    writer.add_head_count_kv(spec.n_head_kv)
+    writer.add_feed_forward_length(list(spec.layer_ff) or spec.n_ff)
+    writer.add_head_count([n_head for n_head, _ in spec.layer_heads] or spec.n_head)
+    writer.add_head_count_kv([n_head_kv for _, n_head_kv in spec.layer_heads] or spec.n_head_kv)
     if spec.head_dim is not None:
         writer.add_key_length(spec.head_dim)
         writer.add_value_length(spec.head_dim)

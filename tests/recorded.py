@@ -14,12 +14,12 @@ import edgekv
 @dataclass
 class Recording:
     """Compactions as (tokens fed before it, positions kept[layer][head]), and the RoPE positions that they left:
-    those of the kept ones [layer][head], and the next token's.
+    those of the kept ones [layer][head], and the next token's. n_head_kv: of all layers, or of each that has a cache
     """
 
     runtime: edgekv.Runtime
     n_layer: int
-    n_head_kv: int
+    n_head_kv: int | tuple[int, ...]
     compactions: list = field(default_factory=list)
     rope: list = field(default_factory=list)
 
@@ -48,14 +48,19 @@ class Recording:
         return self._of_heads(self.runtime.controller.cache.rope_positions)
 
     def _of_heads(self, read):
-        return [[read(layer, g) for g in range(self.n_head_kv)] for layer in range(self.n_layer)]
+        return [[read(layer, g) for g in range(n)] for layer, n in enumerate(self.heads)]
+
+    @property
+    def heads(self):
+        """KV heads of every layer."""
+        return (self.n_head_kv,) * self.n_layer if isinstance(self.n_head_kv, int) else self.n_head_kv
 
     def visible(self, n_tokens):
         """visible[l, g, t, j]: head g of layer l held token j when token t was fed."""
-        seen = np.ones((self.n_layer, self.n_head_kv, n_tokens, n_tokens), dtype=bool)
+        seen = np.ones((self.n_layer, max(self.heads), n_tokens, n_tokens), dtype=bool)
         for fed, kept in self.compactions:
             for layer in range(self.n_layer):
-                for g in range(self.n_head_kv):
+                for g in range(self.heads[layer]):
                     evicted = np.setdiff1d(np.arange(fed), kept[layer][g])
                     seen[layer, g, fed:, evicted] = False
         return seen
@@ -69,11 +74,11 @@ class Recording:
 
     def moves(self, n_tokens):
         """By how many positions every compaction turned keys: pairs (tokens fed before, (layer, head, token))."""
-        now = np.tile(self.positions(n_tokens), (self.n_layer, self.n_head_kv, 1))
+        now = np.tile(self.positions(n_tokens), (self.n_layer, max(self.heads), 1))
         found = []
         for (fed, kept), (rope, _) in zip(self.compactions, self.rope, strict=True):
             by = np.zeros_like(now)
-            for layer, g in np.ndindex(self.n_layer, self.n_head_kv):
+            for layer, g in ((layer, g) for layer, n in enumerate(self.heads) for g in range(n)):
                 tokens = kept[layer][g]
                 by[layer, g, tokens] = rope[layer][g] - now[layer, g, tokens]
             now += by

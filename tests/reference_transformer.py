@@ -6,6 +6,9 @@ One layer, for the states x (n_tokens, n_embd):
     x = x + a
     x = x + (act(rms(x) W_gate) * (rms(x) W_up)) W_down
 
+Layers of deci may lack attention, or have a matrix W_O alone in its place: a = rms(x) W_O. Others lack the feed-forward
+part; llama.cpp leaves such a layer out altogether.
+
 Query head h reads KV head g = h // (n_head / n_head_kv). `visible[l, g, t, j]` says whether query t may attend to
 key j in layer l and KV head g, so any history of evictions is one boolean array. Nothing is cached, blocked or fused.
 
@@ -27,7 +30,7 @@ import numpy as np
 from reference_quant import KV_TYPES, rounded_query, stored_key, stored_value
 
 # Pairs of dimensions that RoPE turns together: (0, 1), (2, 3), ... or (0, n/2), (1, n/2 + 1), ...
-ROPE_PAIRS = {"llama": "norm", "qwen2": "neox", "qwen3": "neox", "gemma": "neox"}
+ROPE_PAIRS = {"llama": "norm", "qwen2": "neox", "qwen3": "neox", "gemma": "neox", "deci": "norm"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,7 @@ class Hyperparameters:
     architecture: str
     n_layer: int
     n_embd: int
-    n_head: int
+    n_head: int  # in the layer that has most
     n_head_kv: int
     head_dim: int
     head_dim_v: int
@@ -65,15 +68,15 @@ class Hyperparameters:
 class Layer:
     """Weights of one layer, float64; a matrix is (n_out, n_in), so it is applied as x @ W.T."""
 
-    attn_norm: np.ndarray  # (n_embd,)
-    wq: np.ndarray  # (n_head * head_dim, n_embd)
-    wk: np.ndarray  # (n_head_kv * head_dim, n_embd)
-    wv: np.ndarray  # (n_head_kv * head_dim_v, n_embd)
-    wo: np.ndarray  # (n_embd, n_head * head_dim_v)
-    ffn_norm: np.ndarray  # (n_embd,)
-    w_gate: np.ndarray  # (n_ff, n_embd)
-    w_up: np.ndarray  # (n_ff, n_embd)
-    w_down: np.ndarray  # (n_embd, n_ff)
+    attn_norm: np.ndarray | None = None  # (n_embd,); parts may be missing in deci alone
+    wq: np.ndarray | None = None  # (n_head * head_dim, n_embd)
+    wk: np.ndarray | None = None  # (n_head_kv * head_dim, n_embd)
+    wv: np.ndarray | None = None  # (n_head_kv * head_dim_v, n_embd)
+    wo: np.ndarray | None = None  # (n_embd, n_head * head_dim_v), or (n_embd, n_embd) in place of attention
+    ffn_norm: np.ndarray | None = None  # (n_embd,)
+    w_gate: np.ndarray | None = None  # (n_ff, n_embd)
+    w_up: np.ndarray | None = None  # (n_ff, n_embd)
+    w_down: np.ndarray | None = None  # (n_embd, n_ff)
     bq: np.ndarray | None = None  # biases: qwen2
     bk: np.ndarray | None = None
     bv: np.ndarray | None = None
@@ -104,7 +107,7 @@ OPTIONAL_LAYER_TENSORS = {
 
 @dataclass(frozen=True, slots=True)
 class ReferenceModel:
-    """A dense decoder-only model: llama, qwen2, qwen3 or gemma (v1)."""
+    """A dense decoder-only model: llama, qwen2, qwen3, gemma (v1) or deci."""
 
     hparams: Hyperparameters
     layers: tuple[Layer, ...]
@@ -124,7 +127,8 @@ class ReferenceModel:
         tensors = {t.name: dequantize(t.data, t.tensor_type).astype(np.float64) for t in reader.tensors}
         layers = []
         for il in range(hparams.n_layer):
-            weights = {field: tensors[f"blk.{il}.{name}"] for field, name in LAYER_TENSORS.items()}
+            read = tensors.get if hparams.architecture == "deci" else tensors.__getitem__
+            weights = {field: read(f"blk.{il}.{name}") for field, name in LAYER_TENSORS.items()}
             weights |= {field: tensors.get(f"blk.{il}.{name}") for field, name in OPTIONAL_LAYER_TENSORS.items()}
             layers.append(Layer(**weights))
         embedding = tensors["token_embd.weight"]
@@ -140,7 +144,8 @@ class ReferenceModel:
     def logits(self, tokens, *, visible=None, kv_type="f16", positions=None, moves=(), n_in_blocks=0):
         """tokens (n_tokens,) -> logits (n_tokens, n_vocab) float64.
 
-        visible:   (n_layer, n_head_kv, n_tokens, n_tokens) bool, [l, g, t, j]: query t may read key j;
+        visible:   (n_layer, n_head_kv, n_tokens, n_tokens) bool, [l, g, t, j]: query t may read key j, of the layers
+                   that have keys, and as many heads as the widest of them;
                    the causal mask j <= t always holds too. None: the causal mask alone. A query that
                    may read nothing gets zeros from that head.
         kv_type:   how keys and values are rounded, one of KV_TYPES; "exact" is not rounded at all.
@@ -155,7 +160,8 @@ class ReferenceModel:
         if kv_type not in KV_TYPES:
             raise ValueError(f"kv_type={kv_type!r} is not one of {KV_TYPES}")
         positions = np.arange(n_tokens) if positions is None else np.asarray(positions)
-        mask = np.broadcast_to(np.tri(n_tokens, dtype=bool), (hp.n_layer, hp.n_head_kv, n_tokens, n_tokens))
+        with_keys = [layer for layer in self.layers if layer.wk is not None]
+        mask = np.broadcast_to(np.tri(n_tokens, dtype=bool), (len(with_keys), hp.n_head_kv, n_tokens, n_tokens))
         if visible is not None:
             visible = np.asarray(visible, dtype=bool)
             if visible.shape != mask.shape:
@@ -163,17 +169,24 @@ class ReferenceModel:
             mask = mask & visible
 
         x = self.embedding[tokens] * hp.embedding_scale  # (n_tokens, n_embd)
-        for il, (layer, layer_mask) in enumerate(zip(self.layers, mask, strict=True)):
-            q, k, v = self.heads(layer, rms_norm(x, layer.attn_norm, hp.rms_eps), positions)
-            q[n_in_blocks:] = rounded_query(q[n_in_blocks:], kv_type)
-            k, v = stored_key(k, kv_type), stored_value(v, kv_type)
-            starts = [0, *(n for n, _ in moves), n_tokens]
-            out = np.empty((n_tokens, hp.n_head, hp.head_dim_v))
-            for i, (begin, end) in enumerate(itertools.pairwise(starts)):
-                if i > 0:
-                    k = self.moved(k, moves[i - 1][1][il], kv_type)
-                out[begin:end] = attention(q[begin:end], k, v, layer_mask[:, begin:end])
-            x = x + out.reshape(n_tokens, -1) @ layer.wo.T
+        for layer in self.layers:
+            if layer.w_gate is None:
+                continue
+            if layer.wo is not None:
+                out = rms_norm(x, layer.attn_norm, hp.rms_eps)
+            if layer.wk is not None:
+                il = next(i for i, other in enumerate(with_keys) if other is layer)
+                q, k, v = self.heads(layer, out, positions)
+                q[n_in_blocks:] = rounded_query(q[n_in_blocks:], kv_type)
+                k, v = stored_key(k, kv_type), stored_value(v, kv_type)
+                starts = [0, *(n for n, _ in moves), n_tokens]
+                out = np.empty((n_tokens, q.shape[1], hp.head_dim_v))
+                for i, (begin, end) in enumerate(itertools.pairwise(starts)):
+                    if i > 0:
+                        k = self.moved(k, moves[i - 1][1][il], kv_type)
+                    out[begin:end] = attention(q[begin:end], k, v, mask[il][:, begin:end])
+            if layer.wo is not None:
+                x = x + out.reshape(n_tokens, -1) @ layer.wo.T
             h = rms_norm(x, layer.ffn_norm, hp.rms_eps)
             x = x + (hp.activation(h @ layer.w_gate.T) * (h @ layer.w_up.T)) @ layer.w_down.T
         return rms_norm(x, self.output_norm, hp.rms_eps) @ self.output.T
@@ -182,9 +195,9 @@ class ReferenceModel:
         """h (n_tokens, n_embd), normed -> q (n_tokens, n_head, head_dim), k (n_tokens, n_head_kv, head_dim),
         v (n_tokens, n_head_kv, head_dim_v); q and k after RoPE."""
         hp = self.hparams
-        q = _linear(h, layer.wq, layer.bq).reshape(len(h), hp.n_head, hp.head_dim)
-        k = _linear(h, layer.wk, layer.bk).reshape(len(h), hp.n_head_kv, hp.head_dim)
-        v = _linear(h, layer.wv, layer.bv).reshape(len(h), hp.n_head_kv, hp.head_dim_v)
+        q = _linear(h, layer.wq, layer.bq).reshape(len(h), -1, hp.head_dim)
+        k = _linear(h, layer.wk, layer.bk).reshape(len(h), -1, hp.head_dim)
+        v = _linear(h, layer.wv, layer.bv).reshape(len(h), -1, hp.head_dim_v)
         if layer.q_norm is not None:
             q = rms_norm(q, layer.q_norm, hp.rms_eps)
         if layer.k_norm is not None:
@@ -196,7 +209,7 @@ class ReferenceModel:
         """Stored keys k (n_tokens, n_head_kv, head_dim), turned by so many positions, by (n_head_kv, n_tokens)."""
         hp = self.hparams
         moved = k.copy()
-        for g, positions in enumerate(by):
+        for g, positions in enumerate(by[: k.shape[1]]):
             angles = rope_angles(positions, hp.n_rot, hp.rope_base, self.rope_factors)
             turned = stored_key(rope(k[:, g : g + 1], angles, hp.rope_pairs), kv_type)
             moved[:, g] = np.where(positions[:, None] != 0, turned[:, 0], k[:, g])
@@ -285,13 +298,15 @@ def _read_hparams(reader):
     if scaling != "none":
         raise ValueError(f"rope scaling {scaling!r} is not covered; use a model without it")
     n_embd, n_head = read(f"{arch}.embedding_length"), read(f"{arch}.attention.head_count")
+    n_head_kv = read(f"{arch}.attention.head_count_kv", n_head)
+    n_head, n_head_kv = (max(n) if isinstance(n, list) else n for n in (n_head, n_head_kv))
     head_dim = read(f"{arch}.attention.key_length", n_embd // n_head)
     return Hyperparameters(
         architecture=arch,
         n_layer=read(f"{arch}.block_count"),
         n_embd=n_embd,
         n_head=n_head,
-        n_head_kv=read(f"{arch}.attention.head_count_kv", n_head),
+        n_head_kv=n_head_kv,
         head_dim=head_dim,
         head_dim_v=read(f"{arch}.attention.value_length", n_embd // n_head),
         n_rot=read(f"{arch}.rope.dimension_count", head_dim),

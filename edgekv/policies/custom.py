@@ -35,11 +35,13 @@ class Scorer:
         positions (n_head_kv, n) and query_positions (W,), both int32. Keys and queries are post-RoPE. Cells come
         ascending by position, and so do the W <= n_rows rows of queries: those of the tokens fed last, or of a probe.
         Returns scores (n_head_kv, n), float32 (other floats are converted); higher is kept. KV heads must be scored
-        independently of one another: any number of them may come in one call.
+        independently of one another: any number of them may come in one call, and those of a layer come in several
+        where they hold different numbers of cells.
     n_rows: rows of queries that it wants, 0 where it reads none
     weights: its scores are never negative, as attention weights are; wrappers take a softmax of others
     recent: newest cells that it protects
     places: whether it is given query_positions, the positions of the rows; a probe's lie behind all cells
+    heads: whether it is given first_head, the number in its layer of the first KV head of a call
     scratch: bytes it needs at most beside its arguments, of (n_cells, n_head_kv, n_head, head_dim_k, head_dim_v);
         None = 4 x the arrays it is given, attention logits (n_head, W, n) counted as one where it reads queries
     """
@@ -52,6 +54,7 @@ class Scorer:
     summary: str = ""
     recent: int = 0
     places: bool = False
+    heads: bool = False
     scratch: ScratchBytes | None = None
 
     @classmethod
@@ -96,10 +99,12 @@ class Scorer:
         queries: npt.NDArray[Any] | None = None,
         positions: npt.NDArray[Any] | None = None,
         query_positions: npt.NDArray[Any] | None = None,
+        first_head: int = 0,
     ) -> npt.NDArray[np.float32]:
         """Checked scores (n_head_kv, n) float32, contiguous. Arrays that it does not read may be left out.
 
-        Without query_positions the rows are taken for those of the newest W positions.
+        Without query_positions the rows are taken for those of the newest W positions. `first_head` is the number in
+        its layer of the first KV head given.
         Raises ConfigError where an array that it reads is missing, PolicyError where it raises or returns something
         else than scores, NativeError for a score that is not finite.
         """
@@ -115,16 +120,17 @@ class Scorer:
             arrays[name] = array.view()
             arrays[name].flags.writeable = False
         shape = next(arrays[name].shape[:2] for name in ("keys", "values", "positions") if name in arrays)
+        place = {"first_head": first_head} if self.heads else {}
         # what earlier calls left in holes of the heap goes first: so this one adds no more than it allocates
         process.return_freed_memory()
         try:
-            scores = np.asarray(self.function(**arrays))
+            scores = np.asarray(self.function(**arrays, **place))
         except Exception as error:
             raise PolicyError(f"scorer {self.name} failed: {type(error).__name__}: {error}") from error
-        return self._checked(scores, shape, positions)
+        return self._checked(scores, shape, positions, first_head)
 
     def _checked(
-        self, scores: npt.NDArray[Any], shape: tuple[int, ...], positions: npt.NDArray[Any] | None
+        self, scores: npt.NDArray[Any], shape: tuple[int, ...], positions: npt.NDArray[Any] | None, first_head: int
     ) -> npt.NDArray[np.float32]:
         if scores.dtype.kind != "f":
             raise PolicyError(
@@ -139,7 +145,7 @@ class Scorer:
             head, cell = np.unravel_index(np.argmin(finite), shape)
             where = f"cell {cell}" if positions is None else f"position {positions[head, cell]}"
             raise NativeError(
-                f"scorer {self.name} gave {where} of KV head {head} the score {scores[head, cell]}; "
+                f"scorer {self.name} gave {where} of KV head {first_head + head} the score {scores[head, cell]}; "
                 "scores must be finite, so either it divides by zero or the arrays hold NaN or infinity"
             )
         if self.weights and scores.size and scores.min() < 0:
@@ -175,7 +181,8 @@ class Custom(Policy):
 
     score(c) = what the scorer returns for it
 
-    The native library calls the scorer once a layer with all KV heads, the reference with one head at a time.
+    The native library calls the scorer with as many KV heads of a layer as hold equally many cells, the reference
+    with one head at a time.
     """
 
     paper = "custom"
@@ -211,7 +218,7 @@ class Custom(Policy):
         if "queries" in self.scorer.reads:
             queries, rows = head.newest_rows(self.scorer.n_rows).rows()
             arrays |= {"queries": np.ascontiguousarray(queries, dtype=np.float32), "query_positions": rows}
-        scores[order] = self.scorer(**arrays)[0]
+        scores[order] = self.scorer(**arrays, first_head=head.head)[0]
         return scores
 
     def recent(self, budget: int) -> int:

@@ -199,7 +199,7 @@ def _try(scorer: Scorer, fixed: dict[str, int]) -> None:
         n = 2 * rows + 256
         sizes = {"n_head_kv": n_head_kv, "n_head": n_head, "n": n, "W": rows, "d": 8, "d_v": 8} | fixed
         shapes = {name: tuple(sizes[label] for label in labels) for name, labels in DIMENSIONS.items()}
-        arrays: dict[str, npt.NDArray[Any]] = {
+        arrays: dict[str, Any] = {
             name: rng.standard_normal(shapes[name], dtype=np.float32) for name in ("keys", "values", "queries")
         }
         gaps = rng.integers(1, 4, shapes["positions"])

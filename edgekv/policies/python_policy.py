@@ -40,7 +40,7 @@ class PythonPolicy(Custom):
                 f"possible: scores from {', '.join(READS)}"
             )
 
-        def function(**arrays: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        def function(**arrays: Any) -> npt.NDArray[np.float32]:
             heads = [policy.score(head) for head in _heads(**arrays)]
             return np.asarray(heads, dtype=np.float32)
 
@@ -49,6 +49,7 @@ class PythonPolicy(Custom):
             function=function,
             reads=frozenset({"keys", "positions"}) | policy.reads,
             places="queries" in policy.reads,
+            heads=True,
             n_rows=policy.n_rows(1) if "queries" in policy.reads else 0,
             weights=policy.weights,
             summary=policy.summary,
@@ -77,8 +78,9 @@ def _heads(
     values: npt.NDArray[np.float32] | None = None,
     queries: npt.NDArray[np.float32] | None = None,
     query_positions: npt.NDArray[np.int32] | None = None,
+    first_head: int = 0,
 ) -> list[Head]:
-    """One `Head` a KV head."""
+    """One `Head` a KV head, counted from `first_head`."""
     n_head_kv = len(keys)
     grouped = None if queries is None else queries.reshape(n_head_kv, -1, *queries.shape[1:])
     return [
@@ -88,7 +90,7 @@ def _heads(
             values=None if values is None else values[g],
             queries=None if grouped is None else grouped[g],
             query_positions=query_positions,
-            head=g,
+            head=first_head + g,
         )
         for g in range(n_head_kv)
     ]

@@ -33,7 +33,7 @@
 extern "C" {
 #endif
 
-#define EDGEKV_ABI_VERSION 5
+#define EDGEKV_ABI_VERSION 6
 
 // New values go last.
 enum edgekv_status {
@@ -69,6 +69,7 @@ struct edgekv_layout {
 
 // Make a context as llama_init_from_model does; free it with llama_free.
 //   layout : NULL = llama.cpp's own cache, which edgekv_cache_open refuses; else params->n_ctx is taken from it
+//   EDGEKV_STATUS_INVALID_ARGUMENT  the layout is impossible, or has more rows in all than 32 bits count
 EDGEKV_API enum edgekv_status edgekv_context_new(
                   struct llama_model * model,
    const struct llama_context_params * params,
@@ -92,10 +93,14 @@ struct edgekv_shape {
     uint32_t reserved;
     uint64_t cell_bytes;    // K and V of one cell, over all layers and heads
     uint64_t head_bytes;    // K and V of all cells of the largest head
+
+    uint64_t query_row_bytes;        // queries of one token, of layers whose rows lie in the host's memory
+    uint64_t device_query_row_bytes; // and of those whose rows lie on a device
 };
 
 // Say what the context's cache looks like.
-//   EDGEKV_STATUS_UNSUPPORTED  sliding-window, recurrent, hybrid, MLA, ALiBi, encoder and multi-position models
+//   EDGEKV_STATUS_UNSUPPORTED  sliding-window, recurrent, hybrid, MLA, ALiBi, encoder and multi-position models, and those
+//                              without any attention
 EDGEKV_API enum edgekv_status edgekv_context_shape(
           const struct llama_context * ctx,
                  struct edgekv_shape * shape,
@@ -356,8 +361,9 @@ EDGEKV_API enum edgekv_status edgekv_rope_turn(
                                 char * err,
                               size_t   err_size);
 
-// A scorer of one's own, called once a layer during a compaction, on the calling thread. Cells come ascending by
-// position; arrays that it does not read are NULL.
+// A scorer of one's own, called layer by layer during a compaction, on the calling thread. Cells come ascending by
+// position; arrays that it does not read are NULL. All KV heads of a layer come in one call while they hold equally many
+// cells; where they do not, there is a call for every run of adjacent heads that do. Heads without cells are left out.
 enum edgekv_reads {
     EDGEKV_READS_KEYS      = 1,
     EDGEKV_READS_VALUES    = 2,
@@ -367,13 +373,13 @@ enum edgekv_reads {
 
 struct edgekv_layer_view {
     uint32_t        layer;
-    uint32_t        n_head_kv;
-    uint32_t        n_head;
-    uint32_t        n;      // cells of each head
-    uint32_t        n_rows; // newest rows of queries
+    uint32_t        n_head_kv; // KV heads of this call
+    uint32_t        n_head;    // their query heads
+    uint32_t        n;         // cells of each head
+    uint32_t        n_rows;    // newest rows of queries
     uint32_t        head_dim_k;
     uint32_t        head_dim_v;
-    uint32_t        reserved;
+    uint32_t        first_head_kv; // the first KV head of this call, counted in its layer
     const float *   keys;            // (n_head_kv, n, head_dim_k)
     const float *   values;          // (n_head_kv, n, head_dim_v)
     const float *   queries;         // (n_head, n_rows, head_dim_k)
@@ -433,11 +439,15 @@ EDGEKV_API enum edgekv_status edgekv_cache_open(
 
 EDGEKV_API void edgekv_cache_free(struct edgekv_cache * cache);
 
-// Bytes that an open cache of this shape holds for itself, beyond the context's own.
+// Bytes that an open cache of this shape holds for itself, beyond the context's own: in the host's memory, and on devices.
 EDGEKV_API uint64_t edgekv_cache_estimate_bytes(
            const struct edgekv_shape * shape,
     const struct edgekv_cache_params * params);
+EDGEKV_API uint64_t edgekv_cache_estimate_device_bytes(
+           const struct edgekv_shape * shape,
+    const struct edgekv_cache_params * params);
 EDGEKV_API uint64_t edgekv_cache_bytes(const struct edgekv_cache * cache);
+EDGEKV_API uint64_t edgekv_cache_device_bytes(const struct edgekv_cache * cache);
 
 // Drop every cell; the next token is fed at position 0.
 EDGEKV_API enum edgekv_status edgekv_cache_clear(struct edgekv_cache * cache, char * err, size_t err_size);
@@ -486,7 +496,9 @@ struct edgekv_compaction {
 // has to go, only what is carried with the cells is brought up to date. On failure the cache is unchanged.
 //   EDGEKV_STATUS_INVALID_STATE     the cache was opened without what the policy needs, or there was no probe
 //   EDGEKV_STATUS_INVALID_ARGUMENT  protected cells exceed a budget; or budgets exceed `budget` on average, or one of them
-//                                   what a head may keep
+//                                   what a head may keep, or together they keep no cell
+//   EDGEKV_STATUS_UNSUPPORTED       layers would share cells (pyramid, EDGEKV_SPREAD_MODEL), but their heads differ in size or
+//                                   lie in different memories
 EDGEKV_API enum edgekv_status edgekv_cache_compact(
                        struct edgekv_cache * cache,
     const struct edgekv_compaction_params  * params,
@@ -502,6 +514,7 @@ EDGEKV_API int32_t  edgekv_cache_n_past (const struct edgekv_cache * cache); // 
 EDGEKV_API int32_t edgekv_cache_rope_past(const struct edgekv_cache * cache);
 
 EDGEKV_API uint32_t edgekv_cache_n_heads(const struct edgekv_cache * cache, uint32_t layer); // KV heads; 0 = no such layer
+EDGEKV_API uint32_t edgekv_cache_n_query_heads(const struct edgekv_cache * cache, uint32_t layer); // likewise
 
 // Say how many cells one head holds, and how many of them the last eviction left.
 EDGEKV_API enum edgekv_status edgekv_cache_head_cells(
@@ -545,7 +558,7 @@ EDGEKV_API enum edgekv_status edgekv_cache_read(
                               size_t   err_size);
 
 // Copy the queries that would score one layer now: the newest n rows, or the last probe's. Written as
-// (n_rows, n_head, head_dim_k) float32, rotated as the stored keys are, ascending by position; positions (n_rows,), true ones.
+// (n_rows, n_query_heads, head_dim_k) float32, rotated as the stored keys are, ascending by position; positions (n_rows,), true ones.
 //   n_rows : in: room in rows; out: rows written
 EDGEKV_API enum edgekv_status edgekv_cache_queries(
                  struct edgekv_cache * cache,

@@ -157,8 +157,10 @@ uint64_t edgekv_cache::bytes() const {
     for (const auto & scratch : scratch_) {
         sum += scratch.held();
     }
-    return sum + (window_ ? window_->bytes() : 0);
+    return sum + (window_ ? window_->bytes(true) : 0);
 }
+
+uint64_t edgekv_cache::device_bytes() const { return window_ ? window_->bytes(false) : 0; }
 
 void edgekv_cache::read(uint32_t il, uint32_t g, bool values, void * dst, size_t dst_size, edgekv_rows & rows) const {
     const HeadCells      head   = cells(il, g);

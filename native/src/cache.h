@@ -50,7 +50,9 @@ struct edgekv_cache {
     uint32_t          n_cells() const;                             // used per head, on average, rounded up
     uint32_t          n_free() const { return flat_.n_open() - n_filled_; }
     uint32_t          n_heads(uint32_t layer) const { return layer < layers_.size() ? layers_[layer].n_head_kv : 0; }
-    uint64_t          bytes() const;
+    uint32_t          n_query_heads(uint32_t layer) const { return layer < layers_.size() ? layers_[layer].n_group * n_heads(layer) : 0; }
+    uint64_t          bytes() const;        // in the host's memory
+    uint64_t          device_bytes() const; // of the queries, where the keys lie on a device
 
     llama_context *  ctx;
     llama_kv_cache & kv;
@@ -72,6 +74,7 @@ struct edgekv_cache {
     uint32_t rows_of(const edgekv_compaction_params & params) const;
     uint32_t value_rotation(uint32_t dim) const;
     uint32_t max_protected(const edgekv_protection & protection) const;
+    void     check_budgets(const edgekv_compaction_params & params) const;
 
     edgekv::HostRows host_rows(uint32_t layer, uint32_t head, bool values, size_t n);
     edgekv::RopeTurn * turn_of(uint32_t layer) { return turns_.empty() ? nullptr : &turns_[layer]; }
@@ -82,6 +85,7 @@ struct edgekv_cache {
 
     void update_wo_norms(uint32_t layer, edgekv::Scratch & scratch);
     void score_custom(uint32_t layer, const edgekv_compaction_params & params);
+    void score_custom(uint32_t layer, uint32_t begin, uint32_t end, const edgekv_compaction_params & params);
     void score(uint32_t layer, const edgekv_compaction_params & params, edgekv::Scratch & scratch);
     void choose(uint32_t layer, const edgekv_compaction_params & params, edgekv::Scratch & scratch);
     void divide_layers(const edgekv_compaction_params & params);

@@ -37,15 +37,22 @@ uint64_t edgekv_cache_estimate_bytes(const struct edgekv_shape * shape, const st
     if (shape == nullptr || params == nullptr) {
         return 0;
     }
-    const uint64_t n_rows    = uint64_t(shape->n_head_total) * shape->n_cells;
-    const uint64_t query_row = sizeof(float) * shape->n_layer * shape->n_head_max * shape->head_dim_k;
+    const uint64_t n_rows = uint64_t(shape->n_head_total) * shape->n_cells;
     return CellArrays::bytes(n_rows, cell_parts(*params)) + contest_size(*shape, *params) * sizeof(float) +
            n_workers(*shape, *params) * Scratch::bytes(scratch_size(*shape, *params)) + CustomArrays::bytes(*shape, *params) +
-           query_row * (params->n_query_rows + params->n_probe_rows) +
+           shape->query_row_bytes * (uint64_t(params->n_query_rows) + params->n_probe_rows) +
            (shape->staged || params->staged ? shape->head_bytes : 0);
 }
 
+uint64_t edgekv_cache_estimate_device_bytes(const struct edgekv_shape * shape, const struct edgekv_cache_params * params) {
+    if (shape == nullptr || params == nullptr) {
+        return 0;
+    }
+    return shape->device_query_row_bytes * (uint64_t(params->n_query_rows) + params->n_probe_rows);
+}
+
 uint64_t edgekv_cache_bytes(const struct edgekv_cache * cache) { return cache == nullptr ? 0 : cache->bytes(); }
+uint64_t edgekv_cache_device_bytes(const struct edgekv_cache * cache) { return cache == nullptr ? 0 : cache->device_bytes(); }
 
 enum edgekv_status edgekv_cache_clear(struct edgekv_cache * cache, char * err, size_t err_size) {
     return guard(err, err_size, [&] {
@@ -82,6 +89,9 @@ uint32_t edgekv_cache_n_cells(const struct edgekv_cache * cache) { return cache 
 uint32_t edgekv_cache_n_free(const struct edgekv_cache * cache) { return cache == nullptr ? 0 : cache->n_free(); }
 uint32_t edgekv_cache_n_heads(const struct edgekv_cache * cache, uint32_t layer) {
     return cache == nullptr ? 0 : cache->n_heads(layer);
+}
+uint32_t edgekv_cache_n_query_heads(const struct edgekv_cache * cache, uint32_t layer) {
+    return cache == nullptr ? 0 : cache->n_query_heads(layer);
 }
 int32_t edgekv_cache_n_past(const struct edgekv_cache * cache) { return cache == nullptr ? 0 : cache->n_past; }
 int32_t edgekv_cache_rope_past(const struct edgekv_cache * cache) { return cache == nullptr ? 0 : cache->rope_past; }

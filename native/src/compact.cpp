@@ -142,7 +142,7 @@ void edgekv_cache::each_head(uint32_t il, const edgekv_compaction_params & param
                                  head.order,
                                  has_past ? head.accumulated : nullptr,
                                  head.wo_norm,
-                                 custom_.by_cell.data() + size_t(g) * head.n,
+                                 custom_.by_cell_of(g),
                                  &queries,
                                  il,
                                  g };

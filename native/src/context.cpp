@@ -108,6 +108,21 @@ const char * obstacle(const llama_model & model, const llama_cparams & cparams) 
     return nullptr;
 }
 
+// The rows of all heads are counted in 32 bits.
+void require_countable(const llama_hparams & hparams, const edgekv_layout & layout) {
+    uint64_t n_heads = 0;
+    for (uint32_t il = 0; il < hparams.n_layer_all; ++il) {
+        n_heads += hparams.n_head_kv(il);
+    }
+    if (n_heads * layout.n_cells > UINT32_MAX) {
+        fail(EDGEKV_STATUS_INVALID_ARGUMENT,
+             "%u cells for each of %llu KV heads are %llu rows, but at most %u can be counted; lower the budget, so that it makes at "
+             "most %llu cells together with a block and a probe",
+             layout.n_cells, static_cast<unsigned long long>(n_heads), static_cast<unsigned long long>(n_heads * layout.n_cells),
+             UINT32_MAX, static_cast<unsigned long long>(UINT32_MAX / n_heads));
+    }
+}
+
 } // namespace
 
 llama_kv_cache & plain_cache(const llama_context * ctx) {
@@ -127,6 +142,13 @@ llama_kv_cache & plain_cache(const llama_context * ctx) {
     }
     if (!cache->flat) {
         throw Error(EDGEKV_STATUS_INVALID_STATE, "the context was made without a layout; make it with edgekv_context_new and one");
+    }
+    const FlatCache & flat     = *cache->flat;
+    const bool        attended = std::all_of(flat.layers().begin(), flat.layers().end(),
+                                             [&](const FlatCache::Layer & layer) { return flat.ropes.count(layer.il) > 0; });
+    if (flat.layers().empty() || !attended) {
+        fail(EDGEKV_STATUS_UNSUPPORTED, "this model of architecture '%s' has %s, which is not supported; choose another model",
+             model.arch_name().c_str(), attended ? "no layer with attention" : "a layer with KV heads that it never attends with");
     }
     return *cache;
 }
@@ -152,6 +174,8 @@ edgekv_shape shape_of(const llama_context * ctx) {
         shape.head_dim_k    = std::max(shape.head_dim_k, hparams.n_embd_head_k(layer.il));
         shape.head_dim_v    = std::max(shape.head_dim_v, hparams.n_embd_head_v(layer.il));
         shape.cell_bytes += row * layer.heads.size();
+        (ggml_backend_buffer_is_host(layer.k->buffer) ? shape.query_row_bytes : shape.device_query_row_bytes) +=
+            sizeof(float) * hparams.n_head(layer.il) * hparams.n_embd_head_k(layer.il);
         shape.head_bytes = std::max(shape.head_bytes, row * shape.n_cells_max);
     }
     return shape;
@@ -188,6 +212,7 @@ enum edgekv_status edgekv_context_new(struct llama_model * model, const struct l
         if (layout != nullptr) {
             require(layout->n_cells >= 2, "layout.n_cells is less than 2");
             require(layout->n_cells_max >= layout->n_cells, "layout.n_cells_max is less than layout.n_cells");
+            require_countable(model->hparams, *layout);
             request.emplace(*layout);
             used.n_ctx = layout->n_cells;
         }

@@ -23,6 +23,7 @@ template <typename F> void CustomArrays::each(const edgekv_shape & shape, const 
 }
 
 void CustomArrays::reserve(const edgekv_shape & shape, const edgekv_cache_params & params) {
+    n_cells_max = shape.n_cells_max;
     each(shape, params, [](auto & vector, size_t n) { vector.resize(n); });
 }
 
@@ -37,16 +38,31 @@ size_t CustomArrays::bytes(const edgekv_shape & shape, const edgekv_cache_params
 
 using namespace edgekv;
 
-// Let the host's scorer score one layer, whose heads hold equally many; its arrays hold the cells ascending by position.
+// Let the host's scorer score one layer: adjacent heads that hold equally many cells come in one call.
 void edgekv_cache::score_custom(uint32_t il, const edgekv_compaction_params & params) {
+    const uint32_t n_heads = layers_[il].n_head_kv;
+    for (uint32_t begin = 0, end = 0; begin < n_heads; begin = end) {
+        const uint32_t n = cells(il, begin).n;
+        while (end < n_heads && cells(il, end).n == n) {
+            ++end;
+        }
+        if (n > 0) {
+            score_custom(il, begin, end, params);
+        }
+    }
+}
+
+// The same for the heads [begin, end), which hold equally many; its arrays hold the cells ascending by position.
+void edgekv_cache::score_custom(uint32_t il, uint32_t begin, uint32_t end, const edgekv_compaction_params & params) {
     const edgekv_layer &  layer  = layers_[il];
     const edgekv_scorer & scorer = *params.policy->scorer;
 
     edgekv_layer_view view = {};
     view.layer             = il;
-    view.n_head_kv         = layer.n_head_kv;
-    view.n_head            = layer.n_group * layer.n_head_kv;
-    view.n                 = cells(il, 0).n;
+    view.first_head_kv     = begin;
+    view.n_head_kv         = end - begin;
+    view.n_head            = layer.n_group * view.n_head_kv;
+    view.n                 = cells(il, begin).n;
     view.head_dim_k        = layer.head_dim_k;
     view.head_dim_v        = layer.head_dim_v;
     view.positions         = custom_.positions.data();
@@ -56,7 +72,7 @@ void edgekv_cache::score_custom(uint32_t il, const edgekv_compaction_params & pa
         }
         float * dst                        = values ? custom_.values.data() : custom_.keys.data();
         (values ? view.values : view.keys) = dst;
-        for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
+        for (uint32_t g = begin; g < end; ++g) {
             const HeadCells head = cells(il, g);
             HostRows        host = host_rows(il, g, values, head.n);
             const Rows      rows = rows_of_head(il, values, host, head.n);
@@ -74,7 +90,7 @@ void edgekv_cache::score_custom(uint32_t il, const edgekv_compaction_params & pa
 
         view.query_positions = custom_.rows.data();
         if (view.n_rows > 0) {
-            window_->read(il, 0, view.n_head, params.probed != 0, n_past, view.n_rows, true, n_past - rope_past, turn_of(il),
+            window_->read(il, begin * layer.n_group, view.n_head, params.probed != 0, n_past, view.n_rows, true, n_past - rope_past, turn_of(il),
                           custom_.queries.data(), custom_.rows.data());
         }
         if (rotation_ > 0) {
@@ -84,17 +100,18 @@ void edgekv_cache::score_custom(uint32_t il, const edgekv_compaction_params & pa
         }
     }
     int32_t * position = custom_.positions.data();
-    for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
+    for (uint32_t g = begin; g < end; ++g) {
         const HeadCells head = cells(il, g);
         position = std::transform(head.order, head.order + head.n, position, [&](uint32_t cell) { return head.position[cell]; });
     }
     if (scorer.score(scorer.user_data, &view, custom_.scores.data()) != 0) {
         throw Error(EDGEKV_STATUS_INTERNAL, "the scorer failed");
     }
-    for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
+    const float * score = custom_.scores.data();
+    for (uint32_t g = begin; g < end; ++g) {
         const HeadCells head = cells(il, g);
         for (uint32_t i = 0; i < head.n; ++i) {
-            custom_.by_cell[size_t(g) * view.n + head.order[i]] = custom_.scores[size_t(g) * view.n + i];
+            custom_.by_cell_of(g)[head.order[i]] = *score++;
         }
     }
 }

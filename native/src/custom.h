@@ -1,4 +1,4 @@
-// A scorer of the host's own: one layer's arrays, as it is given them.
+// A scorer of the host's own: the arrays of one layer, or of a run of its heads, as it is given them.
 #pragma once
 
 #include "edgekv.h"
@@ -18,7 +18,10 @@ struct CustomArrays {
     std::vector<int32_t> rows;      // (n_rows,) positions of the queries
     std::vector<int32_t> positions; // (n_head_kv, n)
     std::vector<float>   scores;    // (n_head_kv, n)
-    std::vector<float>   by_cell;   // (n_head_kv, n) the same, indexed by cell
+    std::vector<float>   by_cell;   // (n_head_kv, n_cells_max) the scores of a whole layer, indexed by cell
+    size_t               n_cells_max = 0;
+
+    float * by_cell_of(uint32_t g) { return by_cell.empty() ? nullptr : by_cell.data() + g * n_cells_max; }
 
     void reserve(const edgekv_shape & shape, const edgekv_cache_params & params);
 

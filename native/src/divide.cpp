@@ -14,12 +14,12 @@ void edgekv_cache::divide_layers(const edgekv_compaction_params & params) {
     const uint32_t        spare  = shape.n_cells - std::min(shape.n_cells, params.budget);
     largest_ = std::max(params.budget, shape.n_cells_max - std::min(shape.n_cells_max, spare));
     if (params.budgets != nullptr) {
-        const uint64_t sum  = std::accumulate(params.budgets, params.budgets + budgets_.size(), uint64_t(0));
-        const uint32_t most = *std::max_element(params.budgets, params.budgets + budgets_.size());
-        if (sum > uint64_t(params.budget) * budgets_.size() || most > largest_) {
-            fail(EDGEKV_STATUS_INVALID_ARGUMENT, "budgets of %llu cells in all and %u at most, but %u per head and %u at most are possible",
-                 static_cast<unsigned long long>(sum), most, params.budget, largest_);
-        }
+        check_budgets(params);
+    }
+    const bool across_layers = policy.pyramid > 0.0 || policy.spread == EDGEKV_SPREAD_MODEL;
+    if (across_layers && flat_.pools().size() > 1) {
+        throw Error(EDGEKV_STATUS_UNSUPPORTED, "layers cannot share cells (pyramid, ada(scope=model)) where their heads differ in size "
+                                               "or lie in different memories; use ada(scope=layer), or a policy without both");
     }
     if (policy.pyramid > 0.0) {
         const auto same_heads = [&](const edgekv_layer & layer) { return layer.n_head_kv == layers_.front().n_head_kv; };
@@ -39,17 +39,38 @@ void edgekv_cache::divide_layers(const edgekv_compaction_params & params) {
     }
 }
 
-// Protected cells of a head, at most; those of a layer's heads are the same.
+// Budgets that the host gives: heads that share a pool of rows are bounded together.
+void edgekv_cache::check_budgets(const edgekv_compaction_params & params) const {
+    std::vector<uint64_t> sums(flat_.pools().size(), 0);
+    const uint32_t *      budget = params.budgets;
+    for (const edgekv_layer & layer : layers_) {
+        sums[layer.pool] = std::accumulate(budget, budget + layer.n_head_kv, sums[layer.pool]);
+        budget += layer.n_head_kv;
+    }
+    const uint32_t most = *std::max_element(params.budgets, budget);
+    for (size_t p = 0; p < sums.size(); ++p) {
+        const uint32_t n_heads = flat_.pools()[p].n_heads;
+        if (sums[p] > uint64_t(params.budget) * n_heads || most > largest_) {
+            fail(EDGEKV_STATUS_INVALID_ARGUMENT,
+                 "budgets of %llu cells for the %u heads that share rows, and %u at most, but %u per head and %u at most are possible",
+                 static_cast<unsigned long long>(sums[p]), n_heads, most, params.budget, largest_);
+        }
+    }
+}
+
+// Protected cells of a head, at most. Heads of a layer differ where one evicted what was protected later.
 uint32_t edgekv_cache::max_protected(const edgekv_protection & protection) const {
     uint32_t most = 0;
     for (uint32_t il = 0; il < layers_.size(); ++il) {
-        const HeadCells head   = cells(il, 0);
-        const Ranked    ranked = { nullptr, head.position, head.order, head.n };
-        uint32_t        n      = 0;
-        for (uint32_t i = 0; i < head.n; ++i) {
-            n += is_protected(ranked, i, protection);
+        for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
+            const HeadCells head   = cells(il, g);
+            const Ranked    ranked = { nullptr, head.position, head.order, head.n };
+            uint32_t        n      = 0;
+            for (uint32_t i = 0; i < head.n; ++i) {
+                n += is_protected(ranked, i, protection);
+            }
+            most = std::max(most, n);
         }
-        most = std::max(most, n);
     }
     return most;
 }
@@ -92,5 +113,10 @@ void edgekv_cache::share_out(const edgekv_compaction_params & params) {
     if (policy.spread == EDGEKV_SPREAD_MODEL) {
         allot(heads.data(), heads.size(), *params.protection, params.budget, largest_, policy.safeguard, contest_.data(),
               budgets_.data());
+    }
+    // for llama.cpp one cell stands for all that are kept; without any, no token could follow
+    if (std::all_of(budgets_.begin(), budgets_.end(), [](uint32_t budget) { return budget == 0; })) {
+        throw Error(EDGEKV_STATUS_INVALID_ARGUMENT, "budgets of 0 cells for all heads that hold any keep nothing; give one of them at "
+                                                    "least 1, or clear the cache");
     }
 }

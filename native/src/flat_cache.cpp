@@ -1,5 +1,7 @@
 #include "flat_cache.h"
 
+#include "status.h"
+
 #include <algorithm>
 
 namespace edgekv {
@@ -98,6 +100,9 @@ bool FlatCache::fits(const std::vector<uint32_t> & kept, uint32_t n_open) const 
 }
 
 void FlatCache::divide(const std::vector<uint32_t> & kept) {
+    if (!fits(kept, 0)) {
+        throw Error(EDGEKV_STATUS_INTERNAL, "the rows were to be divided beyond what their pools hold");
+    }
     std::vector<uint64_t> used(pools_.size(), 0);
     size_t                h = 0;
     max_kept_ = 0;

@@ -90,7 +90,7 @@ class FlatCache {
     bool                       on_device() const { return on_device_; }
 
     // Divide the rows anew: kept (n_heads,) of every head, in the order of the layers; the rest is open, in equal parts.
-    // Rows do not move by this.
+    // Rows do not move by this. Throws Error, and changes nothing, where a pool has too few rows.
     void divide(const std::vector<uint32_t> & kept);
     void clear(); // nothing kept
 

@@ -106,10 +106,10 @@ void QueryWindow::restore_text(int32_t n_past, const std::vector<int32_t> & lags
     n_probe_ = 0;
 }
 
-uint64_t QueryWindow::bytes() const {
+uint64_t QueryWindow::bytes(bool host) const {
     uint64_t sum = 0;
     for (const Layer & layer : layers_) {
-        sum += ggml_nbytes(layer.rows);
+        sum += ggml_backend_buffer_is_host(layer.rows->buffer) == host ? ggml_nbytes(layer.rows) : 0;
     }
     return sum;
 }

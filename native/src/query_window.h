@@ -40,7 +40,7 @@ class QueryWindow {
 
     uint32_t n_text(int32_t n_past) const; // newest rows of the text that are whole
     uint32_t n_probe() const { return n_probe_; }
-    uint64_t bytes() const;
+    uint64_t bytes(bool host) const; // in the host's memory, or on devices
 
     // Copy the newest n_rows rows of some query heads of layer `index`, to (n_head, n_rows, head_dim) with by_head, else
     // (n_rows, n_head, head_dim); and their positions. Those that were computed under another lag are turned to this one.

@@ -152,6 +152,8 @@ struct Snapshot {
         Kind kind = { cache.shape, cache.params_, cache.layers_.front().k->type, cache.layers_.front().v->type };
         kind.shape.n_threads = 0; // these change nothing of what is stored
         kind.shape.staged    = 0;
+        kind.shape.query_row_bytes += kind.shape.device_query_row_bytes;
+        kind.shape.device_query_row_bytes = 0;
         kind.params.staged   = 0;
         return kind;
     }

@@ -22,6 +22,9 @@ using namespace edgekv;
 
 void test_allot();
 void test_cache(const char * model_path, const char * kv_type);
+void test_custom(const char * model_path, const char * kv_type);
+void test_pools(const char * model_path, const char * kv_type);
+void test_pools_of_rows();
 void test_ragged(const char * model_path, const char * kv_type);
 void test_reposition(const char * model_path, const char * kv_type);
 void test_rope();
@@ -482,6 +485,7 @@ int main(int argc, char ** argv) {
     test_rows_that_cannot_be();
     test_hadamard();
     test_rope();
+    test_pools_of_rows();
     test_selection();
     test_protection();
     test_scores_that_are_not_finite();
@@ -496,6 +500,8 @@ int main(int argc, char ** argv) {
     test_names();
     if (argc > 1) {
         test_cache(argv[1], argc > 2 ? argv[2] : "f16");
+        test_custom(argv[1], argc > 2 ? argv[2] : "f16");
+        test_pools(argv[1], argc > 2 ? argv[2] : "f16");
         test_ragged(argv[1], argc > 2 ? argv[2] : "f16");
         test_reposition(argv[1], argc > 2 ? argv[2] : "f16");
         test_snapshot(argv[1], argc > 2 ? argv[2] : "f16");

@@ -12,10 +12,12 @@ from cache_arrays import output_projections
 from recorded import recorded_runtime
 from reference_choice import Choice, Reference
 
+from edgekv import policies
 from edgekv.estimate import HEAD_LIMIT
 from edgekv.models.tiny import make_tiny
 from edgekv.policies import POLICIES, Head, parse_policy
 from edgekv.policies.ada import BASES
+from edgekv.policies.export import export_policy
 from edgekv.policies.select import Protection
 
 WRAPPERS = ["", "+caote", "+fastcaote", "+critical", "+caote+critical", "+fastcaote+critical"]
@@ -202,3 +204,41 @@ def test_a_probe_keeps_what_the_reference_keeps_by_its_queries(tiny_model, uneve
         assert controller.cache.n_past == len(tokens)
         assert controller.cache.n_cells == BUDGET + 1  # the last token comes after the last probe
         reference.check(run.compactions)
+
+
+def far_from_mean(keys, positions):
+    """Only a true position gives the score of this cell."""
+    return np.linalg.norm(keys, axis=2) + positions % 7
+
+
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
+@pytest.mark.parametrize("own", ["function", "graph"])
+def test_a_scorer_of_ones_own_after_heads_that_shared_cells(uneven_model, tmp_path, own, kv_type):
+    """Focus made heads of a layer unlike; the scorer that goes on with them keeps what it should of each."""
+    if own == "graph":
+        pytest.importorskip("onnxruntime")
+        export_policy("snapkv(window=16)", tmp_path / "own.onnx")
+    else:
+        policies.register("own", far_from_mean)
+    spec = f"onnx:{tmp_path / 'own.onnx'}" if own == "graph" else "own"
+    heads = {"n_layer": UNEVEN["n_layer"], "n_head_kv": UNEVEN["n_head_kv"]}
+    rng = np.random.default_rng(8)
+    tokens, probe = (rng.integers(3, 250, n).tolist() for n in (300, 40))
+    reference, n_held = Reference(**heads), []
+
+    def look(cache, policy, budget, keywords):
+        n_held.append([cache.head_cells(layer, g)[0] for layer, g in np.ndindex(*heads.values())])
+        reference(cache, policy, budget, keywords)
+
+    options = {"policy": spec, "focus_policy": "h2o+ada", "budget": BUDGET, "block": 32, "kv_type": kv_type}
+    try:
+        with recorded_runtime(uneven_model, **heads, before_compaction=look, recent=10, **options) as run:
+            assert run.runtime.controller.read(tokens, lambda n: True, probe)
+            del n_held[:]
+            for token in rng.integers(3, 250, 80).tolist():
+                run.step(token)
+            assert len(set(n_held[0])) > 3  # the first of them finds the heads as focus left them
+            reference.check(run.compactions)
+    finally:
+        if own == "function":
+            policies.unregister("own")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import edgekv
+import edgekv.model
 from edgekv.estimate import Estimator
 from edgekv.surveys import MORE_BYTES
 
@@ -69,3 +70,27 @@ def test_estimates_are_made_once(model, monkeypatch):
         monkeypatch.setattr(Estimator, "_estimate", lambda *_: pytest.fail("estimated again"))
         again = estimates.plan(edgekv.Options(budget=100, memory="1GiB", device_memory="1MiB"))
     assert (again.parts, again.ceiling_bytes, again.device_ceiling_bytes) == (first.parts, 1 << 30, MIB)
+
+
+def test_queries_on_a_device_are_counted_there(model, monkeypatch):
+    """They lie beside the keys. Told of a device where there is none, the plan moves them, and nothing else."""
+    shape = edgekv.model.Context.shape
+
+    def on_device(context):
+        found = shape(context)
+        assert found.device_query_row_bytes == 0
+        found.device_query_row_bytes, found.query_row_bytes = found.query_row_bytes, 0
+        return found
+
+    options = {"memory": "1GiB", "budget": 100, "policy": "snapkv(window=24)", "focus": False}
+    here = edgekv.plan(model, **options)
+    monkeypatch.setattr("edgekv.model.Context.shape", on_device)
+    there = edgekv.plan(model, **options)
+    moved = there.device_bytes - here.device_bytes
+    assert moved == here.parts.bookkeeping - there.parts.bookkeeping
+    assert moved == 24 * 2 * 4 * 32 * 4  # rows, layers, heads, elements, bytes
+
+
+def test_more_rows_than_can_be_counted_are_refused(model):
+    with pytest.raises(edgekv.ConfigError, match=r"cells for each of 4 KV heads .* 4294967295 can be counted; lower the"):
+        edgekv.plan(model, memory="1GiB", budget=1 << 30)

@@ -69,6 +69,61 @@ def test_heads_per_layer_are_not_scalars(read: Read) -> None:
     assert (header.n_head, header.n_head_kv) == (4, None)
 
 
+def test_dimensions_of_each_layer(read: Read) -> None:
+    header = read(with_metadata())
+    assert (header.kv_heads, header.head_dim, header.by_layer("feed_forward_length")) == ((2, 2), 16, (0, 0))
+    header = read(with_metadata(llama__attention__head_count=u32s(2, 4), llama__attention__head_count_kv=None))
+    assert (header.kv_heads, header.head_dim) == ((2, 4), 32)  # the size of a head is that of the first layer
+    header = read(with_metadata(llama__feed_forward_length=u32s(96, 0), llama__attention__key_length=u32(8)))
+    assert (header.by_layer("feed_forward_length"), header.head_dim) == ((96, 0), 8)
+
+
+def deci(**changes: bytes | None) -> bytes:
+    """A file of deci with 2 layers."""
+    values = {key.replace("llama.", "deci."): value for key, value in metadata().items()}
+    values |= {"general.architecture": text("deci"), "deci.feed_forward_length": u32(96)}
+    values |= {key.replace("__", "."): value for key, value in changes.items() if value is not None}
+    return GgufBytes(keys=as_keys(values)).build()
+
+
+def test_layers_of_deci_may_have_no_attention(read: Read) -> None:
+    for kinds in ((2, 0), (0, 2)):
+        assert read(deci(deci__attention__head_count_kv=u32s(*kinds))).kv_heads == kinds
+
+
+FREE_LAYERS = {
+    "another architecture": (
+        with_metadata(llama__attention__head_count_kv=u32s(2, 0)),
+        "'llama' uses no attention in layer 1, as only deci models may",
+    ),
+    "a hybrid": (
+        with_metadata(llama__attention__head_count_kv=u32s(0, 2), llama__shortconv__l_cache=u32(3)),
+        "'llama' uses a hybrid of attention and recurrent state",
+    ),
+    "no attention at all": (deci(deci__attention__head_count_kv=u32s(0, 0)), "'deci' uses no attention in any layer"),
+    "no heads in the first": (
+        deci(deci__attention__head_count=u32s(0, 4), deci__attention__head_count_kv=u32s(0, 2)),
+        "'deci' uses no query heads in layer 0",
+    ),
+    "nothing behind the last": (
+        deci(deci__feed_forward_length=u32s(96, 0)),
+        "'deci' uses no feed-forward part in the last layer",
+    ),
+}
+
+
+@pytest.mark.parametrize(("data", "message"), FREE_LAYERS.values(), ids=FREE_LAYERS)
+def test_free_layers_that_cannot_be_run(read: Read, data: bytes, message: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=message):
+        read(data)
+
+
+def test_kv_heads_without_query_heads(read: Read) -> None:
+    data = deci(deci__attention__head_count=u32s(4, 0), deci__attention__head_count_kv=u32s(2, 2))
+    with pytest.raises(InvalidModelError, match="layer 1 has 2 KV heads, but they must divide its 0 heads"):
+        read(data)
+
+
 def test_alignment_moves_the_tensors(read: Read) -> None:
     header = read(GgufBytes(keys=as_keys(metadata(general__alignment=u32(256))), alignment=256).build())
     assert header.data_offset % 256 == 0

@@ -1,0 +1,240 @@
+// Rows in several pools, as heads of two sizes or in two memories would have them: what is shared, bounded and counted.
+#include "cache_fixture.h"
+#include "flat_cache.h"
+#include "ggml-backend-impl.h"
+#include "ggml-cpp.h"
+#include "llama-context.h"
+#include "llama-kv-cache.h"
+#include "status.h"
+
+#include <numeric>
+#include <random>
+
+using namespace edgekv;
+
+namespace {
+
+constexpr uint32_t mean = 40, largest = 3 * mean;
+
+const edgekv_layout layout = { mean + 2 * n_ubatch, largest + 2 * n_ubatch };
+
+// The rows of a context in a pool a layer; pool 0 in memory of the given type.
+class Pools {
+  public:
+    Pools(const Context & context, ggml_backend_buffer_type_t first) {
+        auto & kv   = dynamic_cast<llama_kv_cache &>(*context.ctx->get_memory());
+        auto   flat = std::make_unique<FlatCache>(layout);
+        for (const FlatCache::Layer & layer : kv.flat->layers()) {
+            const auto type = flat->layers().empty() ? first : ggml_backend_cpu_buffer_type();
+            contexts_.emplace_back(ggml_init({ 2 * ggml_tensor_overhead(), nullptr, true }));
+            flat->add_layer(contexts_.back().get(), ggml_backend_buft_is_host(type), layer.il, layer.heads.size(), layer.k->type,
+                            layer.k->ne[0], layer.v->type, layer.v->ne[0]);
+            buffers_.emplace_back(ggml_backend_alloc_ctx_tensors_from_buft(contexts_.back().get(), type));
+            ggml_backend_buffer_clear(buffers_.back().get(), 0);
+        }
+        flat->ropes = kv.flat->ropes;
+        kv.flat     = std::move(flat);
+    }
+
+  private:
+    std::vector<ggml_context_ptr>        contexts_;
+    std::vector<ggml_backend_buffer_ptr> buffers_;
+};
+
+// Memory that the host can read, but is said to be a device's.
+ggml_backend_buffer_type_t device_memory() {
+    static ggml_backend_buffer_type type = [] {
+        ggml_backend_buffer_type copy = *ggml_backend_cpu_buffer_type();
+        copy.iface.is_host            = [](ggml_backend_buffer_type_t) { return false; };
+        return copy;
+    }();
+    return &type;
+}
+
+std::vector<size_t> numbers_held(const Cache & cache) {
+    std::vector<size_t> held;
+    for (const Head & head : read_all(cache)) {
+        held.push_back(head.positions.size());
+    }
+    return held;
+}
+
+} // namespace
+
+// Two sizes of heads: what fits all rows together need not fit the pool.
+void test_pools_of_rows() {
+    const ggml_context_ptr context(ggml_init({ 8 * ggml_tensor_overhead(), nullptr, true }));
+    FlatCache              flat({ 64, 192 });
+    flat.add_layer(context.get(), true, 0, 2, GGML_TYPE_F16, 64, GGML_TYPE_F16, 64);
+    flat.add_layer(context.get(), true, 3, 2, GGML_TYPE_F16, 128, GGML_TYPE_F16, 128);
+    CHECK(flat.pools().size() == 2 && flat.n_rows() == 256 && flat.n_cells_max() == 128);
+    CHECK(flat.layer(3).k->ne[1] == 128);
+
+    const std::vector<uint32_t> sound = { 100, 4, 20, 30 };
+    flat.divide(sound);
+    CHECK(flat.n_open() == 12);
+    const auto version = flat.version();
+    for (const std::vector<uint32_t> & kept : { std::vector<uint32_t>{ 100, 100, 10, 10 }, { 0, 0, 129, 0 }, { 64, 65, 0, 0 } }) {
+        CHECK(!flat.fits(kept, 0));
+        CHECK(guard(nullptr, 0, [&] { flat.divide(kept); }) == EDGEKV_STATUS_INTERNAL);
+        CHECK(flat.version() == version && flat.n_open() == 12 && flat.layer(0).heads[0].kept == 100);
+    }
+    CHECK(flat.fits({ 64, 64, 128, 0 }, 0) && !flat.fits({ 64, 64, 128, 0 }, 1));
+}
+
+namespace {
+
+void test_budgets_of_every_pool(const Model & model, const char * kv_type) {
+    const Context       context(model, kv_type, 2, layout);
+    const Pools         pools(context, ggml_backend_cpu_buffer_type());
+    edgekv_cache_params needs = {};
+    needs.ragged              = EDGEKV_RAGGED_HEADS | EDGEKV_RAGGED_MODEL;
+    needs.accumulates         = 1;
+    needs.n_query_rows        = n_ubatch;
+    const Cache    cache      = open_cache(context, false, needs);
+    const uint32_t n_heads    = cache->shape.n_head_total / cache->shape.n_layer;
+    CHECK(feed(cache, n_ubatch) == EDGEKV_STATUS_OK && feed(cache, n_ubatch) == EDGEKV_STATUS_OK);
+
+    // one pool may not lend its rows to another, though all together were enough
+    std::vector<uint32_t> budgets(cache->shape.n_head_total, mean);
+    budgets.front() = mean + 1;
+    budgets.back()  = mean - 1;
+    const auto before = numbers_held(cache);
+    CHECK(compact(cache, policy_of(EDGEKV_BASE_SINK), mean, {}, nullptr, budgets.data()) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    edgekv_policy policy = policy_of(EDGEKV_BASE_H2O);
+    policy.spread        = EDGEKV_SPREAD_MODEL;
+    CHECK(compact(cache, policy, mean) == EDGEKV_STATUS_UNSUPPORTED);
+    policy.spread  = EDGEKV_SPREAD_HEAD;
+    policy.pyramid = 3.0;
+    CHECK(compact(cache, policy, mean) == EDGEKV_STATUS_UNSUPPORTED);
+    CHECK(numbers_held(cache) == before);
+
+    // heads of one layer share, as those of one pool
+    policy.pyramid = 0.0;
+    policy.spread  = EDGEKV_SPREAD_LAYER;
+    std::mt19937 random(3);
+    for (int round = 0; round < 12; ++round) {
+        const bool given = round % 2 == 0;
+        for (size_t h = 0; h + 1 < budgets.size(); h += n_heads) {
+            const uint32_t moved = random() % (mean / 2);
+            std::fill_n(budgets.begin() + h, n_heads, mean);
+            budgets[h] -= moved;
+            budgets[h + 1] += moved;
+        }
+        const auto old = read_all(cache);
+        CHECK(compact(cache, policy, mean, { 2, 3, nullptr, 0 }, nullptr, given ? budgets.data() : nullptr) == EDGEKV_STATUS_OK);
+        const auto now = read_all(cache);
+        uint64_t   sum = 0;
+        for (size_t h = 0; h < now.size(); ++h) {
+            check_survivors(old[h], now[h]);
+            sum += now[h].positions.size();
+            if ((h + 1) % n_heads == 0) {
+                CHECK(sum == mean * n_heads);
+                sum = 0;
+            }
+        }
+        CHECK(edgekv_cache_n_free(cache.get()) >= 2 * n_ubatch);
+        CHECK(feed(cache, n_ubatch) == EDGEKV_STATUS_OK && feed(cache, n_ubatch) == EDGEKV_STATUS_OK);
+    }
+}
+
+// Budgets of 0 everywhere leave llama.cpp no cell to go on from.
+void test_budgets_that_keep_nothing(const Model & model, const char * kv_type) {
+    const Context       context(model, kv_type, 1, layout);
+    edgekv_cache_params needs = {};
+    needs.ragged              = EDGEKV_RAGGED_HEADS;
+    const Cache           cache = open_cache(context, false, needs);
+    std::vector<uint32_t> budgets(cache->shape.n_head_total, 0);
+    const auto            refused = [&] {
+        return compact(cache, policy_of(EDGEKV_BASE_SINK), mean, {}, nullptr, budgets.data()) == EDGEKV_STATUS_INVALID_ARGUMENT;
+    };
+    CHECK(feed(cache, n_ubatch) == EDGEKV_STATUS_OK);
+    const auto before = read_all(cache);
+    CHECK(refused());
+    CHECK(read_all(cache) == before);
+    budgets.back() = 1;
+    CHECK(compact(cache, policy_of(EDGEKV_BASE_SINK), mean, {}, nullptr, budgets.data()) == EDGEKV_STATUS_OK);
+    CHECK(numbers_held(cache).back() == 1);
+    budgets.back()  = 0;
+    budgets.front() = 1; // of a head that holds nothing any more
+    CHECK(refused());
+    CHECK(feed(cache, n_ubatch) == EDGEKV_STATUS_OK);
+    CHECK(numbers_held(cache).back() == 1 + n_ubatch && numbers_held(cache).front() == n_ubatch);
+}
+
+// Where heads of a layer hold different cells, the head that holds most protected ones bounds a layer's budget.
+void test_protected_cells_of_every_head(const Model & model, const char * kv_type) {
+    const Context       context(model, kv_type, 1, layout);
+    edgekv_cache_params needs = {};
+    needs.ragged              = EDGEKV_RAGGED_HEADS;
+    const Cache           cache   = open_cache(context, false, needs);
+    const uint32_t        n_heads = cache->shape.n_head_total / cache->shape.n_layer;
+    std::vector<uint32_t> budgets(cache->shape.n_head_total, 50);
+    for (size_t h = 0; h < budgets.size(); h += n_heads) {
+        budgets[h] = 5; // of these head 0 keeps the newest
+    }
+    CHECK(feed(cache, n_ubatch) == EDGEKV_STATUS_OK && feed(cache, n_ubatch) == EDGEKV_STATUS_OK);
+    CHECK(compact(cache, policy_of(EDGEKV_BASE_SINK), 50, {}, nullptr, budgets.data()) == EDGEKV_STATUS_OK);
+
+    edgekv_policy policy    = policy_of(EDGEKV_BASE_SINK);
+    policy.pyramid          = 20.0;
+    const int32_t pinned[]  = { 20, 50 };
+    CHECK(compact(cache, policy, mean, { 0, 0, pinned, 1 }) == EDGEKV_STATUS_OK);
+    for (uint32_t layer = 0; layer < cache->shape.n_layer; ++layer) {
+        const auto held = read_head(cache, layer, 1).positions;
+        for (int32_t position = pinned[0]; position < pinned[1]; ++position) {
+            CHECK(std::binary_search(held.begin(), held.end(), position));
+        }
+    }
+}
+
+void test_rows_that_cannot_be_counted(const Model & model) {
+    llama_context_params params = llama_context_default_params();
+    params.n_seq_max            = 1;
+    params.flash_attn_type      = LLAMA_FLASH_ATTN_TYPE_ENABLED;
+    const edgekv_layout many    = { 1u << 31, 1u << 31 };
+    llama_context *     ctx     = nullptr;
+    char                err[512] = "";
+    CHECK(edgekv_context_new(model.model, &params, &many, &ctx, err, sizeof(err)) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    const std::string message = err;
+    CHECK(message.find("2147483648 cells for each of ") == 0 && message.find("at most 4294967295 can be counted") != std::string::npos);
+    CHECK(message.find("lower the budget") != std::string::npos && ctx == nullptr);
+}
+
+// Queries lie beside the keys: those on a device are no part of the host's memory.
+void test_queries_are_counted_where_they_lie(const Model & model, const char * kv_type) {
+    edgekv_cache_params needs = {};
+    needs.n_query_rows        = 16;
+    needs.n_probe_rows        = 8;
+    const Context host(model, kv_type, 1, layout);
+    const Cache   plain = open_cache(host, true, needs); // staged, as a cache on a device is
+    needs.staged        = 1;
+    CHECK(edgekv_cache_bytes(plain.get()) == edgekv_cache_estimate_bytes(&plain->shape, &needs));
+    CHECK(edgekv_cache_device_bytes(plain.get()) == 0 && edgekv_cache_estimate_device_bytes(&plain->shape, &needs) == 0);
+
+    const Context context(model, kv_type, 1, layout);
+    const Pools   pools(context, device_memory());
+    edgekv_shape  shape = {};
+    CHECK(edgekv_context_shape(context.ctx, &shape, nullptr, 0) == EDGEKV_STATUS_OK);
+    CHECK(shape.staged == 1 && shape.device_query_row_bytes > 0);
+    CHECK(shape.device_query_row_bytes * (shape.n_layer - 1) == shape.query_row_bytes); // the first layer alone is there
+    needs.staged      = 0;
+    const Cache cache = open_cache(context, false, needs);
+    CHECK(edgekv_cache_bytes(cache.get()) == edgekv_cache_estimate_bytes(&shape, &needs));
+    CHECK(edgekv_cache_device_bytes(cache.get()) == edgekv_cache_estimate_device_bytes(&shape, &needs));
+    CHECK(edgekv_cache_device_bytes(cache.get()) == shape.device_query_row_bytes * (16 + 8));
+    CHECK(edgekv_cache_estimate_device_bytes(nullptr, &needs) == 0 && edgekv_cache_device_bytes(nullptr) == 0);
+    CHECK(edgekv_cache_bytes(cache.get()) + edgekv_cache_device_bytes(cache.get()) ==
+          edgekv_cache_bytes(plain.get()) - plain->shape.head_bytes + shape.head_bytes);
+}
+
+} // namespace
+
+void test_pools(const char * model_path, const char * kv_type) {
+    const Model model(model_path);
+    test_budgets_of_every_pool(model, kv_type);
+    test_budgets_that_keep_nothing(model, kv_type);
+    test_protected_cells_of_every_head(model, kv_type);
+    test_rows_that_cannot_be_counted(model);
+    test_queries_are_counted_where_they_lie(model, kv_type);
+}
