@@ -44,7 +44,7 @@ def run_case(case: dict) -> dict[str, object]:
     with edgekv.Runtime(memory="100%", repack=False, focus=False, **case) as runtime:
         controller = runtime.controller
         controller.read(prompt, lambda _: True)
-        sampler = Sampler(Sampling(temperature=1.0, seed=seed))
+        sampler = Sampler(Sampling(temperature=1.0, repeat_penalty=1.0, seed=seed))
         started = time.perf_counter()
         for i in range(n_tokens):
             if i == n_early:

@@ -14,6 +14,7 @@ import common
 
 import edgekv
 from edgekv.evals import prose
+from edgekv.sampler import GREEDY
 
 # Before anything was measured: a token takes one message and one answer of some 100 bytes, that is two switches of
 # processes, about 0.1 ms. One token of the 135M model takes 10 ms or more. What that left out: between two tokens all
@@ -39,7 +40,8 @@ def main() -> None:
     ):
         for i in range(options.pairs + 1):
             with apart.session() as a, here.session() as h:
-                ours, plain = (session.generate(text, max_tokens=options.say) for session in (a, h))
+                said = {"max_tokens": options.say, "allow_loops": True, "sampling": GREEDY}
+                ours, plain = (session.generate(text, **said) for session in (a, h))
                 first = common.in_turn(i, lambda ours=ours: next(ours), lambda plain=plain: next(plain))
                 tokens = [
                     common.in_turn(k, lambda ours=ours: next(ours, None), lambda plain=plain: next(plain, None))

@@ -80,7 +80,7 @@ def provoke(moment: str, killer: Killer, model: Path) -> tuple[float, Exception]
             killer.begin()
         prompt, n_tokens = (PROMPT, 2) if moment == "read" else ("word", 400)
         while True:
-            for _ in session.generate(prompt, max_tokens=n_tokens):
+            for _ in session.generate(prompt, max_tokens=n_tokens, allow_loops=True):
                 pass
     except Exception as error:
         return time.perf_counter(), error

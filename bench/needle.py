@@ -19,6 +19,7 @@ import common
 import edgekv
 from edgekv.evals import needle, prose
 from edgekv.evals.document import Document
+from edgekv.sampler import GREEDY
 
 FULL = "full"
 
@@ -29,7 +30,10 @@ def answer(runtime: edgekv.Runtime, sample: Document, folder: str) -> str:
     path.write_text(sample.text, encoding="utf-8")
     (question,) = sample.questions
     with runtime.session() as session:
-        return "".join(session.ask(question.text, files=[path], max_tokens=question.max_tokens))
+        reply = session.ask(
+            question.text, files=[path], instruction="", max_tokens=question.max_tokens, sampling=GREEDY
+        )
+        return "".join(reply)
 
 
 def main() -> None:

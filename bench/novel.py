@@ -24,6 +24,7 @@ import common
 import edgekv
 from edgekv.evals import needle, prose
 from edgekv.process import peak_resident_bytes
+from edgekv.sampler import GREEDY
 
 MIN_SPEED, MAX_GROWTH = 0.95, 0.001
 PREDICTED = "predicted: all found, last / first tenth 1.00, growth 0.00 %"
@@ -41,7 +42,8 @@ def run_case(case: dict) -> dict[str, object]:
             seen.append((progress.tokens_done, time.perf_counter(), peak_resident_bytes()))
 
     with edgekv.Runtime(**case) as runtime, runtime.session() as session:
-        reply = "".join(session.ask(question, files=[path], max_tokens=24, progress=look))
+        pieces = session.ask(question, files=[path], instruction="", max_tokens=24, sampling=GREEDY, progress=look)
+        reply = "".join(pieces)
         stats = session.stats
     (n0, t0, _), (n1, t1, early), (n2, t2, late), (n3, t3, _) = seen
     return {

@@ -27,7 +27,7 @@ from edgekv.cache import Cache
 from edgekv.evals import prose
 from edgekv.evals.stock import StockLoop
 from edgekv.native_policy import cache_params
-from edgekv.sampler import Sampler, Sampling
+from edgekv.sampler import GREEDY, Sampler
 
 PARTS = ("free", "share", "history")
 
@@ -96,7 +96,8 @@ def run_free(options, book: str) -> list[Row]:
         loop = StockLoop(runtime.model, runtime.plan.n_cells, runtime.options)
         for i in range(options.pairs + 1):
             with runtime.session() as session:
-                ours, plain = session.generate(text, max_tokens=n_say), plain_reply(loop, text)
+                ours = session.generate(text, max_tokens=n_say, allow_loops=True, sampling=GREEDY)
+                plain = plain_reply(loop, text)
                 first, *tokens = (
                     common.in_turn(k, lambda ours=ours: next(ours, None), lambda plain=plain: next(plain))
                     for k in range(i, i + n_say)
@@ -166,7 +167,7 @@ def run_history(options, book: str) -> list[Row]:
         for runtime, n in ((short, options.short_history), (long, options.history)):
             runtime.controller.clear()
             runtime.controller.read(tokens[:n], lambda _: True)
-        sampler = Sampler(Sampling())
+        sampler = Sampler(GREEDY)
 
         def speed(runtime: edgekv.Runtime, steps: list[int]) -> float:
             started = time.perf_counter()

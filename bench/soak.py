@@ -64,7 +64,8 @@ def main() -> None:
     with edgekv.Runtime(memory="100%", repack=False, **settings) as runtime:
         share = options.read / (options.read + options.say)
         passages = iter(prose.first_tokens(runtime.model, book, round(options.tokens * share) + options.read))
-        controller, watched, sampler = runtime.controller, Watched(runtime), Sampler(Sampling(temperature=1.0, seed=1))
+        controller, watched = runtime.controller, Watched(runtime)
+        sampler = Sampler(Sampling(temperature=1.0, repeat_penalty=1.0, seed=1))
         early, started = 0, time.perf_counter()
         while controller.cache.n_past < options.tokens:
             controller.read([next(passages) for _ in range(options.read)], lambda _: True)

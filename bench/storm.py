@@ -38,7 +38,7 @@ def storm(runtimes: list[edgekv.Runtime], n_cancels: int, rng: random.Random) ->
 
     def answer(session: edgekv.Session) -> None:
         while not over.is_set():
-            for _ in session.generate("word " * 200, max_tokens=200):
+            for _ in session.generate("word " * 200, max_tokens=200, allow_loops=True):
                 pass
             reason = session.stats.finish_reason
             reasons[reason] = reasons.get(reason, 0) + 1

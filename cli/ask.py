@@ -10,30 +10,31 @@ from typing import Annotated, Any
 import typer
 
 import edgekv
+from edgekv.reply import INSTRUCTION
 
 from .files import on_disk, piped
 from .options import with_common_options
 from .render import print_footer, reading_bar, write
+from .reply import reply_arguments, with_reply_options
 
 
 @with_common_options
+@with_reply_options(temp=0.0)
 def ask(
     question: Annotated[str, typer.Argument(help="Question to answer.")],
     runtime: dict[str, Any],
+    reply: dict[str, Any],
     file: Annotated[
         list[Path] | None, typer.Option("-f", "--file", help="Text file to read first; repeatable; - for stdin.")
     ] = None,
     system: Annotated[str | None, typer.Option(help="System message; never evicted.")] = None,
-    temp: Annotated[float, typer.Option(help="Temperature; 0 = always the most likely token.")] = 0.0,
-    repeat_penalty: Annotated[
-        float, typer.Option(help="Make tokens of the last 64 less likely to come again; 1 = off, 1.1 = a little.")
-    ] = 1.0,
-    seed: Annotated[int | None, typer.Option(help="Seed of the sampler. Default: a new one each time.")] = None,
-    max_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 512,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Put nothing before the question. Default: with files, how to answer it.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """Answer a question about text files of any length, under the memory ceiling."""
-    sampling = edgekv.Sampling(temperature=temp, repeat_penalty=repeat_penalty, seed=seed)
+    arguments = reply_arguments(reply) | {"instruction": "" if raw else INSTRUCTION}
     with ExitStack() as stack:
         files = [stack.enter_context(on_disk(path)) for path in file or piped()]
         rt = stack.enter_context(edgekv.Runtime(**runtime))
@@ -41,7 +42,7 @@ def ask(
         answer: list[str] = []
         exceeded: edgekv.CeilingExceededError | None = None
         with reading_bar() as progress:
-            pieces = session.ask(question, files, max_tokens=max_tokens, sampling=sampling, progress=progress)
+            pieces = session.ask(question, files, **arguments, progress=progress)
             try:
                 for piece in pieces:
                     answer.append(piece)

@@ -15,23 +15,20 @@ import edgekv
 
 from .options import with_common_options
 from .render import console, print_footer, reading_bar, write
+from .reply import reply_arguments, with_reply_options
 
 HELP = "/read FILE attaches a text file to your next message, /help shows this, /exit (or Ctrl-D) leaves."
 
 
 @with_common_options
+@with_reply_options(temp=0.7)
 def chat(
     runtime: dict[str, Any],
+    reply: dict[str, Any],
     system: Annotated[str | None, typer.Option(help="System message; never evicted.")] = None,
-    temp: Annotated[float, typer.Option(help="Temperature; 0 = always the most likely token.")] = 0.7,
-    repeat_penalty: Annotated[
-        float, typer.Option(help="Make tokens of the last 64 less likely to come again; 1 = off, 1.1 = a little.")
-    ] = 1.1,
-    seed: Annotated[int | None, typer.Option(help="Seed of the sampler. Default: a new one each time.")] = None,
-    max_tokens: Annotated[int, typer.Option(help="Longest reply, in tokens.")] = 1024,
 ) -> None:
     """Chat under the memory ceiling. Ctrl-C stops a reply and keeps the conversation."""
-    sampling = edgekv.Sampling(temperature=temp, repeat_penalty=repeat_penalty, seed=seed)
+    arguments = reply_arguments(reply)
     with edgekv.Runtime(**runtime) as rt, rt.session(system) as session:
         console.print(f"[dim]{rt.plan.model.name}, {rt.plan.budget_cells:,} cells. {HELP}[/dim]")
         files: list[Path] = []
@@ -44,7 +41,7 @@ def chat(
             elif command == "/help":
                 console.print(HELP)
             elif line.strip():
-                _reply(session, line, files, max_tokens, sampling, rt.plan)
+                _reply(session, line, files, arguments, rt.plan)
                 files = []
 
 
@@ -75,16 +72,14 @@ def _reply(
     session: edgekv.Session,
     text: str,
     files: list[Path],
-    max_tokens: int,
-    sampling: edgekv.Sampling,
+    arguments: dict[str, Any],
     plan: edgekv.Plan,
 ) -> None:
     """Answer one line. What is wrong with the line is said, and the conversation goes on."""
     with _interrupt_cancels(session):
         try:
             with reading_bar() as progress:
-                pieces = session.chat(text, files=files, max_tokens=max_tokens, sampling=sampling, progress=progress)
-                for piece in pieces:
+                for piece in session.chat(text, files=files, **arguments, progress=progress):
                     write(piece)
         except (edgekv.InputError, edgekv.CeilingExceededError) as error:
             console.print(f"edgekv: {error}", soft_wrap=True, markup=False)

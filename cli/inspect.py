@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 import edgekv
+from edgekv.reply import INSTRUCTION
 
 from .files import on_disk, piped
 from .options import with_common_options
@@ -27,6 +28,9 @@ def inspect(
         list[Path] | None, typer.Option("-f", "--file", help="Text file to read; repeatable; - for stdin.")
     ] = None,
     system: Annotated[str | None, typer.Option(help="System message; never evicted.")] = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Put nothing before the question. Default: with files, how to answer it.")
+    ] = False,
     max_tokens: Annotated[
         int, typer.Option(help="Answer first, with at most this many tokens. Default: no answer.")
     ] = 0,
@@ -62,6 +66,7 @@ def inspect(
             heads=head or (),
             keys=keys,
             max_tokens=max_tokens,
+            instruction="" if raw else INSTRUCTION,
             longest=longest,
             progress=progress,
         )

@@ -61,7 +61,12 @@ def reading_bar() -> Iterator[ProgressCallback]:
 def print_footer(stats: edgekv.Stats, plan: edgekv.Plan) -> None:
     """One line about a reply: tokens, cells, speed, memory."""
     kept = min(stats.cells_used, stats.tokens_seen)
-    notes = {"cancelled": "stopped", "length": "cut at --max-tokens", "context": "trained context full"}
+    notes = {
+        "cancelled": "stopped",
+        "loop": "ended: it repeats itself",
+        "length": "cut at --max-tokens",
+        "context": "trained context full",
+    }
     parts = [
         *([notes[stats.finish_reason]] if stats.finish_reason in notes else []),
         f"{stats.tokens_seen:,} tokens seen, {kept:,} kept",

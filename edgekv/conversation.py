@@ -5,15 +5,17 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from .endings import Circles, StopTexts
 from .errors import CeilingExceededError, InputError, SessionError
 from .reply import Kind, Progress, ProgressCallback, Wanted
-from .sampler import Sampler
+from .sampler import Sampler, SamplerState
 from .snapshot import Snapshot
 from .stats import Stats
 from .text import Prompt
@@ -33,6 +35,7 @@ class LocalConversation:
         self._system = system
         self._turns = Turns(engine.model, system)
         self._pending: list[int] = []  # said, but not fed yet
+        self._sampler: SamplerState | None = None  # where the last reply left it
         if system is not None:
             self._pin_system()
 
@@ -64,7 +67,7 @@ class LocalConversation:
         engine = self._open()
         self.check_room(engine.controller.cache.snapshot_bytes)
         state, pending = self._turns.state, tuple(self._pending)
-        return Snapshot(engine.mark, self._system, state, pending, engine.controller.snapshot())
+        return Snapshot(engine.mark, self._system, state, pending, self._sampler, engine.controller.snapshot())
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go back to a snapshot. Raises SessionError for one of another runtime or system message."""
@@ -77,6 +80,7 @@ class LocalConversation:
         engine.controller.restore(snapshot.controller)
         self._turns.state = snapshot.turns
         self._pending = list(snapshot.pending)
+        self._sampler = snapshot.sampler
 
     def check_room(self, snapshot_bytes: int) -> None:
         """Raise CeilingError where a snapshot takes the process over its ceiling: to hold it, or to pass it on."""
@@ -89,12 +93,11 @@ class LocalConversation:
     def reply(self, wanted: Wanted, progress: ProgressCallback | None) -> Generator[str, None, None]:
         """Read the prompt, then say token by token."""
         engine = self._open()
-        sampler = Sampler(wanted.sampling)
         stats = self.stats = Stats(budget_cells=engine.plan.budget_cells)
         before = replace(engine.controller.work)
         try:
             self.cancelled.clear()
-            prompt = self._turns.prompt(wanted.kind, wanted.content)
+            prompt = self._turns.prompt(wanted.kind, wanted.content, wanted.instruction)
             stats.prompt_tokens = prompt.count() + len(self._pending)
             self._check_length(stats.prompt_tokens)
             engine.controller.positions.expect(stats.prompt_tokens)
@@ -107,10 +110,10 @@ class LocalConversation:
             if wanted.kind == "read":
                 stats.finish_reason = "read"
             else:
-                yield from engine.model.text(self._say(wanted.max_tokens, sampler, stats))
+                with closing(self._say(wanted, stats)) as tokens:
+                    yield from _until_stop(engine.model.text(tokens), wanted.stop, stats)
         finally:
             stats.finish(engine.controller, before)
-            sampler.close()
 
     def _open(self) -> LocalEngine:
         if self._engine.closed:
@@ -170,10 +173,19 @@ class LocalConversation:
             return False
         return True
 
-    def _say(self, max_tokens: int | None, sampler: Sampler, stats: Stats) -> Iterator[int]:
+    def _say(self, wanted: Wanted, stats: Stats) -> Generator[int, None, None]:
+        """Say tokens with the sampler where the last reply left it, and leave it where this one does."""
+        with closing(Sampler(wanted.sampling, self._sampler)) as sampler:
+            try:
+                yield from self._sampled(wanted, sampler, stats)
+            finally:
+                self._sampler = sampler.state(ended=stats.finish_reason == "end")
+
+    def _sampled(self, wanted: Wanted, sampler: Sampler, stats: Stats) -> Iterator[int]:
         """Sample and feed tokens until the reply ends; yields those that belong to it."""
         engine = self._open()
         limit = engine.controller.positions.limit
+        circles = Circles()
         started = time.perf_counter()
         while True:
             token = sampler.sample(engine.context)
@@ -186,7 +198,10 @@ class LocalConversation:
             self._pending = [token]
             yield token
             stats.decode_s = time.perf_counter() - started
-            if stats.generated_tokens == max_tokens:
+            if circles.closed_by(token) and not wanted.allow_loops:
+                stats.finish_reason = "loop"
+                return
+            if stats.generated_tokens == wanted.max_tokens:
                 stats.finish_reason = "length"
                 return
             if limit is not None and self.n_past + 1 >= limit:
@@ -201,6 +216,21 @@ class LocalConversation:
             if exceeded is not None:
                 stats.finish_reason = "ceiling"
                 raise exceeded
+
+
+def _until_stop(pieces: Iterable[str], stops: Sequence[str], stats: Stats) -> Iterator[str]:
+    """The pieces of a reply up to a text that ends it. What may be the beginning of one is held back meanwhile."""
+    text = StopTexts(stops)
+    try:
+        for piece in pieces:
+            yield text.push(piece)
+            if text.found:
+                stats.finish_reason = "stop"
+                return
+    except CeilingExceededError:
+        yield text.rest()
+        raise
+    yield text.rest()
 
 
 def _chained(first: list[int], rest: Iterable[int]) -> Iterator[int]:

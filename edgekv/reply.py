@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from .errors import ConfigError
 from .sampler import Sampling
 
 PARAGRAPH = "\n\n"  # between the texts of a turn
+MAX_TOKENS = 1024  # of a reply, unless another number is asked for
+
+# what is put before a question about a text, chosen by measurement (docs/python.md)
+INSTRUCTION = "Answer in one or two sentences, from the text above:"
 
 # a turn in the model's chat template, the beginning of one that the next goes on with, or a text to continue
 Kind = Literal["chat", "read", "text"]
@@ -20,15 +25,28 @@ class Wanted:
     """One reply to give; none after the beginning of a turn.
 
     content: texts (str) and text files (Path), in the order in which they are read
+    instruction: what to put before the last of them, where the turn has another one above it
     question: what to have in mind while reading; None = nothing
     max_tokens: None = until the model ends its reply, or its trained context is full
+    stop: texts that end the reply, which ends before them
+    allow_loops: go on where the reply goes round in a circle
     """
 
     content: tuple[str | Path, ...]
     kind: Kind
+    instruction: str = ""
     question: str | None = None
-    max_tokens: int | None = None
-    sampling: Sampling
+    max_tokens: int | None = MAX_TOKENS
+    stop: tuple[str, ...] = ()
+    allow_loops: bool = False
+    sampling: Sampling = field(default_factory=Sampling)
+
+    def __post_init__(self) -> None:
+        if self.max_tokens is not None and (isinstance(self.max_tokens, bool) or self.max_tokens < 1):
+            raise ConfigError(f"max_tokens={self.max_tokens} is not possible; give at least 1, or None")
+        for text in self.stop:
+            if not isinstance(text, str) or not text:
+                raise ConfigError(f"stop={text!r} is not possible; give a text that is not empty")
 
 
 @dataclass(frozen=True, slots=True)

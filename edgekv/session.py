@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from .engine import Conversation
 from .errors import ConfigError, InputError, SessionError
-from .reply import PARAGRAPH, Kind, ProgressCallback, Wanted
+from .reply import INSTRUCTION, MAX_TOKENS, PARAGRAPH, ProgressCallback, Wanted
 from .sampler import Sampling
 from .snapshot import Snapshot
 from .stats import Stats
@@ -46,7 +46,9 @@ class Session:
         *,
         files: Sequence[str | os.PathLike[str]] = (),
         focus: bool | str | None = None,
-        max_tokens: int | None = None,
+        max_tokens: int | None = MAX_TOKENS,
+        stop: str | Sequence[str] = (),
+        allow_loops: bool = False,
         sampling: Sampling | None = None,
         progress: ProgressCallback | None = None,
     ) -> Iterator[str]:
@@ -54,43 +56,86 @@ class Session:
 
         focus: keep what matters to `text` while reading, or to another question; None = to `text` where there are
             files, and the runtime has room for it
-        max_tokens: None = until the model ends its reply, or its trained context is full
-        Raises ConfigError for focus in a runtime opened with focus=False, and InputError for an empty text, a file that
-        is not text, or a prompt beyond the trained context: before anything of it is read; CeilingExceededError
-        between two blocks where the process went over its ceiling: the session goes on from what was read and said.
+        max_tokens: longest reply, in tokens; None = until the model ends it, or its trained context is full
+        stop: a text or texts that end the reply, which ends before the first that is complete
+        allow_loops: go on where the reply goes round in a circle: its last tokens are one sequence of at most 60
+            tokens, three times in a row or more, and at least 60 tokens together
+        Raises ConfigError for values that cannot work, and for focus in a runtime opened with focus=False; InputError
+        for an empty text, a file that is not text, or a prompt beyond the trained context: before anything of it is
+        read; CeilingExceededError between two blocks where the process went over its ceiling: the session goes on from
+        what was read and said.
         """
-        if not text.strip():
-            raise InputError("the text is empty; write something to answer")
-        question = self._question(focus, text, otherwise=bool(files))
-        return self._start(_content(files, text), "chat", question, max_tokens, sampling, progress)
+        return self.ask(
+            text,
+            files,
+            instruction="",
+            focus=focus,
+            max_tokens=max_tokens,
+            stop=stop,
+            allow_loops=allow_loops,
+            sampling=sampling,
+            progress=progress,
+        )
 
     def ask(
         self,
         question: str,
         files: Sequence[str | os.PathLike[str]] = (),
         *,
+        instruction: str = INSTRUCTION,
         focus: bool | str | None = None,
-        max_tokens: int | None = None,
+        max_tokens: int | None = MAX_TOKENS,
+        stop: str | Sequence[str] = (),
+        allow_loops: bool = False,
         sampling: Sampling | None = None,
         progress: ProgressCallback | None = None,
     ) -> Iterator[str]:
-        """Answer a question about text files of any length; a chat turn that reads them before the question."""
-        return self.chat(
-            question, files=files, focus=focus, max_tokens=max_tokens, sampling=sampling, progress=progress
+        """Answer a question about text files of any length; a chat turn that reads them before the question.
+
+        instruction: what the model is told before the question, where the turn has a text above it: files, or what
+            `read` began; "" = nothing. Cells are kept for the question alone.
+        The rest, and what is raised, as for `chat`.
+        """
+        if not question.strip():
+            raise InputError("the text is empty; write something to answer")
+        wanted = Wanted(
+            content=_content(files, question),
+            kind="chat",
+            instruction=instruction,
+            question=self._question(focus, question, otherwise=bool(files)),
+            max_tokens=max_tokens,
+            stop=_texts(stop),
+            allow_loops=allow_loops,
+            sampling=sampling or Sampling(),
         )
+        return self._reply(wanted, progress)
 
     def generate(
         self,
         prompt: str,
         *,
-        max_tokens: int | None = None,
+        max_tokens: int | None = MAX_TOKENS,
+        stop: str | Sequence[str] = (),
+        allow_loops: bool = False,
         sampling: Sampling | None = None,
         progress: ProgressCallback | None = None,
     ) -> Iterator[str]:
-        """Continue a text as it stands, without a chat template. A session is for chat or for this, not both."""
+        """Continue a text as it stands, without a chat template. A session is for chat or for this, not both.
+
+        What ends the reply, and what is raised, as for `chat`.
+        """
         if not prompt:
             raise InputError("the prompt is empty; write something to continue")
-        return self._start((prompt,), "text", None, max_tokens, sampling, progress)
+        self._open()
+        wanted = Wanted(
+            content=(prompt,),
+            kind="text",
+            max_tokens=max_tokens,
+            stop=_texts(stop),
+            allow_loops=allow_loops,
+            sampling=sampling or Sampling(),
+        )
+        return self._reply(wanted, progress)
 
     def read(
         self,
@@ -112,7 +157,7 @@ class Session:
         if not text.strip() and not files:
             raise InputError("there is nothing to read; give a text or files")
         question = self._question(focus, GENERAL_QUESTION, otherwise=True)
-        for _ in self._start(_content(files, text), "read", question, None, None, progress):
+        for _ in self._reply(Wanted(content=_content(files, text), kind="read", question=question), progress):
             pass
 
     def snapshot(self) -> Snapshot:
@@ -196,23 +241,6 @@ class Session:
         wanted = able and otherwise if focus is None else focus
         return usual if wanted else None
 
-    def _start(
-        self,
-        content: tuple[str | Path, ...],
-        kind: Kind,
-        question: str | None,
-        max_tokens: int | None,
-        sampling: Sampling | None,
-        progress: ProgressCallback | None,
-    ) -> Iterator[str]:
-        if max_tokens is not None and max_tokens < 1:
-            raise ConfigError(f"max_tokens={max_tokens} is not possible; give at least 1, or None")
-        self._open()
-        wanted = Wanted(
-            content=content, kind=kind, question=question, max_tokens=max_tokens, sampling=sampling or Sampling()
-        )
-        return self._reply(wanted, progress)
-
     def _reply(self, wanted: Wanted, progress: ProgressCallback | None) -> Generator[str, None, None]:
         with self._alone() as conversation, closing(conversation.reply(wanted, progress)) as pieces:
             for piece in pieces:
@@ -234,3 +262,7 @@ def _content(files: Sequence[str | os.PathLike[str]], text: str) -> tuple[str | 
     """Files, then a text, with paragraphs between them."""
     sources: list[str | Path] = [*map(Path, files), *([text] if text else [])]
     return tuple(part for source in sources for part in (source, PARAGRAPH))[:-1]
+
+
+def _texts(stop: str | Sequence[str]) -> tuple[str, ...]:
+    return (stop,) if isinstance(stop, str) else tuple(stop)

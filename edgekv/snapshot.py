@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from .sampler import SamplerState
+
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CacheSnapshot:
@@ -36,12 +38,14 @@ class Snapshot:
 
     runtime: marks the runtime that it was taken in
     turns, pending: where the conversation stood, and what it had said but not fed
+    sampler: where the last reply left its random numbers and penalties; None = there was none
     """
 
     runtime: bytes
     system: str | None
     turns: str
     pending: tuple[int, ...]
+    sampler: SamplerState | None
     controller: ControllerSnapshot
 
     @property

@@ -48,8 +48,13 @@ class Turns:
             prompt.template(form.before_system).content(self._system)
         return prompt.template(form.before_first)
 
-    def prompt(self, kind: Kind, content: Content) -> Prompt:
-        """What is to be read. Raises SessionError where it does not fit what was."""
+    def prompt(self, kind: Kind, content: Content, instruction: str = "") -> Prompt:
+        """What is to be read; the instruction before the last content, where this turn has another one above it.
+
+        Raises SessionError where it does not fit what was read.
+        """
+        if instruction and (len(content) > 1 or self.state == "open"):
+            content = [*content[:-1], f"{instruction} ", content[-1]]
         return {"chat": self.turn, "read": self.beginning, "text": self.text}[kind](content)
 
     def turn(self, content: Content) -> Prompt:

@@ -9,14 +9,13 @@ from typing import Any
 
 import edgekv
 from edgekv.errors import ConfigError
-from edgekv.sampler import Sampler, Sampling
+from edgekv.sampler import GREEDY, Sampler, Sampling
 
 from .repetition import repetition
 from .setting import FULL, OFF, OpenRuntime, Setting
 from .tokens import begin, log_losses, prompt_tokens
 
-GREEDY = Sampling()
-SAMPLED = Sampling(temperature=0.8, seed=0)
+SAMPLED = Sampling(temperature=0.8, repeat_penalty=1.0, seed=0)
 
 # Beginnings that leave much to tell, each of another kind.
 PROMPTS = {

@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 import edgekv
+from edgekv.sampler import GREEDY
 
 from .document import Document
 from .setting import QUESTION, Setting
@@ -29,7 +30,8 @@ def _agnostic(runtime: edgekv.Runtime, document: Document, focus: str | bool) ->
         found = []
         for question in document.questions:
             session.restore(read)
-            found.append("".join(session.chat(question.text, max_tokens=question.max_tokens)))
+            reply = session.chat(question.text, max_tokens=question.max_tokens, allow_loops=True, sampling=GREEDY)
+            found.append("".join(reply))
         return found
 
 
@@ -40,5 +42,12 @@ def _aware(runtime: edgekv.Runtime, document: Document) -> list[str]:
         path.write_text(document.text, encoding="utf-8")
         for question in document.questions:
             with runtime.session() as session:
-                found.append("".join(session.ask(question.text, files=[path], max_tokens=question.max_tokens)))
+                reply = session.chat(
+                    question.text,
+                    files=[path],
+                    max_tokens=question.max_tokens,
+                    allow_loops=True,
+                    sampling=GREEDY,
+                )
+                found.append("".join(reply))
     return found

@@ -12,7 +12,7 @@ from edgekv.errors import CeilingError
 from edgekv.model import Context, Model
 from edgekv.models.registry import find_model
 from edgekv.options import Options
-from edgekv.sampler import Sampler, Sampling
+from edgekv.sampler import GREEDY, Sampler
 from edgekv.text import Prompt
 
 from .fresh import in_fresh_process
@@ -128,7 +128,7 @@ def _stock(case: SpeedCase, text: str) -> dict[str, Any]:
 
 def _generate(case: SpeedCase, context: Context, feed: Callable[[int], None]) -> float:
     """Sample and feed a token, again and again; returns the seconds it took."""
-    with closing(Sampler(Sampling())) as sampler:
+    with closing(Sampler(GREEDY)) as sampler:
         started = time.perf_counter()
         for _ in range(case.n_generate):
             feed(sampler.sample(context))

@@ -10,7 +10,7 @@ from edgekv.errors import NativeError
 from edgekv.limits import parse_ceiling
 from edgekv.model import Context, Model
 from edgekv.options import Options
-from edgekv.sampler import Sampler, Sampling
+from edgekv.sampler import GREEDY, Sampler
 from edgekv.sizes import format_size
 
 
@@ -25,7 +25,7 @@ class StockLoop:
         self._llama = _native.bindings()
         self._block = options.block
         self._batch = self._llama.llama_batch_init(options.block, 0, 1)
-        self._sampler = Sampler(Sampling())
+        self._sampler = Sampler(GREEDY)
         self._n_past = 0
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from edgekv.errors import ConfigError, InputError
 from edgekv.estimate import Plan
 from edgekv.options import Options
-from edgekv.reply import ProgressCallback
+from edgekv.reply import INSTRUCTION, ProgressCallback
 from edgekv.runtime import Runtime
 from edgekv.stats import Stats
 from edgekv.text import Prompt, read_text
@@ -71,6 +71,7 @@ def observe(
     question: str | None = None,
     files: Sequence[str | os.PathLike[str]] = (),
     *,
+    instruction: str = INSTRUCTION,
     system: str | None = None,
     layers: Sequence[int] = (),
     heads: Sequence[int] = (),
@@ -81,6 +82,7 @@ def observe(
 ) -> Observation:
     """Read files with a question in mind as `Session.ask` does, or without a question as a plain text.
 
+    instruction: what the model is told before a question about files, as in `Session.ask`; "" = nothing
     layers, heads: study the keys of these heads of these layers. With layers alone: of all their heads; with heads
         alone: in all layers; with neither: of a few heads spread over the model
     keys: False = study no keys
@@ -112,7 +114,8 @@ def observe(
                 text = "".join(piece for path in files for piece in read_text(path))
                 answer = "".join(session.generate(text, max_tokens=limit, progress=progress))
             else:
-                answer = "".join(session.ask(question, files, max_tokens=limit, progress=progress))
+                reply = session.ask(question, files, instruction=instruction, max_tokens=limit, progress=progress)
+                answer = "".join(reply)
         kept = Kept.of(session, runtime.model, recorder.tokens)
         studies = tuple(KeyStudy.of(*head, recorder.keys(head), kept.row(*head)) for head in noted)
         return Observation(

@@ -31,7 +31,7 @@ HEADERS = (
 def measure(case: Case, runtimes: OpenRuntime) -> dict[str, Any]:
     """What `long_generation` finds; the seed chooses one of the prompts, and seeds the sampler."""
     prompt = list(PROMPTS.values())[case.seed % len(PROMPTS)]
-    sampling = Sampling(temperature=case.params["temperature"], seed=case.seed)
+    sampling = Sampling(temperature=case.params["temperature"], repeat_penalty=1.0, seed=case.seed)
     return long_generation(runtimes, case.setting, prompt, case.length, sampling)
 
 

@@ -101,19 +101,6 @@ def test_a_seed_makes_an_answer_reproducible(model):
     assert first == again != other
 
 
-def test_ask_repeats_freely_and_chat_a_little_less(model):
-    """The penalty on repeated tokens is off in `ask` and 1.1 in `chat`, unless another is asked for."""
-
-    def reply(command, *options):
-        arguments = [command, "-m", model, *SMALL, "--temp", "0", "--max-tokens", "40", *options]
-        return (edgekv(*arguments, "Hello") if command == "ask" else edgekv(*arguments, stdin="Hello\n")).stdout
-
-    for command, default, other in (("ask", "1", "1.1"), ("chat", "1.1", "1")):
-        first = reply(command)
-        assert first == reply(command, "--repeat-penalty", default)
-        assert first != reply(command, "--repeat-penalty", other)
-
-
 def test_chat_answers_line_by_line(model, book):
     lines = f"Hello\n/read {book}\nWhat?\n/read nothing\n\n/help\n/exit\nnever\n"
     result = edgekv("chat", "-m", model, *SMALL, "--max-tokens", 10, "--temp", "0", stdin=lines)

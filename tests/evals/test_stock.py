@@ -40,7 +40,7 @@ def test_stock_says_what_edgekv_says_where_nothing_is_evicted(model):
     assert first == again != shorter
     with edgekv.Runtime(model.path, memory="100%", budget=400, block=16, threads=1) as runtime:
         runtime.controller.read(tokens, lambda _: True)
-        with closing(edgekv.sampler.Sampler(edgekv.Sampling())) as sampler:
+        with closing(edgekv.sampler.Sampler(edgekv.sampler.GREEDY)) as sampler:
             ours = []
             for _ in first:
                 ours.append(sampler.sample(runtime.context))

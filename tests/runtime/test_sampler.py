@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
+from contextlib import closing
 
 import numpy as np
 import pytest
 
 import edgekv
-from edgekv.sampler import Sampler, Sampling
+from edgekv.sampler import Sampler, SamplerState, Sampling
 
 N_STEPS = 60
 
@@ -21,9 +22,9 @@ def runtime(tiny_model):
         yield rt
 
 
-def choices(runtime, sampling):
+def choices(runtime, sampling, before=None):
     """Yield (logits (n_vocab,) float32, token chosen from them) of every step of a reply."""
-    sampler = Sampler(sampling)
+    sampler = Sampler(sampling, before)
     runtime.controller.read(runtime.model.tokenize("the house in the river"), lambda n: True)
     n_vocab = runtime.model.n_vocab
     for _ in range(N_STEPS):
@@ -64,8 +65,44 @@ def test_the_best_token_is_the_one_after_the_penalty(runtime, best, penalty, rep
     assert (n_changed > 0) == (penalty > 1)
 
 
-def test_penalties_are_off_where_nothing_is_asked():
-    assert Sampling() == Sampling(repeat_penalty=1.0)
+def test_a_sampler_goes_on_with_the_tokens_that_were_said_last(runtime):
+    """Without them it would choose them again."""
+    sampling = Sampling(repeat_penalty=8.0, repeat_last=5)
+    first = [token for _, token in choices(runtime, sampling)]
+    said, again = deque(first[:5], maxlen=5), []
+    runtime.controller.clear()
+    for logits, token in choices(runtime, sampling, SamplerState(sampling, 0, 5, tuple(said))):
+        assert token == penalised(logits, said, 8.0).argmax()
+        said.append(token)
+        again.append(token)
+    assert again[0] != first[0]
+
+
+def test_where_a_sampler_stands(runtime):
+    sampling = Sampling(temperature=1.0, repeat_last=3, seed=7)
+    runtime.controller.read(runtime.model.tokenize("the house"), lambda n: True)
+    with closing(Sampler(sampling)) as sampler:
+        assert sampler.state(ended=False) == SamplerState(sampling, 7)
+        said = [sampler.sample(runtime.context) for _ in range(5)]
+        stands = sampler.state(ended=False)
+        assert stands == SamplerState(sampling, 7, 5, tuple(said[2:]))
+        assert sampler.state(ended=True) == SamplerState(sampling, 7, 5, tuple(said[1:-1]))
+    with closing(Sampler(sampling, stands)) as sampler:
+        said += [sampler.sample(runtime.context)]
+        assert sampler.state(ended=False) == SamplerState(sampling, 7, 6, tuple(said[3:]))
+    other = Sampling(temperature=1.0, repeat_last=3, seed=8)
+    with closing(Sampler(other, stands)) as sampler:
+        assert sampler.state(ended=False) == SamplerState(other, 8)
+
+
+def test_only_tokens_that_are_likely_enough_are_drawn(runtime):
+    """At a high temperature, which would draw any; min_p is taken before it, as top_k and top_p are."""
+    sampling = Sampling(temperature=100.0, top_k=0, top_p=1.0, min_p=0.5, repeat_penalty=1.0, seed=1)
+    n_others = 0
+    for logits, token in choices(runtime, sampling):
+        assert logits[token] >= logits.max() + np.log(0.5) - 1e-4
+        n_others += token != logits.argmax()
+    assert n_others > 0
 
 
 def test_the_best_k_tokens_are_those_after_the_penalty(runtime):
@@ -93,6 +130,7 @@ BAD = {
     "temperature": [-1.0, 101, float("nan"), "1", None],
     "top_k": [-1, 2.5, True, 1 << 21],
     "top_p": [-0.1, 1.1, float("nan")],
+    "min_p": [-0.1, 1.1, float("nan"), None],
     "repeat_penalty": [0.9, 0, -1.0, 11.0, float("nan"), float("inf"), "1.1", None, True],
     "repeat_last": [0, -1, 4097, 1.5, None, True],
     "seed": [-1, 2**32 - 1, 1.5, "0"],

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import edgekv
+from edgekv.sampler import GREEDY
 from edgekv.session import GENERAL_QUESTION
 
 BUDGET, BLOCK = 64, 32
@@ -83,7 +84,7 @@ def cells_after_each_step(runtime, monkeypatch, session, n_steps):
         used.append(session.n_cells)
 
     monkeypatch.setattr(runtime.controller, "step", step_and_count)
-    list(session.generate(words(60), max_tokens=n_steps + 1))
+    list(session.generate(words(60), max_tokens=n_steps + 1, sampling=GREEDY))
     assert len(used) == n_steps
     return used
 

@@ -1,0 +1,64 @@
+"""What ends a reply before the model does: a text to stop at, and going round in a circle."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+LONGEST_CIRCLE = 60  # tokens
+ROUNDS = 3
+SHORTEST_LOOP = 60  # tokens in all: "ha ha ha" and a row of dots are no loop yet
+
+
+class Circles:
+    """Whether a reply goes round in a circle.
+
+    It does where its last tokens are one sequence of at most LONGEST_CIRCLE tokens, ROUNDS times in a row or more, and
+    at least SHORTEST_LOOP tokens together.
+    """
+
+    def __init__(self) -> None:
+        self._newest: deque[int] = deque(maxlen=LONGEST_CIRCLE)  # the last one first
+        self._runs = [0] * LONGEST_CIRCLE  # for each distance less one: newest tokens in a row that were there before
+
+    def closed_by(self, token: int) -> bool:
+        """Whether the reply loops, now that it says `token` too."""
+        self._runs = [
+            run + 1 if token == earlier else 0 for run, earlier in zip(self._runs, self._newest, strict=False)
+        ] + [0] * (LONGEST_CIRCLE - len(self._newest))
+        self._newest.appendleft(token)
+        return any(
+            run + length >= max(ROUNDS * length, SHORTEST_LOOP) for length, run in enumerate(self._runs, start=1)
+        )
+
+
+class StopTexts:
+    """Cuts a text, which comes in pieces, before the first of some texts that is complete."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self.found = False
+        self._stops = stops
+        self._held = ""  # may be the beginning of a stop text
+
+    def push(self, piece: str) -> str:
+        """What is certain to belong to the text, now that `piece` has come. After `found` nothing does."""
+        text = self._held + piece
+        # the first one that is complete, and of those that end together the longest: however the text was cut
+        ends = [(start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0]
+        if ends:
+            self.found, self._held = True, ""
+            return text[: min(ends)[1]]
+        n_held = max((_overlap(text, stop) for stop in self._stops), default=0)
+        self._held = text[len(text) - n_held :]
+        return text[: len(text) - n_held]
+
+    def rest(self) -> str:
+        """What was held back, now that no more comes."""
+        held, self._held = self._held, ""
+        return held
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Characters at the end of a text that `stop` begins with; less than all of `stop`."""
+    longest = min(len(text), len(stop) - 1)
+    return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)

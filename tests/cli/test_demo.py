@@ -1,0 +1,74 @@
+"""The first command of README, on a terminal as users run it: it answers right, and stays under its ceiling."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+COMMAND = [sys.executable, "-c", "import sys; from edgekv.cli.main import main; sys.exit(main())"]
+FACT = "silver"
+LIMIT_S = 600
+
+
+def demo(command):
+    """The arguments of README's first use of a command."""
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    line = next(line for line in lines if line.strip().startswith(f"uv run edgekv {command} "))
+    return shlex.split(line)[3:]
+
+
+def on_a_terminal(arguments):
+    """Run a command with a terminal for everything; returns its status and what it printed. It never outlives this."""
+    main, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [*COMMAND, *arguments], cwd=ROOT, stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True
+    )
+    os.close(terminal)
+    deadline, printed = time.monotonic() + LIMIT_S, b""
+    try:
+        while select.select([main], [], [], max(0, deadline - time.monotonic()))[0]:
+            try:
+                piece = os.read(main, 4096)
+            except OSError:  # so Linux tells that the other end is closed
+                break
+            if not piece:
+                break
+            printed += piece
+        return process.wait(timeout=max(1, deadline - time.monotonic())), printed.decode(errors="replace")
+    finally:
+        process.kill()
+        process.wait(timeout=60)
+        os.close(main)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+@pytest.mark.parametrize("threads", [1, 2, 4])
+@pytest.mark.usefixtures("default_model")
+def test_readmes_first_command_answers_right(threads):
+    status, printed = on_a_terminal([*demo("ask"), "--threads", str(threads)])
+    assert status == 0, printed
+    assert FACT in printed.replace("\r\n", " ").lower()
+
+
+@pytest.mark.usefixtures("default_model")
+def test_the_full_cache_of_its_text_does_not_fit_there():
+    """Not even in the smallest type, as README says."""
+    arguments = demo("ask")
+    memory = arguments[arguments.index("--memory") + 1]
+    text = ROOT / arguments[arguments.index("-f") + 1]
+    assert text.stat().st_size < 200_000
+    assert FACT not in arguments[-1]
+    line = [*COMMAND, "plan", "--memory", memory, "--json"]
+    plan = json.loads(subprocess.run(line, capture_output=True, text=True, timeout=LIMIT_S, check=True).stdout)
+    n_tokens = 4_000  # of the text, nearly: it has a few more
+    assert max(other["budget_cells"] + other["block"] for other in (plan, *plan["alternatives"])) < n_tokens

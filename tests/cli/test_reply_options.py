@@ -1,0 +1,141 @@
+"""How the command line says how tokens are chosen and what ends a reply: the same in `ask` and in `chat`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from edgekv import Sampling, Stats
+from edgekv.cli.render import print_footer
+from edgekv.reply import MAX_TOKENS
+
+COMMAND = [sys.executable, "-c", "import sys; from edgekv.cli.main import main; sys.exit(main())"]
+SMALL = ["--memory", "1GiB", "--budget", "64", "--block", "32", "--threads", "1"]
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model):
+    return tiny_model(n_layer=2, n_ctx_train=2048)
+
+
+def edgekv(*arguments, stdin=""):
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments)], input=stdin, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def reply(model):
+    """A function from a command and its options to what it says to "Hello"; the same for the same options."""
+    known = {}
+
+    def reply(command, *options):
+        if (command, options) not in known:
+            line = [command, "-m", model, *SMALL, "--max-tokens", "40", "--seed", "1", *options]
+            result = edgekv(*line, "Hello") if command == "ask" else edgekv(*line, stdin="Hello\n")
+            assert result.returncode == 0, result.stderr
+            known[command, options] = result.stdout
+        return known[command, options]
+
+    return reply
+
+
+# an option, what it is by default, and a value that makes another reply of that of a high temperature
+OPTIONS = {
+    "--top-k": ("40", "2"),
+    "--top-p": ("0.95", "0.1"),
+    "--min-p": ("0.0", "0.9"),
+    "--repeat-penalty": ("1.1", "2"),
+}
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("command", ["ask", "chat"])
+def test_options_do_what_they_say_in_every_command(reply, command, option):
+    default, other = OPTIONS[option]
+    assert reply(command, "--temp", "3") == reply(command, "--temp", "3", option, default)
+    assert reply(command, "--temp", "3") != reply(command, "--temp", "3", option, other)
+
+
+@pytest.mark.parametrize(("command", "temperature"), [("ask", "0"), ("chat", "0.7")])
+def test_commands_differ_by_their_temperature_alone(reply, command, temperature):
+    assert reply(command) == reply(command, "--temp", temperature)
+    assert reply(command) != reply(command, "--temp", "3")
+
+
+@pytest.mark.parametrize("command", ["ask", "chat"])
+def test_a_reply_ends_before_a_stop_text(reply, command):
+    whole = reply(command, "--temp", "0")
+    stop = whole[10:13]
+    assert reply(command, "--temp", "0", "--stop", "never", "--stop", stop) == whole[: whole.find(stop)] + "\n"
+
+
+def test_chat_does_not_begin_its_random_numbers_again(model):
+    """Nearly every token is as likely as any other, so equal random numbers would say the same twice."""
+    wild = ["--temp", "100", "--top-k", "0", "--top-p", "1", "--repeat-penalty", "1", "--seed", "1"]
+    line = ["chat", "-m", model, *SMALL, "--max-tokens", "30", *wild]
+    one = edgekv(*line, stdin="Hello\n").stdout
+    two = edgekv(*line, stdin="Hello\nHello\n").stdout
+    first, second = two[: len(one) - 1], two[len(one) :]
+    assert first == one[:-1]
+    assert second[:10] != first[:10]
+
+
+def test_a_question_about_a_file_is_put_as_it_stands_when_raw(model, tmp_path):
+    book = tmp_path / "book.txt"
+    book.write_text("The house stands by the river. ")
+
+    def n_prompt(*arguments):
+        return json.loads(edgekv("ask", "-m", model, *SMALL, *arguments, "--max-tokens", 1, "--json").stdout)[
+            "prompt_tokens"
+        ]
+
+    assert n_prompt("-f", book, "What?", "--raw") < n_prompt("-f", book, "What?")
+
+
+def test_a_loop_is_told_of(capsys):
+    plan = SimpleNamespace(block=32, ceiling_bytes=1 << 30)
+    for reason, told in (("loop", True), ("end", False)):
+        print_footer(Stats(finish_reason=reason), plan)
+        assert ("ended: it repeats itself" in capsys.readouterr().err) == told
+
+
+ARGUMENTS = """
+import typer
+from edgekv.cli.reply import reply_arguments, with_reply_options
+app = typer.Typer()
+app.command()(with_reply_options(temp=0.0)(lambda reply: print(reply_arguments(reply))))
+app()
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["--allow-loops"]])
+def test_options_become_the_arguments_of_a_reply(options):
+    line = [sys.executable, "-c", ARGUMENTS, *options]
+    printed = subprocess.run(line, capture_output=True, text=True, timeout=300, check=True).stdout
+    expected = {"sampling": Sampling(), "stop": (), "max_tokens": MAX_TOKENS, "allow_loops": bool(options)}
+    assert printed == f"{expected}\n"
+
+
+@pytest.mark.parametrize("command", ["ask", "chat"])
+def test_values_that_cannot_work_are_refused(model, command):
+    for words, options in {
+        "top_k=-1": ["--top-k", "-1"],
+        "top_p=2.0": ["--top-p", "2"],
+        "min_p=-1.0": ["--min-p", "-1"],
+        "temperature=-1.0": ["--temp", "-1"],
+        "repeat_penalty=0.5": ["--repeat-penalty", "0.5"],
+        "seed=-1": ["--seed", "-1"],
+    }.items():
+        question = ["Hello"] if command == "ask" else []
+        result = edgekv(command, "-m", model, *SMALL, *options, *question, stdin="Hello\n")
+        assert (result.returncode, result.stdout) == (2, "")
+        assert words in result.stderr
+    if command == "ask":
+        result = edgekv(command, "-m", model, *SMALL, "--stop", "", "Hello")
+        assert result.returncode == 2
+        assert "stop=''" in result.stderr
