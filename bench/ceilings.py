@@ -1,5 +1,7 @@
 """Ceilings that bind: planned against measured peaks of budgets chosen to fill them, and refusals just beyond.
 
+Claim (docs/memory.md): a budget that fills its ceiling has a peak of 97 to 100 % of its plan; a cell more is refused.
+
 For every ceiling and cache type a fresh process opens a runtime with the largest budget that fits, reads a text longer
 than its cells, answers, and reports its peak (VmHWM on Linux). Another one asks for a cell more, and for a ceiling one
 byte below the plan: both must be refused. The program fails where one is not, where a peak is above its plan, or more

@@ -1,5 +1,7 @@
 """What papers claim of their policies, checked on the keys, values and queries of a running model.
 
+Claim (docs/policies.md): which of the papers' claims hold on this model.
+
     critical  CriticalKV, section 4.6: selection in two stages moves the attention output, projected by W_O, less than
               selection in one (norm1), in 92 % of the query heads; never further than the bound theta of eq. 8, which
               is what the second stage is meant to lower

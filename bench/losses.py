@@ -1,5 +1,7 @@
 """What Ada-KV claims of its split, checked on the keys, values and queries of a running model (its figure 3).
 
+Claim (docs/policies.md): where `ada` loses less than even budgets.
+
 A layer's eviction loss (eq. 8) is norm1(y - y_hat): y the sum over all heads of A V W_O with all cells, y_hat with what
 is left of them; here its mean over queries. Passages from random places of a book are read without eviction. Then each
 base chooses once with an even split and with what `ada` makes of the same total, for a fifth of the cells (the paper's)

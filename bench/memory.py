@@ -1,5 +1,7 @@
 """Planned against measured peak memory: the plan is a ceiling, and the length of the text does not count.
 
+Claim (docs/memory.md): no peak is above its plan, and the length of a text adds nothing to it.
+
 Every case runs in a fresh process, which answers a question about a text and reports its own peak (VmHWM on Linux).
 Two things must hold: no case is measured above its plan, and for each budget and cell type the peaks for the
 shortest and the longest text are within 1 %. The program fails where one of them does not.

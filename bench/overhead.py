@@ -1,5 +1,7 @@
 """What staying inside a budget costs, as ratios of interleaved runs; times alone would say more of the machine's mood.
 
+Claim (CONTRIBUTING.md): what scoring and compacting add to the time of decoding.
+
     free      nothing to evict: edgekv's reading and generation against a plain llama_decode loop over a context of the
               same parameters. Both tokenise, feed and sample; speed of edgekv / speed of the loop
     share     reading at a full cache: time to score and compact over time to decode the block before it, with several

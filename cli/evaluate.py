@@ -21,6 +21,13 @@ if TYPE_CHECKING:  # what measures is loaded by those who measure
 app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
 Model = Annotated[str | None, typer.Option("-m", "--model", help="Model of a suite. Default: the default model.")]
+Memory = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        help="Read each text in a process of its own under this ceiling, and tell speed and peak. Default: neither.",
+    ),
+]
 Book = Annotated[Path | None, typer.Option(help="Text that a suite is over. Default: generated prose.")]
 
 
@@ -58,10 +65,11 @@ def needle(
         list[float] | None, typer.Option(help="Where the needle lies, 0 to 1; repeatable. Default: anywhere.")
     ] = None,
     needles: Annotated[int, typer.Option(help="Facts in a text, each with a question of its own.")] = 1,
+    memory: Memory = None,
 ) -> None:
     """Find sentences that were planted in a text."""
     depths = {"depth": tuple(depth)} if depth else {}
-    _run([_grid("needle", grid, **depths, needles=(needles,))], **how)
+    _run([_grid("needle", grid | {"memory": memory}, **depths, needles=(needles,))], **how)
 
 
 @app.command()
@@ -72,9 +80,10 @@ def ruler(
     task: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="A task of RULER; repeatable. Default: all.")
     ] = None,
+    memory: Memory = None,
 ) -> None:
     """Find, trace and count in generated texts, as RULER does."""
-    _run([_grid("ruler", grid, **{"kind": tuple(task)} if task else {})], **how)
+    _run([_grid("ruler", grid | {"memory": memory}, **{"kind": tuple(task)} if task else {})], **how)
 
 
 @app.command()

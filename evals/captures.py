@@ -77,8 +77,8 @@ class Reader:
             positions = self.cache.positions(layer, g)
             found.append(
                 Head(
-                    keys=self._stored(layer, g, values=False),
-                    values=self._stored(layer, g, values=True),
+                    keys=stored_rows(self.cache, layer, g, values=False),
+                    values=stored_rows(self.cache, layer, g, values=True),
                     positions=positions,
                     queries=queries.reshape(len(self.w_o[layer]), -1, *queries.shape[1:])[g][:, -n_new:],
                     query_positions=rows[-n_new:],
@@ -94,11 +94,13 @@ class Reader:
         """The head with norm1(V W_O) of its cells, which `critical` reads."""
         return replace(head, wo_norm=wo_norms(np.asarray(head.values), self.w_o[head.layer][head.head]))
 
-    def _stored(self, layer: int, g: int, *, values: bool) -> npt.NDArray[np.float32]:
-        data, rows = self.cache.rows(layer, g, values=values)
-        if rows.type != KV_TYPES["f16"] or rows.rotation:
-            raise ConfigError("keys and values are read as plain f16, which these cells are not; use kv_type=f16")
-        return data.view(np.float16).astype(np.float32)
+
+def stored_rows(cache: Cache, layer: int, g: int, *, values: bool) -> npt.NDArray[np.float32]:
+    """Keys or values of a head, (n, d). Raises ConfigError for cells that are not plain f16."""
+    data, rows = cache.rows(layer, g, values=values)
+    if rows.type != KV_TYPES["f16"] or rows.rotation:
+        raise ConfigError("keys and values are read as plain f16, which these cells are not; use kv_type=f16")
+    return data.view(np.float16).astype(np.float32)
 
 
 def by_layer(captures: Iterable[Capture]) -> list[list[Capture]]:

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from edgekv.errors import BudgetError, ConfigError, InputError, UnsupportedModelError
+from edgekv.errors import (
+    BudgetError,
+    CeilingError,
+    CeilingExceededError,
+    ConfigError,
+    InputError,
+    UnsupportedModelError,
+)
+from edgekv.limits import parse_ceiling
 
 from .case import Case
 from .results import Results, key_of
@@ -20,7 +28,7 @@ REFUSALS = (BudgetError, ConfigError, InputError, UnsupportedModelError)  # a se
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """Settings by lengths by samples of one task. Every tuple multiplies the cases; their order is that of measuring.
+    """Settings by lengths by samples of one task. Every tuple multiplies the cases; their order is that of tables.
 
     params: by name, the values that a parameter of the task takes; the others take the task's own
     samples: texts for every combination, with the seeds seed, seed + 1, ...
@@ -38,6 +46,7 @@ class Grid:
     recent: int | None = None
     n_sink: int = 4
     reposition: str = "auto"
+    memory: int | str | None = None
     samples: int = 10
     seed: int = 0
     book: Path | None = None
@@ -46,6 +55,13 @@ class Grid:
     def __post_init__(self) -> None:
         if self.task not in TASKS:
             raise ConfigError(f"task {self.task!r} is unknown; possible: {', '.join(TASKS)}")
+        if self.memory is not None:
+            if not TASKS[self.task].alone:
+                possible = ", ".join(name for name, task in TASKS.items() if task.alone)
+                raise ConfigError(
+                    f"memory={self.memory} with the task {self.task}; a ceiling is possible with {possible}"
+                )
+            parse_ceiling(self.memory)
         known = TASKS[self.task].params
         if unknown := [name for name in self.params if name not in known]:
             possible = ", ".join(known) or "none"
@@ -70,6 +86,7 @@ class Grid:
                 n_sink=self.n_sink,
                 recent=self.recent,
                 reposition=self.reposition,
+                memory=self.memory,
             )
             found.setdefault(key_of(setting.as_dict()), setting)
         return list(found.values())
@@ -97,6 +114,10 @@ def measure(case: Case, runtimes: OpenRuntime) -> dict[str, Any]:
         return TASKS[case.task].measure(case, runtimes)
     except REFUSALS as error:
         return {"refused": str(error)}
+    except (CeilingError, CeilingExceededError) as error:
+        if case.setting.memory is None:  # then it is this machine's, which is not part of the key
+            raise
+        return {"refused": str(error)}
 
 
 def in_process(cases: Iterable[Case], *, threads: int | None = None) -> Done:
@@ -115,6 +136,15 @@ def run(cases: Iterable[Case], results: Results, how: Measure) -> Iterator[Case]
         else:
             yield case
     if todo:
-        for case, result in how(todo):
+        for case, result in how(_texts_together(todo)):
             results.add(case.config(), result)
             yield case
+
+
+def _texts_together(cases: Iterable[Case]) -> list[Case]:
+    """The same cases; those that share a text follow the first of them, all others keep their order."""
+    groups: dict[Hashable, list[Case]] = {}
+    for number, case in enumerate(cases):
+        text = TASKS[case.task].text
+        groups.setdefault(number if text is None else (case.task, text(case)), []).append(case)
+    return list(itertools.chain(*groups.values()))

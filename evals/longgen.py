@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import edgekv
 from edgekv.errors import ConfigError
 from edgekv.sampler import GREEDY, Sampler, Sampling
 
+from .full_cache import full_cache
 from .repetition import repetition
-from .setting import FULL, OFF, OpenRuntime, Setting
+from .setting import OpenRuntime, Setting
 from .tokens import begin, log_losses, prompt_tokens
 
 SAMPLED = Sampling(temperature=0.8, repeat_penalty=1.0, seed=0)
@@ -64,9 +64,18 @@ def long_generation(
         "ppl_full": None,
     }
     if len(given) + n_tokens <= runtime.model.n_ctx_train:
-        full = runtimes.get(replace(setting, policy=FULL, focus=OFF), n_room)
-        result["ppl_full"] = math.exp(math.fsum(log_losses(full, given, said)) / n_tokens)
+        result["ppl_full"] = math.exp(math.fsum(_full_losses(runtime, setting, n_room, given, said)) / n_tokens)
     return result | repetition(said)
+
+
+def _full_losses(
+    runtime: edgekv.Runtime, setting: Setting, n_room: int, given: Sequence[int], said: Sequence[int]
+) -> list[float]:
+    """-ln p of what was said with the full cache: the runtime's own where it is one, else one beside it."""
+    if setting.is_full:
+        return list(log_losses(runtime, given, said))
+    with full_cache(runtime, setting, n_room) as full:
+        return list(log_losses(full, given, said))
 
 
 def generate(runtime: edgekv.Runtime, given: Sequence[int], n_tokens: int, sampling: Sampling) -> list[int]:

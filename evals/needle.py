@@ -116,7 +116,7 @@ def document(
 ) -> Document:
     """n_tokens of prose with facts planted between its sentences, and a question about each.
 
-    source   the running text of a book; None = generated prose
+    source   the running text of a book, which begins again where it is too short; None = generated prose
     depth    of a single needle, as a share of the text; None = drawn
     needles  1 = the secret number; more = facts of different kinds, spread evenly over the text
 
@@ -128,7 +128,7 @@ def document(
     if depth is not None and (needles > 1 or not 0 <= depth <= 1):
         raise ConfigError(f"depth={depth} with needles={needles}; a depth is that of one needle, from 0 to 1")
     rng = random.Random(seed)
-    text = prose.passage(model, source, n_tokens, rng)
+    text = prose.passage(model, source, n_tokens, rng, again=True)
     if needles > 1:
         return _several(rng, text, needles)
     drawn = rng.random()

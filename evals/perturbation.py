@@ -10,13 +10,10 @@ from edgekv.errors import ConfigError
 from edgekv.policies import Policy, parse_policy
 from edgekv.policies.select import Protection
 
-from .captures import Reader, by_layer, output_projections
 from .eviction import kept_cells
-from .outputs import Layer
 from .setting import Setting
 from .tokens import begin
-
-N_QUERIES = 32
+from .whole import N_QUERIES, WholeText
 
 
 def capture_setting(n_tokens: int, *, model: str | None = None, block: int = 128) -> Setting:
@@ -39,36 +36,40 @@ def perturbation(runtime: edgekv.Runtime, tokens: Sequence[int], policy: str, bu
     Raises ConfigError for too few tokens and for a runtime or a policy that this cannot be measured with, InputError as
     `begin`, BudgetError for a budget that does not hold the policy's protected cells.
     """
-    chooser, options = parse_policy(policy), runtime.options
-    n_tokens = len(tokens) - len(tokens) % options.block
-    _check(runtime, chooser, n_tokens)
+    return losses(read_whole(runtime, tokens), policy, budgets)
+
+
+def read_whole(runtime: edgekv.Runtime, tokens: Sequence[int]) -> WholeText:
+    """All whole blocks of the tokens, read by a runtime of `capture_setting`; raises as `perturbation`."""
+    n_tokens = len(tokens) - len(tokens) % runtime.options.block
+    _check_reading(runtime, n_tokens)
     begin(runtime, n_tokens)
-    reader = Reader(runtime, chooser.base, output_projections(runtime))
-    (captures,) = reader.read(tokens[:n_tokens], 1, N_QUERIES)
-    n_cells = n_tokens - options.block
-    full = [[capture.full for capture in layer] for layer in by_layer(captures)]
-    if "wo_norm" in chooser.reads:
-        full = [[reader.with_norms(head) for head in heads] for heads in full]
-    then = [[capture.then for capture in layer] for layer in by_layer(captures)]
-    layers = [Layer(heads, w_o, n_cells) for heads, w_o in zip(then, reader.w_o, strict=True)]
+    return WholeText(runtime, tokens[:n_tokens])
+
+
+def losses(text: WholeText, policy: str, budgets: Sequence[int]) -> dict[str, Any]:
+    """What `perturbation` tells, of a text that was read before."""
+    chooser, options = parse_policy(policy), text.options
+    _check_policy(chooser, options.block)
+    heads, layers = text.choices(chooser), text.layers
     lost = []
     for budget in budgets:
         protection = Protection(
             chooser.sinks(options.n_sink), max(options.recent_cells(budget), chooser.recent(budget))
         )
-        kept = kept_cells(chooser, full, budget, protection)
+        kept = kept_cells(chooser, heads, budget, protection)
         lost.append([layer.change(cells) for layer, cells in zip(layers, kept, strict=True)])
     whole = [layer.norms for layer in layers]
     return {
-        "n_cells": n_cells,
+        "n_cells": text.n_cells,
         "budgets": list(budgets),
         "heads": [[(a.heads / b.heads).tolist() for a, b in zip(of, whole, strict=True)] for of in lost],
         "layers": [[a.layer / b.layer for a, b in zip(of, whole, strict=True)] for of in lost],
     }
 
 
-def _check(runtime: edgekv.Runtime, policy: Policy, n_tokens: int) -> None:
-    """Refuse what cannot be measured: too few tokens, cells or queries."""
+def _check_reading(runtime: edgekv.Runtime, n_tokens: int) -> None:
+    """Refuse too few tokens, and a runtime that does not hold their cells or a block's queries."""
     block, budget = runtime.options.block, runtime.controller.budget
     if block < N_QUERIES or n_tokens < 2 * block:
         raise ConfigError(
@@ -79,6 +80,10 @@ def _check(runtime: edgekv.Runtime, policy: Policy, n_tokens: int) -> None:
             f"{n_tokens} tokens are to be read with nothing evicted and a block's queries kept, but the runtime has "
             f"policy={runtime.options.parsed_policy.spec} and budget={budget}; open it with capture_setting"
         )
+
+
+def _check_policy(policy: Policy, block: int) -> None:
+    """Refuse a policy whose choices depend on more than the cells and the queries of a block."""
     if policy.carries and "budget" in policy.reads:
         raise ConfigError(
             f"what {policy.spec} carries depends on the budget, so that it cannot evict to several from one cache; "

@@ -45,11 +45,11 @@ def text_of(model: Model, tokens: Iterable[int]) -> str:
     return b"".join(map(model.piece, tokens)).decode("utf-8", "ignore")
 
 
-def passage(model: Model, source: str | None, n_tokens: int, rng: random.Random) -> str:
+def passage(model: Model, source: str | None, n_tokens: int, rng: random.Random, *, again: bool = False) -> str:
     """n_tokens from a random place of a book, from the beginning of a sentence on; without a book, prose made by `rng`.
 
-    The place lies where enough of the book should follow, or in its first half. Raises InputError where too little
-    does.
+    The place lies where enough of the book should follow, or in its first half. Where too little follows, the book
+    begins `again`, as often as needed; otherwise that is an InputError.
     """
     if source is None:
         return text_of(model, first_tokens(model, _made(rng, CHARS_PER_TOKEN * n_tokens), n_tokens))
@@ -57,7 +57,14 @@ def passage(model: Model, source: str | None, n_tokens: int, rng: random.Random)
     start = source.find(". ", rng.randrange(max(1, n_starts)))
     if start < 0:
         raise InputError(f"the book of {len(source)} characters holds too few sentences; give a longer one")
-    return text_of(model, first_tokens(model, source[start + 2 :], n_tokens))
+    text = source[start + 2 :]
+    try:
+        return text_of(model, first_tokens(model, text, n_tokens))
+    except InputError:
+        if not again:
+            raise
+    n_times = -(-CHARS_PER_TOKEN * n_tokens // len(source))
+    return text_of(model, first_tokens(model, "\n\n".join([text, *[source] * n_times]), n_tokens))
 
 
 def _made(rng: random.Random, n_chars: int) -> str:

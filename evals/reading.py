@@ -1,53 +1,70 @@
-"""Asking a model about a text that went through a small cache: with the question known before, or only afterwards."""
+"""Asking a model about a text that went through a small cache: in the same turn, or only once it is compacted."""
 
 from __future__ import annotations
 
-import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import edgekv
+from edgekv.reply import ProgressCallback
 from edgekv.sampler import GREEDY
 
-from .document import Document
-from .setting import QUESTION, Setting
+from .document import Question
+from .setting import QUESTION, TURN, Setting
 
 
-def replies(runtime: edgekv.Runtime, setting: Setting, document: Document) -> list[str]:
-    """What is answered to each question, always the most likely token.
+def replies(
+    runtime: edgekv.Runtime,
+    setting: Setting,
+    text: Path,
+    questions: Sequence[Question],
+    progress: ProgressCallback | None = None,
+) -> list[str]:
+    """What is answered to each question about the text in a file, always the most likely token.
 
-    With the focus "question" each is known while the text is read, which is read once for each; else the text is read
-    once and compacted to the budget before any question is asked, and each is asked of that same cache.
+    With the focus "question" each is known while the text is read, and with "turn" each is read right after it, in the
+    same turn; both read the text once for each question. Else the text is read once and compacted to the budget before
+    any question is asked, and each is asked of that same cache.
+
+    progress: told of the first reading after every block
     """
-    if setting.focus == QUESTION and not setting.is_full:
-        return _aware(runtime, document)
-    return _agnostic(runtime, document, setting.question)
+    if setting.focus in (QUESTION, TURN) and not setting.is_full:
+        return _in_one_turn(runtime, text, questions, progress)
+    return _afterwards(runtime, setting.question, text, questions, progress)
 
 
-def _agnostic(runtime: edgekv.Runtime, document: Document, focus: str | bool) -> list[str]:
+def _afterwards(
+    runtime: edgekv.Runtime,
+    focus: str | bool,
+    text: Path,
+    questions: Sequence[Question],
+    progress: ProgressCallback | None,
+) -> list[str]:
     with runtime.session() as session:
-        session.read(document.text, focus=focus)
+        session.read(files=[text], focus=focus, progress=progress)
         read = session.snapshot()
         found = []
-        for question in document.questions:
+        for question in questions:
             session.restore(read)
             reply = session.chat(question.text, max_tokens=question.max_tokens, allow_loops=True, sampling=GREEDY)
             found.append("".join(reply))
         return found
 
 
-def _aware(runtime: edgekv.Runtime, document: Document) -> list[str]:
+def _in_one_turn(
+    runtime: edgekv.Runtime, text: Path, questions: Sequence[Question], progress: ProgressCallback | None
+) -> list[str]:
     found = []
-    with tempfile.TemporaryDirectory(prefix="edgekv-eval-") as folder:
-        path = Path(folder, "text.txt")
-        path.write_text(document.text, encoding="utf-8")
-        for question in document.questions:
-            with runtime.session() as session:
-                reply = session.chat(
-                    question.text,
-                    files=[path],
-                    max_tokens=question.max_tokens,
-                    allow_loops=True,
-                    sampling=GREEDY,
-                )
-                found.append("".join(reply))
+    for question in questions:
+        with runtime.session() as session:
+            reply = session.chat(
+                question.text,
+                files=[text],
+                max_tokens=question.max_tokens,
+                allow_loops=True,
+                sampling=GREEDY,
+                progress=progress,
+            )
+            found.append("".join(reply))
+        progress = None
     return found

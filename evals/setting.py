@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import edgekv
 
+T = TypeVar("T")
+
 FULL = "full"
-OFF, GENERAL, QUESTION = "off", "general", "question"
+OFF, GENERAL, QUESTION, TURN = "off", "general", "question", "turn"
 SPARE_CELLS = 1024  # of a full cache, beyond the text: template, question, answer
 
 
@@ -19,8 +22,11 @@ class Setting:
     policy: a policy's spec; "full" = a budget that holds everything, so that nothing is evicted
     budget: cells each (layer, KV head) keeps; means nothing under "full"
     focus: what is fed as a probe between blocks, scored by `focus_policy` (None = the default one): "off" = nothing,
-        "general" = the general question of `Session.read`, "question" = what is asked afterwards, or any other question
-    The rest as in `edgekv.Options`. The ceiling is the machine's memory: it is the budget that is measured.
+        "general" = the general question of `Session.read`, "question" = what is asked afterwards, or any other
+        question; "turn" = nothing, but what is asked ends the turn that the text begins, and is read with it
+    memory: ceiling of a process of its own in which each text is read; None = texts are read one after the other in
+        this process, with the machine's memory for a ceiling, since it is the budget that is measured
+    The rest as in `edgekv.Options`.
     """
 
     model: str | None = None
@@ -33,11 +39,12 @@ class Setting:
     n_sink: int = 4
     recent: int | None = None
     reposition: str = "auto"
+    memory: int | str | None = None
 
     @property
     def question(self) -> str | bool:
         """What a text is read for before any question is asked: `focus` of `Session.read`."""
-        if self.is_full or self.focus in (OFF, QUESTION):
+        if self.is_full or self.focus in (OFF, QUESTION, TURN):
             return False
         return self.focus == GENERAL or self.focus
 
@@ -51,6 +58,8 @@ class Setting:
         """The policy, as tables and pictures call it."""
         if self.focus == OFF or self.is_full:
             return self.policy
+        if self.focus == TURN:
+            return f"{self.policy}, in one turn"
         how = f"focus: {self.focus}"
         return how if self.focus_policy is None else f"{how}, {self.focus_policy}"
 
@@ -61,55 +70,75 @@ class Setting:
 
     def open(self, n_tokens: int, *, threads: int | None = None) -> edgekv.Runtime:
         """A runtime for a text of n_tokens. Raises what `edgekv.Runtime` does."""
-        return edgekv.Runtime(self.model, memory="100%", threads=threads, **self._options(n_tokens))
+        return edgekv.Runtime(self.model, threads=threads, **self._options(n_tokens))
 
     def plan(self, n_tokens: int, *, threads: int | None = None) -> edgekv.Plan:
         """What such a runtime would take. Raises what `edgekv.plan` does."""
-        return edgekv.plan(self.model, memory="100%", threads=threads, **self._options(n_tokens))
+        return edgekv.plan(self.model, threads=threads, **self._options(n_tokens))
+
+    def options(self, n_tokens: int, *, threads: int | None = None) -> edgekv.Options:
+        """The options of such a runtime. Raises what `edgekv.Options` does."""
+        return edgekv.Options(threads=threads, **self._options(n_tokens))
 
     def _options(self, n_tokens: int) -> dict[str, Any]:
-        common: dict[str, Any] = {"block": self.block, "kv_type": self.kv_type, "repack": False}
+        memory = self.memory or "100%"
+        common: dict[str, Any] = {"memory": memory, "block": self.block, "kv_type": self.kv_type, "repack": False}
         if self.is_full:
             whole = {"policy": "sink", "budget": n_tokens + SPARE_CELLS, "focus": False}
             return common | whole | {"reposition": "never", "allow_beyond_trained": True}
         return common | {
             "policy": self.policy,
             "budget": self.budget,
-            "focus": self.focus != OFF,
-            "focus_policy": None if self.focus == OFF else self.focus_policy,
+            "focus": self.focus not in (OFF, TURN),
+            "focus_policy": None if self.focus in (OFF, TURN) else self.focus_policy,
             "n_sink": self.n_sink,
             "recent": self.recent,
             "reposition": self.reposition,
         }
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for a key and for JSON; of a full cache only what matters to it."""
+        """Plain values, for a key and for JSON: of a full cache what matters to it, a ceiling only if one is given."""
         fields = asdict(self)
+        if self.memory is None:
+            del fields["memory"]
         if self.is_full:
-            return {name: fields[name] for name in ("model", "policy", "block", "kv_type")}
+            return {name: fields[name] for name in ("model", "policy", "block", "kv_type", "memory") if name in fields}
         return fields
 
 
 class OpenRuntime:
-    """The runtime of the last setting, kept open while the next case wants the same. Close it, or use it in `with`."""
+    """What is kept from one case to the next: the runtime of the last setting, and the last text that is shared.
+
+    Neither changes a result: each case finds what it would have made itself. Close it, or use it in `with`.
+    """
 
     def __init__(self, *, threads: int | None = None) -> None:
-        self._threads = threads
+        self.threads = threads
         self._setting: Setting | None = None
         self._n_tokens = 0
         self._runtime: edgekv.Runtime | None = None
+        self._text: tuple[Hashable, Any] | None = None
 
     def get(self, setting: Setting, n_tokens: int) -> edgekv.Runtime:
         """A runtime of this setting for texts of at most n_tokens, with no session open. Raises what `Runtime` does."""
         fits = not setting.is_full or n_tokens <= self._n_tokens
         if self._runtime is None or self._setting != setting or not fits:
             self.close()
-            self._runtime = setting.open(n_tokens, threads=self._threads)
+            self._runtime = setting.open(n_tokens, threads=self.threads)
             self._setting, self._n_tokens = setting, n_tokens
         return self._runtime
 
+    def text(self, key: Hashable, read: Callable[[], T]) -> T:
+        """What `read` makes of a text; made anew where the last one had another key."""
+        if self._text is None or self._text[0] != key:
+            self._text = None  # frees the last one before the next is made
+            self._text = key, read()
+        made: T = self._text[1]
+        return made
+
     def close(self) -> None:
-        """Free the runtime."""
+        """Free the runtime and the text."""
+        self._text = None
         if self._runtime is not None:
             self._runtime.close()
         self._runtime = self._setting = None

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
 
-import edgekv
+from edgekv.controller import Controller
 from edgekv.errors import InputError
-from edgekv.model import Model
+from edgekv.model import Context, Model
 from edgekv.text import Prompt
+
+
+class Feedable(Protocol):
+    """What tokens are fed to: a runtime, or a full cache beside it."""
+
+    @property
+    def model(self) -> Model: ...
+
+    @property
+    def context(self) -> Context: ...
+
+    @property
+    def controller(self) -> Controller: ...
 
 
 def prompt_tokens(model: Model, text: str, n: int | None = None) -> list[int]:
@@ -21,9 +35,9 @@ def prompt_tokens(model: Model, text: str, n: int | None = None) -> list[int]:
     return tokens
 
 
-def begin(runtime: edgekv.Runtime, n_tokens: int) -> None:
+def begin(cells: Feedable, n_tokens: int) -> None:
     """Empty the cells, for a text of n_tokens. Raises InputError for one beyond what the runtime can read."""
-    controller = runtime.controller
+    controller = cells.controller
     controller.clear()
     limit = controller.positions.limit
     if limit is not None and n_tokens > limit:
@@ -34,23 +48,23 @@ def begin(runtime: edgekv.Runtime, n_tokens: int) -> None:
     controller.positions.expect(n_tokens)
 
 
-def log_losses(runtime: edgekv.Runtime, given: Sequence[int], tokens: Sequence[int]) -> Iterator[float]:
+def log_losses(cells: Feedable, given: Sequence[int], tokens: Sequence[int]) -> Iterator[float]:
     """-ln p of each of the tokens, which come after the given ones, with what the cells hold by then.
 
     The given tokens, at least one, are read block by block but for the last; from there on one by one, which evicts as
     reading does: whenever the spare cells of a block are full. Raises InputError as `begin`.
     """
-    begin(runtime, len(given) + len(tokens))
-    runtime.controller.read(given[:-1], lambda _: True)
-    runtime.controller.step(given[-1])
+    begin(cells, len(given) + len(tokens))
+    cells.controller.read(given[:-1], lambda _: True)
+    cells.controller.step(given[-1])
     for i, token in enumerate(tokens):
-        yield _log_loss(runtime, token)
+        yield _log_loss(cells, token)
         if i + 1 < len(tokens):
-            runtime.controller.step(token)
+            cells.controller.step(token)
 
 
-def _log_loss(runtime: edgekv.Runtime, token: int) -> float:
+def _log_loss(cells: Feedable, token: int) -> float:
     """-ln of the softmax of the last logits, in float64."""
-    logits = np.ctypeslib.as_array(runtime.context.logits(), (runtime.model.n_vocab,)).astype(np.float64)
+    logits = np.ctypeslib.as_array(cells.context.logits(), (cells.model.n_vocab,)).astype(np.float64)
     most = logits.max()
     return float(most + np.log(np.exp(logits - most).sum()) - logits[token])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,18 +20,23 @@ class Task:
     table: what results say, with a baseline where policies are compared
     draw: pictures of results, into a folder; returns the files
     params: what the task takes beside a setting, a text and a seed, and the values that it takes by default
+    text: what a case reads, where the task reads a text once for all policies and budgets; such cases are measured in a
+        row. None = each case reads for itself
+    alone: whether a text can be read in a process of its own, under a ceiling (`Setting.memory`)
     """
 
     measure: Callable[[Case, OpenRuntime], dict[str, Any]]
     table: Callable[[Measured, str | None], Table]
     draw: Callable[[Measured, Path], list[Path]]
     params: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    text: Callable[[Case], Hashable] | None = None
+    alone: bool = False
 
 
 TASKS: Mapping[str, Task] = {
-    "needle": Task(asking.needle, asking.table, asking.draw, {"depth": (None,), "needles": (1,)}),
-    "ruler": Task(asking.ruler, asking.table, asking.draw, {"kind": ruler.TASKS}),
+    "needle": Task(asking.needle, asking.table, asking.draw, {"depth": (None,), "needles": (1,)}, alone=True),
+    "ruler": Task(asking.ruler, asking.table, asking.draw, {"kind": ruler.TASKS}, alone=True),
     "perplexity": Task(perplexity.measure, perplexity.table, perplexity.draw),
-    "perturbation": Task(perturbation.measure, perturbation.table, perturbation.draw),
+    "perturbation": Task(perturbation.measure, perturbation.table, perturbation.draw, text=perturbation.text),
     "longgen": Task(longgen.measure, longgen.table, longgen.draw, {"temperature": (0.0,)}),
 }

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from .. import needle as needles
-from .. import pictures
+from .. import pictures, prose
 from .. import ruler as rulers
+from ..alone import HEADERS as TOOK_HEADERS
+from ..alone import Took, read_alone
 from ..case import Case, book_text
 from ..document import Document
 from ..reading import replies
@@ -34,12 +38,37 @@ def ruler(case: Case, runtimes: OpenRuntime) -> dict[str, Any]:
 
 
 def _ask(case: Case, runtimes: OpenRuntime, make: Callable[..., Document]) -> dict[str, Any]:
-    """What is answered about a document, and the mean score of the answers, in [0, 1]."""
+    """What is answered about a document, and the mean score of the answers, in [0, 1].
+
+    Under a ceiling of its own the text is read in a process of its own, and the result tells what that took.
+    """
+    document, found = (_here if case.setting.memory is None else _alone)(case, runtimes, make)
+    scores = [question.score(reply) for question, reply in zip(document.questions, found["replies"], strict=True)]
+    return {"score": sum(scores) / len(scores), "scores": scores, **found}
+
+
+def _here(case: Case, runtimes: OpenRuntime, make: Callable[..., Document]) -> tuple[Document, dict[str, Any]]:
     runtime = runtimes.get(case.setting, case.length)
     document = make(runtime.model, book_text(case.book), case.length, case.seed)
-    said = replies(runtime, case.setting, document)
-    scores = [question.score(reply) for question, reply in zip(document.questions, said, strict=True)]
-    return {"score": sum(scores) / len(scores), "scores": scores, "replies": said}
+    with _file(document) as text:
+        return document, {"replies": replies(runtime, case.setting, text, document.questions)}
+
+
+def _alone(case: Case, runtimes: OpenRuntime, make: Callable[..., Document]) -> tuple[Document, dict[str, Any]]:
+    with prose.vocabulary(case.setting.model) as model:
+        document = make(model, book_text(case.book), case.length, case.seed)
+    with _file(document) as text:
+        threads = runtimes.threads
+        return document, read_alone(case.setting, case.length, text, document.questions, threads=threads)
+
+
+@contextlib.contextmanager
+def _file(document: Document) -> Iterator[Path]:
+    """The text of a document, for the time being on the disk."""
+    with tempfile.TemporaryDirectory(prefix="edgekv-eval-") as folder:
+        path = Path(folder, "text.txt")
+        path.write_text(document.text, encoding="utf-8")
+        yield path
 
 
 @dataclass(frozen=True)
@@ -47,6 +76,7 @@ class Line:
     """The samples of one configuration.
 
     p_value: of a paired comparison with the baseline on the same samples; None = it is the baseline, or there is none
+    took: what reading the texts took, where each was read in a process of its own
     """
 
     task: str
@@ -55,12 +85,14 @@ class Line:
     params: Mapping[str, Any]
     score: Interval
     p_value: float | None
+    took: Took | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         score = {"mean": self.score.mean, "low": self.score.low, "high": self.score.high, "n": self.score.n}
         where = {"task": self.task, **self.setting.as_dict(), "length": self.length, **self.params}
-        return where | score | {"p_value": self.p_value}
+        took = {} if self.took is None else asdict(self.took)
+        return where | score | {"p_value": self.p_value} | took
 
 
 def lines(measured: Measured, baseline: str | None = None) -> list[Line]:
@@ -70,9 +102,13 @@ def lines(measured: Measured, baseline: str | None = None) -> list[Line]:
     Raises ConfigError without the extra "eval".
     """
     found: dict[tuple[str, Setting, int, Params], dict[int, float]] = defaultdict(dict)
+    alone: dict[tuple[str, Setting, int, Params], list[dict[str, Any]]] = defaultdict(list)
     for case, result in measured:
         if "score" in result:
-            found[case.task, case.setting, case.length, tuple(case.params.items())][case.seed] = result["score"]
+            key = case.task, case.setting, case.length, tuple(case.params.items())
+            found[key][case.seed] = result["score"]
+            if "alone" in result:
+                alone[key].append(result["alone"])
     if baseline is None:
         baseline = next((setting.name for _, setting, _, _ in found if not setting.is_full), "")
     bases = {
@@ -84,7 +120,9 @@ def lines(measured: Measured, baseline: str | None = None) -> list[Line]:
     for (task, setting, length, params), scores in found.items():
         base = None if setting.is_full else bases.get((task, setting.common, length, params))
         p_value = None if base is None or base is scores else _compare(scores, base)
-        made.append(Line(task, setting, length, dict(params), interval(list(scores.values())), p_value))
+        figures = alone.get((task, setting, length, params))
+        took = None if figures is None else Took.of(figures)
+        made.append(Line(task, setting, length, dict(params), interval(list(scores.values())), p_value, took))
     return made
 
 
@@ -94,8 +132,12 @@ def _compare(scores: Mapping[int, float], base: Mapping[int, float]) -> float | 
 
 
 def table(measured: Measured, baseline: str | None = None) -> Table:
-    """A row for each configuration: the mean score, where the true one lies with 95 %, texts, and the p-value."""
+    """A row for each configuration: the mean score, where the true one lies with 95 %, texts, and the p-value.
+
+    Where texts were read in processes of their own, also how fast, and in how much memory.
+    """
     found = lines(measured, baseline)
+    nothing = ("",) * len(TOOK_HEADERS) if any(line.took for line in found) else ()
     names = list(dict.fromkeys(name for line in found for name in line.params))
     rows = [
         (
@@ -106,10 +148,11 @@ def table(measured: Measured, baseline: str | None = None) -> Table:
             f"{line.score.low:.0%} to {line.score.high:.0%}",
             str(line.score.n),
             "" if line.p_value is None else f"{line.p_value:.3f}",
+            *(nothing if line.took is None else line.took.cells()),
         )
         for line in found
     ]
-    headers = ("task", *SETTING_HEADERS, *names, "score", "95 %", "texts", "p")
+    headers = ("task", *SETTING_HEADERS, *names, "score", "95 %", "texts", "p", *(TOOK_HEADERS if nothing else ()))
     n_keys = 1 + len(SETTING_HEADERS) + len(names)
     return Table(headers, rows, [line.as_dict() for line in found], n_keys)
 

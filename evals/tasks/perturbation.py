@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,25 +13,42 @@ from edgekv.errors import ConfigError
 
 from .. import perturbation, pictures
 from ..case import Case
-from ..setting import OpenRuntime
+from ..setting import OpenRuntime, Setting
 from ..table import SETTING_HEADERS, Measured, Table, setting_cells
 from ..tokens import prompt_tokens
+from ..whole import WholeText
 from .grouped import Where, by_setting
 
 HEADERS = (*SETTING_HEADERS, "loss of a layer", "against the baseline", "layers that lose less", "texts")
 
 
+def text(case: Case) -> Hashable:
+    """What a case reads, whatever its policy and budget: how, how much, from where."""
+    return _reading(case), case.length, case.seed, case.book
+
+
 def measure(case: Case, runtimes: OpenRuntime) -> dict[str, Any]:
-    """What `perturbation.perturbation` finds for the case's policy and budget. Raises ConfigError for a full cache."""
-    setting = case.setting
-    if setting.is_full:
+    """What `perturbation.perturbation` finds for the case's policy and budget. Raises ConfigError for a full cache.
+
+    The text is read once for all cases of it that are measured in a row.
+    """
+    if case.setting.is_full:
         raise ConfigError("perturbation compares with the full cache by itself; name policies that evict")
-    reading = perturbation.capture_setting(case.length, model=setting.model, block=setting.block)
-    reading = replace(reading, kv_type=setting.kv_type, n_sink=setting.n_sink, recent=setting.recent)
-    runtime = runtimes.get(reading, case.length)
-    tokens = prompt_tokens(runtime.model, case.passage(runtime.model))[: case.length]
-    found = perturbation.perturbation(runtime, tokens, setting.policy, [setting.budget])
+    whole = runtimes.text(text(case), lambda: _read(case, runtimes))
+    found = perturbation.losses(whole, case.setting.policy, [case.setting.budget])
     return {"n_cells": found["n_cells"], "heads": found["heads"][0], "layers": found["layers"][0]}
+
+
+def _reading(case: Case) -> Setting:
+    setting = case.setting
+    reading = perturbation.capture_setting(case.length, model=setting.model, block=setting.block)
+    return replace(reading, kv_type=setting.kv_type, n_sink=setting.n_sink, recent=setting.recent)
+
+
+def _read(case: Case, runtimes: OpenRuntime) -> WholeText:
+    runtime = runtimes.get(_reading(case), case.length)
+    tokens = prompt_tokens(runtime.model, case.passage(runtime.model))[: case.length]
+    return perturbation.read_whole(runtime, tokens)
 
 
 def table(measured: Measured, baseline: str | None = None) -> Table:

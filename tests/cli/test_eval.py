@@ -77,7 +77,7 @@ def test_shared_work_gives_the_same_results(run, rows, tmp_path):
     assert len(rows()) == 6
 
 
-@pytest.mark.parametrize("focus", ["off", "general", "question", "What is blue?"])
+@pytest.mark.parametrize("focus", ["off", "general", "question", "turn", "What is blue?"])
 def test_json_says_what_was_measured(run, focus):
     found = json.loads(run(*NEEDLE, "--focus", focus, "--needles", "2", "--json").stdout)
     table = found["tables"]["needle"]

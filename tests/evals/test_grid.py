@@ -1,5 +1,6 @@
 """Grids: which cases they hold, and that none is measured twice."""
 
+import dataclasses
 import itertools
 
 import pytest
@@ -62,6 +63,23 @@ def test_what_was_measured_before_an_error_is_kept(counted, tmp_path):
             running.throw(KeyboardInterrupt)
         assert [results.get(case.config()) is not None for case in cases] == [True, False, False]
     assert len(asked) == 1
+
+
+def test_cases_that_share_a_text_are_measured_in_a_row(counted, tmp_path, monkeypatch):
+    make, asked = counted
+    plain = grids.TASKS["counted"]
+    shared = dataclasses.replace(plain, text=lambda case: (case.length, case.seed))
+    monkeypatch.setattr(grids, "TASKS", {"counted": plain, "shared": shared})
+    cases = make(policies=("sink", "random"), samples=2).cases()
+    cases += [dataclasses.replace(case, task="shared") for case in cases]
+    with Results(tmp_path / "results.jsonl") as results:
+        measured = list(run(cases, results, in_process))
+    assert [(policy, seed) for policy, _, seed, _ in asked] == [
+        *(("sink", 0), ("sink", 1), ("random", 0), ("random", 1)),
+        *(("sink", 0), ("random", 0), ("sink", 1), ("random", 1)),
+    ]
+    assert measured[:4] == cases[:4]
+    assert sorted(measured[4:], key=cases.index) == cases[4:]
 
 
 def test_a_setting_that_cannot_be_is_a_result(counted, tmp_path):

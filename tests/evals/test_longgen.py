@@ -12,7 +12,7 @@ from edgekv.errors import ConfigError, InputError
 from edgekv.evals.longgen import PROMPTS, SAMPLED, generate, long_generation
 from edgekv.evals.repetition import repetition
 from edgekv.evals.setting import FULL, OpenRuntime, Setting
-from edgekv.evals.tokens import prompt_tokens
+from edgekv.evals.tokens import log_losses, prompt_tokens
 from edgekv.sampler import GREEDY
 
 PROMPT, N_TOKENS = "It was late, and nobody came.", 150
@@ -61,6 +61,25 @@ def test_the_full_cache_says_what_is_most_likely_to_it(path, runtimes):
     behind = logits.max(axis=1) - logits[np.arange(N_TOKENS), said]
     assert behind.max() < 0.05 * logits.std()
     assert found["n_evictions"] == 0
+
+
+@pytest.mark.parametrize("policy", ["keydiff", "snapkv+ada", FULL])
+def test_one_runtime_is_opened(path, runtimes, policy, monkeypatch):
+    opened, open_ = [], Setting.open
+    monkeypatch.setattr(Setting, "open", lambda self, *args, **kw: opened.append(self) or open_(self, *args, **kw))
+    for _ in range(2):
+        assert long_generation(runtimes, small(path, policy=policy), PROMPT, 60)["ppl_full"] > 1
+    assert [setting.policy for setting in opened] == [policy]
+
+
+@pytest.mark.parametrize("policy", ["keydiff", "snapkv+ada"])
+def test_the_full_cache_beside_a_runtime_is_that_of_a_runtime(path, runtimes, policy):
+    found = long_generation(runtimes, small(path, policy=policy), PROMPT, N_TOKENS)
+    runtime = runtimes.get(small(path, policy=policy), 0)
+    given = prompt_tokens(runtime.model, PROMPT)
+    said = generate(runtime, given, N_TOKENS, GREEDY)
+    full = runtimes.get(small(path, policy=FULL), len(PROMPT) + N_TOKENS)
+    assert found["ppl_full"] == math.exp(math.fsum(log_losses(full, given, said)) / N_TOKENS)
 
 
 def test_beyond_the_trained_context_the_full_cache_is_not_asked(path, runtimes):

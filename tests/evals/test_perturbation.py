@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 from reference_quant import stored_key, stored_value
@@ -11,8 +13,11 @@ import edgekv
 from edgekv.errors import BudgetError, ConfigError, InputError
 from edgekv.evals.captures import Reader, by_layer, output_projections
 from edgekv.evals.eviction import kept_cells
+from edgekv.evals.grid import Grid, in_process, measure, run
 from edgekv.evals.perturbation import N_QUERIES, capture_setting, perturbation
+from edgekv.evals.results import Results
 from edgekv.evals.setting import OpenRuntime, Setting
+from edgekv.evals.whole import WholeText
 from edgekv.policies import POLICIES, parse_policy
 from edgekv.policies.select import Protection
 
@@ -136,3 +141,27 @@ def test_a_text_beyond_the_trained_context_is_refused(tiny_model):
         pytest.raises(InputError, match="256 tokens are wanted, but the model was trained on 128"),
     ):
         perturbation(runtime, TOKENS, "sink", (48,))
+
+
+def test_a_text_is_read_once_for_all_policies_and_budgets(path, monkeypatch, tmp_path):
+    policies, budgets = ("keydiff", "h2o", "snapkv+critical", "h2o+ada"), (64, 96)
+    read = []
+    monkeypatch.setattr(WholeText, "__init__", _noting(WholeText.__init__, read))
+    fields = {"task": "perturbation", "model": path, "blocks": (BLOCK,), "lengths": (N_CELLS + BLOCK,), "samples": 2}
+    cases = Grid(**fields, policies=policies, budgets=budgets).cases()
+    with Results(tmp_path / "results.jsonl") as results:
+        list(run(cases, results, functools.partial(in_process, threads=1)))
+        assert len(read) == 2
+        together = [results.get(case.config()) for case in cases]
+    assert len({str(result["layers"]) for result in together}) == len(cases)
+    for case, result in list(zip(cases, together, strict=True))[::5]:
+        with OpenRuntime(threads=1) as runtimes:
+            assert measure(case, runtimes) == result
+
+
+def _noting(init, read):
+    def noting(self, runtime, tokens):
+        read.append(len(tokens))
+        init(self, runtime, tokens)
+
+    return noting

@@ -64,6 +64,15 @@ def test_a_passage_has_as_many_tokens_as_asked_for(model, source: str | None, n_
         assert source[source.index(text) - 2 :].startswith(". ")
 
 
+def test_a_book_that_is_too_short_begins_again(model) -> None:
+    n_tokens = 3 * len(model.tokenize(BOOK))
+    text = prose.passage(model, BOOK, n_tokens, random.Random(1), again=True)
+    assert abs(len(model.tokenize(text)) - n_tokens) <= 1
+    assert text in "\n\n".join([BOOK] * 5)
+    enough = prose.passage(model, BOOK, 400, random.Random(1))
+    assert prose.passage(model, BOOK, 400, random.Random(1), again=True) == enough
+
+
 def test_a_book_loses_its_headings_and_line_breaks(tmp_path: Path) -> None:
     body = "It was a long sentence of many words that went on until the line had to\nbe broken, and further still."
     path = tmp_path / "book.txt"

@@ -1,0 +1,41 @@
+"""A full cache beside the cells of a runtime: the same weights, asked what they say with nothing evicted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+
+import edgekv
+from edgekv.cache import Cache
+from edgekv.controller import Controller
+from edgekv.estimate import cache_params_of
+from edgekv.model import Context, Model
+
+from .setting import FULL, OFF, Setting
+
+
+@dataclass(frozen=True)
+class FullCache:
+    """What a text is fed to, as to a runtime (`tokens.Feedable`)."""
+
+    model: Model
+    context: Context
+    controller: Controller
+
+
+@contextmanager
+def full_cache(runtime: edgekv.Runtime, setting: Setting, n_tokens: int) -> Iterator[FullCache]:
+    """Room for n_tokens, none of which is evicted, over the weights that a runtime of this setting has loaded.
+
+    It takes what the full cache of a `Setting` takes, which the runtime's plan does not count. Raises NativeError where
+    there is no memory for it.
+    """
+    options = replace(setting, policy=FULL, focus=OFF).options(n_tokens, threads=runtime.options.threads)
+    assert options.budget is not None
+    model = runtime.model
+    with (
+        closing(model.new_context(options.budget + options.block, options)) as context,
+        closing(Cache(context, cache_params_of(options))) as cache,
+    ):
+        yield FullCache(model, context, Controller(cache, options, options.budget, model.n_ctx_train))
