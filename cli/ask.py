@@ -12,8 +12,8 @@ import typer
 import edgekv
 from edgekv.reply import INSTRUCTION
 
-from .files import on_disk, piped
-from .options import with_common_options
+from .files import text_files
+from .options import opened, with_common_options
 from .render import print_footer, reading_bar, write
 from .reply import reply_arguments, with_reply_options
 
@@ -33,11 +33,14 @@ def ask(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Answer a question about text files of any length, under the memory ceiling."""
+    """Answer a question about text files of any length, under the memory ceiling.
+
+    Without -f, text that is piped in is read. In a loop over lines add </dev/null, or it takes the loop's lines.
+    """
     arguments = reply_arguments(reply) | {"instruction": "" if raw else INSTRUCTION}
     with ExitStack() as stack:
-        files = [stack.enter_context(on_disk(path)) for path in file or piped()]
-        rt = stack.enter_context(edgekv.Runtime(**runtime))
+        files = stack.enter_context(text_files(file))
+        rt = stack.enter_context(opened(runtime))
         session = stack.enter_context(rt.session(system))
         answer: list[str] = []
         exceeded: edgekv.CeilingExceededError | None = None

@@ -13,9 +13,10 @@ import typer
 
 import edgekv
 
-from .options import with_common_options
+from .options import opened, with_common_options
 from .render import console, print_footer, reading_bar, write
 from .reply import reply_arguments, with_reply_options
+from .wording import worded
 
 HELP = "/read FILE attaches a text file to your next message, /help shows this, /exit (or Ctrl-D) leaves."
 
@@ -29,7 +30,7 @@ def chat(
 ) -> None:
     """Chat under the memory ceiling. Ctrl-C stops a reply and keeps the conversation."""
     arguments = reply_arguments(reply)
-    with edgekv.Runtime(**runtime) as rt, rt.session(system) as session:
+    with opened(runtime) as rt, rt.session(system) as session:
         console.print(f"[dim]{rt.plan.model.name}, {rt.plan.budget_cells:,} cells. {HELP}[/dim]")
         files: list[Path] = []
         for line in _lines():
@@ -82,7 +83,7 @@ def _reply(
                 for piece in session.chat(text, files=files, **arguments, progress=progress):
                     write(piece)
         except (edgekv.InputError, edgekv.CeilingExceededError) as error:
-            console.print(f"edgekv: {error}", soft_wrap=True, markup=False)
+            console.print(f"edgekv: {worded(str(error))}", soft_wrap=True, markup=False)
             return
     write("\n")
     print_footer(session.stats, plan)

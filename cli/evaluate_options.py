@@ -57,7 +57,7 @@ def run_options(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
     threads: Annotated[int | None, typer.Option(help="Threads. Default: one for every processor.")] = None,
     workers: Annotated[
-        int, typer.Option(help="Processes that share the work, each with --threads (default 1). Needs the extra dask.")
+        int, typer.Option(help="Processes that share the work; each takes --threads, or 1. Needs the extra dask.")
     ] = 0,
     cluster: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Dask scheduler whose workers share the work.")

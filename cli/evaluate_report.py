@@ -17,6 +17,8 @@ from edgekv.evals.case import Case
 from edgekv.evals.table import Table
 from edgekv.evals.tasks import TASKS
 
+from .wording import worded
+
 WIDE = 400  # columns where no terminal says how many: nothing is folded in files and pipes
 
 Measured = Sequence[tuple[Case, dict[str, Any]]]
@@ -34,7 +36,7 @@ def print_tables(measured: Measured, baseline: str | None) -> None:
     for name, part in by_task(measured):
         console.print(f"{name}:", _rich(TASKS[name].table(part, baseline)))
     for reason in dict.fromkeys(result["refused"] for _, result in measured if "refused" in result):
-        console.print(f"refused: {reason}", soft_wrap=True)
+        console.print(f"refused: {worded(reason)}", soft_wrap=True, markup=False)
 
 
 def as_json(measured: Measured, baseline: str | None) -> str:

@@ -2,26 +2,61 @@
 
 from __future__ import annotations
 
-import shutil
+import os
+import select
+import stat
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
+from typing import cast
 
+import edgekv
+from edgekv.spool import spooled
+from edgekv.text import decoded
 
-def piped() -> list[Path]:
-    """Standard input as a file, where something is piped in and no file is named."""
-    return [] if sys.stdin is None or sys.stdin.isatty() else [Path("-")]
+from .render import console
+
+STDIN = "standard input"
+PATIENCE_S = 1.0  # before it is said what is waited for
 
 
 @contextmanager
-def on_disk(path: Path) -> Iterator[Path]:
-    """The file itself; for `-`, a copy of standard input on disk, since a prompt is read twice: counted, then fed."""
-    if str(path) != "-":
-        yield path
-        return
-    with tempfile.NamedTemporaryFile(prefix="edgekv-stdin-") as copy:
-        shutil.copyfileobj(sys.stdin.buffer, copy)
-        copy.flush()
-        yield Path(copy.name)
+def text_files(named: Sequence[Path] | None) -> Iterator[list[Path]]:
+    """The files to read; where none is named, what comes through standard input, if that is a pipe or a file.
+
+    Where files are named and none of them is `-`, nothing of standard input is read. Where it is read, that is said.
+    Raises InputError for a `-` without a text in it; nobody asked for an empty pipe, so that is no file.
+    """
+    with ExitStack() as stack:
+        if not named:
+            named = [Path("-")] if _is_offered() else []
+        yield [stack.enter_context(_standard_input()) if str(path) == "-" else path for path in named]
+
+
+@contextmanager
+def _standard_input() -> Iterator[Path]:
+    """A copy of standard input on disk, since a prompt is read twice: counted, then fed."""
+    if sys.stdin is None:
+        raise edgekv.InputError(f"{STDIN} is closed; name a text file with -f")
+    with spooled(decoded(sys.stdin.buffer, STDIN)) as copy:
+        console.print(f"[dim]read {copy.stat().st_size:,} bytes from {STDIN}[/dim]", soft_wrap=True)
+        yield copy
+
+
+def _is_offered() -> bool:
+    """Whether something comes through standard input. Waits for it where it is a pipe that is open."""
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (AttributeError, OSError, ValueError):  # closed, or replaced by something that is no file
+        return False
+    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISREG(mode)):
+        return False
+    with suppress(OSError):  # where only sockets can be waited for
+        if not select.select([sys.stdin], [], [], PATIENCE_S)[0]:
+            console.print(
+                f"[dim]waiting for {STDIN}; name files with -f, or add </dev/null, if there is none[/dim]",
+                soft_wrap=True,
+            )
+    return bool(cast(BufferedReader, sys.stdin.buffer).peek(1))

@@ -13,8 +13,8 @@ from rich.console import Console
 import edgekv
 from edgekv.reply import INSTRUCTION
 
-from .files import on_disk, piped
-from .options import with_common_options
+from .files import text_files
+from .options import opened, with_common_options
 from .render import console, reading_bar
 
 
@@ -54,8 +54,10 @@ def inspect(
     from .kept_text import print_observation
 
     with ExitStack() as stack:
-        files = [stack.enter_context(on_disk(path)) for path in file or piped()]
-        rt = stack.enter_context(edgekv.Runtime(**runtime))
+        files = stack.enter_context(text_files(file))
+        if question is None and not files:
+            raise edgekv.InputError("there is nothing to inspect; give a text file (-f FILE), a question, or both")
+        rt = stack.enter_context(opened(runtime))
         progress = stack.enter_context(reading_bar())
         found = observe(
             rt,

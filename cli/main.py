@@ -2,25 +2,46 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+from typing import Annotated
 
 import typer
 import typer.core
 
 import edgekv
+from edgekv.spool import PROC
 
 from . import ask, bench, chat, evaluate, inspect, models, plan, policies
+from .wording import worded
 
 typer.core.HAS_RICH = False  # with it, plain help shows brackets escaped for a rich help that is off
 
 app = typer.Typer(
     name="edgekv",
-    help="Read prompts of any length, and chat, under a memory ceiling.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"edgekv {edgekv.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Read any prompt, and chat, inside a memory ceiling."""
+
+
 app.command()(ask.ask)
 app.command()(chat.chat)
 app.add_typer(evaluate.app, name="eval")
@@ -31,6 +52,7 @@ app.command()(policies.policies)
 app.command()(bench.bench)
 
 INTERRUPTED = 130
+TERMINATED = 143
 
 # the first class that matches decides
 EXIT_STATUS: tuple[tuple[type[edgekv.EdgeKVError], int], ...] = (
@@ -45,10 +67,12 @@ EXIT_STATUS: tuple[tuple[type[edgekv.EdgeKVError], int], ...] = (
 
 def main() -> int:
     """Run the command line; returns the exit status: 0 ok, 2 usage, 3 cannot fit, 4 model unusable, 130 interrupted."""
+    if not PROC.is_dir():  # copies of texts have names there, and something has to remove them
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     try:
         app()
     except edgekv.EdgeKVError as error:
-        print(f"edgekv: {error}", file=sys.stderr)
+        print(f"edgekv: {worded(str(error))}", file=sys.stderr)
         return next(status for kind, status in EXIT_STATUS if isinstance(error, kind))
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
+
+import edgekv
+
+from .render import loading
 
 
 def common(
@@ -67,6 +72,15 @@ def common(
 def with_common_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the common options; it receives them as one dict, its parameter `runtime`."""
     return gathered(command, common, "runtime")
+
+
+@contextmanager
+def opened(options: dict[str, Any]) -> Iterator[edgekv.Runtime]:
+    """The runtime that the common options ask for."""
+    with loading():
+        runtime = edgekv.Runtime(**options)
+    with runtime:
+        yield runtime
 
 
 def gathered(command: Callable[..., Any], options: Callable[..., None], into: str) -> Callable[..., Any]:

@@ -15,6 +15,7 @@ import edgekv
 from edgekv.sizes import format_size
 
 from .options import with_common_options
+from .render import loading
 
 BOUNDS = {
     "budget": "as asked for",
@@ -30,7 +31,8 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """Show the budget that fits the ceiling, where every byte goes, and what else would fit."""
-    survey = edgekv.survey(**runtime)
+    with loading():
+        survey = edgekv.survey(**runtime)
     if as_json:
         print(json.dumps(survey.as_dict()))
         return

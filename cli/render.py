@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -22,6 +22,22 @@ class Speed(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         return Text(f"{task.speed or 0:.0f} tok/s")
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """A word on the terminal until the model is loaded; nothing where stderr is not a terminal."""
+    if not console.is_terminal:
+        yield
+        return
+    word = "loading ..."
+    console.file.write(word)
+    console.file.flush()
+    try:
+        yield
+    finally:
+        console.file.write("\r" + " " * len(word) + "\r")
+        console.file.flush()
 
 
 @contextmanager
@@ -59,7 +75,7 @@ def reading_bar() -> Iterator[ProgressCallback]:
 
 
 def print_footer(stats: edgekv.Stats, plan: edgekv.Plan) -> None:
-    """One line about a reply: tokens, cells, speed, memory."""
+    """What a reply took: tokens, cells, speed, memory; in as many lines as it needs, which end between two of them."""
     kept = min(stats.cells_used, stats.tokens_seen)
     notes = {
         "cancelled": "stopped",
@@ -75,7 +91,20 @@ def print_footer(stats: edgekv.Stats, plan: edgekv.Plan) -> None:
         f"generation {stats.decode_tok_per_s:.0f} tok/s",
         f"peak {format_size(stats.peak_rss_bytes)} of {format_size(plan.ceiling_bytes)}",
     ]
-    console.print("[dim]" + " · ".join(parts) + "[/dim]", soft_wrap=True)
+    for line in packed(parts, console.width):
+        console.print(f"[dim]{line}[/dim]", soft_wrap=True)
+
+
+def packed(items: Iterable[str], width: int) -> list[str]:
+    """Items one after the other in lines of at most `width` columns, an item that is wider in a line of its own."""
+    separator = " · "
+    lines: list[str] = []
+    for item in items:
+        if lines and len(lines[-1]) + len(separator) + len(item) <= width:
+            lines[-1] += separator + item
+        else:
+            lines.append(item)
+    return lines
 
 
 def write(text: str) -> None:

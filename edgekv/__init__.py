@@ -28,6 +28,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    __version__: str
     from . import policies
     from .estimate import Plan
     from .options import Options
@@ -58,6 +59,10 @@ else:
     def __getattr__(name):
         import importlib
 
+        if name == "__version__":
+            from importlib.metadata import version
+
+            return version("edgekv")
         if name == "policies":
             return importlib.import_module(".policies", __name__)
         if name not in _MODULES:
@@ -66,4 +71,4 @@ else:
         return value
 
     def __dir__():
-        return sorted({*globals(), *__all__})
+        return sorted({*globals(), *__all__, "__version__"})

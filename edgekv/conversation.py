@@ -133,8 +133,7 @@ class LocalConversation:
         if positions.limit is not None and total > positions.limit:
             raise InputError(
                 f"the prompt ends at token {total}, but the model was trained on {positions.limit}, and "
-                f"{positions.obstacle}, give a shorter text, or allow_beyond_trained=True (--allow-beyond-trained) to "
-                "read on all the same"
+                f"{positions.obstacle}, give a shorter text, or allow_beyond_trained=True to read on all the same"
             )
 
     def _read(

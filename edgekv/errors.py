@@ -15,7 +15,8 @@
     |-- NativeError                the native library is missing, foreign, or reports a failure
     `-- WorkerError                the worker process of an isolated runtime died, or no longer responds
 
-A message names the value, the limit and the remedy.
+A message names the value, the limit and the remedy. It spells arguments as a program does, `name=value`; the command
+line shows them as its options (`cli/wording.py`).
 """
 
 from __future__ import annotations

@@ -45,7 +45,8 @@ def check_ceiling(ceiling_bytes: int) -> None:
     if limit is not None and ceiling_bytes > limit.n_bytes:
         raise CeilingError(
             f"memory={format_size(ceiling_bytes)} is above the {format_size(limit.n_bytes)} that {limit.file} allows: "
-            f"the kernel would end the process first; lower memory to {limit.n_bytes // MIB}MiB, or raise that limit",
+            f"the kernel would end the process first; lower the ceiling to {limit.n_bytes // MIB}MiB, or raise that "
+            "limit",
             required_bytes=ceiling_bytes,
             ceiling_bytes=limit.n_bytes,
         )

@@ -10,6 +10,7 @@ from typing import Any
 
 from . import _native, process
 from .errors import ConfigError, EdgeKVError, InvalidModelError, UnsupportedModelError
+from .interrupt import held_back
 from .models.header import Header, read_header
 from .options import KV_TYPES, Options
 
@@ -34,12 +35,16 @@ class Model:
         params.no_alloc = no_alloc
         maps = options.maps_weights and not no_alloc
         params.load_mode = llama.LLAMA_LOAD_MODE_MMAP if maps else llama.LLAMA_LOAD_MODE_NONE
-        give_back = llama.llama_progress_callback(_give_back)
-        if not (maps or no_alloc):
-            params.progress_callback = give_back
         handle = c.c_void_p()
         try:
-            _native.call("edgekv_model_load", str(path).encode(), c.byref(params), c.byref(handle))
+            with held_back() as interrupted:
+                progress = llama.llama_progress_callback(lambda _progress, _data: _give_back() and not interrupted())
+                if not (maps or no_alloc):
+                    params.progress_callback = progress
+                _native.call("edgekv_model_load", str(path).encode(), c.byref(params), c.byref(handle))
+        except KeyboardInterrupt:
+            llama.llama_model_free(handle)
+            raise
         except InvalidModelError as error:
             if "unknown model architecture" in str(error):
                 raise UnsupportedModelError(
@@ -140,7 +145,7 @@ class Model:
         return Context(self, n_cells, options, _native.Layout(n_cells, n_cells if n_cells_max is None else n_cells_max))
 
 
-def _give_back(_progress: float, _data: int | None) -> bool:
+def _give_back() -> bool:
     """Before each weight is read: what the last one was staged in, to be repacked, must not stay with the process."""
     process.return_freed_memory()
     return True

@@ -7,11 +7,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from . import _native
 from .choice import Request, choose
+from .errors import ConfigError
 from .estimate import Estimator, Plan
 from .limits import check_ceiling
 from .models.registry import find_model
+from .options import Options
 from .refusal import refusal
+
+
+def check_device(options: Options) -> None:
+    """Raise ConfigError for what only a GPU can do, where llama.cpp finds none."""
+    if _native.bindings().llama_supports_gpu_offload():
+        return
+    named = [("gpu_layers", options.gpu_layers or None), ("device_memory", options.device_memory)]
+    for name, value in named:
+        if value is not None:
+            raise ConfigError(
+                f"{name}={value} needs a GPU, and there is none, or this build cannot use it; leave {name} out, or "
+                "build edgekv for the GPU with CMAKE_ARGS=-DGGML_CUDA=ON (on macOS -DGGML_METAL=ON)"
+            )
 
 
 @contextmanager
@@ -21,6 +37,7 @@ def planned(path: Path, request: Request) -> Iterator[tuple[Plan, Estimator]]:
     Raises CeilingError where nothing fits.
     """
     check_ceiling(request.options.ceiling_bytes)
+    check_device(request.options)
     with Estimator(path, request.options) as estimates:
         plan = choose(estimates, request)
         if plan is None:
@@ -37,7 +54,7 @@ def make_plan(path: Path, request: Request) -> Plan:
 def plan(model: str | os.PathLike[str] | None = None, **options: object) -> Plan:
     """Plan a runtime without loading it; arguments as for `Runtime`.
 
-    Raises CeilingError if nothing fits, ConfigError for impossible options, ModelError for a file that cannot be used.
+    Raises CeilingError when it does not fit, ConfigError for impossible options, ModelError for the file.
     """
     request, path = Request.of(**options), find_model(model)
     if request.options.isolated:

@@ -52,7 +52,7 @@ class Positions:
         """Why there is a limit, and what would lift it."""
         n_cells = self._cache.shape.n_cells_max
         if self._options.reposition == "never":
-            return "reposition='never' keeps every key at its position; use reposition='auto' (--reposition auto)"
+            return "reposition='never' keeps every key at its position; use reposition='auto'"
         if not self._cache.repositions:
             return "its keys cannot be moved to other positions; choose a model with plain RoPE"
         return f"a head of {n_cells} cells leaves no positions to move to; lower the budget"

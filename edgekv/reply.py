@@ -43,7 +43,7 @@ class Wanted:
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and (isinstance(self.max_tokens, bool) or self.max_tokens < 1):
-            raise ConfigError(f"max_tokens={self.max_tokens} is not possible; give at least 1, or None")
+            raise ConfigError(f"max_tokens={self.max_tokens} is not possible; give at least 1")
         for text in self.stop:
             if not isinstance(text, str) or not text:
                 raise ConfigError(f"stop={text!r} is not possible; give a text that is not empty")

@@ -20,9 +20,9 @@ class Sampling:
     """How tokens are chosen. Raises ConfigError for values that cannot work.
 
     temperature: 0 = always the most likely token
-    top_k, top_p, min_p: where the temperature is not 0, draw only from the k most likely tokens (0 = all), of these only
-        from the most likely ones that together reach probability p, and only from those that are at least min_p times as
-        likely as the first
+    top_k, top_p, min_p: where the temperature is not 0, draw only from the k most likely tokens (0 = all), of these
+        only from the most likely ones that together reach probability p, and only from those that are at least min_p
+        times as likely as the first
     repeat_penalty, repeat_last: positive logits of the newest `repeat_last` tokens that the session has said are
         divided by `repeat_penalty`, negative ones multiplied with it (CTRL, arXiv:1909.05858, whose formula divides
         all); 1 = off. What was read is never penalised.

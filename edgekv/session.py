@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from .errors import ConfigError, InputError, SessionError
 from .reply import INSTRUCTION, MAX_TOKENS, PARAGRAPH, ProgressCallback, Wanted
 from .sampler import Sampling
 from .snapshot import Snapshot
+from .spool import rereadable
 from .stats import Stats
 
 if TYPE_CHECKING:
@@ -33,6 +35,9 @@ class Session:
     Replies are generators of text pieces: they run while they are iterated, one at a time, and leave `stats` when
     they end, however they end. `cancel` may be called from any thread; a cancelled reply ends quietly with
     `stats.finish_reason == "cancelled"`, and the session goes on from what it has read and said.
+
+    Files are text in UTF-8 of any size. One that can be read only once, such as a pipe, is copied to a temporary file
+    first, and `cancel` ends that when more of it comes.
     """
 
     def __init__(self, runtime: Runtime, conversation: Conversation) -> None:
@@ -61,9 +66,9 @@ class Session:
         allow_loops: go on where the reply goes round in a circle: its last tokens are one sequence of at most 60
             tokens, three times in a row or more, and at least 60 tokens together
         Raises ConfigError for values that cannot work, and for focus in a runtime opened with focus=False; InputError
-        for an empty text, a file that is not text, or a prompt beyond the trained context: before anything of it is
-        read; CeilingExceededError between two blocks where the process went over its ceiling: the session goes on from
-        what was read and said.
+        for an empty text, a file that is empty or not text, or a prompt beyond the trained context: before anything of
+        it is read; CeilingExceededError between two blocks where the process went over its ceiling: the session goes
+        on from what was read and said.
         """
         return self.ask(
             text,
@@ -242,7 +247,16 @@ class Session:
         return usual if wanted else None
 
     def _reply(self, wanted: Wanted, progress: ProgressCallback | None) -> Generator[str, None, None]:
-        with self._alone() as conversation, closing(conversation.reply(wanted, progress)) as pieces:
+        with self._alone() as conversation, ExitStack() as copies:
+            conversation.cancelled.clear()
+            content = tuple(
+                copies.enter_context(rereadable(part, conversation.cancelled)) if isinstance(part, Path) else part
+                for part in wanted.content
+            )
+            if conversation.cancelled.is_set():  # while a pipe was copied
+                conversation.stats = Stats(finish_reason="cancelled")
+                return
+            pieces = copies.enter_context(closing(conversation.reply(replace(wanted, content=content), progress)))
             for piece in pieces:
                 if piece:
                     yield piece

@@ -18,7 +18,7 @@ class CacheSnapshot:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the snapshot; they grow with the cells used."""
+        """Bytes that it takes; they grow with the cells used."""
         return self.data.nbytes
 
 

@@ -57,7 +57,7 @@ class Survey:
 
 
 def survey(model: str | os.PathLike[str] | None = None, **options: object) -> Survey:
-    """Plan a runtime, and find out what limits it and what else would fit; arguments and errors as for `plan`."""
+    """Plan a runtime and look around; arguments and errors as for `plan`."""
     request, path = Request.of(**options), find_model(model)
     if request.options.isolated:
         from .worker.remote import survey_in_worker

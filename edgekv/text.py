@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from .errors import InputError
 from .model import Model
@@ -19,23 +20,35 @@ _WORD_GAP = re.compile(r"(?<=[^\W\d_]) (?=[^\W\d_])")
 
 
 def read_text(path: str | os.PathLike[str]) -> Iterator[str]:
-    """Pieces of a UTF-8 text file. Raises InputError when it cannot be read or is not text."""
-    decoder = codecs.getincrementaldecoder("utf-8-sig")()
-    offset = 0
+    """Pieces of a UTF-8 text file. Raises InputError when it cannot be read, is not text, or holds none."""
     try:
         with Path(path).open("rb") as file:
-            while raw := file.read(PIECE_BYTES):
-                if b"\0" in raw:
-                    raise InputError(f"{path} is not text: byte {offset + raw.index(0)} is 0; give a UTF-8 text file")
-                yield decoder.decode(raw)
-                offset += len(raw)
-            yield decoder.decode(b"", final=True)
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path} is not UTF-8 text ({error.reason} near byte {offset + error.start}); convert it to UTF-8"
-        ) from error
+            yield from decoded(file, os.fspath(path))
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}; give the path of a text file") from error
+
+
+def decoded(file: BinaryIO, name: str) -> Iterator[str]:
+    """Pieces of an open UTF-8 text; errors call it `name`. Raises InputError when it is not text, or holds none."""
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    offset = 0
+    is_blank = True
+    try:
+        while raw := file.read(PIECE_BYTES):
+            if b"\0" in raw:
+                raise InputError(f"{name} is not text: byte {offset + raw.index(0)} is 0; give a UTF-8 text file")
+            piece = decoder.decode(raw)
+            is_blank = is_blank and not piece.strip()
+            yield piece
+            offset += len(raw)
+        yield decoder.decode(b"", final=True)
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{name} is not UTF-8 text ({error.reason} near byte {offset + error.start}); convert it to UTF-8"
+        ) from error
+    if is_blank:  # a model would answer all the same, and invent what it says
+        what = "nothing but blanks" if offset else "nothing"
+        raise InputError(f"{name} holds {what}; give a file with a text in it")
 
 
 class Prompt:

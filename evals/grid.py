@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ from edgekv.errors import (
     UnsupportedModelError,
 )
 from edgekv.limits import parse_ceiling
+from edgekv.options import KV_TYPES, REPOSITION
+from edgekv.policies import parse_policy
 
 from .case import Case
 from .results import Results, key_of
@@ -32,6 +34,7 @@ class Grid:
 
     params: by name, the values that a parameter of the task takes; the others take the task's own
     samples: texts for every combination, with the seeds seed, seed + 1, ...
+    Raises ConfigError (PolicyError) for what no model could have; what one model cannot have is a result.
     """
 
     task: str
@@ -66,6 +69,12 @@ class Grid:
         if unknown := [name for name in self.params if name not in known]:
             possible = ", ".join(known) or "none"
             raise ConfigError(f"{unknown[0]!r} is no parameter of {self.task}; possible: {possible}")
+        for spec in (*self.policies, self.focus_policy):
+            if spec is not None and spec != FULL:
+                parse_policy(spec)
+        for kv_type in self.kv_types:
+            _one_of("kv_type", kv_type, KV_TYPES)
+        _one_of("reposition", self.reposition, REPOSITION)
         for name, values in (("samples", [self.samples]), ("length", self.lengths), ("budget", self.budgets)):
             if bad := [value for value in values if value < 1]:
                 raise ConfigError(f"{name}={bad[0]} is not possible; give at least 1")
@@ -102,6 +111,11 @@ class Grid:
             for variant in variants
             for seed in range(self.seed, self.seed + self.samples)
         ]
+
+
+def _one_of(name: str, value: str, possible: Collection[str]) -> None:
+    if value not in possible:
+        raise ConfigError(f"{name}={value!r} is unknown; possible: {', '.join(possible)}")
 
 
 Done = Iterator[tuple[Case, dict[str, Any]]]

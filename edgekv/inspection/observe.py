@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from edgekv.estimate import Plan
 from edgekv.options import Options
 from edgekv.reply import INSTRUCTION, ProgressCallback
 from edgekv.runtime import Runtime
+from edgekv.spool import rereadable
 from edgekv.stats import Stats
 from edgekv.text import Prompt, read_text
 
@@ -28,10 +30,12 @@ SPREAD = 4  # of them where none are named
 class Observation:
     """What was kept of a text, and how it was read.
 
+    question: what the text was read for; None = nothing, it stands for itself
     budgets: cells that the last eviction left to each head, by layer; 0 where nothing was evicted
     answer: empty where only the prompt was read
     """
 
+    question: str | None
     kept: Kept
     keys: tuple[KeyStudy, ...]
     budgets: list[list[int]]
@@ -54,6 +58,7 @@ class Observation:
             "evictions": stats.evictions,
             "repositions": stats.repositions,
             "peak_rss_bytes": stats.peak_rss_bytes,
+            "question": self.question,
             "answer": self.answer,
             "budgets": self.budgets,
             "pieces": list(self.kept.pieces),
@@ -98,10 +103,11 @@ def observe(
         raise InputError("there is nothing to read; give a question, a text file, or both")
     if question is None and system is not None:
         raise ConfigError("a system message belongs to a chat; give a question too, or leave it out")
-    with runtime.session(system) as session:
+    with ExitStack() as copies, runtime.session(system) as session:
+        files = [copies.enter_context(rereadable(Path(path))) for path in files]
         noted = chosen_heads([len(layer) for layer in session.budgets()], layers, heads) if keys else []
         parts: list[str | os.PathLike[str]] = [
-            *map(Path, files),
+            *files,
             *(text for text in (system, question) if text is not None),
         ]
         _check_length(
@@ -119,6 +125,7 @@ def observe(
         kept = Kept.of(session, runtime.model, recorder.tokens)
         studies = tuple(KeyStudy.of(*head, recorder.keys(head), kept.row(*head)) for head in noted)
         return Observation(
+            question=question,
             kept=kept,
             keys=studies,
             budgets=session.budgets(),
@@ -132,8 +139,8 @@ def observe(
 def _check_length(n_tokens: int, longest: int) -> None:
     if n_tokens > longest:
         raise InputError(
-            f"prompt and answer come to {n_tokens} tokens, more than longest={longest}; give a shorter text, or raise "
-            "longest (--longest), which takes memory"
+            f"prompt and answer come to {n_tokens} tokens, more than longest={longest}; give a shorter text, or "
+            f"longest={n_tokens}, which takes memory"
         )
 
 

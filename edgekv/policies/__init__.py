@@ -1,7 +1,7 @@
-"""Eviction policies: their options, their float64 reference formulas, and calls of the native kernels.
+"""Eviction policies: options, float64 reference formulas, and the door to the native ones.
 
-A policy scores the cells of one (layer, KV head) and keeps those with the highest scores. A wrapper changes the
-scores, the choice, or how many cells each head and layer has.
+A policy scores the cells of one (layer, KV head) and keeps the best; wrappers change the score, the
+choice, or how many cells each head and layer has.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class AhaKV(Policy):
 
     name = "ahakv"
     paper = "AhaKV, arXiv:2506.03762"
-    summary = "keep what the newest tokens attend to, sharpened as the text grows, where values are large"
+    summary = "keep what the newest tokens attend to, sharpened as the text grows, and prefer large values"
     native_base = 7
 
     r: int = option(32, "newest tokens whose queries score", minimum=1, maximum=4096)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import pty
-import select
 import signal
 import subprocess
 import sys
 import time
 
 import pytest
+from children import started
+from terminal import Terminal
 
 COMMAND = [sys.executable, "-c", "import sys; from edgekv.cli.main import main; sys.exit(main())"]
 SMALL = ["--memory", "1GiB", "--budget", "64", "--block", "32", "--threads", "1"]
@@ -141,12 +142,12 @@ def test_usage_errors_exit_with_2(model, book, tmp_path):
     for words, arguments in {
         "policy 'nonsense' is unknown; possible: keydiff": ["--policy", "nonsense", "What?"],
         "no option": ["--policy", "keydiff(size=3)", "What?"],
-        "block=0": ["--block", "0", "What?"],
-        "budget=5 does not hold the protected cells": ["--budget", "5", "What?"],
-        "kv_type='f99'": ["--kv-type", "f99", "What?"],
+        "--block 0": ["--block", "0", "What?"],
+        "--budget 5 does not hold the protected cells": ["--budget", "5", "What?"],
+        "--kv-type 'f99'": ["--kv-type", "f99", "What?"],
         "size '12 parsecs'": ["--memory", "12 parsecs", "What?"],
-        "temperature=-1.0": ["--temp", "-1", "What?"],
-        "repeat_penalty=0.5": ["--repeat-penalty", "0.5", "What?"],
+        "--temp -1.0": ["--temp", "-1", "What?"],
+        "--repeat-penalty 0.5": ["--repeat-penalty", "0.5", "What?"],
         "cannot be read": ["-f", tmp_path / "absent.txt", "What?"],
         "the text is empty": [" "],
     }.items():
@@ -190,7 +191,8 @@ def endless_book(tmp_path_factory):
 
 def test_interrupting_ask_exits_with_130(model, endless_book):
     command = [*COMMAND, "ask", "-m", str(model), *SMALL, "-f", str(endless_book), "What?"]
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with started(command, **pipes) as process:
         time.sleep(5)
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=60)
@@ -203,7 +205,7 @@ def test_ctrl_c_in_chat_stops_the_reply_and_keeps_the_session(model, endless_boo
     """On a terminal: Ctrl-C while a prompt is read, then another line is answered, then /exit leaves."""
     main, terminal = pty.openpty()
     command = [*COMMAND, "chat", "-m", str(model), *SMALL, "--max-tokens", "3", *isolated]
-    with subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True) as process:
+    with started(command, stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True) as process:
         os.close(terminal)
         output = Terminal(main)
         output.wait_for("> ")
@@ -218,22 +220,3 @@ def test_ctrl_c_in_chat_stops_the_reply_and_keeps_the_session(model, endless_boo
         output.type("/exit")
         assert process.wait(timeout=60) == 0
     os.close(main)
-
-
-class Terminal:
-    """The user's side of a terminal: types lines, and reads what is printed until an expected text comes."""
-
-    def __init__(self, fd):
-        self.fd = fd
-        self.text = ""
-
-    def type(self, line):
-        os.write(self.fd, line.encode() + b"\n")
-
-    def wait_for(self, expected):
-        deadline = time.monotonic() + 60
-        while expected not in self.text:
-            ready, _, _ = select.select([self.fd], [], [], max(0, deadline - time.monotonic()))
-            assert ready, f"{expected!r} was not printed; instead: {self.text[-500:]!r}"
-            self.text += os.read(self.fd, 4096).decode(errors="replace")
-        self.text = self.text.partition(expected)[2]

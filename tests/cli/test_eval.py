@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 import time
 
 import pytest
+from children import LIMIT_S, started
 
 SMALL = ["--budget", "64", "--block", "32", "--recent", "8", "--length", "120", "--threads", "1"]
 
@@ -55,12 +55,12 @@ def test_a_killed_run_goes_on_where_it_was(run, rows, tiny_model, tmp_path):
     whole = run(*arguments, "--results", "whole.jsonl").stdout
     model = str(tiny_model(n_layer=2, n_ctx_train=2048))
     command = [sys.executable, "-c", "from edgekv.cli.main import main; main()", "eval", *arguments, "--model", model]
-    child = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
     file = tmp_path / "edgekv-eval.jsonl"
-    while child.poll() is None and (not file.exists() or file.read_bytes().count(b"\n") < 5):
-        time.sleep(0.001)
-    child.send_signal(signal.SIGKILL)
-    child.wait()
+    with started(command, cwd=tmp_path, stdout=subprocess.DEVNULL) as child:
+        while child.poll() is None and (not file.exists() or file.read_bytes().count(b"\n") < 5):
+            time.sleep(0.001)
+        child.kill()
+        child.wait(LIMIT_S)
     kept = file.read_bytes().splitlines(keepends=True)
     kept = [line for line in kept if line.endswith(b"\n")]
     assert 5 <= len(kept) < 36
@@ -95,7 +95,7 @@ def test_the_baseline_is_what_others_are_compared_with(run):
         assert [line["policy"] for line in lines] == ["full", "keydiff", "keydiff"]
         assert [line["p_value"] for line in lines] == [None, *p_values]  # a full cache has no budget to compare at
     wrong = run(*asked, "--baseline", "tova", status=2)
-    assert "baseline='tova' is not measured; possible: keydiff, focus: general" in wrong.stderr
+    assert "--baseline 'tova' is not measured; possible: keydiff, focus: general" in wrong.stderr
 
 
 def test_every_task_makes_a_table_and_pictures(run, tmp_path):
@@ -136,12 +136,12 @@ def test_perturbation_protects_what_it_is_told_to(run):
     }
     assert lost["0"][0]["layers"] != lost["32"][0]["layers"]
     done = run(*where, "--kv-type", "q8_0", "--samples", "1")
-    assert "refused: kv_type=q8_0" in done.stdout
+    assert "refused: --kv-type q8_0" in done.stdout
 
 
 def test_a_setting_that_cannot_be_is_told_and_the_others_are_measured(run, rows):
     done = run("needle", "--policy", "keydiff", "--budget", "12", "--samples", "1", *SMALL)
-    assert "refused: budget=12 does not hold the protected cells" in done.stdout
+    assert "refused: --budget 12 does not hold the protected cells" in done.stdout
     assert [("refused" in row["result"]) for row in rows()] == [True, False]
 
 
@@ -154,7 +154,12 @@ def test_a_setting_that_cannot_be_is_told_and_the_others_are_measured(run, rows)
         (["--suite", "bad.toml"], "bad.toml is not TOML"),
         (["--suite", "empty.toml"], "empty.toml has no [[grid]]"),
         (["--suite", "odd.toml"], "task 'riddle' is unknown; possible: needle"),
-        (["needle", "--samples", "0"], "samples=0 is not possible"),
+        (["needle", "--samples", "0"], "--samples 0 is not possible"),
+        (["needle", "--policy", "full", "--policy", "nope"], "policy 'nope' is unknown; possible: keydiff"),
+        (["needle", "--policy", "keydiff(size=3)"], "keydiff has no option 'size'"),
+        (["needle", "--focus-policy", "nope"], "policy 'nope' is unknown"),
+        (["needle", "--kv-type", "f99"], "--kv-type 'f99' is unknown; possible: f16"),
+        (["needle", "--reposition", "now"], "--reposition 'now' is unknown; possible: auto"),
         (["needle", "--book", "none.txt"], "none.txt"),
         (["needle", "--workers", "1", "--cluster", "tcp://x:1"], "two ways to share the work"),
     ],
@@ -165,4 +170,6 @@ def test_mistakes_are_told(run, tmp_path, arguments, message):
     (tmp_path / "odd.toml").write_text('[[grid]]\ntask = "riddle"')
     done = run(*arguments, status=2)
     assert message in done.stderr
+    assert done.stdout == ""
     assert "Traceback" not in done.stderr
+    assert not (tmp_path / "edgekv-eval.jsonl").exists()

@@ -68,7 +68,7 @@ def report(asked, tmp_path_factory):
 def test_json_is_one_object_of_plain_figures(report):
     assert set(report) - {"page"} == {
         *("model", "policy", "focus", "budget_cells", "block", "kv_type", "prompt_tokens", "evictions", "repositions"),
-        *("peak_rss_bytes", "answer", "budgets", "pieces", "counts", "heads", "keys", "pictures"),
+        *("peak_rss_bytes", "question", "answer", "budgets", "pieces", "counts", "heads", "keys", "pictures"),
     }
     assert (report["policy"], report["budget_cells"], report["answer"]) == ("snapkv+ada", 64, "")
     assert HOSTILE in "".join(report["pieces"])
@@ -135,10 +135,18 @@ def test_pictures_are_png_files(asked, tmp_path):
     assert all(path.read_bytes().startswith(PNG) for path in written)
 
 
+def test_the_page_shows_the_question_as_text(model, asked, report, tmp_path):
+    assert "Question: <q>What?</q>" in report["page"].read_text(encoding="utf-8")
+    assert report["question"] == "What?"
+    page = tmp_path / "page.html"
+    assert inspect("-m", model, "--no-keys", "--html", page, "<b>What?").returncode == 0
+    assert "Question: <q>&lt;b&gt;What?</q>" in page.read_text(encoding="utf-8")
+
+
 def test_what_is_refused(model, book, tmp_path):
     for words, arguments in {
-        "isolated=True keeps model and cells in another process": ["--isolated", "What?"],
-        "more than longest=100": ["-f", book, "--longest", 100],
+        "--isolated keeps model and cells in another process": ["--isolated", "What?"],
+        "more than --longest 100": ["-f", book, "--longest", 100],
         "give another --html": ["What?", "--html", tmp_path],
     }.items():
         result = inspect("-m", model, *arguments)

@@ -31,7 +31,12 @@ def environment(tmp_path_factory):
         if shutil.which(tool) is None:
             pytest.skip(f"{tool} is not installed; {remedy}")
     resolve = ["uv", "pip", "compile", "--quiet", "--no-cache", "-"]
-    if subprocess.run(resolve, input="scikit-build-core", capture_output=True, text=True, check=False).returncode != 0:
+    if (
+        subprocess.run(
+            resolve, input="scikit-build-core", capture_output=True, text=True, check=False, timeout=300
+        ).returncode
+        != 0
+    ):
         pytest.skip("no package index is in reach, and the wheel is built in an environment of its own")
     folder = tmp_path_factory.mktemp("wheel")
     run("uv", "build", "--quiet", "--out-dir", folder, CHECKOUT, folder=folder)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from children import started
 
 import edgekv
 from edgekv.evals.results import Results, key_of
@@ -80,13 +81,11 @@ with Results(Path(sys.argv[1])) as results:
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
 def test_a_kill_loses_nothing_that_was_added(tmp_path):
     path = tmp_path / "results.jsonl"
-    child = subprocess.Popen([sys.executable, "-c", ADD_FOREVER, str(path)], stdout=subprocess.PIPE, text=True)
-    for _ in range(20):
-        child.stdout.readline()
-    os.kill(child.pid, signal.SIGKILL)
-    said = [*range(20), *map(int, child.stdout.read().split())]
-    child.wait()
-    child.stdout.close()
+    with started([sys.executable, "-c", ADD_FOREVER, path], stdout=subprocess.PIPE, text=True) as child:
+        for _ in range(20):
+            child.stdout.readline()
+        os.kill(child.pid, signal.SIGKILL)
+        said = [*range(20), *map(int, child.stdout.read().split())]
     with Results(path) as results:
         assert all(results.get({"seed": seed}) for seed in said)
         assert results.get({"seed": len(said) + 1}) is None

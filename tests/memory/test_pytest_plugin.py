@@ -45,7 +45,9 @@ before = set(sys.modules)
 import edgekv.testing.pytest_plugin
 print(json.dumps(sorted(set(sys.modules) - before)))
 """
-    loaded = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+    loaded = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=300
+    ).stdout
     assert json.loads(loaded) == ["edgekv", "edgekv.errors", "edgekv.testing", "edgekv.testing.pytest_plugin"]
 
 
@@ -305,6 +307,8 @@ def test_over():
 
 def test_the_example(default_model, pytester):
     folder = shutil.copytree(EXAMPLE, pytester.path / "example")
-    result = subprocess.run([sys.executable, "-m", "pytest", str(folder)], capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", str(folder)], capture_output=True, text=True, check=False, timeout=300
+    )
     assert result.returncode == 0, result.stdout
     assert "3 passed" in result.stdout

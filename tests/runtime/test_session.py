@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -119,7 +122,8 @@ def test_cancel_from_another_thread_while_reading(session):
         if len(blocks) == 3:
             thread = threading.Thread(target=session.cancel)
             thread.start()
-            thread.join()
+            thread.join(60)
+            assert not thread.is_alive()
 
     assert "".join(session.chat(words(200), progress=progress)) == ""
     assert session.stats.finish_reason == "cancelled"
@@ -397,3 +401,65 @@ def test_options_of_the_wrong_kind_are_refused(tiny_model):
     with pytest.raises(edgekv.CeilingError) as caught:
         edgekv.Runtime(path, memory="10MiB")
     assert caught.value.required_bytes > caught.value.ceiling_bytes == 10 << 20
+
+
+# ---- pipes ----
+
+
+@pytest.fixture
+def pipe(tmp_path):
+    """A function that makes a named pipe and writes pieces of text to it, each when the last one is taken."""
+    if sys.platform == "win32":
+        pytest.skip("pipes have no names there")
+    writers = []
+
+    def make(*pieces):
+        path = tmp_path / f"pipe-{len(writers)}"
+        os.mkfifo(path)
+
+        def write():
+            with suppress(BrokenPipeError), path.open("w") as file:  # the reader may have enough
+                for piece in pieces:
+                    file.write(piece() if callable(piece) else piece)
+                    file.flush()
+
+        writers.append(threading.Thread(target=write, daemon=True))
+        writers[-1].start()
+        return path
+
+    yield make
+    for writer in writers:
+        writer.join(60)
+        assert not writer.is_alive()
+
+
+def test_pipes_are_read_as_files_are(runtime, pipe, tmp_path):
+    text = words(300)
+    file = tmp_path / "text.txt"
+    file.write_text(text)
+
+    def said(path, how):
+        with runtime.session() as session:
+            if how == "read":
+                session.read(files=[path])
+            files = () if how == "read" else [path]
+            answer = list((session.ask if how == "ask" else session.chat)("What?", files=files, max_tokens=3))
+            return answer, session.n_past
+
+    for how in ("ask", "chat", "read"):
+        assert said(file, how) == said(pipe(text), how)
+    with pytest.raises(edgekv.InputError, match=r"pipe-\d holds nothing"):
+        said(pipe(), "ask")
+
+
+def test_cancel_while_a_pipe_is_copied(session, pipe):
+    before = session.n_past
+
+    def cancel():
+        session.cancel()
+        return "more"
+
+    path = pipe("x " * (1 << 16), cancel, "x " * (1 << 16))
+    assert list(session.chat("What?", files=[path], max_tokens=3)) == []
+    assert (session.stats.finish_reason, session.n_past) == ("cancelled", before)
+    assert "".join(session.chat("What?", max_tokens=3))

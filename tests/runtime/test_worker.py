@@ -16,6 +16,7 @@ import time
 import numpy as np
 import pytest
 import worker_scorers
+from children import started
 
 import edgekv
 from edgekv.worker import process
@@ -48,7 +49,7 @@ def limit(workers):
     timer.start()
     yield
     timer.cancel()
-    timer.join()
+    timer.join(LIMIT_S)
 
 
 @pytest.fixture(scope="module")
@@ -379,7 +380,7 @@ with edgekv.Runtime(sys.argv[1], memory="4GiB", budget=64, block=32, threads=1, 
 
 def test_the_worker_ends_when_the_host_is_killed(tiny_model):
     command = [sys.executable, "-c", HOST, str(tiny_model(n_layer=2, n_ctx_train=2048))]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as host:
+    with started(command, stdout=subprocess.PIPE, text=True) as host:
         pid = int(host.stdout.readline())
         host.kill()
     for _ in range(1000):

@@ -93,8 +93,8 @@ def test_structs_are_laid_out_as_a_c_compiler_does(tmp_path):
     )
     program = tmp_path / "layout"
     command = [compiler, "-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", f"-I{tmp_path}", f"-I{INCLUDE}"]
-    subprocess.run([*command, "-o", program, tmp_path / "layout.c"], check=True)
-    found = subprocess.run([program], check=True, capture_output=True, text=True).stdout.splitlines()
+    subprocess.run([*command, "-o", program, tmp_path / "layout.c"], check=True, timeout=300)
+    found = subprocess.run([program], check=True, capture_output=True, text=True, timeout=300).stdout.splitlines()
 
     expected = []
     for name, struct in STRUCTS.items():

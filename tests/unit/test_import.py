@@ -24,7 +24,7 @@ print(json.dumps({"modules": sorted(sys.modules), "mapped": mapped}))
 def after_import():
     """What a fresh process holds after `import edgekv`."""
     command = [sys.executable, "-W", "error", "-c", SCRIPT]
-    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True, timeout=300).stdout)
 
 
 def test_import_leaves_everything_out(after_import):
@@ -35,7 +35,10 @@ def test_import_leaves_everything_out(after_import):
 
 def test_every_name_is_there():
     script = "import edgekv; print(*(name for name in edgekv.__all__ if not hasattr(edgekv, name)))"
-    assert subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout == "\n"
+    assert (
+        subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=300).stdout
+        == "\n"
+    )
 
 
 def test_other_names_are_not():
@@ -56,5 +59,7 @@ def test_import_maps_no_native_library(after_import):
 def test_bindings_run_on_edgekvs_library():
     """One library for both: what `llama_cpp` loads is the file that edgekv built."""
     script = "from edgekv import _native; lib = _native.bindings()._lib; print(lib._name)"
-    found = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+    found = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=300
+    ).stdout
     assert found.strip() == str(_native.library_path())

@@ -65,7 +65,7 @@ def test_a_ceiling_above_the_groups_limit_is_refused(monkeypatch, tmp_path):
     assert (error.value.required_bytes, error.value.ceiling_bytes) == (GIB + 1, GIB)
     assert "memory=1024.0 MiB is above the 1024.0 MiB" in str(error.value)
     assert str(file) in str(error.value)
-    assert "lower memory to 1024MiB" in str(error.value)
+    assert "lower the ceiling to 1024MiB" in str(error.value)
 
 
 def test_percent_are_of_the_machine_or_of_the_group(monkeypatch, tmp_path):

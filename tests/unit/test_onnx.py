@@ -251,7 +251,7 @@ def test_export_command(tmp_path, capsys):
 def test_export_runs_as_a_module(tmp_path):
     path = tmp_path / "out.onnx"
     command = [sys.executable, "-W", "error", "-m", "edgekv.policies.export", "keydiff", str(path)]
-    subprocess.run(command, check=True, capture_output=True)
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
     assert parse_policy(f"onnx:{path}").scorer.reads == {"keys"}
 
 
@@ -528,7 +528,7 @@ def test_export_without_the_extra(tmp_path, monkeypatch):
 def test_import_leaves_onnx_out():
     script = "import json, sys, edgekv, edgekv.policies.onnx; print(json.dumps(sorted(sys.modules)))"
     command = [sys.executable, "-W", "error", "-c", script]
-    modules = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    modules = json.loads(subprocess.run(command, check=True, capture_output=True, text=True, timeout=300).stdout)
     assert "edgekv.policies.graph_memory" in modules
     assert not {"onnx", "onnxruntime", "google.protobuf", "ml_dtypes"} & set(modules)
 
@@ -655,7 +655,7 @@ print(json.dumps({"bound": bound, "grown": grown, "told": told, "threads": (stat
 def test_scratch_bounds_what_the_process_grows_by(exported, spec, at_least):
     """Measured at the peak of six runs, in a process of its own; and the bound is not idle."""
     command = [sys.executable, "-c", MEASURE, exported(spec)]
-    found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True, timeout=300).stdout)
     assert at_least * found["bound"] <= found["grown"] <= found["bound"]
     assert found["threads"] == 0
     assert found["told"] < 2**20  # what telling takes was resident once the graph was loaded, for the plan to see

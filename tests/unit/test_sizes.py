@@ -13,6 +13,10 @@ from edgekv.sizes import format_size, parse_size
     [
         (268435456, 256 << 20),
         ("268435456", 256 << 20),
+        ("1048576", 1 << 20),
+        ("256M", 256 << 20),
+        ("2G", 2 << 30),
+        ("1.5 ki", 1536),
         ("256MiB", 256 << 20),
         ("256 mib", 256 << 20),
         ("  256\tMiB ", 256 << 20),
@@ -31,12 +35,21 @@ def test_sizes_that_are_understood(written, n_bytes):
 
 @pytest.mark.parametrize(
     "written",
-    ["", "MiB", "256M", "256 mebibytes", "1e9", "1,5GB", "256MiB!", "-256MiB", "+1", "0x10", "1 000", ".5GB", "5.GB"],
+    ["", "MiB", "256 mebibytes", "1e9", "1,5GB", "256MiB!", "-256MiB", "+1", "0x10", "1 000", ".5GB", "5.GB"],
 )
 def test_sizes_that_are_not_understood(written):
     with pytest.raises(ConfigError) as error:
         parse_size(written)
     assert str(error.value) == f"size {written!r} is not understood; write bytes, or a number with MiB, GiB, MB or GB"
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"), [("256", "256MiB"), ("1.5", "1.5MiB"), (" 1024 ", "1024MiB"), ("262144", "262144KiB")]
+)
+def test_a_small_number_without_a_unit(written, meant):
+    with pytest.raises(ConfigError) as error:
+        parse_size(written)
+    assert str(error.value) == f"size {written.strip()} means bytes, which is too little; write {meant}"
 
 
 @pytest.mark.parametrize(("written", "size"), [(0, 0), (-1, -1), ("0", 0), ("0.4B", 0), ("0MiB", 0)])

@@ -1,0 +1,61 @@
+"""Messages in the words of the command line.
+
+The library's errors name arguments as a Python program writes them: `max_tokens=0`, `repack=True`. A user of the
+command line knows the same things as options. Which option stands for which argument is read off the commands.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+
+import click
+import typer.main
+
+# arguments whose option has another name
+_ARGUMENTS = {"temperature": "--temp"}
+
+
+def worded(message: str) -> str:
+    """A message of the library with options in place of arguments: `--max-tokens 0`, `--repack`."""
+    return _pattern().sub(_spelled, message)
+
+
+@functools.cache
+def _pattern() -> re.Pattern[str]:
+    names = sorted(_options(), key=len, reverse=True)
+    policy = r"\w\([^()]*\)"  # its own options stay as they are
+    with_value = rf"({'|'.join(names)})=(?:(True|False)\b)?"
+    bare = rf"({'|'.join(name for name in names if '_' in name)})\b(?![=.])"  # what no English word looks like
+    return re.compile(rf"{policy}|(?<![\w./-])(?:{with_value}|{bare})")
+
+
+def _spelled(found: re.Match[str]) -> str:
+    name, truth, bare = found.groups()
+    if bare is not None:
+        return _options()[bare][0]
+    if name is None:
+        return found[0]
+    yes, no = _options()[name]
+    return f"{yes} " if truth is None else yes if truth == "True" else no
+
+
+@functools.cache
+def _options() -> dict[str, tuple[str, str]]:
+    """By argument, its option, and what says no to it."""
+    from .main import app
+
+    found: dict[str, tuple[str, str]] = {}
+
+    def collect(command: click.Command) -> None:
+        for option in command.params:
+            if isinstance(option, click.Option):
+                yes, no = option.opts[-1], (option.secondary_opts or [f"no {option.opts[-1]}"])[-1]
+                for name in (option.name or "", yes.lstrip("-").replace("-", "_")):
+                    found.setdefault(name, (yes, no))
+        for inner in getattr(command, "commands", {}).values():
+            collect(inner)
+
+    collect(typer.main.get_command(app))
+    found |= {name: found[yes.lstrip("-")] for name, yes in _ARGUMENTS.items()}
+    return found

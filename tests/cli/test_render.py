@@ -1,0 +1,38 @@
+"""The lines after a reply."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+import edgekv
+from edgekv.cli import render
+
+STATS = edgekv.Stats(
+    cells_used=131_072,
+    budget_cells=131_072,
+    tokens_seen=1_234_567,
+    finish_reason="context",
+    peak_rss_bytes=99_999 << 20,
+)
+PLAN = SimpleNamespace(block=128, ceiling_bytes=100_000 << 20)
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_a_footer_is_broken_between_two_figures_only(monkeypatch, capsys, width):
+    monkeypatch.setattr(render, "console", Console(stderr=True, highlight=False, width=width))
+    render.print_footer(STATS, PLAN)
+    lines = capsys.readouterr().err.splitlines()
+    assert all(len(line) <= width for line in lines)
+    assert len(lines) == {40: 5, 80: 3, 200: 1}[width]
+    assert " · ".join(lines) == (
+        "trained context full · 1,234,567 tokens seen, 131,072 kept · 131,072 cells of 131,072+128 · prompt 0 tok/s · "
+        "generation 0 tok/s · peak 99999.0 MiB of 100000.0 MiB"
+    )
+
+
+def test_an_item_wider_than_the_line_has_one_to_itself():
+    assert render.packed(["a", "b" * 30, "c", "d"], 10) == ["a", "b" * 30, "c · d"]
+    assert render.packed([], 10) == []
