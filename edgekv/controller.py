@@ -123,9 +123,9 @@ class Controller:
     def _compact(self, probe: Sequence[int] = (), *, generating: bool = False, full: bool = False) -> None:
         options = self._options
         full |= self.cache.n_cells > self.budget
-        self._fresh = 0
         probed = len(probe) > 0 and (full or options.parsed_focus.base.sees_every_probe)
         if not full and not probed and not options.parsed_policy.carries:
+            self._fresh = 0
             return
         if probed:
             started = time.perf_counter()
@@ -143,6 +143,7 @@ class Controller:
             generating=generating,
             reposition=reposition,
         )
+        self._fresh = 0
         self.work.evictions += full
         self.work.repositions += reposition
         self.work.evicted_cells += result.n_evicted

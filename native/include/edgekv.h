@@ -7,7 +7,9 @@
 // Conventions
 //   - Every call that can fail returns a status and takes `err`/`err_size`: optional, on failure it holds a
 //     NUL-terminated message, cut at err_size. A failed call changes nothing unless it says otherwise.
-//   - No exception leaves the library, and misuse never aborts the host.
+//   - No exception leaves the library, and misuse never aborts the host. Where memory runs out, in llama.cpp too, the call
+//     fails with EDGEKV_STATUS_OUT_OF_MEMORY. What still ends the process is an abort of llama.cpp while it computes a graph,
+//     and a device that fails while rows move.
 //   - A cache belongs to one thread at a time. Scoring and moving use as many threads as the context's.
 //   - Cells are physical slots, positions are true positions in the text; ranges are half-open [p0, p1).
 //   - Scores are float32; higher is kept.
@@ -427,7 +429,7 @@ EDGEKV_API enum edgekv_status edgekv_cache_params_for(
                               size_t   err_size);
 
 // Open a context's cache and empty it. The context must outlive it; nothing else may feed the context meanwhile.
-//   EDGEKV_STATUS_INVALID_STATE  the context was made without a layout
+//   EDGEKV_STATUS_INVALID_STATE  the context was made without a layout, or has an open cache already
 //   EDGEKV_STATUS_UNSUPPORTED    `ragged` where the cache lies on a device; `repositions` of keys that cannot be turned, as
 //                                edgekv_context_rope says
 EDGEKV_API enum edgekv_status edgekv_cache_open(
@@ -590,8 +592,7 @@ EDGEKV_API enum edgekv_status edgekv_cache_save(
                               size_t   err_size);
 
 // Make the cache what it was when a snapshot of `size` bytes was taken, whatever it holds now. Logits come with the next feed.
-//   EDGEKV_STATUS_INVALID_ARGUMENT  it is cut, damaged, or of a cache of another shape or opened with other params, and the
-//                                   cache is unchanged; but cleared, where the positions or the order of cells are impossible
+//   EDGEKV_STATUS_INVALID_ARGUMENT  it is cut, damaged, or of a cache of another shape or opened with other params
 EDGEKV_API enum edgekv_status edgekv_cache_restore(
                  struct edgekv_cache * cache,
                           const void * src,

@@ -44,18 +44,6 @@ size_t contest_size(const edgekv_shape & shape, const edgekv_cache_params & para
 
 namespace {
 
-// llama.cpp rotates stored keys in the largest runs of 64 * 2^k elements that divide the head.
-uint32_t rotation_run(const llama_kv_cache & kv, uint32_t head_dim) {
-    if (!kv.get_k_rotated()) {
-        return 0;
-    }
-    uint32_t run = 64;
-    while (head_dim % (2 * run) == 0) {
-        run *= 2;
-    }
-    return run;
-}
-
 // The output projection of a layer, where it can be read. A repacked one lies in memory in an order of its own.
 ggml_tensor * output_projection(const llama_model & model, uint32_t il, size_t n_columns) {
     ggml_tensor * w_o = model.layers[il].wo;
@@ -73,9 +61,16 @@ ggml_tensor * output_projection(const llama_model & model, uint32_t il, size_t n
 
 } // namespace
 
+edgekv_cache::Claim::Claim(FlatCache & flat) : flat(flat) {
+    if (flat.taken) {
+        throw Error(EDGEKV_STATUS_INVALID_STATE, "the context has a cache already; free that one first, or make another context");
+    }
+    flat.taken = true;
+}
+
 edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & params) :
-    ctx(ctx), kv(plain_cache(ctx)), shape(shape_of(ctx)), params_(params), flat_(*kv.flat),
-    rotation_(rotation_run(kv, shape.head_dim_k)), softcap_(0.0f),
+    ctx(ctx), kv(plain_cache(ctx)), shape(shape_of(ctx)), params_(params), flat_(*kv.flat), claim_(flat_),
+    rotation_(flat_.rotation_k), value_rotation_(flat_.rotation_v), softcap_(0.0f),
     cells_(flat_.n_rows(), cell_parts(params)), layer_budgets_(shape.n_layer), budgets_(shape.n_head_total),
     contest_(contest_size(shape, params)) {
     if (params.ragged && flat_.on_device()) {
@@ -176,11 +171,8 @@ void edgekv_cache::read(uint32_t il, uint32_t g, bool values, void * dst, size_t
     for (size_t i = 0; i < head.n; ++i) {
         ggml_backend_tensor_get(tensor, static_cast<char *>(dst) + i * bytes, (first + head.order[i]) * bytes, bytes);
     }
-    rows = { dst, tensor->type, dim, head.n, bytes, values ? value_rotation(dim) : rotation_, 0 };
+    rows = { dst, tensor->type, dim, head.n, bytes, values ? value_rotation_ : rotation_, 0 };
 }
-
-// Values are rotated in runs of 64 whenever keys of this shape are.
-uint32_t edgekv_cache::value_rotation(uint32_t dim) const { return rotation_ > 0 && dim % 64 == 0 ? 64 : 0; }
 
 void edgekv_cache::read_queries(uint32_t il, bool probed, float * queries, int32_t * positions, uint32_t & n_rows,
                                 float & scale) {

@@ -17,6 +17,7 @@
 
 namespace edgekv {
 struct Snapshot;
+class Team;
 }
 
 struct edgekv_layer {
@@ -63,16 +64,32 @@ struct edgekv_cache {
   private:
     friend struct edgekv::Snapshot;
 
+    // Its rows are one cache's alone.
+    struct Claim {
+        explicit Claim(edgekv::FlatCache & flat);
+        ~Claim() { flat.taken = false; }
+        Claim(const Claim &)             = delete;
+        Claim & operator=(const Claim &) = delete;
+
+        edgekv::FlatCache & flat;
+    };
+
+    // What a head keeps, from where it lies to where it goes.
+    struct Move {
+        const edgekv_layer * layer;
+        uint32_t             from;
+        uint32_t             to;
+        uint32_t             n;
+    };
+
     void     check_tokens(const llama_token * tokens, size_t n) const;
     void     decode(const llama_token * tokens, size_t n, uint32_t n_before, bool want_logits);
     uint32_t n_stand_ins() const { return divided_ ? 1 : 0; }
     void     forget_unfilled();
-    void     check_cells() const;
 
     void     check_head(uint32_t layer, uint32_t head) const;
     void     check_provided(const edgekv_compaction_params & params) const;
     uint32_t rows_of(const edgekv_compaction_params & params) const;
-    uint32_t value_rotation(uint32_t dim) const;
     uint32_t max_protected(const edgekv_protection & protection) const;
     void     check_budgets(const edgekv_compaction_params & params) const;
 
@@ -93,11 +110,14 @@ struct edgekv_cache {
     void share_out(const edgekv_compaction_params & params);
     void close_gaps(uint32_t layer);
     void reposition(uint32_t layer, int32_t end);
-    void move_heads();
+    std::vector<Move> heads_to_move() const;
+    void              move_heads(std::vector<Move> & moves, edgekv::Team & team);
 
     edgekv_cache_params                params_;
     edgekv::FlatCache &                flat_;
-    uint32_t                           rotation_; // run of the Hadamard rotation of stored keys; 0 = none
+    Claim                              claim_;
+    uint32_t                           rotation_;       // run of the Hadamard rotation of stored keys; 0 = none
+    uint32_t                           value_rotation_; // the same of values
     float                              softcap_;  // of the model's attention; 0 = none
     std::vector<edgekv_layer>          layers_;
     edgekv::CellArrays                 cells_;

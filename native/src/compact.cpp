@@ -1,11 +1,12 @@
 // One compaction: bring up to date what cells carry, score them, divide the budget, choose those that stay, and move them.
+#include "aborts.h"
 #include "cache.h"
 #include "choose.h"
 #include "llama-context.h"
 #include "llama-kv-cache.h"
 #include "llama-model.h"
-#include "parallel.h"
 #include "status.h"
+#include "team.h"
 #include "wo_norm.h"
 
 #include <algorithm>
@@ -114,7 +115,7 @@ HostRows edgekv_cache::host_rows(uint32_t il, uint32_t g, bool values, size_t n)
 Rows edgekv_cache::rows_of_head(uint32_t il, bool values, HostRows & host, size_t n) const {
     const edgekv_layer & layer = layers_[il];
     const uint32_t       dim   = values ? layer.head_dim_v : layer.head_dim_k;
-    return Rows({ host.row(0), (values ? layer.v : layer.k)->type, dim, n, host.stride(), values ? value_rotation(dim) : rotation_, 0 });
+    return Rows({ host.row(0), (values ? layer.v : layer.k)->type, dim, n, host.stride(), values ? value_rotation_ : rotation_, 0 });
 }
 
 // Call f(head's number, its cells, what policies see of them) for every head of a layer.
@@ -195,17 +196,21 @@ void edgekv_cache::compact(const edgekv_compaction_params & given, edgekv_compac
     }
     llama_synchronize(ctx);
     const int64_t start_us  = ggml_time_us();
+    Team          team(scratch_.size());
     const auto    on_layers = [&](auto work) {
-        parallel_for(layers_.size(), scratch_.size(), [&](size_t il, size_t thread) { work(static_cast<uint32_t>(il), scratch_[thread]); });
+        team.each(layers_.size(), [&](size_t il, size_t thread) { work(static_cast<uint32_t>(il), scratch_[thread]); });
     };
     on_layers([&](uint32_t il, Scratch & scratch) { score(il, params, scratch); });
+    std::vector<Move> moves;
     if (full) {
         share_out(params);
         on_layers([&](uint32_t il, Scratch & scratch) { choose(il, params, scratch); });
+        moves = heads_to_move();
     }
     const int64_t chosen_us = ggml_time_us();
 
-    // from here on nothing fails
+    // from here on nothing fails, and nothing is allocated
+    const Computing computing;
     n_fresh_ = 0;
     if (accumulates(policy)) {
         cells_.carry_on();
@@ -225,6 +230,6 @@ void edgekv_cache::compact(const edgekv_compaction_params & given, edgekv_compac
         }
     });
     rope_past = params.reposition != 0 ? end : rope_past;
-    move_heads();
+    move_heads(moves, team);
     result.move_us = ggml_time_us() - chosen_us;
 }

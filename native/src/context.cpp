@@ -21,13 +21,18 @@ namespace edgekv {
 
 namespace {
 
-// While a thread loads, what llama.cpp logs as an error is kept as the reason, and what would abort is thrown.
-// Loading computes nothing on other threads, so unwinding from an abort leaves no thread behind.
-thread_local std::string * loading = nullptr;
+// While a thread loads, what llama.cpp logs as an error is kept as the reason.
+struct Reasons {
+    char   text[1024];
+    size_t n = 0;
+};
+thread_local Reasons * loading = nullptr;
 
 void keep_errors(ggml_log_level level, const char * text, void * /*user_data*/) {
-    if (level == GGML_LOG_LEVEL_ERROR && loading != nullptr && loading->size() < 1024) {
-        loading->append(text);
+    if (level == GGML_LOG_LEVEL_ERROR && loading != nullptr) { // without an allocation: it may be memory that ran out
+        const size_t n = std::min(std::strlen(text), sizeof(loading->text) - loading->n);
+        std::copy_n(text, n, loading->text + loading->n);
+        loading->n += n;
     }
     // llama.cpp's log is for its own developers; EDGEKV_LOG=1 shows it
     static const bool show = std::getenv("EDGEKV_LOG") != nullptr;
@@ -36,18 +41,10 @@ void keep_errors(ggml_log_level level, const char * text, void * /*user_data*/) 
     }
 }
 
-void throw_abort(const char * message) {
-    if (loading != nullptr) {
-        throw Error(EDGEKV_STATUS_INTERNAL, message);
-    }
-    std::fprintf(stderr, "%s\n", message);
-}
-
 class Loading {
   public:
     Loading() {
         llama_log_set(keep_errors, nullptr);
-        ggml_set_abort_callback(throw_abort);
         loading = &reasons_;
     }
     ~Loading() { loading = nullptr; }
@@ -56,7 +53,7 @@ class Loading {
 
     // What was logged, on one line.
     std::string reasons() const {
-        std::string text = reasons_;
+        std::string text(reasons_.text, reasons_.n);
         while (!text.empty() && text.back() == '\n') {
             text.pop_back();
         }
@@ -65,7 +62,7 @@ class Loading {
     }
 
   private:
-    std::string reasons_;
+    Reasons reasons_;
 };
 
 const char * kind_of(const llama_memory_i * memory) {
@@ -192,6 +189,8 @@ enum edgekv_status edgekv_model_load(const char * path, const struct llama_model
         Loading loading_now;
         try {
             *model = llama_model_load_from_file(path, *params);
+        } catch (const std::bad_alloc &) {
+            throw;
         } catch (const std::exception & error) {
             throw Error(EDGEKV_STATUS_MODEL_INVALID, error.what());
         }

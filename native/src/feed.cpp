@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <numeric>
 
 using namespace edgekv;
@@ -46,10 +47,10 @@ void edgekv_cache::check_tokens(const llama_token * tokens, size_t n) const {
     }
 }
 
-// Free the cells of a batch that is not to stay.
+// Free the cells of a batch that is not to stay, however much of it there is. This does not fail.
 void edgekv_cache::forget_unfilled() { kv.keep_first(n_stand_ins() + n_filled_, rope_past - 1); }
 
-// Decode one batch, n_before tokens after those that were fed; on failure the cells are as before.
+// Decode one batch, n_before tokens after those that were fed; on failure llama.cpp's cells are left as they come out.
 void edgekv_cache::decode(const llama_token * tokens, size_t n, uint32_t n_before, bool want_logits) {
     std::vector<llama_pos>      positions(n);
     std::vector<int32_t>        n_seq_id(n, 1);
@@ -71,14 +72,15 @@ void edgekv_cache::decode(const llama_token * tokens, size_t n, uint32_t n_befor
 
     flat_.n_filled        = n_filled_ + n_before;
     const int32_t failure = llama_decode(ctx, batch);
+    if (failure == -2) { // its own word for it
+        throw std::bad_alloc();
+    }
     if (failure != 0) {
-        forget_unfilled();
         fail(EDGEKV_STATUS_INTERNAL, "llama_decode returned %d for %zu tokens at position %u", failure, n, n_past + n_before);
     }
     if (want_logits) {
         const float * values = llama_get_logits_ith(ctx, -1);
         if (values == nullptr || !all_finite(values, llama_vocab_n_tokens(llama_model_get_vocab(&ctx->get_model())))) {
-            forget_unfilled();
             fail(EDGEKV_STATUS_NOT_FINITE, "the logits of position %zu are not finite; the model's weights are damaged",
                  n_past + n_before + n - 1);
         }
@@ -92,9 +94,20 @@ void edgekv_cache::feed(const llama_token * tokens, size_t n, bool want_logits) 
              ctx->get_cparams().n_ubatch);
     }
     if (window_) {
-        window_->begin_text(n_past, static_cast<uint32_t>(n), n_past - rope_past);
+        window_->begin_text(n_past - rope_past);
     }
-    decode(tokens, n, 0, want_logits);
+    try {
+        decode(tokens, n, 0, want_logits);
+    } catch (...) {
+        forget_unfilled();
+        if (window_) {
+            window_->end_text(n_past, static_cast<uint32_t>(n));
+        }
+        throw;
+    }
+    if (window_) {
+        window_->end_text(n_past, static_cast<uint32_t>(n));
+    }
     n_filled_ += static_cast<uint32_t>(n);
     for (uint32_t il = 0; il < layers_.size(); ++il) {
         for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
@@ -122,15 +135,17 @@ void edgekv_cache::probe(const llama_token * tokens, size_t n) {
         fail(EDGEKV_STATUS_INVALID_ARGUMENT, "a probe of %zu tokens, but the cache was opened for %u", n, params_.n_probe_rows);
     }
     check_tokens(tokens, n);
-    window_->begin_probe(n_past, static_cast<uint32_t>(n), n_past - rope_past);
+    window_->begin_probe(n_past - rope_past);
     const size_t n_batch = ctx->get_cparams().n_ubatch;
     try {
         for (size_t i = 0; i < n; i += n_batch) {
             decode(tokens + i, std::min(n_batch, n - i), static_cast<uint32_t>(i), false);
         }
     } catch (...) {
-        window_->begin_probe(n_past, 0, 0); // whose rows are not whole
+        forget_unfilled();
+        window_->end_probe(n_past, 0); // whose rows are not whole
         throw;
     }
     forget_unfilled();
+    window_->end_probe(n_past, static_cast<uint32_t>(n));
 }

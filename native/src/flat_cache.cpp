@@ -47,7 +47,7 @@ void FlatCache::add_layer(ggml_context * context, bool host, uint32_t il, uint32
         ggml_tensor * v = ggml_new_tensor_2d(context, type_v, head_dim_v, slack);
         ggml_format_name(k, "edgekv_k%zu", pools_.size());
         ggml_format_name(v, "edgekv_v%zu", pools_.size());
-        pool = pools_.insert(pools_.end(), { context, k, v, 0, 0 });
+        pool = pools_.insert(pools_.end(), { context, k, v, 0, 0, 0 });
         on_device_ |= !host;
     }
     add_rows(pool->k, n_head_kv * layout_.n_cells);
@@ -80,59 +80,71 @@ uint32_t FlatCache::n_nodes() const {
     return 4 * layers_.size() + (one_by_one ? of_a_call * n_heads_ : 0);
 }
 
-void FlatCache::clear() { divide(std::vector<uint32_t>(n_heads_, 0)); }
-
 bool FlatCache::fits(const std::vector<uint32_t> & kept, uint32_t n_open) const {
-    std::vector<uint64_t> used(pools_.size(), 0);
-    uint64_t              longest = 0;
-    for (const Layer & layer : layers_) {
-        for (size_t h = layer.first_head; h < layer.first_head + layer.heads.size(); ++h) {
-            const uint64_t n = uint64_t(kept[h]) + n_open;
-            used[layer.pool] += n;
-            longest = std::max(longest, n);
+    const uint64_t most = n_cells_max();
+    for (size_t p = 0; p < pools_.size(); ++p) {
+        uint64_t n_used = 0;
+        for (const Layer & layer : layers_) {
+            for (size_t h = layer.first_head; layer.pool == p && h < layer.first_head + layer.heads.size(); ++h) {
+                const uint64_t n = uint64_t(kept[h]) + n_open;
+                if (n > most) {
+                    return false;
+                }
+                n_used += n;
+            }
+        }
+        if (n_used > uint64_t(pools_[p].n_heads) * layout_.n_cells) {
+            return false;
         }
     }
-    bool all = longest <= n_cells_max();
-    for (size_t p = 0; p < pools_.size(); ++p) {
-        all &= used[p] <= uint64_t(pools_[p].n_heads) * layout_.n_cells;
+    return true;
+}
+
+template <typename Kept> void FlatCache::divide_by(Kept kept) {
+    for (Pool & pool : pools_) {
+        pool.n_used = 0;
     }
-    return all;
+    max_kept_ = 0;
+    n_kept_   = 0;
+    for (const Layer & layer : layers_) {
+        for (size_t g = 0; g < layer.heads.size(); ++g) {
+            const uint32_t n = kept(layer.first_head + g);
+            pools_[layer.pool].n_used += n;
+            max_kept_ = std::max(max_kept_, n);
+            n_kept_ += n;
+        }
+    }
+    const uint32_t n_open_before = n_open_;
+    n_open_ = n_cells_max() - max_kept_;
+    for (Pool & pool : pools_) {
+        const uint64_t rows = uint64_t(pool.n_heads) * layout_.n_cells;
+        n_open_     = std::min<uint64_t>(n_open_, (rows - pool.n_used) / pool.n_heads);
+        pool.n_used = 0;
+    }
+    bool same = n_open_ == n_open_before;
+    for (Layer & layer : layers_) {
+        Pool & pool = pools_[layer.pool];
+        for (size_t g = 0; g < layer.heads.size(); ++g) {
+            const uint32_t n = kept(layer.first_head + g);
+            same &= layer.heads[g].kept == n;
+            layer.heads[g] = { static_cast<uint32_t>(pool.n_used), n };
+            pool.n_used += n + n_open_;
+        }
+    }
+    if (!same) {
+        changed();
+    }
 }
 
 void FlatCache::divide(const std::vector<uint32_t> & kept) {
     if (!fits(kept, 0)) {
         throw Error(EDGEKV_STATUS_INTERNAL, "the rows were to be divided beyond what their pools hold");
     }
-    std::vector<uint64_t> used(pools_.size(), 0);
-    size_t                h = 0;
-    max_kept_ = 0;
-    n_kept_   = 0;
-    for (const Layer & layer : layers_) {
-        for (size_t g = 0; g < layer.heads.size(); ++g, ++h) {
-            used[layer.pool] += kept[h];
-            max_kept_ = std::max(max_kept_, kept[h]);
-            n_kept_ += kept[h];
-        }
-    }
-    const uint32_t n_open_before = n_open_;
-    n_open_ = n_cells_max() - max_kept_;
-    for (size_t p = 0; p < pools_.size(); ++p) {
-        const uint64_t rows = uint64_t(pools_[p].n_heads) * layout_.n_cells;
-        n_open_ = std::min<uint64_t>(n_open_, (rows - used[p]) / pools_[p].n_heads);
-    }
-    bool same = n_open_ == n_open_before;
-    std::vector<uint32_t> next(pools_.size(), 0);
-    h = 0;
-    for (Layer & layer : layers_) {
-        for (Head & head : layer.heads) {
-            same &= head.kept == kept[h];
-            head = { next[layer.pool], kept[h++] };
-            next[layer.pool] += head.kept + n_open_;
-        }
-    }
-    if (!same) {
-        changed();
-    }
+    divide_by([&](size_t head) { return kept[head]; });
+}
+
+void FlatCache::clear() {
+    divide_by([](size_t) { return 0u; });
 }
 
 } // namespace edgekv

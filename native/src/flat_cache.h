@@ -37,6 +37,7 @@ class FlatCache {
         ggml_tensor *  v;
         uint32_t       n_heads;
         uint32_t       offset; // rows of the pools before
+        uint64_t       n_used; // rows, while they are divided
     };
 
     // The newest queries of every layer: row first + true position % n of `rows`, none while n is 0.
@@ -90,7 +91,7 @@ class FlatCache {
     bool                       on_device() const { return on_device_; }
 
     // Divide the rows anew: kept (n_heads,) of every head, in the order of the layers; the rest is open, in equal parts.
-    // Rows do not move by this. Throws Error, and changes nothing, where a pool has too few rows.
+    // Rows do not move by this, and nothing is allocated. Throws Error, and changes nothing, where a pool has too few rows.
     void divide(const std::vector<uint32_t> & kept);
     void clear(); // nothing kept
 
@@ -99,12 +100,18 @@ class FlatCache {
 
     void changed() { ++version_; }
 
-    uint32_t n_filled = 0; // open rows in use before the batch that is decoded next
+    uint32_t n_filled = 0;     // open rows in use before the batch that is decoded next
+    bool     written  = false; // whether that batch may have written rows, of keys, values and queries
+    bool     taken    = false; // whether an edgekv_cache is open
     Queries  queries;
 
     std::unordered_map<uint32_t, KeyRope> ropes; // of the keys, by il, as the newest graph applies it
+    uint32_t rotation_k = 0; // run of the Hadamard rotation that it gives keys; 0 = none
+    uint32_t rotation_v = 0; // the same of values
 
   private:
+    template <typename Kept> void divide_by(Kept kept); // kept(head) of every head
+
     edgekv_layout                        layout_;
     std::vector<Pool>                    pools_;
     std::vector<Layer>                   layers_;

@@ -47,6 +47,7 @@ bool FlatGraph::can_reuse(uint32_t n_tokens) const {
 }
 
 void FlatGraph::set_input(const llama_ubatch & ubatch) const {
+    cache_.written = true;
     auto * rows = static_cast<int64_t *>(rows_->data);
     for (const auto & layer : cache_.layers()) {
         for (uint32_t t = 0; t < n_tokens_; ++t) {
@@ -142,7 +143,9 @@ void FlatGraph::store(ggml_context * context, ggml_cgraph * graph, ggml_tensor *
 ggml_tensor * FlatGraph::attend(ggml_context * context, ggml_cgraph * graph, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v,
                                 uint32_t il, float scale, float softcap) {
     const FlatCache::Layer & layer = cache_.layer(il);
-    cache_.ropes[il] = rope_of(k);
+    cache_.ropes[il]  = rope_of(k);
+    cache_.rotation_k = rotation_of(k);
+    cache_.rotation_v = rotation_of(v);
     keep_queries(context, graph, q, il, scale);
     store(context, graph, layer.k, k, layer.first_head);
     store(context, graph, layer.v, v, layer.first_head);

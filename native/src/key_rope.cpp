@@ -6,6 +6,14 @@ namespace edgekv {
 
 static bool is_hadamard(const ggml_tensor * product) { return product->op_params[1] == GGML_HINT_SRC0_IS_HADAMARD; }
 
+uint32_t rotation_of(const ggml_tensor * rows) {
+    const ggml_tensor * tensor = rows;
+    while (tensor->op == GGML_OP_RESHAPE || tensor->op == GGML_OP_VIEW || tensor->op == GGML_OP_CONT) {
+        tensor = tensor->src[0];
+    }
+    return tensor->op == GGML_OP_MUL_MAT && is_hadamard(tensor) ? static_cast<uint32_t>(tensor->src[0]->ne[0]) : 0;
+}
+
 KeyRope rope_of(const ggml_tensor * k) {
     KeyRope rope;
     ggml_op change = GGML_OP_NONE; // the last one before keys are stored

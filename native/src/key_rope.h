@@ -21,4 +21,7 @@ struct KeyRope {
 // k (head_dim, ...) as it is about to be stored, Hadamard-rotated or not.
 KeyRope rope_of(const ggml_tensor * k);
 
+// The run of the Hadamard rotation of keys or values that are about to be stored; 0 = they are as they are.
+uint32_t rotation_of(const ggml_tensor * rows);
+
 } // namespace edgekv

@@ -1,7 +1,8 @@
 // The moves of a compaction: survivors of a head close its gaps, then heads close up with one another.
 #include "cache.h"
 #include "llama-kv-cache.h"
-#include "parallel.h"
+#include "status.h"
+#include "team.h"
 
 #include <cstring>
 
@@ -71,21 +72,24 @@ void edgekv_cache::reposition(uint32_t il, int32_t end) {
     }
 }
 
-// Divide the rows by the budgets, and move what each head keeps to its new rows. Heads stay in their order, so nothing
-// is overwritten when those that move down go first, lowest first, and then those that move up, highest first.
-void edgekv_cache::move_heads() {
-    struct Move {
-        const edgekv_layer * layer;
-        uint32_t             from;
-        uint32_t             to;
-        uint32_t             n;
-    };
+// Where every head lies, layer by layer; where it goes is known once the rows are divided.
+std::vector<edgekv_cache::Move> edgekv_cache::heads_to_move() const {
+    if (!flat_.fits(budgets_, 0)) {
+        throw Error(EDGEKV_STATUS_INTERNAL, "heads were to keep more than their pools hold");
+    }
     std::vector<Move> moves;
+    moves.reserve(budgets_.size());
     for (uint32_t il = 0; il < layers_.size(); ++il) {
         for (const auto & head : flat_.layers()[il].heads) {
             moves.push_back({ &layers_[il], head.first, 0, budgets_[moves.size()] });
         }
     }
+    return moves;
+}
+
+// Divide the rows by the budgets, and move what each head keeps to its new rows. Heads stay in their order, so nothing
+// is overwritten when those that move down go first, lowest first, and then those that move up, highest first.
+void edgekv_cache::move_heads(std::vector<Move> & moves, Team & team) {
     flat_.divide(budgets_);
     size_t h = 0;
     for (const auto & layer : flat_.layers()) {
@@ -111,7 +115,7 @@ void edgekv_cache::move_heads() {
             rows.commit_to(move.to, move.n);
         });
     };
-    parallel_for(3, scratch_.size(), [&](size_t task, size_t /*thread*/) {
+    team.each(3, [&](size_t task, size_t /*thread*/) {
         if (task < 2) {
             move_rows(task == 1);
         } else {

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 #include <new>
+#include <utility>
 
 namespace edgekv {
 
@@ -18,15 +19,14 @@ QueryWindow::QueryWindow(FlatCache & flat, const std::vector<uint32_t> & n_head,
         const auto               head_dim = static_cast<uint32_t>(layer.k->ne[0]);
         ggml_context *& context = by_type[type];
         if (context == nullptr) {
+            contexts_.reserve(contexts_.size() + 1);
             context = ggml_init({ flat.layers().size() * ggml_tensor_overhead(), nullptr, true });
-            if (context == nullptr) {
-                throw std::bad_alloc();
-            }
             contexts_.emplace_back(context);
         }
         ggml_tensor * rows = ggml_new_tensor_2d(context, GGML_TYPE_F32, n_head[i] * head_dim, n_rows + n_probe_rows);
         layers_.push_back({ layer.il, n_head[i], head_dim, rows });
     }
+    buffers_.reserve(by_type.size());
     for (const auto & [type, context] : by_type) {
         ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors_from_buft(context, type);
         if (buffer == nullptr) {
@@ -35,9 +35,12 @@ QueryWindow::QueryWindow(FlatCache & flat, const std::vector<uint32_t> & n_head,
         buffers_.emplace_back(buffer);
         ggml_backend_buffer_clear(buffer, 0);
     }
+    std::unordered_map<uint32_t, ggml_tensor *> by_layer;
     for (const Layer & layer : layers_) {
-        flat.queries.rows[layer.il] = layer.rows;
+        by_layer[layer.il] = layer.rows;
+        flat.queries.scale.emplace(layer.il, 0.0f); // so that none is added later
     }
+    flat.queries.rows = std::move(by_layer);
     use(0, n_rows);
 }
 
@@ -58,30 +61,44 @@ void QueryWindow::clear() {
     n_probe_ = 0;
 }
 
-// The rows that the newest of n tokens will take.
-void QueryWindow::note(int32_t p0, uint32_t n, int32_t lag) {
+void QueryWindow::begin(int32_t lag) {
     flat_.queries.lag = lag;
+    flat_.written     = false;
+}
+
+// The rows that the newest of n tokens took.
+void QueryWindow::note(int32_t p0, uint32_t n) {
     const auto & queries = flat_.queries;
     for (uint32_t i = n - std::min(n, queries.n); i < n; ++i) {
-        lags_[queries.first + (static_cast<uint32_t>(p0) + i) % queries.n] = lag;
+        lags_[queries.first + (static_cast<uint32_t>(p0) + i) % queries.n] = queries.lag;
     }
 }
 
-void QueryWindow::begin_text(int32_t p0, uint32_t n, int32_t lag) {
+void QueryWindow::begin_text(int32_t lag) {
     if (flat_.queries.first != 0 || flat_.queries.n != n_rows_) {
         use(0, n_rows_);
     }
-    note(p0, n, lag);
-    if (n_rows_ > 0) { // even if the decoding fails
+    begin(lag);
+}
+
+void QueryWindow::end_text(int32_t p0, uint32_t n) {
+    if (flat_.written && n_rows_ > 0) {
+        note(p0, n);
         oldest_ = std::max(oldest_, p0 + static_cast<int32_t>(n) - static_cast<int32_t>(n_rows_));
     }
 }
 
-void QueryWindow::begin_probe(int32_t p0, uint32_t n, int32_t lag) {
-    probe_first_ = p0;
-    n_probe_     = n;
+void QueryWindow::begin_probe(int32_t lag) {
     use(n_rows_, n_probe_rows_);
-    note(p0, n, lag);
+    begin(lag);
+}
+
+void QueryWindow::end_probe(int32_t p0, uint32_t n) {
+    if (flat_.written) {
+        note(p0, n);
+        probe_first_ = p0;
+        n_probe_     = n;
+    }
 }
 
 uint32_t QueryWindow::n_text(int32_t n_past) const {

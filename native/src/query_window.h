@@ -20,10 +20,14 @@ class QueryWindow {
 
     void clear();
 
-    // What is decoded next: n tokens of the text from position p0, or of a probe.
-    // `lag` is by how much RoPE's positions fall short of true ones.
-    void begin_text(int32_t p0, uint32_t n, int32_t lag);
-    void begin_probe(int32_t p0, uint32_t n, int32_t lag);
+    // What is decoded next is of the text, or of a probe. `lag` is by how much RoPE's positions fall short of true ones.
+    void begin_text(int32_t lag);
+    void begin_probe(int32_t lag);
+
+    // It was decoded, or this failed: n tokens from position p0. Rows are as before where it failed before it wrote any; else
+    // those of the text that it was to overwrite are lost, and of a probe that failed (n = 0) there are none.
+    void end_text(int32_t p0, uint32_t n);
+    void end_probe(int32_t p0, uint32_t n);
 
     // The newest n rows of the text: by how much each lags, and f(tensor, first byte, bytes) of each in every layer.
     std::vector<int32_t> text_lags(int32_t n_past, uint32_t n) const;
@@ -50,7 +54,8 @@ class QueryWindow {
 
   private:
     void use(uint32_t first, uint32_t n);
-    void note(int32_t p0, uint32_t n, int32_t lag);
+    void begin(int32_t lag);
+    void note(int32_t p0, uint32_t n);
 
     struct Layer {
         uint32_t      il;

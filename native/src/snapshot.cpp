@@ -1,5 +1,6 @@
 // A cache as one flat buffer: a header, numbers that describe the rows, and then, of used cells alone, what they carry, their
 // keys and values, and the newest queries.
+#include "aborts.h"
 #include "cache.h"
 #include "ggml-backend.h"
 #include "llama-context.h"
@@ -11,6 +12,7 @@
 #include <cstring>
 #include <initializer_list>
 #include <type_traits>
+#include <utility>
 
 using namespace edgekv;
 
@@ -48,6 +50,13 @@ void expect(bool sound, const char * what) {
     if (!sound) {
         fail(EDGEKV_STATUS_INVALID_ARGUMENT, "the snapshot is damaged: %s; take another", what);
     }
+}
+
+// The i-th number of an array that may begin anywhere.
+template <typename T> T number(const char * array, size_t i) {
+    T value;
+    std::memcpy(&value, array + i * sizeof(T), sizeof(T));
+    return value;
 }
 
 } // namespace
@@ -107,6 +116,7 @@ struct Snapshot {
         });
         check_numbers(cache);
         expect(count(cache) == size, "its size is not that of its cells");
+        check_cells(cache, src + at);
     }
 
     size_t numbers_end() const {
@@ -125,7 +135,7 @@ struct Snapshot {
             const edgekv_layer & layer = cache.layers_[il];
             for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
                 const size_t    first = cache.flat_.layers()[il].heads[g].first;
-                const size_t    n     = size_t(kept[layer.first_head + g]) + header.n_filled;
+                const size_t    n     = n_cells(layer.first_head + g);
                 const HeadCells head  = cache.cells(il, g);
                 for (void * carried : std::initializer_list<void *>{ head.position, head.rope_position, head.order,
                                                                      head.accumulated, head.wo_norm }) {
@@ -142,12 +152,26 @@ struct Snapshot {
         }
     }
 
+    // llama.cpp's own cells, as if they had been fed.
+    llama_kv_cells own_cells(const edgekv_cache & cache) const {
+        llama_kv_cells cells;
+        cells.resize(cache.kv.get_cells(0).size());
+        const uint32_t n_used = header.divided + header.n_filled;
+        for (uint32_t i = 0; i < n_used; ++i) {
+            cells.pos_set(i, header.rope_past - static_cast<int32_t>(n_used - i));
+            cells.seq_add(i, 0);
+        }
+        return cells;
+    }
+
     Header                header;
     std::vector<uint32_t> kept;   // of every head
     std::vector<float>    scales; // of Q K^T, of every layer, where there are queries
     std::vector<int32_t>  lags;   // of every row of queries
 
   private:
+    size_t n_cells(size_t head) const { return size_t(kept[head]) + header.n_filled; }
+
     static Kind kind_of(const edgekv_cache & cache) {
         Kind kind = { cache.shape, cache.params_, cache.layers_.front().k->type, cache.layers_.front().v->type };
         kind.shape.n_threads = 0; // these change nothing of what is stored
@@ -172,12 +196,40 @@ struct Snapshot {
         expect(h.divided <= 1 && (h.divided != 0 || std::count(kept.begin(), kept.end(), 0u) == int64_t(kept.size())),
                "cells were kept by no eviction");
         const uint32_t n_used = h.divided + h.n_filled;
+        expect(n_used <= cache.kv.get_cells(0).size(), "its heads hold too much");
         expect(n_used <= int64_t(h.rope_past) && h.rope_past <= h.n_past && h.n_past < max_past && (n_used > 0 || h.n_past == 0),
                "its next position is impossible");
         expect(h.normed >= 0 && h.normed <= h.n_past && int64_t(h.n_fresh) <= h.n_past, "it counts more tokens than it has");
         expect(std::all_of(lags.begin(), lags.end(), [&](int32_t lag) { return lag >= 0 && lag <= h.n_past; }),
                "its queries have impossible positions");
         expect(std::all_of(scales.begin(), scales.end(), [](float scale) { return std::isfinite(scale); }), "a scale is not finite");
+    }
+
+    // What is read as an index later is one: orders are permutations, ascending by positions that were fed. `at` is where the
+    // first part lies.
+    void check_cells(const edgekv_cache & cache, const char * at) const {
+        for (const edgekv_layer & layer : cache.layers_) {
+            for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
+                const size_t n         = n_cells(layer.first_head + g);
+                const bool   turned    = cache.params_.repositions != 0;
+                const char * position  = at;
+                const char * turned_to = at + n * sizeof(int32_t);
+                const char * order     = turned_to + (turned ? n * sizeof(int32_t) : 0);
+                int32_t      last      = -1;
+                for (size_t i = 0; i < n; ++i) {
+                    const size_t cell = number<uint32_t>(order, i);
+                    expect(cell < n && number<int32_t>(position, cell) > last && number<int32_t>(position, cell) < header.n_past,
+                           "its cells are in no order");
+                    last = number<int32_t>(position, cell);
+                    if (turned) {
+                        const auto to = number<int32_t>(turned_to, cell);
+                        expect(to >= 0 && to < header.rope_past, "its keys have impossible positions");
+                    }
+                }
+                at = order + n * (sizeof(uint32_t) + ((cache.params_.accumulates != 0) + (cache.params_.wo_norms != 0)) * sizeof(float) +
+                                  layer.k->nb[1] + layer.v->nb[1]);
+            }
+        }
     }
 };
 
@@ -205,7 +257,11 @@ void edgekv_cache::save(void * dst, size_t dst_size) const {
 void edgekv_cache::restore(const void * src, size_t size) {
     const Snapshot snapshot(*this, static_cast<const char *>(src), size);
     const auto &   header = snapshot.header;
+    llama_kv_cells own    = snapshot.own_cells(*this);
     llama_synchronize(ctx);
+
+    // from here on nothing fails, and nothing is allocated
+    const Computing computing;
     clear();
     flat_.divide(snapshot.kept);
     flat_.changed(); // a graph of before may attend to more open rows, and round otherwise
@@ -216,7 +272,7 @@ void edgekv_cache::restore(const void * src, size_t size) {
     n_fresh_  = header.n_fresh;
     normed_   = header.normed;
     for (size_t il = 0; il < snapshot.scales.size(); ++il) {
-        flat_.queries.scale[flat_.layers()[il].il] = snapshot.scales[il];
+        flat_.queries.scale.at(flat_.layers()[il].il) = snapshot.scales[il];
     }
     if (window_) {
         window_->restore_text(n_past, snapshot.lags);
@@ -232,31 +288,5 @@ void edgekv_cache::restore(const void * src, size_t size) {
             ggml_backend_tensor_set(rows, at, first, n);
             at += n;
         });
-    try {
-        check_cells();
-    } catch (...) {
-        clear();
-        throw;
-    }
-    const uint32_t n_used = n_stand_ins() + n_filled_;
-    for (uint32_t n = 1; n <= n_used; ++n) { // llama.cpp's own cells, as if they had been fed
-        kv.keep_first(n, rope_past - static_cast<int32_t>(n_used - n) - 1);
-    }
-}
-
-// What is read as an index later is one: orders are permutations, ascending by positions that were fed.
-void edgekv_cache::check_cells() const {
-    for (uint32_t il = 0; il < layers_.size(); ++il) {
-        for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
-            const HeadCells head = cells(il, g);
-            int32_t         last = -1;
-            for (uint32_t i = 0; i < head.n; ++i) {
-                const uint32_t cell = head.order[i];
-                expect(cell < head.n && head.position[cell] > last && head.position[cell] < n_past, "its cells are in no order");
-                expect(head.rope_position == nullptr || (head.rope_position[cell] >= 0 && head.rope_position[cell] < rope_past),
-                      "its keys have impossible positions");
-                last = head.position[cell];
-            }
-        }
-    }
+    kv.take_cells(std::move(own));
 }

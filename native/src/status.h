@@ -1,6 +1,7 @@
 // Errors inside the library: one exception type, turned into a status at every entry point.
 #pragma once
 
+#include "aborts.h"
 #include "edgekv.h"
 
 #include <cstdio>
@@ -35,8 +36,9 @@ inline edgekv_status report(edgekv_status status, const char * message, char * e
     return status;
 }
 
-// Run a body; whatever it throws becomes a status and a message.
+// Run a body; whatever it throws, or llama.cpp aborts with on this thread, becomes a status and a message.
 template <typename Body> edgekv_status guard(char * err, size_t err_size, Body && body) noexcept {
+    const Contained contained;
     try {
         body();
         return EDGEKV_STATUS_OK;

@@ -29,6 +29,7 @@ struct Model {
     llama_model * model = nullptr;
 };
 
+// kv_type: of keys and values, or "f16/q8_0" where they differ.
 struct Context {
     Context(const Model & model, const char * kv_type, int32_t n_threads = 1, const edgekv_layout & layout = { 256, 256 }) {
         const std::map<std::string, ggml_type> types = { { "f16", GGML_TYPE_F16 }, { "q8_0", GGML_TYPE_Q8_0 }, { "q4_0", GGML_TYPE_Q4_0 } };
@@ -40,8 +41,10 @@ struct Context {
         params.n_threads            = n_threads;
         params.n_threads_batch      = n_threads;
         params.flash_attn_type      = LLAMA_FLASH_ATTN_TYPE_ENABLED;
-        params.type_k               = types.at(kv_type);
-        params.type_v               = types.at(kv_type);
+        const std::string type      = kv_type;
+        const size_t      slash     = type.find('/');
+        params.type_k               = types.at(type.substr(0, slash));
+        params.type_v               = types.at(slash == std::string::npos ? type : type.substr(slash + 1));
         char err[512];
         if (!CHECK(edgekv_context_new(model.model, &params, &layout, &ctx, err, sizeof(err)) == EDGEKV_STATUS_OK)) {
             std::fprintf(stderr, "%s\n", err);

@@ -1,13 +1,13 @@
 // unit [MODEL [KV_TYPE]]: the kernels on plain arrays (unit_allot.cpp and unit_rope.cpp too) and, given a model, its
-// cache (unit_cache.cpp, unit_ragged.cpp, unit_reposition.cpp, unit_snapshot.cpp).
+// cache (unit_cache.cpp, unit_failures.cpp, unit_ragged.cpp, unit_reposition.cpp, unit_snapshot.cpp).
 #include "check.h"
 #include "choose.h"
 #include "edgekv.h"
 #include "ggml.h"
-#include "parallel.h"
 #include "rows.h"
 #include "score.h"
 #include "status.h"
+#include "team.h"
 
 #include <algorithm>
 #include <atomic>
@@ -23,6 +23,7 @@ using namespace edgekv;
 void test_allot();
 void test_cache(const char * model_path, const char * kv_type);
 void test_custom(const char * model_path, const char * kv_type);
+void test_failures(const char * model_path, const char * kv_type);
 void test_pools(const char * model_path, const char * kv_type);
 void test_pools_of_rows();
 void test_ragged(const char * model_path, const char * kv_type);
@@ -417,33 +418,36 @@ static void test_null_arguments() {
 
 // ---- threads and errors ----
 
-static void test_parallel_for() {
+static void test_team() {
     for (const size_t n_threads : { 1, 3, 16 }) {
-        std::vector<std::atomic<int>> runs(50);
-        std::atomic<bool>             in_range{ true };
-        parallel_for(runs.size(), n_threads, [&](size_t task, size_t thread) {
-            ++runs[task];
-            in_range = in_range && thread < n_threads;
-        });
-        CHECK(std::all_of(runs.begin(), runs.end(), [](const auto & n) { return n == 1; }));
-        CHECK(in_range);
-
-        // an error comes out as it was thrown, after every thread has stopped
-        std::atomic<int> n_running{ 0 };
-        const auto       status = status_of([&] {
-            parallel_for(1000, n_threads, [&](size_t task, size_t) {
-                ++n_running;
-                const bool bad = task == 5;
-                --n_running;
-                if (bad) {
-                    fail(EDGEKV_STATUS_NOT_FINITE, "task %zu", task);
-                }
+        Team team(n_threads);
+        for (int round = 0; round < 20; ++round) { // the same threads again and again
+            std::vector<std::atomic<int>> runs(50);
+            std::atomic<bool>             in_range{ true };
+            team.each(runs.size(), [&](size_t task, size_t thread) {
+                ++runs[task];
+                in_range = in_range && thread < n_threads;
             });
-        });
-        CHECK(status == EDGEKV_STATUS_NOT_FINITE);
-        CHECK(n_running == 0);
+            CHECK(std::all_of(runs.begin(), runs.end(), [](const auto & n) { return n == 1; }));
+            CHECK(in_range);
+
+            // an error comes out as it was thrown, after every thread has stopped
+            std::atomic<int> n_running{ 0 };
+            const auto       status = status_of([&] {
+                team.each(1000, [&](size_t task, size_t) {
+                    ++n_running;
+                    const bool bad = task == 5;
+                    --n_running;
+                    if (bad) {
+                        fail(EDGEKV_STATUS_NOT_FINITE, "task %zu", task);
+                    }
+                });
+            });
+            CHECK(status == EDGEKV_STATUS_NOT_FINITE);
+            CHECK(n_running == 0);
+        }
+        team.each(0, [&](size_t, size_t) { CHECK(!"a task of none"); });
     }
-    parallel_for(0, 4, [&](size_t, size_t) { CHECK(!"a task of none"); });
 }
 
 static void test_guard() {
@@ -495,7 +499,7 @@ int main(int argc, char ** argv) {
     test_scratch();
     test_policies_that_cannot_be();
     test_null_arguments();
-    test_parallel_for();
+    test_team();
     test_guard();
     test_names();
     if (argc > 1) {
@@ -505,6 +509,7 @@ int main(int argc, char ** argv) {
         test_ragged(argv[1], argc > 2 ? argv[2] : "f16");
         test_reposition(argv[1], argc > 2 ? argv[2] : "f16");
         test_snapshot(argv[1], argc > 2 ? argv[2] : "f16");
+        test_failures(argv[1], argc > 2 ? argv[2] : "f16");
     }
     std::puts(n_failed == 0 ? "OK" : "FAILED");
     return n_failed == 0 ? 0 : 1;

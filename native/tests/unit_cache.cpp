@@ -113,9 +113,10 @@ void test_scores_are_those_of_the_rows(const Model & model, const char * kv_type
 // What a read says of its rows: decoded and turned back they are those of an f16 cache, to the storage type's rounding.
 // Only the first layer, whose keys and values do not depend on what a cache holds.
 void test_rows_are_described(const Model & model, const char * kv_type) {
-    std::vector<std::vector<float>> values[2]; // [is_key][f16, kv_type]
-    for (const char * type : { "f16", kv_type }) {
-        const Context context(model, type);
+    std::vector<std::vector<float>> values[2]; // [is_key][type]
+    const std::string               type = kv_type;
+    for (const std::string & stored : { std::string("f16"), type, "f16/" + type, type + "/f16" }) {
+        const Context context(model, stored.c_str());
         const Cache   cache = open_cache(context);
         CHECK(feed(cache, n_ubatch) == EDGEKV_STATUS_OK);
         const Head head = read_head(cache, 0, 1);
@@ -132,14 +133,33 @@ void test_rows_are_described(const Model & model, const char * kv_type) {
             values[is_key].push_back(all);
         }
     }
-    for (const auto & both : values) {
-        double error = 0.0, size = 0.0;
-        for (size_t i = 0; i < both[0].size(); ++i) {
-            error += std::pow(both[0][i] - both[1][i], 2);
-            size += std::pow(both[0][i], 2);
+    for (const auto & by_type : values) {
+        const auto & exact = by_type.front();
+        for (const auto & stored : by_type) {
+            double error = 0.0, size = 0.0;
+            for (size_t i = 0; i < exact.size(); ++i) {
+                error += std::pow(exact[i] - stored[i], 2);
+                size += std::pow(exact[i], 2);
+            }
+            CHECK(size > 0.0 && std::sqrt(error / size) < 0.15); // q4_0 rounds to about 0.09; a wrong rotation is off by 1
         }
-        CHECK(size > 0.0 && std::sqrt(error / size) < 0.15); // q4_0 rounds to about 0.09; a wrong rotation is off by 1
     }
+}
+
+// A context has one cache at a time.
+void test_a_second_cache(const Model & model, const char * kv_type) {
+    const Context context(model, kv_type);
+    Cache         first = open_cache(context);
+    CHECK(feed(first, 20) == EDGEKV_STATUS_OK);
+    const auto                before = read_all(first);
+    const edgekv_cache_params params = {};
+    edgekv_cache *            second = nullptr;
+    char                      err[512];
+    CHECK(edgekv_cache_open(context.ctx, &params, &second, err, sizeof(err)) == EDGEKV_STATUS_INVALID_STATE && second == nullptr);
+    CHECK(std::strstr(err, "free that one first") != nullptr);
+    CHECK(read_all(first) == before && feed(first, 3) == EDGEKV_STATUS_OK);
+    first.reset();
+    CHECK(feed(open_cache(context), 20) == EDGEKV_STATUS_OK);
 }
 
 // Whatever is refused leaves the cache as it was.
@@ -315,6 +335,7 @@ void test_cache(const char * model_path, const char * kv_type) {
     test_compaction(model, kv_type);
     test_scores_are_those_of_the_rows(model, kv_type);
     test_rows_are_described(model, kv_type);
+    test_a_second_cache(model, kv_type);
     test_misuse(model, kv_type);
     test_null_handles(model, kv_type);
     test_foreign_changes(model, kv_type);

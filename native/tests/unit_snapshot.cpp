@@ -156,7 +156,8 @@ void test_refusals(const Model & model, const char * kv_type) {
     }
     CHECK(n_refused > cells / 4 * 3);
 
-    // cells that are in no order clear the cache, which can be used and restored as ever
+    // nor are cells that are in no order
+    CHECK(restore(opened.cache, taken) == EDGEKV_STATUS_OK);
     const int32_t positions[2] = { 0, 1 };
     const auto    found        = std::search(taken.begin() + cells, taken.end(), reinterpret_cast<const char *>(positions),
                                              reinterpret_cast<const char *>(positions + 2));
@@ -165,10 +166,10 @@ void test_refusals(const Model & model, const char * kv_type) {
             Bytes bytes = taken;
             std::memcpy(bytes.data() + (found - taken.begin()), &value, sizeof(value));
             CHECK(restore(opened.cache, bytes) == EDGEKV_STATUS_INVALID_ARGUMENT);
-            CHECK(opened.cache->n_past == 0 && feed(opened.cache, 1) == EDGEKV_STATUS_OK);
+            CHECK(save(opened.cache) == taken);
         }
     }
-    CHECK(restore(opened.cache, taken) == EDGEKV_STATUS_OK && read_all(opened.cache) == held);
+    CHECK(read_all(opened.cache) == held);
 
     char small[8];
     CHECK(edgekv_cache_save(opened.cache.get(), small, sizeof(small), nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);

@@ -1,0 +1,72 @@
+#include "failing.h"
+
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <new>
+
+namespace {
+
+std::atomic<bool> counting{ false };
+std::atomic<long> n_so_far{ 0 };
+std::atomic<long> first_to_fail{ -1 };
+std::atomic<bool> all_later{ false };
+
+[[maybe_unused]] bool fails() {
+    if (!counting) {
+        return false;
+    }
+    const long number = n_so_far++, first = first_to_fail;
+    return first >= 0 && (all_later ? number >= first : number == first);
+}
+
+} // namespace
+
+void failing::begin(long number, bool all) {
+    n_so_far      = 0;
+    first_to_fail = number;
+    all_later     = all;
+    counting      = true;
+}
+
+long failing::end() {
+    counting = false;
+    return n_so_far;
+}
+
+#if defined(EDGEKV_TESTS_WRAP)
+
+#include <pthread.h>
+
+extern "C" {
+
+void * __real_malloc(size_t n);
+void * __real_calloc(size_t n, size_t size);
+void * __real_realloc(void * memory, size_t n);
+int    __real_posix_memalign(void ** memory, size_t alignment, size_t n);
+int    __real_pthread_create(pthread_t * thread, const pthread_attr_t * attributes, void * (*start)(void *), void * argument);
+
+void * __wrap_malloc(size_t n) { return fails() ? nullptr : __real_malloc(n); }
+void * __wrap_calloc(size_t n, size_t size) { return fails() ? nullptr : __real_calloc(n, size); }
+void * __wrap_realloc(void * memory, size_t n) { return fails() ? nullptr : __real_realloc(memory, n); }
+int    __wrap_posix_memalign(void ** memory, size_t alignment, size_t n) {
+    return fails() ? ENOMEM : __real_posix_memalign(memory, alignment, n);
+}
+int __wrap_pthread_create(pthread_t * thread, const pthread_attr_t * attributes, void * (*start)(void *), void * argument) {
+    return fails() ? EAGAIN : __real_pthread_create(thread, attributes, start, argument);
+}
+
+} // extern "C"
+
+void * operator new(size_t n) {
+    void * memory = fails() ? nullptr : __real_malloc(n > 0 ? n : 1);
+    if (memory == nullptr) {
+        throw std::bad_alloc();
+    }
+    return memory;
+}
+
+void operator delete(void * memory) noexcept { std::free(memory); }
+void operator delete(void * memory, size_t) noexcept { std::free(memory); }
+
+#endif

@@ -1,0 +1,227 @@
+// Every allocation of an operation on a cache, and every start of a thread, made to fail, one after the other: the operation
+// fails with a status or does without, the cache is as before, and then the operation comes out as if nothing had happened.
+#include "cache_fixture.h"
+#include "failing.h"
+#include "llama-kv-cache.h"
+
+#include <functional>
+
+namespace {
+
+constexpr uint32_t budget = 24, n_block = 16, n_probe = 4;
+
+const edgekv_layout roomy = { budget + n_block + n_probe, 3 * budget + n_block + n_probe };
+
+using Bytes     = std::vector<char>;
+using Operation = std::function<edgekv_status(edgekv_cache *)>;
+
+Bytes save(const Cache & cache) {
+    Bytes bytes(edgekv_cache_snapshot_bytes(cache.get()));
+    CHECK(edgekv_cache_save(cache.get(), bytes.data(), bytes.size(), nullptr, 0) == EDGEKV_STATUS_OK);
+    return bytes;
+}
+
+edgekv_status restore(const Cache & cache, const Bytes & bytes) {
+    return edgekv_cache_restore(cache.get(), bytes.data(), bytes.size(), nullptr, 0);
+}
+
+edgekv_cache_params needs_of(const edgekv_policy & policy, bool reposition = true) {
+    edgekv_cache_params needs = {};
+    needs.n_probe_rows        = n_probe;
+    needs.repositions         = reposition;
+    CHECK(edgekv_cache_params_for(&policy, n_ubatch, 0, &needs, nullptr, 0) == EDGEKV_STATUS_OK);
+    return needs;
+}
+
+// What a cache holds, and the logits that came last.
+struct State {
+    State(const Cache & cache, bool with_norms) : heads(read_all(cache)), n_past(cache->n_past), rope_past(cache->rope_past) {
+        if (with_norms) { // those of cells that no compaction has seen are nobody's
+            saved = save(cache);
+        }
+    }
+    bool operator==(const State & other) const {
+        return heads == other.heads && n_past == other.n_past && rope_past == other.rope_past && saved == other.saved;
+    }
+
+    std::vector<Head> heads;
+    int32_t           n_past, rope_past;
+    Bytes             saved;
+};
+
+std::vector<float> logits_after(const Cache & cache, size_t n) {
+    CHECK(feed(cache, n) == EDGEKV_STATUS_OK);
+    const float * logits  = llama_get_logits_ith(cache->ctx, -1);
+    const auto    n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(cache->ctx)));
+    return { logits, logits + n_vocab };
+}
+
+// `operation` on a cache that is as `before`; `then` is what becomes of it when it goes on.
+void fail_each(const char * name, const Cache & cache, const Bytes & before, const Operation & operation, bool with_norms = true,
+               const Operation & then = nullptr) {
+    const auto outcome = [&] {
+        CHECK(then == nullptr || then(cache.get()) == EDGEKV_STATUS_OK);
+        State state(cache, with_norms);
+        return std::make_pair(state, logits_after(cache, 2));
+    };
+    CHECK(restore(cache, before) == EDGEKV_STATUS_OK);
+    const State expected_before(cache, with_norms);
+    CHECK(operation(cache.get()) == EDGEKV_STATUS_OK);
+    const auto expected = outcome();
+
+    long n = 0, n_failed_ones = 0;
+    for (const bool all : { false, true }) {
+        for (long i = 0; n_failed == 0; ++i) {
+            CHECK(restore(cache, before) == EDGEKV_STATUS_OK);
+            failing::begin(i, all);
+            const edgekv_status status = operation(cache.get());
+            const long          n_were = failing::end();
+            if (status != EDGEKV_STATUS_OK) {
+                ++n_failed_ones;
+                CHECK(status == EDGEKV_STATUS_OUT_OF_MEMORY);
+                CHECK(State(cache, with_norms) == expected_before);
+                CHECK(operation(cache.get()) == EDGEKV_STATUS_OK);
+            }
+            CHECK(outcome() == expected);
+            if (n_failed > 0) {
+                std::fprintf(stderr, "%s, allocation %ld%s: status %d\n", name, i, all ? " and all later" : "", status);
+            }
+            if (n_were <= i) {
+                n = std::max(n, i);
+                break;
+            }
+        }
+    }
+    CHECK(n > 0 && n_failed_ones > 0);
+    if (std::getenv("EDGEKV_TESTS_VERBOSE") != nullptr) {
+        std::printf("%-24s %5ld allocations, %5ld failures\n", name, n, n_failed_ones);
+    }
+}
+
+Operation compaction(const edgekv_policy & policy, bool reposition = false, bool probed = false) {
+    return [=](edgekv_cache * cache) {
+        const edgekv_protection        protection = { 2, 3, nullptr, 0 };
+        const edgekv_compaction_params params     = { &policy, &protection, budget, probed, 0, nullptr, reposition };
+        edgekv_compaction              result;
+        return edgekv_cache_compact(cache, &params, &result, nullptr, 0);
+    };
+}
+
+struct Variant {
+    const char *  name;
+    edgekv_policy policy;
+    bool          reposition;
+};
+
+std::vector<Variant> variants() {
+    std::vector<Variant> all;
+    all.push_back({ "keydiff", policy_of(EDGEKV_BASE_KEYDIFF), false });
+    all.push_back({ "snapkv, repositioned", policy_of(EDGEKV_BASE_SNAPKV), true });
+    all.back().policy.carry = 0.65;
+    all.push_back({ "h2o, ragged", policy_of(EDGEKV_BASE_H2O), true });
+    all.back().policy.spread    = EDGEKV_SPREAD_LAYER;
+    all.back().policy.safeguard = 0.2;
+    all.push_back({ "keydiff, over all layers", policy_of(EDGEKV_BASE_KEYDIFF), false });
+    all.back().policy.spread  = EDGEKV_SPREAD_MODEL;
+    all.back().policy.softmax = 1;
+    all.push_back({ "critical", policy_of(EDGEKV_BASE_SNAPKV), false });
+    all.back().policy.critical = 1;
+    all.back().policy.alpha    = 0.5;
+    return all;
+}
+
+// Read some blocks; returns the cache with room for less than a block.
+Bytes prepare(const Cache & cache, const edgekv_policy & policy) {
+    for (int i = 0; i < 3; ++i) {
+        CHECK(feed(cache, n_block) == EDGEKV_STATUS_OK);
+        CHECK(compaction(policy)(cache.get()) == EDGEKV_STATUS_OK);
+    }
+    CHECK(feed(cache, n_block / 2) == EDGEKV_STATUS_OK);
+    return save(cache);
+}
+
+void test_operations(const Model & model, const char * kv_type) {
+    const llama_token tokens[n_block] = { 5, 7, 11, 13, 17, 19 };
+    for (const Variant & variant : variants()) {
+        const Context context(model, kv_type, 2, roomy);
+        const Cache   cache  = open_cache(context, false, needs_of(variant.policy));
+        const Bytes   before = prepare(cache, variant.policy);
+        const bool    norms  = !variant.policy.critical;
+        fail_each(variant.name, cache, before, compaction(variant.policy, variant.reposition), norms);
+        if (variant.policy.base != EDGEKV_BASE_SNAPKV || variant.policy.critical) {
+            continue;
+        }
+        for (const bool logits : { false, true }) {
+            const Operation fed = [&](edgekv_cache * c) { return edgekv_cache_feed(c, tokens, 6, logits, nullptr, 0); };
+            fail_each(logits ? "feed with logits" : "feed", cache, before, fed, norms, compaction(variant.policy));
+        }
+        const Operation probe = [&](edgekv_cache * c) { return edgekv_cache_probe(c, tokens, n_probe, nullptr, 0); };
+        fail_each("probe", cache, before, probe, norms, compaction(variant.policy, false, true));
+
+        Bytes           room(before.size());
+        const Operation saved = [&](edgekv_cache * c) { return edgekv_cache_save(c, room.data(), room.size(), nullptr, 0); };
+        fail_each("save", cache, before, saved, norms);
+        CHECK(room == before);
+
+        CHECK(restore(cache, before) == EDGEKV_STATUS_OK && compaction(variant.policy, true)(cache.get()) == EDGEKV_STATUS_OK);
+        CHECK(feed(cache, 5) == EDGEKV_STATUS_OK);
+        const Bytes     other    = save(cache);
+        const Operation restored = [&](edgekv_cache * c) { return edgekv_cache_restore(c, other.data(), other.size(), nullptr, 0); };
+        fail_each("restore", cache, before, restored, norms);
+    }
+}
+
+// The first feed of a context makes what later ones use again.
+void test_first_feed(const Model & model, const char * kv_type) {
+    const edgekv_policy policy = policy_of(EDGEKV_BASE_SNAPKV);
+    const Context       undisturbed(model, kv_type, 2, roomy);
+    const auto          expected = logits_after(open_cache(undisturbed, false, needs_of(policy)), 6);
+    bool                done     = false;
+    for (long i = 0; !done && n_failed == 0; ++i) {
+        const Context            context(model, kv_type, 2, roomy);
+        const Cache              cache = open_cache(context, false, needs_of(policy));
+        std::vector<llama_token> tokens(6);
+        for (size_t t = 0; t < tokens.size(); ++t) {
+            tokens[t] = static_cast<llama_token>(7 * t + 3); // as of `feed`
+        }
+        failing::begin(i);
+        const edgekv_status status = edgekv_cache_feed(cache.get(), tokens.data(), tokens.size(), 1, nullptr, 0);
+        done                       = failing::end() <= i;
+        if (status != EDGEKV_STATUS_OK) {
+            CHECK(status == EDGEKV_STATUS_OUT_OF_MEMORY && cache->n_past == 0 && edgekv_cache_n_cells(cache.get()) == 0);
+            CHECK(logits_after(cache, tokens.size()) == expected);
+        }
+    }
+}
+
+void test_open(const Model & model, const char * kv_type) {
+    const Context       context(model, kv_type, 2, roomy);
+    const edgekv_policy policy   = policy_of(EDGEKV_BASE_SNAPKV);
+    auto                needs    = needs_of(policy);
+    const auto          expected = logits_after(open_cache(context, false, needs), 6);
+    bool                done     = false;
+    for (long i = 0; !done && n_failed == 0; ++i) {
+        edgekv_cache * opened = nullptr;
+        failing::begin(i);
+        const edgekv_status status = edgekv_cache_open(context.ctx, &needs, &opened, nullptr, 0);
+        done                       = failing::end() <= i;
+        Cache cache(opened);
+        if (status != EDGEKV_STATUS_OK) {
+            CHECK(status == EDGEKV_STATUS_OUT_OF_MEMORY && opened == nullptr);
+            cache = open_cache(context, false, needs);
+        }
+        CHECK(logits_after(cache, 6) == expected);
+    }
+}
+
+} // namespace
+
+void test_failures(const char * model_path, const char * kv_type) {
+    if (!failing::works) {
+        return;
+    }
+    const Model model(model_path);
+    test_operations(model, kv_type);
+    test_first_feed(model, kv_type);
+    test_open(model, kv_type);
+}

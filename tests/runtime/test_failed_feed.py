@@ -1,0 +1,86 @@
+"""A feed or a probe that fails leaves the cells as they were, and the session goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+
+import numpy as np
+import pytest
+
+import edgekv
+from edgekv import _native
+
+BUDGET, BLOCK, N_LAYER, N_HEAD = 64, 32, 2, 2
+
+
+@pytest.fixture
+def runtime(tiny_model):
+    path = tiny_model(n_layer=N_LAYER, n_ctx_train=2048)
+    with edgekv.Runtime(
+        path, memory="4GiB", budget=BUDGET, block=BLOCK, recent=16, threads=1, policy="snapkv", focus=True
+    ) as opened:
+        yield opened
+
+
+@contextlib.contextmanager
+def failing_after(runtime, n_calls):
+    """llama.cpp gives up computing once it has asked `n_calls` times whether to."""
+    asked = 0
+
+    @ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_void_p)
+    def give_up(_):
+        nonlocal asked
+        asked += 1
+        return asked > n_calls
+
+    set_callback = _native.library().llama_set_abort_callback
+    set_callback.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+    set_callback(runtime.context.handle, give_up, None)
+    try:
+        yield
+    finally:
+        set_callback(runtime.context.handle, None, None)
+
+
+def cells(cache):
+    """Positions, keys and values of every head."""
+    heads = [(layer, head) for layer in range(N_LAYER) for head in range(N_HEAD)]
+    rows = [cache.rows(*head, values=values)[0] for head in heads for values in (False, True)]
+    return [cache.positions(*head) for head in heads] + rows
+
+
+def words(n):
+    return " ".join(f"word{i}" for i in range(n))
+
+
+@pytest.mark.parametrize("n_calls", [0, 5, 20])
+@pytest.mark.parametrize("probe", [False, True], ids=["feed", "probe"])
+def test_the_cells_are_as_before(runtime, probe, n_calls):
+    cache = runtime.controller.cache
+    cache.feed(list(range(3, 3 + BLOCK)))
+    before = cells(cache)
+    fail = cache.probe if probe else cache.feed
+    with failing_after(runtime, n_calls), pytest.raises(edgekv.NativeError, match="llama_decode"):
+        fail([5, 6, 7])
+    assert cache.n_past == BLOCK
+    for then, now in zip(before, cells(cache), strict=True):
+        np.testing.assert_array_equal(now, then)
+
+
+@pytest.mark.parametrize("n_calls", [0, 30, 200])
+def test_the_session_goes_on(runtime, n_calls):
+    with runtime.session() as session:
+        list(session.chat(words(60), max_tokens=4))
+        n_past = session.n_past
+        with failing_after(runtime, n_calls), pytest.raises(edgekv.NativeError, match="llama_decode"):
+            list(session.chat(words(200), max_tokens=20))
+        assert n_past <= session.n_past
+        list(session.chat(words(80), max_tokens=20))
+        assert session.stats.finish_reason in ("end", "length")
+        for layer in range(N_LAYER):
+            for head in range(N_HEAD):
+                kept = session.kept_positions(layer, head)
+                assert len(kept) == session.n_cells
+                assert (np.diff(kept) > 0).all()
+                assert kept[-1] == session.n_past - 1
