@@ -128,12 +128,18 @@ _QUERIES: dict[str, tuple[Any, tuple[Any, ...]]] = {
 
 
 def library_path() -> Path:
-    """Where the native library lies. An editable install spreads the package over two folders."""
+    """Where the native library lies: in the folder EDGEKV_LIB_PATH, or beside the package.
+
+    An editable install spreads the package over two folders. Raises NativeError where no library lies.
+    """
     name = {"win32": "llama.dll", "darwin": "libllama.dylib"}.get(sys.platform, "libllama.so")
-    for folder in edgekv.__path__:
-        path = Path(folder) / "_lib" / name
-        if path.is_file():
-            return path
+    named = os.environ.get("EDGEKV_LIB_PATH")
+    folders = [Path(named).resolve()] if named else [Path(folder) / "_lib" for folder in edgekv.__path__]
+    for folder in folders:
+        if (folder / name).is_file():
+            return folder / name
+    if named:
+        raise NativeError(f"EDGEKV_LIB_PATH={named} holds no {name}; name the folder of a build, or unset it")
     raise NativeError(f"the native library {name} is not beside the package; install edgekv again, with a C++ compiler")
 
 

@@ -1,13 +1,16 @@
 """The native test programs, plain and with sanitizers, on tiny models and every type of cache.
 
-They are built with the option EDGEKV_BUILD_TESTS, which an editable install sets. EDGEKV_NATIVE_TESTS names the folder
-they lie in when it is not `build/*/tests`.
+An install does not build them. The first test that needs them does, in the build folder of the editable install, whose
+llama.cpp they link; that takes some minutes once, and compiles what changed afterwards.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,11 +18,8 @@ import pytest
 from edgekv.options import KV_TYPES
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = (
-    [Path(os.environ["EDGEKV_NATIVE_TESTS"])] if "EDGEKV_NATIVE_TESTS" in os.environ else ROOT.glob("build/*/tests")
-)
-PROGRAMS = {path.stem: path for folder in FOLDERS for path in sorted(folder.glob("edgekv_*")) if path.is_file()}
 NAMES = [f"edgekv_{program}_{flavour}" for program in ("unit", "c_abi") for flavour in ("plain", "sanitized")]
+BUILD_SECONDS = 3600  # a limit against hanging; two cores take two minutes
 SANITIZERS = {
     "ASAN_OPTIONS": "detect_leaks=1:detect_stack_use_after_return=1",
     "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
@@ -33,11 +33,44 @@ MODELS = {
 }
 
 
-def run(name, *arguments):
-    if name not in PROGRAMS:
-        pytest.skip(f"{name} is not built; install in editable mode or configure native/ with EDGEKV_BUILD_TESTS=ON")
-    command = [PROGRAMS[name], *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=os.environ | SANITIZERS)
+def tool(cache, key, command):
+    """Path of a tool of the build that CMakeCache.txt names, or of the one in PATH where that one is gone."""
+    (kept,) = re.findall(rf"^{key}:\w+=(.*)$", cache.read_text(), re.MULTILINE)
+    path = kept if Path(kept).is_file() else shutil.which(command)
+    if path is None:
+        pytest.skip(f"{kept} has built edgekv and is gone; install {command} to build the native tests")
+    return path
+
+
+@pytest.fixture(scope="session")
+def programs(request):
+    """The folder of the programs, built from the sources as they are."""
+    caches = sorted(ROOT.glob("build/py3-none-*/CMakeCache.txt"), key=lambda cache: cache.stat().st_mtime)
+    if not caches:
+        pytest.skip("edgekv is not installed in editable mode, in whose build folder the native tests are built")
+    build, cmake = caches[-1].parent, tool(caches[-1], "CMAKE_COMMAND", "cmake")
+    settings = {
+        "CMAKE_MAKE_PROGRAM": tool(caches[-1], "CMAKE_MAKE_PROGRAM", "ninja"),
+        "CMAKE_CXX_COMPILER": tool(caches[-1], "CMAKE_CXX_COMPILER", "c++"),
+        "Python_EXECUTABLE": sys.executable,  # that of the install was there for the time of the install
+    }
+    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        print("\nbuilding the native tests: some minutes the first time", flush=True)
+    for command in (
+        [cmake, "-S", ROOT / "native", "-B", build, *(f"-D{name}={value}" for name, value in settings.items())],
+        [cmake, "--build", build, "--target", "edgekv_tests", "--parallel", str(os.cpu_count())],
+    ):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_SECONDS)
+        if done.returncode != 0:
+            line = " ".join(map(str, command))
+            pytest.fail(f"the native tests do not build: {line}\n{done.stdout[-6000:]}{done.stderr}")
+    return build / "tests"
+
+
+def run(program, *arguments):
+    done = subprocess.run(
+        [program, *arguments], capture_output=True, text=True, timeout=120, env=os.environ | SANITIZERS
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1:] == ["OK"], done.stdout + done.stderr
 
@@ -45,11 +78,11 @@ def run(name, *arguments):
 @pytest.mark.parametrize("kv_type", KV_TYPES)
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("name", NAMES)
-def test_program(name, model, kv_type, tiny_model):
-    run(name, tiny_model(**MODELS[model]), kv_type)
+def test_program(programs, name, model, kv_type, tiny_model):
+    run(programs / name, tiny_model(**MODELS[model]), kv_type)
 
 
 @pytest.mark.parametrize("name", ["edgekv_unit_plain", "edgekv_unit_sanitized"])
-def test_kernels_alone(name):
+def test_kernels_alone(programs, name):
     """Without a model `unit` tests what works on plain arrays."""
-    run(name)
+    run(programs / name)
