@@ -30,6 +30,9 @@ def chat(
 ) -> None:
     """Chat under the memory ceiling. Ctrl-C stops a reply and keeps the conversation."""
     arguments = reply_arguments(reply)
+    if sys.stdin.isatty():  # before the plan, which counts it
+        with contextlib.suppress(ImportError):
+            import readline  # noqa: F401  (line editing and history for input)
     with opened(runtime) as rt, rt.session(system) as session:
         console.print(f"[dim]{rt.plan.model.name}, {rt.plan.budget_cells:,} cells. {HELP}[/dim]")
         files: list[Path] = []
@@ -48,9 +51,6 @@ def chat(
 
 def _lines() -> Iterator[str]:
     """Lines that the user types, until end of input. Ctrl-C at the prompt drops the line."""
-    if sys.stdin.isatty():
-        with contextlib.suppress(ImportError):
-            import readline  # noqa: F401  (line editing and history for input)
     while True:
         try:
             yield input("> " if sys.stdin.isatty() else "")

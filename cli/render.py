@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from rich.text import Text
 import edgekv
 from edgekv.reply import ProgressCallback
 from edgekv.sizes import format_size
+from edgekv.warmup import before_plans
 
 console = Console(stderr=True, highlight=False)
 
@@ -41,7 +43,7 @@ def loading() -> Iterator[None]:
 
 
 @contextmanager
-def reading_bar() -> Iterator[ProgressCallback]:
+def reading_bar(console: Console = console) -> Iterator[ProgressCallback]:
     """A progress bar that goes when the reading is done; nothing where stderr is not a terminal."""
     if not console.is_terminal:
         yield lambda progress: None
@@ -105,6 +107,18 @@ def packed(items: Iterable[str], width: int) -> list[str]:
         else:
             lines.append(item)
     return lines
+
+
+def _rehearse() -> None:
+    """Show a bar and a line to nobody: rich imports what it draws with when it draws."""
+    nobody = Console(file=io.StringIO(), force_terminal=True, highlight=False)
+    with reading_bar(nobody) as progress:
+        for done in range(3):
+            progress(edgekv.Progress(done, 2, cells_used=1, budget_cells=1))
+    nobody.print("[dim]1 ·[/dim]", soft_wrap=True)
+
+
+before_plans(_rehearse)
 
 
 def write(text: str) -> None:

@@ -8,6 +8,7 @@ a short conversation whose contents are marks, and cutting at the marks.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,14 +49,14 @@ def chat_format(model: Model, *, with_system: bool) -> ChatFormat:
     opening = [*system, {"role": "user", "content": _FIRST}]
     turns = [*opening, {"role": "assistant", "content": _REPLY}, {"role": "user", "content": _SECOND}]
     try:
-        one, two = (_render(model, template, messages) for messages in (opening, turns))
+        bos, eos = (model.control_text(name) for name in ("bos", "eos"))
+        one, two = (_render(template, messages, bos, eos) for messages in (opening, turns))
         before_system, _, rest = one.partition(_SYSTEM) if with_system else ("", "", one)
         before_first, after_user = rest.split(_FIRST)
         between, _ = two.split(_REPLY)[1].split(_SECOND)
     except Exception as error:  # a template is a program, and may raise anything
         what = " with a system message" if with_system else ""
         raise UnsupportedModelError(f"the chat template of {model.path.name} cannot be used{what}: {error}") from error
-    bos = model.control_text("bos")
     return ChatFormat(before_system, before_first, after_user, between, bool(bos) and one.startswith(bos))
 
 
@@ -78,15 +79,23 @@ class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         return super().call(context, function, *args, **kwargs)
 
 
-def _render(model: Model, template: str, messages: list[dict[str, str]]) -> str:
+def rehearse(template: str | None = None) -> None:
+    """Compile a template, or render a small one, to no purpose but that its memory is taken before a plan is made."""
+    with suppress(Exception):  # what is wrong with a template is told to those who chat
+        if template is None:
+            _render("{% for m in messages %}{{ m['content'] | trim }}{% endfor %}", [{"content": "text"}], "", "")
+        else:
+            _compile(template)
+
+
+def _render(template: str, messages: list[dict[str, str]], bos: str, eos: str) -> str:
+    return _compile(template).render(messages=messages, add_generation_prompt=True, bos_token=bos, eos_token=eos)
+
+
+def _compile(template: str) -> jinja2.Template:
     environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
     environment.globals["raise_exception"] = _raise
-    return environment.from_string(template).render(
-        messages=messages,
-        add_generation_prompt=True,
-        bos_token=model.control_text("bos"),
-        eos_token=model.control_text("eos"),
-    )
+    return environment.from_string(template)
 
 
 def _raise(message: str) -> str:

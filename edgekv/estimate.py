@@ -11,24 +11,30 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from . import _native, process
+from .chat import rehearse
 from .model import Model
+from .models.header import read_header
 from .native_policy import cache_params
 from .options import Options
 from .sizes import MIB
+from .warmup import warm_up
 
+GRAPHS = 2  # the reserved graph, and those of blocks and of tokens, which are built when they are first fed
+ROUNDING_BYTES = MIB  # what is measured differs from run to run by some pages; the plan shall not
 HEAD_LIMIT = 3  # times the budget that one head may keep, where heads differ: the attention mask is as wide as that
-MARGIN_BYTES = 8 * MIB  # loading leaves holes in the heap; graphs, the tokeniser, Python objects of a reply
-RAGGED_MARGIN_BYTES = 2 * MIB  # beside it where heads share cells: 1.7 MiB measured that no other part holds
+MARGIN_BYTES = MIB  # holes in the heap, Python objects of a reply
 THREAD_BYTES = MIB // 4  # stack and attention scratch of one thread
 ACTIVATION_BYTES = 2  # one element of a block's widest activation, in the format that weights are multiplied in
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Bytes of everything that is resident at the peak. `python` is this process before the model."""
+    """Bytes of everything that is resident at the peak. docs/memory.md says what each is."""
 
     python: int
     vocabulary: int
+    graphs: int
+    rounding: int
     weights: int
     repacking: int
     kv: int
@@ -119,13 +125,16 @@ class Estimator:
 
     def __init__(self, path: Path, options: Options) -> None:
         _native.bindings()
-        process.return_freed_memory()
+        warm_up()
         self._path = path
+        self._header = read_header(path)
+        rehearse(self._header.chat_template)
         self._models: dict[bool, Model] = {}  # by repacking, which is chosen when a model is loaded
         self._plans: dict[Options, Plan] = {}
-        self._python_bytes = process.resident_bytes()
+        self._python_bytes = _counted_bytes()
         self._model(options)
-        self._vocabulary_bytes = max(0, process.resident_bytes() - self._python_bytes)
+        self._vocabulary_bytes = max(0, _counted_bytes() - self._python_bytes)
+        self._graph_bytes: dict[tuple[str, bool], int] = {}  # by cache type, which makes nodes, and repacking
 
     def close(self) -> None:
         """Free what was loaded to estimate."""
@@ -160,7 +169,7 @@ class Estimator:
 
     def _model(self, options: Options) -> Model:
         if options.repack not in self._models:
-            self._models[options.repack] = Model(self._path, options, no_alloc=True)
+            self._models[options.repack] = Model(self._path, options, header=self._header, no_alloc=True)
         return self._models[options.repack]
 
     def _estimate(self, options: Options) -> Plan:
@@ -169,15 +178,22 @@ class Estimator:
         params = cache_params_of(options)
         n_cells = options.budget + options.block + options.probe_cells
         n_cells_max = n_cells + (HEAD_LIMIT - 1) * options.budget * bool(params.ragged)
+        kind = (options.kv_type, options.repack)
+        before = None if kind in self._graph_bytes else _counted_bytes()
         context = model.new_context(n_cells, options, n_cells_max=n_cells_max)
         try:
             shape, memory = context.shape(), context.memory()
+            if before is not None:
+                self._graph_bytes[kind] = GRAPHS * max(0, process.counted_bytes(_own_code()) - before)
         finally:
             context.close()
+        graphs = self._graph_bytes[kind]
         library, own = _native.library(), (ctypes.byref(shape), ctypes.byref(params))
         parts = Parts(
             python=self._python_bytes,
             vocabulary=self._vocabulary_bytes,
+            graphs=graphs,
+            rounding=-(self._python_bytes + self._vocabulary_bytes + graphs) % ROUNDING_BYTES,
             weights=memory.weight_bytes,
             repacking=memory.repack_bytes,
             kv=memory.kv_bytes,
@@ -192,7 +208,7 @@ class Estimator:
                 for policy in options.policies
             ),
             bookkeeping=int(library.edgekv_cache_estimate_bytes(*own)),
-            margin=MARGIN_BYTES + RAGGED_MARGIN_BYTES * bool(params.ragged),
+            margin=MARGIN_BYTES,
         )
         return Plan(
             model=self._path,
@@ -210,6 +226,16 @@ class Estimator:
             device_bytes=memory.device_bytes + int(library.edgekv_cache_estimate_device_bytes(*own)),
             parts=parts,
         )
+
+
+def _counted_bytes() -> int:
+    """What a plan counts of this process, without what was freed."""
+    process.return_freed_memory()
+    return process.counted_bytes(_own_code())
+
+
+def _own_code() -> str:
+    return str(_native.library_path())
 
 
 def most_cells(options: Options, n_ctx_train: int) -> int:

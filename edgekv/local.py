@@ -34,8 +34,10 @@ class LocalEngine:
         self.guard = Guard(self.plan)
         self.model = Model(path, options)
         try:
+            process.return_freed_memory()  # what loading took beside the model
             self.context = self.model.new_context(self.plan.n_cells, options, n_cells_max=self.plan.n_cells_max)
             cache = _open_cache(self.context, options)
+            process.return_freed_memory()
         except BaseException:
             self.model.close()
             raise

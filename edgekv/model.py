@@ -20,13 +20,14 @@ QUANT_BLOCK = 32  # elements that share a scale in q8_0 and q4_0
 class Model:
     """A loaded GGUF model, or with `no_alloc` its metadata and vocabulary alone. Close it, or use it in `with`.
 
-    Raises ModelError for a file that is missing, broken, or not to be run.
+    `header`: the file's, where it was read just now. Raises ModelError for a file that is missing, broken, or not to be
+    run.
     """
 
-    def __init__(self, path: Path, options: Options, *, no_alloc: bool = False) -> None:
+    def __init__(self, path: Path, options: Options, *, header: Header | None = None, no_alloc: bool = False) -> None:
         self._llama: Any = None
         self.path = path
-        self.header: Header = read_header(path)
+        self.header: Header = read_header(path) if header is None else header
         llama = _native.bindings()
         llama.llama_backend_init()
         params = llama.llama_model_default_params()

@@ -1,0 +1,105 @@
+"""In a terminal too the process stays under its ceiling: by what the kernel counted when it had ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads what Linux counts")
+
+LAUNCHER = Path(__file__).with_name("launcher.py")
+MAIN = "import sys; from edgekv.cli.main import main; sys.exit(main())"
+LATE = """
+import sys
+from edgekv import local
+from edgekv.cli.main import main
+
+def note(event, arguments):
+    if event == "edgekv.runtime":
+        planned.append(True)
+    elif event == "import" and planned:
+        late.append(arguments[0])
+
+planned, late = [], []
+sys.addaudithook(note)
+status = main()
+print("imported late:", *late)
+sys.exit(status)
+"""
+MIB = 1 << 20
+
+
+def run(where, *arguments, program=MAIN, typed="", **variables):
+    """Run `edgekv ARGUMENTS` in a "terminal" or with "pipes"; what the launcher says."""
+    command = [sys.executable, "-I", "-S", LAUNCHER, where, "300", sys.executable, "-c", program, *arguments]
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **variables}
+    ended = subprocess.run(command, input=typed.encode(), stdout=subprocess.PIPE, env=environment, check=True)
+    return json.loads(ended.stdout)
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("The old house by the river was red. " * 40)
+    return str(path)
+
+
+@pytest.fixture(params=["compiled", "not compiled"])
+def code(request, tmp_path):
+    """Variables of a process that compiles all modules anew."""
+    return {"PYTHONPYCACHEPREFIX": str(tmp_path / "cache")} if request.param == "not compiled" else {}
+
+
+@pytest.mark.parametrize("where", ["terminal", "pipes"])
+@pytest.mark.parametrize("ceiling", [200, 256])
+def test_ask_stays_under_its_ceiling(default_model, text, code, where, ceiling):
+    arguments = ("-m", default_model, "--memory", f"{ceiling}MiB", "--threads", "1", "--max-tokens", "4", "-f", text)
+    ended = run(where, "ask", *map(str, arguments), "Who?", **code)
+    assert ended["status"] == 0, ended["output"]
+    assert ended["peak_bytes"] <= ceiling * MIB
+
+
+def test_chat_and_inspect_stay_under_their_ceiling(default_model, text, tmp_path):
+    options = ("-m", str(default_model), "--memory", "200MiB", "--threads", "1")
+    fresh = {"PYTHONPYCACHEPREFIX": str(tmp_path / "cache")}
+    typed = f"/read {text}\nWho?\nAnd where?\n/exit\n"
+    for ended in (
+        run("terminal", "chat", *options, "--max-tokens", "4", typed=typed, **fresh),
+        run("terminal", "inspect", *options, "-f", text, **fresh),
+    ):
+        assert ended["status"] == 0, ended["output"]
+        assert "above memory=" not in ended["output"]
+        assert ended["peak_bytes"] <= 200 * MIB
+
+
+@pytest.mark.parametrize("command", ["ask", "chat", "inspect"])
+def test_nothing_is_imported_after_the_plan(tiny_model, text, command):
+    options = ("-m", str(tiny_model(n_layer=2)), "--memory", "1GiB", "--budget", "64", "--block", "32", "--threads", "1")
+    options += ("-f", text, "Who?") if command != "chat" else ()
+    ended = run("terminal", command, *options, program=LATE, typed=f"/read {text}\nWho?\n/exit\n")
+    assert ended["status"] == 0, ended["output"]
+    assert ended["output"].rpartition("imported late:")[2].split() == [], ended["output"]
+
+
+def test_plan_says_what_ask_does(default_model, text):
+    options = ("-m", str(default_model), "--threads", "1", "--json")
+    lowest = 160
+    while run("pipes", "plan", *options, "--memory", f"{lowest}MiB")["status"] == 3:
+        lowest += 4
+    while run("pipes", "plan", *options, "--memory", f"{lowest - 1}MiB")["status"] == 0:
+        lowest -= 1
+    for ceiling in (lowest, 200, 256):
+        planned = json.loads(run("pipes", "plan", *options, "--memory", f"{ceiling}MiB")["output"])
+        asked = run("pipes", "ask", *options, "--memory", f"{ceiling}MiB", "--max-tokens", "2", "-f", text, "Who?")
+        assert asked["status"] == 0, asked["output"]
+        assert asked["peak_bytes"] <= ceiling * MIB
+        done = json.loads(asked["output"])
+        assert [done[name] for name in ("budget_cells", "kv_type", "block")] == [
+            planned[name] for name in ("budget_cells", "kv_type", "block")
+        ]
+        assert done["memory"]["planned_peak_bytes"] == planned["planned_peak_bytes"]
