@@ -21,9 +21,9 @@ def resident_bytes() -> int:
 def counted_bytes(own: str) -> int:
     """What a plan counts of this process: bytes resident now, but all of small files of code, and all code of `own`.
 
-    Linux maps the pages around those that are touched. Which ones these are depends on where a small file lies, which is
-    drawn at random for every process, so the same program would be counted differently from run to run. And most code
-    of `own`, the library that runs the model, is touched after the plan.
+    Linux maps the pages around those that are touched. Which ones these are depends on where a small file lies, which
+    is drawn at random for every process, so the same program would be counted differently from run to run. And most
+    code of `own`, the library that runs the model, is touched after the plan.
     """
     if sys.platform != "linux":
         return resident_bytes()

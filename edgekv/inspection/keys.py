@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 import numpy.typing as npt
+from numpy.random import default_rng  # here, as numpy imports it when it is first used: after the plan
 
 Keys = npt.NDArray[np.floating]
 
@@ -111,7 +112,7 @@ def volumes(keys: Keys, kept: npt.NDArray[np.bool_]) -> Volumes:
     n_kept = int(kept.sum())
     mean = deviation = math.nan
     if n_kept < len(keys):
-        generator = np.random.default_rng(0)
+        generator = default_rng(0)
         draws = [log_det_gram(keys[generator.choice(len(keys), n_kept, replace=False)]) for _ in range(DRAWS)]
         if all(map(math.isfinite, draws)):
             mean, deviation = float(np.mean(draws)), float(np.std(draws))

@@ -1,5 +1,6 @@
 // What a cache decodes: tokens that stay, and probes that leave nothing but their queries.
 #include "cache.h"
+#include "ggml-backend.h"
 #include "llama-batch.h"
 #include "llama-context.h"
 #include "llama-kv-cache.h"
@@ -72,7 +73,8 @@ void edgekv_cache::decode(const llama_token * tokens, size_t n, uint32_t n_befor
 
     flat_.n_filled        = n_filled_ + n_before;
     const int32_t failure = llama_decode(ctx, batch);
-    if (failure == -2) { // its own word for it
+    if (failure == -2) { // its own word for memory that ran out: before it computed anything, if it computes in one piece
+        flat_.written &= ggml_backend_sched_get_n_splits(ctx->get_sched()) > 1;
         throw std::bad_alloc();
     }
     if (failure != 0) {

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <new>
 #include <numeric>
 #include <string>
 
@@ -88,7 +89,11 @@ std::vector<float> turn_units(const KeyRope & rope, bool neighbours, const std::
     ggml_cplan           plan = ggml_graph_plan(graph, 1, nullptr);
     std::vector<uint8_t> work(plan.work_size);
     plan.work_data = work.data();
-    if (ggml_graph_compute(graph, &plan) != GGML_STATUS_SUCCESS) {
+    const ggml_status status = ggml_graph_compute(graph, &plan);
+    if (status == GGML_STATUS_ALLOC_FAILED) {
+        throw std::bad_alloc();
+    }
+    if (status != GGML_STATUS_SUCCESS) {
         throw Error(EDGEKV_STATUS_INTERNAL, "ggml did not compute RoPE");
     }
     const float * values = static_cast<const float *>(turned->data);

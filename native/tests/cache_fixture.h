@@ -119,6 +119,7 @@ inline Head read_head(const Cache & cache, uint32_t layer, uint32_t g) {
     Head                 head;
     uint32_t             n_cells, n_kept;
     CHECK(edgekv_cache_head_cells(c, layer, g, &n_cells, &n_kept, nullptr, 0) == EDGEKV_STATUS_OK);
+    head.positions.reserve(n_cells + 1); // of an empty head too there is an address to write to
     head.positions.resize(n_cells);
     CHECK(edgekv_cache_positions(c, layer, g, head.positions.data(), nullptr, 0) == EDGEKV_STATUS_OK);
     for (const bool values : { false, true }) {

@@ -58,15 +58,23 @@ int __wrap_pthread_create(pthread_t * thread, const pthread_attr_t * attributes,
 
 } // extern "C"
 
+// All forms of them, as sanitizers bring their own.
+void * operator new(size_t n, const std::nothrow_t &) noexcept { return fails() ? nullptr : __real_malloc(n > 0 ? n : 1); }
 void * operator new(size_t n) {
-    void * memory = fails() ? nullptr : __real_malloc(n > 0 ? n : 1);
+    void * memory = operator new(n, std::nothrow);
     if (memory == nullptr) {
         throw std::bad_alloc();
     }
     return memory;
 }
+void * operator new[](size_t n, const std::nothrow_t &) noexcept { return operator new(n, std::nothrow); }
+void * operator new[](size_t n) { return operator new(n); }
 
 void operator delete(void * memory) noexcept { std::free(memory); }
 void operator delete(void * memory, size_t) noexcept { std::free(memory); }
+void operator delete(void * memory, const std::nothrow_t &) noexcept { std::free(memory); }
+void operator delete[](void * memory) noexcept { std::free(memory); }
+void operator delete[](void * memory, size_t) noexcept { std::free(memory); }
+void operator delete[](void * memory, const std::nothrow_t &) noexcept { std::free(memory); }
 
 #endif

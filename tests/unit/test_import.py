@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from edgekv import _native
+from edgekv.errors import NativeError
 
 SCRIPT = """
 import json, sys
@@ -63,3 +64,14 @@ def test_bindings_run_on_edgekvs_library():
         [sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=300
     ).stdout
     assert found.strip() == str(_native.library_path())
+
+
+def test_another_build_is_named_by_its_folder(tmp_path, monkeypatch):
+    library = _native.library_path()
+    monkeypatch.setenv("EDGEKV_LIB_PATH", str(tmp_path))
+    with pytest.raises(NativeError, match=rf"EDGEKV_LIB_PATH={tmp_path} holds no {library.name}; name the folder"):
+        _native.library_path()
+    (tmp_path / library.name).symlink_to(library)
+    script = "from edgekv import _native; print(_native.library()._name, _native.bindings()._lib._name)"
+    found = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+    assert found.split() == [str(tmp_path / library.name)] * 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import random
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,12 @@ def test_seeds_decide_everything(model) -> None:
         assert documents[0] == documents[2] != documents[1]
     first, other = (needle.document(model, None, 500, 0, depth).questions for depth in (0.1, 0.9))
     assert first == other  # a depth moves the needle, and changes nothing else
+
+
+def test_a_book_that_is_too_short_begins_again(model) -> None:
+    book = prose.passage(model, None, 400, random.Random(0))
+    document = needle.document(model, book, 2000, 7)
+    assert 2000 < len(model.tokenize(document.text)) < 2100
 
 
 @pytest.mark.parametrize("n", range(2, needle.MAX_NEEDLES + 1))

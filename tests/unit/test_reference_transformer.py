@@ -128,7 +128,9 @@ def logits_token_by_token(model, tokens, visible, kv_type):
         row = weight[rows] @ h + (0 if bias is None else bias[rows])
         if head_norm is not None:
             row = norm(row, head_norm)
-        return row if position is None else turn_pairs(row, position, hp.rope_base, hp.architecture in ("llama", "deci"))
+        return (
+            row if position is None else turn_pairs(row, position, hp.rope_base, hp.architecture in ("llama", "deci"))
+        )
 
     logits = []
     for t, token in enumerate(tokens):

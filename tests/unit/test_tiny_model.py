@@ -141,7 +141,10 @@ def test_vocabularies(tokenizer: str, vocab_size: int) -> None:
 BAD_ARGUMENTS = {
     "layers of llama": ({"layer_heads": ((4, 2), (0, 0))}, "only the layers of deci differ"),
     "too few layers": ({"architecture": "deci", "layer_ff": (64,)}, "layer_ff has 1 elements, .* n_layer=2"),
-    "KV heads alone": ({"architecture": "deci", "layer_heads": ((4, 2), (0, 2))}, "2 KV heads, which must divide its 0"),
+    "KV heads alone": (
+        {"architecture": "deci", "layer_heads": ((4, 2), (0, 2))},
+        "2 KV heads, which must divide its 0",
+    ),
     "a wide layer": ({"architecture": "deci", "layer_ff": (64, 65)}, "layer_ff has 65, .* multiple of 32"),
     "an odd layer": ({"architecture": "deci", "layer_heads": ((4, 2), (3, 1))}, "3 heads of 16 .* no multiple of 32"),
     "architecture": ({"architecture": "mamba"}, "'mamba' is unknown"),
