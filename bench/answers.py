@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import common
 
 import edgekv
-from edgekv.reply import INSTRUCTION
-from edgekv.sampler import GREEDY, Sampling
+from edgekv.engine.reply import INSTRUCTION
+from edgekv.engine.sampler import GREEDY, Sampling
 
 TEXTS = Path(__file__).with_suffix(".json")
 

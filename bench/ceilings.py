@@ -28,12 +28,12 @@ from pathlib import Path
 import common
 
 import edgekv
-from edgekv.choice import Request, choose
-from edgekv.estimate import Estimator
 from edgekv.evals import prose
+from edgekv.memory.process import peak_resident_bytes
 from edgekv.models.registry import find_model
 from edgekv.options import KV_TYPES
-from edgekv.process import peak_resident_bytes
+from edgekv.planning.choice import Request, choose
+from edgekv.planning.estimate import Estimator
 from edgekv.runtime import Runtime  # in every process, so that all plan with the same Python
 
 MAX_ERROR = 0.03

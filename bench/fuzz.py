@@ -30,8 +30,8 @@ import common
 import mutations
 
 import edgekv
+from edgekv.memory.process import peak_resident_bytes
 from edgekv.models.tiny import make_tiny
-from edgekv.process import peak_resident_bytes
 
 HANGS_AFTER_S = 10
 # An abort of ggml starts a debugger for its backtrace.

@@ -22,9 +22,9 @@ import time
 import common
 
 import edgekv
+from edgekv.engine.sampler import Sampler, Sampling
 from edgekv.evals import prose
-from edgekv.process import peak_resident_bytes
-from edgekv.sampler import Sampler, Sampling
+from edgekv.memory.process import peak_resident_bytes
 
 POLICIES = (
     *("sink", "random", "keydiff", "l2norm", "tova", "snapkv", "ahakv", "h2o"),

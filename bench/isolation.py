@@ -15,8 +15,8 @@ import sys
 import common
 
 import edgekv
+from edgekv.engine.sampler import GREEDY
 from edgekv.evals import prose
-from edgekv.sampler import GREEDY
 
 # Before anything was measured: a token takes one message and one answer of some 100 bytes, that is two switches of
 # processes, about 0.1 ms. One token of the 135M model takes 10 ms or more. What that left out: between two tokens all

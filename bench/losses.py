@@ -35,7 +35,7 @@ from edgekv.evals.captures import Capture, Reader, by_layer, output_projections
 from edgekv.evals.eviction import kept_cells
 from edgekv.evals.outputs import Layer
 from edgekv.policies import Head, parse_policy
-from edgekv.policies.select import Protection
+from edgekv.policies.selection import Protection
 
 BASES = ("snapkv(pool=max)", "keydiff")
 EVEN = "even"

@@ -25,11 +25,11 @@ from contextlib import contextmanager
 import common
 
 import edgekv
-from edgekv.cache import Cache
+from edgekv.binding.cache import Cache
+from edgekv.binding.policy import cache_params
+from edgekv.engine.sampler import GREEDY, Sampler
 from edgekv.evals import prose
 from edgekv.evals.stock import StockLoop
-from edgekv.native_policy import cache_params
-from edgekv.sampler import GREEDY, Sampler
 
 PARTS = ("free", "share", "history")
 

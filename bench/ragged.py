@@ -23,11 +23,11 @@ from typing import Protocol
 import common
 import numpy as np
 
-from edgekv import _native
-from edgekv.cache import Cache
+from edgekv.binding import structs
+from edgekv.binding.cache import Cache
+from edgekv.binding.model import Model
 from edgekv.evals import prose
 from edgekv.evals.stock import StockLoop
-from edgekv.model import Model
 from edgekv.models.registry import find_model
 from edgekv.options import Options
 
@@ -128,7 +128,7 @@ def measure(model: Model, kv_type: str, mean: int, tokens: list[int], options: a
     context = model.new_context(n_cells, settings, n_cells_max=int(HIGH * mean) + options.block)
     with (
         closing(context),
-        closing(Cache(context, _native.CacheParams(ragged=True))) as cache,
+        closing(Cache(context, structs.CacheParams(ragged=True))) as cache,
         closing(StockLoop(model, n_cells, settings)) as loop,
     ):
         shape = cache.shape

@@ -20,9 +20,9 @@ import common
 import numpy as np
 
 import edgekv
+from edgekv.engine.sampler import Sampler, Sampling
 from edgekv.evals import prose
-from edgekv.process import peak_resident_bytes
-from edgekv.sampler import Sampler, Sampling
+from edgekv.memory.process import peak_resident_bytes
 
 MAX_GROWTH = 0.001
 PREDICTED = {"growth of the peak": "0.00 %", "wrong sums": "0", "different budgets": "all"}

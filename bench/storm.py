@@ -25,7 +25,7 @@ from pathlib import Path
 import common
 
 import edgekv
-from edgekv import process
+from edgekv.memory import process
 from edgekv.models.tiny import make_tiny
 
 LIMIT_S = 300

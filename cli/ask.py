@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 import edgekv
-from edgekv.reply import INSTRUCTION
+from edgekv.engine.reply import INSTRUCTION
 
 from .files import text_files
 from .options import opened, with_common_options

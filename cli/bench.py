@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgekv.extras import needed
-from edgekv.limits import physical_bytes
+from edgekv.memory.limits import physical_bytes
+from edgekv.memory.sizes import MIB
 from edgekv.models.registry import find_model
 from edgekv.options import default_threads
-from edgekv.sizes import MIB
 
 from .render import console, measuring_bar
 

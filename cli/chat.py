@@ -65,7 +65,7 @@ def _attached(name: str) -> list[Path]:
     if not name or not path.is_file():
         console.print(f"edgekv: {name or 'nothing'!r} is not a file; write /read and the path of a text file")
         return []
-    console.print(f"[dim]{path} goes with your next message[/dim]")
+    console.print(f"[dim]{path} goes with your next message[/dim]", soft_wrap=True)
     return [path]
 
 

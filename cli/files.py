@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import cast
 
 import edgekv
-from edgekv.spool import spooled
-from edgekv.text import decoded
+from edgekv.prompt.spool import spooled
+from edgekv.prompt.text import decoded
 
 from .render import console
 

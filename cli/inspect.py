@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 import edgekv
-from edgekv.reply import INSTRUCTION
+from edgekv.engine.reply import INSTRUCTION
 
 from .files import text_files
 from .options import opened, with_common_options

@@ -10,10 +10,10 @@ import typer
 import typer.core
 
 import edgekv
-from edgekv.spool import PROC
+from edgekv.prompt.spool import PROC
 
 from . import ask, bench, chat, evaluate, inspect, models, plan, policies
-from .wording import worded
+from .wording import speak_of, worded
 
 typer.core.HAS_RICH = False  # with it, plain help shows brackets escaped for a rich help that is off
 
@@ -50,6 +50,7 @@ app.command()(plan.plan)
 app.command()(models.models)
 app.command()(policies.policies)
 app.command()(bench.bench)
+speak_of(app)
 
 INTERRUPTED = 130
 TERMINATED = 143

@@ -10,8 +10,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from edgekv.memory.sizes import format_size
 from edgekv.models import known_models
-from edgekv.sizes import format_size
 
 
 def models(

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 import edgekv
-from edgekv.sizes import format_size
+from edgekv.memory.sizes import format_size
 
 from .options import with_common_options
 from .render import loading

@@ -12,8 +12,8 @@ from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Ta
 from rich.text import Text
 
 import edgekv
-from edgekv.reply import ProgressCallback
-from edgekv.sizes import format_size
+from edgekv.engine.reply import ProgressCallback
+from edgekv.memory.sizes import format_size
 from edgekv.warmup import before_plans
 
 console = Console(stderr=True, highlight=False)

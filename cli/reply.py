@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 import edgekv
-from edgekv.reply import MAX_TOKENS
+from edgekv.engine.reply import MAX_TOKENS
 
 from .options import gathered
 

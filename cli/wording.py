@@ -10,15 +10,26 @@ import functools
 import re
 
 import click
+import typer
 import typer.main
 
 # arguments whose option has another name
 _ARGUMENTS = {"temperature": "--temp"}
 
 
+_speaks_of: list[typer.Typer] = []  # the one command line, named by `main`, which imports those that word messages
+
+
+def speak_of(app: typer.Typer) -> None:
+    """Say which command line messages are worded for."""
+    _speaks_of[:] = [app]
+    _options.cache_clear()
+    _pattern.cache_clear()
+
+
 def worded(message: str) -> str:
     """A message of the library with options in place of arguments: `--max-tokens 0`, `--repack`."""
-    return _pattern().sub(_spelled, message)
+    return _pattern().sub(_spelled, message) if _speaks_of else message
 
 
 @functools.cache
@@ -43,8 +54,6 @@ def _spelled(found: re.Match[str]) -> str:
 @functools.cache
 def _options() -> dict[str, tuple[str, str]]:
     """By argument, its option, and what says no to it."""
-    from .main import app
-
     found: dict[str, tuple[str, str]] = {}
 
     def collect(command: click.Command) -> None:
@@ -56,6 +65,7 @@ def _options() -> dict[str, tuple[str, str]]:
         for inner in getattr(command, "commands", {}).values():
             collect(inner)
 
-    collect(typer.main.get_command(app))
+    for app in _speaks_of:
+        collect(typer.main.get_command(app))
     found |= {name: found[yes.lstrip("-")] for name, yes in _ARGUMENTS.items()}
     return found

@@ -30,30 +30,29 @@ __all__ = [
 if TYPE_CHECKING:
     __version__: str
     from . import policies
-    from .estimate import Plan
+    from .engine.reply import Progress
+    from .engine.sampler import Sampling
+    from .engine.snapshot import Snapshot
+    from .engine.stats import Stats
     from .options import Options
-    from .planner import plan
-    from .reply import Progress
-    from .runtime import Runtime
-    from .sampler import Sampling
+    from .planning.estimate import Plan
+    from .planning.surveys import Survey
+    from .runtime import Runtime, plan, survey
     from .session import Session
-    from .snapshot import Snapshot
-    from .stats import Stats
-    from .surveys import Survey, survey
 else:
     # Every pytest run imports this package, for the plug-in in it; those who do not use it must not wait for numpy.
     _MODULES = {
         "Options": "options",
-        "Plan": "estimate",
-        "Progress": "reply",
+        "Plan": "planning.estimate",
+        "Progress": "engine.reply",
         "Runtime": "runtime",
-        "Sampling": "sampler",
+        "Sampling": "engine.sampler",
         "Session": "session",
-        "Snapshot": "snapshot",
-        "Stats": "stats",
-        "Survey": "surveys",
-        "plan": "planner",
-        "survey": "surveys",
+        "Snapshot": "engine.snapshot",
+        "Stats": "engine.stats",
+        "Survey": "planning.surveys",
+        "plan": "runtime",
+        "survey": "runtime",
     }
 
     def __getattr__(name):

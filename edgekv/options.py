@@ -6,9 +6,9 @@ import os
 from dataclasses import dataclass, field
 
 from .errors import BudgetError, ConfigError
-from .limits import parse_ceiling
+from .memory.limits import parse_ceiling
+from .memory.sizes import parse_size
 from .policies import Policy, parse_policy
-from .sizes import parse_size
 
 SMALL_BUDGET = 256  # cells; below, a block turns the cache over, and carried scores only crowd out new ones
 RECENT = 32  # newest tokens that stay where nobody says how many, and no probe scores

@@ -1,22 +1,22 @@
-"""The runtime, which a program opens first: a model, its plan and its cells."""
+"""The runtime, which a program opens first, and the plan of one: a model under a ceiling, and its cells."""
 
 from __future__ import annotations
 
 import os
 import time
 import weakref
-from pathlib import Path
 from types import TracebackType
 
-from .choice import Request
-from .controller import Controller
-from .engine import Engine
+from .binding.model import Context, Model
+from .engine.controller import Controller
+from .engine.guard import Guard
+from .engine.local import LocalEngine
+from .engines import open_engine, plan_for, survey_for
 from .errors import ConfigError, SessionError
-from .estimate import Plan
-from .guard import Guard
-from .local import LocalEngine
-from .model import Context, Model
 from .models.registry import find_model
+from .planning.choice import Request
+from .planning.estimate import Plan
+from .planning.surveys import Survey
 from .policies import Policy
 from .session import Session
 
@@ -66,7 +66,7 @@ class Runtime:
             **further,
         )
         path = find_model(model)
-        self._engine = _engine(path, request)
+        self._engine = open_engine(path, request)
         self.plan: Plan = self._engine.plan
         self.options = self.plan.settle(request.options)
         self._session: weakref.ref[Session] | None = None
@@ -82,9 +82,9 @@ class Runtime:
         if self.closed:
             raise SessionError("this runtime is closed; open another")
         other = self._session() if self._session is not None else None
-        if other is not None and other._runtime is not None:
+        if other is not None and not other.closed:
             raise SessionError("another session holds this runtime's cells; close it, or open another runtime")
-        session = Session(self, self._engine.converse(system))
+        session = Session(self._engine, self._engine.converse(system), able_to_focus=self.options.focus)
         self._session = weakref.ref(session)
         return session
 
@@ -134,10 +134,16 @@ class Runtime:
         self.close()
 
 
-def _engine(path: Path, request: Request) -> Engine:
-    """The engine that is asked for, loaded."""
-    if not request.options.isolated:
-        return LocalEngine(path, request)
-    from .worker.remote import WorkerEngine  # what it imports takes memory, and most runtimes never need it
+def plan(model: str | os.PathLike[str] | None = None, **options: object) -> Plan:
+    """Plan a runtime without loading it; arguments as for `Runtime`.
 
-    return WorkerEngine(path, request)
+    Raises CeilingError when it does not fit, ConfigError for impossible options, ModelError for the file.
+    """
+    request = Request.of(**options)
+    return plan_for(find_model(model), request)
+
+
+def survey(model: str | os.PathLike[str] | None = None, **options: object) -> Survey:
+    """Plan a runtime and look around; arguments and errors as for `plan`."""
+    request = Request.of(**options)
+    return survey_for(find_model(model), request)

@@ -8,22 +8,18 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from .engine import Conversation
+from .engine.protocol import Conversation, Engine
+from .engine.reply import INSTRUCTION, MAX_TOKENS, ProgressCallback, Wanted
+from .engine.sampler import Sampling
+from .engine.snapshot import Snapshot
+from .engine.stats import Stats
 from .errors import ConfigError, InputError, SessionError
-from .reply import INSTRUCTION, MAX_TOKENS, PARAGRAPH, ProgressCallback, Wanted
-from .sampler import Sampling
-from .snapshot import Snapshot
-from .spool import rereadable
-from .stats import Stats
-
-if TYPE_CHECKING:
-    from .runtime import Runtime
-
+from .prompt.spool import rereadable
+from .prompt.turns import PARAGRAPH
 
 # what a text is read for while no question is known, chosen by measurement (docs/policies.md)
 GENERAL_QUESTION = "Which names, places, dates, numbers and other facts are mentioned above?"
@@ -40,9 +36,11 @@ class Session:
     first, and `cancel` ends that when more of it comes.
     """
 
-    def __init__(self, runtime: Runtime, conversation: Conversation) -> None:
-        self._runtime: Runtime | None = runtime
+    def __init__(self, engine: Engine, conversation: Conversation, *, able_to_focus: bool) -> None:
+        self._engine = engine
         self._conversation = conversation
+        self._able_to_focus = able_to_focus
+        self._ended = False
         self._running = threading.Lock()
 
     def chat(
@@ -131,7 +129,7 @@ class Session:
         """
         if not prompt:
             raise InputError("the prompt is empty; write something to continue")
-        self._open()
+        self._live()
         wanted = Wanted(
             content=(prompt,),
             kind="text",
@@ -191,13 +189,18 @@ class Session:
     def close(self) -> None:
         """End the session; its runtime may open another."""
         self._conversation.cancelled.set()
-        self._runtime = None
+        self._ended = True
 
     def __enter__(self) -> Session:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed, or its runtime was."""
+        return self._ended or self._engine.closed
 
     @property
     def stats(self) -> Stats:
@@ -227,18 +230,16 @@ class Session:
         """Cells that the last eviction left in each head of each layer; 0 before the first eviction."""
         return self._live().budgets()
 
-    def _open(self) -> Runtime:
-        if self._runtime is None or self._runtime.closed:
-            raise SessionError("this session is closed; open another with Runtime.session()")
-        return self._runtime
-
     def _live(self) -> Conversation:
-        self._open()
+        if self.closed:
+            raise SessionError("this session is closed; open another with Runtime.session()")
         return self._conversation
 
     def _question(self, focus: bool | str | None, usual: str, *, otherwise: bool) -> str | None:
         """What to have in mind while reading: a question of the caller's, or the usual one."""
-        able = self._open().options.focus
+        self._live()
+        self._live()
+        able = self._able_to_focus
         if focus and not able:
             raise ConfigError(f"focus={focus!r} needs a runtime opened with focus=True, which has cells for the probe")
         if isinstance(focus, str):

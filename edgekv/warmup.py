@@ -5,7 +5,6 @@ Python imports much only when it is first used. What comes after the measurement
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Callable
 
 _waiting: list[Callable[[], object]] = []
@@ -23,16 +22,3 @@ def warm_up() -> None:
     """Do all that is waiting."""
     while _waiting:
         _waiting.pop(0)()
-
-
-def _library() -> None:
-    """What edgekv itself needs for a reply."""
-    from . import runtime, surveys  # noqa: F401  (with all that they stand on)
-    from .chat import rehearse
-
-    for encoding in ("utf-8", "utf-8-sig"):  # of texts
-        codecs.lookup(encoding)
-    rehearse()
-
-
-before_plans(_library)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import edgekv
-from edgekv.process import peak_resident_bytes
-from edgekv.sizes import MIB
+from edgekv.memory.process import peak_resident_bytes
+from edgekv.memory.sizes import MIB
 
 from .document import Question
 from .fresh import in_fresh_process

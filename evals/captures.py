@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 import edgekv
-from edgekv.cache import Cache
+from edgekv.binding.cache import Cache
 from edgekv.errors import ConfigError
 from edgekv.extras import needed
 from edgekv.options import KV_TYPES
 from edgekv.policies import Head, Policy
 from edgekv.policies.critical import wo_norms
-from edgekv.policies.select import Protection
+from edgekv.policies.selection import Protection
 
 Projection = npt.NDArray[np.float64]  # W_O of a layer, (n_head_kv, G, d_v, n_embd)
 

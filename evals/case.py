@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from edgekv.model import Model
+from edgekv.binding.model import Model
 from edgekv.models import find_model
 
 from . import prose

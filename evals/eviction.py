@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from edgekv.estimate import HEAD_LIMIT
+from edgekv.planning.estimate import HEAD_LIMIT
 from edgekv.policies import Head, Policy
-from edgekv.policies.select import Protection
+from edgekv.policies.selection import Protection
 
 
 def kept_cells(

@@ -7,10 +7,10 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 
 import edgekv
-from edgekv.cache import Cache
-from edgekv.controller import Controller
-from edgekv.estimate import cache_params_of
-from edgekv.model import Context, Model
+from edgekv.binding.cache import Cache
+from edgekv.binding.model import Context, Model
+from edgekv.engine.controller import Controller
+from edgekv.planning.estimate import cache_params_of
 
 from .setting import FULL, OFF, Setting
 

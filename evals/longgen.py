@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import edgekv
+from edgekv.engine.sampler import GREEDY, Sampler, Sampling
 from edgekv.errors import ConfigError
-from edgekv.sampler import GREEDY, Sampler, Sampling
 
 from .full_cache import full_cache
 from .repetition import repetition

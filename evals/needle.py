@@ -6,8 +6,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from edgekv.binding.model import Model
 from edgekv.errors import ConfigError
-from edgekv.model import Model
 
 from . import english, prose
 from .document import Document, Question

@@ -8,7 +8,7 @@ from typing import Any
 import edgekv
 from edgekv.errors import ConfigError
 from edgekv.policies import Policy, parse_policy
-from edgekv.policies.select import Protection
+from edgekv.policies.selection import Protection
 
 from .eviction import kept_cells
 from .setting import Setting

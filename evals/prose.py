@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from edgekv.binding.model import Model
 from edgekv.errors import InputError
-from edgekv.model import Model
 from edgekv.models.registry import find_model
 from edgekv.options import Options
-from edgekv.text import read_text
+from edgekv.prompt.text import read_text
 
 from . import english
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import edgekv
-from edgekv.reply import ProgressCallback
-from edgekv.sampler import GREEDY
+from edgekv.engine.reply import ProgressCallback
+from edgekv.engine.sampler import GREEDY
 
 from .document import Question
 from .setting import QUESTION, TURN, Setting

@@ -12,8 +12,8 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from edgekv.binding.model import Model
 from edgekv.errors import ConfigError, InputError
-from edgekv.model import Model
 
 from . import english, prose, ruler_words
 from .document import Document, Question

@@ -8,8 +8,8 @@ import random
 from bisect import bisect_right
 from collections.abc import Callable
 
+from edgekv.binding.model import Model
 from edgekv.errors import InputError
-from edgekv.model import Model
 
 from . import english
 from .document import Document, Question

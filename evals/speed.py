@@ -8,12 +8,12 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
+from edgekv.binding.model import Context, Model
+from edgekv.engine.sampler import GREEDY, Sampler
 from edgekv.errors import CeilingError
-from edgekv.model import Context, Model
 from edgekv.models.registry import find_model
 from edgekv.options import Options
-from edgekv.sampler import GREEDY, Sampler
-from edgekv.text import Prompt
+from edgekv.prompt.text import Prompt
 
 from .fresh import in_fresh_process
 from .setting import Setting

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from edgekv.sizes import MIB
+from edgekv.memory.sizes import MIB
 
 from . import pictures
 from .pictures import Estimate

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
+from edgekv.binding.model import Model
 from edgekv.errors import ConfigError, EdgeKVError
-from edgekv.model import Model
 
 from . import prose, speed
 from .setting import FULL

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from edgekv import _native
-from edgekv.controller import blocks
+from edgekv.binding import library
+from edgekv.binding.model import Context, Model
+from edgekv.engine.controller import blocks
+from edgekv.engine.sampler import GREEDY, Sampler
 from edgekv.errors import NativeError
-from edgekv.limits import parse_ceiling
-from edgekv.model import Context, Model
+from edgekv.memory.limits import parse_ceiling
+from edgekv.memory.sizes import format_size
 from edgekv.options import Options
-from edgekv.sampler import GREEDY, Sampler
-from edgekv.sizes import format_size
 
 
 class StockLoop:
@@ -22,7 +22,7 @@ class StockLoop:
 
     def __init__(self, model: Model, n_cells: int, options: Options) -> None:
         self.context = Context(model, n_cells, options, None)
-        self._llama = _native.bindings()
+        self._llama = library.bindings()
         self._block = options.block
         self._batch = self._llama.llama_batch_init(options.block, 0, 1)
         self._sampler = Sampler(GREEDY)

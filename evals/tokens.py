@@ -8,10 +8,10 @@ from typing import Protocol
 
 import numpy as np
 
-from edgekv.controller import Controller
+from edgekv.binding.model import Context, Model
+from edgekv.engine.controller import Controller
 from edgekv.errors import InputError
-from edgekv.model import Context, Model
-from edgekv.text import Prompt
+from edgekv.prompt.text import Prompt
 
 
 class Feedable(Protocol):

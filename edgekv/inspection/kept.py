@@ -10,7 +10,7 @@ from itertools import groupby
 import numpy as np
 import numpy.typing as npt
 
-from edgekv.model import Model
+from edgekv.binding.model import Model
 from edgekv.session import Session
 
 N_LEVELS = 4  # shades of what was kept, beside the one of what was not

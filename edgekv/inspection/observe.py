@@ -8,14 +8,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgekv.engine.reply import INSTRUCTION, ProgressCallback
+from edgekv.engine.stats import Stats
 from edgekv.errors import ConfigError, InputError
-from edgekv.estimate import Plan
 from edgekv.options import Options
-from edgekv.reply import INSTRUCTION, ProgressCallback
+from edgekv.planning.estimate import Plan
+from edgekv.prompt.spool import rereadable
+from edgekv.prompt.text import Prompt, read_text
 from edgekv.runtime import Runtime
-from edgekv.spool import rereadable
-from edgekv.stats import Stats
-from edgekv.text import Prompt, read_text
 
 from .kept import Kept, runs
 from .keys import KeyStudy

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 import numpy.typing as npt
 
-from edgekv.controller import Controller
+from edgekv.engine.controller import Controller
 from edgekv.extras import needed
 from edgekv.options import KV_TYPES
 

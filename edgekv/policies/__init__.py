@@ -1,18 +1,20 @@
-"""Eviction policies: options, float64 reference formulas, and the door to the native ones.
+"""Eviction policies: their options and their float64 reference formulas.
 
 A policy scores the cells of one (layer, KV head) and keeps the best; wrappers change the score, the
-choice, or how many cells each head and layer has.
+choice, or how many cells each head and layer has. `score`, `budgets` and `select` try a policy on arrays; they run the
+native kernels too, so they live in `edgekv.scoring`, and are imported when they are first used.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from .ada import Ada
 from .ahakv import AhaKV
-from .arrays import budgets, score, select
 from .base import Policy
 from .caote import Caote, FastCaote
 from .critical import Critical
-from .custom import Custom, Scorer
+from .custom.scorer import Custom, Scorer
 from .h2o import H2O
 from .head import Head
 from .keydiff import KeyDiff
@@ -24,6 +26,9 @@ from .sink import Sink
 from .snapkv import SnapKV
 from .spec import parse_policy
 from .tova import Tova
+
+if TYPE_CHECKING:
+    from edgekv.scoring.arrays import budgets, score, select
 
 __all__ = [
     "H2O",
@@ -54,3 +59,11 @@ __all__ = [
     "select",
     "unregister",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in ("budgets", "score", "select"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module("edgekv.scoring.arrays"), name)

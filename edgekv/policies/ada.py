@@ -10,7 +10,6 @@ import numpy as np
 
 from edgekv.errors import ConfigError, PolicyError
 
-from ._arrays import Cells, Indices, Scores
 from .ahakv import AhaKV
 from .apportion import apportion, check_largest
 from .base import SPREADS, Policy, option, required_budget
@@ -19,9 +18,10 @@ from .head import Head
 from .keydiff import KeyDiff
 from .l2norm import L2Norm
 from .pyramid import Pyramid, contradiction
-from .select import Protection, check_finite, checked_protection
+from .selection import Protection, check_finite, checked_protection
 from .snapkv import SnapKV
 from .tova import Tova
+from .types import Cells, Indices, Scores
 from .wrappers import Wrapper, weights_of
 
 BASES: tuple[type[Policy], ...] = (H2O, Tova, SnapKV, AhaKV, KeyDiff, L2Norm)

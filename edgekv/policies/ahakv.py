@@ -9,11 +9,11 @@ import numpy as np
 
 from edgekv.errors import ConfigError
 
-from ._arrays import Floats, Scores
 from .attention import attention, mean_over_group
 from .base import Policy, option, required_budget
 from .head import Head
 from .pooling import pool_scores
+from .types import Floats, Scores
 
 
 @dataclass(frozen=True)

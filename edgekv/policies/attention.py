@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ._arrays import Floats, Scores
 from .head import Head
+from .types import Floats, Scores
 
 
 @np.errstate(invalid="ignore", over="ignore")

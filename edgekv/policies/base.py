@@ -11,11 +11,11 @@ import numpy as np
 
 from edgekv.errors import ConfigError, PolicyError
 
-from ._arrays import Cells, Indices, Scores
 from .apportion import check_largest
 from .head import Head
 from .pooling import pool_scores
-from .select import Protection, cells_to_keep, check_room
+from .selection import Protection, cells_to_keep, check_room
+from .types import Cells, Indices, Scores
 
 POOLS = ("avg", "max")
 SPREADS = ("head", "layer", "model")  # enum edgekv_spread

@@ -9,10 +9,10 @@ import numpy as np
 
 from edgekv.errors import ConfigError
 
-from ._arrays import Floats, Indices, Scores
 from .base import option, required_budget
 from .head import Head
-from .select import Protection, by_position, checked_protection
+from .selection import Protection, by_position, checked_protection
+from .types import Floats, Indices, Scores
 from .wrappers import Wrapper
 
 EPSILON = 1e-6  # floor of 1 - h

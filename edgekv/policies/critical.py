@@ -10,10 +10,10 @@ import numpy as np
 
 from edgekv.errors import ConfigError, PolicyError
 
-from ._arrays import Floats, Indices, Scores
 from .base import option, required_budget
 from .head import Head
-from .select import Protection, by_position, checked_protection
+from .selection import Protection, by_position, checked_protection
+from .types import Floats, Indices, Scores
 from .wrappers import Wrapper
 
 EPSILON = 1e-4  # of Algorithm 1

@@ -18,10 +18,10 @@ import numpy as np
 
 from edgekv.errors import ConfigError, EdgeKVError, PolicyError
 
-from ._ort import required
 from .base import Policy
+from .custom.onnx import DIMENSIONS, OUTPUT, POSITIONS, PROTECT_KEY, WEIGHTS_KEY, WINDOW_KEY
+from .custom.ort import required
 from .keydiff import EPSILON, KeyDiff
-from .onnx import DIMENSIONS, OUTPUT, POSITIONS, PROTECT_KEY, WEIGHTS_KEY, WINDOW_KEY
 from .snapkv import SnapKV
 from .spec import parse_policy
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ._arrays import Scores
 from .attention import attention, mean_over_group
 from .base import Policy
 from .head import Head
+from .types import Scores
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 
 from edgekv.errors import ConfigError
 
-from ._arrays import Cells, Floats, Indices, Keys, Scores
+from .types import Cells, Floats, Indices, Keys, Scores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

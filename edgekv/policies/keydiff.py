@@ -9,9 +9,9 @@ import numpy as np
 
 from edgekv.errors import PolicyError
 
-from ._arrays import Keys, Scores
 from .base import Pooled, option
 from .head import Head
+from .types import Keys, Scores
 
 EPSILON = 1e-6  # floor of the cosine's denominator (appendix B.1)
 ANCHORS = ("unit-mean", "mean", "median", "pairwise")

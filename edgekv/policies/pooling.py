@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ._arrays import Cells, Scores
+from .types import Cells, Scores
 
 
 def pool_scores(scores: Scores, positions: Cells, kernel: int, how: str) -> Scores:

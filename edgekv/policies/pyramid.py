@@ -7,11 +7,11 @@ from typing import Any
 
 from edgekv.errors import PolicyError
 
-from ._arrays import Indices, Scores
 from .apportion import apportion, check_largest
 from .base import option
 from .head import Head
-from .select import Protection, check_room
+from .selection import Protection, check_room
+from .types import Indices, Scores
 from .wrappers import Wrapper
 
 

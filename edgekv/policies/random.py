@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ._arrays import Scores
 from .base import Pooled, option
 from .head import Head
+from .types import Scores
 
 
 def mix(x: np.ndarray) -> np.ndarray:

@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from edgekv.errors import PolicyError
+from edgekv.policies.custom.onnx import GraphOptions
+from edgekv.policies.custom.python_policy import PythonPolicy
+from edgekv.policies.custom.scorer import Custom, Scorer, ScratchBytes
 
 from .ada import Ada
 from .ahakv import AhaKV
 from .base import Policy
 from .caote import Caote, FastCaote
 from .critical import Critical
-from .custom import Custom, Scorer, ScratchBytes
 from .h2o import H2O
 from .keydiff import KeyDiff
 from .l2norm import L2Norm
-from .onnx import GraphOptions
 from .pyramid import Pyramid
-from .python_policy import PythonPolicy
 from .random import Random
 from .sink import Sink
 from .snapkv import SnapKV

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ._arrays import Scores
 from .base import Policy, option
 from .head import Head
+from .types import Scores
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from ._arrays import Scores
 from .attention import window_attention
 from .base import POOLS, Policy, option
 from .head import Head
 from .pooling import pool_scores
+from .types import Scores
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ import numpy as np
 
 from edgekv.errors import PolicyError
 
-from ._arrays import Scores
 from .base import Policy
 from .head import Head
-from .select import Protection
+from .selection import Protection
+from .types import Scores
 
 
 @dataclass(frozen=True)

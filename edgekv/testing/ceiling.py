@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from edgekv.errors import ConfigError
-from edgekv.sizes import parse_size
+from edgekv.memory.sizes import parse_size
 
 from .fresh import Ended, FreshProcessError, output, run_fresh
 from .measured import Measured

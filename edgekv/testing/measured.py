@@ -6,8 +6,8 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from edgekv.process import peak_resident_bytes, resident_bytes
-from edgekv.sizes import format_size
+from edgekv.memory.process import peak_resident_bytes, resident_bytes
+from edgekv.memory.sizes import format_size
 
 # The audit event of a runtime that is opened; its argument is the runtime's plan.
 RUNTIME_EVENT = "edgekv.runtime"

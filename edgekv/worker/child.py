@@ -12,13 +12,14 @@ from contextlib import closing, suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from ..conversation import LocalConversation
-from ..errors import EdgeKVError, SessionError
-from ..estimate import Plan
-from ..local import LocalEngine
-from ..planner import make_plan
-from ..reply import Progress
-from ..surveys import make_survey
+from edgekv.engine.conversation import LocalConversation
+from edgekv.engine.local import LocalEngine
+from edgekv.engine.reply import Progress
+from edgekv.errors import EdgeKVError, SessionError
+from edgekv.planning.estimate import Plan
+from edgekv.planning.planner import make_plan
+from edgekv.planning.surveys import make_survey
+
 from .channel import Channel
 from .messages import BEAT_S, Converse, Drop, Ended, Estimate, Load, Look, Proceed, Raised, Reply, portable, unpack
 

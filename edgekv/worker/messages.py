@@ -20,11 +20,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..choice import Request
-from ..errors import ConfigError, WorkerError
-from ..policies.registry import is_registered
-from ..reply import Wanted
-from ..stats import Stats
+from edgekv.engine.reply import Wanted
+from edgekv.engine.stats import Stats
+from edgekv.errors import ConfigError, WorkerError
+from edgekv.planning.choice import Request
+from edgekv.policies.registry import is_registered
 
 BEAT_S = 0.25  # between two signs of life from the worker
 

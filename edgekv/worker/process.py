@@ -12,8 +12,9 @@ from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
-from ..errors import ConfigError, SessionError, WorkerError
-from ..process import is_stopped
+from edgekv.errors import ConfigError, SessionError, WorkerError
+from edgekv.memory.process import is_stopped
+
 from .channel import Channel
 from .messages import BEAT_S, Raised
 
@@ -35,7 +36,7 @@ class Worker:
 
     def __init__(self) -> None:
         self._ended_because = ""  # the watcher's reason, where it ended the worker
-        self._closed = False
+        self.closed = False
         self._owed = False  # an answer that an interrupt kept this process from waiting for
         self._busy = False
         self._lock = threading.RLock()
@@ -80,7 +81,7 @@ class Worker:
 
     def close(self) -> None:
         """End it, and wait until it has ended."""
-        self._closed = True
+        self.closed = True
         if self._lock.acquire(blocking=False):  # otherwise a call is under way, and finds the process gone
             self._channel.close()
             self._lock.release()
@@ -93,7 +94,7 @@ class Worker:
             self._channel.close()
 
     def _exchange(self, packed: bytes) -> Any:
-        if self._closed:
+        if self.closed:
             raise SessionError("this session is closed; open another with Runtime.session()")
         try:
             if self._owed:
@@ -146,7 +147,7 @@ class Worker:
         except subprocess.TimeoutExpired:
             self._process.kill()
             status = self._process.wait()
-        if self._closed:
+        if self.closed:
             how = "was closed"
         elif self._ended_because:
             how = f"{self._ended_because}, and was ended"

@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..choice import Request
-from ..errors import EdgeKVError
-from ..estimate import Plan
-from ..reply import Progress, ProgressCallback, Wanted
-from ..snapshot import Snapshot
-from ..stats import Stats
-from ..surveys import Survey
+from edgekv.engine.reply import Progress, ProgressCallback, Wanted
+from edgekv.engine.snapshot import Snapshot
+from edgekv.engine.stats import Stats
+from edgekv.errors import EdgeKVError
+from edgekv.planning.choice import Request
+from edgekv.planning.estimate import Plan
+from edgekv.planning.surveys import Survey
+
 from .messages import Converse, Drop, Ended, Estimate, Load, Look, Proceed, Reply, pack
 from .process import Worker
 
@@ -37,6 +38,11 @@ class WorkerEngine:
             raise
         self._numbers = itertools.count(1)
         self._unfinished: int | None = None  # the reply that the worker is at, or waits with
+
+    @property
+    def closed(self) -> bool:
+        """Whether the process was ended."""
+        return self._worker.closed
 
     @property
     def worker_pid(self) -> int:

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .. import ruler
-from ..case import Case
-from ..setting import OpenRuntime
-from ..table import Measured, Table
+from edgekv.evals import ruler
+from edgekv.evals.case import Case
+from edgekv.evals.setting import OpenRuntime
+from edgekv.evals.table import Measured, Table
+
 from . import asking, longgen, perplexity, perturbation
 
 

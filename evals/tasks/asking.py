@@ -11,17 +11,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import needle as needles
-from .. import pictures, prose
-from .. import ruler as rulers
-from ..alone import HEADERS as TOOK_HEADERS
-from ..alone import Took, read_alone
-from ..case import Case, book_text
-from ..document import Document
-from ..reading import replies
-from ..setting import OpenRuntime, Setting
-from ..statistics import Interval, interval, paired_p_value
-from ..table import SETTING_HEADERS, Measured, Table, labels, setting_cells
+from edgekv.evals import needle as needles
+from edgekv.evals import pictures, prose
+from edgekv.evals import ruler as rulers
+from edgekv.evals.alone import HEADERS as TOOK_HEADERS
+from edgekv.evals.alone import Took, read_alone
+from edgekv.evals.case import Case, book_text
+from edgekv.evals.document import Document
+from edgekv.evals.reading import replies
+from edgekv.evals.setting import OpenRuntime, Setting
+from edgekv.evals.statistics import Interval, interval, paired_p_value
+from edgekv.evals.table import SETTING_HEADERS, Measured, Table, labels, setting_cells
 
 Params = tuple[tuple[str, Any], ...]
 

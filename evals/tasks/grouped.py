@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .. import pictures
-from ..setting import Setting
-from ..table import Measured, labels
+from edgekv.evals import pictures
+from edgekv.evals.setting import Setting
+from edgekv.evals.table import Measured, labels
 
 Where = tuple[Setting, int]  # and the length of the text
 

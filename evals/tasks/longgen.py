@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from edgekv.sampler import Sampling
+from edgekv.engine.sampler import Sampling
+from edgekv.evals.case import Case
+from edgekv.evals.longgen import PROMPTS, long_generation
+from edgekv.evals.setting import OpenRuntime
+from edgekv.evals.table import SETTING_HEADERS, Measured, Table, setting_cells
 
-from ..case import Case
-from ..longgen import PROMPTS, long_generation
-from ..setting import OpenRuntime
-from ..table import SETTING_HEADERS, Measured, Table, setting_cells
 from .grouped import by_setting, draw_bars
 
 HEADERS = (

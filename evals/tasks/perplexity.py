@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from .. import perplexity
-from ..case import Case
-from ..setting import FULL, OpenRuntime
-from ..table import SETTING_HEADERS, Measured, Table, setting_cells
-from ..tokens import prompt_tokens
+from edgekv.evals import perplexity
+from edgekv.evals.case import Case
+from edgekv.evals.setting import FULL, OpenRuntime
+from edgekv.evals.table import SETTING_HEADERS, Measured, Table, setting_cells
+from edgekv.evals.tokens import prompt_tokens
+
 from .grouped import Where, by_setting, draw_bars
 
 HEADERS = (*SETTING_HEADERS, "perplexity", "gap", "gap once evicted", "texts")

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from edgekv.errors import ConfigError
+from edgekv.evals import perturbation, pictures
+from edgekv.evals.case import Case
+from edgekv.evals.setting import OpenRuntime, Setting
+from edgekv.evals.table import SETTING_HEADERS, Measured, Table, setting_cells
+from edgekv.evals.tokens import prompt_tokens
+from edgekv.evals.whole import WholeText
 
-from .. import perturbation, pictures
-from ..case import Case
-from ..setting import OpenRuntime, Setting
-from ..table import SETTING_HEADERS, Measured, Table, setting_cells
-from ..tokens import prompt_tokens
-from ..whole import WholeText
 from .grouped import Where, by_setting
 
 HEADERS = (*SETTING_HEADERS, "loss of a layer", "against the baseline", "layers that lose less", "texts")

@@ -135,7 +135,7 @@ def test_a_closed_standard_input_is_none(ask):
 def test_a_signal_leaves_no_copy_behind(model, tmp_path, number, proc):
     if number == signal.SIGKILL and not (proc == "/proc" and os.path.isdir(proc)):
         pytest.skip("a copy that has a name outlives a kill")
-    script = f"import pathlib, edgekv.spool; edgekv.spool.PROC = pathlib.Path({proc!r})\n"
+    script = f"import pathlib, edgekv.prompt.spool; edgekv.prompt.spool.PROC = pathlib.Path({proc!r})\n"
     script += "from edgekv.__main__ import main; raise SystemExit(main())"
     command = [sys.executable, "-c", script, "ask", "-m", model, *SMALL, "What?"]
     folder = tmp_path / "tmp"

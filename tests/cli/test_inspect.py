@@ -104,7 +104,7 @@ def test_a_terminal_without_colours_shows_marks_below_the_text(asked, report):
 
 
 def test_the_newest_tokens_are_kept_by_every_head_where_no_probe_scores(asked):
-    lines = inspect(*asked, "--no-focus").stdout.splitlines()
+    lines = inspect(*asked, "--no-focus", "--raw").stdout.splitlines()
     below = lines.index(next(line for line in lines if "word59" in line)) + 1
     assert set(lines[below]) == {"█"}
 

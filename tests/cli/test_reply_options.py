@@ -11,7 +11,7 @@ import pytest
 
 from edgekv import Sampling, Stats
 from edgekv.cli.render import print_footer
-from edgekv.reply import MAX_TOKENS
+from edgekv.engine.reply import MAX_TOKENS
 
 COMMAND = [sys.executable, "-c", "import sys; from edgekv.cli.main import main; sys.exit(main())"]
 SMALL = ["--memory", "1GiB", "--budget", "64", "--block", "32", "--threads", "1"]
@@ -124,12 +124,12 @@ def test_options_become_the_arguments_of_a_reply(options):
 @pytest.mark.parametrize("command", ["ask", "chat"])
 def test_values_that_cannot_work_are_refused(model, command):
     for words, options in {
-        "top_k=-1": ["--top-k", "-1"],
-        "top_p=2.0": ["--top-p", "2"],
-        "min_p=-1.0": ["--min-p", "-1"],
-        "temperature=-1.0": ["--temp", "-1"],
-        "repeat_penalty=0.5": ["--repeat-penalty", "0.5"],
-        "seed=-1": ["--seed", "-1"],
+        "--top-k -1": ["--top-k", "-1"],
+        "--top-p 2.0": ["--top-p", "2"],
+        "--min-p -1.0": ["--min-p", "-1"],
+        "--temp -1.0": ["--temp", "-1"],
+        "--repeat-penalty 0.5": ["--repeat-penalty", "0.5"],
+        "--seed -1": ["--seed", "-1"],
     }.items():
         question = ["Hello"] if command == "ask" else []
         result = edgekv(command, "-m", model, *SMALL, *options, *question, stdin="Hello\n")
@@ -138,4 +138,4 @@ def test_values_that_cannot_work_are_refused(model, command):
     if command == "ask":
         result = edgekv(command, "-m", model, *SMALL, "--stop", "", "Hello")
         assert result.returncode == 2
-        assert "stop=''" in result.stderr
+        assert "--stop ''" in result.stderr

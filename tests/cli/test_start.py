@@ -106,9 +106,9 @@ def test_python_keeps_its_own_words(model):
 @pytest.mark.parametrize(("option", "value"), [("gpu_layers", 4), ("device_memory", "1GiB")])
 @pytest.mark.parametrize("isolated", [False, True])
 def test_what_only_a_gpu_can_do_is_refused_without_one(model, option, value, isolated):
-    from edgekv import _native
+    from edgekv.binding import library
 
-    if _native.bindings().llama_supports_gpu_offload():
+    if library.bindings().llama_supports_gpu_offload():
         pytest.skip("there is a GPU")
     message = (
         f"{option}={value} needs a GPU, and there is none, or this build cannot use it; leave {option} out, or build"

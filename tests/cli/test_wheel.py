@@ -13,7 +13,7 @@ import pytest
 CHECKOUT = Path(__file__).parents[2]
 
 NAMES = "import importlib.metadata as m; print(*{f.parts[0] for f in m.files('edgekv')})"
-LIBRARY = "from edgekv import _native; print(_native.library()._name)"
+LIBRARY = "from edgekv.binding import library; print(library.load()._name)"
 
 
 def run(*command, folder, **options):

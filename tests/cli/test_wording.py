@@ -25,6 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:'click:DeprecationWarning")
     ],
 )
 def test_arguments_become_options(message, expected):
+    import edgekv.cli.main  # noqa: F401  (whose commands have these options)
     from edgekv.cli.wording import worded
 
     assert worded(message) == expected

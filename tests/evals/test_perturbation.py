@@ -19,7 +19,7 @@ from edgekv.evals.results import Results
 from edgekv.evals.setting import OpenRuntime, Setting
 from edgekv.evals.whole import WholeText
 from edgekv.policies import POLICIES, parse_policy
-from edgekv.policies.select import Protection
+from edgekv.policies.selection import Protection
 
 SHAPE = {"n_layer": 3, "n_embd": 128, "n_head": 6, "n_head_kv": 3, "head_dim": 64}
 BLOCK, N_CELLS = 64, 192

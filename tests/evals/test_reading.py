@@ -43,8 +43,8 @@ def asked(tiny_model, tmp_path, monkeypatch):
 def test_a_text_is_read_for_each_question_of_its_turn_and_else_once(asked):
     assert asked("question")[1:] == (True, ["ask", "ask"])
     assert asked("turn")[1:] == (False, ["ask", "ask"])
-    assert asked("general")[1:] == (True, ["read"])
-    assert asked("off")[1:] == (False, ["read"])
+    assert asked("general")[1:] == (True, ["read", "ask", "ask"])
+    assert asked("off")[1:] == (False, ["read", "ask", "ask"])
 
 
 def test_the_first_reading_alone_is_watched(tiny_model, tmp_path):

@@ -9,13 +9,13 @@ import signal
 import pytest
 
 import edgekv
+from edgekv.binding.model import Model
 from edgekv.errors import BudgetError, ConfigError, InputError, PolicyError, WorkerError
 from edgekv.evals import speed
 from edgekv.evals.fresh import in_fresh_process
 from edgekv.evals.setting import Setting
 from edgekv.evals.speed import STOCK
 from edgekv.evals.speed_run import COMPARED, FIGURES, SpeedRun, grouped, in_turn, prompts
-from edgekv.model import Model
 from edgekv.options import Options
 
 

@@ -7,10 +7,10 @@ from contextlib import closing
 import pytest
 
 import edgekv
+from edgekv.binding.model import Model
 from edgekv.errors import ConfigError
 from edgekv.evals import stock
 from edgekv.evals.stock import StockLoop, obstacle
-from edgekv.model import Model
 from edgekv.options import Options
 
 TEXT = " ".join(f"word{i}" for i in range(30))
@@ -40,7 +40,7 @@ def test_stock_says_what_edgekv_says_where_nothing_is_evicted(model):
     assert first == again != shorter
     with edgekv.Runtime(model.path, memory="100%", budget=400, block=16, threads=1) as runtime:
         runtime.controller.read(tokens, lambda _: True)
-        with closing(edgekv.sampler.Sampler(edgekv.sampler.GREEDY)) as sampler:
+        with closing(edgekv.engine.sampler.Sampler(edgekv.engine.sampler.GREEDY)) as sampler:
             ours = []
             for _ in first:
                 ours.append(sampler.sample(runtime.context))

@@ -115,12 +115,12 @@ def test_the_native_byte_counter_equals_the_estimate(tiny_model, policy, focus):
     import ctypes
 
     import edgekv
-    from edgekv import _native
-    from edgekv.estimate import cache_params_of
+    from edgekv.binding import library
+    from edgekv.planning.estimate import cache_params_of
 
     options = {"memory": "4GiB", "budget": 100, "block": 32, "threads": 2, "policy": policy, "focus": focus}
     with edgekv.Runtime(tiny_model(n_layer=2), **options) as rt:
         cache = rt.controller.cache
         params = cache_params_of(rt.options)
-        estimate = _native.library().edgekv_cache_estimate_bytes(ctypes.byref(cache.shape), ctypes.byref(params))
+        estimate = library.load().edgekv_cache_estimate_bytes(ctypes.byref(cache.shape), ctypes.byref(params))
         assert cache.bookkeeping_bytes == estimate == rt.plan.parts.bookkeeping

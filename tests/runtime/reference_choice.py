@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from cache_arrays import Heads
 
-from edgekv.estimate import HEAD_LIMIT
+from edgekv.planning.estimate import HEAD_LIMIT
 from edgekv.policies import Head, Policy
 from edgekv.policies.ada import allot
-from edgekv.policies.select import Protection
+from edgekv.policies.selection import Protection
 from edgekv.policies.wrappers import weights_of
 
 SAME = 1e-5  # share of a score within which float32 may rank two cells the other way round

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from edgekv import UnsupportedModelError
-from edgekv.chat import chat_format
+from edgekv.prompt.template import chat_format
 
 TURNS = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
 

@@ -13,7 +13,7 @@ import edgekv
 from edgekv.policies import Head, parse_policy, score
 from edgekv.policies.attention import attention
 from edgekv.policies.critical import wo_norms
-from edgekv.policies.select import Protection
+from edgekv.policies.selection import Protection
 
 BUDGET, BLOCK, N_TOKENS = 512, 128, 1536
 PROTECTION = Protection(n_sink=4, recent=32)

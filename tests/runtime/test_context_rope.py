@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from gguf.quants import dequantize
 
-from edgekv import ConfigError, NativeError, UnsupportedModelError, _native
-from edgekv.cache import Cache
-from edgekv.model import Context, Model
+from edgekv import ConfigError, NativeError, UnsupportedModelError
+from edgekv.binding import library, structs
+from edgekv.binding.cache import Cache
+from edgekv.binding.model import Context, Model
 from edgekv.models.shapes import llama3_rope_factors
 from edgekv.models.spec import RopeScaling
 from edgekv.options import KV_TYPES, Options
@@ -56,7 +57,7 @@ STORED_TWICE = {"f16": 5e-4, "q8_0": 1.2e-2, "q4_0": 0.2}
 def context_of(path, *, n_cells=64, kv_type="f16", layout=True):
     options = Options(block=64, threads=1, kv_type=kv_type)
     with Model(path, options) as model:
-        context = Context(model, n_cells, options, _native.Layout(n_cells, n_cells) if layout else None)
+        context = Context(model, n_cells, options, structs.Layout(n_cells, n_cells) if layout else None)
         try:
             yield context
         finally:
@@ -67,7 +68,7 @@ def rope_of(context, layer, room=256):
     """Radians per position (n_rot / 2,), and how pairs lie."""
     angles, n_rot, neighbours = np.full(room // 2, np.nan), ctypes.c_uint32(room), ctypes.c_int32(-1)
     arguments = (angles.ctypes.data, ctypes.byref(n_rot), ctypes.byref(neighbours))
-    _native.call("edgekv_context_rope", context.handle, layer, *arguments)
+    library.call("edgekv_context_rope", context.handle, layer, *arguments)
     return angles[: n_rot.value // 2], {0: "neox", 1: "norm"}[neighbours.value]
 
 
@@ -112,7 +113,7 @@ def test_a_turned_key_is_the_one_that_is_fed_at_the_new_position(tiny_model, mod
         turned, deltas = rows.copy(), np.ascontiguousarray(deltas, dtype=np.int32)
         described.data, described.stride_bytes = turned.ctypes.data, turned.strides[0]
         arguments = (ctypes.byref(described), angles.ctypes.data, 2 * len(angles), pairs == "norm", deltas.ctypes.data)
-        _native.call("edgekv_rope_turn", *arguments)
+        library.call("edgekv_rope_turn", *arguments)
         expected = fed[np.arange(n) + deltas]
         assert np.linalg.norm(values(turned) - expected) < STORED_TWICE[kv_type] * np.linalg.norm(expected)
         assert np.linalg.norm(fed - expected) > 0.5 * np.linalg.norm(expected)
@@ -159,6 +160,6 @@ def test_misuse(tiny_model):
         with pytest.raises(ConfigError, match="RoPE turns 64 elements of a key, but there is room for 62"):
             rope_of(context, 0, room=62)
         with pytest.raises(ConfigError, match="ctx, angles, n_rot or neighbours is NULL"):
-            _native.call("edgekv_context_rope", context.handle, 0, None, None, None)
+            library.call("edgekv_context_rope", context.handle, 0, None, None, None)
     with context_of(path, layout=False) as context, pytest.raises(NativeError, match="without a layout"):
         rope_of(context, 0)

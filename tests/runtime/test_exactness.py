@@ -20,8 +20,8 @@ import pytest
 from recorded import recorded_runtime
 from reference_transformer import ReferenceModel
 
-from edgekv import _native
-from edgekv.cache import Cache
+from edgekv.binding import structs
+from edgekv.binding.cache import Cache
 
 N_LAYER = 3
 N_PROMPT = 300
@@ -121,7 +121,7 @@ def test_compacting_through_a_host_copy_changes_nothing(tiny_model):
         with recorded_runtime(path, n_layer=2, n_head_kv=2, budget=96, block=64, policy="keydiff") as run:
             if staged:
                 run.runtime.controller.cache.close()
-                run.runtime.controller.cache = Cache(run.runtime.context, _native.CacheParams(staged=True))
+                run.runtime.controller.cache = Cache(run.runtime.context, structs.CacheParams(staged=True))
             results.append((run.read(tokens), run.kept()))
     np.testing.assert_array_equal(results[0][0], results[1][0])
     for a, b in zip(results[0][1], results[1][1], strict=True):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import edgekv
-from edgekv import _native
+from edgekv.binding import library
 
 BUDGET, BLOCK, N_LAYER, N_HEAD = 64, 32, 2, 2
 
@@ -34,7 +34,7 @@ def failing_after(runtime, n_calls):
         asked += 1
         return asked > n_calls
 
-    set_callback = _native.library().llama_set_abort_callback
+    set_callback = library.load().llama_set_abort_callback
     set_callback.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
     set_callback(runtime.context.handle, give_up, None)
     try:

@@ -14,8 +14,8 @@ from reference_transformer import ReferenceModel
 from test_exactness import PREFILL, assert_exact, error
 
 import edgekv
-from edgekv import _native
-from edgekv.model import Model
+from edgekv.binding import library, structs
+from edgekv.binding.model import Model
 from edgekv.options import Options
 
 COMMAND = [sys.executable, "-c", "import sys; from edgekv.cli.main import main; sys.exit(main())"]
@@ -107,9 +107,9 @@ def test_llama_cpps_own_cache_gives_the_same_logits(free_model, name):
     tokens = tokens_of(BLOCK)
     options = Options(memory="4GiB", budget=BLOCK, block=BLOCK, threads=1)
     with Model(path, options) as model:
-        llama, found = _native.bindings(), {}
-        for layout in (None, _native.Layout(BLOCK, BLOCK)):
-            context = edgekv.model.Context(model, BLOCK, options, layout)
+        llama, found = library.bindings(), {}
+        for layout in (None, structs.Layout(BLOCK, BLOCK)):
+            context = edgekv.binding.model.Context(model, BLOCK, options, layout)
             array = (llama.llama_token * BLOCK)(*tokens)  # a batch does not keep it alive
             assert llama.llama_decode(context.handle, llama.llama_batch_get_one(array, BLOCK)) == 0
             logits = llama.llama_get_logits_ith(context.handle, -1)
@@ -133,7 +133,7 @@ def test_kept_positions_are_those_of_the_reference(free_model, spec):
 @pytest.mark.parametrize("policy", ["snapkv+critical+ada", "h2o", "keydiff"])
 @pytest.mark.parametrize("name", ["between", "first", "uneven"])
 def test_a_session_goes_back_to_its_snapshot(free_model, monkeypatch, name, policy):
-    monkeypatch.setattr(edgekv.model.Model, "is_end", lambda model, token: False)
+    monkeypatch.setattr(edgekv.binding.model.Model, "is_end", lambda model, token: False)
     path, heads = free_model(name, n_ctx_train=256)
     options = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "probe_tokens": 16}
     with edgekv.Runtime(path, policy=policy, **options) as rt, rt.session() as session:

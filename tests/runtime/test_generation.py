@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import edgekv
+from edgekv.engine.sampler import Sampler, Sampling
+from edgekv.memory.process import resident_bytes
 from edgekv.policies import POLICIES
-from edgekv.process import resident_bytes
-from edgekv.sampler import Sampler, Sampling
 
 SPECS = [*POLICIES, "snapkv+caote", "snapkv+fastcaote", "snapkv+critical", "snapkv+caote+critical"]
 

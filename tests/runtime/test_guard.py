@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import edgekv
-from edgekv import process
+from edgekv.memory import process
 
 OPTIONS = {"memory": "1GiB", "budget": 64, "block": 16, "threads": 1, "focus": False}
 PROMPT = " ".join(f"word{i}" for i in range(60))

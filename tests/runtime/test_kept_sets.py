@@ -13,12 +13,12 @@ from recorded import recorded_runtime
 from reference_choice import Choice, Reference
 
 from edgekv import policies
-from edgekv.estimate import HEAD_LIMIT
 from edgekv.models.tiny import make_tiny
+from edgekv.planning.estimate import HEAD_LIMIT
 from edgekv.policies import POLICIES, Head, parse_policy
 from edgekv.policies.ada import BASES
 from edgekv.policies.export import export_policy
-from edgekv.policies.select import Protection
+from edgekv.policies.selection import Protection
 
 WRAPPERS = ["", "+caote", "+fastcaote", "+critical", "+caote+critical", "+fastcaote+critical"]
 COMBINATIONS = [base + wrapper for base, wrapper in itertools.product(POLICIES, WRAPPERS)]

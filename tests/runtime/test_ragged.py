@@ -8,8 +8,8 @@ import pytest
 from recorded import recorded_runtime
 from test_exactness import assert_exact
 
-from edgekv import _native
-from edgekv.cache import Cache
+from edgekv.binding import structs
+from edgekv.binding.cache import Cache
 from edgekv.errors import BudgetError, ConfigError, NativeError
 from edgekv.policies import parse_policy
 
@@ -67,7 +67,7 @@ def ragged_cache(tiny_model):
         )
         runtime = run.__enter__().runtime
         runtime.controller.cache.close()
-        cache = runtime.controller.cache = Cache(runtime.context, _native.CacheParams(staged=staged, ragged=True))
+        cache = runtime.controller.cache = Cache(runtime.context, structs.CacheParams(staged=staged, ragged=True))
         opened.append(run)
         return cache
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import edgekv
-import edgekv.model
-from edgekv import _native
-from edgekv.reply import INSTRUCTION, MAX_TOKENS
-from edgekv.sampler import GREEDY, Sampler, Sampling
+import edgekv.binding.model
+from edgekv.binding import library
+from edgekv.engine.reply import INSTRUCTION, MAX_TOKENS
+from edgekv.engine.sampler import GREEDY, Sampler, Sampling
 
 # nearly every token is as likely as any other: what is said follows from the random numbers
 WILD = {"temperature": 100.0, "top_k": 0, "top_p": 1.0, "repeat_penalty": 1.0}
@@ -41,7 +41,7 @@ def local_runtime(open_runtime):
 @pytest.fixture
 def talkative(monkeypatch):
     """Random weights may end a reply at any token; here none does."""
-    monkeypatch.setattr(edgekv.model.Model, "is_end", lambda model, token: False)
+    monkeypatch.setattr(edgekv.binding.model.Model, "is_end", lambda model, token: False)
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def said(monkeypatch):
 def dictate(monkeypatch, tokens):
     """Have sessions say these tokens, whatever their model thinks."""
     coming = iter(tokens)
-    monkeypatch.setattr(_native.bindings(), "llama_sampler_sample", lambda chain, context, i: next(coming))
+    monkeypatch.setattr(library.bindings(), "llama_sampler_sample", lambda chain, context, i: next(coming))
 
 
 def reply(session, text="Hello", **options):
@@ -146,7 +146,7 @@ def test_a_reply_that_goes_round_in_a_circle_ends(local_runtime, monkeypatch):
 def test_replies_have_a_longest_length_unless_none_is_asked_for(open_runtime, monkeypatch):
     with open_runtime() as rt, rt.session() as session:
         for n, options in ((MAX_TOKENS, {}), (MAX_TOKENS + 300, {"max_tokens": None})):
-            monkeypatch.setattr(edgekv.model.Model, "is_end", lambda model, token: token == 1)
+            monkeypatch.setattr(edgekv.binding.model.Model, "is_end", lambda model, token: token == 1)
             dictate(monkeypatch, [*(5 + i * i % 487 for i in range(MAX_TOKENS + 300)), 1])
             list(session.chat("Hello", **options))
             assert session.stats.generated_tokens == n

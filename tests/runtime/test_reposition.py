@@ -22,7 +22,7 @@ SMALL = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1
 @pytest.fixture
 def talkative(monkeypatch):
     """Random weights may end a reply at any token; here none does."""
-    monkeypatch.setattr(edgekv.model.Model, "is_end", lambda model, token: False)
+    monkeypatch.setattr(edgekv.binding.model.Model, "is_end", lambda model, token: False)
 
 
 def words(n):

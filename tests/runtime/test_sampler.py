@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import edgekv
-from edgekv.sampler import Sampler, SamplerState, Sampling
+from edgekv.engine.sampler import Sampler, SamplerState, Sampling
 
 N_STEPS = 60
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import edgekv
-from edgekv.sampler import GREEDY
+from edgekv.engine.sampler import GREEDY
 from edgekv.session import GENERAL_QUESTION
 
 BUDGET, BLOCK = 64, 32

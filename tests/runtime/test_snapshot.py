@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import edgekv
-import edgekv.model
-from edgekv.process import resident_bytes
+import edgekv.binding.model
+from edgekv.memory.process import resident_bytes
 
 SETTINGS = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "probe_tokens": 16}
 POLICIES = ["keydiff", "snapkv+ada", "h2o", "snapkv(window=16, carry=0.65)", "keydiff+critical", "ahakv"]
@@ -43,7 +43,7 @@ def session(runtime):
 @pytest.fixture
 def talkative(monkeypatch):
     """Random weights may end a reply at any token; here none does."""
-    monkeypatch.setattr(edgekv.model.Model, "is_end", lambda model, token: False)
+    monkeypatch.setattr(edgekv.binding.model.Model, "is_end", lambda model, token: False)
 
 
 def words(n, word="word"):
@@ -275,7 +275,7 @@ def test_a_snapshot_that_the_ceiling_does_not_hold_is_not_taken(open_runtime, mo
         session.read(words(100))
         taken, n_past = session.snapshot(), session.n_past
         room = rt.plan.ceiling_bytes - taken.nbytes
-        monkeypatch.setattr("edgekv.process.resident_bytes", lambda: room + 1)
+        monkeypatch.setattr("edgekv.memory.process.resident_bytes", lambda: room + 1)
         with pytest.raises(
             edgekv.CeilingError, match=r"does not hold the snapshot: .* raise .* 4097MiB, .* isolated"
         ) as no:
@@ -283,7 +283,7 @@ def test_a_snapshot_that_the_ceiling_does_not_hold_is_not_taken(open_runtime, mo
         assert no.value.required_bytes == no.value.ceiling_bytes + 1 == rt.plan.ceiling_bytes + 1
         session.restore(taken)  # takes none
         assert session.n_past == n_past
-        monkeypatch.setattr("edgekv.process.resident_bytes", lambda: room)
+        monkeypatch.setattr("edgekv.memory.process.resident_bytes", lambda: room)
         assert session.snapshot().nbytes == taken.nbytes
 
 

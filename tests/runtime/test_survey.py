@@ -7,9 +7,9 @@ from dataclasses import asdict
 import pytest
 
 import edgekv
-import edgekv.model
-from edgekv.estimate import Estimator
-from edgekv.surveys import MORE_BYTES
+import edgekv.binding.model
+from edgekv.planning.estimate import Estimator
+from edgekv.planning.surveys import MORE_BYTES
 
 MIB = 1 << 20
 
@@ -22,7 +22,7 @@ def model(tiny_model):
 @pytest.fixture(autouse=True)
 def steady_process(monkeypatch):
     """What this process holds changes between two plans; here it does not, so that plans can be compared."""
-    monkeypatch.setattr("edgekv.process.counted_bytes", lambda own: 50 * MIB)
+    monkeypatch.setattr("edgekv.memory.process.counted_bytes", lambda own: 50 * MIB)
 
 
 def budget(model, memory, **options):
@@ -74,7 +74,7 @@ def test_estimates_are_made_once(model, monkeypatch):
 
 def test_queries_on_a_device_are_counted_there(model, monkeypatch):
     """They lie beside the keys. Told of a device where there is none, the plan moves them, and nothing else."""
-    shape = edgekv.model.Context.shape
+    shape = edgekv.binding.model.Context.shape
 
     def on_device(context):
         found = shape(context)
@@ -84,7 +84,7 @@ def test_queries_on_a_device_are_counted_there(model, monkeypatch):
 
     options = {"memory": "1GiB", "budget": 100, "policy": "snapkv(window=24)", "focus": False}
     here = edgekv.plan(model, **options)
-    monkeypatch.setattr("edgekv.model.Context.shape", on_device)
+    monkeypatch.setattr("edgekv.binding.model.Context.shape", on_device)
     there = edgekv.plan(model, **options)
     moved = there.device_bytes - here.device_bytes
     assert moved == here.parts.bookkeeping - there.parts.bookkeeping

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from edgekv import InputError, text
-from edgekv.model import Model
+from edgekv import InputError
+from edgekv.binding.model import Model
 from edgekv.options import Options
+from edgekv.prompt import text
 
 
 @pytest.fixture(scope="module", params=["bpe", "spm", "default"])

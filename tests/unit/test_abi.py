@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from edgekv import _native
-from edgekv.native_policy import READS
+from edgekv.binding import library, structs
+from edgekv.binding.policy import READS
 from edgekv.options import KV_TYPES
 from edgekv.policies import POLICIES, AhaKV, Caote, FastCaote
 from edgekv.policies.base import POOLS, SPREADS
-from edgekv.policies.custom import Custom
+from edgekv.policies.custom.scorer import Custom
 from edgekv.policies.keydiff import ANCHORS, METRICS
 
 INCLUDE = Path(__file__).resolve().parents[2] / "native" / "include"
 HEADER = (INCLUDE / "edgekv.h").read_text()
-STRUCTS = {struct.__doc__.removeprefix("struct "): struct for struct in _native.Struct.__subclasses__()}
+STRUCTS = {struct.__doc__.removeprefix("struct "): struct for struct in structs.Struct.__subclasses__()}
 
 # what edgekv.h needs of llama.h: a few names, and no layout
 LLAMA_H = """
@@ -41,16 +41,16 @@ def enum_values(name):
 
 def test_versions_are_equal():
     (version,) = re.findall(r"#define EDGEKV_ABI_VERSION (\d+)", HEADER)
-    assert _native.library().edgekv_abi_version() == _native.ABI_VERSION == int(version)
+    assert library.load().edgekv_abi_version() == library.ABI_VERSION == int(version)
 
 
 def test_every_function_is_declared():
     functions = set(re.findall(r"^EDGEKV_API .*?\b(edgekv_\w+) ?\(", HEADER, re.MULTILINE))
-    assert functions == set(_native._CALLS) | set(_native._QUERIES)
+    assert functions == set(library._CALLS) | set(library._QUERIES)
 
 
 def test_calls_take_as_many_arguments_as_the_header_says():
-    for name, types in _native._CALLS.items():
+    for name, types in library._CALLS.items():
         (parameters,) = re.findall(rf"\b{name}\(([^)]*)\);", HEADER)
         assert len(types) + 2 == len(parameters.split(",")), name
         assert re.search(r"char \* err,\s+size_t +err_size$", parameters), name

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from policy_arrays import BACKENDS, SHARED, SMALL, Shape, budget_of, names_read, needed
 
-from edgekv import BudgetError, ConfigError, NativeError, PolicyError, _native
+from edgekv import BudgetError, ConfigError, NativeError, PolicyError
+from edgekv.binding import library, structs
 from edgekv.policies import Head, budgets, parse_policy, score, select
 from edgekv.policies.ada import allot
 from edgekv.policies.critical import wo_norms
-from edgekv.policies.select import Protection
+from edgekv.policies.selection import Protection
 
 NO_LIMIT = 2**32 - 1
 NONE = Protection()
@@ -25,13 +26,13 @@ def allotted(heads, budget, backend, protection=NONE, safeguard=0.2, largest=Non
     positions = [np.asarray(positions, dtype=np.int32) for _, positions in heads]
     if backend == "reference":
         return allot(scores, positions, budget, protection, safeguard=safeguard, largest=largest)
-    policy = _native.Policy(**parse_policy("tova+ada").native_fields() | {"safeguard": safeguard})
-    scored = (_native.Scored * len(heads))(*map(_native.Scored.of, scores, positions))
+    policy = structs.Policy(**parse_policy("tova+ada").native_fields() | {"safeguard": safeguard})
+    scored = (structs.Scored * len(heads))(*map(structs.Scored.of, scores, positions))
     found = np.empty(len(heads), dtype=np.uint32)
-    kept = _native.Protection.of(protection.n_sink, protection.recent, protection.pinned)
+    kept = structs.Protection.of(protection.n_sink, protection.recent, protection.pinned)
     limit = NO_LIMIT if largest is None else largest
     arguments = (ctypes.byref(policy), scored, len(heads), ctypes.byref(kept), budget, limit, found.ctypes.data)
-    _native.call("edgekv_allot", *arguments)
+    library.call("edgekv_allot", *arguments)
     return found.tolist()
 
 
@@ -221,13 +222,13 @@ def test_the_library_refuses_what_no_policy_is():
     wrong += [{"spread": 2, "pyramid": 20.0}]
     found = np.empty(2, dtype=np.uint32)
     for change in [{}, *wrong]:
-        policy = _native.Policy(**fields | change)
+        policy = structs.Policy(**fields | change)
         arguments = (ctypes.byref(policy), 2, 5, 0, 10, found.ctypes.data)
         if not change:
-            _native.call("edgekv_layer_budgets", *arguments)
+            library.call("edgekv_layer_budgets", *arguments)
             continue
         with pytest.raises(ConfigError, match=r"policy\.(spread|safeguard|pyramid)"):
-            _native.call("edgekv_layer_budgets", *arguments)
+            library.call("edgekv_layer_budgets", *arguments)
 
 
 # ---- policies ----

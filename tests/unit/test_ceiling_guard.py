@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from test_choice import Estimates
 
-from edgekv import CeilingExceededError, guard
-from edgekv.choice import Request, choose
-from edgekv.guard import Guard
+from edgekv import CeilingExceededError
+from edgekv.engine import guard
+from edgekv.engine.guard import Guard
+from edgekv.planning.choice import Request, choose
 
 MIB = 1 << 20
 CEILING = 256 * MIB

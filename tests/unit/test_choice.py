@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import edgekv
-from edgekv.choice import ENOUGH_CELLS, Request, choose, smallest_budget
 from edgekv.errors import CeilingError, ConfigError
-from edgekv.estimate import Parts, Plan
-from edgekv.refusal import refusal
+from edgekv.planning.choice import ENOUGH_CELLS, Request, choose, smallest_budget
+from edgekv.planning.estimate import Parts, Plan
+from edgekv.planning.refusal import refusal
 
 CELL_BYTES = {"f16": 1000, "q8_0": 531, "q4_0": 281}
 FIXED = 100_000

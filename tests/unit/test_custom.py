@@ -12,7 +12,7 @@ import pytest
 from edgekv import ConfigError, NativeError, PolicyError, policies
 from edgekv.policies import POLICIES, WRAPPERS, Caote, Custom, KeyDiff, Policy, Scorer, Sink, Tova, parse_policy
 from edgekv.policies.base import option
-from edgekv.policies.python_policy import PythonPolicy
+from edgekv.policies.custom.python_policy import PythonPolicy
 
 BACKENDS = ("native", "reference")
 N_HEAD_KV, GROUP, N, D, D_V, N_ROWS = 2, 3, 40, 16, 8, 5

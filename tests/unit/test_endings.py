@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from edgekv.conversation import _until_stop
-from edgekv.endings import LONGEST_CIRCLE, SHORTEST_LOOP, Circles, StopTexts
+from edgekv.engine.conversation import _until_stop
+from edgekv.engine.endings import LONGEST_CIRCLE, SHORTEST_LOOP, Circles, StopTexts
+from edgekv.engine.stats import Stats
 from edgekv.errors import CeilingExceededError
-from edgekv.stats import Stats
 
 
 def loops(said):

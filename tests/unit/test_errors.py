@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import edgekv
-from edgekv import _native, errors
+from edgekv import errors
+from edgekv.binding import library
 
 HEADER = (Path(__file__).resolve().parents[2] / "native" / "include" / "edgekv.h").read_text()
 STATUSES = {name: int(value) for name, value in re.findall(r"EDGEKV_STATUS_(\w+) += (\d+)", HEADER)}
@@ -68,29 +69,29 @@ def test_errors_survive_pickling():
 
 def test_every_status_has_an_exception():
     assert STATUSES["OK"] == 0
-    assert set(_native.STATUS_ERRORS) == set(STATUSES.values()) - {0}
+    assert set(library.STATUS_ERRORS) == set(STATUSES.values()) - {0}
     assert sorted(STATUSES.values()) == list(range(len(STATUSES)))
 
 
 @pytest.mark.parametrize("name", sorted(set(STATUSES) - {"OK"}))
 def test_status_becomes_its_exception(name):
-    error = _native.error_of(STATUSES[name], "the reason")
-    assert type(error) is _native.STATUS_ERRORS[STATUSES[name]]
+    error = library.error_of(STATUSES[name], "the reason")
+    assert type(error) is library.STATUS_ERRORS[STATUSES[name]]
     assert "the reason" in str(error)
     if type(error) is errors.NativeError:  # no class of its own: the message says which status it was
         assert str(error) == f"{name.lower().replace('_', ' ')}: the reason"
 
 
 def test_a_status_from_the_future_is_a_native_error():
-    assert type(_native.error_of(99, "news")) is errors.NativeError
-    assert str(_native.error_of(99, "news")) == "unknown: news"
+    assert type(library.error_of(99, "news")) is errors.NativeError
+    assert str(library.error_of(99, "news")) == "unknown: news"
 
 
 def test_library_names_its_statuses():
-    names = {_native.library().edgekv_status_name(value).decode() for value in STATUSES.values()}
+    names = {library.load().edgekv_status_name(value).decode() for value in STATUSES.values()}
     assert names == {name.lower().replace("_", " ") for name in STATUSES}
 
 
 def test_a_failed_call_raises_with_the_librarys_message():
     with pytest.raises(errors.ConfigError, match="ctx or shape is NULL"):
-        _native.call("edgekv_context_shape", None, None)
+        library.call("edgekv_context_shape", None, None)

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from edgekv import _native
+from edgekv.binding import library
 from edgekv.errors import NativeError
 
 SCRIPT = """
@@ -53,25 +53,25 @@ def test_other_names_are_not():
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_import_maps_no_native_library(after_import):
     assert "libc" in after_import["mapped"]
-    assert _native.library_path().name not in after_import["mapped"]
+    assert library.library_path().name not in after_import["mapped"]
     assert "ggml" not in after_import["mapped"]
 
 
 def test_bindings_run_on_edgekvs_library():
     """One library for both: what `llama_cpp` loads is the file that edgekv built."""
-    script = "from edgekv import _native; lib = _native.bindings()._lib; print(lib._name)"
+    script = "from edgekv.binding import library; lib = library.bindings()._lib; print(lib._name)"
     found = subprocess.run(
         [sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=300
     ).stdout
-    assert found.strip() == str(_native.library_path())
+    assert found.strip() == str(library.library_path())
 
 
 def test_another_build_is_named_by_its_folder(tmp_path, monkeypatch):
-    library = _native.library_path()
+    path = library.library_path()
     monkeypatch.setenv("EDGEKV_LIB_PATH", str(tmp_path))
-    with pytest.raises(NativeError, match=rf"EDGEKV_LIB_PATH={tmp_path} holds no {library.name}; name the folder"):
-        _native.library_path()
-    (tmp_path / library.name).symlink_to(library)
-    script = "from edgekv import _native; print(_native.library()._name, _native.bindings()._lib._name)"
+    with pytest.raises(NativeError, match=rf"EDGEKV_LIB_PATH={tmp_path} holds no {path.name}; name the folder"):
+        library.library_path()
+    (tmp_path / path.name).symlink_to(path)
+    script = "from edgekv.binding import library; print(library.load()._name, library.bindings()._lib._name)"
     found = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
-    assert found.split() == [str(tmp_path / library.name)] * 2
+    assert found.split() == [str(tmp_path / path.name)] * 2

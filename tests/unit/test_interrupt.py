@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from edgekv import process
-from edgekv.interrupt import held_back
-from edgekv.model import Model
+from edgekv.binding.interrupt import held_back
+from edgekv.binding.model import Model
+from edgekv.memory import process
 from edgekv.options import Options
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from edgekv import CeilingError, ConfigError, Options, limits
-from edgekv.limits import GroupLimit, check_ceiling, group_limit, parse_ceiling
+from edgekv import CeilingError, ConfigError, Options
+from edgekv.memory import limits
+from edgekv.memory.limits import GroupLimit, check_ceiling, group_limit, parse_ceiling
 
 GIB = 1 << 30
 

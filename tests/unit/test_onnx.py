@@ -526,10 +526,10 @@ def test_export_without_the_extra(tmp_path, monkeypatch):
 
 
 def test_import_leaves_onnx_out():
-    script = "import json, sys, edgekv, edgekv.policies.onnx; print(json.dumps(sorted(sys.modules)))"
+    script = "import json, sys, edgekv, edgekv.policies.custom.onnx; print(json.dumps(sorted(sys.modules)))"
     command = [sys.executable, "-W", "error", "-c", script]
     modules = json.loads(subprocess.run(command, check=True, capture_output=True, text=True, timeout=300).stdout)
-    assert "edgekv.policies.graph_memory" in modules
+    assert "edgekv.policies.custom.graph_memory" in modules
     assert not {"onnx", "onnxruntime", "google.protobuf", "ml_dtypes"} & set(modules)
 
 

@@ -27,7 +27,7 @@ from policy_arrays import (
 )
 
 from edgekv.policies import parse_policy, score, select
-from edgekv.policies.select import Protection, cells_to_keep
+from edgekv.policies.selection import Protection, cells_to_keep
 
 
 def two_stages(first, second, positions, budget, protected, alpha):

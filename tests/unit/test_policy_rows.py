@@ -11,10 +11,11 @@ import pytest
 from policy_arrays import KEYDIFFS, Shape, all_arrays, assert_close, names_read
 from reference_quant import rotate
 
-from edgekv import ConfigError, _native
+from edgekv import ConfigError
+from edgekv.binding import library, structs
 from edgekv.policies import Head, parse_policy
 from edgekv.policies.critical import wo_norms
-from edgekv.policies.kernels import native_rows
+from edgekv.scoring.kernels import native_rows
 
 Q8_0, Q4_0 = gguf.GGMLQuantizationType.Q8_0, gguf.GGMLQuantizationType.Q4_0
 DIMS = [(32, 0, 0), (96, 0, 0), (64, 64, 64), (192, 64, 64), (256, 256, 64), (128, 128, 64)]  # d, K's and V's rotation
@@ -62,17 +63,17 @@ def quantised(x, kind, rotation):
 def score_rows(policy, head, keys, values, key_rotation=0):
     """Native scores (n,) of a head whose keys and values lie as `struct edgekv_rows` say."""
     norms = head.wo_norm.astype(np.float32)
-    cells = _native.Cells.of(keys, values, head.positions, head.accumulated, norms, 0, 0)
+    cells = structs.Cells.of(keys, values, head.positions, head.accumulated, norms, 0, 0)
     queries = None
     if head.queries is not None:
         rows = rotate(head.queries.astype(np.float64), key_rotation).astype(np.float32)
         last = int(head.query_positions[-1]) + 1
-        queries = _native.Queries.of(rows, head.query_positions, float(head.attention_scale), 0.0, last)
-    fields = _native.Policy(**policy.native_fields())
+        queries = structs.Queries.of(rows, head.query_positions, float(head.attention_scale), 0.0, last)
+    fields = structs.Policy(**policy.native_fields())
     scores = np.empty(len(head.positions), dtype=np.float32)
     pointer = None if queries is None else ctypes.byref(queries)
     arguments = (ctypes.byref(fields), ctypes.byref(cells), pointer, head.budget, scores.ctypes.data)
-    _native.call("edgekv_score", *arguments)
+    library.call("edgekv_score", *arguments)
     return scores
 
 
@@ -131,11 +132,11 @@ def test_rows_that_no_cache_holds_are_refused():
 def test_cells_without_what_the_policy_reads_are_refused(spec):
     policy, head = one_head(spec, 64, n=4)
     rows = native_rows(head.keys, 0, 64)
-    cells = _native.Cells.of(rows, None, head.positions, None, None, 0, 0)
-    fields = _native.Policy(**policy.native_fields())
+    cells = structs.Cells.of(rows, None, head.positions, None, None, 0, 0)
+    fields = structs.Policy(**policy.native_fields())
     scores = np.empty(4, dtype=np.float32)
     with pytest.raises(ConfigError):
-        _native.call("edgekv_score", ctypes.byref(fields), ctypes.byref(cells), None, 2, scores.ctypes.data)
+        library.call("edgekv_score", ctypes.byref(fields), ctypes.byref(cells), None, 2, scores.ctypes.data)
 
 
 # ---- norm1(V W_O) ----
@@ -156,7 +157,7 @@ def test_norms_of_projected_values(d_v, rotation, kind):
     for first in (0, 3):
         norms = np.empty(n, dtype=np.float32)
         described = native_rows(stored, 0, d_v, rotation), native_rows(rows, int(kind), n_head * d_v)
-        _native.call("edgekv_wo_norm", *map(ctypes.byref, described), first, group, norms.ctypes.data)
+        library.call("edgekv_wo_norm", *map(ctypes.byref, described), first, group, norms.ctypes.data)
         expected = wo_norms(values, w_o[first : first + group])
         np.testing.assert_allclose(norms, expected, rtol=1e-4)
 
@@ -168,4 +169,4 @@ def test_projections_that_do_not_fit_the_values_are_refused():
     for first, n_head, width in [(0, 0, 256), (3, 2, 256), (0, 2, 64), (4, 1, 256)]:
         rows = native_rows(values, 0, 64), native_rows(w_o, 0, width)
         with pytest.raises(ConfigError):
-            _native.call("edgekv_wo_norm", *map(ctypes.byref, rows), first, n_head, norms.ctypes.data)
+            library.call("edgekv_wo_norm", *map(ctypes.byref, rows), first, n_head, norms.ctypes.data)

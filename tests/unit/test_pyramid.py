@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from policy_arrays import BACKENDS
 
-from edgekv import BudgetError, ConfigError, _native
+from edgekv import BudgetError, ConfigError
+from edgekv.binding import library, structs
 from edgekv.policies import Pyramid, Tova, parse_policy
 
 
@@ -17,10 +18,10 @@ def split(n_layer, budget, n_protected, backend, beta=20.0, largest=None):
     if backend == "reference":
         return policy.layer_budgets(n_layer, budget, n_protected, largest)
     found = np.empty(n_layer, dtype=np.uint32)
-    fields = _native.Policy(**policy.native_fields())
+    fields = structs.Policy(**policy.native_fields())
     limit = 2**32 - 1 if largest is None else largest
     arguments = (ctypes.byref(fields), n_layer, budget, n_protected, limit, found.ctypes.data)
-    _native.call("edgekv_layer_budgets", *arguments)
+    library.call("edgekv_layer_budgets", *arguments)
     return found.tolist()
 
 

@@ -13,7 +13,8 @@ from gguf.quants import dequantize, quantize
 from reference_quant import rotate
 from reference_rope import rope_at, turn_stored
 
-from edgekv import ConfigError, _native
+from edgekv import ConfigError
+from edgekv.binding import library, structs
 
 TYPES = {name: gguf.GGMLQuantizationType[name.upper()] for name in ("f32", "f16", "q8_0", "q4_0")}
 PAIRS = ("neox", "norm")
@@ -61,10 +62,10 @@ def turn(rows, deltas, w, pairs, kv_type, head_dim, rotation, n=None):
     """A copy of rows (n, row bytes or more), each turned by its delta."""
     rows, deltas = rows.copy(), np.ascontiguousarray(deltas, dtype=np.int32)
     n = len(rows) if n is None else n
-    described = _native.Rows(rows.ctypes.data, TYPES[kv_type], head_dim, n, rows.strides[0], rotation, 0)
+    described = structs.Rows(rows.ctypes.data, TYPES[kv_type], head_dim, n, rows.strides[0], rotation, 0)
     w = np.ascontiguousarray(w, dtype=np.float64)
     arguments = (ctypes.byref(described), w.ctypes.data, 2 * len(w), pairs == "norm", deltas.ctypes.data)
-    _native.call("edgekv_rope_turn", *arguments)
+    library.call("edgekv_rope_turn", *arguments)
     return rows
 
 
@@ -152,8 +153,8 @@ def call(kind=1, dim=64, n=1, rotation=0, n_rot=64, angles=None, deltas=None, da
     data = np.zeros(1024, dtype=np.uint8) if data is None else data
     angles = np.ones(32) if angles is None else angles
     deltas = np.zeros(8, dtype=np.int32) if deltas is None else deltas
-    rows = _native.Rows(data.ctypes.data, kind, dim, n, 128, rotation, 0)
-    _native.call("edgekv_rope_turn", ctypes.byref(rows), angles.ctypes.data, n_rot, 1, deltas.ctypes.data)
+    rows = structs.Rows(data.ctypes.data, kind, dim, n, 128, rotation, 0)
+    library.call("edgekv_rope_turn", ctypes.byref(rows), angles.ctypes.data, n_rot, 1, deltas.ctypes.data)
 
 
 @pytest.mark.parametrize(
@@ -179,8 +180,8 @@ def test_rows_and_angles_that_cannot_be(arguments, message):
 
 def test_null_arguments():
     data = np.zeros(128, dtype=np.uint8)
-    rows = _native.Rows(data.ctypes.data, 1, 64, 1, 128, 0, 0)
+    rows = structs.Rows(data.ctypes.data, 1, 64, 1, 128, 0, 0)
     whole = [ctypes.byref(rows), np.ones(32).ctypes.data, 64, 1, np.zeros(1, dtype=np.int32).ctypes.data]
     for i in (0, 1, 4):
         with pytest.raises(ConfigError, match="rows, angles or deltas is NULL"):
-            _native.call("edgekv_rope_turn", *[None if k == i else argument for k, argument in enumerate(whole)])
+            library.call("edgekv_rope_turn", *[None if k == i else argument for k, argument in enumerate(whole)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edgekv import ConfigError
-from edgekv.sizes import format_size, parse_size
+from edgekv.memory.sizes import format_size, parse_size
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from edgekv import InputError, spool
-from edgekv.spool import rereadable, spooled
+from edgekv import InputError
+from edgekv.prompt import spool
+from edgekv.prompt.spool import rereadable, spooled
 
 
 @pytest.fixture(params=["nameless", "named"])

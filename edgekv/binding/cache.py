@@ -1,0 +1,215 @@
+"""The cache of a context, from Python: feed tokens, compact, and look at what was kept."""
+
+from __future__ import annotations
+
+import ctypes as c
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from edgekv.errors import ConfigError
+from edgekv.policies import Policy
+
+from . import library, structs
+from .model import Context
+from .policy import NativePolicy
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class CacheSnapshot:
+    """The cells of a cache as they were, for `Cache.restore`."""
+
+    data: npt.NDArray[np.uint8]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes; they grow with the cells used."""
+        return self.data.nbytes
+
+
+class Cache:
+    """Cells of every (layer, KV head) of a context, and which token each holds. Close it before the context."""
+
+    def __init__(self, context: Context, params: structs.CacheParams | None = None) -> None:
+        """`params`, from `binding.policy.cache_params`, says what the policies to come need; None = keys alone."""
+        self._handle = c.c_void_p()
+        params = structs.CacheParams() if params is None else params
+        library.call("edgekv_cache_open", context.handle, c.byref(params), c.byref(self._handle))
+        self._library = library.load()
+        self._policies: dict[Policy, NativePolicy] = {}
+        self._query_rows = max(params.n_query_rows, params.n_probe_rows)
+        self.repositions = bool(params.repositions)
+        self.shape = context.shape()
+
+    def close(self) -> None:
+        """Free the bookkeeping."""
+        if self._handle:
+            self._library.edgekv_cache_free(self._handle)
+            self._handle = c.c_void_p()
+
+    @property
+    def n_cells(self) -> int:
+        """Cells used per head, on average, rounded up."""
+        return int(self._library.edgekv_cache_n_cells(self._handle))
+
+    @property
+    def n_free(self) -> int:
+        """Tokens that can be fed, or probed with, before a compaction."""
+        return int(self._library.edgekv_cache_n_free(self._handle))
+
+    @property
+    def n_past(self) -> int:
+        """Position of the next token: tokens fed so far."""
+        return int(self._library.edgekv_cache_n_past(self._handle))
+
+    @property
+    def rope_past(self) -> int:
+        """Position that RoPE will give the next token: n_past, less what repositioning has saved."""
+        return int(self._library.edgekv_cache_rope_past(self._handle))
+
+    @property
+    def bookkeeping_bytes(self) -> int:
+        """Bytes held beyond the context's own."""
+        return int(self._library.edgekv_cache_bytes(self._handle))
+
+    @property
+    def snapshot_bytes(self) -> int:
+        """Bytes that a snapshot would take now."""
+        return int(self._library.edgekv_cache_snapshot_bytes(self._handle))
+
+    def clear(self) -> None:
+        """Drop every cell; the next token is fed at position 0."""
+        library.call("edgekv_cache_clear", self._handle)
+
+    def snapshot(self) -> CacheSnapshot:
+        """A copy of every used cell, of what it carries, and of the newest queries; not of logits or a last probe."""
+        data = np.empty(self.snapshot_bytes, dtype=np.uint8)
+        library.call("edgekv_cache_save", self._handle, data.ctypes.data, data.nbytes)
+        data.flags.writeable = False
+        return CacheSnapshot(data)
+
+    def restore(self, snapshot: CacheSnapshot) -> None:
+        """Make the cells what they were, whatever they are now; any number of times.
+
+        Raises ConfigError for a snapshot of a cache of another shape, type or params, and leaves the cache as it was.
+        """
+        data = snapshot.data
+        library.call("edgekv_cache_restore", self._handle, data.ctypes.data, data.nbytes)
+
+    def feed(self, tokens: Sequence[int], *, want_logits: bool = False) -> None:
+        """Decode tokens at the next positions; at most a block, and at most the free cells.
+
+        Raises NativeError, and leaves the cache as it was, when there is no room or decoding fails.
+        """
+        array = (c.c_int32 * len(tokens))(*tokens)
+        library.call("edgekv_cache_feed", self._handle, array, len(tokens), want_logits)
+
+    def probe(self, tokens: Sequence[int]) -> None:
+        """Decode a probe on top of the cache, keep its queries for the next compaction, and remove its cells again.
+
+        Raises NativeError or ConfigError; the cells are as before in any case.
+        """
+        array = (c.c_int32 * len(tokens))(*tokens)
+        library.call("edgekv_cache_probe", self._handle, array, len(tokens))
+
+    def compact(
+        self,
+        policy: Policy,
+        budget: int,
+        *,
+        n_sink: int = 0,
+        recent: int = 0,
+        pinned: tuple[tuple[int, int], ...] = (),
+        probed: bool = False,
+        generating: bool = False,
+        budgets: Sequence[Sequence[int]] | None = None,
+        reposition: bool = False,
+    ) -> structs.Compaction:
+        """Keep `budget` cells of every head, or what the policy makes of it; returns cells evicted and microseconds.
+
+        `probed` scores by the last probe's queries; `generating` says that what was fed since was generated; `budgets`
+        gives every head, layer by layer, cells of its own, at most `budget` on average; `reposition` turns the keys
+        that stay to adjacent RoPE positions, where cells are evicted.
+        Raises BudgetError or NativeError, and leaves the cache as it was, when protected cells exceed the budget,
+        a score is not finite, or the cache was opened without what the policy reads; and whatever a scorer of one's
+        own raises.
+        """
+        native = self._policies.get(policy)
+        if native is None:
+            native = self._policies[policy] = NativePolicy(policy)
+        protection = structs.Protection.of(n_sink, recent, pinned)
+        flat = None if budgets is None else [n for layer in budgets for n in layer]
+        if flat is not None and len(flat) != self.shape.n_head_total:
+            n_heads = self.shape.n_head_total
+            raise ConfigError(f"budgets for {len(flat)} heads do not fit a model of {n_heads}; give one a head")
+        params = structs.CompactionParams(
+            c.pointer(native.fields),
+            c.pointer(protection),
+            budget,
+            probed,
+            generating,
+            None if flat is None else (c.c_uint32 * len(flat))(*flat),
+            reposition,
+        )
+        result = structs.Compaction()
+        native.call("edgekv_cache_compact", self._handle, c.byref(params), c.byref(result))
+        return result
+
+    def head_cells(self, layer: int, head: int) -> tuple[int, int]:
+        """Cells that one head holds, and how many of them the last eviction left."""
+        n_cells, n_kept = c.c_uint32(), c.c_uint32()
+        library.call("edgekv_cache_head_cells", self._handle, layer, head, c.byref(n_cells), c.byref(n_kept))
+        return n_cells.value, n_kept.value
+
+    def budgets(self) -> list[list[int]]:
+        """Cells that the last eviction left, per layer and head; 0 before the first one."""
+        n_heads = [self._library.edgekv_cache_n_heads(self._handle, layer) for layer in range(self.shape.n_layer)]
+        return [[self.head_cells(layer, head)[1] for head in range(n)] for layer, n in enumerate(n_heads)]
+
+    def positions(self, layer: int, head: int) -> npt.NDArray[np.int32]:
+        """True positions held by one head, (n,) ascending."""
+        positions = np.empty(self.head_cells(layer, head)[0], dtype=np.int32)
+        library.call("edgekv_cache_positions", self._handle, layer, head, positions.ctypes.data)
+        return positions
+
+    def rope_positions(self, layer: int, head: int) -> npt.NDArray[np.int32]:
+        """Positions that RoPE has turned one head's keys by, (n,) in the order of `positions`."""
+        positions = np.empty(self.head_cells(layer, head)[0], dtype=np.int32)
+        library.call("edgekv_cache_rope_positions", self._handle, layer, head, positions.ctypes.data)
+        return positions
+
+    def rows(self, layer: int, head: int, *, values: bool = False) -> tuple[npt.NDArray[np.uint8], structs.Rows]:
+        """One head's keys or values as stored, (n, row bytes), in the order of `positions`, and their format."""
+        widest = max(self.shape.head_dim_k, self.shape.head_dim_v) * 4
+        data = np.empty(self.head_cells(layer, head)[0] * widest, dtype=np.uint8)
+        rows = structs.Rows()
+        library.call(
+            "edgekv_cache_read", self._handle, layer, head, values, data.ctypes.data, data.nbytes, c.byref(rows)
+        )
+        return data[: rows.n * rows.stride_bytes].reshape(rows.n, rows.stride_bytes), rows
+
+    def queries(
+        self, layer: int, *, probed: bool = False
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32], float]:
+        """The queries that would score a layer now, (n_head, n_rows, head_dim), their positions, and the model's scale.
+
+        Rotated as the stored keys are. Raises NativeError where the cache keeps none.
+        """
+        room = max(1, self._query_rows)
+        n_head = self._library.edgekv_cache_n_query_heads(self._handle, layer)
+        rows = np.empty((room, n_head, self.shape.head_dim_k), dtype=np.float32)
+        positions = np.empty(room, dtype=np.int32)
+        n_rows, scale = c.c_uint32(room), c.c_float()
+        library.call(
+            "edgekv_cache_queries",
+            self._handle,
+            layer,
+            probed,
+            rows.ctypes.data,
+            positions.ctypes.data,
+            c.byref(n_rows),
+            c.byref(scale),
+        )
+        return rows[: n_rows.value].transpose(1, 0, 2).copy(), positions[: n_rows.value], scale.value

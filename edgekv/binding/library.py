@@ -1,0 +1,181 @@
+"""The native library, as Python sees it: the functions of `native/include/edgekv.h`; its structs are in `structs.py`.
+
+The library holds llama.cpp, ggml and edgekv, and the `llama_cpp` bindings are made to load the same file.
+Nothing is loaded until `load()` or `bindings()` is called. A status other than OK becomes an exception here.
+"""
+
+from __future__ import annotations
+
+import ctypes as c
+import functools
+import importlib
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import edgekv
+from edgekv.errors import BudgetError, ConfigError, EdgeKVError, InvalidModelError, NativeError, UnsupportedModelError
+
+__all__ = ["bindings", "call", "error_of", "library_path", "load"]
+
+ABI_VERSION = 6
+ERR_SIZE = 2048
+
+STATUS_ERRORS: dict[int, type[EdgeKVError]] = {
+    1: ConfigError,  # EDGEKV_STATUS_INVALID_ARGUMENT
+    2: NativeError,  # EDGEKV_STATUS_INVALID_STATE
+    3: NativeError,  # EDGEKV_STATUS_NOT_FINITE
+    4: UnsupportedModelError,  # EDGEKV_STATUS_UNSUPPORTED
+    5: InvalidModelError,  # EDGEKV_STATUS_MODEL_INVALID
+    6: NativeError,  # EDGEKV_STATUS_OUT_OF_MEMORY
+    7: NativeError,  # EDGEKV_STATUS_INTERNAL
+}
+
+
+_P = c.c_void_p  # an opaque handle or an array
+_ERR = (c.c_char_p, c.c_size_t)
+
+# name -> argument types, without the trailing err, err_size; every one of these returns a status
+_CALLS: dict[str, tuple[Any, ...]] = {
+    "edgekv_model_load": (c.c_char_p, _P, _P),
+    "edgekv_context_new": (_P, _P, _P, _P),
+    "edgekv_context_shape": (_P, _P),
+    "edgekv_context_rope": (_P, c.c_uint32, _P, _P, _P),
+    "edgekv_context_memory": (_P, _P),
+    "edgekv_score": (_P, _P, _P, c.c_uint32, _P),
+    "edgekv_select": (_P, _P, c.c_size_t, c.c_size_t, _P, _P, _P),
+    "edgekv_choose": (_P, _P, _P, _P, c.c_uint32, c.c_uint32, _P, _P),
+    "edgekv_allot": (_P, _P, c.c_size_t, _P, c.c_uint32, c.c_uint32, _P),
+    "edgekv_layer_budgets": (_P, c.c_uint32, c.c_uint32, c.c_uint32, c.c_uint32, _P),
+    "edgekv_wo_norm": (_P, _P, c.c_uint32, c.c_uint32, _P),
+    "edgekv_rope_turn": (_P, _P, c.c_uint32, c.c_int32, _P),
+    "edgekv_cache_params_for": (_P, c.c_uint32, c.c_int32, _P),
+    "edgekv_cache_open": (_P, _P, _P),
+    "edgekv_cache_clear": (_P,),
+    "edgekv_cache_feed": (_P, _P, c.c_size_t, c.c_int32),
+    "edgekv_cache_probe": (_P, _P, c.c_size_t),
+    "edgekv_cache_compact": (_P, _P, _P),
+    "edgekv_cache_head_cells": (_P, c.c_uint32, c.c_uint32, _P, _P),
+    "edgekv_cache_positions": (_P, c.c_uint32, c.c_uint32, _P),
+    "edgekv_cache_rope_positions": (_P, c.c_uint32, c.c_uint32, _P),
+    "edgekv_cache_read": (_P, c.c_uint32, c.c_uint32, c.c_int32, _P, c.c_size_t, _P),
+    "edgekv_cache_queries": (_P, c.c_uint32, c.c_int32, _P, _P, _P, _P),
+    "edgekv_cache_save": (_P, _P, c.c_size_t),
+    "edgekv_cache_restore": (_P, _P, c.c_size_t),
+}
+
+# name -> (result type, argument types): calls that cannot fail
+_QUERIES: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "edgekv_abi_version": (c.c_uint32, ()),
+    "edgekv_status_name": (c.c_char_p, (c.c_int,)),
+    "edgekv_cache_free": (None, (_P,)),
+    "edgekv_cache_estimate_bytes": (c.c_uint64, (_P, _P)),
+    "edgekv_cache_estimate_device_bytes": (c.c_uint64, (_P, _P)),
+    "edgekv_cache_bytes": (c.c_uint64, (_P,)),
+    "edgekv_cache_device_bytes": (c.c_uint64, (_P,)),
+    "edgekv_cache_n_cells": (c.c_uint32, (_P,)),
+    "edgekv_cache_n_free": (c.c_uint32, (_P,)),
+    "edgekv_cache_n_heads": (c.c_uint32, (_P, c.c_uint32)),
+    "edgekv_cache_n_query_heads": (c.c_uint32, (_P, c.c_uint32)),
+    "edgekv_cache_n_past": (c.c_int32, (_P,)),
+    "edgekv_cache_rope_past": (c.c_int32, (_P,)),
+    "edgekv_cache_snapshot_bytes": (c.c_uint64, (_P,)),
+}
+
+
+def library_path() -> Path:
+    """Where the native library lies: in the folder EDGEKV_LIB_PATH, or beside the package.
+
+    An editable install spreads the package over two folders. Raises NativeError where no library lies.
+    """
+    name = {"win32": "llama.dll", "darwin": "libllama.dylib"}.get(sys.platform, "libllama.so")
+    named = os.environ.get("EDGEKV_LIB_PATH")
+    folders = [Path(named).resolve()] if named else [Path(folder) / "_lib" for folder in edgekv.__path__]
+    for folder in folders:
+        if (folder / name).is_file():
+            return folder / name
+    if named:
+        raise NativeError(f"EDGEKV_LIB_PATH={named} holds no {name}; name the folder of a build, or unset it")
+    raise NativeError(f"the native library {name} is not beside the package; install edgekv again, with a C++ compiler")
+
+
+@functools.cache
+def load() -> c.CDLL:
+    """Load the native library and declare its calls. Raises NativeError when it is absent or of another version."""
+    path = library_path()
+    try:
+        lib = c.CDLL(str(path))
+    except OSError as error:
+        raise NativeError(f"{path} does not load: {error}; build edgekv again on this machine") from error
+    for name, (result, arguments) in _QUERIES.items():
+        getattr(lib, name).restype = result
+        getattr(lib, name).argtypes = arguments
+    for name, arguments in _CALLS.items():
+        getattr(lib, name).restype = c.c_int
+        getattr(lib, name).argtypes = arguments + _ERR
+    found = lib.edgekv_abi_version()
+    if found != ABI_VERSION:
+        raise NativeError(f"{path} has ABI version {found}, but this package needs {ABI_VERSION}; install edgekv again")
+    return lib
+
+
+@functools.cache
+def bindings() -> ModuleType:
+    """The low-level llama_cpp bindings, on edgekv's own library.
+
+    Raises NativeError when they are already imported on another library.
+    """
+    load()
+    folder = library_path().parent
+    if "llama_cpp.llama_cpp" not in sys.modules:
+        _import_low_level(folder)
+    low_level = sys.modules["llama_cpp.llama_cpp"]
+    if Path(low_level._base_path) != folder:
+        raise NativeError(
+            f"llama_cpp is already imported on {low_level._base_path}, but edgekv needs it on {folder}; "
+            f"import edgekv's runtime first, or set LLAMA_CPP_LIB_PATH={folder}"
+        )
+    return low_level
+
+
+def _import_low_level(folder: Path) -> None:
+    """Import llama_cpp.llama_cpp alone: the package's own __init__ also loads its high-level part, about 7 MiB.
+
+    The package is stood in for only meanwhile, so a later `import llama_cpp` is a whole one, on the same library.
+    """
+    spec = importlib.util.find_spec("llama_cpp")
+    if spec is None:
+        raise NativeError("the package llama-cpp-python is not installed; install edgekv again")
+    stand_in = ModuleType("llama_cpp")
+    stand_in.__path__ = list(spec.submodule_search_locations or [])
+    before = os.environ.get("LLAMA_CPP_LIB_PATH")
+    os.environ["LLAMA_CPP_LIB_PATH"] = str(folder)
+    sys.modules["llama_cpp"] = stand_in
+    try:
+        importlib.import_module("llama_cpp.llama_cpp")
+    finally:
+        del sys.modules["llama_cpp"]
+        if before is None:
+            del os.environ["LLAMA_CPP_LIB_PATH"]
+        else:
+            os.environ["LLAMA_CPP_LIB_PATH"] = before
+
+
+def call(name: str, *arguments: Any) -> None:
+    """Call a function that returns a status; raise the exception of a status that is not OK."""
+    err = c.create_string_buffer(ERR_SIZE)
+    status = getattr(load(), name)(*arguments, err, ERR_SIZE)
+    if status != 0:
+        raise error_of(status, err.value.decode(errors="replace"))
+
+
+def error_of(status: int, message: str) -> EdgeKVError:
+    """The exception of a status. Protected cells beyond the budget have an error of their own."""
+    if status == 1 and "protected cells exceed" in message:
+        return BudgetError(message)
+    kind = STATUS_ERRORS.get(status, NativeError)
+    name = load().edgekv_status_name(status).decode()
+    return kind(message if kind is not NativeError else f"{name}: {message}")

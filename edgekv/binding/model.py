@@ -1,0 +1,206 @@
+"""A model in memory: loading it, its vocabulary, and contexts over it."""
+
+from __future__ import annotations
+
+import codecs
+import ctypes as c
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from edgekv.errors import ConfigError, EdgeKVError, InvalidModelError, UnsupportedModelError
+from edgekv.memory import process
+from edgekv.models.header import Header, read_header
+from edgekv.options import KV_TYPES, Options
+
+from . import library, structs
+from .interrupt import held_back
+
+QUANT_BLOCK = 32  # elements that share a scale in q8_0 and q4_0
+
+
+class Model:
+    """A loaded GGUF model, or with `no_alloc` its metadata and vocabulary alone. Close it, or use it in `with`.
+
+    `header`: the file's, where it was read just now. Raises ModelError for a file that is missing, broken, or not to be
+    run.
+    """
+
+    def __init__(self, path: Path, options: Options, *, header: Header | None = None, no_alloc: bool = False) -> None:
+        self._llama: Any = None
+        self.path = path
+        self.header: Header = read_header(path) if header is None else header
+        llama = library.bindings()
+        llama.llama_backend_init()
+        params = llama.llama_model_default_params()
+        params.n_gpu_layers = options.gpu_layers
+        params.use_extra_bufts = options.repack
+        params.no_alloc = no_alloc
+        maps = options.maps_weights and not no_alloc
+        params.load_mode = llama.LLAMA_LOAD_MODE_MMAP if maps else llama.LLAMA_LOAD_MODE_NONE
+        handle = c.c_void_p()
+        try:
+            with held_back() as interrupted:
+                progress = llama.llama_progress_callback(lambda _progress, _data: _give_back() and not interrupted())
+                if not (maps or no_alloc):
+                    params.progress_callback = progress
+                library.call("edgekv_model_load", str(path).encode(), c.byref(params), c.byref(handle))
+        except KeyboardInterrupt:
+            llama.llama_model_free(handle)
+            raise
+        except InvalidModelError as error:
+            if "unknown model architecture" in str(error):
+                raise UnsupportedModelError(
+                    f"architecture {self.header.architecture!r} of {path} is not known to the llama.cpp that edgekv is "
+                    "built on; choose a model of another family"
+                ) from error
+            raise InvalidModelError(f"{path} is refused: {error}; download it again or convert it anew") from error
+        self._llama = llama
+        self.handle = handle
+        self._vocab = llama.llama_model_get_vocab(handle)
+        self.n_vocab = int(llama.llama_vocab_n_tokens(self._vocab))
+        metadata = self.header.metadata
+        self.adds_space_prefix = metadata.get("tokenizer.ggml.model") == "llama" and bool(
+            metadata.get("tokenizer.ggml.add_space_prefix", True)
+        )
+        self.n_ctx_train = int(llama.llama_model_n_ctx_train(handle))
+
+    def close(self) -> None:
+        """Free the model. Contexts over it must be freed first."""
+        if self._llama is not None:
+            self._llama.llama_model_free(self.handle)
+            self._llama = None
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- vocabulary ----
+
+    def tokenize(
+        self, text: str, *, begin: bool = False, special: bool = False, space_prefix: bool = False
+    ) -> list[int]:
+        """Tokens of a text.
+
+        `begin` adds what the model wants before a text, `special` reads control tokens, and `space_prefix` lets a
+        model of that kind put its space before the text, as it does before the first text of a prompt.
+        """
+        if self.adds_space_prefix and not space_prefix:
+            line = self._tokenize("\n", begin=begin, special=special)
+            tokens = self._tokenize("\n" + text, begin=begin, special=special)
+            if tokens[: len(line)] == line:
+                return tokens[len(line) :]
+        return self._tokenize(text, begin=begin, special=special)
+
+    def _tokenize(self, text: str, *, begin: bool, special: bool) -> list[int]:
+        raw = text.encode()
+        room = len(raw) + 8
+        tokens = (c.c_int32 * room)()
+        n = self._llama.llama_tokenize(self._vocab, raw, len(raw), tokens, room, begin, special)
+        if n < 0:
+            raise EdgeKVError(f"a text of {len(raw)} bytes gave more than {room} tokens")
+        return tokens[:n]
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        """The bytes a token stands for; control tokens stand for none, or for their names where `special` is set."""
+        room = 64
+        while True:
+            text = c.create_string_buffer(room)
+            n = self._llama.llama_token_to_piece(self._vocab, token, text, room, 0, special)
+            if n >= 0:
+                return text.raw[:n]
+            room = -n
+
+    def text(self, tokens: Iterable[int]) -> Iterator[str]:
+        """The text of each token as it comes, empty while a character that is spread over several is not whole."""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        for token in tokens:
+            yield decoder.decode(self.piece(token))
+        rest = decoder.decode(b"", final=True)
+        if rest:
+            yield rest
+
+    def is_end(self, token: int) -> bool:
+        """Whether a token ends a generation."""
+        return bool(self._llama.llama_vocab_is_eog(self._vocab, token))
+
+    def control_text(self, name: str) -> str:
+        """The text of the "bos" or "eos" token, empty where the model has none."""
+        token = getattr(self._llama, f"llama_vocab_{name}")(self._vocab)
+        return self._llama.llama_vocab_get_text(self._vocab, token).decode() if token >= 0 else ""
+
+    @property
+    def head_dim(self) -> int:
+        """Elements of a key."""
+        return self.header.head_dim
+
+    @property
+    def widest_row(self) -> int:
+        """Elements of the widest activation of a token that a weight is multiplied with."""
+        return max(self.header.n_embd, *self.header.by_layer("feed_forward_length"))
+
+    # ---- contexts ----
+
+    def new_context(self, n_cells: int, options: Options, *, n_cells_max: int | None = None) -> Context:
+        """A context of `n_cells` cells per head on average, `n_cells_max` of one head at most; None = all the same."""
+        return Context(self, n_cells, options, structs.Layout(n_cells, n_cells if n_cells_max is None else n_cells_max))
+
+
+def _give_back() -> bool:
+    """Before each weight is read: what the last one was staged in, to be repacked, must not stay with the process."""
+    process.return_freed_memory()
+    return True
+
+
+class Context:
+    """A llama.cpp context: one sequence, one output, flash attention on. Its model must outlive it.
+
+    Without a layout it has llama.cpp's own cache of n_cells, which edgekv does not compact.
+    """
+
+    def __init__(self, model: Model, n_cells: int, options: Options, layout: structs.Layout | None) -> None:
+        self._llama: Any = None
+        head_dim = model.head_dim
+        if options.kv_type != "f16" and head_dim % QUANT_BLOCK:
+            raise ConfigError(
+                f"kv_type={options.kv_type} needs heads of a multiple of {QUANT_BLOCK} elements, but those of "
+                f"{model.path.name} have {head_dim}; use kv_type=f16"
+            )
+        llama = library.bindings()
+        params = llama.llama_context_default_params()
+        params.n_ctx = n_cells
+        params.n_batch = params.n_ubatch = options.block
+        params.n_seq_max = params.n_outputs_max = 1
+        params.n_threads = params.n_threads_batch = options.n_threads
+        params.flash_attn_type = llama.LLAMA_FLASH_ATTN_TYPE_ENABLED
+        params.type_k = params.type_v = KV_TYPES[options.kv_type]
+        params.no_perf = True
+        self.handle = c.c_void_p()
+        pointer = None if layout is None else c.byref(layout)
+        library.call("edgekv_context_new", model.handle, c.byref(params), pointer, c.byref(self.handle))
+        self._llama = llama
+        self.model = model
+
+    def close(self) -> None:
+        """Free the context."""
+        if self._llama is not None:
+            self._llama.llama_free(self.handle)
+            self._llama = None
+
+    def shape(self) -> structs.Shape:
+        """What its cache looks like. Raises UnsupportedModelError where edgekv cannot run it."""
+        shape = structs.Shape()
+        library.call("edgekv_context_shape", self.handle, c.byref(shape))
+        return shape
+
+    def memory(self) -> structs.Memory:
+        """What it holds, or would hold, in bytes."""
+        memory = structs.Memory()
+        library.call("edgekv_context_memory", self.handle, c.byref(memory))
+        return memory
+
+    def logits(self) -> Any:
+        """Pointer to the logits (n_vocab,) float32 of the last token fed with logits wanted."""
+        return self._llama.llama_get_logits_ith(self.handle, -1)

@@ -1,0 +1,159 @@
+"""The block loop: feed a block, score, compact to the budget, repeat; the same in prefill and in generation."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from edgekv.binding.cache import Cache
+from edgekv.options import Options
+
+from .positions import Positions
+from .snapshot import ControllerSnapshot
+
+
+@dataclass(slots=True)
+class Work:
+    """What a controller has done so far; times in seconds."""
+
+    evictions: int = 0
+    evicted_cells: int = 0
+    repositions: int = 0
+    probes: int = 0
+    probe_s: float = 0.0
+    score_s: float = 0.0
+    compact_s: float = 0.0
+    decode_s: float = 0.0
+
+
+class Controller:
+    """Keeps a cache within `budget` cells per head, plus one block of spare cells (KeyDiff eq. 6).
+
+    `pinned` are position ranges [p0, p1) that are never evicted. `watch`, where one is set, is told the tokens of every
+    feed while all of them are still in the cache.
+    """
+
+    def __init__(self, cache: Cache, options: Options, budget: int, n_ctx_train: int) -> None:
+        self.cache = cache
+        self.positions = Positions(cache, options, n_ctx_train)
+        self.budget = budget
+        self.pinned: tuple[tuple[int, int], ...] = ()
+        self.work = Work()
+        self.watch: Callable[[Sequence[int]], None] | None = None
+        self._options = options
+        self._fresh = 0  # tokens fed since the last scoring
+
+    def clear(self) -> None:
+        """Start over with an empty cache and fresh counters."""
+        self.cache.clear()
+        self.positions.clear()
+        self.pinned = ()
+        self.work = Work()
+        self._fresh = 0
+
+    def snapshot(self) -> ControllerSnapshot:
+        """The cells as they are, and what goes with them; counters and the budget do not."""
+        return ControllerSnapshot(self.cache.snapshot(), self.pinned, self._fresh, self.positions.is_long)
+
+    def restore(self, snapshot: ControllerSnapshot) -> None:
+        """Go back to a snapshot. Raises ConfigError for one of another cache."""
+        self.cache.restore(snapshot.cells)
+        self.pinned = snapshot.pinned
+        self._fresh = snapshot.fresh
+        self.positions.is_long = snapshot.is_long
+
+    def read(
+        self,
+        tokens: Iterable[int],
+        after_block: Callable[[int], bool],
+        probe: Sequence[int] = (),
+        *,
+        want_logits: bool = True,
+    ) -> bool:
+        """Read tokens block by block, and compute logits for the last one if they are wanted.
+
+        With a `probe` cells are kept for what its tokens attend to: it is fed after each block, and its cells are
+        removed again. It leaves no logits, so the last token of the last block is fed after it.
+        `after_block(n)` is told how many tokens the block held, and stops the reading by returning False: what was
+        read until then stays in the cache. Returns whether everything was read.
+        """
+        coming = blocks(tokens, self._options.block)
+        block = next(coming, None)
+        while block is not None:
+            following = next(coming, None)
+            is_last = following is None
+            held_back = block[-1:] if want_logits and is_last and probe else []
+            at_once = want_logits and is_last and not held_back
+            self._feed(block[: len(block) - len(held_back)], want_logits=at_once, probe=probe)
+            self._compact(probe)
+            self._feed(held_back, want_logits=True)
+            if not after_block(len(block)):
+                return is_last
+            block = following
+        return True
+
+    def step(self, token: int) -> None:
+        """Feed one generated token, and compute its logits; evicts once `evict_every` spare cells are filled."""
+        self._feed([token], want_logits=True, spare=self._options.spare_cells, generating=True)
+
+    def _feed(
+        self,
+        tokens: list[int],
+        *,
+        want_logits: bool,
+        spare: int | None = None,
+        probe: Sequence[int] = (),
+        generating: bool = False,
+    ) -> None:
+        if not tokens:
+            return
+        spare = self._options.block if spare is None else spare
+        n_new = len(tokens)
+        full = self.cache.n_cells + n_new > self.budget + spare or n_new > self.cache.n_free - self._options.probe_cells
+        if full or self._fresh + n_new > self._options.block:
+            self._compact(probe, generating=generating, full=full)
+        started = time.perf_counter()
+        self.cache.feed(tokens, want_logits=want_logits)
+        self.work.decode_s += time.perf_counter() - started
+        self._fresh += len(tokens)
+        if self.watch is not None:
+            self.watch(tokens)
+
+    def _compact(self, probe: Sequence[int] = (), *, generating: bool = False, full: bool = False) -> None:
+        options = self._options
+        full |= self.cache.n_cells > self.budget
+        probed = len(probe) > 0 and (full or options.parsed_focus.base.sees_every_probe)
+        if not full and not probed and not options.parsed_policy.carries:
+            self._fresh = 0
+            return
+        if probed:
+            started = time.perf_counter()
+            self.cache.probe(probe)
+            self.work.probes += 1
+            self.work.probe_s += time.perf_counter() - started
+        reposition = full and self.positions.due()
+        result = self.cache.compact(
+            options.parsed_focus if probed else options.parsed_policy,
+            self.budget,
+            n_sink=options.sinks,
+            recent=options.recent_cells(self.budget, probed=probed),
+            pinned=self.pinned,
+            probed=probed,
+            generating=generating,
+            reposition=reposition,
+        )
+        self._fresh = 0
+        self.work.evictions += full
+        self.work.repositions += reposition
+        self.work.evicted_cells += result.n_evicted
+        self.work.score_s += result.score_us / 1e6
+        self.work.compact_s += result.move_us / 1e6
+
+
+def blocks(tokens: Iterable[int], size: int) -> Iterator[list[int]]:
+    """Cut tokens into lists of `size`, the last one shorter."""
+    iterator = iter(tokens)
+    while block := list(itertools.islice(iterator, size)):
+        yield block

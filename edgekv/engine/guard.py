@@ -1,0 +1,58 @@
+"""Checks while the process runs whether it is still under its ceiling."""
+
+from __future__ import annotations
+
+from edgekv.errors import CeilingError, CeilingExceededError
+from edgekv.memory import process
+from edgekv.memory.sizes import MIB, format_size
+from edgekv.planning.estimate import Plan
+
+
+class Guard:
+    """Compares what this process holds with the ceiling; made after planning, before the weights are loaded.
+
+    n_exceeded: how often it was over. A peak counts once: one that the host reached before, or that was told already,
+    says nothing about now, and then what is resident now is compared.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.n_exceeded = 0
+        self._plan = plan
+        self._known_peak = process.peak_resident_bytes()
+        self._before_bytes = process.resident_bytes()
+
+    def check_room(self, n_bytes: int, what: str, remedy: str) -> None:
+        """Raise CeilingError where `n_bytes` that no plan counted, beside what is resident, exceed the ceiling."""
+        ceiling, resident = self._plan.ceiling_bytes, process.resident_bytes()
+        needed = resident + n_bytes
+        if needed > ceiling:
+            raise CeilingError(
+                f"memory={format_size(ceiling)} does not hold {what}: {format_size(n_bytes)} beside the "
+                f"{format_size(resident)} that are resident are {format_size(needed - ceiling)} too much; raise the "
+                f"ceiling to {-(-needed // MIB)}MiB, {remedy}",
+                required_bytes=needed,
+                ceiling_bytes=ceiling,
+            )
+
+    def check(self) -> CeilingExceededError | None:
+        """The error to raise, or None while the ceiling holds. Reads what the system counts; takes no memory."""
+        ceiling, peak = self._plan.ceiling_bytes, process.peak_resident_bytes()
+        if peak <= ceiling:
+            return None
+        measured = peak if peak > self._known_peak else process.resident_bytes()
+        self._known_peak = max(peak, self._known_peak)
+        if measured <= ceiling:
+            return None
+        self.n_exceeded += 1
+        planned = self._plan.peak_bytes - self._plan.parts.python
+        unplanned = max(0, measured - self._before_bytes - planned)
+        return CeilingExceededError(
+            f"the process held {format_size(measured)}, above memory={format_size(ceiling)}: "
+            f"{format_size(self._before_bytes)} before the model was loaded, {format_size(planned)} planned since, and "
+            f"{format_size(unplanned)} beyond that; where this program allocated those itself, raise the ceiling to "
+            f"{-(-measured // MIB)}MiB, otherwise report it as a fault of edgekv, and until it is mended lower the "
+            f"budget ({self._plan.budget_cells} cells)",
+            planned_bytes=self._plan.peak_bytes,
+            measured_bytes=measured,
+            ceiling_bytes=ceiling,
+        )

@@ -1,0 +1,80 @@
+"""What an engine in this process loads: a model, its plan and its cells."""
+
+from __future__ import annotations
+
+import codecs
+import secrets
+import sys
+from pathlib import Path
+
+from edgekv.binding.cache import Cache
+from edgekv.binding.model import Context, Model
+from edgekv.errors import UnsupportedModelError
+from edgekv.memory import process
+from edgekv.options import Options
+from edgekv.planning.choice import Request
+from edgekv.planning.estimate import cache_params_of
+from edgekv.planning.planner import make_plan
+from edgekv.prompt.template import rehearse
+from edgekv.warmup import before_plans
+
+from .controller import Controller
+from .guard import Guard
+
+
+class Loaded:
+    """A model in this process under its plan, and the cells of one conversation. Raises what `Runtime` does.
+
+    mark: of the snapshots that are taken here
+    """
+
+    def __init__(self, path: Path, request: Request) -> None:
+        self.closed = True
+        self.mark = secrets.token_bytes(8)
+        self.plan = make_plan(path, request)
+        options = self.options = self.plan.settle(request.options)
+        sys.audit("edgekv.runtime", self.plan)  # read where a test's memory is measured (edgekv.testing)
+        process.return_freed_memory()
+        self.guard = Guard(self.plan)
+        self.model = Model(path, options)
+        try:
+            process.return_freed_memory()  # what loading took beside the model
+            self.context = self.model.new_context(self.plan.n_cells, options, n_cells_max=self.plan.n_cells_max)
+            cache = _open_cache(self.context, options)
+            process.return_freed_memory()
+        except BaseException:
+            self.model.close()
+            raise
+        self.controller = Controller(cache, options, self.plan.budget_cells, self.model.n_ctx_train)
+        self.closed = False
+
+    def close(self) -> None:
+        """Free the model and its cells."""
+        if self.closed:
+            return
+        self.closed = True
+        self.controller.cache.close()
+        self.context.close()
+        self.model.close()
+
+
+def _open_cache(context: Context, options: Options) -> Cache:
+    """The cache of a context; it repositions keys where that is wanted, and with "auto" only where it is possible."""
+    params = cache_params_of(options)
+    try:
+        return Cache(context, params)
+    except UnsupportedModelError:
+        if options.reposition != "auto":
+            raise
+        params.repositions = False
+        return Cache(context, params)
+
+
+def _rehearse() -> None:
+    """What every reply needs, and Python imports when it is first used."""
+    for encoding in ("utf-8", "utf-8-sig"):  # of texts
+        codecs.lookup(encoding)
+    rehearse()
+
+
+before_plans(_rehearse)

@@ -1,0 +1,58 @@
+"""Decides when kept keys are turned to adjacent RoPE positions, so that a text may exceed the trained context."""
+
+from __future__ import annotations
+
+from edgekv.binding.cache import Cache
+from edgekv.options import Options
+
+
+class Positions:
+    """Decides at which evictions a cache repositions its keys (`Options.reposition`).
+
+    "auto" leaves keys where they are while a text stays in the first half of the trained context. Models use positions
+    in the second half badly (docs/policies.md), so in a longer text keys of f16 are turned at every eviction. Turning
+    rounds quantised keys once more. They are turned only when new tokens have come half-way from where turning leaves
+    them to the end of the trained context.
+    """
+
+    def __init__(self, cache: Cache, options: Options, n_ctx_train: int) -> None:
+        self._cache = cache
+        self._options = options
+        self._n_ctx_train = n_ctx_train
+        self._well_known = n_ctx_train // 2
+        self._turns = cache.repositions and cache.shape.n_cells_max <= n_ctx_train
+        self._margin = options.block + options.probe_cells  # tokens that may be fed before the next eviction
+        halfway = (cache.shape.n_cells_max + n_ctx_train) // 2
+        self._first = 0 if options.kv_type == "f16" else halfway
+        self.is_long = False  # whether a text left the first half
+
+    def clear(self) -> None:
+        """Start over with an empty cache."""
+        self.is_long = self._options.reposition == "always"
+
+    def expect(self, n_tokens: int) -> None:
+        """Say how many tokens will be fed, so that a long text is repositioned from its begin."""
+        self.is_long |= self._cache.rope_past + n_tokens > self._well_known
+
+    def due(self) -> bool:
+        """Whether the keys that the coming eviction leaves are to be turned."""
+        if not self._turns:
+            return False
+        end = self._cache.rope_past + self._margin
+        self.is_long |= end > self._well_known
+        return self.is_long and end > self._first
+
+    @property
+    def limit(self) -> int | None:
+        """Tokens that a session can read and say; None = any number."""
+        return None if self._turns or self._options.allow_beyond_trained else self._n_ctx_train
+
+    @property
+    def obstacle(self) -> str:
+        """Why there is a limit, and what would lift it."""
+        n_cells = self._cache.shape.n_cells_max
+        if self._options.reposition == "never":
+            return "reposition='never' keeps every key at its position; use reposition='auto'"
+        if not self._cache.repositions:
+            return "its keys cannot be moved to other positions; choose a model with plain RoPE"
+        return f"a head of {n_cells} cells leaves no positions to move to; lower the budget"

@@ -1,0 +1,59 @@
+"""One reply, as a session asks for it, and the progress of reading its prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from edgekv.errors import ConfigError
+from edgekv.prompt.turns import Kind
+
+from .sampler import Sampling
+
+MAX_TOKENS = 1024  # of a reply, unless another number is asked for
+
+# what is put before a question about a text, chosen by measurement (docs/python.md)
+INSTRUCTION = "Answer in one or two sentences, from the text above:"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """One reply to give; none after the beginning of a turn.
+
+    content: texts (str) and text files (Path), in the order in which they are read
+    instruction: what to put before the last of them, where the turn has another one above it
+    question: what to have in mind while reading; None = nothing
+    max_tokens: None = until the model ends its reply, or its trained context is full
+    stop: texts that end the reply, which ends before them
+    allow_loops: go on where the reply goes round in a circle
+    """
+
+    content: tuple[str | Path, ...]
+    kind: Kind
+    instruction: str = ""
+    question: str | None = None
+    max_tokens: int | None = MAX_TOKENS
+    stop: tuple[str, ...] = ()
+    allow_loops: bool = False
+    sampling: Sampling = field(default_factory=Sampling)
+
+    def __post_init__(self) -> None:
+        if self.max_tokens is not None and (isinstance(self.max_tokens, bool) or self.max_tokens < 1):
+            raise ConfigError(f"max_tokens={self.max_tokens} is not possible; give at least 1")
+        for text in self.stop:
+            if not isinstance(text, str) or not text:
+                raise ConfigError(f"stop={text!r} is not possible; give a text that is not empty")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Progress of reading a prompt: tokens read of all its tokens, and cells used per head of the budget."""
+
+    tokens_done: int
+    tokens_total: int
+    cells_used: int
+    budget_cells: int
+
+
+ProgressCallback = Callable[[Progress], None]

@@ -1,0 +1,141 @@
+"""Choosing the next token: llama.cpp's own samplers."""
+
+from __future__ import annotations
+
+import secrets
+from collections import deque
+from dataclasses import dataclass, replace
+from numbers import Real
+from typing import Any
+
+from edgekv.binding import library
+from edgekv.binding.model import Context
+from edgekv.errors import ConfigError
+
+MAX_SEED = 2**32 - 2  # to llama.cpp, the next one means any seed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How tokens are chosen. Raises ConfigError for values that cannot work.
+
+    temperature: 0 = always the most likely token
+    top_k, top_p, min_p: where the temperature is not 0, draw only from the k most likely tokens (0 = all), of these
+        only from the most likely ones that together reach probability p, and only from those that are at least min_p
+        times as likely as the first
+    repeat_penalty, repeat_last: positive logits of the newest `repeat_last` tokens that the session has said are
+        divided by `repeat_penalty`, negative ones multiplied with it (CTRL, arXiv:1909.05858, whose formula divides
+        all); 1 = off. What was read is never penalised.
+    seed: of the first reply; None = a new one for each session
+
+    Replies of a session that are asked for with equal Samplings go on where the one before ended: with other random
+    numbers, and with the tokens that it said last. After a reply with another Sampling both begin anew.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.0
+    repeat_penalty: float = 1.1
+    repeat_last: int = 64
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        _in_range("temperature", self.temperature, 0, 100)
+        _in_range("top_k", self.top_k, 0, 1 << 20, whole=True)
+        _in_range("top_p", self.top_p, 0, 1)
+        _in_range("min_p", self.min_p, 0, 1)
+        _in_range("repeat_penalty", self.repeat_penalty, 1, 10)
+        _in_range("repeat_last", self.repeat_last, 1, 4096, whole=True)
+        if self.seed is not None:
+            _in_range("seed", self.seed, 0, MAX_SEED, whole=True)
+
+
+def _in_range(name: str, value: float, low: int, high: int, *, whole: bool = False) -> None:
+    number = not isinstance(value, bool) and isinstance(value, int if whole else Real)
+    if not number or not low <= value <= high:
+        kind = "whole number" if whole else "number"
+        raise ConfigError(f"{name}={value!r} is not possible; give a {kind} in [{low}, {high}]")
+
+
+# the most likely token, whatever was said before: what measurements ask for
+GREEDY = Sampling(temperature=0.0, repeat_penalty=1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerState:
+    """Where a sampler stands, in plain values: what the next reply goes on from, and what a snapshot holds of it.
+
+    seed: of the first reply
+    n_drawn: tokens chosen so far, those that ended replies among them
+    newest: the last `repeat_last` tokens that were said
+    """
+
+    sampling: Sampling
+    seed: int
+    n_drawn: int = 0
+    newest: tuple[int, ...] = ()
+
+
+class Sampler:
+    """A chain of llama.cpp samplers for one reply, which remembers the tokens it gave. Close it when done."""
+
+    def __init__(self, sampling: Sampling, before: SamplerState | None = None) -> None:
+        """`before`: where the last reply ended. It is gone on from where it had the same sampling."""
+        if before is None or before.sampling != sampling:
+            before = SamplerState(sampling, secrets.randbits(31) if sampling.seed is None else sampling.seed)
+        self._before = before
+        self._n_drawn = 0
+        self._newest = deque(before.newest, maxlen=sampling.repeat_last + 1)
+        self._llama = library.bindings()
+        self._chain = self._llama.llama_sampler_chain_init(self._llama.llama_sampler_chain_default_params())
+        for stage in self._stages(sampling):
+            self._llama.llama_sampler_chain_add(self._chain, stage)
+        for token in before.newest:
+            self._llama.llama_sampler_accept(self._chain, token)
+
+    def _stages(self, sampling: Sampling) -> list[Any]:
+        llama = self._llama
+        if sampling.temperature == 0:
+            return [*self._penalties(sampling, 1), llama.llama_sampler_init_greedy()]
+        # A generator's state cannot be read out of the library, so every reply has a generator of its own. Its seed
+        # follows from the first one and the tokens drawn before; the factor, from the golden ratio, spreads them.
+        seed = (self._before.seed + self._before.n_drawn * 0x9E3779B1) % (MAX_SEED + 1)
+        return [
+            *self._penalties(sampling, sampling.top_k),
+            llama.llama_sampler_init_top_k(sampling.top_k),
+            llama.llama_sampler_init_top_p(sampling.top_p, 1),
+            llama.llama_sampler_init_min_p(sampling.min_p, 1),
+            llama.llama_sampler_init_temp(sampling.temperature),
+            llama.llama_sampler_init_dist(seed),
+        ]
+
+    def _penalties(self, sampling: Sampling, n_wanted: int) -> list[Any]:
+        """Stages that penalise repetition, right for the `n_wanted` best tokens after them (0: for all)."""
+        if sampling.repeat_penalty == 1:
+            return []
+        llama = self._llama
+        # Looking up every token of a large vocabulary would take milliseconds. A penalty only lowers logits, of at
+        # most `repeat_last` tokens, so what is best afterwards is among the best `n_wanted + repeat_last` before.
+        narrow = [llama.llama_sampler_init_top_k(n_wanted + sampling.repeat_last)] if n_wanted else []
+        # The first argument, the size of the vocabulary, serves samplers that run on a device; this chain does not.
+        return [*narrow, llama.llama_sampler_init_penalties(0, sampling.repeat_last, sampling.repeat_penalty, 0.0, 0.0)]
+
+    def close(self) -> None:
+        """Free the chain."""
+        if self._chain is not None:
+            self._llama.llama_sampler_free(self._chain)
+            self._chain = None
+
+    def sample(self, context: Context) -> int:
+        """The next token after the last logits of a context."""
+        token = int(self._llama.llama_sampler_sample(self._chain, context.handle, -1))
+        self._n_drawn += 1
+        self._newest.append(token)
+        return token
+
+    def state(self, *, ended: bool) -> SamplerState:
+        """Where it stands. `ended`: the last token ended the reply, so it was not said: no later end is penalised."""
+        said = tuple(self._newest)[:-1] if ended else tuple(self._newest)
+        newest = said[-self._before.sampling.repeat_last :]
+        return replace(self._before, n_drawn=self._before.n_drawn + self._n_drawn, newest=newest)

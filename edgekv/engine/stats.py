@@ -1,0 +1,73 @@
+"""What one reply took: tokens, cells, time and memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edgekv.memory import process
+
+from .controller import Controller, Work
+
+
+@dataclass(slots=True)
+class Stats:
+    """Figures of one reply; times in seconds.
+
+    finish_reason: "end" (the model ended it), "stop" (a text to stop at came), "loop" (it went round in a circle),
+    "length" (max_tokens), "context" (trained context full), "read" (of `Session.read`), "cancelled", "ceiling"
+    (exceeded, which is an error), "closed" (no longer iterated), "failed" (nothing was read), or "" before the first
+    reply
+    read_tokens: prompt tokens read; fewer than prompt_tokens if reading was cancelled
+    evictions, evicted_cells: compactions, and the cells that they evicted, summed over layers and heads
+    repositions: compactions that turned the kept keys to other RoPE positions
+    tokens_seen, cells_used: tokens of the whole session and cells used per head, after the reply
+    probes, probe_s: how often the question was fed as a probe, and the time that this took
+    prefill_s: time to read the prompt
+    ttft_s: time from the start of reading to the first token, which may be the end of the reply
+    decode_s: time to generate all tokens
+    score_s, compact_s: time to score and to move cells; these and probe_s are part of the times above
+    """
+
+    finish_reason: str = ""
+    prompt_tokens: int = 0
+    read_tokens: int = 0
+    generated_tokens: int = 0
+    evictions: int = 0
+    repositions: int = 0
+    evicted_cells: int = 0
+    probes: int = 0
+    tokens_seen: int = 0
+    cells_used: int = 0
+    budget_cells: int = 0
+    prefill_s: float = 0.0
+    ttft_s: float = 0.0
+    decode_s: float = 0.0
+    probe_s: float = 0.0
+    score_s: float = 0.0
+    compact_s: float = 0.0
+    peak_rss_bytes: int = 0
+
+    @property
+    def prefill_tok_per_s(self) -> float:
+        """Prompt tokens read a second."""
+        return self.read_tokens / self.prefill_s if self.prefill_s > 0 else 0.0
+
+    @property
+    def decode_tok_per_s(self) -> float:
+        """Tokens generated a second, without the first: that one comes from reading the prompt."""
+        return (self.generated_tokens - 1) / self.decode_s if self.generated_tokens > 1 else 0.0
+
+    def finish(self, controller: Controller, before: Work) -> None:
+        """Take what the controller did since `before`, and the memory peak."""
+        work = controller.work
+        self.finish_reason = self.finish_reason or "failed"
+        self.evictions = work.evictions - before.evictions
+        self.evicted_cells = work.evicted_cells - before.evicted_cells
+        self.repositions = work.repositions - before.repositions
+        self.probes = work.probes - before.probes
+        self.probe_s = work.probe_s - before.probe_s
+        self.score_s = work.score_s - before.score_s
+        self.compact_s = work.compact_s - before.compact_s
+        self.tokens_seen = controller.cache.n_past
+        self.cells_used = controller.cache.n_cells
+        self.peak_rss_bytes = process.peak_resident_bytes()

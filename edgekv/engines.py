@@ -1,0 +1,39 @@
+"""Where a request is carried out: in this process, or in a worker process. Only this module chooses between the two."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .engine.local import LocalEngine
+from .engine.protocol import Engine
+from .planning.choice import Request
+from .planning.estimate import Plan
+from .planning.planner import make_plan
+from .planning.surveys import Survey, make_survey
+
+
+def open_engine(path: Path, request: Request) -> Engine:
+    """The engine that is asked for, loaded."""
+    if not request.options.isolated:
+        return LocalEngine(path, request)
+    from .worker.remote import WorkerEngine  # what it imports takes memory, and most runtimes never need it
+
+    return WorkerEngine(path, request)
+
+
+def plan_for(path: Path, request: Request) -> Plan:
+    """The plan of the process that would load the model."""
+    if not request.options.isolated:
+        return make_plan(path, request)
+    from .worker.remote import plan_in_worker
+
+    return plan_in_worker(path, request)
+
+
+def survey_for(path: Path, request: Request) -> Survey:
+    """The same, with what else would fit."""
+    if not request.options.isolated:
+        return make_survey(path, request)
+    from .worker.remote import survey_in_worker
+
+    return survey_in_worker(path, request)

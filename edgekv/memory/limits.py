@@ -1,0 +1,88 @@
+"""How much memory a ceiling may name: that of the machine, and the limit of the process's control group."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from edgekv.errors import CeilingError, ConfigError
+
+from .sizes import MIB, format_size, parse_size
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLimit:
+    """Bytes that the kernel lets a control group have, and the file that says so."""
+
+    n_bytes: int
+    file: Path
+
+
+def parse_ceiling(memory: int | str) -> int:
+    """Bytes of a size, or of `"25%"`: of the physical memory, or of the control group's limit where that is lower.
+
+    Raises ConfigError for anything else.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", memory) if isinstance(memory, str) else None
+    if match is None:
+        return parse_size(memory)
+    percent = float(match[1])
+    if not 0 < percent <= 100:
+        raise ConfigError(
+            f"memory={memory!r} is not possible; give more than 0 % and at most 100 %, or a size in bytes"
+        )
+    limit = group_limit()
+    whole = physical_bytes() if limit is None else min(physical_bytes(), limit.n_bytes)
+    return int(whole * percent / 100)
+
+
+def check_ceiling(ceiling_bytes: int) -> None:
+    """Raise CeilingError for a ceiling above what the control group of this process may have."""
+    limit = group_limit()
+    if limit is not None and ceiling_bytes > limit.n_bytes:
+        raise CeilingError(
+            f"memory={format_size(ceiling_bytes)} is above the {format_size(limit.n_bytes)} that {limit.file} allows: "
+            f"the kernel would end the process first; lower the ceiling to {limit.n_bytes // MIB}MiB, or raise that "
+            "limit",
+            required_bytes=ceiling_bytes,
+            ceiling_bytes=limit.n_bytes,
+        )
+
+
+def physical_bytes() -> int:
+    """Memory of this machine."""
+    if sys.platform == "linux":
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    import psutil
+
+    return int(psutil.virtual_memory().total)
+
+
+def group_limit(groups: Path = Path("/proc/self/cgroup"), mount: Path = Path("/sys/fs/cgroup")) -> GroupLimit | None:
+    """The lowest limit of this process's control group and those above it; None where there is none (or no Linux)."""
+    if not groups.is_file():
+        return None
+    limits = []
+    for file in _limit_files(groups.read_text(), mount):
+        text = file.read_text().strip() if file.is_file() else "max"
+        if text.isdigit():
+            limits.append(GroupLimit(int(text), file))
+    return min(limits, key=lambda limit: limit.n_bytes, default=None)
+
+
+def _limit_files(groups: str, mount: Path) -> Iterator[Path]:
+    """Where limits may be written, in cgroups v2 and v1. A container may see its own group as the topmost one."""
+    for line in groups.splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            tops, name = [mount, mount / "unified"], "memory.max"
+        elif "memory" in controllers.split(","):
+            tops, name = [mount / "memory"], "memory.limit_in_bytes"
+        else:
+            continue
+        group = PurePosixPath(path.lstrip("/"))
+        yield from (top / part / name for top in tops for part in (group, *group.parents))

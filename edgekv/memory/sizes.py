@@ -1,0 +1,41 @@
+"""Sizes in bytes, as people write them."""
+
+from __future__ import annotations
+
+import re
+
+from edgekv.errors import ConfigError
+
+MIB = 1 << 20
+
+_UNITS = {"": 1, "B": 1}
+_UNITS |= {f"{p}{i}": 1024**n for n, p in enumerate("KMGT", 1) for i in ("", "i", "iB")}
+_UNITS |= {f"{p}B": 1000**n for n, p in enumerate("KMGT", 1)}
+_FOLDED = {unit.lower(): factor for unit, factor in _UNITS.items()}
+
+
+def parse_size(size: int | str) -> int:
+    """Bytes of `268435456`, `"256MiB"`, `"256M"` (the same) or `"1.5GB"`.
+
+    Raises ConfigError for anything else, for sizes below 1, and for text that names no unit and less than 1 MiB: who
+    writes "256" means no bytes.
+    """
+    if isinstance(size, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", size.lower())
+        factor = _FOLDED.get(match[2]) if match else None
+        if match is None or factor is None:
+            raise ConfigError(f"size {size!r} is not understood; write bytes, or a number with MiB, GiB, MB or GB")
+        size = int(float(match[1]) * factor)
+        if not match[2] and 0 < size < MIB:
+            unit = "MiB" if size < 1 << 16 else "KiB"
+            raise ConfigError(f"size {match[1]} means bytes, which is too little; write {match[1]}{unit}")
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise ConfigError(
+            f"size {size!r} is not a positive whole number; write bytes, or a number with MiB, GiB, MB or GB"
+        )
+    return size
+
+
+def format_size(n_bytes: int) -> str:
+    """Bytes as MiB with one decimal, for people."""
+    return f"{n_bytes / MIB:.1f} MiB"

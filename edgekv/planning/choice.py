@@ -1,0 +1,119 @@
+"""Chooses the options that a user left open: the best of the settings that fit.
+
+Up to some number of cells, a text needs more cells most; beyond it, exact and fast cells matter more. So the first
+setting with enough cells is taken, in this order: f16 before q8_0, both at block 128 before both at 64 and at 32. Where
+none has enough cells, the one with the most is taken. The rounding of q4_0 shows, so it is taken only where nothing
+else fits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from edgekv.errors import ConfigError
+from edgekv.options import Options
+
+from .estimate import Estimator, Plan, most_cells
+
+OPEN = ("block", "kv_type", "repack")  # with None, or unnamed, the planner's to choose, as a budget of None is
+ENOUGH_CELLS = 512  # docs/memory.md says why
+BLOCKS = (128, 64, 32)
+TYPES = (("f16", "q8_0"), ("q4_0",))  # the second ones where none of the first fits
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a user asks of a planner: options, and the names of those that it may choose."""
+
+    options: Options
+    open: frozenset[str]
+
+    @classmethod
+    def of(cls, **given: object) -> Request:
+        """Options as arguments of `Runtime`. Raises ConfigError for values that cannot work."""
+        left_open = frozenset(name for name in OPEN if given.get(name) is None)
+        named = {name: value for name, value in given.items() if name not in left_open}
+        return cls(Options(**named), left_open)  # type: ignore[arg-type]
+
+
+def settings(request: Request) -> list[list[Options]]:
+    """What may be chosen, best first; the second list where nothing of the first one fits."""
+    options = request.options
+    blocks = [block for block in BLOCKS if block >= (options.evict_every or 1)]
+    if "block" not in request.open:
+        blocks = [options.block]
+    types = TYPES if "kv_type" in request.open else ((options.kv_type,),)
+    return [[replace(options, block=block, kv_type=name) for block in blocks for name in names] for names in types]
+
+
+def choose(estimates: Estimator, request: Request) -> Plan | None:
+    """The plan that serves best, or None where nothing fits."""
+    for rank in settings(request):
+        best: Plan | None = None
+        for setting in rank:
+            plan = fitting(estimates, setting, request)
+            if plan is not None and (best is None or plan.budget_cells > best.budget_cells):
+                best = plan
+            enough = request.options.budget or min(ENOUGH_CELLS, most_cells(setting, estimates.n_ctx_train))
+            if best is not None and best.budget_cells >= enough:
+                break
+        if best is not None:
+            return _repacked(estimates, request, best)
+    return None
+
+
+def fitting(estimates: Estimator, setting: Options, request: Request) -> Plan | None:
+    """The plan of a setting with the budget asked for, or the largest one that fits; None where it does not.
+
+    Raises ConfigError where the model cannot have what the user named; what else it cannot have does not fit.
+    """
+    try:
+        return _asked(estimates, setting) if setting.budget is not None else largest(estimates, setting)
+    except ConfigError:
+        if setting.kv_type == request.options.kv_type:
+            raise
+        return None
+
+
+def _asked(estimates: Estimator, options: Options) -> Plan | None:
+    plan = estimates.plan(options)
+    return plan if plan.fits else None
+
+
+def smallest_budget(options: Options) -> int:
+    """The least budget that holds the protected cells and one more."""
+    budget = 1
+    while (least := options.sinks + options.recent_cells(budget) + 1) > budget:
+        budget = least
+    return budget
+
+
+def largest(estimates: Estimator, options: Options) -> Plan | None:
+    """The plan with the largest budget that fits, at most `most_cells`; None where the smallest does not."""
+    best = _asked(estimates, replace(options, budget=smallest_budget(options)))
+    if best is None:
+        return None
+    fails = max(best.budget_cells, most_cells(options, estimates.n_ctx_train)) + 1
+    while fails - best.budget_cells > 1:
+        budget = (best.budget_cells + fails) // 2
+        plan = _asked(estimates, replace(options, budget=budget))
+        if plan is None:
+            fails = budget
+        else:
+            best = plan
+    return best
+
+
+def _repacked(estimates: Estimator, request: Request, plan: Plan) -> Plan:
+    """The plan with repacked weights, where that takes nothing from it: no cells, and no policy's sight of W_O."""
+    options = plan.settle(request.options)
+    wanted = request.options.budget or most_cells(options, estimates.n_ctx_train)
+    if (
+        "repack" not in request.open
+        or request.options.mmap
+        or plan.budget_cells < wanted
+        or any("wo_norm" in policy.reads for policy in options.policies)
+    ):
+        return plan
+    repacked = estimates.plan(replace(options, repack=True, mmap=None))
+    return repacked if repacked.fits and repacked.parts.repacking else plan

@@ -1,0 +1,268 @@
+"""What a runtime would take, part by part, before any weight is loaded.
+
+llama.cpp is asked for the exact bytes of weights, cache and graph buffers by a load that allocates none of them.
+What Python and the vocabulary take is measured in this process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from edgekv.binding import library, structs
+from edgekv.binding.model import Context, Model
+from edgekv.binding.policy import cache_params
+from edgekv.memory import process
+from edgekv.memory.sizes import MIB
+from edgekv.models.header import read_header
+from edgekv.options import Options
+from edgekv.prompt.template import rehearse
+from edgekv.warmup import warm_up
+
+GRAPHS = 2  # the reserved graph, and those of blocks and of tokens, which are built when they are first fed
+ROUNDING_BYTES = MIB  # what is measured differs from run to run by some pages; the plan shall not
+HEAD_LIMIT = 3  # times the budget that one head may keep, where heads differ: the attention mask is as wide as that
+MARGIN_BYTES = MIB  # holes in the heap, Python objects of a reply
+LLAMA_CELL_BYTES = 48  # what llama.cpp notes of one cell of its own
+THREAD_BYTES = MIB // 4  # stack and attention scratch of one thread
+ACTIVATION_BYTES = 2  # one element of a block's widest activation, in the format that weights are multiplied in
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Bytes of everything that is resident at the peak. docs/memory.md says what each is."""
+
+    python: int
+    vocabulary: int
+    graphs: int
+    rounding: int
+    weights: int
+    repacking: int
+    kv: int
+    compute: int
+    outputs: int
+    workspace: int
+    bookkeeping: int
+    margin: int
+
+    @property
+    def total(self) -> int:
+        return sum(asdict(self).values())
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a runtime will hold.
+
+    n_cells: cells allocated per head, budget_cells + block + those of a probe
+    n_cells_max: the most cells that one head may hold, where heads share their cells
+    cell_bytes: bytes of one cell in every head of every layer
+    repack, mmap: how the weights are loaded
+    device_ceiling_bytes: None = the device has no ceiling of its own
+    """
+
+    model: Path
+    ceiling_bytes: int
+    device_ceiling_bytes: int | None
+    budget_cells: int
+    block: int
+    kv_type: str
+    repack: bool
+    mmap: bool
+    n_cells: int
+    n_cells_max: int
+    cell_bytes: int
+    n_ctx_train: int
+    device_bytes: int
+    parts: Parts
+
+    @property
+    def kv_bytes(self) -> int:
+        """Keys and values of all cells, on whatever device they lie; the same however heads share them."""
+        return self.n_cells * self.cell_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """Planned peak of the whole process."""
+        return self.parts.total
+
+    @property
+    def excess_bytes(self) -> int:
+        """Bytes over the ceiling of the process; 0 where it fits."""
+        return max(0, self.peak_bytes - self.ceiling_bytes)
+
+    @property
+    def device_excess_bytes(self) -> int:
+        """Bytes over the ceiling of the device; 0 where it fits, or where there is no such ceiling."""
+        return 0 if self.device_ceiling_bytes is None else max(0, self.device_bytes - self.device_ceiling_bytes)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the plan fits both ceilings."""
+        return not self.excess_bytes and not self.device_excess_bytes
+
+    def settle(self, options: Options) -> Options:
+        """The options, with the planned values in place of those left open."""
+        return replace(
+            options,
+            budget=self.budget_cells,
+            block=self.block,
+            kv_type=self.kv_type,
+            repack=self.repack,
+            mmap=self.mmap,
+        )
+
+    def as_dict(self) -> dict[str, object]:
+        """The plan as plain values, for JSON."""
+        fields = asdict(self) | {"model": str(self.model), "planned_peak_bytes": self.peak_bytes}
+        return fields | {"parts": asdict(self.parts)}
+
+
+class Estimator:
+    """Plans of one model under any options, whether they fit or not. Close it, or use it in `with`.
+
+    Raises ModelError for a file that cannot be used.
+    """
+
+    def __init__(self, path: Path, options: Options) -> None:
+        library.bindings()
+        warm_up()
+        self._path = path
+        self._header = read_header(path)
+        rehearse(self._header.chat_template)
+        self._models: dict[bool, Model] = {}  # by repacking, which is chosen when a model is loaded
+        self._plans: dict[Options, Plan] = {}
+        self._python_bytes = _counted_bytes()
+        self._model(options)
+        self._vocabulary_bytes = max(0, _counted_bytes() - self._python_bytes)
+        self._graph_bytes: dict[tuple[str, bool], int] = {}  # by cache type, which makes nodes, and repacking
+
+    def close(self) -> None:
+        """Free what was loaded to estimate."""
+        for model in self._models.values():
+            model.close()
+        self._models = {}
+
+    def __enter__(self) -> Estimator:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def n_ctx_train(self) -> int:
+        """The model's trained context, in tokens."""
+        return next(iter(self._models.values())).n_ctx_train
+
+    def plan(self, options: Options) -> Plan:
+        """The plan for options that name a budget.
+
+        Raises UnsupportedModelError, and ConfigError where this model cannot have such options.
+        """
+        key = replace(options, memory=1, device_memory=None)  # what is needed does not depend on what there is
+        if key not in self._plans:
+            self._plans[key] = self._estimate(key)
+        return replace(
+            self._plans[key],
+            ceiling_bytes=options.ceiling_bytes,
+            device_ceiling_bytes=options.device_ceiling_bytes,
+        )
+
+    def _model(self, options: Options) -> Model:
+        if options.repack not in self._models:
+            self._models[options.repack] = Model(self._path, options, header=self._header, no_alloc=True)
+        return self._models[options.repack]
+
+    def _graphs(self, options: Options) -> int:
+        """Bytes of the descriptions of graphs, which do not depend on the number of cells: measured with few."""
+        kind = (options.kv_type, options.repack)
+        if kind not in self._graph_bytes:
+            before = _counted_bytes()
+            context = _new_context(self._model(options), options, budget=1)
+            self._graph_bytes[kind] = GRAPHS * max(0, process.counted_bytes(_own_code()) - before)
+            context.close()
+        return self._graph_bytes[kind]
+
+    def _estimate(self, options: Options) -> Plan:
+        assert options.budget is not None
+        model = self._model(options)
+        params = cache_params_of(options)
+        graphs = self._graphs(options)
+        context = _new_context(model, options, options.budget)
+        try:
+            shape, memory = context.shape(), context.memory()
+        finally:
+            context.close()
+        native, own = library.load(), (ctypes.byref(shape), ctypes.byref(params))
+        parts = Parts(
+            python=self._python_bytes,
+            vocabulary=self._vocabulary_bytes,
+            graphs=graphs,
+            rounding=-(self._python_bytes + self._vocabulary_bytes + graphs) % ROUNDING_BYTES,
+            weights=memory.weight_bytes,
+            repacking=memory.repack_bytes,
+            kv=memory.kv_bytes,
+            compute=memory.compute_bytes,
+            outputs=memory.output_bytes,
+            workspace=options.n_threads * THREAD_BYTES
+            + shape.n_cells * LLAMA_CELL_BYTES
+            + options.block * model.widest_row * ACTIVATION_BYTES
+            + max(
+                policy.scratch_bytes(
+                    shape.n_cells_max, shape.n_head_kv_max, shape.n_head_max, shape.head_dim_k, shape.head_dim_v
+                )
+                for policy in options.policies
+            ),
+            bookkeeping=int(native.edgekv_cache_estimate_bytes(*own)),
+            margin=MARGIN_BYTES,
+        )
+        return Plan(
+            model=self._path,
+            ceiling_bytes=options.ceiling_bytes,
+            device_ceiling_bytes=options.device_ceiling_bytes,
+            budget_cells=options.budget,
+            block=options.block,
+            kv_type=options.kv_type,
+            repack=options.repack,
+            mmap=options.maps_weights,
+            n_cells=shape.n_cells,
+            n_cells_max=shape.n_cells_max,
+            cell_bytes=shape.cell_bytes,
+            n_ctx_train=self.n_ctx_train,
+            device_bytes=memory.device_bytes + int(native.edgekv_cache_estimate_device_bytes(*own)),
+            parts=parts,
+        )
+
+
+def _new_context(model: Model, options: Options, budget: int) -> Context:
+    """A context with the cells of a budget, as a runtime has it."""
+    n_cells = budget + options.block + options.probe_cells
+    n_cells_max = n_cells + (HEAD_LIMIT - 1) * budget * bool(cache_params_of(options).ragged)
+    return model.new_context(n_cells, options, n_cells_max=n_cells_max)
+
+
+def _counted_bytes() -> int:
+    """What a plan counts of this process, without what was freed."""
+    process.return_freed_memory()
+    return process.counted_bytes(_own_code())
+
+
+def _own_code() -> str:
+    return str(library.library_path())
+
+
+def most_cells(options: Options, n_ctx_train: int) -> int:
+    """The largest budget that has positions in the trained context for a head's cells, a block and a probe."""
+    if options.reposition == "never":
+        return n_ctx_train
+    per_cell = HEAD_LIMIT if cache_params_of(options).ragged else 1
+    return max(0, n_ctx_train - options.block - options.probe_cells) // per_cell
+
+
+def cache_params_of(options: Options) -> structs.CacheParams:
+    """What the cache of a runtime holds beside keys and values."""
+    focus = [options.parsed_focus] if options.focus else []
+    params = cache_params([options.parsed_policy], options.block, probed=focus, n_probe=options.probe_cells)
+    params.repositions = options.reposition != "never"
+    return params

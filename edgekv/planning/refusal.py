@@ -1,0 +1,59 @@
+"""Says why nothing fits a ceiling, and what would fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+
+from edgekv.errors import CeilingError, ConfigError
+from edgekv.memory.sizes import MIB, format_size
+from edgekv.options import Options
+
+from .choice import Request, choose, settings, smallest_budget
+from .estimate import Estimator, Plan
+
+
+def refusal(estimates: Estimator, request: Request) -> CeilingError:
+    """The error for a request that nothing fits: by how much the least of it is over, and what would make it fit."""
+    plan = _least(estimates, request)
+    options = plan.settle(request.options)
+    if plan.excess_bytes:
+        needed, ceiling, name = plan.peak_bytes, plan.ceiling_bytes, "memory"
+        remedies = [*_remedies(estimates, request, options), f"raise the ceiling to {-(-needed // MIB)}MiB"]
+    else:
+        needed, ceiling, name = plan.device_bytes, plan.device_ceiling_bytes or 0, "device_memory"
+        remedies = [*_remedies(estimates, request, options), f"raise device_memory to {-(-needed // MIB)}MiB"]
+        remedies += [f"put fewer than gpu_layers={options.gpu_layers} layers there"]
+    if plan.parts.total - plan.parts.kv - plan.parts.compute - plan.parts.bookkeeping > plan.ceiling_bytes:
+        remedies.append("choose a smaller model")
+    chosen = f" (kv_type={plan.kv_type}, block={plan.block})" if request.open & {"kv_type", "block"} else ""
+    return CeilingError(
+        f"{name}={format_size(ceiling)} does not hold {plan.model.name} with a budget of {plan.budget_cells} cells"
+        f"{chosen}: {format_size(needed)} are needed, {format_size(needed - ceiling)} more; " + ", or ".join(remedies),
+        required_bytes=needed,
+        ceiling_bytes=ceiling,
+    )
+
+
+def _least(estimates: Estimator, request: Request) -> Plan:
+    """Of all settings, with the budget asked for or the smallest, the plan that is least over its ceilings."""
+    plans = []
+    for setting in (setting for rank in settings(request) for setting in rank):
+        with suppress(ConfigError):  # not every model can have every type
+            plans.append(estimates.plan(replace(setting, budget=setting.budget or smallest_budget(setting))))
+    return min(plans, key=lambda plan: plan.excess_bytes + plan.device_excess_bytes)
+
+
+def _remedies(estimates: Estimator, request: Request, options: Options) -> Iterator[str]:
+    """Changes that would make it fit, each of them alone, tried by planning with them."""
+    if options.budget != smallest_budget(options):
+        other = choose(estimates, replace(request, options=replace(request.options, budget=None)))
+        if other is not None:
+            yield f"lower the budget to {other.budget_cells}"
+    for name, value in {"kv_type": "q8_0", "block": min(32, options.block)}.items():
+        if name not in request.open:
+            with suppress(ConfigError):
+                changed = replace(options, **{name: value})  # type: ignore[arg-type]
+                if estimates.plan(changed).fits:
+                    yield f"use {name}={value}"

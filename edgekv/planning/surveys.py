@@ -1,0 +1,93 @@
+"""What limits a plan, what more memory would give, and what else could have been chosen."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from edgekv.errors import ConfigError
+from edgekv.memory.sizes import MIB
+from edgekv.options import KV_TYPES, Options
+
+from .choice import BLOCKS, Request, choose, largest
+from .estimate import Estimator, Plan, most_cells
+from .planner import planned
+
+MORE_BYTES = 64 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """The largest budget with a cache type and a block; None where they do not fit, or the model cannot have them."""
+
+    kv_type: str
+    block: int
+    budget_cells: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """A plan, what limits it, and what else would fit.
+
+    bound_by: what limits the budget: "budget" (it was given), "trained context", "memory" or "device_memory"
+    largest_part: the part of the plan that takes the most bytes, beside the weights
+    with_more: the plan under a ceiling `more_bytes` higher, as if no budget had been given
+    alternatives: the largest budget with every cache type and block
+    """
+
+    plan: Plan
+    bound_by: str
+    largest_part: str
+    more_bytes: int
+    with_more: Plan
+    alternatives: tuple[Alternative, ...]
+
+    def as_dict(self) -> dict[str, object]:
+        """The plan as plain values, for JSON, and what is known beyond it."""
+        more = {"bytes": self.more_bytes} | {
+            name: getattr(self.with_more, name) for name in ("budget_cells", "block", "kv_type")
+        }
+        return self.plan.as_dict() | {
+            "bound_by": self.bound_by,
+            "largest_part": self.largest_part,
+            "with_more": more,
+            "alternatives": [asdict(alternative) for alternative in self.alternatives],
+        }
+
+
+def make_survey(path: Path, request: Request) -> Survey:
+    """The survey of a model file."""
+    with planned(path, request) as (plan, estimates):
+        free = replace(request, options=replace(request.options, budget=None))
+        more = replace(free, options=replace(free.options, memory=plan.ceiling_bytes + MORE_BYTES))
+        parts = {name: n for name, n in asdict(plan.parts).items() if name not in ("weights", "repacking")}
+        return Survey(
+            plan=plan,
+            bound_by=_bound_by(estimates, request.options, plan),
+            largest_part=max(parts, key=parts.__getitem__),
+            more_bytes=MORE_BYTES,
+            with_more=choose(estimates, more) or plan,
+            alternatives=tuple(
+                _alternative(estimates, replace(free.options, kv_type=kv_type, block=block))
+                for kv_type in KV_TYPES
+                for block in BLOCKS
+                if block >= (free.options.evict_every or 1)
+            ),
+        )
+
+
+def _bound_by(estimates: Estimator, options: Options, plan: Plan) -> str:
+    if options.budget is not None:
+        return "budget"
+    if plan.budget_cells >= most_cells(plan.settle(options), plan.n_ctx_train):
+        return "trained context"
+    one_more = estimates.plan(replace(plan.settle(options), budget=plan.budget_cells + 1))
+    return "memory" if one_more.excess_bytes else "device_memory"
+
+
+def _alternative(estimates: Estimator, options: Options) -> Alternative:
+    try:
+        plan = largest(estimates, options)
+    except ConfigError:
+        plan = None
+    return Alternative(options.kv_type, options.block, None if plan is None else plan.budget_cells)

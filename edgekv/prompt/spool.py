@@ -1,0 +1,86 @@
+"""Copies of texts that can be read only once, such as pipes: a prompt is read twice, counted and then fed."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import stat
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from io import FileIO
+from pathlib import Path
+
+from edgekv.errors import InputError
+
+from .text import read_text
+
+PROC = Path("/proc")
+# further names of what this process has open; in a worker process they would name something else
+_OWN_FILES = ("/dev/std", "/dev/fd/", "/proc/self/", "/proc/thread-self/")
+
+
+@contextmanager
+def rereadable(path: Path, cancelled: threading.Event | None = None) -> Iterator[Path]:
+    """A path whose text can be read again and again: this one, or a copy while it is used.
+
+    `cancelled` cuts a copy short once it is set. Raises InputError for a text that must be copied and cannot be read.
+    """
+    if not _reads_once(path):
+        yield path
+        return
+    pieces = read_text(path)
+    if cancelled is not None:
+        pieces = itertools.takewhile(lambda _: not cancelled.is_set(), pieces)
+    with spooled(pieces) as copy:
+        yield copy
+
+
+def _reads_once(path: Path) -> bool:
+    try:
+        is_regular = stat.S_ISREG(path.stat().st_mode)
+        is_folder = path.is_dir()
+    except OSError:
+        return False  # whoever reads it says why it cannot be read
+    return not (is_regular or is_folder) or os.path.abspath(path).startswith(_OWN_FILES)
+
+
+@contextmanager
+def spooled(pieces: Iterable[str]) -> Iterator[Path]:
+    """A file that holds these pieces, and is gone afterwards. Memory does not grow with the text.
+
+    On Linux the file has no name, so nothing of it is left however the process ends; worker processes may read it too.
+    Raises InputError where the disk has no room for it.
+    """
+    try:
+        descriptor, name = tempfile.mkstemp(prefix="edgekv-text-")
+    except OSError as error:
+        raise _no_room(error) from error
+    nameless = PROC.is_dir()
+    try:
+        if nameless:
+            os.unlink(name)
+        with open(descriptor, "wb", buffering=0) as copy:
+            for piece in pieces:
+                _append(copy, piece)
+            yield PROC / str(os.getpid()) / "fd" / str(descriptor) if nameless else Path(name)
+    finally:
+        if not nameless:
+            with suppress(OSError):
+                os.unlink(name)
+
+
+def _append(copy: FileIO, piece: str) -> None:
+    try:
+        rest = memoryview(piece.encode())
+        while rest:  # a raw file may take less than it is given
+            rest = rest[copy.write(rest) :]
+    except OSError as error:
+        raise _no_room(error) from error
+
+
+def _no_room(error: OSError) -> InputError:
+    return InputError(
+        f"the text cannot be copied to a temporary file: {error.strerror or error}; name a folder with room in TMPDIR"
+    )

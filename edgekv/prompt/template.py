@@ -1,0 +1,102 @@
+"""The model's own chat template, cut into what comes before, between and after the contents of turns.
+
+A session keeps no transcript, since a transcript grows without end. It feeds each turn as it comes, so it needs
+the template's text around a turn, not the template's rendering of a whole conversation. Both are had by rendering
+a short conversation whose contents are marks, and cutting at the marks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import jinja2
+import jinja2.sandbox
+
+from edgekv.binding.model import Model
+from edgekv.errors import UnsupportedModelError
+
+_MAX_NUMBER = 1 << 20  # in a template: times to repeat a text, places to pad to
+
+_SYSTEM, _FIRST, _REPLY, _SECOND = (f"EDGEKV-MARK-{i}-" for i in range(4))
+
+
+@dataclass(frozen=True, slots=True)
+class ChatFormat:
+    """Template text around contents; every piece may hold control tokens.
+
+    before_system + SYSTEM + before_first + USER + after_user + REPLY + between + USER + after_user + ...
+    Without a system message `before_first` is all there is before the first user content.
+    """
+
+    before_system: str
+    before_first: str
+    after_user: str
+    between: str
+    holds_bos: bool
+
+
+def chat_format(model: Model, *, with_system: bool) -> ChatFormat:
+    """Cut a model's template up. Raises UnsupportedModelError when it has none, or one that cannot be used so."""
+    template = model.header.chat_template
+    if template is None:
+        raise UnsupportedModelError(
+            f"{model.path.name} has no chat template; use Session.generate, or an instruct model"
+        )
+    system = [{"role": "system", "content": _SYSTEM}] if with_system else []
+    opening = [*system, {"role": "user", "content": _FIRST}]
+    turns = [*opening, {"role": "assistant", "content": _REPLY}, {"role": "user", "content": _SECOND}]
+    try:
+        bos, eos = (model.control_text(name) for name in ("bos", "eos"))
+        one, two = (_render(template, messages, bos, eos) for messages in (opening, turns))
+        before_system, _, rest = one.partition(_SYSTEM) if with_system else ("", "", one)
+        before_first, after_user = rest.split(_FIRST)
+        between, _ = two.split(_REPLY)[1].split(_SECOND)
+    except Exception as error:  # a template is a program, and may raise anything
+        what = " with a system message" if with_system else ""
+        raise UnsupportedModelError(f"the chat template of {model.path.name} cannot be used{what}: {error}") from error
+    return ChatFormat(before_system, before_first, after_user, between, bool(bos) and one.startswith(bos))
+
+
+class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
+    """Also refuses single steps that would take gigabytes. Loops of many small steps are not bounded."""
+
+    intercepted_binops = frozenset({"*", "**", "%"})
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        times = [value for value in (left, right) if isinstance(value, int)]
+        sizes = [len(value) for value in (left, right) if isinstance(value, Sequence)]
+        is_large = any(n * size > _MAX_NUMBER for n in times for size in sizes)
+        if operator == "**" or (operator == "%" and sizes) or is_large:
+            raise jinja2.exceptions.SecurityError(f"it calculates {operator!r} of something large")
+        return super().call_binop(context, operator, left, right)
+
+    def call(self, context: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
+        if any(isinstance(value, int) and value > _MAX_NUMBER for value in (*args, *kwargs.values())):
+            raise jinja2.exceptions.SecurityError(f"it calls a function with a number beyond {_MAX_NUMBER}")
+        return super().call(context, function, *args, **kwargs)
+
+
+def rehearse(template: str | None = None) -> None:
+    """Compile a template, or render a small one, to no purpose but that its memory is taken before a plan is made."""
+    with suppress(Exception):  # what is wrong with a template is told to those who chat
+        if template is None:
+            _render("{% for m in messages %}{{ m['content'] | trim }}{% endfor %}", [{"content": "text"}], "", "")
+        else:
+            _compile(template)
+
+
+def _render(template: str, messages: list[dict[str, str]], bos: str, eos: str) -> str:
+    return _compile(template).render(messages=messages, add_generation_prompt=True, bos_token=bos, eos_token=eos)
+
+
+def _compile(template: str) -> jinja2.Template:
+    environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
+    environment.globals["raise_exception"] = _raise
+    return environment.from_string(template)
+
+
+def _raise(message: str) -> str:
+    raise jinja2.TemplateError(message)

@@ -1,0 +1,126 @@
+"""Texts of any length, read and tokenised piece by piece: memory does not grow with them."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from edgekv.binding.model import Model
+from edgekv.errors import InputError
+
+PIECE_BYTES = 1 << 16
+CHUNK_CHARS = 1 << 14
+
+# Between two words: pre-tokenisers of every family cut here, so tokens do not reach across.
+_WORD_GAP = re.compile(r"(?<=[^\W\d_]) (?=[^\W\d_])")
+
+
+def read_text(path: str | os.PathLike[str]) -> Iterator[str]:
+    """Pieces of a UTF-8 text file. Raises InputError when it cannot be read, is not text, or holds none."""
+    try:
+        with Path(path).open("rb") as file:
+            yield from decoded(file, os.fspath(path))
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}; give the path of a text file") from error
+
+
+def decoded(file: BinaryIO, name: str) -> Iterator[str]:
+    """Pieces of an open UTF-8 text; errors call it `name`. Raises InputError when it is not text, or holds none."""
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    offset = 0
+    is_blank = True
+    try:
+        while raw := file.read(PIECE_BYTES):
+            if b"\0" in raw:
+                raise InputError(f"{name} is not text: byte {offset + raw.index(0)} is 0; give a UTF-8 text file")
+            piece = decoder.decode(raw)
+            is_blank = is_blank and not piece.strip()
+            yield piece
+            offset += len(raw)
+        yield decoder.decode(b"", final=True)
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{name} is not UTF-8 text ({error.reason} near byte {offset + error.start}); convert it to UTF-8"
+        ) from error
+    if is_blank:  # a model would answer all the same, and invent what it says
+        what = "nothing but blanks" if offset else "nothing"
+        raise InputError(f"{name} holds {what}; give a file with a text in it")
+
+
+class Prompt:
+    """A prompt of parts, each a text or a text file, that can be tokenised again and again.
+
+    Template parts may hold control tokens; content is never read as control tokens, whatever it says.
+    """
+
+    def __init__(self, model: Model, *, begin: bool = False) -> None:
+        """`begin` starts with what the model wants before a text, if anything."""
+        self._model = model
+        self._begin = begin
+        self._parts: list[tuple[bool, Sequence[str | os.PathLike[str]]]] = []
+
+    def template(self, text: str) -> Prompt:
+        """Add text that may hold control tokens."""
+        self._parts.append((True, [text]))
+        return self
+
+    def content(self, *sources: str | os.PathLike[str]) -> Prompt:
+        """Add texts (str) and text files (Path) as one run of content."""
+        self._parts.append((False, sources))
+        return self
+
+    def tokens(self) -> Iterator[int]:
+        """Its tokens, made as they are taken. Raises InputError for a file that is not text."""
+        if self._begin:
+            yield from self._model.tokenize("", begin=True)
+        for i, (is_template, sources) in enumerate(self._parts):
+            if is_template:
+                yield from self._model.tokenize(str(sources[0]), special=True)
+            else:
+                yield from tokenize_pieces(self._model, _pieces(sources), space_prefix=self._begin and i == 0)
+
+    def count(self) -> int:
+        """Number of its tokens; reads every file once. Raises InputError where there is none to read."""
+        n_tokens = sum(1 for _ in self.tokens())
+        if n_tokens == 0:
+            # llama.cpp drops what the vocabulary cannot spell, and would abort where nothing was fed
+            raise InputError("nothing of the prompt is in the model's vocabulary; choose another model or prompt")
+        return n_tokens
+
+
+def _pieces(sources: Iterable[str | os.PathLike[str]]) -> Iterator[str]:
+    for source in sources:
+        if isinstance(source, str):
+            yield source
+        else:
+            yield from read_text(source)
+
+
+def tokenize_pieces(model: Model, pieces: Iterable[str], *, space_prefix: bool = False) -> Iterator[int]:
+    """Tokens of a text that comes in pieces, as of the whole text.
+
+    The text is cut between two words about every CHUNK_CHARS characters; where a text has no such gap, it is cut
+    there all the same, and the tokens around the cut may differ from those of the whole text.
+    """
+    for i, chunk in enumerate(_chunks(pieces)):
+        # a model that puts a space before a text gets the chunk without the space it begins with
+        continues = i > 0 and chunk.startswith(" ") and model.adds_space_prefix
+        text = chunk[1:] if continues else chunk
+        yield from model.tokenize(text, space_prefix=continues or (space_prefix and i == 0))
+
+
+def _chunks(pieces: Iterable[str]) -> Iterator[str]:
+    buffer = ""
+    for piece in pieces:
+        buffer += piece
+        while len(buffer) > 2 * CHUNK_CHARS:
+            gap = _WORD_GAP.search(buffer, CHUNK_CHARS, 2 * CHUNK_CHARS)
+            cut = gap.start() if gap else CHUNK_CHARS
+            yield buffer[:cut]
+            buffer = buffer[cut:]
+    if buffer:
+        yield buffer

@@ -1,0 +1,96 @@
+"""The tokens that a conversation feeds around its contents (openings, turns, probes), and where it stands."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Literal
+
+from edgekv.binding.model import Model
+from edgekv.errors import SessionError
+
+from .template import ChatFormat, chat_format
+from .text import Prompt
+
+Content = Sequence[str | os.PathLike[str]]
+
+PARAGRAPH = "\n\n"  # between the texts of a turn
+
+# a turn in the model's chat template, the beginning of one that the next goes on with, or a text to continue
+Kind = Literal["chat", "read", "text"]
+
+# states while a prompt is read, and after
+STATES: dict[Kind, tuple[str, str]] = {
+    "chat": ("user", "assistant"),
+    "read": ("open", "open"),
+    "text": ("text", "text"),
+}
+
+
+class Turns:
+    """Prompts of one conversation. `state` is what was fed last.
+
+    state: "new", "open" (the beginning of a user turn), "user" (a turn that is not answered yet), "assistant", or
+    "text" (a text without a template)
+    """
+
+    def __init__(self, model: Model, system: str | None) -> None:
+        self.state = "new"
+        self._model = model
+        self._system = system
+        self._known: ChatFormat | None = None
+
+    @property
+    def _format(self) -> ChatFormat:
+        if self._known is None:
+            self._known = chat_format(self._model, with_system=self._system is not None)
+        return self._known
+
+    def opening(self) -> Prompt:
+        """The prompt up to the first user content. Raises UnsupportedModelError for a model without a template."""
+        form = self._format
+        prompt = Prompt(self._model, begin=not form.holds_bos)
+        if self._system is not None:
+            prompt.template(form.before_system).content(self._system)
+        return prompt.template(form.before_first)
+
+    def prompt(self, kind: Kind, content: Content, instruction: str = "") -> Prompt:
+        """What is to be read; the instruction before the last content, where this turn has another one above it.
+
+        Raises SessionError where it does not fit what was read.
+        """
+        if instruction and (len(content) > 1 or self.state == "open"):
+            content = [*content[:-1], f"{instruction} ", content[-1]]
+        return {"chat": self.turn, "read": self.beginning, "text": self.text}[kind](content)
+
+    def turn(self, content: Content) -> Prompt:
+        """The prompt of the next user turn, or of the rest of one that was begun."""
+        return self.beginning(content).template(self._format.after_user)
+
+    def beginning(self, content: Content) -> Prompt:
+        """The same, but for its end. Raises SessionError where the conversation is a plain text."""
+        if self.state == "text":
+            raise SessionError("this session continues a text; open another to chat")
+        form = self._format
+        if self.state == "new":
+            return self.opening().content(*content)
+        prompt = Prompt(self._model)
+        if self.state == "open":
+            return prompt.content(PARAGRAPH, *content)
+        # a turn that was cancelled while it was read is closed first, with an empty reply
+        return prompt.template((form.after_user if self.state == "user" else "") + form.between).content(*content)
+
+    def text(self, content: Content) -> Prompt:
+        """A text as it stands. Raises SessionError where the conversation is a chat."""
+        if self.state not in ("new", "text") or self._system is not None:
+            raise SessionError("this session is a chat; open another to continue a text")
+        return Prompt(self._model, begin=self.state == "new").content(*content)
+
+    def probe(self, question: str, n_tokens: int) -> list[int]:
+        """The tokens whose attention says what matters: the question, as a turn of its own after what was read.
+
+        Of a longer one the last n_tokens.
+        """
+        form = self._format
+        probe = Prompt(self._model).template(form.after_user + form.between).content(question)
+        return list(probe.tokens())[-n_tokens:]

@@ -1,0 +1,147 @@
+"""Scores, budgets and selections on plain arrays, without a model: by the native kernels or by the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from edgekv.errors import ConfigError
+from edgekv.policies.base import Policy
+from edgekv.policies.critical import wo_norms
+from edgekv.policies.custom.scorer import Custom
+from edgekv.policies.head import Head
+from edgekv.policies.selection import Protection
+from edgekv.policies.spec import parse_policy
+
+from . import kernels
+from .layer import LayerArrays
+
+Backend = Literal["native", "reference"]
+
+
+def score(spec: str | Policy, *, backend: Backend = "native", **arrays: Any) -> npt.NDArray[np.float32]:
+    """Raw scores of every cell before any protection, (n_head_kv, n) float32; higher is kept.
+
+    keys: (n_head_kv, n, d) post-RoPE; positions: (n_head_kv, n) true positions, in any order
+    values: (n_head_kv, n, d_v), where the policy reads values
+    queries: (n_head, W, d) post-RoPE, of the W rows fed last; n_head is a multiple of n_head_kv
+    query_positions: (W,) ascending; None = the newest W positions of all cells
+    accumulated: (n_head_kv, n) what earlier scorings left with the cells; None = nothing
+    w_o: (n_head, d_v, n_embd) output projection, for `critical`
+    budget: cells per head; tokens_seen: when the last row was fed, None = its position + 1
+    scale: of Q K^T, None = 1/sqrt(d); softcap: of the model's attention, 0 = none
+    layer: matters to seeded policies only
+
+    Keys and values may be float16 or float32; others are converted to float32.
+    Raises PolicyError for a spec that cannot be, ConfigError for shapes that do not match and for an array that the
+    policy reads and that is missing.
+    """
+    policy = parse_policy(spec)
+    use_native = _is_native(policy, backend)
+    layer = LayerArrays.checked(policy, **arrays)
+    scores = np.empty(layer.positions.shape, dtype=np.float32)
+    for head, row in zip(_split(layer, use_native), scores, strict=True):
+        row[:] = kernels.score(policy, head) if use_native else policy.score(head)
+    return scores
+
+
+def budgets(
+    spec: str | Policy,
+    *,
+    budget: int,
+    n_sink: int = 0,
+    recent: int = 0,
+    pinned: Sequence[tuple[int, int]] = (),
+    backend: Backend = "native",
+    **arrays: Any,
+) -> list[int]:
+    """How many cells each head keeps: `budget` on average, or all that it holds. `select` returns as many.
+
+    Arguments as for `select`. Heads share their cells only under `ada`; only then are the errors of `select` raised.
+    The arrays are those of one layer, so `pyramid` has nothing to divide; `Policy.layer_budgets` returns what it gives
+    every layer.
+    """
+    choice = _Choice.of(spec, budget, n_sink, recent, pinned, backend, arrays)
+    held = choice.heads[0].positions.size
+    return [min(cells, held) for cells in choice.budgets()]
+
+
+def select(
+    spec: str | Policy,
+    *,
+    budget: int,
+    n_sink: int = 0,
+    recent: int = 0,
+    pinned: Sequence[tuple[int, int]] = (),
+    backend: Backend = "native",
+    **arrays: Any,
+) -> list[npt.NDArray[np.intp]]:
+    """The cells that each head keeps: one array of indices for each head, ascending by position.
+
+    Arguments as for `score`, and the protected cells: positions below `n_sink`, the newest `recent` cells, and `pinned`
+    ranges [p0, p1). A policy may protect more (snapkv protects its window). `budgets` returns how many each head keeps.
+    Raises BudgetError when the protected cells alone exceed the budget, NativeError for a score that is not finite.
+    """
+    choice = _Choice.of(spec, budget, n_sink, recent, pinned, backend, arrays)
+    keep = partial(kernels.keep, choice.policy) if choice.use_native else choice.policy.keep
+    return [keep(head, choice.protection, cells) for head, cells in zip(choice.heads, choice.budgets(), strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """What there is to choose from, checked, and by which rules."""
+
+    policy: Policy
+    use_native: bool
+    heads: list[Head]
+    protection: Protection
+
+    @classmethod
+    def of(
+        cls,
+        spec: str | Policy,
+        budget: int,
+        n_sink: int,
+        recent: int,
+        pinned: Sequence[tuple[int, int]],
+        backend: str,
+        arrays: dict[str, Any],
+    ) -> _Choice:
+        policy = parse_policy(spec)
+        use_native = _is_native(policy, backend)
+        layer = LayerArrays.checked(policy, budget=budget, **arrays)
+        _check_protection(n_sink, recent, pinned)
+        protection = Protection(policy.sinks(n_sink), max(recent, policy.recent(budget)), tuple(pinned))
+        return cls(policy, use_native, list(_split(layer, use_native)), protection)
+
+    def budgets(self) -> list[int]:
+        """Cells that each head may keep."""
+        if self.use_native:
+            return kernels.head_budgets(self.policy, self.heads, self.protection)
+        return self.policy.head_budgets(self.heads, self.protection)
+
+
+def _split(layer: LayerArrays, use_native: bool) -> Iterator[Head]:
+    return layer.split(kernels.wo_norms if use_native else wo_norms)
+
+
+def _is_native(policy: Policy, backend: str) -> bool:
+    possible = get_args(Backend)
+    if backend not in possible:
+        raise ConfigError(f"backend={backend!r} is unknown; possible: {', '.join(possible)}")
+    return backend == "native" and not isinstance(policy.base, Custom)
+
+
+def _check_protection(n_sink: int, recent: int, pinned: Sequence[tuple[int, int]]) -> None:
+    """Refuse numbers that the native struct would wrap, and ranges that end before they begin."""
+    for name, value in (("n_sink", n_sink), ("recent", recent)):
+        if not 0 <= value < 1 << 32:
+            raise ConfigError(f"{name}={value} is not possible; give a whole number in [0, 2**32)")
+    for p0, p1 in pinned:
+        if not -(1 << 31) <= p0 <= p1 < 1 << 31:
+            raise ConfigError(f"pinned range [{p0}, {p1}) is not possible; give p0 <= p1, both 32-bit positions")

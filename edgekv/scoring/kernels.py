@@ -1,0 +1,108 @@
+"""The native kernels on the arrays of a head: no model needed."""
+
+from __future__ import annotations
+
+import ctypes as c
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgekv.binding import library, structs
+from edgekv.policies.base import Policy, required_budget
+from edgekv.policies.head import Head
+from edgekv.policies.selection import Protection
+from edgekv.policies.types import Indices
+
+TYPES = {np.dtype(np.float32): 0, np.dtype(np.float16): 1}  # enum ggml_type
+F32 = 0
+NO_LIMIT = 2**32 - 1
+
+
+def native_rows(data: npt.NDArray[np.generic], kind: int, dim: int, rotation: int = 0) -> structs.Rows:
+    """`struct edgekv_rows` over a contiguous array of n rows of ggml type `kind`."""
+    stride = data.strides[0] if len(data) else 0
+    return structs.Rows(data.ctypes.data, kind, dim, len(data), stride, rotation, 0)
+
+
+def native_head(head: Head) -> tuple[structs.Cells, structs.Queries | None]:
+    """`struct edgekv_cells` and `struct edgekv_queries` over the arrays of a head, which they keep alive."""
+    keys = native_rows(head.keys, TYPES[head.keys.dtype], head.keys.shape[1])
+    values = None
+    if head.values is not None:
+        values = native_rows(head.values, TYPES[head.values.dtype], head.values.shape[1])
+    cells = structs.Cells.of(keys, values, head.positions, head.accumulated, head.wo_norm, head.layer, head.head)
+    if head.queries is None:
+        return cells, None
+    queries, positions = head.rows()
+    last = int(positions[-1]) + 1 if head.tokens_seen is None and len(positions) else head.tokens_seen or 0
+    return cells, structs.Queries.of(queries, positions, float(head.attention_scale), head.softcap, last)
+
+
+def wo_norms(values: npt.NDArray[np.floating], w_o: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """norm1(V W_O) of values (n, d_v) and w_o (G, d_v, n_embd) -> (n,)."""
+    columns = np.ascontiguousarray(w_o.reshape(-1, w_o.shape[2]).T)  # a model's W_O has a row for every output
+    norms = np.empty(len(values), dtype=np.float32)
+    rows = native_rows(values, TYPES[values.dtype], values.shape[1])
+    outputs = native_rows(columns, F32, columns.shape[1])
+    library.call("edgekv_wo_norm", c.byref(rows), c.byref(outputs), 0, len(w_o), norms.ctypes.data)
+    return norms
+
+
+def score(policy: Policy, head: Head) -> npt.NDArray[np.float32]:
+    """Scores (n,), as `Policy.score`."""
+    return _score(policy.native_fields(), head)
+
+
+def head_budgets(policy: Policy, heads: Sequence[Head], protection: Protection) -> list[int]:
+    """Cells of each head, as `Policy.head_budgets` without a limit."""
+    if policy.spread == "head":
+        return policy.head_budgets(heads, protection)
+    fields = policy.native_fields()
+    weights = [_score(fields | {"weigh": 0, "rounds": 1, "critical": 0}, head) for head in heads]
+    scored = [structs.Scored.of(scores, head.positions) for scores, head in zip(weights, heads, strict=True)]
+    budgets = np.empty(len(heads), dtype=np.uint32)
+    library.call(
+        "edgekv_allot",
+        c.byref(structs.Policy(**fields)),
+        (structs.Scored * len(heads))(*scored),
+        len(heads),
+        c.byref(_native_protection(protection)),
+        required_budget(heads[0]),
+        NO_LIMIT,
+        budgets.ctypes.data,
+    )
+    return [int(budget) for budget in budgets]
+
+
+def keep(policy: Policy, head: Head, protection: Protection, budget: int) -> Indices:
+    """The `budget` cells that stay, ascending by position, as `Policy.keep`."""
+    cells, queries = native_head(head)
+    kept = np.empty(min(budget, len(head.positions)), dtype=np.uint32)
+    n_kept = c.c_size_t()
+    library.call(
+        "edgekv_choose",
+        c.byref(structs.Policy(**policy.native_fields())),
+        c.byref(cells),
+        None if queries is None else c.byref(queries),
+        c.byref(_native_protection(protection)),
+        required_budget(head),
+        budget,
+        kept.ctypes.data,
+        c.byref(n_kept),
+    )
+    return kept[: n_kept.value].astype(np.intp)
+
+
+def _score(fields: dict[str, Any], head: Head) -> npt.NDArray[np.float32]:
+    cells, queries = native_head(head)
+    scores = np.empty(len(head.positions), dtype=np.float32)
+    pointer = None if queries is None else c.byref(queries)
+    policy = structs.Policy(**fields)
+    library.call("edgekv_score", c.byref(policy), c.byref(cells), pointer, head.budget or 0, scores.ctypes.data)
+    return scores
+
+
+def _native_protection(protection: Protection) -> structs.Protection:
+    return structs.Protection.of(protection.n_sink, protection.recent, protection.pinned)
