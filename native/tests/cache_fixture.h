@@ -1,7 +1,7 @@
 // What tests of a cache share: a model, a context, and what a head holds.
 #pragma once
 
-#include "cache.h"
+#include "cache/cache.h"
 #include "check.h"
 #include "edgekv.h"
 
@@ -67,6 +67,19 @@ inline Cache open_cache(const Context & context, bool staged = false, const edge
     edgekv_cache *            cache  = nullptr;
     CHECK(edgekv_cache_open(context.ctx, &params, &cache, nullptr, 0) == EDGEKV_STATUS_OK);
     return Cache(cache);
+}
+
+// All that a cache holds, and back.
+using Bytes = std::vector<char>;
+
+inline Bytes save(const Cache & cache) {
+    Bytes bytes(edgekv_cache_snapshot_bytes(cache.get()));
+    CHECK(edgekv_cache_save(cache.get(), bytes.data(), bytes.size(), nullptr, 0) == EDGEKV_STATUS_OK);
+    return bytes;
+}
+
+inline edgekv_status restore(const Cache & cache, const Bytes & bytes) {
+    return edgekv_cache_restore(cache.get(), bytes.data(), bytes.size(), nullptr, 0);
 }
 
 inline edgekv_status feed(const Cache & cache, size_t n, std::string * message = nullptr) {

@@ -1,13 +1,13 @@
 // unit [MODEL [KV_TYPE]]: the kernels on plain arrays (unit_allot.cpp and unit_rope.cpp too) and, given a model, its
 // cache (unit_cache.cpp, unit_failures.cpp, unit_ragged.cpp, unit_reposition.cpp, unit_snapshot.cpp).
+#include "abi/status.h"
+#include "cache/rows.h"
 #include "check.h"
-#include "choose.h"
 #include "edgekv.h"
+#include "evict/choose.h"
 #include "ggml.h"
-#include "rows.h"
-#include "score.h"
-#include "status.h"
-#include "team.h"
+#include "score/score.h"
+#include "score/team.h"
 
 #include <algorithm>
 #include <atomic>

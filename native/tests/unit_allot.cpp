@@ -1,7 +1,7 @@
 // Budgets that heads and layers share.
-#include "allot.h"
 #include "check.h"
 #include "edgekv.h"
+#include "evict/allot.h"
 
 #include <algorithm>
 #include <cmath>

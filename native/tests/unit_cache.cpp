@@ -1,5 +1,5 @@
 // The cache of a real context: what compaction keeps, and what misuse is answered.
-#include "cache.h"
+#include "cache/cache.h"
 #include "cache_fixture.h"
 #include "ggml-backend.h"
 #include "llama-kv-cache.h"

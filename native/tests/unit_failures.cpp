@@ -12,18 +12,7 @@ constexpr uint32_t budget = 24, n_block = 16, n_probe = 4;
 
 const edgekv_layout roomy = { budget + n_block + n_probe, 3 * budget + n_block + n_probe };
 
-using Bytes     = std::vector<char>;
 using Operation = std::function<edgekv_status(edgekv_cache *)>;
-
-Bytes save(const Cache & cache) {
-    Bytes bytes(edgekv_cache_snapshot_bytes(cache.get()));
-    CHECK(edgekv_cache_save(cache.get(), bytes.data(), bytes.size(), nullptr, 0) == EDGEKV_STATUS_OK);
-    return bytes;
-}
-
-edgekv_status restore(const Cache & cache, const Bytes & bytes) {
-    return edgekv_cache_restore(cache.get(), bytes.data(), bytes.size(), nullptr, 0);
-}
 
 edgekv_cache_params needs_of(const edgekv_policy & policy, bool reposition = true) {
     edgekv_cache_params needs = {};

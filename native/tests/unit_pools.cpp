@@ -1,11 +1,11 @@
 // Rows in several pools, as heads of two sizes or in two memories would have them: what is shared, bounded and counted.
+#include "abi/status.h"
+#include "cache/flat_cache.h"
 #include "cache_fixture.h"
-#include "flat_cache.h"
 #include "ggml-backend-impl.h"
 #include "ggml-cpp.h"
 #include "llama-context.h"
 #include "llama-kv-cache.h"
-#include "status.h"
 
 #include <numeric>
 #include <random>

@@ -9,18 +9,6 @@ constexpr uint32_t budget = 40;
 
 const edgekv_layout roomy = { budget + 2 * n_ubatch, 3 * budget + 2 * n_ubatch };
 
-using Bytes = std::vector<char>;
-
-Bytes save(const Cache & cache) {
-    Bytes bytes(edgekv_cache_snapshot_bytes(cache.get()));
-    CHECK(edgekv_cache_save(cache.get(), bytes.data(), bytes.size(), nullptr, 0) == EDGEKV_STATUS_OK);
-    return bytes;
-}
-
-edgekv_status restore(const Cache & cache, const Bytes & bytes) {
-    return edgekv_cache_restore(cache.get(), bytes.data(), bytes.size(), nullptr, 0);
-}
-
 std::vector<edgekv_policy> policies() {
     std::vector<edgekv_policy> all;
     for (const int32_t base : { EDGEKV_BASE_KEYDIFF, EDGEKV_BASE_H2O, EDGEKV_BASE_SNAPKV }) {

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from edgekv.options import default_threads
+
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-c", "import sys; from edgekv.cli.main import main; sys.exit(main())"]
 FACT = "yellow brick"
@@ -55,6 +57,8 @@ def on_a_terminal(arguments):
 @pytest.mark.parametrize("threads", [1, 2, 4])
 @pytest.mark.usefixtures("default_model")
 def test_readmes_first_command_answers_right(threads):
+    if threads > 2 and threads > default_threads():
+        pytest.skip(f"{threads} threads on {default_threads()} processors wait for one another for minutes")
     status, printed = on_a_terminal([*demo("ask"), "--threads", str(threads)])
     assert status == 0, printed
     assert FACT in printed.replace("\r\n", " ").lower()

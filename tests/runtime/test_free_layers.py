@@ -21,7 +21,7 @@ from edgekv.options import Options
 COMMAND = [sys.executable, "-c", "import sys; from edgekv.cli.main import main; sys.exit(main())"]
 N_PROMPT, N_STEPS = 320, 40
 BUDGET, BLOCK = 64, 64
-WRONG = 0.5  # layers without attention hide more of a wrong set in another one
+WRONG = 0.4  # layers without attention hide more of a wrong set in another one
 
 # (n_head, n_head_kv) of every layer, and n_ff
 MODELS = {
@@ -91,7 +91,7 @@ def test_heads_of_different_lengths_at_other_positions(free_model, name, kv_type
     def draw(cache, policy, budget, keywords):
         keywords |= {"budgets": draw_budgets(rng, cache, budget), "reposition": True}
 
-    options = {"policy": "snapkv+ada", "budget": BUDGET, "block": BLOCK, "kv_type": kv_type, "recent": 8}
+    options = {"policy": "keydiff+ada", "budget": BUDGET, "block": BLOCK, "kv_type": kv_type, "recent": 8}
     with recorded_runtime(path, n_layer=len(heads), n_head_kv=heads, before_compaction=draw, **options) as run:
         prefill = run.read(tokens[:N_PROMPT])
         decoded = [run.step(token) for token in tokens[N_PROMPT:]]
@@ -115,9 +115,9 @@ def test_llama_cpps_own_cache_gives_the_same_logits(free_model, name):
             logits = llama.llama_get_logits_ith(context.handle, -1)
             found[layout is None] = np.ctypeslib.as_array(logits, (model.n_vocab,)).copy()
             context.close()
-    assert error(found[False], found[True]) < PREFILL["f16"]
+    assert error(found[False], found[True]) < PREFILL
     expected = ReferenceModel.from_gguf(path).logits(tokens)
-    assert error(found[True], expected[-1]) < PREFILL["f16"]
+    assert error(found[True], expected[-1]) < PREFILL
 
 
 @pytest.mark.parametrize("spec", ["snapkv", "h2o+ada", "keydiff+ada(scope=model)", "tova+caote"])

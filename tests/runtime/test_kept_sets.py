@@ -222,7 +222,7 @@ def test_a_scorer_of_ones_own_after_heads_that_shared_cells(uneven_model, tmp_pa
     """Focus made heads of a layer unlike; the scorer that goes on with them keeps what it should of each."""
     if own == "graph":
         pytest.importorskip("onnxruntime")
-        export_policy("snapkv(window=16)", tmp_path / "own.onnx")
+        export_policy("keydiff", tmp_path / "own.onnx")  # one that reads no queries: else it would focus itself
     else:
         policies.register("own", far_from_mean)
     spec = f"onnx:{tmp_path / 'own.onnx'}" if own == "graph" else "own"

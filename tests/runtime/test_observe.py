@@ -122,7 +122,7 @@ def test_a_text_that_is_too_long_is_refused_before_it_is_read(open_runtime, tmp_
     long = tmp_path / "long.txt"
     long.write_text(TEXT * 100, encoding="utf-8")
     with open_runtime() as rt:
-        with pytest.raises(edgekv.InputError, match=rf"tokens, more than longest={LONGEST}; .* raise longest"):
+        with pytest.raises(edgekv.InputError, match=rf"tokens, more than longest={LONGEST}; .* or longest="):
             observe(rt, "What?", [long])
         assert rt.controller.cache.n_past == 0
         n_tokens = len(observe(rt, files=[book], keys=False).kept.pieces)

@@ -25,25 +25,6 @@ def open_runtime(tiny_model):
     return lambda **options: edgekv.Runtime(path, **(settings | options))
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["here", "isolated"])
-def runtime(request, open_runtime):
-    with open_runtime(isolated=request.param) as rt:
-        yield rt
-
-
-@pytest.fixture(scope="module")
-def local_runtime(open_runtime):
-    """For tests that look inside."""
-    with open_runtime() as rt:
-        yield rt
-
-
-@pytest.fixture
-def talkative(monkeypatch):
-    """Random weights may end a reply at any token; here none does."""
-    monkeypatch.setattr(edgekv.binding.model.Model, "is_end", lambda model, token: False)
-
-
 @pytest.fixture
 def said(monkeypatch):
     """All tokens that are sampled in this process."""

@@ -28,25 +28,6 @@ def open_runtime(tiny_model):
     return open_runtime
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["here", "isolated"])
-def runtime(request, open_runtime):
-    with open_runtime(isolated=request.param) as rt:
-        yield rt
-
-
-@pytest.fixture(scope="module")
-def local_runtime(open_runtime):
-    """For tests that look inside."""
-    with open_runtime() as rt:
-        yield rt
-
-
-@pytest.fixture
-def session(runtime):
-    with runtime.session() as session:
-        yield session
-
-
 @pytest.fixture
 def local_session(local_runtime):
     with local_runtime.session() as session:

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import edgekv
-import edgekv.binding.model
 from edgekv.memory.process import resident_bytes
 
 SETTINGS = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "probe_tokens": 16}
@@ -26,24 +25,6 @@ def open_runtime(tiny_model):
         return edgekv.Runtime(path, **(SETTINGS | options))
 
     return open_runtime
-
-
-@pytest.fixture(scope="module", params=[False, True], ids=["here", "isolated"])
-def runtime(request, open_runtime):
-    with open_runtime(isolated=request.param) as rt:
-        yield rt
-
-
-@pytest.fixture
-def session(runtime):
-    with runtime.session() as session:
-        yield session
-
-
-@pytest.fixture
-def talkative(monkeypatch):
-    """Random weights may end a reply at any token; here none does."""
-    monkeypatch.setattr(edgekv.binding.model.Model, "is_end", lambda model, token: False)
 
 
 def words(n, word="word"):

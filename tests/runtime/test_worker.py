@@ -66,18 +66,6 @@ def runtime(workers, open_runtime):
         yield rt
 
 
-@pytest.fixture(scope="module")
-def local_runtime(open_runtime):
-    with open_runtime(isolated=False) as rt:
-        yield rt
-
-
-@pytest.fixture
-def session(runtime):
-    with runtime.session() as session:
-        yield session
-
-
 def words(n):
     return " ".join(f"word{i}" for i in range(n))
 

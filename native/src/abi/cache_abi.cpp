@@ -1,0 +1,161 @@
+// The entry points that work on the cache of a context.
+#include "abi/status.h"
+#include "cache/cache.h"
+
+#include <algorithm>
+
+using namespace edgekv;
+
+enum edgekv_status edgekv_cache_params_for(const struct edgekv_policy * policy, uint32_t block, int32_t probed,
+                                           struct edgekv_cache_params * params, char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(policy && params, "policy or params is NULL");
+        check(*policy);
+        if (!probed) {
+            params->n_query_rows = std::max(params->n_query_rows, rows_read(*policy, block));
+        }
+        params->accumulates |= accumulates(*policy);
+        params->wo_norms |= policy->critical;
+        params->ragged |= raggedness(*policy);
+        if (policy->base == EDGEKV_BASE_CUSTOM) {
+            params->custom_reads |= policy->scorer->reads | EDGEKV_READS_POSITIONS;
+        }
+    });
+}
+
+enum edgekv_status edgekv_cache_open(struct llama_context * ctx, const struct edgekv_cache_params * params,
+                                     struct edgekv_cache ** cache, char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(ctx && params && cache, "ctx, params or cache is NULL");
+        *cache = new edgekv_cache(ctx, *params);
+    });
+}
+
+void edgekv_cache_free(struct edgekv_cache * cache) { delete cache; }
+
+uint64_t edgekv_cache_estimate_bytes(const struct edgekv_shape * shape, const struct edgekv_cache_params * params) {
+    if (shape == nullptr || params == nullptr) {
+        return 0;
+    }
+    const uint64_t n_rows = uint64_t(shape->n_head_total) * shape->n_cells;
+    return CellArrays::bytes(n_rows, cell_parts(*params)) + contest_size(*shape, *params) * sizeof(float) +
+           n_workers(*shape, *params) * Scratch::bytes(scratch_size(*shape, *params)) + CustomArrays::bytes(*shape, *params) +
+           shape->query_row_bytes * (uint64_t(params->n_query_rows) + params->n_probe_rows) +
+           (shape->staged || params->staged ? shape->head_bytes : 0);
+}
+
+uint64_t edgekv_cache_estimate_device_bytes(const struct edgekv_shape * shape, const struct edgekv_cache_params * params) {
+    if (shape == nullptr || params == nullptr) {
+        return 0;
+    }
+    return shape->device_query_row_bytes * (uint64_t(params->n_query_rows) + params->n_probe_rows);
+}
+
+uint64_t edgekv_cache_bytes(const struct edgekv_cache * cache) { return cache == nullptr ? 0 : cache->bytes(); }
+uint64_t edgekv_cache_device_bytes(const struct edgekv_cache * cache) { return cache == nullptr ? 0 : cache->device_bytes(); }
+
+enum edgekv_status edgekv_cache_clear(struct edgekv_cache * cache, char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(cache, "cache is NULL");
+        cache->clear();
+    });
+}
+
+enum edgekv_status edgekv_cache_feed(struct edgekv_cache * cache, const llama_token * tokens, size_t n, int32_t want_logits,
+                                     char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(cache, "cache is NULL");
+        cache->feed(tokens, n, want_logits != 0);
+    });
+}
+
+enum edgekv_status edgekv_cache_probe(struct edgekv_cache * cache, const llama_token * tokens, size_t n, char * err,
+                                      size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(cache, "cache is NULL");
+        cache->probe(tokens, n);
+    });
+}
+
+enum edgekv_status edgekv_cache_compact(struct edgekv_cache * cache, const struct edgekv_compaction_params * params,
+                                        struct edgekv_compaction * result, char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(cache && params && params->policy && params->protection && result, "cache, params or result is NULL");
+        cache->compact(*params, *result);
+    });
+}
+
+uint32_t edgekv_cache_n_cells(const struct edgekv_cache * cache) { return cache == nullptr ? 0 : cache->n_cells(); }
+uint32_t edgekv_cache_n_free(const struct edgekv_cache * cache) { return cache == nullptr ? 0 : cache->n_free(); }
+uint32_t edgekv_cache_n_heads(const struct edgekv_cache * cache, uint32_t layer) {
+    return cache == nullptr ? 0 : cache->n_heads(layer);
+}
+uint32_t edgekv_cache_n_query_heads(const struct edgekv_cache * cache, uint32_t layer) {
+    return cache == nullptr ? 0 : cache->n_query_heads(layer);
+}
+int32_t edgekv_cache_n_past(const struct edgekv_cache * cache) { return cache == nullptr ? 0 : cache->n_past; }
+int32_t edgekv_cache_rope_past(const struct edgekv_cache * cache) { return cache == nullptr ? 0 : cache->rope_past; }
+
+enum edgekv_status edgekv_cache_head_cells(const struct edgekv_cache * cache, uint32_t layer, uint32_t head, uint32_t * n_cells,
+                                           uint32_t * n_kept, char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(cache && n_cells && n_kept, "cache, n_cells or n_kept is NULL");
+        *n_cells = cache->cells(layer, head).n;
+        *n_kept  = cache->n_kept(layer, head);
+    });
+}
+
+enum edgekv_status edgekv_cache_positions(const struct edgekv_cache * cache, uint32_t layer, uint32_t head, int32_t * positions,
+                                          char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(cache && positions, "cache or positions is NULL");
+        const HeadCells cells = cache->cells(layer, head);
+        std::transform(cells.order, cells.order + cells.n, positions, [&](uint32_t cell) { return cells.position[cell]; });
+    });
+}
+
+enum edgekv_status edgekv_cache_rope_positions(const struct edgekv_cache * cache, uint32_t layer, uint32_t head,
+                                               int32_t * positions, char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(cache && positions, "cache or positions is NULL");
+        const HeadCells cells = cache->cells(layer, head);
+        const int32_t * of    = cells.rope_position != nullptr ? cells.rope_position : cells.position;
+        std::transform(cells.order, cells.order + cells.n, positions, [&](uint32_t cell) { return of[cell]; });
+    });
+}
+
+enum edgekv_status edgekv_cache_read(const struct edgekv_cache * cache, uint32_t layer, uint32_t head, int32_t values, void * dst,
+                                     size_t dst_size, struct edgekv_rows * rows, char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(cache && dst && rows, "cache, dst or rows is NULL");
+        cache->read(layer, head, values != 0, dst, dst_size, *rows);
+    });
+}
+
+uint64_t edgekv_cache_snapshot_bytes(const struct edgekv_cache * cache) {
+    uint64_t n_bytes = 0;
+    guard(nullptr, 0, [&] { n_bytes = cache == nullptr ? 0 : cache->snapshot_bytes(); });
+    return n_bytes;
+}
+
+enum edgekv_status edgekv_cache_save(const struct edgekv_cache * cache, void * dst, size_t dst_size, char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(cache && dst, "cache or dst is NULL");
+        cache->save(dst, dst_size);
+    });
+}
+
+enum edgekv_status edgekv_cache_restore(struct edgekv_cache * cache, const void * src, size_t size, char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(cache && src, "cache or src is NULL");
+        cache->restore(src, size);
+    });
+}
+
+enum edgekv_status edgekv_cache_queries(struct edgekv_cache * cache, uint32_t layer, int32_t probed, float * queries,
+                                        int32_t * positions, uint32_t * n_rows, float * scale, char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(cache && queries && positions && n_rows && scale, "an argument is NULL");
+        cache->read_queries(layer, probed != 0, queries, positions, *n_rows, *scale);
+    });
+}

@@ -1,0 +1,231 @@
+// Models and contexts: llama.cpp's calls with its reasons as text and its aborts as a status.
+#include "abi/context.h"
+
+#include "abi/status.h"
+#include "cache/flat_cache.h"
+#include "llama-context.h"
+#include "llama-kv-cache-iswa.h"
+#include "llama-kv-cache.h"
+#include "llama-memory-hybrid-iswa.h"
+#include "llama-memory-hybrid.h"
+#include "llama-memory-recurrent.h"
+#include "llama-model.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <string>
+
+namespace edgekv {
+
+namespace {
+
+// While a thread loads, what llama.cpp logs as an error is kept as the reason.
+struct Reasons {
+    char   text[1024];
+    size_t n = 0;
+};
+thread_local Reasons * loading = nullptr;
+
+void keep_errors(ggml_log_level level, const char * text, void * /*user_data*/) {
+    if (level == GGML_LOG_LEVEL_ERROR && loading != nullptr) { // without an allocation: it may be memory that ran out
+        const size_t n = std::min(std::strlen(text), sizeof(loading->text) - loading->n);
+        std::copy_n(text, n, loading->text + loading->n);
+        loading->n += n;
+    }
+    // llama.cpp's log is for its own developers; EDGEKV_LOG=1 shows it
+    static const bool show = std::getenv("EDGEKV_LOG") != nullptr;
+    if (show) {
+        std::fputs(text, stderr);
+    }
+}
+
+class Loading {
+  public:
+    Loading() {
+        llama_log_set(keep_errors, nullptr);
+        loading = &reasons_;
+    }
+    ~Loading() { loading = nullptr; }
+    Loading(const Loading &)             = delete;
+    Loading & operator=(const Loading &) = delete;
+
+    // What was logged, on one line.
+    std::string reasons() const {
+        std::string text(reasons_.text, reasons_.n);
+        while (!text.empty() && text.back() == '\n') {
+            text.pop_back();
+        }
+        std::replace(text.begin(), text.end(), '\n', ';');
+        return text.empty() ? "llama.cpp gave no reason" : text;
+    }
+
+  private:
+    Reasons reasons_;
+};
+
+const char * kind_of(const llama_memory_i * memory) {
+    if (memory == nullptr) {
+        return "no KV cache";
+    }
+    if (dynamic_cast<const llama_kv_cache_iswa *>(memory)) {
+        return "sliding-window attention";
+    }
+    if (dynamic_cast<const llama_memory_recurrent *>(memory)) {
+        return "a recurrent state";
+    }
+    if (dynamic_cast<const llama_memory_hybrid *>(memory) || dynamic_cast<const llama_memory_hybrid_iswa *>(memory)) {
+        return "a hybrid of attention and recurrent state";
+    }
+    return "a KV cache of another kind";
+}
+
+// Why a model with a plain cache still cannot be run, or NULL.
+const char * obstacle(const llama_model & model, const llama_cparams & cparams) {
+    const llama_hparams & hparams = model.hparams;
+    if (hparams.is_mla()) {
+        return "multi-head latent attention (MLA)";
+    }
+    if (llama_model_has_encoder(&model) || !cparams.causal_attn) {
+        return "an encoder or non-causal attention";
+    }
+    if (hparams.swa_type != LLAMA_SWA_TYPE_NONE) {
+        return "sliding-window attention";
+    }
+    if (hparams.use_alibi) {
+        return "ALiBi, whose mask depends on the distance between cells";
+    }
+    if (hparams.n_pos_per_embd() > 1) {
+        return "several positions per token (M-RoPE)";
+    }
+    if (hparams.ple_n_heads > 0) {
+        return "n-gram embeddings, which look up evicted tokens";
+    }
+    return nullptr;
+}
+
+// The rows of all heads are counted in 32 bits.
+void require_countable(const llama_hparams & hparams, const edgekv_layout & layout) {
+    uint64_t n_heads = 0;
+    for (uint32_t il = 0; il < hparams.n_layer_all; ++il) {
+        n_heads += hparams.n_head_kv(il);
+    }
+    if (n_heads * layout.n_cells > UINT32_MAX) {
+        fail(EDGEKV_STATUS_INVALID_ARGUMENT,
+             "%u cells for each of %llu KV heads are %llu rows, but at most %u can be counted; lower the budget, so that it makes at "
+             "most %llu cells together with a block and a probe",
+             layout.n_cells, static_cast<unsigned long long>(n_heads), static_cast<unsigned long long>(n_heads * layout.n_cells),
+             UINT32_MAX, static_cast<unsigned long long>(UINT32_MAX / n_heads));
+    }
+}
+
+} // namespace
+
+llama_kv_cache & plain_cache(const llama_context * ctx) {
+    const llama_model & model  = ctx->get_model();
+    llama_memory_i *    memory = ctx->get_memory();
+    auto *              cache  = dynamic_cast<llama_kv_cache *>(memory);
+    const char *        reason = cache == nullptr ? kind_of(memory) : obstacle(model, ctx->get_cparams());
+    if (reason != nullptr) {
+        fail(EDGEKV_STATUS_UNSUPPORTED, "architecture '%s' uses %s, which is not supported yet; choose a model of the llama, qwen2, "
+             "qwen3 or mistral family", model.arch_name().c_str(), reason);
+    }
+    if (!ctx->get_cparams().flash_attn) {
+        throw Error(EDGEKV_STATUS_UNSUPPORTED, "the context was made without flash attention; enable it");
+    }
+    if (ctx->get_cparams().n_seq_max != 1) {
+        throw Error(EDGEKV_STATUS_UNSUPPORTED, "the context holds several sequences; make it with n_seq_max = 1");
+    }
+    if (!cache->flat) {
+        throw Error(EDGEKV_STATUS_INVALID_STATE, "the context was made without a layout; make it with edgekv_context_new and one");
+    }
+    const FlatCache & flat     = *cache->flat;
+    const bool        attended = std::all_of(flat.layers().begin(), flat.layers().end(),
+                                             [&](const FlatCache::Layer & layer) { return flat.ropes.count(layer.il) > 0; });
+    if (flat.layers().empty() || !attended) {
+        fail(EDGEKV_STATUS_UNSUPPORTED, "this model of architecture '%s' has %s, which is not supported; choose another model",
+             model.arch_name().c_str(), attended ? "no layer with attention" : "a layer with KV heads that it never attends with");
+    }
+    return *cache;
+}
+
+edgekv_shape shape_of(const llama_context * ctx) {
+    const llama_kv_cache & cache   = plain_cache(ctx);
+    const llama_hparams &  hparams = ctx->get_model().hparams;
+    const FlatCache &      flat    = *cache.flat;
+
+    edgekv_shape shape = {};
+    shape.n_layer      = flat.layers().size();
+    shape.n_head_total = flat.n_heads();
+    shape.n_cells      = flat.n_cells();
+    shape.n_cells_max  = flat.n_cells_max();
+    shape.n_threads    = std::max(1, ctx->get_cparams().n_threads_batch);
+    shape.staged       = flat.on_device();
+    for (const FlatCache::Layer & layer : flat.layers()) {
+        const uint64_t row = layer.k->nb[1] + layer.v->nb[1];
+
+        shape.n_head_kv_max = std::max(shape.n_head_kv_max, hparams.n_head_kv(layer.il));
+        shape.n_head_max    = std::max(shape.n_head_max, hparams.n_head(layer.il));
+        shape.n_group_max   = std::max(shape.n_group_max, hparams.n_gqa(layer.il));
+        shape.head_dim_k    = std::max(shape.head_dim_k, hparams.n_embd_head_k(layer.il));
+        shape.head_dim_v    = std::max(shape.head_dim_v, hparams.n_embd_head_v(layer.il));
+        shape.cell_bytes += row * layer.heads.size();
+        (ggml_backend_buffer_is_host(layer.k->buffer) ? shape.query_row_bytes : shape.device_query_row_bytes) +=
+            sizeof(float) * hparams.n_head(layer.il) * hparams.n_embd_head_k(layer.il);
+        shape.head_bytes = std::max(shape.head_bytes, row * shape.n_cells_max);
+    }
+    return shape;
+}
+
+} // namespace edgekv
+
+using namespace edgekv;
+
+enum edgekv_status edgekv_model_load(const char * path, const struct llama_model_params * params, struct llama_model ** model,
+                                     char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(path && params && model, "path, params or model is NULL");
+        Loading loading_now;
+        try {
+            *model = llama_model_load_from_file(path, *params);
+        } catch (const std::bad_alloc &) {
+            throw;
+        } catch (const std::exception & error) {
+            throw Error(EDGEKV_STATUS_MODEL_INVALID, error.what());
+        }
+        if (*model == nullptr) {
+            throw Error(EDGEKV_STATUS_MODEL_INVALID, loading_now.reasons());
+        }
+    });
+}
+
+enum edgekv_status edgekv_context_new(struct llama_model * model, const struct llama_context_params * params,
+                                      const struct edgekv_layout * layout, struct llama_context ** ctx, char * err,
+                                      size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(model && params && ctx, "model, params or ctx is NULL");
+        Loading                           loading_now;
+        std::optional<FlatCache::Request> request;
+        llama_context_params              used = *params;
+        if (layout != nullptr) {
+            require(layout->n_cells >= 2, "layout.n_cells is less than 2");
+            require(layout->n_cells_max >= layout->n_cells, "layout.n_cells_max is less than layout.n_cells");
+            require_countable(model->hparams, *layout);
+            request.emplace(*layout);
+            used.n_ctx = layout->n_cells;
+        }
+        *ctx = llama_init_from_model(model, used);
+        if (*ctx == nullptr) {
+            throw Error(EDGEKV_STATUS_INTERNAL, loading_now.reasons());
+        }
+    });
+}
+
+enum edgekv_status edgekv_context_shape(const struct llama_context * ctx, struct edgekv_shape * shape, char * err,
+                                        size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(ctx && shape, "ctx or shape is NULL");
+        *shape = shape_of(ctx);
+    });
+}

@@ -1,0 +1,35 @@
+// What a context holds, by kind and by place.
+#include "abi/status.h"
+#include "ggml-backend.h"
+#include "llama-context.h"
+#include "llama-ext.h"
+
+#include <cstring>
+
+using namespace edgekv;
+
+// Repacked weights live in buffer types of the processor that are not plain host memory.
+static bool is_repacked(ggml_backend_buffer_type_t type) { return std::strstr(ggml_backend_buft_name(type), "REPACK") != nullptr; }
+
+enum edgekv_status edgekv_context_memory(const struct llama_context * ctx, struct edgekv_memory * memory, char * err,
+                                         size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(ctx && memory, "ctx or memory is NULL");
+        *memory = {};
+        for (const auto & [type, held] : llama_get_memory_breakdown(ctx)) {
+            if (is_repacked(type)) {
+                memory->repack_bytes += held.model;
+            } else if (ggml_backend_buft_is_host(type)) {
+                memory->weight_bytes += held.model;
+            } else {
+                memory->device_bytes += held.total();
+                continue;
+            }
+            memory->kv_bytes += held.context;
+            memory->compute_bytes += held.compute;
+        }
+        // one row of logits, the token ids that a context lists for its samplers, and a sampler's candidates
+        const uint64_t n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(&ctx->get_model()));
+        memory->output_bytes   = n_vocab * (sizeof(float) + sizeof(llama_token) + sizeof(llama_token_data));
+    });
+}

@@ -1,0 +1,152 @@
+// The cache of a context: what it feeds, what every cell holds, and how it is compacted.
+#pragma once
+
+#include "abi/context.h"
+#include "cache/cells.h"
+#include "cache/flat_cache.h"
+#include "cache/host_rows.h"
+#include "cache/query_window.h"
+#include "edgekv.h"
+#include "rope/rope_turn.h"
+#include "score/custom.h"
+#include "score/score.h"
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace edgekv {
+struct Snapshot;
+class Team;
+}
+
+struct edgekv_layer {
+    uint32_t      pool;
+    size_t        first_head; // counted over all layers
+    uint32_t      n_head_kv;
+    uint32_t      n_group; // query heads of one KV head
+    ggml_tensor * k;       // of the whole pool
+    ggml_tensor * v;
+    ggml_tensor * w_o;
+    uint32_t      head_dim_k;
+    uint32_t      head_dim_v;
+};
+
+struct edgekv_cache {
+    edgekv_cache(llama_context * ctx, const edgekv_cache_params & params);
+
+    void clear();
+    void feed(const llama_token * tokens, size_t n, bool want_logits);
+    void probe(const llama_token * tokens, size_t n);
+    void compact(const edgekv_compaction_params & params, edgekv_compaction & result);
+    void read(uint32_t layer, uint32_t head, bool values, void * dst, size_t dst_size, edgekv_rows & rows) const;
+    void read_queries(uint32_t layer, bool probed, float * queries, int32_t * positions, uint32_t & n_rows, float & scale);
+
+    uint64_t snapshot_bytes() const;
+    void     save(void * dst, size_t dst_size) const;
+    void     restore(const void * src, size_t size);
+
+    edgekv::HeadCells cells(uint32_t layer, uint32_t head) const;
+    uint32_t          n_kept(uint32_t layer, uint32_t head) const; // by the last division
+    uint32_t          n_cells() const;                             // used per head, on average, rounded up
+    uint32_t          n_free() const { return flat_.n_open() - n_filled_; }
+    uint32_t          n_heads(uint32_t layer) const { return layer < layers_.size() ? layers_[layer].n_head_kv : 0; }
+    uint32_t          n_query_heads(uint32_t layer) const { return layer < layers_.size() ? layers_[layer].n_group * n_heads(layer) : 0; }
+    uint64_t          bytes() const;        // in the host's memory
+    uint64_t          device_bytes() const; // of the queries, where the keys lie on a device
+
+    llama_context *  ctx;
+    llama_kv_cache & kv;
+    edgekv_shape     shape;
+    int32_t          n_past    = 0; // position of the next token
+    int32_t          rope_past = 0; // the position that RoPE will turn it by
+
+  private:
+    friend struct edgekv::Snapshot;
+
+    // Its rows are one cache's alone.
+    struct Claim {
+        explicit Claim(edgekv::FlatCache & flat);
+        ~Claim() { flat.taken = false; }
+        Claim(const Claim &)             = delete;
+        Claim & operator=(const Claim &) = delete;
+
+        edgekv::FlatCache & flat;
+    };
+
+    // What a head keeps, from where it lies to where it goes.
+    struct Move {
+        const edgekv_layer * layer;
+        uint32_t             from;
+        uint32_t             to;
+        uint32_t             n;
+    };
+
+    void     check_tokens(const llama_token * tokens, size_t n) const;
+    void     decode(const llama_token * tokens, size_t n, uint32_t n_before, bool want_logits);
+    uint32_t n_stand_ins() const { return divided_ ? 1 : 0; }
+    void     forget_unfilled();
+
+    void     check_head(uint32_t layer, uint32_t head) const;
+    void     check_provided(const edgekv_compaction_params & params) const;
+    uint32_t rows_of(const edgekv_compaction_params & params) const;
+    uint32_t max_protected(const edgekv_protection & protection) const;
+    void     check_budgets(const edgekv_compaction_params & params) const;
+
+    edgekv::HostRows host_rows(uint32_t layer, uint32_t head, bool values, size_t n);
+    edgekv::RopeTurn * turn_of(uint32_t layer) { return turns_.empty() ? nullptr : &turns_[layer]; }
+    edgekv::Rows     rows_of_head(uint32_t layer, bool values, edgekv::HostRows & host, size_t n) const;
+
+    template <typename F>
+    void each_head(uint32_t layer, const edgekv_compaction_params & params, bool keys, bool values, edgekv::Scratch & scratch, F f);
+
+    void update_wo_norms(uint32_t layer, edgekv::Scratch & scratch);
+    void score_custom(uint32_t layer, const edgekv_compaction_params & params);
+    void score_custom(uint32_t layer, uint32_t begin, uint32_t end, const edgekv_compaction_params & params);
+    void score(uint32_t layer, const edgekv_compaction_params & params, edgekv::Scratch & scratch);
+    void choose(uint32_t layer, const edgekv_compaction_params & params, edgekv::Scratch & scratch);
+    void divide_layers(const edgekv_compaction_params & params);
+    bool is_full(const edgekv_policy & policy) const;
+    void share_out(const edgekv_compaction_params & params);
+    void close_gaps(uint32_t layer);
+    void reposition(uint32_t layer, int32_t end);
+    std::vector<Move> heads_to_move() const;
+    void              move_heads(std::vector<Move> & moves, edgekv::Team & team);
+
+    edgekv_cache_params                params_;
+    edgekv::FlatCache &                flat_;
+    Claim                              claim_;
+    uint32_t                           rotation_;       // run of the Hadamard rotation of stored keys; 0 = none
+    uint32_t                           value_rotation_; // the same of values
+    float                              softcap_;  // of the model's attention; 0 = none
+    std::vector<edgekv_layer>          layers_;
+    edgekv::CellArrays                 cells_;
+    std::vector<edgekv::Scratch>       scratch_; // one a thread
+    std::vector<char>                  copy_k_;  // a staged head's rows
+    std::vector<char>                  copy_v_;
+    std::optional<edgekv::QueryWindow> window_;
+    std::vector<edgekv::RopeTurn>      turns_; // of every layer's keys; none where they keep their positions
+    edgekv::CustomArrays               custom_;
+    std::vector<uint32_t>              layer_budgets_; // cells of each head of a layer, on average
+    std::vector<uint32_t>              budgets_;       // cells of each head
+    std::vector<float>                 contest_;       // scratch for the scores of heads that share a budget
+    uint32_t                           largest_   = 0; // cells that one head may keep
+    uint32_t                           n_filled_  = 0; // open rows in use
+    bool                               divided_   = false; // whether rows were divided since the cache was empty
+    uint32_t                           n_fresh_   = 0; // tokens fed since the last compaction
+    int32_t                            normed_    = 0; // positions before it have their norm1(V W_O)
+};
+
+namespace edgekv {
+
+// A layer is one task. A device is read by one thread, and a scorer of the host's runs on the caller's.
+size_t n_workers(const edgekv_shape & shape, const edgekv_cache_params & params);
+
+CellParts cell_parts(const edgekv_cache_params & params);
+
+ScratchSize scratch_size(const edgekv_shape & shape, const edgekv_cache_params & params);
+
+// Scores that are compared at once: of the heads of a layer, or of all.
+size_t contest_size(const edgekv_shape & shape, const edgekv_cache_params & params);
+
+} // namespace edgekv

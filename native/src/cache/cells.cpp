@@ -1,0 +1,53 @@
+#include "cache/cells.h"
+
+#include <cstring>
+
+namespace edgekv {
+
+namespace {
+
+template <typename T> T * at_row(const std::vector<T> & array, size_t row) {
+    return array.empty() ? nullptr : const_cast<T *>(array.data()) + row;
+}
+
+template <typename T> void move_rows(std::vector<T> & array, size_t from, size_t to, size_t n) {
+    if (!array.empty()) {
+        std::memmove(array.data() + to, array.data() + from, n * sizeof(T));
+    }
+}
+
+} // namespace
+
+CellArrays::CellArrays(size_t n_rows, const CellParts & parts) :
+    parts_(parts), position_(n_rows), rope_position_(parts.repositions ? n_rows : 0), order_(n_rows), keep_(n_rows), score_(n_rows),
+    share_(parts.shares ? n_rows : 0), accumulated_(parts.accumulates ? n_rows : 0), next_(parts.accumulates ? n_rows : 0),
+    wo_norm_(parts.wo_norms ? n_rows : 0) {}
+
+HeadCells CellArrays::at(size_t row, uint32_t n) const {
+    return { n,
+             at_row(position_, row),
+             at_row(rope_position_, row),
+             at_row(order_, row),
+             at_row(keep_, row),
+             at_row(score_, row),
+             at_row(share_, row),
+             at_row(accumulated_, row),
+             at_row(next_, row),
+             at_row(wo_norm_, row) };
+}
+
+void CellArrays::move(size_t from, size_t to, size_t n) {
+    move_rows(position_, from, to, n);
+    move_rows(rope_position_, from, to, n);
+    move_rows(order_, from, to, n);
+    move_rows(accumulated_, from, to, n);
+    move_rows(wo_norm_, from, to, n);
+}
+
+size_t CellArrays::bytes(size_t n_rows, const CellParts & parts) {
+    const size_t n_more = (parts.accumulates ? 2 : 0) + (parts.wo_norms ? 1 : 0) + (parts.shares ? 1 : 0);
+    const size_t cell   = sizeof(int32_t) * (parts.repositions ? 2 : 1) + sizeof(uint32_t) + sizeof(uint8_t) + sizeof(float) * (1 + n_more);
+    return n_rows * cell;
+}
+
+} // namespace edgekv

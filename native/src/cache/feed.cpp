@@ -1,0 +1,153 @@
+// What a cache decodes: tokens that stay, and probes that leave nothing but their queries.
+#include "abi/status.h"
+#include "cache/cache.h"
+#include "ggml-backend.h"
+#include "llama-batch.h"
+#include "llama-context.h"
+#include "llama-kv-cache.h"
+#include "llama-model.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <numeric>
+
+using namespace edgekv;
+
+namespace {
+
+// NaN and infinity have all exponent bits set. In integers this vectorises: it runs for every generated token.
+bool all_finite(const float * values, size_t n) {
+    uint32_t found = 0;
+    for (size_t i = 0; i < n; ++i) {
+        uint32_t bits;
+        std::memcpy(&bits, values + i, sizeof(bits));
+        found |= (bits & 0x7F800000u) == 0x7F800000u;
+    }
+    return found == 0;
+}
+
+} // namespace
+
+void edgekv_cache::check_tokens(const llama_token * tokens, size_t n) const {
+    require(tokens != nullptr && n > 0, "no tokens to feed");
+    const int32_t n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(&ctx->get_model()));
+    for (size_t i = 0; i < n; ++i) {
+        if (tokens[i] < 0 || tokens[i] >= n_vocab) {
+            fail(EDGEKV_STATUS_INVALID_ARGUMENT, "token %d is not in [0, %d)", tokens[i], n_vocab);
+        }
+    }
+    if (n > n_free()) {
+        fail(EDGEKV_STATUS_INVALID_STATE, "%zu tokens need more than the %u free cells; compact first", n, n_free());
+    }
+    // llama.cpp's cells are ours alone: one that stands for all kept rows and the last position, then the filled ones
+    const auto &   cells = kv.get_cells(0);
+    const uint32_t n_used = n_stand_ins() + n_filled_;
+    if (cells.get_used() != n_used || cells.used_max_p1() != n_used || cells.seq_pos_max(0) != rope_past - 1) {
+        throw Error(EDGEKV_STATUS_INVALID_STATE, "something else fed or changed this context's cache; clear it and start again");
+    }
+}
+
+// Free the cells of a batch that is not to stay, however much of it there is. This does not fail.
+void edgekv_cache::forget_unfilled() { kv.keep_first(n_stand_ins() + n_filled_, rope_past - 1); }
+
+// Decode one batch, n_before tokens after those that were fed; on failure llama.cpp's cells are left as they come out.
+void edgekv_cache::decode(const llama_token * tokens, size_t n, uint32_t n_before, bool want_logits) {
+    std::vector<llama_pos>      positions(n);
+    std::vector<int32_t>        n_seq_id(n, 1);
+    llama_seq_id                seq = 0;
+    std::vector<llama_seq_id *> seq_id(n, &seq);
+    std::vector<int8_t>         logits(n, 0);
+    for (size_t i = 0; i < n; ++i) {
+        positions[i] = rope_past + static_cast<int32_t>(n_before + i);
+    }
+    logits[n - 1] = want_logits ? 1 : 0;
+
+    llama_batch batch = {};
+    batch.n_tokens    = static_cast<int32_t>(n);
+    batch.token       = const_cast<llama_token *>(tokens);
+    batch.pos         = positions.data();
+    batch.n_seq_id    = n_seq_id.data();
+    batch.seq_id      = seq_id.data();
+    batch.logits      = logits.data();
+
+    flat_.n_filled        = n_filled_ + n_before;
+    const int32_t failure = llama_decode(ctx, batch);
+    if (failure == -2) { // its own word for memory that ran out: before it computed anything, if it computes in one piece
+        flat_.written &= ggml_backend_sched_get_n_splits(ctx->get_sched()) > 1;
+        throw std::bad_alloc();
+    }
+    if (failure != 0) {
+        fail(EDGEKV_STATUS_INTERNAL, "llama_decode returned %d for %zu tokens at position %u", failure, n, n_past + n_before);
+    }
+    if (want_logits) {
+        const float * values = llama_get_logits_ith(ctx, -1);
+        if (values == nullptr || !all_finite(values, llama_vocab_n_tokens(llama_model_get_vocab(&ctx->get_model())))) {
+            fail(EDGEKV_STATUS_NOT_FINITE, "the logits of position %zu are not finite; the model's weights are damaged",
+                 n_past + n_before + n - 1);
+        }
+    }
+}
+
+void edgekv_cache::feed(const llama_token * tokens, size_t n, bool want_logits) {
+    check_tokens(tokens, n);
+    if (n > ctx->get_cparams().n_ubatch) {
+        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "%zu tokens exceed the context's n_ubatch of %u; feed fewer at once", n,
+             ctx->get_cparams().n_ubatch);
+    }
+    if (window_) {
+        window_->begin_text(n_past - rope_past);
+    }
+    try {
+        decode(tokens, n, 0, want_logits);
+    } catch (...) {
+        forget_unfilled();
+        if (window_) {
+            window_->end_text(n_past, static_cast<uint32_t>(n));
+        }
+        throw;
+    }
+    if (window_) {
+        window_->end_text(n_past, static_cast<uint32_t>(n));
+    }
+    n_filled_ += static_cast<uint32_t>(n);
+    for (uint32_t il = 0; il < layers_.size(); ++il) {
+        for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
+            const HeadCells head = cells(il, g);
+            for (size_t i = 0; i < n; ++i) {
+                const uint32_t cell = head.n - static_cast<uint32_t>(n - i);
+                head.position[cell] = n_past + static_cast<int32_t>(i);
+                head.order[cell]    = cell; // the newest come last
+            }
+            if (head.rope_position != nullptr) {
+                std::iota(head.rope_position + head.n - n, head.rope_position + head.n, rope_past);
+            }
+            if (head.accumulated != nullptr) {
+                std::fill_n(head.accumulated + head.n - n, n, 0.0f);
+            }
+        }
+    }
+    n_past += static_cast<int32_t>(n);
+    rope_past += static_cast<int32_t>(n);
+    n_fresh_ += static_cast<uint32_t>(n);
+}
+
+void edgekv_cache::probe(const llama_token * tokens, size_t n) {
+    if (n > params_.n_probe_rows) {
+        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "a probe of %zu tokens, but the cache was opened for %u", n, params_.n_probe_rows);
+    }
+    check_tokens(tokens, n);
+    window_->begin_probe(n_past - rope_past);
+    const size_t n_batch = ctx->get_cparams().n_ubatch;
+    try {
+        for (size_t i = 0; i < n; i += n_batch) {
+            decode(tokens + i, std::min(n_batch, n - i), static_cast<uint32_t>(i), false);
+        }
+    } catch (...) {
+        forget_unfilled();
+        window_->end_probe(n_past, 0); // whose rows are not whole
+        throw;
+    }
+    forget_unfilled();
+    window_->end_probe(n_past, static_cast<uint32_t>(n));
+}

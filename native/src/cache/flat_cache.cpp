@@ -1,0 +1,150 @@
+#include "cache/flat_cache.h"
+
+#include "abi/status.h"
+
+#include <algorithm>
+
+namespace edgekv {
+
+namespace {
+
+thread_local const edgekv_layout * request  = nullptr;
+thread_local bool                  is_plain = false;
+
+// Devices read rows in runs of 256, beyond the last head's end too.
+constexpr uint32_t device_slack = 255;
+
+ggml_tensor * add_rows(ggml_tensor * tensor, uint32_t n) {
+    tensor->ne[1] += n;
+    tensor->nb[2] = tensor->nb[3] = tensor->nb[1] * tensor->ne[1];
+    return tensor;
+}
+
+} // namespace
+
+FlatCache::Request::Request(const edgekv_layout & layout) { request = &layout; }
+FlatCache::Request::~Request() { request = nullptr; }
+
+FlatCache::Plain::Plain() { is_plain = true; }
+FlatCache::Plain::~Plain() { is_plain = false; }
+
+std::unique_ptr<FlatCache> FlatCache::requested() {
+    return request != nullptr && is_plain ? std::make_unique<FlatCache>(*request) : nullptr;
+}
+
+FlatCache::FlatCache(const edgekv_layout & layout) : layout_(layout), n_open_(layout.n_cells) {}
+
+void FlatCache::add_layer(ggml_context * context, bool host, uint32_t il, uint32_t n_head_kv, ggml_type type_k,
+                          uint32_t head_dim_k, ggml_type type_v, uint32_t head_dim_v) {
+    const auto same = [&](const Pool & pool) {
+        return pool.context == context && pool.k->ne[0] == head_dim_k && pool.v->ne[0] == head_dim_v;
+    };
+    auto pool = std::find_if(pools_.begin(), pools_.end(), same);
+    if (pool == pools_.end()) {
+        const uint32_t slack = host ? 0 : device_slack;
+
+        ggml_tensor * k = ggml_new_tensor_2d(context, type_k, head_dim_k, slack);
+        ggml_tensor * v = ggml_new_tensor_2d(context, type_v, head_dim_v, slack);
+        ggml_format_name(k, "edgekv_k%zu", pools_.size());
+        ggml_format_name(v, "edgekv_v%zu", pools_.size());
+        pool = pools_.insert(pools_.end(), { context, k, v, 0, 0, 0 });
+        on_device_ |= !host;
+    }
+    add_rows(pool->k, n_head_kv * layout_.n_cells);
+    add_rows(pool->v, n_head_kv * layout_.n_cells);
+    pool->n_heads += n_head_kv;
+    index_[il] = layers_.size();
+    layers_.push_back({ il, static_cast<size_t>(pool - pools_.begin()), n_heads_, pool->k, pool->v, std::vector<Head>(n_head_kv) });
+    n_heads_ += n_head_kv;
+    uint32_t offset = 0;
+    for (Pool & each : pools_) {
+        each.offset = offset;
+        offset += each.n_heads * layout_.n_cells;
+    }
+    clear();
+}
+
+uint32_t FlatCache::n_cells_max() const {
+    uint32_t most = layout_.n_cells_max;
+    for (const Pool & pool : pools_) {
+        most = std::min(most, pool.n_heads * layout_.n_cells);
+    }
+    return most;
+}
+
+uint32_t FlatCache::n_nodes() const {
+    const auto is_quantized = [](const Pool & pool) { return ggml_is_quantized(pool.k->type); };
+    const bool copies       = std::any_of(pools_.begin(), pools_.end(), is_quantized);
+    const bool one_by_one   = copies || n_cells_max() > layout_.n_cells;
+    const auto of_a_call    = copies ? 8 : 6; // four views, attention, its place; two copies
+    return 4 * layers_.size() + (one_by_one ? of_a_call * n_heads_ : 0);
+}
+
+bool FlatCache::fits(const std::vector<uint32_t> & kept, uint32_t n_open) const {
+    const uint64_t most = n_cells_max();
+    for (size_t p = 0; p < pools_.size(); ++p) {
+        uint64_t n_used = 0;
+        for (const Layer & layer : layers_) {
+            for (size_t h = layer.first_head; layer.pool == p && h < layer.first_head + layer.heads.size(); ++h) {
+                const uint64_t n = uint64_t(kept[h]) + n_open;
+                if (n > most) {
+                    return false;
+                }
+                n_used += n;
+            }
+        }
+        if (n_used > uint64_t(pools_[p].n_heads) * layout_.n_cells) {
+            return false;
+        }
+    }
+    return true;
+}
+
+template <typename Kept> void FlatCache::divide_by(Kept kept) {
+    for (Pool & pool : pools_) {
+        pool.n_used = 0;
+    }
+    max_kept_ = 0;
+    n_kept_   = 0;
+    for (const Layer & layer : layers_) {
+        for (size_t g = 0; g < layer.heads.size(); ++g) {
+            const uint32_t n = kept(layer.first_head + g);
+            pools_[layer.pool].n_used += n;
+            max_kept_ = std::max(max_kept_, n);
+            n_kept_ += n;
+        }
+    }
+    const uint32_t n_open_before = n_open_;
+    n_open_ = n_cells_max() - max_kept_;
+    for (Pool & pool : pools_) {
+        const uint64_t rows = uint64_t(pool.n_heads) * layout_.n_cells;
+        n_open_     = std::min<uint64_t>(n_open_, (rows - pool.n_used) / pool.n_heads);
+        pool.n_used = 0;
+    }
+    bool same = n_open_ == n_open_before;
+    for (Layer & layer : layers_) {
+        Pool & pool = pools_[layer.pool];
+        for (size_t g = 0; g < layer.heads.size(); ++g) {
+            const uint32_t n = kept(layer.first_head + g);
+            same &= layer.heads[g].kept == n;
+            layer.heads[g] = { static_cast<uint32_t>(pool.n_used), n };
+            pool.n_used += n + n_open_;
+        }
+    }
+    if (!same) {
+        changed();
+    }
+}
+
+void FlatCache::divide(const std::vector<uint32_t> & kept) {
+    if (!fits(kept, 0)) {
+        throw Error(EDGEKV_STATUS_INTERNAL, "the rows were to be divided beyond what their pools hold");
+    }
+    divide_by([&](size_t head) { return kept[head]; });
+}
+
+void FlatCache::clear() {
+    divide_by([](size_t) { return 0u; });
+}
+
+} // namespace edgekv

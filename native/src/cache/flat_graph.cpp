@@ -1,0 +1,170 @@
+#include "cache/flat_graph.h"
+
+#include "llama-batch.h"
+#include "score/scratch.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace edgekv {
+
+namespace {
+
+constexpr uint32_t visible_step = 256; // a graph is built anew once so many rows were filled, not for every token
+constexpr uint32_t device_pad   = 256; // rows that flash attention on a device reads at once
+constexpr uint32_t tile_rows    = 64;  // queries from which on the processor's flash attention works in tiles, if not quantised
+
+ggml_tensor * input(ggml_context * context, ggml_type type, int64_t n, int64_t rows = 1) {
+    ggml_tensor * tensor = ggml_new_tensor_2d(context, type, n, rows);
+    ggml_set_input(tensor);
+    return tensor;
+}
+
+ggml_tensor * contiguous(ggml_context * context, ggml_tensor * tensor) {
+    return ggml_is_contiguous(tensor) ? tensor : ggml_cont(context, tensor);
+}
+
+} // namespace
+
+FlatGraph::FlatGraph(ggml_context * context, FlatCache & cache, uint32_t n_tokens, bool largest) :
+    cache_(cache), version_(cache.version()), n_tokens_(n_tokens), largest_(largest) {
+    pad_       = cache.on_device() ? device_pad : 1;
+    n_visible_ = std::min<uint32_t>(cache.n_open(), round_up(cache.n_filled + n_tokens, visible_step));
+    max_kept_  = cache.max_kept();
+    if (largest) {
+        n_visible_ = cache.n_cells();
+        max_kept_  = cache.n_cells_max() - cache.n_cells();
+    }
+    rows_ = input(context, GGML_TYPE_I64, int64_t(n_tokens) * (cache.n_heads() + largest)); // and room for the queries'
+    mask_ = input(context, GGML_TYPE_F16, round_up(max_kept_ + n_visible_, pad_), n_tokens);
+    if (cache.queries.n > 0) {
+        query_rows_ = input(context, GGML_TYPE_I64, std::min(n_tokens, cache.queries.n));
+    }
+}
+
+bool FlatGraph::can_reuse(uint32_t n_tokens) const {
+    return !largest_ && version_ == cache_.version() && n_tokens_ == n_tokens && cache_.n_filled + n_tokens <= n_visible_;
+}
+
+void FlatGraph::set_input(const llama_ubatch & ubatch) const {
+    cache_.written = true;
+    auto * rows = static_cast<int64_t *>(rows_->data);
+    for (const auto & layer : cache_.layers()) {
+        for (uint32_t t = 0; t < n_tokens_; ++t) {
+            for (const auto & head : layer.heads) {
+                *rows++ = head.first + head.kept + cache_.n_filled + t;
+            }
+        }
+    }
+    const ggml_fp16_t hidden = ggml_fp32_to_fp16(-INFINITY);
+    for (uint32_t t = 0; t < n_tokens_; ++t) {
+        auto *     row   = reinterpret_cast<ggml_fp16_t *>(static_cast<char *>(mask_->data) + t * mask_->nb[1]);
+        const auto n_see = max_kept_ + cache_.n_filled + t + 1;
+        std::fill_n(row, n_see, ggml_fp16_t(0));
+        std::fill(row + n_see, row + mask_->ne[0], hidden);
+    }
+    if (query_rows_ != nullptr) {
+        const auto & queries = cache_.queries;
+        const auto   n       = static_cast<uint32_t>(query_rows_->ne[0]);
+        for (uint32_t i = 0; i < n; ++i) {
+            static_cast<int64_t *>(query_rows_->data)[i] = queries.first + (ubatch.pos[n_tokens_ - n + i] + queries.lag) % queries.n;
+        }
+    }
+}
+
+// Whether rows are read through a copy as floats.
+bool FlatGraph::copies(const FlatCache::Layer & layer) const {
+    return ggml_is_quantized(layer.k->type) && !cache_.on_device() && n_tokens_ >= tile_rows;
+}
+
+std::vector<FlatGraph::Run> FlatGraph::runs_of(const FlatCache::Layer & layer) const {
+    // a copy is bounded by one head; in the largest graph every head may be unlike the others
+    const bool alone = copies(layer) || (largest_ && max_kept_ > 0);
+
+    std::vector<Run> runs;
+    for (size_t g = 0; g < layer.heads.size(); ++g) {
+        const FlatCache::Head head = largest_ ? FlatCache::Head{ 0, max_kept_ } : layer.heads[g];
+        if (runs.empty() || alone || head.kept != runs.back().kept) {
+            runs.push_back({ g, g, head.first, head.kept });
+        }
+        runs.back().end = g + 1;
+    }
+    return runs;
+}
+
+// Rows of the heads of a run, (dim, rows, heads).
+ggml_tensor * FlatGraph::rows_of(ggml_context * context, ggml_tensor * pool, const Run & run) const {
+    const size_t n_rows = round_up(run.kept + n_visible_, pad_);
+    const size_t n_own  = run.kept + (largest_ ? n_visible_ : cache_.n_open());
+    return ggml_view_3d(context, pool, pool->ne[0], n_rows, run.end - run.begin, pool->nb[1], pool->nb[1] * n_own,
+                        pool->nb[1] * run.first);
+}
+
+ggml_tensor * FlatGraph::attend(ggml_context * context, ggml_tensor * q, const FlatCache::Layer & layer, const Run & run,
+                                float scale, float softcap) const {
+    const size_t n_group = q->ne[1] / layer.heads.size();
+    q = ggml_view_3d(context, q, q->ne[0], q->ne[2], (run.end - run.begin) * n_group, q->nb[2], q->nb[1],
+                     run.begin * n_group * q->nb[1]);
+    ggml_tensor * k = rows_of(context, layer.k, run);
+    ggml_tensor * v = rows_of(context, layer.v, run);
+    if (copies(layer)) {
+        k = ggml_cast(context, k, GGML_TYPE_F32);
+        v = ggml_cast(context, v, GGML_TYPE_F32);
+    }
+    ggml_tensor * out = ggml_flash_attn_ext(context, q, k, v, mask_, scale, 0.0f, softcap);
+    ggml_prec_set_acc(out, GGML_PREC_F32);
+    if (run.kept < max_kept_ || largest_) { // the largest graph has all the nodes that any may have
+        // the call above wants a contiguous mask, the backends read one of any row stride
+        out->src[3] = ggml_view_2d(context, mask_, k->ne[1], n_tokens_, mask_->nb[1], (max_kept_ - run.kept) * mask_->nb[0]);
+    }
+    return ggml_reshape_2d(context, out, out->ne[0] * out->ne[1], n_tokens_);
+}
+
+void FlatGraph::keep_queries(ggml_context * context, ggml_cgraph * graph, ggml_tensor * q, uint32_t il, float scale) {
+    if (query_rows_ == nullptr) {
+        return;
+    }
+    const int64_t n_rows = query_rows_->ne[0];
+    ggml_tensor * newest =
+        ggml_view_3d(context, q, q->ne[0], q->ne[1], n_rows, q->nb[1], q->nb[2], (n_tokens_ - n_rows) * q->nb[2]);
+    newest = ggml_reshape_2d(context, contiguous(context, newest), q->ne[0] * q->ne[1], n_rows);
+    ggml_build_forward_expand(graph, ggml_set_rows(context, cache_.queries.rows.at(il), newest, query_rows_));
+    cache_.queries.scale[il] = scale;
+}
+
+void FlatGraph::store(ggml_context * context, ggml_cgraph * graph, ggml_tensor * pool, ggml_tensor * rows,
+                      uint32_t first_head) {
+    const int64_t n     = rows->ne[1] * rows->ne[2];
+    const size_t  begin = size_t(first_head) * n_tokens_ * rows_->nb[0];
+    rows = ggml_reshape_2d(context, contiguous(context, rows), rows->ne[0], n);
+    ggml_build_forward_expand(graph, ggml_set_rows(context, pool, rows, ggml_view_1d(context, rows_, n, begin)));
+}
+
+ggml_tensor * FlatGraph::attend(ggml_context * context, ggml_cgraph * graph, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v,
+                                uint32_t il, float scale, float softcap) {
+    const FlatCache::Layer & layer = cache_.layer(il);
+    cache_.ropes[il]  = rope_of(k);
+    cache_.rotation_k = rotation_of(k);
+    cache_.rotation_v = rotation_of(v);
+    keep_queries(context, graph, q, il, scale);
+    store(context, graph, layer.k, k, layer.first_head);
+    store(context, graph, layer.v, v, layer.first_head);
+
+    const int64_t n_all = layer.v->ne[0] * q->ne[1];
+    ggml_tensor * out   = nullptr;
+    for (const Run & run : runs_of(layer)) {
+        ggml_tensor * part = attend(context, q, layer, run, scale, softcap);
+        if (out != nullptr) {
+            const size_t begin = run.begin * (n_all / layer.heads.size()) * sizeof(float);
+            out                = ggml_set_2d_inplace(context, out, part, out->nb[1], begin);
+        } else if (part->ne[0] < n_all) {
+            out = ggml_pad(context, part, n_all - part->ne[0], 0, 0, 0); // the others' room, memory of this layer alone
+        } else {
+            out = part;
+        }
+        ggml_build_forward_expand(graph, out);
+    }
+    return out;
+}
+
+} // namespace edgekv

@@ -1,0 +1,54 @@
+// Attention over a flat cache: what the patched llama.cpp calls while it builds a graph and fills its inputs.
+#pragma once
+
+#include "cache/flat_cache.h"
+
+struct llama_ubatch;
+
+namespace edgekv {
+
+// The part of one graph that reads and writes a flat cache. It holds for one layout and one number of tokens.
+class FlatGraph {
+  public:
+    // With `largest` every head is as long as a head may become: such a graph reserves the memory of all later ones.
+    FlatGraph(ggml_context * context, FlatCache & cache, uint32_t n_tokens, bool largest);
+
+    bool can_reuse(uint32_t n_tokens) const;
+    void set_input(const llama_ubatch & ubatch) const;
+
+    // Store the keys and values of a batch, and attend to all cells: q (head_dim_k, n_head, n_tokens), k and v likewise
+    // with n_head_kv -> (head_dim_v * n_head, n_tokens). Of flash attention: scale of Q K^T, softcap (0 = none).
+    ggml_tensor * attend(ggml_context * context, ggml_cgraph * graph, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v,
+                         uint32_t il, float scale, float softcap);
+
+  private:
+    // Adjacent heads of one length, which one call serves.
+    struct Run {
+        size_t   begin;
+        size_t   end;
+        uint32_t first; // row
+        uint32_t kept;
+    };
+
+    bool             copies(const FlatCache::Layer & layer) const;
+    std::vector<Run> runs_of(const FlatCache::Layer & layer) const;
+    ggml_tensor *    rows_of(ggml_context * context, ggml_tensor * pool, const Run & run) const;
+    ggml_tensor *    attend(ggml_context * context, ggml_tensor * q, const FlatCache::Layer & layer, const Run & run,
+                            float scale, float softcap) const;
+    void             keep_queries(ggml_context * context, ggml_cgraph * graph, ggml_tensor * q, uint32_t il, float scale);
+    void             store(ggml_context * context, ggml_cgraph * graph, ggml_tensor * pool, ggml_tensor * rows,
+                           uint32_t first_head);
+
+    FlatCache &   cache_;
+    uint32_t      version_;
+    uint32_t      n_tokens_;
+    bool          largest_;
+    uint32_t      max_kept_;
+    uint32_t      n_visible_; // open rows that it attends to
+    uint32_t      pad_;       // rows of a head are read in runs of this many
+    ggml_tensor * rows_;      // I64 (n_tokens * n_heads), by layer, token, head: where keys and values go
+    ggml_tensor * mask_;      // F16 (columns, n_tokens): column max_kept_ is the first open row
+    ggml_tensor * query_rows_ = nullptr; // I64, where the newest queries go
+};
+
+} // namespace edgekv

@@ -1,0 +1,79 @@
+// The newest queries of every layer, as llama.cpp's graph leaves them: a ring over positions, and another for probes.
+#pragma once
+
+#include "cache/flat_cache.h"
+#include "ggml-cpp.h"
+#include "rope/rope_turn.h"
+
+#include <cstdint>
+#include <vector>
+
+namespace edgekv {
+
+class QueryWindow {
+  public:
+    // Rings of n_rows for the text and n_probe_rows for probes, beside the keys of every layer. Throws std::bad_alloc.
+    QueryWindow(FlatCache & flat, const std::vector<uint32_t> & n_head, uint32_t n_rows, uint32_t n_probe_rows);
+    ~QueryWindow();
+    QueryWindow(const QueryWindow &)             = delete;
+    QueryWindow & operator=(const QueryWindow &) = delete;
+
+    void clear();
+
+    // What is decoded next is of the text, or of a probe. `lag` is by how much RoPE's positions fall short of true ones.
+    void begin_text(int32_t lag);
+    void begin_probe(int32_t lag);
+
+    // It was decoded, or this failed: n tokens from position p0. Rows are as before where it failed before it wrote any; else
+    // those of the text that it was to overwrite are lost, and of a probe that failed (n = 0) there are none.
+    void end_text(int32_t p0, uint32_t n);
+    void end_probe(int32_t p0, uint32_t n);
+
+    // The newest n rows of the text: by how much each lags, and f(tensor, first byte, bytes) of each in every layer.
+    std::vector<int32_t> text_lags(int32_t n_past, uint32_t n) const;
+    template <typename F> void each_text_row(int32_t n_past, uint32_t n, F f) const {
+        for (int32_t p = n_past - static_cast<int32_t>(n); p < n_past; ++p) {
+            for (const Layer & layer : layers_) {
+                f(layer.rows, static_cast<uint32_t>(p) % n_rows_ * layer.rows->nb[1], layer.rows->nb[1]);
+            }
+        }
+    }
+
+    // Say that those rows, and no others, are there.
+    void restore_text(int32_t n_past, const std::vector<int32_t> & lags);
+
+    uint32_t n_text(int32_t n_past) const; // newest rows of the text that are whole
+    uint32_t n_probe() const { return n_probe_; }
+    uint64_t bytes(bool host) const; // in the host's memory, or on devices
+
+    // Copy the newest n_rows rows of some query heads of layer `index`, to (n_head, n_rows, head_dim) with by_head, else
+    // (n_rows, n_head, head_dim); and their positions. Those that were computed under another lag are turned to this one.
+    // Returns the layer's scale of Q K^T.
+    float read(uint32_t index, uint32_t first_head, uint32_t n_head, bool probed, int32_t n_past, uint32_t n_rows, bool by_head,
+               int32_t lag, RopeTurn * turn, float * queries, int32_t * positions) const;
+
+  private:
+    void use(uint32_t first, uint32_t n);
+    void begin(int32_t lag);
+    void note(int32_t p0, uint32_t n);
+
+    struct Layer {
+        uint32_t      il;
+        uint32_t      n_head;
+        uint32_t      head_dim;
+        ggml_tensor * rows;
+    };
+
+    FlatCache &                          flat_;
+    std::vector<ggml_context_ptr>        contexts_;
+    std::vector<ggml_backend_buffer_ptr> buffers_;
+    std::vector<Layer>                   layers_;
+    uint32_t                             n_rows_;
+    uint32_t                             n_probe_rows_;
+    int32_t                              oldest_      = 0; // rows of earlier positions were overwritten
+    int32_t                              probe_first_ = 0; // position of the last probe's first row
+    uint32_t                             n_probe_     = 0; // rows of the last probe
+    std::vector<int32_t>                 lags_;            // of every row
+};
+
+} // namespace edgekv

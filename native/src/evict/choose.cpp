@@ -1,0 +1,93 @@
+#include "evict/choose.h"
+
+#include "abi/status.h"
+#include "score/attention.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace edgekv {
+
+namespace {
+
+// CriticalKV, Algorithm 1: how much a cell can move the layer's output.
+void second_stage(const Cells & cells, const float * weights, float * scores) {
+    for (size_t i = 0; i < cells.keys.n(); ++i) {
+        scores[i] = (weights[i] + 1e-4f) * cells.wo_norm[i];
+    }
+}
+
+// Evict by CAOTE in equal steps, with weights and output over the survivors anew each time.
+void choose_in_rounds(const edgekv_policy & policy, const Cells & cells, const float * weights, const edgekv_protection & protection,
+                      size_t budget, Scratch & scratch, uint8_t * keep) {
+    const size_t n       = cells.keys.n();
+    const size_t n_evict = n - std::min(n, budget);
+    uint32_t *   alive   = scratch.alive.data();
+    float *      errors  = scratch.prior.data();
+    size_t       n_alive = n;
+    std::copy_n(cells.order, n, alive);
+    for (uint32_t round = 1; round <= policy.rounds; ++round) {
+        const size_t n_left = n - n_evict * round / policy.rounds;
+        score_caote(policy, cells, weights, alive, n_alive, scratch, errors);
+        select({ errors, cells.positions, alive, n_alive }, n_left, protection, scratch.line.data(), keep);
+        n_alive = std::remove_if(alive, alive + n_alive, [&](uint32_t cell) { return keep[cell] == 0; }) - alive;
+    }
+}
+
+} // namespace
+
+void check(const edgekv_policy & policy, const Cells & cells, uint32_t budget) {
+    require(policy.base != EDGEKV_BASE_CUSTOM || cells.custom != nullptr, "a scorer of one's own works in a cache only");
+    require(!reads_values(policy) || cells.values != nullptr, "the policy reads values, but cells.values is NULL");
+    require(!policy.critical || cells.wo_norm != nullptr, "critical reads cells.wo_norm, but it is NULL");
+    require(cells.values == nullptr || cells.values->n() == cells.keys.n(), "cells.values and cells.keys differ in number");
+    if (reads_queries(policy)) {
+        require(cells.queries != nullptr, "the policy reads queries, but queries is NULL");
+        check(*cells.queries, cells.keys);
+        require(policy.base != EDGEKV_BASE_AHAKV || !(policy.flags & EDGEKV_AHAKV_STEP_GAIN) || budget > 0,
+                "ahakv needs the budget");
+    }
+}
+
+void score(const edgekv_policy & policy, const Cells & cells, uint32_t budget, Scratch & scratch, float * scores) {
+    if (policy.weigh == EDGEKV_WEIGH_NONE) {
+        score_base(policy, cells, budget, scratch, scores, nullptr);
+        normalise(policy, cells, scores);
+    } else {
+        float * weights = scratch.scores.data();
+        score_base(policy, cells, budget, scratch, weights, nullptr);
+        normalise(policy, cells, weights);
+        score_caote(policy, cells, weights, cells.order, cells.keys.n(), scratch, scores);
+    }
+    if (policy.critical) {
+        second_stage(cells, scores, scores);
+    }
+}
+
+void choose(const edgekv_policy & policy, const Cells & cells, float * weights, const edgekv_protection & protection,
+            uint32_t n_keep, Scratch & scratch, uint8_t * keep) {
+    const size_t n    = cells.keys.n();
+    float *      line = scratch.line.data();
+    if (policy.weigh != EDGEKV_WEIGH_NONE || policy.critical) { // others only rank, and a softmax of floats may end in ties
+        normalise(policy, cells, weights);
+    }
+    if (policy.rounds > 1) {
+        choose_in_rounds(policy, cells, weights, protection, n_keep, scratch, keep);
+        return;
+    }
+    const float * scores = weights;
+    if (policy.weigh != EDGEKV_WEIGH_NONE) {
+        score_caote(policy, cells, weights, cells.order, n, scratch, scratch.prior.data());
+        scores = scratch.prior.data();
+    }
+    const Ranked ranked = { scores, cells.positions, cells.order, n };
+    if (!policy.critical) {
+        select(ranked, n_keep, protection, line, keep);
+        return;
+    }
+    float * second = scratch.norms.data();
+    second_stage(cells, scores, second);
+    select_in_stages(ranked, second, policy.alpha, n_keep, protection, line, keep);
+}
+
+} // namespace edgekv

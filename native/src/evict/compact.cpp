@@ -1,0 +1,235 @@
+// One compaction: bring up to date what cells carry, score them, divide the budget, choose those that stay, and move them.
+#include "abi/aborts.h"
+#include "abi/status.h"
+#include "cache/cache.h"
+#include "evict/choose.h"
+#include "llama-context.h"
+#include "llama-kv-cache.h"
+#include "llama-model.h"
+#include "score/team.h"
+#include "score/wo_norm.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+using namespace edgekv;
+
+void edgekv_cache::check_provided(const edgekv_compaction_params & params) const {
+    const edgekv_policy & policy = *params.policy;
+    check(policy);
+    check(*params.protection);
+    require(params.budget > 0, "a budget of 0 cells keeps nothing; give at least 1");
+
+    const bool     custom = policy.base == EDGEKV_BASE_CUSTOM;
+    const uint32_t rows   = rows_read(policy, ctx->get_cparams().n_ubatch);
+    const bool     probed = params.probed != 0 && rows > 0;
+    const bool     fits   = (probed || rows <= params_.n_query_rows) && (!accumulates(policy) || params_.accumulates) &&
+                      (!policy.critical || params_.wo_norms) &&
+                      (!custom || ((policy.scorer->reads | EDGEKV_READS_POSITIONS) & ~params_.custom_reads) == 0);
+    if (!fits) {
+        throw Error(EDGEKV_STATUS_INVALID_STATE, "the cache was opened without what the policy reads; see edgekv_cache_params_for");
+    }
+    const uint32_t ragged = raggedness(policy) | (params.budgets != nullptr ? EDGEKV_RAGGED_HEADS : 0);
+    if ((ragged & ~params_.ragged) != 0) {
+        throw Error(EDGEKV_STATUS_INVALID_STATE, "the cache was opened for heads that keep the same; see edgekv_cache_params_for");
+    }
+    if (params.reposition != 0 && turns_.empty()) {
+        throw Error(EDGEKV_STATUS_INVALID_STATE, "the cache was opened for keys that keep their positions; open it with repositions");
+    }
+    if (probed && (!window_ || window_->n_probe() == 0)) {
+        throw Error(EDGEKV_STATUS_INVALID_STATE, "there was no probe whose queries could score");
+    }
+}
+
+// Rows of queries that score now. What is accumulated counts every row once.
+uint32_t edgekv_cache::rows_of(const edgekv_compaction_params & params) const {
+    const edgekv_policy & policy = *params.policy;
+    const uint32_t        wanted = rows_read(policy, n_fresh_);
+    if (wanted == 0 || !window_) {
+        return 0;
+    }
+    if (params.probed) {
+        return std::min(scores_every_row(policy) ? UINT32_MAX : wanted, window_->n_probe());
+    }
+    const uint32_t n_rows = std::min(wanted, window_->n_text(n_past));
+    const bool counts_once = policy.base != EDGEKV_BASE_SNAPKV && carries_on(policy, params.generating != 0);
+    return counts_once ? std::min(n_rows, n_fresh_) : n_rows;
+}
+
+// The newest tokens are the last of every head's order; where some are gone, older ones are done again.
+void edgekv_cache::update_wo_norms(uint32_t il, Scratch & scratch) {
+    const edgekv_layer & layer     = layers_[il];
+    const size_t         n_new     = n_past - normed_;
+    const size_t         n_columns = layer.w_o->ne[0];
+    const size_t         row_bytes = layer.w_o->nb[1];
+    const size_t         n_outputs = layer.w_o->ne[1];
+    const auto           w_o_rows  = [&](const void * data, size_t n) {
+        return Rows({ data, layer.w_o->type, static_cast<uint32_t>(n_columns), n, row_bytes, 0, 0 });
+    };
+    uint32_t most = 0;
+    for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
+        most = std::max(most, cells(il, g).n);
+    }
+    WoNorm norm(n_columns, layer.head_dim_v, layer.n_head_kv, layer.n_group, 0, scratch);
+    for (size_t first = 0; first < std::min<size_t>(n_new, most); first += WoNorm::n_at_once) {
+        const size_t n = std::min(WoNorm::n_at_once, n_new - first);
+        // of one head, those that it has: the i-th newest is value i - first
+        const auto each = [&](const HeadCells & head, auto f) {
+            for (size_t i = 0; i < n && first + i < head.n; ++i) {
+                f(i, head.order[head.n - 1 - first - i]);
+            }
+        };
+        norm.begin();
+        for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
+            const HeadCells head   = cells(il, g);
+            HostRows        v      = host_rows(il, g, true, head.n);
+            const Rows      values = rows_of_head(il, true, v, head.n);
+            each(head, [&](size_t i, uint32_t cell) { norm.put(g, i, values, cell); });
+        }
+        if (ggml_backend_buffer_is_host(layer.w_o->buffer)) {
+            norm.add(w_o_rows(layer.w_o->data, n_outputs), n);
+        } else {
+            std::vector<char> slice(WoNorm::n_slice * row_bytes);
+            for (size_t e = 0; e < n_outputs; e += WoNorm::n_slice) {
+                const size_t n_rows = std::min(WoNorm::n_slice, n_outputs - e);
+                ggml_backend_tensor_get(layer.w_o, slice.data(), e * row_bytes, n_rows * row_bytes);
+                norm.add(w_o_rows(slice.data(), n_rows), n);
+            }
+        }
+        for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
+            float norms[WoNorm::n_at_once];
+            norm.take(g, n, norms);
+            const HeadCells head = cells(il, g);
+            each(head, [&](size_t i, uint32_t cell) { head.wo_norm[cell] = norms[i]; });
+        }
+    }
+}
+
+// The first n rows of one head, keys or values, where the host can read them.
+HostRows edgekv_cache::host_rows(uint32_t il, uint32_t g, bool values, size_t n) {
+    const edgekv_layer & layer = layers_[il];
+    return HostRows(values ? layer.v : layer.k, flat_.layers()[il].heads[g].first, n, shape.staged, values ? copy_v_ : copy_k_);
+}
+
+Rows edgekv_cache::rows_of_head(uint32_t il, bool values, HostRows & host, size_t n) const {
+    const edgekv_layer & layer = layers_[il];
+    const uint32_t       dim   = values ? layer.head_dim_v : layer.head_dim_k;
+    return Rows({ host.row(0), (values ? layer.v : layer.k)->type, dim, n, host.stride(), values ? value_rotation_ : rotation_, 0 });
+}
+
+// Call f(head's number, its cells, what policies see of them) for every head of a layer.
+template <typename F>
+void edgekv_cache::each_head(uint32_t il, const edgekv_compaction_params & params, bool keys, bool values, Scratch & scratch, F f) {
+    const edgekv_layer & layer  = layers_[il];
+    const uint32_t       n_rows = keys && reads_queries(*params.policy) ? rows_of(params) : 0;
+    for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
+        const HeadCells head       = cells(il, g);
+        HostRows        k          = host_rows(il, g, false, keys ? head.n : 0);
+        HostRows        v          = host_rows(il, g, true, values ? head.n : 0);
+        const Rows      value_rows = rows_of_head(il, true, v, head.n);
+
+        edgekv_queries queries = { scratch.window.data(), scratch.positions.data(), layer.n_group, n_rows, layer.head_dim_k, 0, 1.0f,
+                                   softcap_ };
+        if (n_rows > 0) {
+            queries.scale  = window_->read(il, g * layer.n_group, layer.n_group, params.probed != 0, n_past, n_rows, true,
+                                           n_past - rope_past, turn_of(il), scratch.window.data(), scratch.positions.data());
+            queries.n_seen = scratch.positions[n_rows - 1] + 1;
+        }
+        const bool  has_past = carries_on(*params.policy, params.generating != 0);
+        const Cells seen     = { rows_of_head(il, false, k, head.n),
+                                 &value_rows,
+                                 head.position,
+                                 head.order,
+                                 has_past ? head.accumulated : nullptr,
+                                 head.wo_norm,
+                                 custom_.by_cell_of(g),
+                                 &queries,
+                                 il,
+                                 g };
+        f(g, head, seen);
+    }
+}
+
+// Score every cell of a layer.
+void edgekv_cache::score(uint32_t il, const edgekv_compaction_params & params, Scratch & scratch) {
+    const edgekv_policy & policy = *params.policy;
+    if (policy.base == EDGEKV_BASE_CUSTOM) {
+        score_custom(il, params);
+    }
+    each_head(il, params, true, reads_values(policy), scratch, [&](uint32_t, const HeadCells & head, const Cells & seen) {
+        score_base(policy, seen, layer_budgets_[il], scratch, head.score, accumulates(policy) ? head.next : nullptr);
+        if (policy.spread != EDGEKV_SPREAD_HEAD && policy.softmax) {
+            std::copy_n(head.score, head.n, head.share);
+            normalise(policy, seen, head.share);
+        }
+    });
+}
+
+// Mark the cells of a layer that stay. Nothing moves yet.
+void edgekv_cache::choose(uint32_t il, const edgekv_compaction_params & params, Scratch & scratch) {
+    const edgekv_policy & policy = *params.policy;
+    if (policy.critical) {
+        update_wo_norms(il, scratch);
+    }
+    each_head(il, params, false, policy.weigh != EDGEKV_WEIGH_NONE, scratch, [&](uint32_t g, const HeadCells & head, const Cells & seen) {
+        edgekv::choose(policy, seen, head.score, *params.protection, budgets_[layers_[il].first_head + g], scratch, head.keep);
+    });
+}
+
+void edgekv_cache::compact(const edgekv_compaction_params & given, edgekv_compaction & result) {
+    check_provided(given);
+    edgekv_policy policy = *given.policy;
+    policy.carry         = policy.carry > 0.0 ? std::pow(policy.carry, double(n_fresh_) / given.budget) : 0.0;
+    if (given.budgets != nullptr) {
+        policy.spread = EDGEKV_SPREAD_HEAD; // nothing is left to share
+    }
+
+    edgekv_compaction_params params = given;
+    params.policy                   = &policy;
+
+    result = {};
+    divide_layers(params);
+    const bool full = is_full(policy);
+    if (n_past == 0 || (!full && !scores_every_row(policy) && !(accumulates(policy) && params.probed))) {
+        return;
+    }
+    llama_synchronize(ctx);
+    const int64_t start_us  = ggml_time_us();
+    Team          team(scratch_.size());
+    const auto    on_layers = [&](auto work) {
+        team.each(layers_.size(), [&](size_t il, size_t thread) { work(static_cast<uint32_t>(il), scratch_[thread]); });
+    };
+    on_layers([&](uint32_t il, Scratch & scratch) { score(il, params, scratch); });
+    std::vector<Move> moves;
+    if (full) {
+        share_out(params);
+        on_layers([&](uint32_t il, Scratch & scratch) { choose(il, params, scratch); });
+        moves = heads_to_move();
+    }
+    const int64_t chosen_us = ggml_time_us();
+
+    // from here on nothing fails, and nothing is allocated
+    const Computing computing;
+    n_fresh_ = 0;
+    if (accumulates(policy)) {
+        cells_.carry_on();
+    }
+    result.score_us = chosen_us - start_us;
+    if (!full) {
+        return;
+    }
+    normed_ = policy.critical ? n_past : normed_;
+    result.n_evicted = flat_.n_kept() + uint64_t(flat_.n_heads()) * n_filled_ -
+                       std::accumulate(budgets_.begin(), budgets_.end(), uint64_t(0));
+    const auto end = static_cast<int32_t>(*std::max_element(budgets_.begin(), budgets_.end()));
+    on_layers([&](uint32_t il, Scratch &) {
+        close_gaps(il);
+        if (params.reposition != 0) {
+            reposition(il, end);
+        }
+    });
+    rope_past = params.reposition != 0 ? end : rope_past;
+    move_heads(moves, team);
+    result.move_us = ggml_time_us() - chosen_us;
+}

@@ -1,0 +1,131 @@
+// The moves of a compaction: survivors of a head close its gaps, then heads close up with one another.
+#include "abi/status.h"
+#include "cache/cache.h"
+#include "llama-kv-cache.h"
+#include "score/team.h"
+
+#include <cstring>
+
+using namespace edgekv;
+
+// Fill the holes below the budget with the survivors above it: no other row moves. On the way a filled hole is
+// marked 2 and the position of the cell it took over leads to it, so that `order` can be renamed in one pass.
+void edgekv_cache::close_gaps(uint32_t il) {
+    const edgekv_layer & layer   = layers_[il];
+    const size_t         k_bytes = layer.k->nb[1];
+    const size_t         v_bytes = layer.v->nb[1];
+    for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
+        const HeadCells head   = cells(il, g);
+        const uint32_t  budget = budgets_[layer.first_head + g];
+        HostRows        k      = host_rows(il, g, false, head.n);
+        HostRows        v      = host_rows(il, g, true, head.n);
+
+        uint32_t hole = 0;
+        for (uint32_t cell = budget; cell < head.n; ++cell) {
+            if (!head.keep[cell]) {
+                continue;
+            }
+            while (head.keep[hole]) {
+                ++hole;
+            }
+            std::memcpy(k.row(hole), k.row(cell), k_bytes);
+            std::memcpy(v.row(hole), v.row(cell), v_bytes);
+            for (float * carried : { head.accumulated, head.wo_norm }) {
+                if (carried != nullptr) {
+                    carried[hole] = carried[cell];
+                }
+            }
+            head.position[hole] = head.position[cell];
+            if (head.rope_position != nullptr) {
+                head.rope_position[hole] = head.rope_position[cell];
+            }
+            head.keep[hole]     = 2;
+            head.position[cell] = static_cast<int32_t>(hole);
+        }
+
+        size_t n_kept = 0;
+        for (uint32_t i = 0; i < head.n; ++i) {
+            const uint32_t cell = head.order[i];
+            if (cell >= budget ? head.keep[cell] != 0 : head.keep[cell] == 1) {
+                head.order[n_kept++] = cell >= budget ? static_cast<uint32_t>(head.position[cell]) : cell;
+            }
+        }
+        k.commit(budget);
+        v.commit(budget);
+    }
+}
+
+// Turn the keys that each head of a layer keeps to adjacent RoPE positions, the last before `end`. New tokens have one position
+// for all heads, so those that keep less begin later.
+void edgekv_cache::reposition(uint32_t il, int32_t end) {
+    for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
+        const HeadCells head   = cells(il, g);
+        const uint32_t  n_kept = budgets_[layers_[il].first_head + g];
+        HostRows        k      = host_rows(il, g, false, n_kept);
+        for (uint32_t i = 0; i < n_kept; ++i) {
+            const uint32_t cell = head.order[i];
+            const int32_t  to   = end - static_cast<int32_t>(n_kept - i);
+            turns_[il].turn(k.row(cell), to - head.rope_position[cell]);
+            head.rope_position[cell] = to;
+        }
+        k.commit(n_kept);
+    }
+}
+
+// Where every head lies, layer by layer; where it goes is known once the rows are divided.
+std::vector<edgekv_cache::Move> edgekv_cache::heads_to_move() const {
+    if (!flat_.fits(budgets_, 0)) {
+        throw Error(EDGEKV_STATUS_INTERNAL, "heads were to keep more than their pools hold");
+    }
+    std::vector<Move> moves;
+    moves.reserve(budgets_.size());
+    for (uint32_t il = 0; il < layers_.size(); ++il) {
+        for (const auto & head : flat_.layers()[il].heads) {
+            moves.push_back({ &layers_[il], head.first, 0, budgets_[moves.size()] });
+        }
+    }
+    return moves;
+}
+
+// Divide the rows by the budgets, and move what each head keeps to its new rows. Heads stay in their order, so nothing
+// is overwritten when those that move down go first, lowest first, and then those that move up, highest first.
+void edgekv_cache::move_heads(std::vector<Move> & moves, Team & team) {
+    flat_.divide(budgets_);
+    size_t h = 0;
+    for (const auto & layer : flat_.layers()) {
+        for (const auto & head : layer.heads) {
+            moves[h++].to = head.first;
+        }
+    }
+    const auto each = [&](auto f) {
+        for (auto move = moves.begin(); move != moves.end(); ++move) {
+            if (move->to < move->from) {
+                f(*move);
+            }
+        }
+        for (auto move = moves.rbegin(); move != moves.rend(); ++move) {
+            if (move->to > move->from) {
+                f(*move);
+            }
+        }
+    };
+    const auto move_rows = [&](bool values) {
+        each([&](const Move & move) {
+            HostRows rows(values ? move.layer->v : move.layer->k, move.from, move.n, shape.staged, values ? copy_v_ : copy_k_);
+            rows.commit_to(move.to, move.n);
+        });
+    };
+    team.each(3, [&](size_t task, size_t /*thread*/) {
+        if (task < 2) {
+            move_rows(task == 1);
+        } else {
+            each([&](const Move & move) {
+                const size_t offset = flat_.pools()[move.layer->pool].offset;
+                cells_.move(offset + move.from, offset + move.to, move.n);
+            });
+        }
+    });
+    n_filled_ = 0;
+    divided_  = true;
+    forget_unfilled();
+}

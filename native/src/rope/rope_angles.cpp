@@ -1,0 +1,182 @@
+#include "rope/rope_angles.h"
+
+#include "abi/context.h"
+#include "abi/status.h"
+#include "cache/flat_cache.h"
+#include "ggml-backend.h"
+#include "ggml-cpp.h"
+#include "ggml-cpu.h"
+#include "llama-context.h"
+#include "llama-kv-cache.h"
+#include "llama-model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <new>
+#include <numeric>
+#include <string>
+
+namespace edgekv {
+
+namespace {
+
+constexpr double  two_pi     = 6.283185307179586;
+constexpr int32_t n_measured = 64; // positions 1, 2, ...: the mean of so many evens out how ggml rounds each
+
+[[noreturn]] void refuse(const std::string & reason) {
+    throw Error(EDGEKV_STATUS_UNSUPPORTED, "keys cannot be moved to other positions: " + reason + "; choose a model of the llama, "
+                "qwen2, qwen3 or gemma family, or stay within the trained context");
+}
+
+int32_t n_rot_of(const KeyRope & rope) { return rope.params[1]; }
+
+// Whether pairs are neighbours, once it is sure that a key is turned by one angle a pair.
+bool neighbours_of(const KeyRope & rope) {
+    if (rope.params[15] != 0) {
+        refuse("RoPE begins at element " + std::to_string(rope.params[15]) + " of a head");
+    }
+    switch (rope.params[2]) {
+        case GGML_ROPE_TYPE_NORMAL: return true;
+        case GGML_ROPE_TYPE_NEOX:   return false;
+        case GGML_ROPE_TYPE_MROPE:
+        case GGML_ROPE_TYPE_IMROPE: refuse("M-RoPE gives a token several positions");
+        case GGML_ROPE_TYPE_VISION: refuse("the RoPE of vision gives a token two positions");
+        default:                    refuse("RoPE is of the unknown kind " + std::to_string(rope.params[2]));
+    }
+}
+
+// Factors are weights, which may lie on a device.
+std::vector<float> read_factors(const KeyRope & rope) {
+    std::vector<float> factors(n_rot_of(rope) / 2);
+    if (rope.factors->data == nullptr) {
+        throw Error(EDGEKV_STATUS_INVALID_STATE, "the model was loaded without its weights; load it without no_alloc");
+    }
+    ggml_backend_tensor_get(rope.factors, factors.data(), 0, factors.size() * sizeof(float));
+    return factors;
+}
+
+// What RoPE makes of the row that is 1 in the first element of every pair and 0 in the second: (n_positions, n_rot), m cos
+// where a 1 was and m sin where a 0 was, m > 0.
+std::vector<float> turn_units(const KeyRope & rope, bool neighbours, const std::vector<int32_t> & positions) {
+    const int32_t n_rot = n_rot_of(rope);
+    const size_t  n     = positions.size();
+
+    const size_t           n_values = 2 * n * n_rot + n + n_rot / 2; // rows and what becomes of them, positions, factors
+    const ggml_init_params memory   = { n_values * sizeof(float) + 8 * (ggml_tensor_overhead() + GGML_MEM_ALIGN) +
+                                        ggml_graph_overhead_custom(8, false), nullptr, false };
+    const ggml_context_ptr context(ggml_init(memory));
+    if (context == nullptr) {
+        throw std::bad_alloc();
+    }
+    ggml_tensor * rows    = ggml_new_tensor_3d(context.get(), GGML_TYPE_F32, n_rot, 1, n);
+    ggml_tensor * at      = ggml_new_tensor_1d(context.get(), GGML_TYPE_I32, n);
+    ggml_tensor * factors = nullptr;
+    for (size_t i = 0; i < n * n_rot; ++i) {
+        const size_t k = i % n_rot;
+        static_cast<float *>(rows->data)[i] = (neighbours ? k % 2 == 0 : k < size_t(n_rot) / 2) ? 1.0f : 0.0f;
+    }
+    std::copy(positions.begin(), positions.end(), static_cast<int32_t *>(at->data));
+    if (rope.factors != nullptr) {
+        const std::vector<float> values = read_factors(rope);
+        factors = ggml_new_tensor_1d(context.get(), GGML_TYPE_F32, values.size());
+        std::copy(values.begin(), values.end(), static_cast<float *>(factors->data));
+    }
+    ggml_tensor * turned = ggml_rope_ext(context.get(), rows, at, factors, n_rot, rope.params[2], 0, 1.0f, 1.0f, 0.0f, 1.0f, 0.0f, 0.0f);
+    std::copy(rope.params.begin(), rope.params.end(), turned->op_params);
+
+    ggml_cgraph * graph = ggml_new_graph_custom(context.get(), 8, false);
+    ggml_build_forward_expand(graph, turned);
+    ggml_cplan           plan = ggml_graph_plan(graph, 1, nullptr);
+    std::vector<uint8_t> work(plan.work_size);
+    plan.work_data = work.data();
+    const ggml_status status = ggml_graph_compute(graph, &plan);
+    if (status == GGML_STATUS_ALLOC_FAILED) {
+        throw std::bad_alloc();
+    }
+    if (status != GGML_STATUS_SUCCESS) {
+        throw Error(EDGEKV_STATUS_INTERNAL, "ggml did not compute RoPE");
+    }
+    const float * values = static_cast<const float *>(turned->data);
+    return { values, values + n * n_rot };
+}
+
+// The angle that is a whole number of turns from `angle` and nearest to `expected`.
+double unwound(double angle, double expected) { return angle + two_pi * std::round((expected - angle) / two_pi); }
+
+} // namespace
+
+RopeAngles rope_angles(const KeyRope & rope) {
+    if (rope.op == GGML_OP_NONE) {
+        return {};
+    }
+    if (rope.op != GGML_OP_ROPE) {
+        refuse("the graph computes " + std::string(ggml_op_name(rope.op)) + " between RoPE and the cache");
+    }
+    RopeAngles angles;
+    angles.neighbours = neighbours_of(rope);
+    angles.n_rot      = static_cast<uint32_t>(n_rot_of(rope));
+
+    std::vector<int32_t> positions(n_measured);
+    std::iota(positions.begin(), positions.end(), 1);
+    positions.insert(positions.end(), { 1009, 32003 }); // far ones, to see that the angle grows evenly
+    const std::vector<float> turned = turn_units(rope, angles.neighbours, positions);
+
+    const size_t n_pairs = angles.n_rot / 2;
+    for (size_t i = 0; i < n_pairs; ++i) {
+        const size_t one  = angles.neighbours ? 2 * i : i;
+        const size_t zero = angles.neighbours ? 2 * i + 1 : i + n_pairs;
+
+        const auto angle_at = [&](size_t p) {
+            return std::atan2(double(turned[p * angles.n_rot + zero]), double(turned[p * angles.n_rot + one]));
+        };
+        double w   = angle_at(0);
+        double sum = 0.0, weight = 0.0;
+        for (size_t p = 0; p < n_measured; ++p) {
+            sum += positions[p] * unwound(angle_at(p), positions[p] * w);
+            weight += double(positions[p]) * positions[p];
+            w = sum / weight;
+        }
+        for (size_t p = 0; p < positions.size(); ++p) {
+            const double expected = positions[p] * w;
+            // ggml multiplies i + 8 times in float32 to get to the angle of pair i
+            const double rounding = std::ldexp(i + 8.0, -24) * std::fabs(expected) + 1e-6;
+            if (!(std::fabs(unwound(angle_at(p), expected) - expected) <= rounding)) {
+                refuse("the angle of pair " + std::to_string(i) + " is not linear in the position");
+            }
+        }
+        angles.w.push_back(w);
+    }
+    return angles;
+}
+
+RopeAngles rope_angles(const llama_context & ctx, uint32_t il) {
+    const llama_kv_cache & cache = plain_cache(&ctx);
+    const auto &           ropes = cache.flat->ropes;
+    if (std::all_of(ropes.begin(), ropes.end(), [](const auto & rope) { return rope.second.op == GGML_OP_NONE; })) {
+        refuse("architecture '" + ctx.get_model().arch_name() + "' has no RoPE");
+    }
+    return rope_angles(ropes.at(il));
+}
+
+} // namespace edgekv
+
+using namespace edgekv;
+
+enum edgekv_status edgekv_context_rope(const struct llama_context * ctx, uint32_t layer, double * angles, uint32_t * n_rot,
+                                       int32_t * neighbours, char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(ctx && angles && n_rot && neighbours, "ctx, angles, n_rot or neighbours is NULL");
+        const auto & layers = plain_cache(ctx).flat->layers();
+        if (layer >= layers.size()) {
+            fail(EDGEKV_STATUS_INVALID_ARGUMENT, "layer %u does not exist; the cache has %zu layers", layer, layers.size());
+        }
+        const RopeAngles found = rope_angles(*ctx, layers[layer].il);
+        if (found.n_rot > *n_rot) {
+            fail(EDGEKV_STATUS_INVALID_ARGUMENT, "RoPE turns %u elements of a key, but there is room for %u; make room for all",
+                 found.n_rot, *n_rot);
+        }
+        std::copy(found.w.begin(), found.w.end(), angles);
+        *n_rot      = found.n_rot;
+        *neighbours = found.neighbours;
+    });
+}

@@ -1,0 +1,27 @@
+// How far RoPE turns each pair of a key's elements from one position to the next.
+#pragma once
+
+#include "rope/key_rope.h"
+
+#include <cstdint>
+#include <vector>
+
+struct llama_context;
+
+namespace edgekv {
+
+struct RopeAngles {
+    uint32_t            n_rot      = 0;     // leading elements that turn; 0 = the key says nothing of its position
+    bool                neighbours = false; // pair i is elements 2i, 2i + 1; else i, i + n_rot/2
+    std::vector<double> w;                  // (n_rot/2,) radians per position
+};
+
+// Measured with ggml's own operation, so with all scaling it knows, and to 1e-7 of what its float32 arithmetic means. YaRN's
+// magnitude is no part of an angle. Throws Error(EDGEKV_STATUS_UNSUPPORTED) where a key cannot be turned by an angle that is
+// linear in the position.
+RopeAngles rope_angles(const KeyRope & rope);
+
+// Of llama.cpp's layer il. Also throws where positions do not come from RoPE, or the context is not one that edgekv runs.
+RopeAngles rope_angles(const llama_context & ctx, uint32_t il);
+
+} // namespace edgekv

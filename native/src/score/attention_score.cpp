@@ -1,0 +1,98 @@
+// The scores made of attention: h2o, tova, snapkv, ahakv.
+#include "abi/status.h"
+#include "score/attention.h"
+#include "score/score.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace edgekv {
+
+namespace {
+
+// lambda_i = sqrt(2 ln(i / k) / d) for each of the newest n rows (AhaKV eq. 12), i tokens seen and k the budget.
+void step_gains(const edgekv_policy & policy, const edgekv_queries & queries, size_t n_rows, uint32_t budget, float * gains) {
+    const double  dim  = queries.dim;
+    const int32_t last = n_rows > 0 ? queries.positions[queries.n_rows - 1] : 0;
+    for (size_t w = 0; w < n_rows; ++w) {
+        const double seen  = queries.n_seen - (last - queries.positions[queries.n_rows - n_rows + w]);
+        const double grown = std::max(0.0, std::log(std::max(seen, 1.0) / budget));
+        const double gain  = std::sqrt(2.0 * grown / dim);
+
+        gains[w] = static_cast<float>(policy.flags & EDGEKV_AHAKV_FLOOR ? std::max<double>(gain, queries.scale) : gain);
+    }
+}
+
+// gbar = avgpool(norm2(V)^2) over its largest (AhaKV eq. 13 to 15).
+void value_prior(const edgekv_policy & policy, const Cells & cells, Scratch & scratch, float * prior) {
+    const Rows &   values = *cells.values;
+    const uint32_t dim    = values.dim();
+    float *        row    = scratch.row.data();
+    for (size_t j = 0; j < values.n(); ++j) {
+        values.read(j, row);
+        float sum = 0.0f;
+        for (uint32_t k = 0; k < dim; ++k) {
+            sum += row[k] * row[k];
+        }
+        prior[j] = sum;
+    }
+    pool(EDGEKV_POOL_AVG, policy.kernel, cells.order, values.n(), scratch, prior);
+    const float most = values.n() > 0 ? *std::max_element(prior, prior + values.n()) : 0.0f;
+    for (size_t j = 0; j < values.n(); ++j) {
+        prior[j] = most == 0.0f ? 1.0f : prior[j] / most; // a NaN stays one
+    }
+}
+
+// SnapKV pools the cells before its window: the window's attention to itself would leak into its neighbours.
+void pool_before_window(const edgekv_policy & policy, const Cells & cells, size_t n_rows, Scratch & scratch, float * scores) {
+    const size_t  n     = cells.keys.n();
+    const int32_t first = n_rows > 0 ? cells.queries->positions[cells.queries->n_rows - n_rows] : INT32_MAX;
+    const auto    end   = std::partition_point(cells.order, cells.order + n,
+                                               [&](uint32_t cell) { return cells.positions[cell] < first; });
+    pool(policy.pool, policy.kernel, cells.order, end - cells.order, scratch, scores);
+}
+
+} // namespace
+
+void score_attention(const edgekv_policy & policy, const Cells & cells, uint32_t budget, Scratch & scratch, float * scores,
+                     float * accumulated) {
+    const edgekv_queries & queries = *cells.queries;
+    const size_t           n       = cells.keys.n();
+    const size_t           n_rows  = std::min(queries.n_rows, rows_read(policy, queries.n_rows));
+    const bool             sharpen = policy.base == EDGEKV_BASE_AHAKV && policy.flags & EDGEKV_AHAKV_STEP_GAIN;
+    if (sharpen) {
+        step_gains(policy, queries, n_rows, budget, scratch.gains.data());
+    }
+    attend(cells.keys, cells.positions, queries, n_rows, sharpen ? scratch.gains.data() : nullptr, scratch, scores);
+
+    const float * carried = accumulates(policy) ? cells.accumulated : nullptr;
+    if (policy.base == EDGEKV_BASE_SNAPKV) {
+        for (size_t j = 0; j < n; ++j) {
+            scores[j] /= static_cast<float>(std::max<size_t>(1, n_rows));
+        }
+        if (policy.kernel > 1) {
+            pool_before_window(policy, cells, n_rows, scratch, scores);
+        }
+        for (size_t j = 0; carried != nullptr && j < n; ++j) {
+            const float before = static_cast<float>(policy.carry * carried[j]);
+
+            scores[j] = !std::isfinite(before) ? NAN : scores[j] < before ? before : scores[j]; // a NaN stays one
+        }
+    } else {
+        for (size_t j = 0; carried != nullptr && j < n; ++j) {
+            scores[j] += carried[j];
+        }
+    }
+    if (accumulates(policy) && accumulated != nullptr) {
+        std::copy_n(scores, n, accumulated);
+    }
+    if (policy.base == EDGEKV_BASE_AHAKV && policy.flags & EDGEKV_AHAKV_VALUE_PRIOR) {
+        float * prior = scratch.prior.data();
+        value_prior(policy, cells, scratch, prior);
+        for (size_t j = 0; j < n; ++j) {
+            scores[j] *= prior[j];
+        }
+    }
+}
+
+} // namespace edgekv

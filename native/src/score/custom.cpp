@@ -1,0 +1,117 @@
+#include "score/custom.h"
+
+#include "abi/status.h"
+#include "cache/cache.h"
+
+#include <algorithm>
+
+namespace edgekv {
+
+template <typename F> void CustomArrays::each(const edgekv_shape & shape, const edgekv_cache_params & params, F f) {
+    if (params.custom_reads == 0) {
+        return;
+    }
+    const size_t n_cells = size_t(shape.n_head_kv_max) * shape.n_cells_max;
+    const size_t n_rows  = std::max(params.n_query_rows, params.n_probe_rows);
+    f(keys, params.custom_reads & EDGEKV_READS_KEYS ? n_cells * shape.head_dim_k : 0);
+    f(values, params.custom_reads & EDGEKV_READS_VALUES ? n_cells * shape.head_dim_v : 0);
+    f(queries, params.custom_reads & EDGEKV_READS_QUERIES ? shape.n_head_max * n_rows * shape.head_dim_k : 0);
+    f(rows, n_rows);
+    f(positions, n_cells);
+    f(scores, n_cells);
+    f(by_cell, n_cells);
+}
+
+void CustomArrays::reserve(const edgekv_shape & shape, const edgekv_cache_params & params) {
+    n_cells_max = shape.n_cells_max;
+    each(shape, params, [](auto & vector, size_t n) { vector.resize(n); });
+}
+
+size_t CustomArrays::bytes(const edgekv_shape & shape, const edgekv_cache_params & params) {
+    size_t       sum = 0;
+    CustomArrays empty;
+    empty.each(shape, params, [&](auto & vector, size_t n) { sum += n * sizeof(vector[0]); });
+    return sum;
+}
+
+} // namespace edgekv
+
+using namespace edgekv;
+
+// Let the host's scorer score one layer: adjacent heads that hold equally many cells come in one call.
+void edgekv_cache::score_custom(uint32_t il, const edgekv_compaction_params & params) {
+    const uint32_t n_heads = layers_[il].n_head_kv;
+    for (uint32_t begin = 0, end = 0; begin < n_heads; begin = end) {
+        const uint32_t n = cells(il, begin).n;
+        while (end < n_heads && cells(il, end).n == n) {
+            ++end;
+        }
+        if (n > 0) {
+            score_custom(il, begin, end, params);
+        }
+    }
+}
+
+// The same for the heads [begin, end), which hold equally many; its arrays hold the cells ascending by position.
+void edgekv_cache::score_custom(uint32_t il, uint32_t begin, uint32_t end, const edgekv_compaction_params & params) {
+    const edgekv_layer &  layer  = layers_[il];
+    const edgekv_scorer & scorer = *params.policy->scorer;
+
+    edgekv_layer_view view = {};
+    view.layer             = il;
+    view.first_head_kv     = begin;
+    view.n_head_kv         = end - begin;
+    view.n_head            = layer.n_group * view.n_head_kv;
+    view.n                 = cells(il, begin).n;
+    view.head_dim_k        = layer.head_dim_k;
+    view.head_dim_v        = layer.head_dim_v;
+    view.positions         = custom_.positions.data();
+    for (const bool values : { false, true }) {
+        if (!(scorer.reads & (values ? EDGEKV_READS_VALUES : EDGEKV_READS_KEYS))) {
+            continue;
+        }
+        float * dst                        = values ? custom_.values.data() : custom_.keys.data();
+        (values ? view.values : view.keys) = dst;
+        for (uint32_t g = begin; g < end; ++g) {
+            const HeadCells head = cells(il, g);
+            HostRows        host = host_rows(il, g, values, head.n);
+            const Rows      rows = rows_of_head(il, values, host, head.n);
+            for (uint32_t i = 0; i < head.n; ++i, dst += rows.dim()) {
+                rows.read(head.order[i], dst);
+                if (rows.rotation() > 0) {
+                    rotate_hadamard(dst, rows.dim(), rows.rotation());
+                }
+            }
+        }
+    }
+    if (scorer.reads & EDGEKV_READS_QUERIES) {
+        view.n_rows  = rows_of(params);
+        view.queries = custom_.queries.data();
+
+        view.query_positions = custom_.rows.data();
+        if (view.n_rows > 0) {
+            window_->read(il, begin * layer.n_group, view.n_head, params.probed != 0, n_past, view.n_rows, true, n_past - rope_past, turn_of(il),
+                          custom_.queries.data(), custom_.rows.data());
+        }
+        if (rotation_ > 0) {
+            for (uint32_t i = 0; i < view.n_head * view.n_rows; ++i) {
+                rotate_hadamard(custom_.queries.data() + size_t(i) * layer.head_dim_k, layer.head_dim_k, rotation_);
+            }
+        }
+    }
+    int32_t * position = custom_.positions.data();
+    for (uint32_t g = begin; g < end; ++g) {
+        const HeadCells head = cells(il, g);
+        position = std::transform(head.order, head.order + head.n, position, [&](uint32_t cell) { return head.position[cell]; });
+    }
+    if (scorer.score(scorer.user_data, &view, custom_.scores.data()) != 0) {
+        throw Error(EDGEKV_STATUS_INTERNAL, "the scorer failed");
+    }
+    const float * score = custom_.scores.data();
+    for (uint32_t g = begin; g < end; ++g) {
+        const HeadCells head = cells(il, g);
+        for (uint32_t i = 0; i < head.n; ++i) {
+            custom_.by_cell_of(g)[head.order[i]] = *score++;
+        }
+    }
+}

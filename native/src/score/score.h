@@ -1,0 +1,67 @@
+// Scoring: one narrow door between the cache and the policies.
+#pragma once
+
+#include "cache/rows.h"
+#include "edgekv.h"
+#include "score/scratch.h"
+
+#include <cstdint>
+
+namespace edgekv {
+
+// The cells of one head. All arrays are indexed by cell; `order` lists the cells ascending by position. What the
+// policy does not read may be NULL.
+struct Cells {
+    const Rows &           keys;
+    const Rows *           values;
+    const int32_t *        positions;   // (n,)
+    const uint32_t *       order;       // (n,)
+    const float *          accumulated; // (n,), NULL = 0
+    const float *          wo_norm;     // (n,)
+    const float *          custom;      // (n,) what a scorer of one's own wrote
+    const edgekv_queries * queries;
+    uint32_t               layer;
+    uint32_t               head;
+};
+
+void check(const edgekv_policy & policy);
+
+bool reads_queries(const edgekv_policy & policy);
+bool reads_values(const edgekv_policy & policy);
+
+// Whether a score is carried with every cell; whether earlier compactions count in this one; and whether every row must
+// be scored for it, full cache or not.
+bool accumulates(const edgekv_policy & policy);
+bool carries_on(const edgekv_policy & policy, bool generating);
+bool scores_every_row(const edgekv_policy & policy);
+
+// How it may come to give heads different numbers of cells: sum of enum edgekv_ragged.
+uint32_t raggedness(const edgekv_policy & policy);
+
+// Rows of queries it looks at when `block` tokens are fed between two compactions.
+uint32_t rows_read(const edgekv_policy & policy, uint32_t block);
+
+// Write the base score of every cell, (n,) float32, higher is kept; and to accumulated (n,), unless NULL, what the cells
+// carry on.
+void score_base(const edgekv_policy & policy, const Cells & cells, uint32_t budget, Scratch & scratch, float * scores,
+                float * accumulated);
+
+// Turn base scores into what the wrappers start from: a softmax of them where the policy asks for it.
+void normalise(const edgekv_policy & policy, const Cells & cells, float * scores);
+
+// KeyDiff (arXiv:2504.15364, eq. 7 and 8; anchors of Table 14, metrics of Table 15).
+void score_keydiff(const edgekv_policy & policy, const Cells & cells, Scratch & scratch, float * scores);
+
+// Attention gathered by the cells; AhaKV also sharpens it, and weighs it with the values.
+void score_attention(const edgekv_policy & policy, const Cells & cells, uint32_t budget, Scratch & scratch, float * scores,
+                     float * accumulated);
+
+// CAOTE (arXiv:2504.14051, eq. 20 to 23): from weights (n,) the output error c (n,) of each of the first n_alive cells of
+// `order`; the others keep what they have.
+void score_caote(const edgekv_policy & policy, const Cells & cells, const float * weights, const uint32_t * order, size_t n_alive,
+                 Scratch & scratch, float * errors);
+
+// Mean over kernel neighbours in position order, or their maximum, in place; `order` lists n cells ascending by position.
+void pool(int32_t how, uint32_t kernel, const uint32_t * order, size_t n, Scratch & scratch, float * scores);
+
+} // namespace edgekv

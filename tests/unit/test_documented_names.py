@@ -1,0 +1,94 @@
+"""Names and import paths that the documentation gives: they stay where users found them, wherever code moves."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# what the pages name
+NAMES = [
+    "edgekv.ConfigError",
+    "edgekv.EdgeKVError",
+    "edgekv.Options",
+    "edgekv.Runtime",
+    "edgekv.Sampling",
+    "edgekv.WorkerError",
+    "edgekv.evals.needle",
+    "edgekv.evals.perplexity",
+    "edgekv.evals.prose",
+    "edgekv.evals.ruler",
+    "edgekv.evals.setting",
+    "edgekv.evals.speed_run.SpeedRun",
+    "edgekv.evals.speed_run.grouped",
+    "edgekv.evals.tokens",
+    "edgekv.inspection.observe",
+    "edgekv.inspection.render_page",
+    "edgekv.inspection.save_pictures",
+    "edgekv.plan",
+    "edgekv.policies.Policy",
+    "edgekv.policies.budgets",
+    "edgekv.policies.register",
+    "edgekv.policies.score",
+    "edgekv.policies.select",
+    "edgekv.session.GENERAL_QUESTION",
+    "edgekv.survey",
+    "edgekv.testing.ceiling.OverCeilingError",
+    "edgekv.testing.fresh.FreshProcessError",
+    "edgekv.warmup.before_plans",
+]
+METADATA = {
+    "edgekv.policies.export",
+    "edgekv.h",
+    "edgekv.window",
+    "edgekv.weights",
+    "edgekv.protect_window",
+    "edgekv.runtime",
+}  # no Python names
+
+
+def resolve(name):
+    """What a dotted name stands for, as `import` and attributes find it."""
+    parts = name.split(".")
+    found = importlib.import_module(parts[0])
+    for i, part in enumerate(parts[1:], 2):
+        found = getattr(found, part, None) or importlib.import_module(".".join(parts[:i]))
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_documented_name_is_there(name):
+    if name.startswith("edgekv.evals"):
+        pytest.importorskip("scipy")
+    assert resolve(name) is not None
+
+
+def documented():
+    """Dotted names and imports of edgekv in the documentation."""
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        text = page.read_text(encoding="utf-8")
+        yield from re.findall(r"(?<![\w/.-])edgekv(?:\.[A-Za-z_]+)+", text)
+        for module, names in re.findall(r"from (edgekv[\w.]*) import ([\w, ]+)", text):
+            yield from (f"{module}.{name.strip()}" for name in names.split(","))
+
+
+def test_the_list_is_whole():
+    """What a page mentions is in the list, or leads to something that is."""
+    missing = {
+        name
+        for name in documented()
+        if name not in METADATA and not any(f"{known}.".startswith(f"{name}.") for known in NAMES)
+    }
+    assert not missing
+
+
+def test_graphs_are_exported_by_the_documented_command(tmp_path):
+    pytest.importorskip("onnx")
+    command = [sys.executable, "-m", "edgekv.policies.export", "keydiff", str(tmp_path / "keydiff.onnx")]
+    subprocess.run(command, check=True, timeout=120, capture_output=True)
