@@ -1,4 +1,4 @@
-// unit [MODEL [KV_TYPE]]: the kernels on plain arrays (unit_allot.cpp and unit_rope.cpp too) and, given a model, its
+// unit [MODEL [KV_TYPE]]: the kernels on plain arrays (unit_allot.cpp, unit_kernels.cpp and unit_rope.cpp too) and, given a model, its
 // cache (unit_cache.cpp, unit_failures.cpp, unit_ragged.cpp, unit_reposition.cpp, unit_snapshot.cpp).
 #include "abi/status.h"
 #include "cache/rows.h"
@@ -24,6 +24,7 @@ void test_allot();
 void test_cache(const char * model_path, const char * kv_type);
 void test_custom(const char * model_path, const char * kv_type);
 void test_failures(const char * model_path, const char * kv_type);
+void test_kernels();
 void test_pools(const char * model_path, const char * kv_type);
 void test_pools_of_rows();
 void test_ragged(const char * model_path, const char * kv_type);
@@ -488,6 +489,7 @@ int main(int argc, char ** argv) {
     test_rows_of_blocks();
     test_rows_that_cannot_be();
     test_hadamard();
+    test_kernels();
     test_rope();
     test_pools_of_rows();
     test_selection();

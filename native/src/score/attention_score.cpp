@@ -1,6 +1,7 @@
 // The scores made of attention: h2o, tova, snapkv, ahakv.
 #include "abi/status.h"
 #include "score/attention.h"
+#include "score/kernels.h"
 #include "score/score.h"
 
 #include <algorithm>
@@ -25,16 +26,11 @@ void step_gains(const edgekv_policy & policy, const edgekv_queries & queries, si
 
 // gbar = avgpool(norm2(V)^2) over its largest (AhaKV eq. 13 to 15).
 void value_prior(const edgekv_policy & policy, const Cells & cells, Scratch & scratch, float * prior) {
-    const Rows &   values = *cells.values;
-    const uint32_t dim    = values.dim();
-    float *        row    = scratch.row.data();
+    const Rows & values = *cells.values;
+    float *      row    = scratch.row.data();
     for (size_t j = 0; j < values.n(); ++j) {
         values.read(j, row);
-        float sum = 0.0f;
-        for (uint32_t k = 0; k < dim; ++k) {
-            sum += row[k] * row[k];
-        }
-        prior[j] = sum;
+        prior[j] = kernels().dot(row, row, values.dim());
     }
     pool(EDGEKV_POOL_AVG, policy.kernel, cells.order, values.n(), scratch, prior);
     const float most = values.n() > 0 ? *std::max_element(prior, prior + values.n()) : 0.0f;

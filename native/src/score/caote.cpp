@@ -1,3 +1,4 @@
+#include "score/kernels.h"
 #include "score/score.h"
 
 #include <algorithm>
@@ -21,19 +22,11 @@ static void attention_output(const Rows & values, const float * weights, const u
         }
         const float weight = static_cast<float>((alike ? 1.0 : weights[order[i]]) * inverse);
         values.read(order[i], row);
-        for (uint32_t k = 0; k < values.dim(); ++k) {
-            output[k] += weight * row[k];
-        }
+        kernels().add_scaled(output, weight, row, values.dim());
     }
 }
 
-static float distance(const float * a, const float * b, uint32_t dim) {
-    float sum = 0.0f;
-    for (uint32_t k = 0; k < dim; ++k) {
-        sum += (a[k] - b[k]) * (a[k] - b[k]);
-    }
-    return std::sqrt(sum);
-}
+static float distance(const float * a, const float * b, uint32_t dim) { return std::sqrt(kernels().squared_distance(a, b, dim)); }
 
 // A rotation of the values changes no distance, so rotated ones are read as they are stored.
 void score_caote(const edgekv_policy & policy, const Cells & cells, const float * weights, const uint32_t * order, size_t n_alive,

@@ -1,3 +1,4 @@
+#include "score/kernels.h"
 #include "score/score.h"
 
 #include <algorithm>
@@ -9,22 +10,6 @@ namespace {
 
 constexpr float epsilon = 1e-6f; // floor of the cosine's denominator (paper, appendix B.1)
 
-float dot(const float * a, const float * b, uint32_t dim) {
-    float sum = 0.0f;
-    for (uint32_t i = 0; i < dim; ++i) {
-        sum += a[i] * b[i];
-    }
-    return sum;
-}
-
-float distance(const float * a, const float * b, uint32_t dim) {
-    float sum = 0.0f;
-    for (uint32_t i = 0; i < dim; ++i) {
-        sum += (a[i] - b[i]) * (a[i] - b[i]);
-    }
-    return std::sqrt(sum);
-}
-
 // The mean of the keys, each divided by its norm if `unit`. Leaves the keys' norms in scratch.norms.
 void mean_anchor(const Rows & keys, bool unit, Scratch & scratch) {
     float *        anchor = scratch.anchor.data();
@@ -34,13 +19,11 @@ void mean_anchor(const Rows & keys, bool unit, Scratch & scratch) {
     std::fill_n(anchor, dim, 0.0f);
     for (size_t i = 0; i < keys.n(); ++i) {
         keys.read(i, row);
-        const float norm   = std::sqrt(dot(row, row, dim));
+        const float norm   = std::sqrt(kernels().dot(row, row, dim));
         const float weight = !unit ? 1.0f : norm > 0.0f ? 1.0f / norm : 0.0f;
 
         scratch.norms[i] = norm;
-        for (uint32_t k = 0; k < dim; ++k) {
-            anchor[k] += weight * row[k];
-        }
+        kernels().add_scaled(anchor, weight, row, dim);
     }
     for (uint32_t k = 0; k < dim; ++k) {
         anchor[k] /= static_cast<float>(keys.n());
@@ -64,7 +47,7 @@ void median_anchor(const Rows & keys, Scratch & scratch) {
             for (uint32_t k = first; k < last; ++k) {
                 scratch.line[(k - first) * n + i] = std::isnan(row[k]) ? INFINITY : row[k]; // NaN has no order
             }
-            scratch.norms[i] = std::sqrt(dot(row, row, dim));
+            scratch.norms[i] = std::sqrt(kernels().dot(row, row, dim));
         }
         for (uint32_t k = first; k < last; ++k) {
             float * column = scratch.line.data() + (k - first) * n;
@@ -97,16 +80,16 @@ void score_keydiff(const edgekv_policy & policy, const Cells & cells, Scratch & 
     float *       row    = scratch.row.data();
 
     // eq. 7, the mean cosine with every key, is the dot product of the unit key with the mean of unit keys
-    const float anchor_norm = policy.anchor == EDGEKV_ANCHOR_PAIRWISE ? 1.0f : std::sqrt(dot(anchor, anchor, dim));
+    const float anchor_norm = policy.anchor == EDGEKV_ANCHOR_PAIRWISE ? 1.0f : std::sqrt(kernels().dot(anchor, anchor, dim));
 
     for (size_t i = 0; i < keys.n(); ++i) {
         keys.read(i, row);
         switch (policy.metric) {
             case EDGEKV_METRIC_COSINE:
-                scores[i] = -dot(anchor, row, dim) / std::max(scratch.norms[i] * anchor_norm, epsilon);
+                scores[i] = -kernels().dot(anchor, row, dim) / std::max(scratch.norms[i] * anchor_norm, epsilon);
                 break;
-            case EDGEKV_METRIC_DOT:       scores[i] = -dot(anchor, row, dim); break;
-            case EDGEKV_METRIC_EUCLIDEAN: scores[i] = distance(anchor, row, dim); break;
+            case EDGEKV_METRIC_DOT:       scores[i] = -kernels().dot(anchor, row, dim); break;
+            case EDGEKV_METRIC_EUCLIDEAN: scores[i] = std::sqrt(kernels().squared_distance(anchor, row, dim)); break;
         }
     }
 }

@@ -2,6 +2,7 @@
 
 #include "abi/status.h"
 #include "score/attention.h"
+#include "score/kernels.h"
 
 #include <algorithm>
 #include <cmath>
@@ -106,11 +107,7 @@ static void score_l2norm(const Cells & cells, Scratch & scratch, float * scores)
     float * row = scratch.row.data();
     for (size_t i = 0; i < cells.keys.n(); ++i) {
         cells.keys.read(i, row);
-        float sum = 0.0f;
-        for (uint32_t k = 0; k < cells.keys.dim(); ++k) {
-            sum += row[k] * row[k];
-        }
-        scores[i] = -std::sqrt(sum);
+        scores[i] = -std::sqrt(kernels().dot(row, row, cells.keys.dim()));
     }
 }
 

@@ -12,11 +12,12 @@ template <typename F> void Scratch::each(const ScratchSize & size, F f) {
     f(alive, n);
     f(line, n_columns * n);
     f(sums, n + 1);
-    f(row, n_lanes * size.dim);
+    f(row, size.dim);
     f(anchor, size.dim);
-    f(packed, attend * round_up(n, n_lanes) * size.dim);
-    f(logits, attend * n_tile_rows * round_up(n, n_lanes));
-    f(tile, attend * n_tile_rows * size.dim);
+    f(keys, attend * n * size.dim);
+    f(panel, attend * n_lanes * size.dim);
+    f(logits, attend * n * n_lanes);
+    f(weights, attend * n * n_lanes);
     f(window, size.n_window * size.dim);
     f(positions, size.n_rows);
     f(gains, size.n_rows);

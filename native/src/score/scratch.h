@@ -1,7 +1,7 @@
 // What one thread needs while it scores; kept between calls so that compaction does not allocate.
 #pragma once
 
-#include "score/lanes.h"
+#include "score/kernels.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -29,11 +29,12 @@ struct Scratch {
     std::vector<uint32_t> alive;     // (n_cells,) survivors of earlier rounds
     std::vector<float>    line;      // (n_columns, n_cells) scores in position order, or columns of the keys
     std::vector<double>   sums;      // (n_cells + 1,) running sums for pooling
-    std::vector<float>    row;       // (n_lanes, dim)
+    std::vector<float>    row;       // (dim,)
     std::vector<float>    anchor;    // (dim,)
-    std::vector<float>    packed;    // keys in panels of n_lanes
-    std::vector<float>    logits;    // (n_tile_rows, n_cells)
-    std::vector<float>    tile;      // (n_tile_rows, dim)
+    std::vector<float>    keys;      // (n_cells, dim)
+    std::vector<float>    panel;     // (dim, n_lanes) queries
+    std::vector<float>    logits;    // (n_cells, n_lanes)
+    std::vector<float>    weights;   // (n_cells, n_lanes)
     std::vector<float>    window;    // (n_window, dim) queries
     std::vector<int32_t>  positions; // (n_rows,) of the window
     std::vector<float>    gains;     // (n_rows,) scale of each row

@@ -1,5 +1,7 @@
 #include "score/wo_norm.h"
 
+#include "score/kernels.h"
+
 #include <algorithm>
 #include <cmath>
 
@@ -47,25 +49,11 @@ void WoNorm::add(const Rows & w_o, size_t n_values) {
 }
 
 void WoNorm::add_slice(size_t n_rows, size_t n_values) {
-    // whole tiles: rows past the end count nothing
-    std::fill(slice_row(n_rows), scratch_.wo_slice.data() + round_up(n_rows, n_tile_rows) * n_columns_, 0.0f);
-
     float * norms = scratch_.wo_values.data() + n_head_kv_ * n_at_once * dim_;
-    Lanes   products[n_tile_rows];
-    for (size_t e = 0; e < n_rows; e += n_tile_rows) {
-        for (size_t h = 0; h < n_head_kv_ * n_group_; ++h) {
-            const size_t g = h / n_group_;
-            for (size_t i = 0; i < n_values; i += n_lanes) {
-                multiply(slice_row(e) + (first_ + h) * dim_, n_columns_, panel(g, i), dim_, products);
-                float * sums = norms + g * n_at_once + i;
-                for (const Lanes & product : products) {
-                    float output[n_lanes];
-                    store(output, product);
-                    for (size_t k = 0; k < n_lanes; ++k) {
-                        sums[k] += std::fabs(output[k]);
-                    }
-                }
-            }
+    for (size_t h = 0; h < n_head_kv_ * n_group_; ++h) {
+        const size_t g = h / n_group_;
+        for (size_t i = 0; i < n_values; i += n_lanes) {
+            kernels().add_norm1(slice_row(0) + (first_ + h) * dim_, n_columns_, n_rows, panel(g, i), dim_, norms + g * n_at_once + i);
         }
     }
 }

@@ -1,0 +1,95 @@
+"""Generation beside busy processes: how much of its fair share of the processors it turns into tokens.
+
+Claim (CONTRIBUTING.md): beside one and beside three processes that never rest, generation reaches at least 0.8 of its fair
+share, and alone it is as fast as with threads that never yield.
+
+With T threads on P processors beside K busy processes, the fair share is min(1, P / (T + K)) of the speed alone. Each run is
+a fresh process; runs alone and beside competitors take turns, and the table shows medians of the ratios of a turn.
+
+    python bench/busy.py --book novel.txt
+    python bench/busy.py --book novel.txt --competitors 1 --competitors 3 --turns 9
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import common
+
+import edgekv
+from edgekv.engine.sampler import GREEDY, Sampler
+from edgekv.options import default_threads
+
+READ_CHARS = 1000  # of the book, before tokens are generated
+N_TOKENS = 96
+BUSY = "while True: pass"
+LEAST_OF_FAIR = 0.8
+
+
+def run_case(case: dict) -> dict[str, float]:
+    """Tokens a second of one generation, in this process."""
+    with edgekv.Runtime(memory="100%", model=case["model"], threads=case["threads"], budget=512, focus=False) as runtime:
+        controller = runtime.controller
+        with runtime.session() as session:
+            session.read(case["text"])
+            with closing(Sampler(GREEDY)) as sampler:
+                token = runtime.model.tokenize(" the")[-1]
+                started = time.perf_counter()
+                for _ in range(N_TOKENS):
+                    controller.step(token)
+                    token = sampler.sample(runtime.context)
+        return {"tok_per_s": N_TOKENS / (time.perf_counter() - started)}
+
+
+@contextmanager
+def busy_processes(n: int) -> Iterator[None]:
+    """n processes that never rest."""
+    processes = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(n)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def main() -> None:
+    """Print speeds alone and beside competitors, and what they are of the fair share."""
+    if sys.argv[1:] == ["--case"]:
+        print(json.dumps(run_case(json.load(sys.stdin))))
+        return
+    parser = common.arguments(__doc__ or "")
+    parser.add_argument("--competitors", type=int, action="append", help="busy processes beside it (default: 1 and 3)")
+    parser.add_argument("--turns", type=int, default=7)
+    args = parser.parse_args()
+    counts = [0, *(args.competitors or (1, 3))]
+    processors, threads = default_threads(), args.threads or default_threads()
+    case = {"model": args.model, "threads": threads, "text": args.book.read_text(encoding="utf-8")[:READ_CHARS]}
+
+    speeds: dict[int, list[float]] = {n: [] for n in counts}
+    for turn in range(args.turns):
+        for n in counts if turn % 2 else reversed(counts):
+            with busy_processes(n):
+                speeds[n].append(float(common.in_fresh_process(str(Path(__file__)), case)["tok_per_s"]))  # type: ignore[arg-type]
+
+    rows, figures = [], []
+    for n in counts:
+        fair = min(1.0, processors / (threads + n))
+        of_alone = common.median([ours / alone for ours, alone in zip(speeds[n], speeds[0], strict=True)])
+        rows.append([n, f"{common.median(speeds[n]):.1f}", f"x{of_alone:.2f}", f"x{fair:.2f}", f"x{of_alone / fair:.2f}"])
+        figures.append({"competitors": n, "tok_per_s": speeds[n], "of_alone": of_alone, "fair": fair})
+    common.print_table(["busy processes", "tok/s", "of alone", "fair share", "of fair share"], rows)
+    common.write_json(args.json, figures)
+    missed = [figure for figure in figures if figure["of_alone"] < LEAST_OF_FAIR * figure["fair"]]
+    if missed:
+        raise SystemExit(f"below {LEAST_OF_FAIR} of the fair share beside {', '.join(str(f['competitors']) for f in missed)}")
+
+
+if __name__ == "__main__":
+    main()

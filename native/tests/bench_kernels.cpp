@@ -1,0 +1,63 @@
+// How fast the loops of scoring run, in GFLOP a second of processor time, for every set of instructions that this processor has.
+//   cmake --build BUILD --target edgekv_bench_kernels && BUILD/tests/edgekv_bench_kernels
+#include "score/kernels.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <ctime>
+#include <vector>
+
+using namespace edgekv;
+
+// The median of 15 runs' GFLOP/s.
+template <typename F> static double gflops(double flop, F f) {
+    std::vector<double> rates;
+    for (int run = 0; run < 15; ++run) {
+        const std::clock_t start = std::clock();
+        f();
+        rates.push_back(flop * 1e-9 * CLOCKS_PER_SEC / static_cast<double>(std::clock() - start));
+    }
+    std::nth_element(rates.begin(), rates.begin() + 7, rates.end());
+    return rates[7];
+}
+
+int main() {
+    constexpr size_t n_cells = 640, dim = 64, n_repeats = 200;
+
+    std::vector<float>   keys(n_cells * dim), panel(dim * n_lanes), logits(n_cells * n_lanes), weights(n_cells * n_lanes);
+    std::vector<int32_t> positions(n_cells), limits(n_lanes, n_cells);
+    std::vector<float>   shares(n_lanes, 1.0f), sums(n_lanes);
+    uint32_t             state = 1;
+    const auto           draw  = [&] { return static_cast<float>((state = state * 1664525 + 1013904223) >> 8) * 0x1p-24f - 0.5f; };
+    std::generate(keys.begin(), keys.end(), draw);
+    std::generate(panel.begin(), panel.end(), draw);
+    for (size_t i = 0; i < n_cells; ++i) {
+        positions[i] = static_cast<int32_t>(i);
+    }
+    const double products = 2.0 * n_cells * dim * n_lanes * n_repeats;
+    const double rows     = 2.0 * n_cells * dim * n_repeats;
+
+    std::printf("%-10s %10s %10s %10s %10s %18s\n", "", "multiply", "norm1", "dot", "add_scaled", "softmax (G elem/s)");
+    for (size_t k = 0; all_kernels[k] != nullptr; ++k) {
+        const Kernels & kernel = *all_kernels[k];
+        if (!kernel.runs_here()) {
+            continue;
+        }
+        float      total  = 0.0f;
+        const auto repeat = [&](auto f) { return [&, f] { for (size_t i = 0; i < n_repeats; ++i) { f(); } }; };
+        const auto each   = [&](auto f) { return repeat([&, f] { for (size_t j = 0; j < n_cells; ++j) { f(keys.data() + j * dim); } }); };
+        std::printf(
+            "%-10s %10.1f %10.1f %10.1f %10.1f %18.2f\n", kernel.name,
+            gflops(products, repeat([&] { kernel.multiply(keys.data(), dim, n_cells, panel.data(), dim, logits.data()); })),
+            gflops(products, repeat([&] { kernel.add_norm1(keys.data(), dim, n_cells, panel.data(), dim, sums.data()); })),
+            gflops(rows, each([&](const float * row) { total += kernel.dot(row, panel.data(), dim); })),
+            gflops(rows, each([&](const float * row) { kernel.add_scaled(panel.data(), 1e-9f, row, dim); })),
+            gflops(double(n_cells) * n_lanes * n_repeats, repeat([&] {
+                std::copy(keys.begin(), keys.begin() + n_cells * n_lanes, logits.begin());
+                kernel.add_softmax(logits.data(), n_cells, positions.data(), limits.data(), 0.0f, shares.data(), weights.data());
+            })));
+        if (total == 0.125f) { // so that nothing is left out
+            std::puts("");
+        }
+    }
+}
