@@ -17,6 +17,7 @@ NAMES = [
     "edgekv.ConfigError",
     "edgekv.EdgeKVError",
     "edgekv.Options",
+    "edgekv.Progress",
     "edgekv.Runtime",
     "edgekv.Sampling",
     "edgekv.WorkerError",
