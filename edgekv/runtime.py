@@ -1,4 +1,4 @@
-"""The runtime, which a program opens first, and the plan of one: a model under a ceiling, and its cells."""
+"""The runtime, which a program opens first: a model under a ceiling, and its cells. Also plans and surveys of one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .session import Session
 
 
 class Runtime:
-    """A model under a memory ceiling. Use it in `with`, or close it.
+    """A model loaded under a memory ceiling. Use it in `with`, or close it.
 
         with edgekv.Runtime(memory="256MiB") as rt:
             for piece in rt.session().ask("Who is the stranger?", files=["novel.txt"]):
@@ -30,13 +30,16 @@ class Runtime:
 
     model: path or known name of a GGUF model; None = the default one
     memory: ceiling of the whole process: bytes, a size such as "256MiB", or "25%" of the memory that it may use
+    policy: spec or Policy that scores the cells
     budget: cells that each (layer, KV head) keeps; None = as many as fit
-    block, kv_type: None = the best that fits (docs/memory.md)
+    block: tokens fed between two evictions; None = the best that fits (docs/memory.md)
+    kv_type: "f16", "q8_0" or "q4_0"; None = the best that fits
+    threads: None = one for every processor
     isolated: load the model in a worker process; the ceiling is then for that process alone, and a WorkerError is
         raised if it dies or hangs
-    Further options: see `edgekv.Options`.
+    further: other fields of `edgekv.Options`
 
-    Raises CeilingError, before anything is loaded, if the plan does not fit; ConfigError for impossible options;
+    Raises CeilingError, before anything is loaded, if the plan does not fit; ConfigError for options that cannot work;
     ModelError for a file that cannot be used.
     """
 
@@ -76,8 +79,8 @@ class Runtime:
     def session(self, system: str | None = None) -> Session:
         """Open a conversation. Its system message, if one is given, is never evicted.
 
-        A runtime's cells hold one session at a time. Raises SessionError while another is open, and BudgetError if the
-        system message leaves no cells.
+        A runtime's cells hold one session at a time. Raises SessionError if another session is open or the runtime is
+        closed, and BudgetError if the system message leaves no cells.
         """
         if self.closed:
             raise SessionError("this runtime is closed; open another")
@@ -135,15 +138,16 @@ class Runtime:
 
 
 def plan(model: str | os.PathLike[str] | None = None, **options: object) -> Plan:
-    """Plan a runtime without loading it; arguments as for `Runtime`.
+    """Return the plan of a runtime without loading its weights; arguments as for `Runtime`.
 
-    Raises CeilingError when it does not fit, ConfigError for impossible options, ModelError for the file.
+    Raises CeilingError if no plan fits, ConfigError for options that cannot work, and ModelError for a file that
+    cannot be used.
     """
     request = Request.of(**options)
     return plan_for(find_model(model), request)
 
 
 def survey(model: str | os.PathLike[str] | None = None, **options: object) -> Survey:
-    """Plan a runtime and look around; arguments and errors as for `plan`."""
+    """Return a plan, what limits it, and what else would fit; arguments and errors as for `plan`."""
     request = Request.of(**options)
     return survey_for(find_model(model), request)

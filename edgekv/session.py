@@ -21,19 +21,21 @@ from .errors import ConfigError, InputError, SessionError
 from .prompt.spool import rereadable
 from .prompt.turns import PARAGRAPH
 
-# what a text is read for while no question is known, chosen by measurement (docs/policies.md)
+# the question that texts are read with while none is known; chosen by measurement (docs/policies.md)
 GENERAL_QUESTION = "Which names, places, dates, numbers and other facts are mentioned above?"
 
 
 class Session:
-    """A conversation over a runtime; `Runtime.session` makes one. It is closed by `close`, `with`, or its runtime.
+    """A conversation over a runtime; `Runtime.session` makes one. `close`, `with` or closing the runtime ends it.
 
-    Replies are generators of text pieces: they run while they are iterated, one at a time, and leave `stats` when
-    they end, however they end. `cancel` may be called from any thread; a cancelled reply ends quietly with
-    `stats.finish_reason == "cancelled"`, and the session goes on from what it has read and said.
+    `chat`, `ask` and `generate` return generators that yield pieces of text. A reply works only while it is iterated,
+    and a session gives one reply at a time. `stats` has its figures when it ends, however it ends.
 
-    Files are text in UTF-8 of any size. One that can be read only once, such as a pipe, is copied to a temporary file
-    first, and `cancel` ends that when more of it comes.
+    `cancel` may be called from any thread. The reply then ends quietly with `stats.finish_reason == "cancelled"`, and
+    the session goes on from what it has read and said.
+
+    Files are texts in UTF-8 of any size. A file that can be read only once, such as a pipe, is first copied to a
+    temporary file. `cancel` ends the copying when the next data arrive.
     """
 
     def __init__(self, engine: Engine, conversation: Conversation, *, able_to_focus: bool) -> None:
@@ -55,18 +57,22 @@ class Session:
         sampling: Sampling | None = None,
         progress: ProgressCallback | None = None,
     ) -> Iterator[str]:
-        """Answer one turn, `files` before `text`; yields pieces of the reply.
+        """Answer one turn, with `files` before `text`; yields pieces of the reply.
 
-        focus: keep what matters to `text` while reading, or to another question; None = to `text` where there are
-            files, and the runtime has room for it
+        focus: the question to read with. True = `text`; False = none; None = `text` if there are files, unless the
+            runtime was opened with focus=False
         max_tokens: longest reply, in tokens; None = until the model ends it, or its trained context is full
-        stop: a text or texts that end the reply, which ends before the first that is complete
-        allow_loops: go on where the reply goes round in a circle: its last tokens are one sequence of at most 60
-            tokens, three times in a row or more, and at least 60 tokens together
-        Raises ConfigError for values that cannot work, and for focus in a runtime opened with focus=False; InputError
-        for an empty text, a file that is empty or not text, or a prompt beyond the trained context: before anything of
-        it is read; CeilingExceededError between two blocks where the process went over its ceiling: the session goes
-        on from what was read and said.
+        stop: a text, or several, that end the reply; it ends before the first one that is complete
+        allow_loops: go on when the reply loops. It loops when its last tokens are one sequence of at most 60 tokens,
+            three times in a row or more, and these are at least 60 tokens together
+        sampling: how tokens are chosen; None = `Sampling()`
+        progress: called with a `Progress` after every block that is read
+
+        Before anything is read, raises ConfigError for values that cannot work and for a focus in a runtime opened
+        with focus=False; InputError for an empty text, for a file that is empty or not text, and for a prompt beyond
+        the trained context; SessionError if the session is closed or is already answering.
+        Between two blocks, raises CeilingExceededError if the process went over its ceiling. The session then goes on
+        from what was read and said.
         """
         return self.ask(
             text,
@@ -93,11 +99,12 @@ class Session:
         sampling: Sampling | None = None,
         progress: ProgressCallback | None = None,
     ) -> Iterator[str]:
-        """Answer a question about text files of any length; a chat turn that reads them before the question.
+        """Answer a question about text files of any length: a chat turn that reads the files before the question.
 
-        instruction: what the model is told before the question, where the turn has a text above it: files, or what
-            `read` began; "" = nothing. Cells are kept for the question alone.
-        The rest, and what is raised, as for `chat`.
+        instruction: put before the question if the turn has a text above it (files, or what `read` began); "" =
+            nothing. It does not influence which cells are kept; only the question does
+
+        Other arguments and errors as for `chat`.
         """
         if not question.strip():
             raise InputError("the text is empty; write something to answer")
@@ -123,9 +130,9 @@ class Session:
         sampling: Sampling | None = None,
         progress: ProgressCallback | None = None,
     ) -> Iterator[str]:
-        """Continue a text as it stands, without a chat template. A session is for chat or for this, not both.
+        """Continue a text as it stands, without a chat template. Use a session either for this or for chat, not both.
 
-        What ends the reply, and what is raised, as for `chat`.
+        Other arguments and errors as for `chat`.
         """
         if not prompt:
             raise InputError("the prompt is empty; write something to continue")
@@ -150,12 +157,12 @@ class Session:
     ) -> None:
         """Read `files`, then `text`, as the beginning of a user turn, without a reply.
 
-        The next `chat` continues this turn. What is kept is chosen before a question is asked.
+        The next `chat` or `ask` continues this turn. So cells are chosen before a question is known.
 
-        focus: keep what matters to this question; True = to GENERAL_QUESTION; None = the same, if the runtime has room
-            for a probe; False = what the policy keeps
+        focus: the question to read with. True = GENERAL_QUESTION; None = the same, unless the runtime was opened with
+            focus=False; False = none: the policy alone chooses
 
-        Afterwards `stats` are those of the reading. Raises what `chat` does.
+        Afterwards `stats` are those of the reading. Errors as for `chat`.
         """
         if not text.strip() and not files:
             raise InputError("there is nothing to read; give a text or files")
@@ -174,7 +181,7 @@ class Session:
             return conversation.snapshot()
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Return to the state of a snapshot; any number of times.
+        """Return to the state of a snapshot, as often as you like.
 
         Raises SessionError while the session is answering, and for a snapshot of another runtime or of a session with
         another system message.
@@ -199,12 +206,12 @@ class Session:
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed, or its runtime was."""
+        """Whether the session or its runtime was closed."""
         return self._ended or self._engine.closed
 
     @property
     def stats(self) -> Stats:
-        """Tokens, times and memory of the last reply."""
+        """Tokens, times and memory of the last reply, complete when that has ended."""
         return self._conversation.stats
 
     @property
@@ -236,8 +243,7 @@ class Session:
         return self._conversation
 
     def _question(self, focus: bool | str | None, usual: str, *, otherwise: bool) -> str | None:
-        """What to have in mind while reading: a question of the caller's, or the usual one."""
-        self._live()
+        """The question to read with: the caller's own, `usual`, or none."""
         self._live()
         able = self._able_to_focus
         if focus and not able:
@@ -264,7 +270,7 @@ class Session:
 
     @contextmanager
     def _alone(self) -> Iterator[Conversation]:
-        """The conversation, while nothing else is done with it."""
+        """The conversation, for one user at a time. Raises SessionError while another one has it."""
         if not self._running.acquire(blocking=False):
             raise SessionError("this session is already answering; wait for the reply or cancel it")
         try:
@@ -274,7 +280,7 @@ class Session:
 
 
 def _content(files: Sequence[str | os.PathLike[str]], text: str) -> tuple[str | Path, ...]:
-    """Files, then a text, with paragraphs between them."""
+    """Files, then a text, with an empty line between each two."""
     sources: list[str | Path] = [*map(Path, files), *([text] if text else [])]
     return tuple(part for source in sources for part in (source, PARAGRAPH))[:-1]
 

@@ -19,17 +19,18 @@ MAX_SEED = 2**32 - 2  # to llama.cpp, the next one means any seed
 class Sampling:
     """How tokens are chosen. Raises ConfigError for values that cannot work.
 
-    temperature: 0 = always the most likely token
-    top_k, top_p, min_p: where the temperature is not 0, draw only from the k most likely tokens (0 = all), of these
-        only from the most likely ones that together reach probability p, and only from those that are at least min_p
-        times as likely as the first
-    repeat_penalty, repeat_last: positive logits of the newest `repeat_last` tokens that the session has said are
-        divided by `repeat_penalty`, negative ones multiplied with it (CTRL, arXiv:1909.05858, whose formula divides
-        all); 1 = off. What was read is never penalised.
+    temperature: 0 = always the most likely token; top_k, top_p, min_p and seed then have no effect
+    top_k: draw only from the k most likely tokens; 0 = all
+    top_p: of these, draw only from the most likely ones that together reach this probability
+    min_p: of these, draw only from those at least this many times as likely as the first
+    repeat_penalty: makes the newest tokens that the session has said less likely: positive logits are divided by it,
+        negative ones multiplied by it (CTRL, arXiv:1909.05858, whose formula divides all); 1 = off. Tokens that were
+        only read are never penalised
+    repeat_last: how many of the newest tokens are penalised
     seed: of the first reply; None = a new one for each session
 
-    Replies of a session that are asked for with equal Samplings go on where the one before ended: with other random
-    numbers, and with the tokens that it said last. After a reply with another Sampling both begin anew.
+    A session has one sampler. If two replies in a row have equal Samplings, the second one continues: it draws further
+    random numbers, and still penalises what the first one said. A reply with another Sampling begins anew.
     """
 
     temperature: float = 0.0
@@ -58,16 +59,16 @@ def _in_range(name: str, value: float, low: int, high: int, *, whole: bool = Fal
         raise ConfigError(f"{name}={value!r} is not possible; give a {kind} in [{low}, {high}]")
 
 
-# the most likely token, whatever was said before: what measurements ask for
+# always the most likely token, and no penalty: what measurements use
 GREEDY = Sampling(temperature=0.0, repeat_penalty=1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class SamplerState:
-    """Where a sampler stands, in plain values: what the next reply goes on from, and what a snapshot holds of it.
+    """The state of a sampler in plain values. The next reply continues from it, and a snapshot holds it.
 
     seed: of the first reply
-    n_drawn: tokens chosen so far, those that ended replies among them
+    n_drawn: tokens chosen so far, including those that ended replies
     newest: the last `repeat_last` tokens that were said
     """
 
@@ -78,10 +79,10 @@ class SamplerState:
 
 
 class Sampler:
-    """A chain of llama.cpp samplers for one reply, which remembers the tokens it gave. Close it when done."""
+    """A chain of llama.cpp samplers for one reply. It remembers the tokens that it chose. Close it when done."""
 
     def __init__(self, sampling: Sampling, before: SamplerState | None = None) -> None:
-        """`before`: where the last reply ended. It is gone on from where it had the same sampling."""
+        """before: the state after the last reply; the sampler continues from it if its sampling is equal."""
         if before is None or before.sampling != sampling:
             before = SamplerState(sampling, secrets.randbits(31) if sampling.seed is None else sampling.seed)
         self._before = before
@@ -98,8 +99,8 @@ class Sampler:
         llama = self._llama
         if sampling.temperature == 0:
             return [*self._penalties(sampling, 1), llama.llama_sampler_init_greedy()]
-        # A generator's state cannot be read out of the library, so every reply has a generator of its own. Its seed
-        # follows from the first one and the tokens drawn before; the factor, from the golden ratio, spreads them.
+        # The library does not give out the state of its random generator, so every reply has a new generator. Its
+        # seed follows from the first seed and the number of tokens drawn before; the golden ratio spreads the seeds.
         seed = (self._before.seed + self._before.n_drawn * 0x9E3779B1) % (MAX_SEED + 1)
         return [
             *self._penalties(sampling, sampling.top_k),
@@ -111,7 +112,7 @@ class Sampler:
         ]
 
     def _penalties(self, sampling: Sampling, n_wanted: int) -> list[Any]:
-        """Stages that penalise repetition, right for the `n_wanted` best tokens after them (0: for all)."""
+        """Stages that penalise repetition. Later stages look at the `n_wanted` best tokens; 0 = at all."""
         if sampling.repeat_penalty == 1:
             return []
         llama = self._llama
@@ -135,7 +136,7 @@ class Sampler:
         return token
 
     def state(self, *, ended: bool) -> SamplerState:
-        """Where it stands. `ended`: the last token ended the reply, so it was not said: no later end is penalised."""
+        """The state now. ended: the last token ended the reply; it was not said, so it must not be penalised."""
         said = tuple(self._newest)[:-1] if ended else tuple(self._newest)
         newest = said[-self._before.sampling.repeat_last :]
         return replace(self._before, n_drawn=self._before.n_drawn + self._n_drawn, newest=newest)

@@ -69,11 +69,14 @@ def register(
 ) -> None:
     """Register a function as a policy of this process, under a name.
 
-    scorer: takes some of keys, values, queries, positions by name and returns a score for every cell; see `Scorer`
-    weights: its scores are never negative; rows: how many of the newest tokens it gets queries of, if it takes queries
-    scratch_bytes: returns the bytes that it needs beside its arguments, given (n_cells, n_head_kv, n_head, head_dim_k,
-        head_dim_v)
-    replace: whether it may replace a scorer registered before
+    scorer: a function of some of keys, values, queries, positions and query_positions, by name, that returns a score
+        for every cell; see `Scorer`
+    summary: one line for `edgekv policies`
+    weights: whether its scores are never negative
+    rows: of how many of the newest tokens it gets the queries, if it takes queries
+    scratch_bytes: a function of (n_cells, n_head_kv, n_head, head_dim_k, head_dim_v) that returns the most bytes that
+        a call needs beside its arguments
+    replace: whether it may replace a scorer of the same name
 
     Raises PolicyError for a name or parameters that are not possible.
     """

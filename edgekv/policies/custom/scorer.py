@@ -1,4 +1,4 @@
-"""Custom scorers: a callable that scores all heads of a layer, and the policy made of it."""
+"""Custom scorers: a function of the user's own that scores the heads of a layer, and the policy made of it."""
 
 from __future__ import annotations
 
@@ -20,29 +20,37 @@ from edgekv.policies.types import Scores
 READS = ("keys", "values", "queries", "positions")
 ARGUMENTS = (*READS, "query_positions")
 MAX_ROWS = 4096
-SCRATCH_FACTOR = 4  # default bound: a scorer holds at most so many arrays as large as all that it is given
+SCRATCH_FACTOR = 4  # default bound: a scorer allocates at most this many times the size of its arguments
 
 ScratchBytes = Callable[[int, int, int, int, int], int]
 
 
 @dataclass(frozen=True, eq=False)
 class Scorer:
-    """A function that scores every cell of one layer, what it reads, and what it promises.
+    """A function that scores cells, what it reads, and what it promises.
 
-    function: called with keyword arguments, those of `reads`; they are read-only and edgekv's own, so copy what
-        outlives the call: keys (n_head_kv, n, d), values (n_head_kv, n, d_v), queries (n_head, W, d), all float32;
-        positions (n_head_kv, n) and query_positions (W,), both int32. Keys and queries are post-RoPE. Cells come
-        ascending by position, and so do the W <= n_rows rows of queries: those of the tokens fed last, or of a probe.
-        Returns scores (n_head_kv, n), float32 (other floats are converted); higher is kept. KV heads must be scored
-        independently of one another: any number of them may come in one call, and those of a layer come in several
-        where they hold different numbers of cells.
-    n_rows: rows of queries that it wants, 0 where it reads none
-    weights: its scores are never negative, as attention weights are; wrappers take a softmax of others
-    recent: newest cells that it protects
-    places: whether it is given query_positions, the positions of the rows; a probe's lie behind all cells
-    heads: whether it is given first_head, the number in its layer of the first KV head of a call
-    scratch: bytes it needs at most beside its arguments, of (n_cells, n_head_kv, n_head, head_dim_k, head_dim_v);
-        None = 4 x the arrays it is given, attention logits (n_head, W, n) counted as one where it reads queries
+    function: scores every cell of the KV heads that it is given. It is called with these keyword arguments, as far as
+        `reads`, `places` and `heads` name them:
+
+            keys             (n_head_kv, n, d)    float32, post-RoPE
+            values           (n_head_kv, n, d_v)  float32
+            queries          (n_head, W, d)       float32, post-RoPE; the W <= n_rows tokens fed last, or a probe's
+            positions        (n_head_kv, n)       int32
+            query_positions  (W,)                 int32; those of a probe come after all cells
+            first_head       the number of the first KV head in its layer
+
+        It returns scores (n_head_kv, n) in float32; other floats are converted. Higher is kept. Cells and rows are in
+        ascending order of position. Arrays are read-only and belong to edgekv: copy what must outlive the call. Heads
+        that hold different numbers of cells come in separate calls, so one head's scores must not depend on another's.
+    reads: which of keys, values, queries and positions it is given
+    n_rows: the most rows of queries that it is given; 0 if it reads no queries
+    weights: its scores are never negative, as attention weights are; wrappers take a softmax of other scores
+    recent: how many of the newest cells it protects
+    places: whether it is given query_positions
+    heads: whether it is given first_head
+    scratch: a function of (n_cells, n_head_kv, n_head, head_dim_k, head_dim_v) that returns the most bytes that a call
+        needs beside its arguments; None = 4 times its arguments, with attention logits (n_head, W, n) counted as one
+        of them if it reads queries
     """
 
     name: str
@@ -67,9 +75,13 @@ class Scorer:
         rows: int = 32,
         scratch_bytes: ScratchBytes | None = None,
     ) -> Scorer:
-        """A scorer whose parameters say what it reads: any of keys, values, queries, positions, query_positions.
+        """A scorer of a function whose parameters say what it reads.
 
-        Raises PolicyError for parameters of other names and for values that cannot work.
+        Parameters may be any of keys, values, queries, positions and query_positions. Raises PolicyError for other
+        parameters and for values that cannot work.
+
+        rows: the most rows of queries that it is given, if it reads queries
+        scratch_bytes: see `scratch`
         """
         reads = _parameters(name, function)
         if isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= MAX_ROWS:
@@ -100,12 +112,13 @@ class Scorer:
         query_positions: npt.NDArray[Any] | None = None,
         first_head: int = 0,
     ) -> npt.NDArray[np.float32]:
-        """Checked scores (n_head_kv, n) float32, contiguous. Arrays that it does not read may be left out.
+        """Call the function and check its scores; returns (n_head_kv, n) float32, contiguous.
 
-        Without query_positions the rows are taken for those of the newest W positions. `first_head` is the number in
-        its layer of the first KV head given.
-        Raises ConfigError where an array that it reads is missing, PolicyError where it raises or returns something
-        else than scores, NativeError for a score that is not finite.
+        Arrays that it does not read may be left out. Without query_positions, the rows are taken to be those of the
+        newest W positions. first_head: the number of the first KV head in its layer.
+
+        Raises ConfigError if an array that it reads is missing, PolicyError if it raises or returns anything but
+        scores, and NativeError for a score that is not finite.
         """
         given = {"keys": keys, "values": values, "queries": queries, "positions": positions}
         if self.places:
@@ -120,7 +133,7 @@ class Scorer:
             arrays[name].flags.writeable = False
         shape = next(arrays[name].shape[:2] for name in ("keys", "values", "positions") if name in arrays)
         place = {"first_head": first_head} if self.heads else {}
-        # what earlier calls left in holes of the heap goes first: so this one adds no more than it allocates
+        # gives back what earlier calls freed, so that this call adds no more than it allocates
         process.return_freed_memory()
         try:
             scores = np.asarray(self.function(**arrays, **place))
@@ -154,7 +167,7 @@ class Scorer:
         return scores
 
     def scratch_bytes(self, n_cells: int, n_head_kv: int, n_head: int, head_dim_k: int, head_dim_v: int) -> int:
-        """Bytes that one call needs beside its arguments. Raises PolicyError where the scorer's own answer is none."""
+        """The most bytes that a call needs beside its arguments. Raises PolicyError if `scratch` gives no number."""
         if self.scratch is None:
             sizes = {
                 "keys": n_head_kv * n_cells * head_dim_k,
@@ -176,12 +189,12 @@ class Scorer:
 
 @dataclass(frozen=True)
 class Custom(Policy):
-    """A scorer of one's own as a policy.
+    """A custom scorer as a policy.
 
-    score(c) = what the scorer returns for it
+    score(c) = what the scorer returns for c
 
-    The native library calls the scorer with as many KV heads of a layer as hold equally many cells, the reference
-    with one head at a time.
+    The native library calls the scorer once for all KV heads of a layer that hold equally many cells. The reference
+    calls it for one head at a time.
     """
 
     paper = "custom"
@@ -238,7 +251,7 @@ class Custom(Policy):
 
 
 def _parameters(name: str, function: Callable[..., Any]) -> frozenset[str]:
-    """What a callable reads, by the names of its parameters."""
+    """What a function reads, by the names of its parameters. Raises PolicyError for names that are not possible."""
     possible = ", ".join(ARGUMENTS)
     if not callable(function) or isinstance(function, (type, Scorer)):
         raise PolicyError(f"scorer {name}: {function!r} is no function; give one whose parameters are among {possible}")
@@ -258,7 +271,7 @@ def _parameters(name: str, function: Callable[..., Any]) -> frozenset[str]:
 
 
 def check_arguments(who: str, names: frozenset[str]) -> None:
-    """Raises PolicyError for arrays that make no scorer."""
+    """Raise PolicyError for names of arrays that no scorer can work with."""
     if not names & {"keys", "values", "positions"}:
         raise PolicyError(f"{who} reads no cells; let it take keys, values or positions")
     if "query_positions" in names and "queries" not in names:
