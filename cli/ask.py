@@ -13,7 +13,7 @@ import edgekv
 from edgekv.engine.reply import INSTRUCTION
 
 from .files import text_files
-from .options import opened, with_common_options
+from .options import AsJson, Raw, System, opened, with_common_options
 from .render import print_footer, reading_bar, write
 from .reply import reply_arguments, with_reply_options
 
@@ -27,11 +27,9 @@ def ask(
     file: Annotated[
         list[Path] | None, typer.Option("-f", "--file", help="Text file to read first; repeatable; - for stdin.")
     ] = None,
-    system: Annotated[str | None, typer.Option(help="System message; never evicted.")] = None,
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Put nothing before the question. Default: with files, how to answer it.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    system: System = None,
+    raw: Raw = False,
+    as_json: AsJson = False,
 ) -> None:
     """Answer a question about text files of any length, under the memory ceiling.
 

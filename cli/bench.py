@@ -16,6 +16,7 @@ from edgekv.memory.sizes import MIB
 from edgekv.models.registry import find_model
 from edgekv.options import default_threads
 
+from .options import AsJson
 from .render import console, measuring_bar
 
 if TYPE_CHECKING:  # what measures is loaded by those who measure
@@ -48,7 +49,7 @@ def bench(
     kv_type: Annotated[str, typer.Option(help="Type of cached keys and values: f16, q8_0, q4_0.")] = "f16",
     threads: Annotated[int | None, typer.Option(help="Threads. Default: one for every processor.")] = None,
     book: Annotated[Path | None, typer.Option(help="A long text in UTF-8 to read. Default: generated prose.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    as_json: AsJson = False,
     pictures: Annotated[Path | None, typer.Option(metavar="DIR", help="Draw pictures (PNG) into this folder.")] = None,
 ) -> None:
     """Compare speed and memory with stock llama.cpp on this machine. Ctrl-C prints what was measured so far."""

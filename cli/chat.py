@@ -7,13 +7,11 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 import edgekv
 
-from .options import opened, with_common_options
+from .options import System, opened, with_common_options
 from .render import console, print_footer, reading_bar, write
 from .reply import reply_arguments, with_reply_options
 from .wording import worded
@@ -26,7 +24,7 @@ HELP = "/read FILE attaches a text file to your next message, /help shows this, 
 def chat(
     runtime: dict[str, Any],
     reply: dict[str, Any],
-    system: Annotated[str | None, typer.Option(help="System message; never evicted.")] = None,
+    system: System = None,
 ) -> None:
     """Chat under the memory ceiling. Ctrl-C stops a reply and keeps the conversation."""
     arguments = reply_arguments(reply)

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from .options import AsJson
+
 
 def grid_options(
     model: Annotated[
@@ -54,7 +56,7 @@ def run_options(
         ),
     ] = None,
     pictures: Annotated[Path | None, typer.Option(metavar="DIR", help="Draw pictures (PNG) into this folder.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    as_json: AsJson = False,
     threads: Annotated[int | None, typer.Option(help="Threads. Default: one for every processor.")] = None,
     workers: Annotated[
         int, typer.Option(help="Processes that share the work; each takes --threads, or 1. Needs the extra dask.")

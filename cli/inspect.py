@@ -14,7 +14,7 @@ import edgekv
 from edgekv.engine.reply import INSTRUCTION
 
 from .files import text_files
-from .options import opened, with_common_options
+from .options import AsJson, Raw, System, opened, with_common_options
 from .render import console, reading_bar
 
 
@@ -27,10 +27,8 @@ def inspect(
     file: Annotated[
         list[Path] | None, typer.Option("-f", "--file", help="Text file to read; repeatable; - for stdin.")
     ] = None,
-    system: Annotated[str | None, typer.Option(help="System message; never evicted.")] = None,
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Put nothing before the question. Default: with files, how to answer it.")
-    ] = False,
+    system: System = None,
+    raw: Raw = False,
     max_tokens: Annotated[
         int, typer.Option(help="Answer first, with at most this many tokens. Default: no answer.")
     ] = 0,
@@ -46,7 +44,7 @@ def inspect(
     pictures: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Write PNG pictures; needs edgekv[eval].")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show which tokens of a text are kept by which layers and heads, and what becomes of their keys."""
     from edgekv.inspection import observe, render_page, save_pictures  # takes memory that other commands can spare

@@ -14,6 +14,12 @@ import edgekv
 
 from .render import loading
 
+System = Annotated[str | None, typer.Option(help="System message; never evicted.")]
+Raw = Annotated[
+    bool, typer.Option("--raw", help="Put nothing before the question. Default: with files, how to answer it.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+
 
 def common(
     model: Annotated[

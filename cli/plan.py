@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.console import Console
 from rich.table import Table
 
 import edgekv
 from edgekv.memory.sizes import format_size
 
-from .options import with_common_options
+from .options import AsJson, with_common_options
 from .render import loading
 
 BOUNDS = {
@@ -28,7 +27,7 @@ BOUNDS = {
 @with_common_options
 def plan(
     runtime: dict[str, Any],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show the budget that fits the ceiling, where every byte goes, and what else would fit."""
     with loading():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import edgekv
 from edgekv.engine.reply import ProgressCallback
@@ -20,13 +21,13 @@ def replies(
     questions: Sequence[Question],
     progress: ProgressCallback | None = None,
 ) -> list[str]:
-    """What is answered to each question about the text in a file, always the most likely token.
+    """The answers to questions about a text in a file.
 
-    With the focus "question" each is known while the text is read, and with "turn" each is read right after it, in the
-    same turn; both read the text once for each question. Else the text is read once and compacted to the budget before
-    any question is asked, and each is asked of that same cache.
+    With the focus "question" a question is known while the text is read. With "turn" it is read right after the text,
+    in the same turn. Both read the text once for each question. With any other focus the text is read once and
+    compacted to the budget before any question is asked, and each question is asked of that same cache.
 
-    progress: told of the first reading after every block
+    progress: called after every block of the first reading
     """
     if setting.focus in (QUESTION, TURN) and not setting.is_full:
         return _in_one_turn(runtime, text, questions, progress)
@@ -46,8 +47,7 @@ def _afterwards(
         found = []
         for question in questions:
             session.restore(read)
-            reply = session.chat(question.text, max_tokens=question.max_tokens, allow_loops=True, sampling=GREEDY)
-            found.append("".join(reply))
+            found.append(_answer(session, question))
         return found
 
 
@@ -57,14 +57,12 @@ def _in_one_turn(
     found = []
     for question in questions:
         with runtime.session() as session:
-            reply = session.chat(
-                question.text,
-                files=[text],
-                max_tokens=question.max_tokens,
-                allow_loops=True,
-                sampling=GREEDY,
-                progress=progress,
-            )
-            found.append("".join(reply))
+            found.append(_answer(session, question, files=[text], progress=progress))
         progress = None
     return found
+
+
+def _answer(session: edgekv.Session, question: Question, **further: Any) -> str:
+    """The whole reply to a question, looping or not: always the most likely token."""
+    pieces = session.chat(question.text, max_tokens=question.max_tokens, allow_loops=True, sampling=GREEDY, **further)
+    return "".join(pieces)

@@ -24,6 +24,18 @@ def tiny_model(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def text_file(tmp_path_factory):
+    """A function from a text to the path of a file that holds it."""
+
+    def make(text):
+        path = tmp_path_factory.mktemp("text") / "book.txt"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return make
+
+
+@pytest.fixture(scope="session")
 def default_model():
     """Path of the default model; tests that need it skip where its package is not installed."""
     path = known_models()[0].path

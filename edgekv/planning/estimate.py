@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from edgekv.binding import library, structs
 from edgekv.binding.model import Context, Model
@@ -101,6 +102,21 @@ class Plan:
     def fits(self) -> bool:
         """Whether the plan fits both ceilings."""
         return not self.excess_bytes and not self.device_excess_bytes
+
+    @classmethod
+    def of(cls, options: Options, **estimated: Any) -> Plan:
+        """The plan of options that name a budget. estimated: all fields that options do not say."""
+        assert options.budget is not None
+        return cls(
+            ceiling_bytes=options.ceiling_bytes,
+            device_ceiling_bytes=options.device_ceiling_bytes,
+            budget_cells=options.budget,
+            block=options.block,
+            kv_type=options.kv_type,
+            repack=options.repack,
+            mmap=options.maps_weights,
+            **estimated,
+        )
 
     def settle(self, options: Options) -> Options:
         """The options, with the planned values in place of those left open."""
@@ -217,15 +233,9 @@ class Estimator:
             bookkeeping=int(native.edgekv_cache_estimate_bytes(*own)),
             margin=MARGIN_BYTES,
         )
-        return Plan(
+        return Plan.of(
+            options,
             model=self._path,
-            ceiling_bytes=options.ceiling_bytes,
-            device_ceiling_bytes=options.device_ceiling_bytes,
-            budget_cells=options.budget,
-            block=options.block,
-            kv_type=options.kv_type,
-            repack=options.repack,
-            mmap=options.maps_weights,
             n_cells=shape.n_cells,
             n_cells_max=shape.n_cells_max,
             cell_bytes=shape.cell_bytes,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -50,25 +49,13 @@ def score(spec: str | Policy, *, backend: Backend = "native", **arrays: Any) -> 
     return scores
 
 
-def budgets(
-    spec: str | Policy,
-    *,
-    budget: int,
-    n_sink: int = 0,
-    recent: int = 0,
-    pinned: Sequence[tuple[int, int]] = (),
-    backend: Backend = "native",
-    **arrays: Any,
-) -> list[int]:
-    """How many cells each head keeps: `budget` on average, or all that it holds. `select` returns as many.
+def budgets(spec: str | Policy, **arguments: Any) -> list[int]:
+    """How many cells `select` keeps in each head: `budget` on average, or all that a head holds.
 
-    Arguments as for `select`. Heads share their cells only under `ada`; only then are the errors of `select` raised.
-    The arrays are those of one layer, so `pyramid` has nothing to divide; `Policy.layer_budgets` returns what it gives
-    every layer.
+    Arguments and errors as for `select`. The arrays are those of one layer, so `pyramid` has nothing to divide;
+    `Policy.layer_budgets` returns how many cells it gives every layer.
     """
-    choice = _Choice.of(spec, budget, n_sink, recent, pinned, backend, arrays)
-    held = choice.heads[0].positions.size
-    return [min(cells, held) for cells in choice.budgets()]
+    return [len(kept) for kept in select(spec, **arguments)]
 
 
 def select(
@@ -87,43 +74,15 @@ def select(
     ranges [p0, p1). A policy may protect more (snapkv protects its window). `budgets` returns how many each head keeps.
     Raises BudgetError when the protected cells alone exceed the budget, NativeError for a score that is not finite.
     """
-    choice = _Choice.of(spec, budget, n_sink, recent, pinned, backend, arrays)
-    keep = partial(kernels.keep, choice.policy) if choice.use_native else choice.policy.keep
-    return [keep(head, choice.protection, cells) for head, cells in zip(choice.heads, choice.budgets(), strict=True)]
-
-
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    """What there is to choose from, checked, and by which rules."""
-
-    policy: Policy
-    use_native: bool
-    heads: list[Head]
-    protection: Protection
-
-    @classmethod
-    def of(
-        cls,
-        spec: str | Policy,
-        budget: int,
-        n_sink: int,
-        recent: int,
-        pinned: Sequence[tuple[int, int]],
-        backend: str,
-        arrays: dict[str, Any],
-    ) -> _Choice:
-        policy = parse_policy(spec)
-        use_native = _is_native(policy, backend)
-        layer = LayerArrays.checked(policy, budget=budget, **arrays)
-        _check_protection(n_sink, recent, pinned)
-        protection = Protection(policy.sinks(n_sink), max(recent, policy.recent(budget)), tuple(pinned))
-        return cls(policy, use_native, list(_split(layer, use_native)), protection)
-
-    def budgets(self) -> list[int]:
-        """Cells that each head may keep."""
-        if self.use_native:
-            return kernels.head_budgets(self.policy, self.heads, self.protection)
-        return self.policy.head_budgets(self.heads, self.protection)
+    policy = parse_policy(spec)
+    use_native = _is_native(policy, backend)
+    layer = LayerArrays.checked(policy, budget=budget, **arrays)
+    _check_protection(n_sink, recent, pinned)
+    protection = Protection(policy.sinks(n_sink), max(recent, policy.recent(budget)), tuple(pinned))
+    heads = list(_split(layer, use_native))
+    divide = partial(kernels.head_budgets, policy) if use_native else policy.head_budgets
+    keep = partial(kernels.keep, policy) if use_native else policy.keep
+    return [keep(head, protection, cells) for head, cells in zip(heads, divide(heads, protection), strict=True)]
 
 
 def _split(layer: LayerArrays, use_native: bool) -> Iterator[Head]:

@@ -6,6 +6,7 @@ import json
 import sys
 
 import pytest
+from command import words
 
 from edgekv.errors import WorkerError
 from edgekv.evals import speed
@@ -97,7 +98,7 @@ def test_nothing_measured_at_all_is_a_failure(bench, monkeypatch):
 def test_a_book_and_pictures(bench, measured, tmp_path):
     pytest.importorskip("matplotlib")
     book = tmp_path / "book.txt"
-    book.write_text(" ".join(f"word{i}" for i in range(100)))
+    book.write_text(words(100))
     status, output, errors = bench("--book", book, "--repeats", "1", "--pictures", tmp_path / "pictures", "--json")
     assert status == 0
     assert json.loads(output)["cases"]

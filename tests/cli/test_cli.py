@@ -7,15 +7,12 @@ import os
 import pty
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
 from children import started
+from command import COMMAND, SMALL, words
 from terminal import Terminal
-
-COMMAND = [sys.executable, "-c", "import sys; from edgekv.cli.main import main; sys.exit(main())"]
-SMALL = ["--memory", "1GiB", "--budget", "64", "--block", "32", "--threads", "1"]
 
 
 def edgekv(*arguments, stdin=""):
@@ -30,10 +27,8 @@ def model(tiny_model):
 
 
 @pytest.fixture(scope="module")
-def book(tmp_path_factory):
-    path = tmp_path_factory.mktemp("text") / "book.txt"
-    path.write_text(" ".join(f"word{i}" for i in range(200)))
-    return path
+def book(text_file):
+    return text_file(words(200))
 
 
 def test_ask_json_prints_one_object_and_nothing_else(model, book):
@@ -120,8 +115,8 @@ def test_plan_and_models(model):
         (kv_type, block) for kv_type in ("f16", "q8_0", "q4_0") for block in (128, 64, 32)
     }
     shown = edgekv("plan", "-m", model, "--memory", "1GiB").stdout
-    for words in ("planned peak", "the budget is the model's trained context", "with 64.0 MiB more: 1,856", "block 32"):
-        assert words in shown
+    for line in ("planned peak", "the budget is the model's trained context", "with 64.0 MiB more: 1,856", "block 32"):
+        assert line in shown
     models = json.loads(edgekv("models", "--json").stdout)
     assert models[0]["name"] == "smollm2-135m-instruct"
     assert "Apache-2.0" in edgekv("models").stdout
@@ -139,7 +134,7 @@ def test_usage_errors_exit_with_2(model, book, tmp_path):
     ask = ["ask", "-m", model, *SMALL]
     refused(2, "QUESTION", "ask")
     refused(2, "No such option", "ask", "--nonsense")
-    for words, arguments in {
+    for message, arguments in {
         "policy 'nonsense' is unknown; possible: keydiff": ["--policy", "nonsense", "What?"],
         "no option": ["--policy", "keydiff(size=3)", "What?"],
         "--block 0": ["--block", "0", "What?"],
@@ -151,7 +146,7 @@ def test_usage_errors_exit_with_2(model, book, tmp_path):
         "cannot be read": ["-f", tmp_path / "absent.txt", "What?"],
         "the text is empty": [" "],
     }.items():
-        line = refused(2, words, *ask, *arguments).strip()
+        line = refused(2, message, *ask, *arguments).strip()
         assert line.startswith("edgekv: ")
         assert "\n" not in line
     binary = tmp_path / "binary"
@@ -182,11 +177,9 @@ def test_models_that_cannot_be_used_exit_with_4(model, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def endless_book(tmp_path_factory):
+def endless_book(text_file):
     """A text that takes minutes to read."""
-    path = tmp_path_factory.mktemp("text") / "endless.txt"
-    path.write_text(" ".join(f"word{i}" for i in range(500_000)))
-    return path
+    return text_file(words(500_000))
 
 
 def test_interrupting_ask_exits_with_130(model, endless_book):

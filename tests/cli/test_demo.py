@@ -13,11 +13,11 @@ import time
 from pathlib import Path
 
 import pytest
+from command import COMMAND
 
 from edgekv.options import default_threads
 
 ROOT = Path(__file__).parents[2]
-COMMAND = [sys.executable, "-c", "import sys; from edgekv.cli.main import main; sys.exit(main())"]
 FACT = "yellow brick"
 LIMIT_S = 600
 

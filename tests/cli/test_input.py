@@ -12,10 +12,11 @@ import time
 
 import pytest
 from children import started
+from command import words
 
 COMMAND = [sys.executable, "-m", "edgekv"]
 SMALL = ["--memory", "1GiB", "--budget", "64", "--block", "32", "--threads", "1", "--max-tokens", "3"]
-TEXT = " ".join(f"word{i}" for i in range(200))
+TEXT = words(200)
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pipes have no names there")
 
@@ -142,7 +143,7 @@ def test_a_signal_leaves_no_copy_behind(model, tmp_path, number, proc):
     folder.mkdir()
     environment = os.environ | {"TMPDIR": str(folder)}
     with started(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as process:
-        process.stdin.write(" ".join(f"word{i}" for i in range(500_000)))
+        process.stdin.write(words(500_000))
         process.stdin.close()
         assert "bytes from standard input" in process.stderr.readline()
         time.sleep(1)  # a while into loading or reading

@@ -8,15 +8,13 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 
 import pytest
+from command import COMMAND, SMALL, words
 
 import edgekv
 from edgekv.inspection import observe, render_page
 
-COMMAND = [sys.executable, "-c", "import sys; from edgekv.cli.main import main; sys.exit(main())"]
-SMALL = ["--memory", "1GiB", "--budget", "64", "--block", "32", "--threads", "1"]
 HOSTILE = (
     "</div><script>document.title = 'taken over'</script><img src='http://edgekv.invalid/x.png'> "
     '& "q" 漢字 \x1b[31m\n'
@@ -44,10 +42,8 @@ def model(tiny_model):
 
 
 @pytest.fixture(scope="module")
-def book(tmp_path_factory):
-    path = tmp_path_factory.mktemp("text") / "book.txt"
-    path.write_text(HOSTILE + " ".join(f"word{i}" for i in range(60)), encoding="utf-8")
-    return path
+def book(text_file):
+    return text_file(HOSTILE + words(60))
 
 
 @pytest.fixture(scope="module")
@@ -144,14 +140,14 @@ def test_the_page_shows_the_question_as_text(model, asked, report, tmp_path):
 
 
 def test_what_is_refused(model, book, tmp_path):
-    for words, arguments in {
+    for message, arguments in {
         "--isolated keeps model and cells in another process": ["--isolated", "What?"],
         "more than --longest 100": ["-f", book, "--longest", 100],
         "give another --html": ["What?", "--html", tmp_path],
     }.items():
         result = inspect("-m", model, *arguments)
         assert result.returncode == 2, result.stderr
-        assert words in result.stderr
+        assert message in result.stderr
         assert result.stdout == ""
 
 

@@ -8,13 +8,11 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from command import COMMAND, SMALL
 
 from edgekv import Sampling, Stats
 from edgekv.cli.render import print_footer
 from edgekv.engine.reply import MAX_TOKENS
-
-COMMAND = [sys.executable, "-c", "import sys; from edgekv.cli.main import main; sys.exit(main())"]
-SMALL = ["--memory", "1GiB", "--budget", "64", "--block", "32", "--threads", "1"]
 
 
 @pytest.fixture(scope="module")

@@ -14,12 +14,12 @@ import time
 
 import pytest
 from children import started
+from command import SMALL, words
 from terminal import Terminal
 
 import edgekv
 
 COMMAND = [sys.executable, "-m", "edgekv"]
-SMALL = ["--memory", "1GiB", "--budget", "64", "--block", "32", "--threads", "1"]
 COMMANDS = ["ask", "chat", "plan", "inspect", "models", "policies", "bench", "eval", "eval needle"]
 
 
@@ -130,7 +130,7 @@ LOUD = "from edgekv.__main__ import main; print('started', flush=True); raise Sy
 def test_ctrl_c_at_any_moment_ends_quietly(model, tmp_path, isolated):
     """Imports, planning, loading, reading."""
     endless = tmp_path / "endless.txt"
-    endless.write_text(" ".join(f"word{i}" for i in range(500_000)))
+    endless.write_text(words(500_000))
     command = [sys.executable, "-c", LOUD, "ask", "-m", model, *SMALL, *isolated, "-f", endless, "What?"]
     draw = random.Random(0)
     for i in range(8):

@@ -7,6 +7,7 @@ import ctypes
 
 import numpy as np
 import pytest
+from command import words
 
 import edgekv
 from edgekv.binding import library
@@ -48,10 +49,6 @@ def cells(cache):
     heads = [(layer, head) for layer in range(N_LAYER) for head in range(N_HEAD)]
     rows = [cache.rows(*head, values=values)[0] for head in heads for values in (False, True)]
     return [cache.positions(*head) for head in heads] + rows
-
-
-def words(n):
-    return " ".join(f"word{i}" for i in range(n))
 
 
 @pytest.mark.parametrize("n_calls", [0, 5, 20])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import subprocess
-import sys
 
 import numpy as np
 import pytest
+from command import COMMAND, words
 from recorded import recorded_runtime
 from reference_choice import Reference
 from reference_transformer import ReferenceModel
@@ -18,7 +18,6 @@ from edgekv.binding import library, structs
 from edgekv.binding.model import Model
 from edgekv.options import Options
 
-COMMAND = [sys.executable, "-c", "import sys; from edgekv.cli.main import main; sys.exit(main())"]
 N_PROMPT, N_STEPS = 320, 40
 BUDGET, BLOCK = 64, 64
 WRONG = 0.4  # layers without attention hide more of a wrong set in another one
@@ -156,7 +155,7 @@ def test_a_session_goes_back_to_its_snapshot(free_model, monkeypatch, name, poli
 def test_inspect_and_plan(free_model, tmp_path):
     path, heads = free_model("uneven")
     book = tmp_path / "book.txt"
-    book.write_text(" ".join(f"word{i}" for i in range(100)))
+    book.write_text(words(100))
     common = ["-m", str(path), "--memory", "1GiB", "--budget", "64", "--block", "32", "--threads", "1"]
     for command in (["plan", *common], ["inspect", *common, "-f", str(book), "What?", "--policy", "snapkv+ada"]):
         result = subprocess.run([*COMMAND, *command], capture_output=True, text=True, timeout=300, check=False)
@@ -172,7 +171,7 @@ def test_pyramid_needs_layers_of_equally_many_heads(free_model):
         rt.session() as session,
         pytest.raises(edgekv.UnsupportedModelError, match="pyramid needs layers with equally many KV heads"),
     ):
-        session.read(" ".join(f"word{i}" for i in range(100)))
+        session.read(words(100))
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from command import words
 
 import edgekv
 from edgekv.memory import process
 
 OPTIONS = {"memory": "1GiB", "budget": 64, "block": 16, "threads": 1, "focus": False}
-PROMPT = " ".join(f"word{i}" for i in range(60))
+PROMPT = words(60)
 
 
 @pytest.fixture

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 
 import pytest
+from command import COMMAND
 
 import edgekv
 
 pytest.importorskip("gguf")
 from unsupported_models import ARCHITECTURES, make_unsupported
-
-COMMAND = [sys.executable, "-c", "import sys; from edgekv.cli.main import main; sys.exit(main())"]
 
 REASONS = {
     "gemma2": "sliding-window attention",

@@ -6,6 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
+from command import words
 
 import edgekv
 import edgekv.binding.model
@@ -166,7 +167,7 @@ def test_what_ends_a_reply_is_checked(runtime):
 
 def test_a_question_about_a_text_comes_after_an_instruction(local_runtime, tmp_path, monkeypatch):
     book = tmp_path / "book.txt"
-    book.write_text(" ".join(f"word{i}" for i in range(60)))
+    book.write_text(words(60))
     model, cache = local_runtime.model, local_runtime.controller.cache
     fed, probed = [], []
     feed, probe = cache.feed, cache.probe

@@ -9,6 +9,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+from command import words
 
 import edgekv
 from edgekv.engine.sampler import GREEDY
@@ -32,10 +33,6 @@ def open_runtime(tiny_model):
 def local_session(local_runtime):
     with local_runtime.session() as session:
         yield session
-
-
-def words(n):
-    return " ".join(f"word{i}" for i in range(n))
 
 
 def test_a_conversation_of_many_turns_stays_within_its_cells(session):

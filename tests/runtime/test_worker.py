@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import worker_scorers
 from children import started
+from command import words
 
 import edgekv
 from edgekv.worker import process
@@ -64,10 +65,6 @@ def open_runtime(tiny_model):
 def runtime(workers, open_runtime):
     with open_runtime() as rt:
         yield rt
-
-
-def words(n):
-    return " ".join(f"word{i}" for i in range(n))
 
 
 # ---- the same as in one process ----

@@ -37,15 +37,9 @@ class Estimates:
             "compute": options.block * BLOCK_BYTES,
             "repacking": REPACKING * options.repack,
         }
-        return Plan(
+        return Plan.of(
+            options,
             model=Path("model.gguf"),
-            ceiling_bytes=options.ceiling_bytes,
-            device_ceiling_bytes=options.device_ceiling_bytes,
-            budget_cells=options.budget,
-            block=options.block,
-            kv_type=options.kv_type,
-            repack=options.repack,
-            mmap=options.maps_weights,
             n_cells=n_cells,
             n_cells_max=n_cells,
             cell_bytes=CELL_BYTES[options.kv_type],

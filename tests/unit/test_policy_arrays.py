@@ -7,7 +7,7 @@ import pytest
 from policy_arrays import BACKENDS, SMALL, SPECS, all_arrays, names_read, needed
 
 from edgekv import BudgetError, ConfigError, PolicyError
-from edgekv.policies import parse_policy, score, select
+from edgekv.policies import budgets, parse_policy, score, select
 
 # ---- edges ----
 
@@ -112,8 +112,9 @@ def test_protected_cells_beyond_the_budget_are_an_error(protection, spec, backen
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_window_beyond_the_budget_is_an_error(backend):
     arguments = needed("snapkv", SMALL, budget=31, backend=backend)
-    with pytest.raises(BudgetError, match=r"32 protected cells exceed the budget of 31"):
-        select("snapkv", **arguments)
+    for function in (select, budgets):
+        with pytest.raises(BudgetError, match=r"32 protected cells exceed the budget of 31"):
+            function("snapkv", **arguments)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
