@@ -1,4 +1,4 @@
-"""Where a request is carried out: in this process, or in a worker process. Only this module chooses between the two."""
+"""Carries requests out in this process or in a worker process. Only this module chooses between the two."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def plan_for(path: Path, request: Request) -> Plan:
 
 
 def survey_for(path: Path, request: Request) -> Survey:
-    """The same, with what else would fit."""
+    """The plan, what limits it, and what else would fit."""
     if not request.options.isolated:
         return make_survey(path, request)
     from .worker.remote import survey_in_worker

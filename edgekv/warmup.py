@@ -1,6 +1,6 @@
-"""What a process imports and builds sooner or later, done at once, before a plan measures what Python holds.
+"""Imports and builds beforehand what the process will need, so that a plan measures it.
 
-Python imports much only when it is first used. What comes after the measurement would be in no plan.
+Python imports many things only when they are first used. What comes after the measurement would be in no plan.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ _waiting: list[Callable[[], object]] = []
 
 
 def before_plans(work: Callable[[], object]) -> None:
-    """Have `work` done, once, before the next plan that is made in this process.
+    """Have `work` done once, before the next plan that is made in this process.
 
-    A program declares so what it will need beside a reply: it imports the modules, and does a small piece of the work.
+    A program declares in this way what it needs beside a reply. `work` imports the modules and does a small piece of
+    what they will do.
     """
     _waiting.append(work)
 

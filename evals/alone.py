@@ -1,4 +1,4 @@
-"""A text read in a process of its own, under a ceiling: how fast in its first and last tenth, in how much memory."""
+"""Reads a text in a process of its own under a ceiling: speed of its first and last tenth, and peak of memory."""
 
 from __future__ import annotations
 

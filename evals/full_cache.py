@@ -1,4 +1,4 @@
-"""A full cache beside the cells of a runtime: the same weights, asked what they say with nothing evicted."""
+"""A full cache beside the cells of a runtime: what the same weights say with nothing evicted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A text read with nothing evicted: what all heads then hold, for any number of policies to choose from."""
+"""Reads a text with nothing evicted, and captures what all heads then hold; any number of policies choose from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the metadata of a model must say before its file is handed to llama.cpp, which aborts on some of the rest."""
+"""Checks the dimensions in a model's metadata before llama.cpp gets the file, because it aborts on some wrong ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The key-value part of a GGUF file: scalars and short arrays of numbers are held, other arrays are measured."""
+"""The key-value part of a GGUF file. Scalars and short arrays of numbers are kept; of other arrays only the size."""
 
 from __future__ import annotations
 

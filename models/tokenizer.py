@@ -1,4 +1,4 @@
-"""What the metadata must say of a tokenizer: llama.cpp aborts the process while it tokenises with some of the rest."""
+"""Checks the tokenizer in a model's metadata, because llama.cpp aborts while it tokenises with some wrong ones."""
 
 from __future__ import annotations
 

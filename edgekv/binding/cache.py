@@ -33,7 +33,7 @@ class Cache:
     """Cells of every (layer, KV head) of a context, and which token each holds. Close it before the context."""
 
     def __init__(self, context: Context, params: structs.CacheParams | None = None) -> None:
-        """`params`, from `binding.policy.cache_params`, says what the policies to come need; None = keys alone."""
+        """params: what the policies need, from `binding.policy.cache_params`; None = only keys."""
         self._handle = c.c_void_p()
         params = structs.CacheParams() if params is None else params
         library.call("edgekv_cache_open", context.handle, c.byref(params), c.byref(self._handle))
@@ -66,7 +66,7 @@ class Cache:
 
     @property
     def rope_past(self) -> int:
-        """Position that RoPE will give the next token: n_past, less what repositioning has saved."""
+        """Position that RoPE will give the next token. It is n_past until keys are repositioned, then less."""
         return int(self._library.edgekv_cache_rope_past(self._handle))
 
     @property
@@ -91,7 +91,7 @@ class Cache:
         return CacheSnapshot(data)
 
     def restore(self, snapshot: CacheSnapshot) -> None:
-        """Make the cells what they were, whatever they are now; any number of times.
+        """Put the cells back into the state of a snapshot, as often as you like.
 
         Raises ConfigError for a snapshot of a cache of another shape, type or params, and leaves the cache as it was.
         """
@@ -127,14 +127,16 @@ class Cache:
         budgets: Sequence[Sequence[int]] | None = None,
         reposition: bool = False,
     ) -> structs.Compaction:
-        """Keep `budget` cells of every head, or what the policy makes of it; returns cells evicted and microseconds.
+        """Evict all but `budget` cells of each head, or as the policy divides them; returns cells evicted and times.
 
-        `probed` scores by the last probe's queries; `generating` says that what was fed since was generated; `budgets`
-        gives every head, layer by layer, cells of its own, at most `budget` on average; `reposition` turns the keys
-        that stay to adjacent RoPE positions, where cells are evicted.
-        Raises BudgetError or NativeError, and leaves the cache as it was, when protected cells exceed the budget,
-        a score is not finite, or the cache was opened without what the policy reads; and whatever a scorer of one's
-        own raises.
+        probed: score by the queries of the last probe
+        generating: the tokens fed since the last compaction were generated
+        budgets: cells that each head keeps, layer by layer and head by head, at most `budget` on average
+        reposition: turn the keys that stay to adjacent RoPE positions, if cells are evicted
+
+        Times are in microseconds. Raises BudgetError if the protected cells exceed the budget, NativeError if a score
+        is not finite or the cache was opened without what the policy reads, and whatever a custom scorer raises. The
+        cache is then as before.
         """
         native = self._policies.get(policy)
         if native is None:
@@ -164,7 +166,7 @@ class Cache:
         return n_cells.value, n_kept.value
 
     def budgets(self) -> list[list[int]]:
-        """Cells that the last eviction left, per layer and head; 0 before the first one."""
+        """Cells that the last eviction left in each head of each layer; 0 before the first eviction."""
         n_heads = [self._library.edgekv_cache_n_heads(self._handle, layer) for layer in range(self.shape.n_layer)]
         return [[self.head_cells(layer, head)[1] for head in range(n)] for layer, n in enumerate(n_heads)]
 
@@ -175,7 +177,7 @@ class Cache:
         return positions
 
     def rope_positions(self, layer: int, head: int) -> npt.NDArray[np.int32]:
-        """Positions that RoPE has turned one head's keys by, (n,) in the order of `positions`."""
+        """RoPE positions of one head's keys, (n,) in the order of `positions`."""
         positions = np.empty(self.head_cells(layer, head)[0], dtype=np.int32)
         library.call("edgekv_cache_rope_positions", self._handle, layer, head, positions.ctypes.data)
         return positions

@@ -1,4 +1,4 @@
-"""Ctrl-C while the native library calls Python back: an exception would be lost there, and printed with a traceback."""
+"""Holds Ctrl-C back while the native library calls Python: it would print the exception there and lose it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from types import FrameType
 
 @contextmanager
 def held_back() -> Iterator[Callable[[], bool]]:
-    """While it lasts, Ctrl-C raises nothing; what is yielded tells whether it came. Afterwards it is KeyboardInterrupt.
+    """Ctrl-C raises nothing inside the block; it raises KeyboardInterrupt afterwards.
 
-    Where a program handles Ctrl-C in a way of its own, or another thread runs than the one that does, nothing changes.
+    Yields a function that says whether Ctrl-C came. Nothing changes if the program has its own handler for Ctrl-C, or
+    outside the main thread.
     """
     if (
         threading.current_thread() is not threading.main_thread()

@@ -142,9 +142,10 @@ def bindings() -> ModuleType:
 
 
 def _import_low_level(folder: Path) -> None:
-    """Import llama_cpp.llama_cpp alone: the package's own __init__ also loads its high-level part, about 7 MiB.
+    """Import llama_cpp.llama_cpp alone: the __init__ of the package also loads its high-level part, about 7 MiB.
 
-    The package is stood in for only meanwhile, so a later `import llama_cpp` is a whole one, on the same library.
+    A stand-in takes the place of the package only during the import. So a later `import llama_cpp` is a whole one, on
+    the same library.
     """
     spec = importlib.util.find_spec("llama_cpp")
     if spec is None:

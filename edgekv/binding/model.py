@@ -20,10 +20,10 @@ QUANT_BLOCK = 32  # elements that share a scale in q8_0 and q4_0
 
 
 class Model:
-    """A loaded GGUF model, or with `no_alloc` its metadata and vocabulary alone. Close it, or use it in `with`.
+    """A loaded GGUF model, or with `no_alloc` only its metadata and vocabulary. Close it, or use it in `with`.
 
-    `header`: the file's, where it was read just now. Raises ModelError for a file that is missing, broken, or not to be
-    run.
+    header: the header of the file, if the caller has just read it; None = read it
+    Raises ModelError for a file that is missing, broken, or that edgekv cannot run.
     """
 
     def __init__(self, path: Path, options: Options, *, header: Header | None = None, no_alloc: bool = False) -> None:
@@ -84,8 +84,9 @@ class Model:
     ) -> list[int]:
         """Tokens of a text.
 
-        `begin` adds what the model wants before a text, `special` reads control tokens, and `space_prefix` lets a
-        model of that kind put its space before the text, as it does before the first text of a prompt.
+        begin: add what the model wants before a text
+        special: read the names of control tokens as these tokens
+        space_prefix: let a model that puts a space before the first text of a prompt do so
         """
         if self.adds_space_prefix and not space_prefix:
             line = self._tokenize("\n", begin=begin, special=special)
@@ -104,7 +105,7 @@ class Model:
         return tokens[:n]
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
-        """The bytes a token stands for; control tokens stand for none, or for their names where `special` is set."""
+        """The bytes that a token stands for. Control tokens stand for none, or with `special` for their names."""
         room = 64
         while True:
             text = c.create_string_buffer(room)
@@ -114,7 +115,7 @@ class Model:
             room = -n
 
     def text(self, tokens: Iterable[int]) -> Iterator[str]:
-        """The text of each token as it comes, empty while a character that is spread over several is not whole."""
+        """The text of each token as it comes; empty while a character that takes several tokens is incomplete."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         for token in tokens:
             yield decoder.decode(self.piece(token))
@@ -138,18 +139,18 @@ class Model:
 
     @property
     def widest_row(self) -> int:
-        """Elements of the widest activation of a token that a weight is multiplied with."""
+        """Elements of a token's widest activation, among those that weights are multiplied with."""
         return max(self.header.n_embd, *self.header.by_layer("feed_forward_length"))
 
     # ---- contexts ----
 
     def new_context(self, n_cells: int, options: Options, *, n_cells_max: int | None = None) -> Context:
-        """A context of `n_cells` cells per head on average, `n_cells_max` of one head at most; None = all the same."""
+        """A context of `n_cells` cells per head on average, at most `n_cells_max` in one head; None = equal heads."""
         return Context(self, n_cells, options, structs.Layout(n_cells, n_cells if n_cells_max is None else n_cells_max))
 
 
 def _give_back() -> bool:
-    """Before each weight is read: what the last one was staged in, to be repacked, must not stay with the process."""
+    """Called before each weight is read: gives back the buffer that the last weight was repacked from."""
     process.return_freed_memory()
     return True
 
@@ -190,7 +191,7 @@ class Context:
             self._llama = None
 
     def shape(self) -> structs.Shape:
-        """What its cache looks like. Raises UnsupportedModelError where edgekv cannot run it."""
+        """Layers, heads, cells and types of the cache. Raises UnsupportedModelError if edgekv cannot run the model."""
         shape = structs.Shape()
         library.call("edgekv_context_shape", self.handle, c.byref(shape))
         return shape

@@ -1,4 +1,4 @@
-"""A policy in the form that the native library takes; the library calls a custom scorer back."""
+"""A policy in the form that the native library takes. The library calls custom scorers in Python."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class NativePolicy:
             self.fields.scorer = c.addressof(self._struct)
 
     def call(self, name: str, *arguments: Any) -> None:
-        """`library.call`, which raises what the scorer raised where that is why it failed."""
+        """`library.call`; if a custom scorer made it fail, raises what the scorer raised."""
         self._error = None
         try:
             library.call(name, *arguments)
@@ -42,7 +42,7 @@ class NativePolicy:
             raise
 
     def _score(self, _user_data: int | None, view: Any, scores: int) -> int:
-        """Score heads of a layer, for the library. An exception must not pass through it, so it waits in `_error`."""
+        """Score heads of a layer for the library. No exception may pass through it, so one waits in `_error`."""
         try:
             arrays = _arrays(view.contents, self._scorer.reads)
             result = self._scorer(**arrays, first_head=view.contents.first_head_kv)
@@ -54,7 +54,7 @@ class NativePolicy:
 
 
 def _arrays(view: Any, reads: frozenset[str]) -> dict[str, np.ndarray]:
-    """The arrays of a `struct edgekv_layer_view` that a scorer reads, where they lie."""
+    """The arrays of a `struct edgekv_layer_view` that a scorer reads, without copying them."""
     shapes = {
         "keys": (view.n_head_kv, view.n, view.head_dim_k),
         "values": (view.n_head_kv, view.n, view.head_dim_v),
@@ -73,9 +73,9 @@ def _arrays(view: Any, reads: frozenset[str]) -> dict[str, np.ndarray]:
 def cache_params(
     policies: Sequence[Policy], block: int, *, probed: Sequence[Policy] = (), n_probe: int = 0
 ) -> structs.CacheParams:
-    """What a cache must hold so that compactions under these policies work.
+    """What a cache must hold for compactions under these policies.
 
-    Those of `probed` take their queries from probes of at most `n_probe` tokens.
+    probed: policies that take their queries from probes, each of at most `n_probe` tokens
     """
     params = structs.CacheParams(n_probe_rows=n_probe)
     for group, by_probe in ((policies, False), (probed, True)):

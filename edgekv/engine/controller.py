@@ -31,8 +31,8 @@ class Work:
 class Controller:
     """Keeps a cache within `budget` cells per head, plus one block of spare cells (KeyDiff eq. 6).
 
-    `pinned` are position ranges [p0, p1) that are never evicted. `watch`, where one is set, is told the tokens of every
-    feed while all of them are still in the cache.
+    pinned: position ranges [p0, p1) that are never evicted
+    watch: called with the tokens of every feed, while all of them are still in the cache; None = nobody watches
     """
 
     def __init__(self, cache: Cache, options: Options, budget: int, n_ctx_train: int) -> None:
@@ -54,7 +54,7 @@ class Controller:
         self._fresh = 0
 
     def snapshot(self) -> ControllerSnapshot:
-        """The cells as they are, and what goes with them; counters and the budget do not."""
+        """A copy of the cells and of what belongs to them, without counters and budget."""
         return ControllerSnapshot(self.cache.snapshot(), self.pinned, self._fresh, self.positions.is_long)
 
     def restore(self, snapshot: ControllerSnapshot) -> None:
@@ -72,12 +72,13 @@ class Controller:
         *,
         want_logits: bool = True,
     ) -> bool:
-        """Read tokens block by block, and compute logits for the last one if they are wanted.
+        """Read tokens block by block; returns whether all were read.
 
-        With a `probe` cells are kept for what its tokens attend to: it is fed after each block, and its cells are
-        removed again. It leaves no logits, so the last token of the last block is fed after it.
-        `after_block(n)` is told how many tokens the block held, and stops the reading by returning False: what was
-        read until then stays in the cache. Returns whether everything was read.
+        after_block: called with the number of tokens of each block; returns False to stop reading. What was read
+            until then stays in the cache
+        probe: tokens whose attention says which cells to keep. They are fed after each block, and their cells are
+            removed again. A probe leaves no logits, so the last token of the last block is fed after it
+        want_logits: compute the logits of the last token
         """
         coming = blocks(tokens, self._options.block)
         block = next(coming, None)
@@ -95,7 +96,7 @@ class Controller:
         return True
 
     def step(self, token: int) -> None:
-        """Feed one generated token, and compute its logits; evicts once `evict_every` spare cells are filled."""
+        """Feed one generated token and compute its logits. Evicts when `evict_every` spare cells are filled."""
         self._feed([token], want_logits=True, spare=self._options.spare_cells, generating=True)
 
     def _feed(

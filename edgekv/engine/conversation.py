@@ -1,4 +1,4 @@
-"""One conversation in this process: prompts in, text out, piece by piece, within the engine's cells."""
+"""One conversation in this process: reads prompts and says replies within the engine's cells."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class LocalConversation:
         self._sampler = snapshot.sampler
 
     def check_room(self, snapshot_bytes: int) -> None:
-        """Raise CeilingError where a snapshot takes the process over its ceiling: to hold it, or to pass it on."""
+        """Raise CeilingError if holding a snapshot, or passing it to the host, takes the process over its ceiling."""
         engine = self._open()
         copies, remedy = 1, "lower the budget, or open the runtime with isolated=True, whose snapshots do not count"
         if engine.options.isolated:
@@ -171,7 +171,7 @@ class LocalConversation:
         return True
 
     def _say(self, wanted: Wanted, stats: Stats) -> Generator[int, None, None]:
-        """Say tokens with the sampler where the last reply left it, and leave it where this one does."""
+        """Say tokens. The sampler starts in the state that the last reply left; its own is kept for the next."""
         with closing(Sampler(wanted.sampling, self._sampler)) as sampler:
             try:
                 yield from self._sampled(wanted, sampler, stats)
@@ -216,7 +216,7 @@ class LocalConversation:
 
 
 def _until_stop(pieces: Iterable[str], stops: Sequence[str], stats: Stats) -> Iterator[str]:
-    """The pieces of a reply up to a text that ends it. What may be the beginning of one is held back meanwhile."""
+    """The pieces of a reply up to a stop text. A piece that may be the beginning of one is held back."""
     text = StopTexts(stops)
     try:
         for piece in pieces:

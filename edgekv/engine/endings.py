@@ -1,4 +1,4 @@
-"""What ends a reply before the model does: a text to stop at, and going round in a circle."""
+"""What ends a reply before the model does: a stop text, or a loop."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ SHORTEST_LOOP = 60  # tokens in all: "ha ha ha" and a row of dots are no loop ye
 
 
 class Circles:
-    """Whether a reply goes round in a circle.
+    """Detects that a reply loops.
 
-    It does where its last tokens are one sequence of at most LONGEST_CIRCLE tokens, ROUNDS times in a row or more, and
-    at least SHORTEST_LOOP tokens together.
+    A reply loops when its last tokens are one sequence of at most LONGEST_CIRCLE tokens, ROUNDS times in a row or more,
+    and these are at least SHORTEST_LOOP tokens together.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class Circles:
         self._runs = [0] * LONGEST_CIRCLE  # for each distance less one: newest tokens in a row that were there before
 
     def closed_by(self, token: int) -> bool:
-        """Whether the reply loops, now that it says `token` too."""
+        """Whether the reply loops after saying `token` too."""
         self._runs = [
             run + 1 if token == earlier else 0 for run, earlier in zip(self._runs, self._newest, strict=False)
         ] + [0] * (LONGEST_CIRCLE - len(self._newest))
@@ -33,7 +33,7 @@ class Circles:
 
 
 class StopTexts:
-    """Cuts a text, which comes in pieces, before the first of some texts that is complete."""
+    """Cuts a text that comes in pieces before the first stop text that is complete."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self.found = False
@@ -41,7 +41,7 @@ class StopTexts:
         self._held = ""  # may be the beginning of a stop text
 
     def push(self, piece: str) -> str:
-        """What is certain to belong to the text, now that `piece` has come. After `found` nothing does."""
+        """Take the next piece; returns what certainly belongs to the text. Once `found` is set, nothing more does."""
         text = self._held + piece
         # the first one that is complete, and of those that end together the longest: however the text was cut
         ends = [(start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0]
@@ -53,7 +53,7 @@ class StopTexts:
         return text[: len(text) - n_held]
 
     def rest(self) -> str:
-        """What was held back, now that no more comes."""
+        """What was still held back when the last piece has come."""
         held, self._held = self._held, ""
         return held
 

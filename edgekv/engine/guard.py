@@ -1,4 +1,4 @@
-"""Checks while the process runs whether it is still under its ceiling."""
+"""Compares what the running process holds with its ceiling."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from edgekv.planning.estimate import Plan
 
 
 class Guard:
-    """Compares what this process holds with the ceiling; made after planning, before the weights are loaded.
+    """Compares what this process holds with the ceiling. Make it after planning, before the weights are loaded.
 
-    n_exceeded: how often it was over. A peak counts once: one that the host reached before, or that was told already,
-    says nothing about now, and then what is resident now is compared.
+    A peak counts once. One that the host reached before, or that was reported already, says nothing about now; what is
+    resident now is then compared instead.
+
+    n_exceeded: how often the process was over its ceiling
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -22,7 +24,7 @@ class Guard:
         self._before_bytes = process.resident_bytes()
 
     def check_room(self, n_bytes: int, what: str, remedy: str) -> None:
-        """Raise CeilingError where `n_bytes` that no plan counted, beside what is resident, exceed the ceiling."""
+        """Raise CeilingError if what is resident and `n_bytes` more, which no plan counted, exceed the ceiling."""
         ceiling, resident = self._plan.ceiling_bytes, process.resident_bytes()
         needed = resident + n_bytes
         if needed > ceiling:

@@ -25,7 +25,7 @@ from .guard import Guard
 class Loaded:
     """A model in this process under its plan, and the cells of one conversation. Raises what `Runtime` does.
 
-    mark: of the snapshots that are taken here
+    mark: bytes that the snapshots of this engine carry, so that no other engine restores them
     """
 
     def __init__(self, path: Path, request: Request) -> None:
@@ -59,7 +59,7 @@ class Loaded:
 
 
 def _open_cache(context: Context, options: Options) -> Cache:
-    """The cache of a context; it repositions keys where that is wanted, and with "auto" only where it is possible."""
+    """The cache of a context. It repositions keys unless the options say never, or say "auto" and the model cannot."""
     params = cache_params_of(options)
     try:
         return Cache(context, params)
@@ -71,7 +71,7 @@ def _open_cache(context: Context, options: Options) -> Cache:
 
 
 def _rehearse() -> None:
-    """What every reply needs, and Python imports when it is first used."""
+    """Do once what every reply does, so that Python imports what it needs."""
     for encoding in ("utf-8", "utf-8-sig"):  # of texts
         codecs.lookup(encoding)
     rehearse()

@@ -31,7 +31,7 @@ class Positions:
         self.is_long = self._options.reposition == "always"
 
     def expect(self, n_tokens: int) -> None:
-        """Say how many tokens will be fed, so that a long text is repositioned from its begin."""
+        """Announce how many tokens will be fed, so that a long text is repositioned from its beginning."""
         self.is_long |= self._cache.rope_past + n_tokens > self._well_known
 
     def due(self) -> bool:
@@ -49,7 +49,7 @@ class Positions:
 
     @property
     def obstacle(self) -> str:
-        """Why there is a limit, and what would lift it."""
+        """Why there is a limit, and what would remove it."""
         n_cells = self._cache.shape.n_cells_max
         if self._options.reposition == "never":
             return "reposition='never' keeps every key at its position; use reposition='auto'"

@@ -1,4 +1,4 @@
-"""The interfaces under a runtime and its sessions; implemented in this process (`local`) and in a worker (`worker`)."""
+"""The interfaces that runtimes and sessions use; implemented for this process (`local`) and for a worker (`worker`)."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Conversation(Protocol):
     cancelled: threading.Event
 
     def reply(self, wanted: Wanted, progress: ProgressCallback | None) -> Generator[str, None, None]:
-        """The text of each generated token, empty while a character is not whole.
+        """Read a prompt and yield the text of each generated token, empty while a character is incomplete.
 
-        Works while it is iterated; clears `cancelled`, and ends at the next block or token after it is set. `stats` are
-        final when it ends, however it ends. Raises InputError or SessionError before anything is read.
+        Works only while it is iterated. Clears `cancelled`; once that is set, ends at the next block or token. `stats`
+        are final when it ends, however it ends. Raises InputError or SessionError before anything is read.
         """
 
     def snapshot(self) -> Snapshot:

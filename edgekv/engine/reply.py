@@ -13,20 +13,20 @@ from .sampler import Sampling
 
 MAX_TOKENS = 1024  # of a reply, unless another number is asked for
 
-# what is put before a question about a text, chosen by measurement (docs/python.md)
+# put before a question about a text; chosen by measurement (docs/python.md)
 INSTRUCTION = "Answer in one or two sentences, from the text above:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """One reply to give; none after the beginning of a turn.
+    """What to read, and the reply to give; no reply if `kind` is the beginning of a turn.
 
     content: texts (str) and text files (Path), in the order in which they are read
-    instruction: what to put before the last of them, where the turn has another one above it
-    question: what to have in mind while reading; None = nothing
-    max_tokens: None = until the model ends its reply, or its trained context is full
-    stop: texts that end the reply, which ends before them
-    allow_loops: go on where the reply goes round in a circle
+    instruction: put before the last content if the turn has another one above it
+    question: the question to read with; None = none
+    max_tokens: longest reply; None = until the model ends it, or its trained context is full
+    stop: texts that end the reply; it ends before the first one that is complete
+    allow_loops: go on when the reply loops
     """
 
     content: tuple[str | Path, ...]
@@ -48,7 +48,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress of reading a prompt: tokens read of all its tokens, and cells used per head of the budget."""
+    """Progress of reading a prompt: tokens read and tokens in all; cells used per head and the budget."""
 
     tokens_done: int
     tokens_total: int

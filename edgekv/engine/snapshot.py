@@ -1,4 +1,4 @@
-"""Snapshots: what was read, kept in memory, so that a session can go back to it any number of times."""
+"""Snapshots: copies in memory of what a session has read, which it can return to as often as it likes."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ class ControllerSnapshot:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Snapshot:
-    """A session as it was, for `Session.restore`. Opaque; it can be pickled.
+    """The state of a session, for `Session.restore`. Opaque; it can be pickled.
 
-    runtime: marks the runtime that it was taken in
-    turns, pending: where the conversation stood, and what it had said but not fed
-    sampler: where the last reply left its random numbers and penalties; None = there was none
+    runtime: mark of the runtime that it was taken in
+    turns: the state of the conversation's turns
+    pending: tokens said, but not fed yet
+    sampler: the state of the sampler after the last reply; None = there was no reply
     """
 
     runtime: bytes

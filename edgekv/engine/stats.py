@@ -11,12 +11,11 @@ from .controller import Controller, Work
 
 @dataclass(slots=True)
 class Stats:
-    """Figures of one reply; times in seconds.
+    """Figures of one reply. Times are in seconds.
 
-    finish_reason: "end" (the model ended it), "stop" (a text to stop at came), "loop" (it went round in a circle),
-    "length" (max_tokens), "context" (trained context full), "read" (of `Session.read`), "cancelled", "ceiling"
-    (exceeded, which is an error), "closed" (no longer iterated), "failed" (nothing was read), or "" before the first
-    reply
+    finish_reason: "end" (the model ended it), "stop" (a stop text came), "loop" (it looped), "length" (max_tokens),
+        "context" (trained context full), "read" (of `Session.read`), "cancelled", "ceiling" (exceeded, which is an
+        error), "closed" (the caller stopped iterating), "failed" (nothing was read), or "" before the first reply
     read_tokens: prompt tokens read; fewer than prompt_tokens if reading was cancelled
     evictions, evicted_cells: compactions, and the cells that they evicted, summed over layers and heads
     repositions: compactions that turned the kept keys to other RoPE positions

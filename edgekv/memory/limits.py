@@ -1,4 +1,4 @@
-"""How much memory a ceiling may name: that of the machine, and the limit of the process's control group."""
+"""The memory that a process may use: that of the machine, and the limit of its control group."""
 
 from __future__ import annotations
 

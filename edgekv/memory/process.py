@@ -19,11 +19,11 @@ def resident_bytes() -> int:
 
 
 def counted_bytes(own: str) -> int:
-    """What a plan counts of this process: bytes resident now, but all of small files of code, and all code of `own`.
+    """Bytes of this process that a plan counts: what is resident now, but small files of code and `own` code in full.
 
-    Linux maps the pages around those that are touched. Which ones these are depends on where a small file lies, which
-    is drawn at random for every process, so the same program would be counted differently from run to run. And most
-    code of `own`, the library that runs the model, is touched after the plan.
+    Linux also maps the pages around those that are touched. Which pages these are depends on the address of a small
+    file, and that is random in every process. So the same program would be counted differently from run to run. Most
+    code of `own`, the library that runs the model, is only touched after the plan.
     """
     if sys.platform != "linux":
         return resident_bytes()
@@ -72,7 +72,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def return_freed_memory() -> None:
-    """Give memory that was freed back to the system, so that it does not count beside what comes next (glibc)."""
+    """Give freed memory back to the system, so that it does not count on top of what comes next (glibc)."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:
         trim(0)

@@ -1,9 +1,9 @@
-"""Chooses the options that a user left open: the best of the settings that fit.
+"""Chooses the options that a user left open: the best setting that fits.
 
-Up to some number of cells, a text needs more cells most; beyond it, exact and fast cells matter more. So the first
-setting with enough cells is taken, in this order: f16 before q8_0, both at block 128 before both at 64 and at 32. Where
-none has enough cells, the one with the most is taken. The rounding of q4_0 shows, so it is taken only where nothing
-else fits.
+More cells matter most until there are enough of them; from then on, exact and fast cells matter more. So the first
+setting with enough cells is taken, in this order: f16 before q8_0, and both at block 128 before both at 64 and at 32.
+If no setting has enough cells, the one with the most is taken. The rounding of q4_0 shows in the output, so it is taken
+only if nothing else fits.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Request:
 
 
 def settings(request: Request) -> list[list[Options]]:
-    """What may be chosen, best first; the second list where nothing of the first one fits."""
+    """The settings that may be chosen, best first. The second list is for requests that nothing of the first fits."""
     options = request.options
     blocks = [block for block in BLOCKS if block >= (options.evict_every or 1)]
     if "block" not in request.open:
@@ -105,7 +105,7 @@ def largest(estimates: Estimator, options: Options) -> Plan | None:
 
 
 def _repacked(estimates: Estimator, request: Request, plan: Plan) -> Plan:
-    """The plan with repacked weights, where that takes nothing from it: no cells, and no policy's sight of W_O."""
+    """The plan with repacked weights, unless that costs cells or hides W_O from a policy that reads it."""
     options = plan.settle(request.options)
     wanted = request.options.budget or most_cells(options, estimates.n_ctx_train)
     if (

@@ -17,7 +17,7 @@ from .refusal import refusal
 
 
 def check_device(options: Options) -> None:
-    """Raise ConfigError for what only a GPU can do, where llama.cpp finds none."""
+    """Raise ConfigError for options that need a GPU if llama.cpp finds none."""
     if library.bindings().llama_supports_gpu_offload():
         return
     named = [("gpu_layers", options.gpu_layers or None), ("device_memory", options.device_memory)]

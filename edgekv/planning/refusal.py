@@ -15,7 +15,7 @@ from .estimate import Estimator, Plan
 
 
 def refusal(estimates: Estimator, request: Request) -> CeilingError:
-    """The error for a request that nothing fits: by how much the least of it is over, and what would make it fit."""
+    """The error for a request that nothing fits. It says by how much the smallest plan is over, and what would fit."""
     plan = _least(estimates, request)
     options = plan.settle(request.options)
     if plan.excess_bytes:
@@ -37,7 +37,7 @@ def refusal(estimates: Estimator, request: Request) -> CeilingError:
 
 
 def _least(estimates: Estimator, request: Request) -> Plan:
-    """Of all settings, with the budget asked for or the smallest, the plan that is least over its ceilings."""
+    """The plan that is least over its ceilings, of all settings, with the budget asked for or else the smallest."""
     plans = []
     for setting in (setting for rank in settings(request) for setting in rank):
         with suppress(ConfigError):  # not every model can have every type
@@ -46,7 +46,7 @@ def _least(estimates: Estimator, request: Request) -> Plan:
 
 
 def _remedies(estimates: Estimator, request: Request, options: Options) -> Iterator[str]:
-    """Changes that would make it fit, each of them alone, tried by planning with them."""
+    """Single changes that would each make it fit. Each was tried by planning with it."""
     if options.budget != smallest_budget(options):
         other = choose(estimates, replace(request, options=replace(request.options, budget=None)))
         if other is not None:

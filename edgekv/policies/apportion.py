@@ -1,4 +1,4 @@
-"""Whole cells out of shares that are not whole, as reference."""
+"""Rounds shares to whole cells; the reference."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from edgekv.errors import ConfigError
 def apportion(targets: Sequence[float], caps: Sequence[int], total: int) -> list[int]:
     """Budgets near the targets, none above its cap, whose sum is `total`: in [sum of floors, sum of caps].
 
-    Each gets the floor of its target, as far as its cap allows. What is left goes one by one to whoever lacks most of
-    its target and has room; ties to the first.
+    Each budget is the floor of its target, or its cap if that is lower. The cells left over go one by one to the budget
+    that is furthest below its target and has room; of equals, to the first.
     """
     budgets = [min(math.floor(target), cap) for target, cap in zip(targets, caps, strict=True)]
     excess = [(budgets[i] - targets[i], i) for i in range(len(budgets)) if budgets[i] < caps[i]]

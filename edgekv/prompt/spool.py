@@ -23,9 +23,10 @@ _OWN_FILES = ("/dev/std", "/dev/fd/", "/proc/self/", "/proc/thread-self/")
 
 @contextmanager
 def rereadable(path: Path, cancelled: threading.Event | None = None) -> Iterator[Path]:
-    """A path whose text can be read again and again: this one, or a copy while it is used.
+    """A path whose text can be read more than once: this path, or a copy that lasts as long as the block.
 
-    `cancelled` cuts a copy short once it is set. Raises InputError for a text that must be copied and cannot be read.
+    cancelled: ends the copying once it is set
+    Raises InputError for a text that must be copied and cannot be read.
     """
     if not _reads_once(path):
         yield path
@@ -48,10 +49,10 @@ def _reads_once(path: Path) -> bool:
 
 @contextmanager
 def spooled(pieces: Iterable[str]) -> Iterator[Path]:
-    """A file that holds these pieces, and is gone afterwards. Memory does not grow with the text.
+    """A file that holds these pieces and is removed after the block. Memory does not grow with the text.
 
-    On Linux the file has no name, so nothing of it is left however the process ends; worker processes may read it too.
-    Raises InputError where the disk has no room for it.
+    On Linux the file has no name, so nothing of it is left however the process ends. Worker processes can read it too.
+    Raises InputError if the disk has no room for it.
     """
     try:
         descriptor, name = tempfile.mkstemp(prefix="edgekv-text-")

@@ -1,8 +1,8 @@
 """The model's own chat template, cut into what comes before, between and after the contents of turns.
 
-A session keeps no transcript, since a transcript grows without end. It feeds each turn as it comes, so it needs
-the template's text around a turn, not the template's rendering of a whole conversation. Both are had by rendering
-a short conversation whose contents are marks, and cutting at the marks.
+A session keeps no transcript, because a transcript grows without end. It feeds each turn as it comes. So it needs the
+text that the template puts around a turn, not a whole rendered conversation. It renders a short conversation whose
+contents are marks, and cuts the result at the marks.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
 
 def rehearse(template: str | None = None) -> None:
-    """Compile a template, or render a small one, to no purpose but that its memory is taken before a plan is made."""
+    """Compile a template, or render a small one, only so that the memory for it is taken before a plan is made."""
     with suppress(Exception):  # what is wrong with a template is told to those who chat
         if template is None:
             _render("{% for m in messages %}{{ m['content'] | trim }}{% endfor %}", [{"content": "text"}], "", "")

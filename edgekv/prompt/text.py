@@ -103,8 +103,8 @@ def _pieces(sources: Iterable[str | os.PathLike[str]]) -> Iterator[str]:
 def tokenize_pieces(model: Model, pieces: Iterable[str], *, space_prefix: bool = False) -> Iterator[int]:
     """Tokens of a text that comes in pieces, as of the whole text.
 
-    The text is cut between two words about every CHUNK_CHARS characters; where a text has no such gap, it is cut
-    there all the same, and the tokens around the cut may differ from those of the whole text.
+    The text is cut between two words about every CHUNK_CHARS characters. A text without such a gap is cut all the same,
+    and the tokens around that cut may differ from those of the whole text.
     """
     for i, chunk in enumerate(_chunks(pieces)):
         # a model that puts a space before a text gets the chunk without the space it begins with

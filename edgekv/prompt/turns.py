@@ -1,4 +1,4 @@
-"""The tokens that a conversation feeds around its contents (openings, turns, probes), and where it stands."""
+"""The tokens that a conversation feeds around its contents (openings, turns, probes), and its state."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ class Turns:
         return prompt.template(form.before_first)
 
     def prompt(self, kind: Kind, content: Content, instruction: str = "") -> Prompt:
-        """What is to be read; the instruction before the last content, where this turn has another one above it.
+        """The prompt to read. The instruction comes before the last content if the turn has another one above it.
 
-        Raises SessionError where it does not fit what was read.
+        Raises SessionError for a kind that does not fit what was read before.
         """
         if instruction and (len(content) > 1 or self.state == "open"):
             content = [*content[:-1], f"{instruction} ", content[-1]]
@@ -68,7 +68,7 @@ class Turns:
         return self.beginning(content).template(self._format.after_user)
 
     def beginning(self, content: Content) -> Prompt:
-        """The same, but for its end. Raises SessionError where the conversation is a plain text."""
+        """The prompt of a turn without its end. Raises SessionError if the conversation is a plain text."""
         if self.state == "text":
             raise SessionError("this session continues a text; open another to chat")
         form = self._format
@@ -81,7 +81,7 @@ class Turns:
         return prompt.template((form.after_user if self.state == "user" else "") + form.between).content(*content)
 
     def text(self, content: Content) -> Prompt:
-        """A text as it stands. Raises SessionError where the conversation is a chat."""
+        """The prompt of a text as it stands. Raises SessionError if the conversation is a chat."""
         if self.state not in ("new", "text") or self._system is not None:
             raise SessionError("this session is a chat; open another to continue a text")
         return Prompt(self._model, begin=self.state == "new").content(*content)
@@ -89,7 +89,7 @@ class Turns:
     def probe(self, question: str, n_tokens: int) -> list[int]:
         """The tokens whose attention says what matters: the question, as a turn of its own after what was read.
 
-        Of a longer one the last n_tokens.
+        If there are more than n_tokens, the last n_tokens.
         """
         form = self._format
         probe = Prompt(self._model).template(form.after_user + form.between).content(question)

@@ -1,4 +1,4 @@
-"""Scores, budgets and selections on plain arrays, without a model: by the native kernels or by the reference."""
+"""Scores, budgets and selections on plain arrays, without a model, by the native kernels or by the reference."""
 
 from __future__ import annotations
 
@@ -32,13 +32,15 @@ def score(spec: str | Policy, *, backend: Backend = "native", **arrays: Any) -> 
     query_positions: (W,) ascending; None = the newest W positions of all cells
     accumulated: (n_head_kv, n) what earlier scorings left with the cells; None = nothing
     w_o: (n_head, d_v, n_embd) output projection, for `critical`
-    budget: cells per head; tokens_seen: when the last row was fed, None = its position + 1
-    scale: of Q K^T, None = 1/sqrt(d); softcap: of the model's attention, 0 = none
-    layer: matters to seeded policies only
+    budget: cells per head
+    tokens_seen: tokens seen when the last row was fed; None = its position + 1
+    scale: of Q K^T; None = 1/sqrt(d)
+    softcap: of the model's attention; 0 = none
+    layer: number of the layer; only seeded policies read it
 
-    Keys and values may be float16 or float32; others are converted to float32.
-    Raises PolicyError for a spec that cannot be, ConfigError for shapes that do not match and for an array that the
-    policy reads and that is missing.
+    Keys and values may be float16 or float32; other types are converted to float32.
+    Raises PolicyError for a spec that is not possible, and ConfigError for shapes that do not match or a missing array
+    that the policy reads.
     """
     policy = parse_policy(spec)
     use_native = _is_native(policy, backend)
@@ -72,7 +74,7 @@ def select(
 
     Arguments as for `score`, and the protected cells: positions below `n_sink`, the newest `recent` cells, and `pinned`
     ranges [p0, p1). A policy may protect more (snapkv protects its window). `budgets` returns how many each head keeps.
-    Raises BudgetError when the protected cells alone exceed the budget, NativeError for a score that is not finite.
+    Raises BudgetError if the protected cells alone exceed the budget, and NativeError for a score that is not finite.
     """
     policy = parse_policy(spec)
     use_native = _is_native(policy, backend)

@@ -1,7 +1,7 @@
 """The program of a fresh process: python child.py TASK RESULT, two pickle files; see `fresh.py`.
 
-It is started by its path and imports nothing of edgekv before its work needs it: pytest must come first where the
-work is a test, and the process should hold little beside what is measured.
+It is started by its path and imports nothing of edgekv before its work needs it: if the work is a test, pytest must
+come first, and the process should hold little beside what is measured.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs a marked test in a fresh pytest of its own, and reports what became of it as if it had run here."""
+"""Runs a marked test in a fresh pytest of its own, and reports its outcome as if it had run here."""
 
 from __future__ import annotations
 

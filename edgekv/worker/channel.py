@@ -1,7 +1,7 @@
 """Messages through a pair of pipes, one at a time in each direction: a length, then a pickle.
 
-One goes with every token, right after all weights of a model went through the processor's caches and left nothing else
-there. What counts then is how much code it takes: multiprocessing's Connection takes three times as long.
+A message goes with every token. The weights of the model have then just passed through the processor's caches and left
+nothing else in them, so the time goes with the amount of code: multiprocessing's Connection takes three times as long.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Channel:
                 rest = rest[os.write(self._writing, rest) :]
 
     def wait(self) -> None:
-        """Wait until a message begins to come, where that can be told. An interrupt meanwhile loses nothing."""
+        """Wait until a message begins to come, on systems that can tell. An interrupt while waiting loses nothing."""
         if self._poll is not None:
             self._poll.poll()
 

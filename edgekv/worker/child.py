@@ -92,7 +92,7 @@ class Server:
         return self._conversation
 
     def _reply(self, message: Reply) -> Ended:
-        """Give a reply, part by part; its end is the answer to the host's last message about it."""
+        """Give a reply part by part. The answer to the host's last message about it says that it ended."""
         conversation, failure = self._current(), None
         if message.folder is not None:
             os.chdir(message.folder)
@@ -108,7 +108,7 @@ class Server:
         return Ended(conversation.stats, failure)
 
     def _show(self, part: str | Progress) -> None:
-        """Give the host a part of the reply, and wait until it wants the next. Raises Dropped where it never will."""
+        """Give the host a part of the reply, and wait until it wants the next. Raises Dropped if it wants no more."""
         answer: object = part
         while True:
             self._send(answer)
@@ -127,7 +127,7 @@ class Dropped(Exception):  # noqa: N818  (nothing is wrong)
 
 
 def _reported(error: Exception) -> Exception:
-    """What the host is to raise. Of errors that nobody raised on purpose, standard error has the traceback."""
+    """The error for the host to raise. One that nobody raised on purpose also prints a traceback on standard error."""
     if not isinstance(error, EdgeKVError):
         traceback.print_exception(type(error), error, error.__traceback__)
     return portable(error)
@@ -155,9 +155,9 @@ def _connection(handle: int) -> Connection:
 
 
 def _beat(pulse: Connection) -> None:
-    """Show the host that this process stirs, and end it at once when the host is gone, whatever it is doing.
+    """Give the host signs of life, and end this process at once when the host is gone.
 
-    Native calls leave the interpreter to this thread, however long they take.
+    Native calls release the interpreter, so this thread runs however long they take.
     """
     with suppress(OSError):
         pulse.send_bytes(b".")

@@ -94,8 +94,8 @@ class Raised(NamedTuple):
 def pack(request: Request) -> bytes:
     """A request for a worker to unpack. Raises ConfigError for a policy that cannot leave this process.
 
-    A policy travels as it was given, by its spelling or as an object; where only this process knows the name, the
-    scorer itself travels.
+    A policy travels as it was given, as a spelling or an object. If only this process knows its name, the scorer itself
+    travels.
     """
     options = request.options
     named = [field.name for field in fields(options) if field.init and field.name not in request.open]

@@ -120,10 +120,10 @@ class Worker:
         return answer
 
     def _watch(self, pulse: Connection) -> None:
-        """Kill a worker that gives no sign of life, until it ends. Who waits for an answer then finds the pipe closed.
+        """Watch the worker until it ends, and kill it if it gives no sign of life: who waits finds the pipe closed.
 
-        A silent worker may only be slow, and is given time; one that was stopped is not. Waits are counted, not
-        seconds: a machine or a host that sleeps does not count as a worker's silence.
+        A silent worker may only be slow, so it is given time; a stopped worker is not. Silence is counted in waits, not
+        in seconds, so a machine or a host that sleeps does not count as a worker's silence.
         """
         patience = START_S
         missed = 0

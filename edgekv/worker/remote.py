@@ -78,7 +78,7 @@ class WorkerEngine:
         return part
 
     def drop_unfinished(self) -> None:
-        """End a reply whose session was closed meanwhile, or that could not be dropped when it should have been."""
+        """End a reply that is still open: its session was closed, or dropping it failed before."""
         if self._unfinished is not None:
             self.advance(Drop(self._unfinished))
 
@@ -157,7 +157,7 @@ class WorkerConversation:
 
 
 def plan_in_worker(path: Path, request: Request) -> Plan:
-    """The plan of an isolated runtime: what a worker holds before the model counts, and nothing of this process."""
+    """The plan of an isolated runtime: it counts what the worker holds, and nothing of this process."""
     plan: Plan = _estimate(path, request, around=False)
     return plan
 
