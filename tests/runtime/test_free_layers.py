@@ -20,7 +20,7 @@ from edgekv.options import Options
 
 N_PROMPT, N_STEPS = 320, 40
 BUDGET, BLOCK = 64, 64
-WRONG = 0.4  # layers without attention hide more of a wrong set in another one
+WRONG = 0.5  # layers without attention hide more of a wrong set in another one: 0.66 is the least that was measured
 
 # (n_head, n_head_kv) of every layer, and n_ff
 MODELS = {
@@ -90,6 +90,8 @@ def test_heads_of_different_lengths_at_other_positions(free_model, name, kv_type
     def draw(cache, policy, budget, keywords):
         keywords |= {"budgets": draw_budgets(rng, cache, budget), "reposition": True}
 
+    # keydiff keeps scattered tokens, so the shifted set differs in most of them. snapkv keeps runs: a shift changes
+    # four to six tokens, and its window of 32 protects more cells than some heads are given here.
     options = {"policy": "keydiff+ada", "budget": BUDGET, "block": BLOCK, "kv_type": kv_type, "recent": 8}
     with recorded_runtime(path, n_layer=len(heads), n_head_kv=heads, before_compaction=draw, **options) as run:
         prefill = run.read(tokens[:N_PROMPT])
