@@ -1,10 +1,10 @@
 """Generation beside busy processes: how much of its fair share of the processors it turns into tokens.
 
-Claim (CONTRIBUTING.md): beside one and beside three processes that never rest, generation reaches at least 0.8 of its fair
-share, and alone it is as fast as with threads that never yield.
+Claim (CONTRIBUTING.md): beside one and beside three processes that never rest, generation reaches at least 0.8 of its
+fair share.
 
-With T threads on P processors beside K busy processes, the fair share is min(1, P / (T + K)) of the speed alone. Each run is
-a fresh process; runs alone and beside competitors take turns, and the table shows medians of the ratios of a turn.
+With T threads on P processors beside K busy processes, the fair share is min(1, P / (T + K)) of the speed alone. Each
+run is a fresh process; runs alone and beside competitors take turns, and the table shows medians of a turn's ratios.
 
     python bench/busy.py --book novel.txt
     python bench/busy.py --book novel.txt --competitors 1 --competitors 3 --turns 9
@@ -34,7 +34,8 @@ LEAST_OF_FAIR = 0.8
 
 def run_case(case: dict) -> dict[str, float]:
     """Tokens a second of one generation, in this process."""
-    with edgekv.Runtime(memory="100%", model=case["model"], threads=case["threads"], budget=512, focus=False) as runtime:
+    options = {"memory": "100%", "model": case["model"], "threads": case["threads"], "budget": 512, "focus": False}
+    with edgekv.Runtime(**options) as runtime:
         controller = runtime.controller
         with runtime.session() as session:
             session.read(case["text"])
@@ -82,13 +83,15 @@ def main() -> None:
     for n in counts:
         fair = min(1.0, processors / (threads + n))
         of_alone = common.median([ours / alone for ours, alone in zip(speeds[n], speeds[0], strict=True)])
-        rows.append([n, f"{common.median(speeds[n]):.1f}", f"x{of_alone:.2f}", f"x{fair:.2f}", f"x{of_alone / fair:.2f}"])
+        ratios = [f"x{ratio:.2f}" for ratio in (of_alone, fair, of_alone / fair)]
+        rows.append([n, f"{common.median(speeds[n]):.1f}", *ratios])
         figures.append({"competitors": n, "tok_per_s": speeds[n], "of_alone": of_alone, "fair": fair})
     common.print_table(["busy processes", "tok/s", "of alone", "fair share", "of fair share"], rows)
     common.write_json(args.json, figures)
     missed = [figure for figure in figures if figure["of_alone"] < LEAST_OF_FAIR * figure["fair"]]
     if missed:
-        raise SystemExit(f"below {LEAST_OF_FAIR} of the fair share beside {', '.join(str(f['competitors']) for f in missed)}")
+        counts_missed = ", ".join(str(figure["competitors"]) for figure in missed)
+        raise SystemExit(f"below {LEAST_OF_FAIR} of the fair share beside {counts_missed} busy processes")
 
 
 if __name__ == "__main__":
