@@ -108,7 +108,7 @@ struct edgekv_cache {
     void divide_layers(const edgekv_compaction_params & params);
     bool is_full(const edgekv_policy & policy) const;
     void share_out(const edgekv_compaction_params & params);
-    void close_gaps(uint32_t layer);
+    void close_gaps(uint32_t layer, edgekv::Scratch & scratch);
     void reposition(uint32_t layer, int32_t end);
     std::vector<Move> heads_to_move() const;
     void              move_heads(std::vector<Move> & moves, edgekv::Team & team);

@@ -223,8 +223,8 @@ void edgekv_cache::compact(const edgekv_compaction_params & given, edgekv_compac
     result.n_evicted = flat_.n_kept() + uint64_t(flat_.n_heads()) * n_filled_ -
                        std::accumulate(budgets_.begin(), budgets_.end(), uint64_t(0));
     const auto end = static_cast<int32_t>(*std::max_element(budgets_.begin(), budgets_.end()));
-    on_layers([&](uint32_t il, Scratch &) {
-        close_gaps(il);
+    on_layers([&](uint32_t il, Scratch & scratch) {
+        close_gaps(il, scratch);
         if (params.reposition != 0) {
             reposition(il, end);
         }

@@ -8,12 +8,12 @@
 
 using namespace edgekv;
 
-// Fill the holes below the budget with the survivors above it: no other row moves. On the way a filled hole is
-// marked 2 and the position of the cell it took over leads to it, so that `order` can be renamed in one pass.
-void edgekv_cache::close_gaps(uint32_t il) {
-    const edgekv_layer & layer   = layers_[il];
-    const size_t         k_bytes = layer.k->nb[1];
-    const size_t         v_bytes = layer.v->nb[1];
+// Fill the holes below the budget with the survivors above it: no other row moves.
+void edgekv_cache::close_gaps(uint32_t il, Scratch & scratch) {
+    const edgekv_layer & layer    = layers_[il];
+    const size_t         k_bytes  = layer.k->nb[1];
+    const size_t         v_bytes  = layer.v->nb[1];
+    uint32_t *           moved_to = scratch.alive.data(); // by cell, of survivors above the budget
     for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
         const HeadCells head   = cells(il, g);
         const uint32_t  budget = budgets_[layer.first_head + g];
@@ -39,15 +39,14 @@ void edgekv_cache::close_gaps(uint32_t il) {
             if (head.rope_position != nullptr) {
                 head.rope_position[hole] = head.rope_position[cell];
             }
-            head.keep[hole]     = 2;
-            head.position[cell] = static_cast<int32_t>(hole);
+            moved_to[cell] = hole++;
         }
 
         size_t n_kept = 0;
         for (uint32_t i = 0; i < head.n; ++i) {
             const uint32_t cell = head.order[i];
-            if (cell >= budget ? head.keep[cell] != 0 : head.keep[cell] == 1) {
-                head.order[n_kept++] = cell >= budget ? static_cast<uint32_t>(head.position[cell]) : cell;
+            if (head.keep[cell]) {
+                head.order[n_kept++] = cell < budget ? cell : moved_to[cell];
             }
         }
         k.commit(budget);
