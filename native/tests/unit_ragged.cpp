@@ -50,6 +50,7 @@ void test_budgets_that_change(const Model & model, const char * kv_type, bool st
     needs.n_probe_rows        = 16;
     const Cache    cache = open_cache(context, staged, needs);
     edgekv_cache * c     = cache.get();
+    needs.staged         = staged;
     std::mt19937   random(7);
 
     const int32_t           pinned[] = { 10, 12 };

@@ -13,8 +13,10 @@ using namespace edgekv;
 
 namespace edgekv {
 
+bool is_staged(const edgekv_shape & shape, const edgekv_cache_params & params) { return shape.staged != 0 || params.staged != 0; }
+
 size_t n_workers(const edgekv_shape & shape, const edgekv_cache_params & params) {
-    return shape.staged || params.staged || params.custom_reads != 0 ? 1 : std::min(shape.n_threads, shape.n_layer);
+    return is_staged(shape, params) || params.custom_reads != 0 ? 1 : std::min(shape.n_threads, shape.n_layer);
 }
 
 CellParts cell_parts(const edgekv_cache_params & params) {
@@ -78,7 +80,6 @@ edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & para
         throw Error(EDGEKV_STATUS_UNSUPPORTED, "heads that keep different numbers of cells need the cache in host memory; use "
                                                "gpu_layers=0, or a policy without ada and pyramid");
     }
-    shape.staged |= params.staged != 0;
     const llama_model &   model   = ctx->get_model();
     const llama_hparams & hparams = model.hparams;
     std::vector<uint32_t> n_head;
@@ -101,7 +102,7 @@ edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & para
         scratch.reserve(scratch_size(shape, params));
     }
     custom_.reserve(shape, params);
-    if (shape.staged) {
+    if (is_staged(shape, params)) {
         for (const auto & pool : flat_.pools()) {
             copy_k_.resize(std::max(copy_k_.size(), pool.k->nb[1] * shape.n_cells_max));
             copy_v_.resize(std::max(copy_v_.size(), pool.v->nb[1] * shape.n_cells_max));

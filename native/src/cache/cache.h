@@ -94,6 +94,7 @@ struct edgekv_cache {
     void     check_budgets(const edgekv_compaction_params & params) const;
 
     edgekv::HostRows host_rows(uint32_t layer, uint32_t head, bool values, size_t n);
+    edgekv::HostRows host_rows(const edgekv_layer & layer, bool values, size_t first, size_t n);
     edgekv::RopeTurn * turn_of(uint32_t layer) { return turns_.empty() ? nullptr : &turns_[layer]; }
     edgekv::Rows     rows_of_head(uint32_t layer, bool values, edgekv::HostRows & host, size_t n) const;
 
@@ -122,7 +123,7 @@ struct edgekv_cache {
     std::vector<edgekv_layer>          layers_;
     edgekv::CellArrays                 cells_;
     std::vector<edgekv::Scratch>       scratch_; // one a thread
-    std::vector<char>                  copy_k_;  // a staged head's rows
+    std::vector<char>                  copy_k_;  // a head's rows, where they are read and moved in a copy; else empty
     std::vector<char>                  copy_v_;
     std::optional<edgekv::QueryWindow> window_;
     std::vector<edgekv::RopeTurn>      turns_; // of every layer's keys; none where they keep their positions
@@ -138,6 +139,9 @@ struct edgekv_cache {
 };
 
 namespace edgekv {
+
+// Whether rows are read and moved in a copy.
+bool is_staged(const edgekv_shape & shape, const edgekv_cache_params & params);
 
 // A layer is one task. A device is read by one thread, and a scorer of the host's runs on the caller's.
 size_t n_workers(const edgekv_shape & shape, const edgekv_cache_params & params);

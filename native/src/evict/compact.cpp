@@ -108,8 +108,12 @@ void edgekv_cache::update_wo_norms(uint32_t il, Scratch & scratch) {
 
 // The first n rows of one head, keys or values, where the host can read them.
 HostRows edgekv_cache::host_rows(uint32_t il, uint32_t g, bool values, size_t n) {
-    const edgekv_layer & layer = layers_[il];
-    return HostRows(values ? layer.v : layer.k, flat_.layers()[il].heads[g].first, n, shape.staged, values ? copy_v_ : copy_k_);
+    return host_rows(layers_[il], values, flat_.layers()[il].heads[g].first, n);
+}
+
+// Rows [first, first + n) of the pool that a layer's heads lie in.
+HostRows edgekv_cache::host_rows(const edgekv_layer & layer, bool values, size_t first, size_t n) {
+    return values ? HostRows(layer.v, first, n, copy_v_) : HostRows(layer.k, first, n, copy_k_);
 }
 
 Rows edgekv_cache::rows_of_head(uint32_t il, bool values, HostRows & host, size_t n) const {

@@ -110,8 +110,7 @@ void edgekv_cache::move_heads(std::vector<Move> & moves, Team & team) {
     };
     const auto move_rows = [&](bool values) {
         each([&](const Move & move) {
-            HostRows rows(values ? move.layer->v : move.layer->k, move.from, move.n, shape.staged, values ? copy_v_ : copy_k_);
-            rows.commit_to(move.to, move.n);
+            host_rows(*move.layer, values, move.from, move.n).commit_to(move.to, move.n);
         });
     };
     team.each(3, [&](size_t task, size_t /*thread*/) {
