@@ -163,6 +163,51 @@ void test_operations(const Model & model, const char * kv_type) {
     }
 }
 
+// A probe of two batches that fails after the first one: what that overwrote is no longer taken for the queries of the probe before.
+void test_probe_in_batches(const Model & model, const char * kv_type) {
+    constexpr uint32_t    n_long = n_ubatch + 8;
+    const edgekv_layout   layout = { n_block + n_long, n_block + n_long };
+    edgekv_cache_params   needs  = {};
+    needs.n_probe_rows           = n_long;
+    const Context context(model, kv_type, 1, layout);
+    const Cache   cache = open_cache(context, false, needs);
+    CHECK(feed(cache, n_block) == EDGEKV_STATUS_OK);
+
+    const auto probe = [&](llama_token token) {
+        const std::vector<llama_token> tokens(n_long, token);
+        return edgekv_cache_probe(cache.get(), tokens.data(), n_long, nullptr, 0);
+    };
+    const auto queries = [&] { // none where no probe is whole
+        std::vector<float>   rows(size_t(n_long) * cache->shape.n_head_max * cache->shape.head_dim_k);
+        std::vector<int32_t> positions(n_long);
+        uint32_t             n = n_long;
+        float                scale;
+        const auto status = edgekv_cache_queries(cache.get(), 0, 1, rows.data(), positions.data(), &n, &scale, nullptr, 0);
+        return status == EDGEKV_STATUS_OK ? rows : std::vector<float>();
+    };
+    CHECK(probe(5) == EDGEKV_STATUS_OK);
+    const auto before = queries();
+    CHECK(!before.empty());
+    long n_kept = 0, n_lost = 0;
+    for (long i = 0; n_failed == 0; ++i) {
+        CHECK(probe(5) == EDGEKV_STATUS_OK && queries() == before);
+        const std::vector<llama_token> tokens(n_long, 9);
+        failing::begin(i);
+        const edgekv_status status = edgekv_cache_probe(cache.get(), tokens.data(), n_long, nullptr, 0);
+        const long          n_were = failing::end();
+        const auto          after  = queries();
+        if (status != EDGEKV_STATUS_OK) {
+            CHECK(status == EDGEKV_STATUS_OUT_OF_MEMORY && (after.empty() || after == before));
+            (after.empty() ? n_lost : n_kept) += 1;
+        }
+        if (n_were <= i) {
+            CHECK(status == EDGEKV_STATUS_OK && !after.empty() && after != before);
+            break;
+        }
+    }
+    CHECK(n_kept > 0 && n_lost > 0);
+}
+
 // The first feed of a context makes what later ones use again. Returns how many allocations it takes.
 long test_first_feed(const Model & model, const char * kv_type, int32_t n_threads, long first) {
     const edgekv_policy policy = policy_of(EDGEKV_BASE_SNAPKV);
@@ -222,6 +267,7 @@ void test_failures(const char * model_path, const char * kv_type) {
     }
     const Model model(model_path);
     test_operations(model, kv_type);
+    test_probe_in_batches(model, kv_type);
     const long n = test_first_feed(model, kv_type, 1, 0);
     test_first_feed(model, kv_type, 2, n - 2); // the last of them are a second thread's
     test_open(model, kv_type);

@@ -27,13 +27,13 @@ class Pools {
         for (const FlatCache::Layer & layer : kv.flat->layers()) {
             const auto type = flat->layers().empty() ? first : ggml_backend_cpu_buffer_type();
             contexts_.emplace_back(ggml_init({ 2 * ggml_tensor_overhead(), nullptr, true }));
-            flat->add_layer(contexts_.back().get(), ggml_backend_buft_is_host(type), layer.il, layer.heads.size(), layer.k->type,
-                            layer.k->ne[0], layer.v->type, layer.v->ne[0]);
+            flat->add_layer(contexts_.back().get(), ggml_backend_buft_is_host(type), layer.il, layer.n_head_kv, layer.k->type,
+                            layer.head_dim_k, layer.v->type, layer.head_dim_v);
             buffers_.emplace_back(ggml_backend_alloc_ctx_tensors_from_buft(contexts_.back().get(), type));
             ggml_backend_buffer_clear(buffers_.back().get(), 0);
         }
-        flat->ropes = kv.flat->ropes;
-        kv.flat     = std::move(flat);
+        flat->notes() = kv.flat->notes();
+        kv.flat       = std::move(flat);
     }
 
   private:
@@ -77,9 +77,32 @@ void test_pools_of_rows() {
     for (const std::vector<uint32_t> & kept : { std::vector<uint32_t>{ 100, 100, 10, 10 }, { 0, 0, 129, 0 }, { 64, 65, 0, 0 } }) {
         CHECK(!flat.fits(kept, 0));
         CHECK(guard(nullptr, 0, [&] { flat.divide(kept); }) == EDGEKV_STATUS_INTERNAL);
-        CHECK(flat.version() == version && flat.n_open() == 12 && flat.layer(0).heads[0].kept == 100);
+        CHECK(flat.version() == version && flat.n_open() == 12 && flat.head(0).kept == 100);
     }
     CHECK(flat.fits({ 64, 64, 128, 0 }, 0) && !flat.fits({ 64, 64, 128, 0 }, 1));
+}
+
+// A graph holds for one version: what it was built for has changed where the version has.
+void test_versions_of_rows() {
+    const ggml_context_ptr context(ggml_init({ 8 * ggml_tensor_overhead(), nullptr, true }));
+    FlatCache              flat({ 64, 192 });
+    flat.add_layer(context.get(), true, 0, 2, GGML_TYPE_F16, 64, GGML_TYPE_F16, 64);
+    const auto outdates = [&](auto change) {
+        const uint32_t before = flat.version();
+        change();
+        return flat.version() != before;
+    };
+    CHECK(outdates([&] { flat.divide({ 40, 4 }); }));
+    CHECK(!outdates([&] { flat.divide({ 40, 4 }); }));
+    CHECK(outdates([&] { flat.clear(); }));
+    CHECK(outdates([&] { flat.clear(); })); // it may have attended to more open rows
+    CHECK(outdates([&] { flat.set_query_rings({ nullptr }); }));
+    CHECK(outdates([&] { flat.aim_queries(0, 8, 0); }));
+    CHECK(!outdates([&] { flat.aim_queries(0, 8, 3); }));
+    CHECK(outdates([&] { flat.aim_queries(8, 8, 3); }));
+    CHECK(outdates([&] { flat.aim_queries(8, 4, 3); }));
+    CHECK(outdates([&] { flat.set_query_rings({}); }));
+    CHECK(!outdates([&] { flat.begin_batch(7); }) && flat.n_filled() == 7);
 }
 
 namespace {

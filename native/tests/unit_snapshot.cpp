@@ -82,7 +82,7 @@ void test_going_on(const Model & model, const char * kv_type) {
     }
 }
 
-// Before anything else was fed: scales of attention are those of the snapshot.
+// Before anything else was fed.
 void test_a_fresh_cache(const Model & model, const char * kv_type) {
     const edgekv_policy policy = policies()[2];
     Opened              one(model, kv_type, policy), other(model, kv_type, policy);
@@ -105,7 +105,7 @@ void test_size(const Model & model, const char * kv_type) {
     const size_t one = save(opened.cache).size();
     CHECK(feed(opened.cache, 1) == EDGEKV_STATUS_OK);
     const size_t two = save(opened.cache).size();
-    CHECK(two - one >= shape.cell_bytes && two - one < one); // the first row of queries comes with their scales
+    CHECK(two - one >= shape.cell_bytes && two - one < one);
     opened.read(policy, 8, 10);
     CHECK(save(opened.cache).size() < (budget + 3) * (two - one) + n_ubatch * (two - one));
 }
@@ -119,7 +119,7 @@ void test_refusals(const Model & model, const char * kv_type) {
     const Bytes  taken = save(opened.cache);
     const auto   held  = read_all(opened.cache);
     const size_t size  = taken.size();
-    const size_t cells = n_empty + 4 * (opened.cache->shape.n_layer + policy.rows); // where they begin
+    const size_t cells = n_empty + 4 * policy.rows; // where they begin
 
     CHECK(restore(other.cache, taken) == EDGEKV_STATUS_INVALID_ARGUMENT && other.cache->n_past == 0);
     for (const size_t n : { size_t(0), size_t(7), size_t(200), size - 1 }) {

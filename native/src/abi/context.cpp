@@ -142,7 +142,7 @@ llama_kv_cache & plain_cache(const llama_context * ctx) {
     }
     const FlatCache & flat     = *cache->flat;
     const bool        attended = std::all_of(flat.layers().begin(), flat.layers().end(),
-                                             [&](const FlatCache::Layer & layer) { return flat.ropes.count(layer.il) > 0; });
+                                             [&](const FlatCache::Layer & layer) { return flat.notes().attention.count(layer.il) > 0; });
     if (flat.layers().empty() || !attended) {
         fail(EDGEKV_STATUS_UNSUPPORTED, "this model of architecture '%s' has %s, which is not supported; choose another model",
              model.arch_name().c_str(), attended ? "no layer with attention" : "a layer with KV heads that it never attends with");
@@ -165,14 +165,14 @@ edgekv_shape shape_of(const llama_context * ctx) {
     for (const FlatCache::Layer & layer : flat.layers()) {
         const uint64_t row = layer.k->nb[1] + layer.v->nb[1];
 
-        shape.n_head_kv_max = std::max(shape.n_head_kv_max, hparams.n_head_kv(layer.il));
+        shape.n_head_kv_max = std::max(shape.n_head_kv_max, layer.n_head_kv);
         shape.n_head_max    = std::max(shape.n_head_max, hparams.n_head(layer.il));
         shape.n_group_max   = std::max(shape.n_group_max, hparams.n_gqa(layer.il));
-        shape.head_dim_k    = std::max(shape.head_dim_k, hparams.n_embd_head_k(layer.il));
-        shape.head_dim_v    = std::max(shape.head_dim_v, hparams.n_embd_head_v(layer.il));
-        shape.cell_bytes += row * layer.heads.size();
+        shape.head_dim_k    = std::max(shape.head_dim_k, layer.head_dim_k);
+        shape.head_dim_v    = std::max(shape.head_dim_v, layer.head_dim_v);
+        shape.cell_bytes += row * layer.n_head_kv;
         (ggml_backend_buffer_is_host(layer.k->buffer) ? shape.query_row_bytes : shape.device_query_row_bytes) +=
-            sizeof(float) * hparams.n_head(layer.il) * hparams.n_embd_head_k(layer.il);
+            sizeof(float) * hparams.n_head(layer.il) * layer.head_dim_k;
         shape.head_bytes = std::max(shape.head_bytes, row * shape.n_cells_max);
     }
     return shape;

@@ -63,16 +63,10 @@ ggml_tensor * output_projection(const llama_model & model, uint32_t il, size_t n
 
 } // namespace
 
-edgekv_cache::Claim::Claim(FlatCache & flat) : flat(flat) {
-    if (flat.taken) {
-        throw Error(EDGEKV_STATUS_INVALID_STATE, "the context has a cache already; free that one first, or make another context");
-    }
-    flat.taken = true;
-}
-
 edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & params) :
     ctx(ctx), kv(plain_cache(ctx)), shape(shape_of(ctx)), params_(params), flat_(*kv.flat), claim_(flat_),
-    rotation_(flat_.rotation_k), value_rotation_(flat_.rotation_v), softcap_(0.0f),
+    rotation_(flat_.attention(flat_.layers().front().il).rotation_k),
+    value_rotation_(flat_.attention(flat_.layers().front().il).rotation_v), softcap_(0.0f),
     cells_(flat_.n_rows(), cell_parts(params)), layer_budgets_(shape.n_layer), budgets_(shape.n_head_total),
     contest_(contest_size(shape, params)) {
     if (params.ragged && flat_.on_device()) {
@@ -87,14 +81,13 @@ edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & para
         softcap_ = hparams.f_attn_logit_softcapping;
     }
     for (const FlatCache::Layer & flat : flat_.layers()) {
-        const uint32_t dim_v = hparams.n_embd_head_v(flat.il);
-        ggml_tensor *  w_o   = params.wo_norms ? output_projection(model, flat.il, size_t(hparams.n_head(flat.il)) * dim_v) : nullptr;
+        const size_t  n_columns = size_t(hparams.n_head(flat.il)) * flat.head_dim_v;
+        ggml_tensor * w_o       = params.wo_norms ? output_projection(model, flat.il, n_columns) : nullptr;
 
-        layers_.push_back({ static_cast<uint32_t>(flat.pool), flat.first_head, hparams.n_head_kv(flat.il),
-                            hparams.n_gqa(flat.il), flat.k, flat.v, w_o, hparams.n_embd_head_k(flat.il), dim_v });
+        layers_.push_back({ flat, hparams.n_gqa(flat.il), w_o });
         n_head.push_back(hparams.n_head(flat.il));
         if (params.repositions != 0) {
-            turns_.emplace_back(rope_angles(*ctx, flat.il), layers_.back().head_dim_k, flat.k->type, rotation_);
+            turns_.emplace_back(rope_angles(*ctx, flat.il), flat.head_dim_k, flat.k->type, rotation_);
         }
     }
     scratch_.resize(edgekv::n_workers(shape, params));
@@ -129,22 +122,19 @@ void edgekv_cache::clear() {
 }
 
 HeadCells edgekv_cache::cells(uint32_t il, uint32_t g) const {
-    check_head(il, g);
-    const FlatCache::Head & head = flat_.layers()[il].heads[g];
+    const FlatCache::Head & head = head_of(il, g);
     return cells_.at(flat_.pools()[layers_[il].pool].offset + head.first, head.kept + n_filled_);
 }
 
-uint32_t edgekv_cache::n_kept(uint32_t il, uint32_t g) const {
-    check_head(il, g);
-    return flat_.layers()[il].heads[g].kept;
-}
+uint32_t edgekv_cache::n_kept(uint32_t il, uint32_t g) const { return head_of(il, g).kept; }
 
 uint32_t edgekv_cache::n_cells() const { return n_filled_ + (flat_.n_kept() + flat_.n_heads() - 1) / flat_.n_heads(); }
 
-void edgekv_cache::check_head(uint32_t il, uint32_t g) const {
+const FlatCache::Head & edgekv_cache::head_of(uint32_t il, uint32_t g) const {
     if (il >= layers_.size() || g >= layers_[il].n_head_kv) {
         fail(EDGEKV_STATUS_INVALID_ARGUMENT, "there is no layer %u with a head %u", il, g);
     }
+    return flat_.head(layers_[il].first_head + g);
 }
 
 uint64_t edgekv_cache::bytes() const {
@@ -168,7 +158,7 @@ void edgekv_cache::read(uint32_t il, uint32_t g, bool values, void * dst, size_t
         fail(EDGEKV_STATUS_INVALID_ARGUMENT, "dst holds %zu bytes, but %zu are needed", dst_size, head.n * bytes);
     }
     llama_synchronize(ctx);
-    const size_t first = flat_.layers()[il].heads[g].first;
+    const size_t first = head_of(il, g).first;
     for (size_t i = 0; i < head.n; ++i) {
         ggml_backend_tensor_get(tensor, static_cast<char *>(dst) + i * bytes, (first + head.order[i]) * bytes, bytes);
     }

@@ -20,16 +20,10 @@ struct Snapshot;
 class Team;
 }
 
-struct edgekv_layer {
-    uint32_t      pool;
-    size_t        first_head; // counted over all layers
-    uint32_t      n_head_kv;
+// A layer as a compaction sees it: where its rows lie, and what the model says of it.
+struct edgekv_layer : edgekv::FlatCache::Layer {
     uint32_t      n_group; // query heads of one KV head
-    ggml_tensor * k;       // of the whole pool
-    ggml_tensor * v;
-    ggml_tensor * w_o;
-    uint32_t      head_dim_k;
-    uint32_t      head_dim_v;
+    ggml_tensor * w_o;     // NULL where nobody reads it
 };
 
 struct edgekv_cache {
@@ -46,7 +40,7 @@ struct edgekv_cache {
     void     save(void * dst, size_t dst_size) const;
     void     restore(const void * src, size_t size);
 
-    edgekv::HeadCells cells(uint32_t layer, uint32_t head) const;
+    edgekv::HeadCells cells(uint32_t layer, uint32_t head) const; // throws Error where there is no such head
     uint32_t          n_kept(uint32_t layer, uint32_t head) const; // by the last division
     uint32_t          n_cells() const;                             // used per head, on average, rounded up
     uint32_t          n_free() const { return flat_.n_open() - n_filled_; }
@@ -64,16 +58,6 @@ struct edgekv_cache {
   private:
     friend struct edgekv::Snapshot;
 
-    // Its rows are one cache's alone.
-    struct Claim {
-        explicit Claim(edgekv::FlatCache & flat);
-        ~Claim() { flat.taken = false; }
-        Claim(const Claim &)             = delete;
-        Claim & operator=(const Claim &) = delete;
-
-        edgekv::FlatCache & flat;
-    };
-
     // What a head keeps, from where it lies to where it goes.
     struct Move {
         const edgekv_layer * layer;
@@ -87,11 +71,12 @@ struct edgekv_cache {
     uint32_t n_stand_ins() const { return divided_ ? 1 : 0; }
     void     forget_unfilled();
 
-    void     check_head(uint32_t layer, uint32_t head) const;
     void     check_provided(const edgekv_compaction_params & params) const;
     uint32_t rows_of(const edgekv_compaction_params & params) const;
     uint32_t max_protected(const edgekv_protection & protection) const;
     void     check_budgets(const edgekv_compaction_params & params) const;
+
+    const edgekv::FlatCache::Head & head_of(uint32_t layer, uint32_t head) const;
 
     edgekv::HostRows host_rows(uint32_t layer, uint32_t head, bool values, size_t n);
     edgekv::HostRows host_rows(const edgekv_layer & layer, bool values, size_t first, size_t n);
@@ -116,7 +101,7 @@ struct edgekv_cache {
 
     edgekv_cache_params                params_;
     edgekv::FlatCache &                flat_;
-    Claim                              claim_;
+    edgekv::FlatCache::Claim           claim_;
     uint32_t                           rotation_;       // run of the Hadamard rotation of stored keys; 0 = none
     uint32_t                           value_rotation_; // the same of values
     float                              softcap_;  // of the model's attention; 0 = none

@@ -71,10 +71,25 @@ void edgekv_cache::decode(const llama_token * tokens, size_t n, uint32_t n_befor
     batch.seq_id      = seq_id.data();
     batch.logits      = logits.data();
 
-    flat_.n_filled        = n_filled_ + n_before;
-    const int32_t failure = llama_decode(ctx, batch);
-    if (failure == -2) { // its own word for memory that ran out: before it computed anything, if it computes in one piece
-        flat_.written &= ggml_backend_sched_get_n_splits(ctx->get_sched()) > 1;
+    flat_.begin_batch(n_filled_ + n_before);
+    const auto note_queries = [&] {
+        if (window_ && flat_.notes().written) {
+            window_->note_written(n_past + static_cast<int32_t>(n_before), static_cast<uint32_t>(n));
+        }
+    };
+    int32_t failure = 0;
+    try {
+        failure = llama_decode(ctx, batch);
+    } catch (...) {
+        note_queries();
+        throw;
+    }
+    // its own word for memory that ran out: before it computed anything, if it computes in one piece
+    const bool out_of_memory = failure == -2;
+    if (!out_of_memory || ggml_backend_sched_get_n_splits(ctx->get_sched()) > 1) {
+        note_queries();
+    }
+    if (out_of_memory) {
         throw std::bad_alloc();
     }
     if (failure != 0) {
@@ -102,13 +117,7 @@ void edgekv_cache::feed(const llama_token * tokens, size_t n, bool want_logits) 
         decode(tokens, n, 0, want_logits);
     } catch (...) {
         forget_unfilled();
-        if (window_) {
-            window_->end_text(n_past, static_cast<uint32_t>(n));
-        }
         throw;
-    }
-    if (window_) {
-        window_->end_text(n_past, static_cast<uint32_t>(n));
     }
     n_filled_ += static_cast<uint32_t>(n);
     for (uint32_t il = 0; il < layers_.size(); ++il) {
@@ -145,7 +154,6 @@ void edgekv_cache::probe(const llama_token * tokens, size_t n) {
         }
     } catch (...) {
         forget_unfilled();
-        window_->end_probe(n_past, 0); // whose rows are not whole
         throw;
     }
     forget_unfilled();

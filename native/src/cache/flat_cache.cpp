@@ -32,6 +32,13 @@ std::unique_ptr<FlatCache> FlatCache::requested() {
     return request != nullptr && is_plain ? std::make_unique<FlatCache>(*request) : nullptr;
 }
 
+FlatCache::Claim::Claim(FlatCache & flat) : flat_(flat) {
+    if (flat.claimed_) {
+        throw Error(EDGEKV_STATUS_INVALID_STATE, "the context has a cache already; free that one first, or make another context");
+    }
+    flat.claimed_ = true;
+}
+
 FlatCache::FlatCache(const edgekv_layout & layout) : layout_(layout), n_open_(layout.n_cells) {}
 
 void FlatCache::add_layer(ggml_context * context, bool host, uint32_t il, uint32_t n_head_kv, ggml_type type_k,
@@ -54,8 +61,9 @@ void FlatCache::add_layer(ggml_context * context, bool host, uint32_t il, uint32
     add_rows(pool->v, n_head_kv * layout_.n_cells);
     pool->n_heads += n_head_kv;
     index_[il] = layers_.size();
-    layers_.push_back({ il, static_cast<size_t>(pool - pools_.begin()), n_heads_, pool->k, pool->v, std::vector<Head>(n_head_kv) });
-    n_heads_ += n_head_kv;
+    const auto number = static_cast<uint32_t>(pool - pools_.begin());
+    layers_.push_back({ il, number, n_heads(), n_head_kv, head_dim_k, head_dim_v, pool->k, pool->v });
+    heads_.resize(heads_.size() + n_head_kv);
     uint32_t offset = 0;
     for (Pool & each : pools_) {
         each.offset = offset;
@@ -77,7 +85,7 @@ uint32_t FlatCache::n_nodes() const {
     const bool copies       = std::any_of(pools_.begin(), pools_.end(), is_quantized);
     const bool one_by_one   = copies || n_cells_max() > layout_.n_cells;
     const auto of_a_call    = copies ? 8 : 6; // four views, attention, its place; two copies
-    return 4 * layers_.size() + (one_by_one ? of_a_call * n_heads_ : 0);
+    return 4 * layers_.size() + (one_by_one ? of_a_call * n_heads() : 0);
 }
 
 bool FlatCache::fits(const std::vector<uint32_t> & kept, uint32_t n_open) const {
@@ -85,7 +93,7 @@ bool FlatCache::fits(const std::vector<uint32_t> & kept, uint32_t n_open) const 
     for (size_t p = 0; p < pools_.size(); ++p) {
         uint64_t n_used = 0;
         for (const Layer & layer : layers_) {
-            for (size_t h = layer.first_head; layer.pool == p && h < layer.first_head + layer.heads.size(); ++h) {
+            for (size_t h = layer.first_head; layer.pool == p && h < layer.first_head + layer.n_head_kv; ++h) {
                 const uint64_t n = uint64_t(kept[h]) + n_open;
                 if (n > most) {
                     return false;
@@ -107,8 +115,8 @@ template <typename Kept> void FlatCache::divide_by(Kept kept) {
     max_kept_ = 0;
     n_kept_   = 0;
     for (const Layer & layer : layers_) {
-        for (size_t g = 0; g < layer.heads.size(); ++g) {
-            const uint32_t n = kept(layer.first_head + g);
+        for (size_t h = layer.first_head; h < layer.first_head + layer.n_head_kv; ++h) {
+            const uint32_t n = kept(h);
             pools_[layer.pool].n_used += n;
             max_kept_ = std::max(max_kept_, n);
             n_kept_ += n;
@@ -122,18 +130,16 @@ template <typename Kept> void FlatCache::divide_by(Kept kept) {
         pool.n_used = 0;
     }
     bool same = n_open_ == n_open_before;
-    for (Layer & layer : layers_) {
+    for (const Layer & layer : layers_) {
         Pool & pool = pools_[layer.pool];
-        for (size_t g = 0; g < layer.heads.size(); ++g) {
-            const uint32_t n = kept(layer.first_head + g);
-            same &= layer.heads[g].kept == n;
-            layer.heads[g] = { static_cast<uint32_t>(pool.n_used), n };
+        for (size_t h = layer.first_head; h < layer.first_head + layer.n_head_kv; ++h) {
+            const uint32_t n = kept(h);
+            same &= heads_[h].kept == n;
+            heads_[h] = { static_cast<uint32_t>(pool.n_used), n };
             pool.n_used += n + n_open_;
         }
     }
-    if (!same) {
-        changed();
-    }
+    version_ += !same;
 }
 
 void FlatCache::divide(const std::vector<uint32_t> & kept) {
@@ -145,6 +151,25 @@ void FlatCache::divide(const std::vector<uint32_t> & kept) {
 
 void FlatCache::clear() {
     divide_by([](size_t) { return 0u; });
+    ++version_;
+}
+
+void FlatCache::set_query_rings(std::vector<ggml_tensor *> rings) {
+    queries_ = {};
+    queries_.rings.swap(rings);
+    ++version_;
+}
+
+void FlatCache::aim_queries(uint32_t first, uint32_t n, int32_t lag) {
+    version_ += first != queries_.first || n != queries_.n;
+    queries_.first = first;
+    queries_.n     = n;
+    queries_.lag   = lag;
+}
+
+void FlatCache::begin_batch(uint32_t n_filled) {
+    n_filled_      = n_filled;
+    notes_.written = false;
 }
 
 } // namespace edgekv

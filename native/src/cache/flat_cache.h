@@ -23,12 +23,14 @@ class FlatCache {
     };
 
     struct Layer {
-        uint32_t          il; // llama.cpp's number
-        size_t            pool;
-        uint32_t          first_head; // counted over all layers
-        ggml_tensor *     k; // (head_dim_k, rows) of the whole pool
-        ggml_tensor *     v;
-        std::vector<Head> heads;
+        uint32_t      il; // llama.cpp's number
+        uint32_t      pool;
+        uint32_t      first_head; // counted over all layers
+        uint32_t      n_head_kv;
+        uint32_t      head_dim_k;
+        uint32_t      head_dim_v;
+        ggml_tensor * k; // (head_dim_k, rows) of the whole pool
+        ggml_tensor * v;
     };
 
     struct Pool {
@@ -40,13 +42,26 @@ class FlatCache {
         uint64_t       n_used; // rows, while they are divided
     };
 
-    // The newest queries of every layer: row first + true position % n of `rows`, none while n is 0.
+    // Where the newest queries go: to row first + true position % n of a layer's ring, nowhere while n is 0.
     struct Queries {
-        std::unordered_map<uint32_t, ggml_tensor *> rows;  // by il, F32 (head_dim_k * n_head, ...)
-        std::unordered_map<uint32_t, float>         scale; // of Q K^T, by il
-        uint32_t                                    first = 0;
-        uint32_t                                    n     = 0;
-        int32_t                                     lag   = 0; // true position - position in the batch
+        std::vector<ggml_tensor *> rings; // of every layer, F32 (head_dim_k * n_head, ...)
+        uint32_t                   first = 0;
+        uint32_t                   n     = 0;
+        int32_t                    lag   = 0; // true position - position in the batch
+    };
+
+    // What a graph does with the queries, keys and values of a layer.
+    struct Attention {
+        KeyRope  rope;
+        float    scale      = 0.0f; // of Q K^T
+        uint32_t rotation_k = 0;    // run of the Hadamard rotation that keys are given; 0 = none
+        uint32_t rotation_v = 0;    // the same of values
+    };
+
+    // What graphs say of themselves. They change nothing else here.
+    struct Notes {
+        std::unordered_map<uint32_t, Attention> attention;       // by il, of the newest graph
+        bool                                    written = false; // whether the batch may have written rows, queries too
     };
 
     explicit FlatCache(const edgekv_layout & layout);
@@ -72,6 +87,18 @@ class FlatCache {
     // A flat cache where this thread makes a plain one and one is asked for, else NULL.
     static std::unique_ptr<FlatCache> requested();
 
+    // Its rows are one edgekv_cache's alone, while this lives. Throws Error where they are another's.
+    class Claim {
+      public:
+        explicit Claim(FlatCache & flat);
+        ~Claim() { flat_.claimed_ = false; }
+        Claim(const Claim &)             = delete;
+        Claim & operator=(const Claim &) = delete;
+
+      private:
+        FlatCache & flat_;
+    };
+
     // Give a layer rows of the pools in `context`, which are allocated later.
     void add_layer(ggml_context * context, bool host, uint32_t il, uint32_t n_head_kv, ggml_type type_k, uint32_t head_dim_k,
                    ggml_type type_v, uint32_t head_dim_v);
@@ -81,33 +108,38 @@ class FlatCache {
     const std::vector<Layer> & layers() const { return layers_; }
     const std::vector<Pool> &  pools() const { return pools_; }
     const Layer &              layer(uint32_t il) const { return layers_[index_.at(il)]; }
-    uint32_t                   n_heads() const { return n_heads_; }
-    uint32_t                   n_rows() const { return n_heads_ * layout_.n_cells; }
-    uint32_t                   n_open() const { return n_open_; }   // rows of every head that are not kept ones
+    const Head &               head(size_t h) const { return heads_[h]; } // counted over all layers
+    uint32_t                   n_heads() const { return static_cast<uint32_t>(heads_.size()); }
+    uint32_t                   n_rows() const { return n_heads() * layout_.n_cells; }
+    uint32_t                   n_open() const { return n_open_; }     // rows of every head that are not kept ones
+    uint32_t                   n_filled() const { return n_filled_; } // of these, in use before the batch
     uint64_t                   n_kept() const { return n_kept_; }     // rows kept by all heads
     uint32_t                   max_kept() const { return max_kept_; } // by the head that keeps most
-    uint32_t                   version() const { return version_; } // a graph holds for one version
-    uint32_t                   n_nodes() const;                     // graph nodes that it takes beyond llama.cpp's own, at most
+    uint32_t                   version() const { return version_; }   // a graph holds for one; what outdates graphs raises it
+    uint32_t                   n_nodes() const;                       // graph nodes that it takes beyond llama.cpp's own, at most
     bool                       on_device() const { return on_device_; }
+    const Queries &            queries() const { return queries_; }
+    ggml_tensor *              query_ring(uint32_t il) const { return queries_.rings[index_.at(il)]; }
+    const Notes &              notes() const { return notes_; }
+    const Attention &          attention(uint32_t il) const { return notes_.attention.at(il); }
+    Notes &                    notes() { return notes_; }
 
     // Divide the rows anew: kept (n_heads,) of every head, in the order of the layers; the rest is open, in equal parts.
     // Rows do not move by this, and nothing is allocated. Throws Error, and changes nothing, where a pool has too few rows.
     void divide(const std::vector<uint32_t> & kept);
-    void clear(); // nothing kept
+
+    // Keep nothing. No graph of before is used again: it may attend to more open rows, and round otherwise.
+    void clear();
 
     // Whether the rows can be divided so, and then have n_open rows of every head open.
     bool fits(const std::vector<uint32_t> & kept, uint32_t n_open) const;
 
-    void changed() { ++version_; }
+    // Say where queries go: to these rings, or nowhere; and to which rows of them.
+    void set_query_rings(std::vector<ggml_tensor *> rings);
+    void aim_queries(uint32_t first, uint32_t n, int32_t lag);
 
-    uint32_t n_filled = 0;     // open rows in use before the batch that is decoded next
-    bool     written  = false; // whether that batch may have written rows, of keys, values and queries
-    bool     taken    = false; // whether an edgekv_cache is open
-    Queries  queries;
-
-    std::unordered_map<uint32_t, KeyRope> ropes; // of the keys, by il, as the newest graph applies it
-    uint32_t rotation_k = 0; // run of the Hadamard rotation that it gives keys; 0 = none
-    uint32_t rotation_v = 0; // the same of values
+    // What is decoded next goes to the open rows from the n_filled-th on, and has written nothing yet.
+    void begin_batch(uint32_t n_filled);
 
   private:
     template <typename Kept> void divide_by(Kept kept); // kept(head) of every head
@@ -115,13 +147,17 @@ class FlatCache {
     edgekv_layout                        layout_;
     std::vector<Pool>                    pools_;
     std::vector<Layer>                   layers_;
+    std::vector<Head>                    heads_; // of all layers
     std::unordered_map<uint32_t, size_t> index_; // by il
-    uint32_t                             n_heads_   = 0;
+    Queries                              queries_;
+    Notes                                notes_;
+    uint32_t                             n_filled_  = 0;
     uint32_t                             n_open_    = 0;
     uint64_t                             n_kept_    = 0;
     uint32_t                             max_kept_  = 0;
     uint32_t                             version_   = 0;
     bool                                 on_device_ = false;
+    bool                                 claimed_   = false;
 };
 
 } // namespace edgekv

@@ -27,9 +27,9 @@ ggml_tensor * contiguous(ggml_context * context, ggml_tensor * tensor) {
 } // namespace
 
 FlatGraph::FlatGraph(ggml_context * context, FlatCache & cache, uint32_t n_tokens, bool largest) :
-    cache_(cache), version_(cache.version()), n_tokens_(n_tokens), largest_(largest) {
+    cache_(cache), notes_(cache.notes()), version_(cache.version()), n_tokens_(n_tokens), largest_(largest) {
     pad_       = cache.on_device() ? device_pad : 1;
-    n_visible_ = std::min<uint32_t>(cache.n_open(), round_up(cache.n_filled + n_tokens, visible_step));
+    n_visible_ = std::min<uint32_t>(cache.n_open(), round_up(cache.n_filled() + n_tokens, visible_step));
     max_kept_  = cache.max_kept();
     if (largest) {
         n_visible_ = cache.n_cells();
@@ -37,34 +37,35 @@ FlatGraph::FlatGraph(ggml_context * context, FlatCache & cache, uint32_t n_token
     }
     rows_ = input(context, GGML_TYPE_I64, int64_t(n_tokens) * (cache.n_heads() + largest)); // and room for the queries'
     mask_ = input(context, GGML_TYPE_F16, round_up(max_kept_ + n_visible_, pad_), n_tokens);
-    if (cache.queries.n > 0) {
-        query_rows_ = input(context, GGML_TYPE_I64, std::min(n_tokens, cache.queries.n));
+    if (cache.queries().n > 0) {
+        query_rows_ = input(context, GGML_TYPE_I64, std::min(n_tokens, cache.queries().n));
     }
 }
 
 bool FlatGraph::can_reuse(uint32_t n_tokens) const {
-    return !largest_ && version_ == cache_.version() && n_tokens_ == n_tokens && cache_.n_filled + n_tokens <= n_visible_;
+    return !largest_ && version_ == cache_.version() && n_tokens_ == n_tokens && cache_.n_filled() + n_tokens <= n_visible_;
 }
 
 void FlatGraph::set_input(const llama_ubatch & ubatch) const {
-    cache_.written = true;
+    notes_.written = true;
     auto * rows = static_cast<int64_t *>(rows_->data);
     for (const auto & layer : cache_.layers()) {
         for (uint32_t t = 0; t < n_tokens_; ++t) {
-            for (const auto & head : layer.heads) {
-                *rows++ = head.first + head.kept + cache_.n_filled + t;
+            for (size_t g = 0; g < layer.n_head_kv; ++g) {
+                const FlatCache::Head & head = cache_.head(layer.first_head + g);
+                *rows++ = head.first + head.kept + cache_.n_filled() + t;
             }
         }
     }
     const ggml_fp16_t hidden = ggml_fp32_to_fp16(-INFINITY);
     for (uint32_t t = 0; t < n_tokens_; ++t) {
         auto *     row   = reinterpret_cast<ggml_fp16_t *>(static_cast<char *>(mask_->data) + t * mask_->nb[1]);
-        const auto n_see = max_kept_ + cache_.n_filled + t + 1;
+        const auto n_see = max_kept_ + cache_.n_filled() + t + 1;
         std::fill_n(row, n_see, ggml_fp16_t(0));
         std::fill(row + n_see, row + mask_->ne[0], hidden);
     }
     if (query_rows_ != nullptr) {
-        const auto & queries = cache_.queries;
+        const auto & queries = cache_.queries();
         const auto   n       = static_cast<uint32_t>(query_rows_->ne[0]);
         for (uint32_t i = 0; i < n; ++i) {
             static_cast<int64_t *>(query_rows_->data)[i] = queries.first + (ubatch.pos[n_tokens_ - n + i] + queries.lag) % queries.n;
@@ -82,8 +83,8 @@ std::vector<FlatGraph::Run> FlatGraph::runs_of(const FlatCache::Layer & layer) c
     const bool alone = copies(layer) || (largest_ && max_kept_ > 0);
 
     std::vector<Run> runs;
-    for (size_t g = 0; g < layer.heads.size(); ++g) {
-        const FlatCache::Head head = largest_ ? FlatCache::Head{ 0, max_kept_ } : layer.heads[g];
+    for (size_t g = 0; g < layer.n_head_kv; ++g) {
+        const FlatCache::Head head = largest_ ? FlatCache::Head{ 0, max_kept_ } : cache_.head(layer.first_head + g);
         if (runs.empty() || alone || head.kept != runs.back().kept) {
             runs.push_back({ g, g, head.first, head.kept });
         }
@@ -102,7 +103,7 @@ ggml_tensor * FlatGraph::rows_of(ggml_context * context, ggml_tensor * pool, con
 
 ggml_tensor * FlatGraph::attend(ggml_context * context, ggml_tensor * q, const FlatCache::Layer & layer, const Run & run,
                                 float scale, float softcap) const {
-    const size_t n_group = q->ne[1] / layer.heads.size();
+    const size_t n_group = q->ne[1] / layer.n_head_kv;
     q = ggml_view_3d(context, q, q->ne[0], q->ne[2], (run.end - run.begin) * n_group, q->nb[2], q->nb[1],
                      run.begin * n_group * q->nb[1]);
     ggml_tensor * k = rows_of(context, layer.k, run);
@@ -120,7 +121,7 @@ ggml_tensor * FlatGraph::attend(ggml_context * context, ggml_tensor * q, const F
     return ggml_reshape_2d(context, out, out->ne[0] * out->ne[1], n_tokens_);
 }
 
-void FlatGraph::keep_queries(ggml_context * context, ggml_cgraph * graph, ggml_tensor * q, uint32_t il, float scale) {
+void FlatGraph::keep_queries(ggml_context * context, ggml_cgraph * graph, ggml_tensor * q, uint32_t il) {
     if (query_rows_ == nullptr) {
         return;
     }
@@ -128,8 +129,7 @@ void FlatGraph::keep_queries(ggml_context * context, ggml_cgraph * graph, ggml_t
     ggml_tensor * newest =
         ggml_view_3d(context, q, q->ne[0], q->ne[1], n_rows, q->nb[1], q->nb[2], (n_tokens_ - n_rows) * q->nb[2]);
     newest = ggml_reshape_2d(context, contiguous(context, newest), q->ne[0] * q->ne[1], n_rows);
-    ggml_build_forward_expand(graph, ggml_set_rows(context, cache_.queries.rows.at(il), newest, query_rows_));
-    cache_.queries.scale[il] = scale;
+    ggml_build_forward_expand(graph, ggml_set_rows(context, cache_.query_ring(il), newest, query_rows_));
 }
 
 void FlatGraph::store(ggml_context * context, ggml_cgraph * graph, ggml_tensor * pool, ggml_tensor * rows,
@@ -143,10 +143,8 @@ void FlatGraph::store(ggml_context * context, ggml_cgraph * graph, ggml_tensor *
 ggml_tensor * FlatGraph::attend(ggml_context * context, ggml_cgraph * graph, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v,
                                 uint32_t il, float scale, float softcap) {
     const FlatCache::Layer & layer = cache_.layer(il);
-    cache_.ropes[il]  = rope_of(k);
-    cache_.rotation_k = rotation_of(k);
-    cache_.rotation_v = rotation_of(v);
-    keep_queries(context, graph, q, il, scale);
+    notes_.attention[il] = { rope_of(k), scale, rotation_of(k), rotation_of(v) };
+    keep_queries(context, graph, q, il);
     store(context, graph, layer.k, k, layer.first_head);
     store(context, graph, layer.v, v, layer.first_head);
 
@@ -155,7 +153,7 @@ ggml_tensor * FlatGraph::attend(ggml_context * context, ggml_cgraph * graph, ggm
     for (const Run & run : runs_of(layer)) {
         ggml_tensor * part = attend(context, q, layer, run, scale, softcap);
         if (out != nullptr) {
-            const size_t begin = run.begin * (n_all / layer.heads.size()) * sizeof(float);
+            const size_t begin = run.begin * (n_all / layer.n_head_kv) * sizeof(float);
             out                = ggml_set_2d_inplace(context, out, part, out->nb[1], begin);
         } else if (part->ne[0] < n_all) {
             out = ggml_pad(context, part, n_all - part->ne[0], 0, 0, 0); // the others' room, memory of this layer alone

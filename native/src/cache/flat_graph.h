@@ -35,20 +35,21 @@ class FlatGraph {
     ggml_tensor *    rows_of(ggml_context * context, ggml_tensor * pool, const Run & run) const;
     ggml_tensor *    attend(ggml_context * context, ggml_tensor * q, const FlatCache::Layer & layer, const Run & run,
                             float scale, float softcap) const;
-    void             keep_queries(ggml_context * context, ggml_cgraph * graph, ggml_tensor * q, uint32_t il, float scale);
+    void             keep_queries(ggml_context * context, ggml_cgraph * graph, ggml_tensor * q, uint32_t il);
     void             store(ggml_context * context, ggml_cgraph * graph, ggml_tensor * pool, ggml_tensor * rows,
                            uint32_t first_head);
 
-    FlatCache &   cache_;
-    uint32_t      version_;
-    uint32_t      n_tokens_;
-    bool          largest_;
-    uint32_t      max_kept_;
-    uint32_t      n_visible_; // open rows that it attends to
-    uint32_t      pad_;       // rows of a head are read in runs of this many
-    ggml_tensor * rows_;      // I64 (n_tokens * n_heads), by layer, token, head: where keys and values go
-    ggml_tensor * mask_;      // F16 (columns, n_tokens): column max_kept_ is the first open row
-    ggml_tensor * query_rows_ = nullptr; // I64, where the newest queries go
+    const FlatCache &  cache_;
+    FlatCache::Notes & notes_;
+    uint32_t           version_;
+    uint32_t           n_tokens_;
+    bool               largest_;
+    uint32_t           max_kept_;
+    uint32_t           n_visible_; // open rows that it attends to
+    uint32_t           pad_;       // rows of a head are read in runs of this many
+    ggml_tensor *      rows_;      // I64 (n_tokens * n_heads), by layer, token, head: where keys and values go
+    ggml_tensor *      mask_;      // F16 (columns, n_tokens): column max_kept_ is the first open row
+    ggml_tensor *      query_rows_ = nullptr; // I64, where the newest queries go
 };
 
 } // namespace edgekv

@@ -24,17 +24,19 @@ class QueryWindow {
     void begin_text(int32_t lag);
     void begin_probe(int32_t lag);
 
-    // It was decoded, or this failed: n tokens from position p0. Rows are as before where it failed before it wrote any; else
-    // those of the text that it was to overwrite are lost, and of a probe that failed (n = 0) there are none.
-    void end_text(int32_t p0, uint32_t n);
+    // A batch of it was decoded, or failed after it wrote rows: n tokens from position p0. Their rows are no older token's any
+    // more, and until a probe ends there is none.
+    void note_written(int32_t p0, uint32_t n);
+
+    // All of a probe was decoded: n tokens from position p0.
     void end_probe(int32_t p0, uint32_t n);
 
     // The newest n rows of the text: by how much each lags, and f(tensor, first byte, bytes) of each in every layer.
     std::vector<int32_t> text_lags(int32_t n_past, uint32_t n) const;
     template <typename F> void each_text_row(int32_t n_past, uint32_t n, F f) const {
         for (int32_t p = n_past - static_cast<int32_t>(n); p < n_past; ++p) {
-            for (const Layer & layer : layers_) {
-                f(layer.rows, static_cast<uint32_t>(p) % n_rows_ * layer.rows->nb[1], layer.rows->nb[1]);
+            for (ggml_tensor * ring : flat_.queries().rings) {
+                f(ring, static_cast<uint32_t>(p) % n_rows_ * ring->nb[1], ring->nb[1]);
             }
         }
     }
@@ -53,23 +55,12 @@ class QueryWindow {
                int32_t lag, RopeTurn * turn, float * queries, int32_t * positions) const;
 
   private:
-    void use(uint32_t first, uint32_t n);
-    void begin(int32_t lag);
-    void note(int32_t p0, uint32_t n);
-
-    struct Layer {
-        uint32_t      il;
-        uint32_t      n_head;
-        uint32_t      head_dim;
-        ggml_tensor * rows;
-    };
-
     FlatCache &                          flat_;
     std::vector<ggml_context_ptr>        contexts_;
     std::vector<ggml_backend_buffer_ptr> buffers_;
-    std::vector<Layer>                   layers_;
     uint32_t                             n_rows_;
     uint32_t                             n_probe_rows_;
+    bool                                 probing_     = false;
     int32_t                              oldest_      = 0; // rows of earlier positions were overwritten
     int32_t                              probe_first_ = 0; // position of the last probe's first row
     uint32_t                             n_probe_     = 0; // rows of the last probe

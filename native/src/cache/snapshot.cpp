@@ -8,7 +8,6 @@
 #include "llama-kv-cache.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <initializer_list>
 #include <type_traits>
@@ -76,19 +75,12 @@ struct Snapshot {
         header.normed    = cache.normed_;
         header.n_fresh   = cache.n_fresh_;
         header.divided   = cache.divided_;
-        for (const auto & layer : cache.flat_.layers()) {
-            for (size_t g = 0; g < layer.heads.size(); ++g) {
-                kept[layer.first_head + g] = layer.heads[g].kept;
-            }
+        for (size_t h = 0; h < kept.size(); ++h) {
+            kept[h] = cache.flat_.head(h).kept;
         }
         if (cache.window_) {
             header.n_queries = cache.window_->n_text(cache.n_past);
             lags             = cache.window_->text_lags(cache.n_past, header.n_queries);
-        }
-        for (const auto & layer : cache.flat_.layers()) {
-            if (header.n_queries > 0) {
-                scales.push_back(cache.flat_.queries.scale.at(layer.il));
-            }
         }
         header.n_bytes = count(cache);
     }
@@ -106,7 +98,6 @@ struct Snapshot {
         }
         expect(header.n_queries <= cache.params_.n_query_rows && int64_t(header.n_queries) <= header.n_past, "it has too many queries");
         lags.resize(header.n_queries);
-        scales.resize(header.n_queries > 0 ? cache.flat_.layers().size() : 0);
         size_t at = sizeof(header);
         each_number([&](auto & numbers) {
             const size_t n = numbers.size() * sizeof(numbers[0]);
@@ -120,12 +111,11 @@ struct Snapshot {
     }
 
     size_t numbers_end() const {
-        return sizeof(header) + kept.size() * sizeof(kept[0]) + scales.size() * sizeof(scales[0]) + lags.size() * sizeof(lags[0]);
+        return sizeof(header) + kept.size() * sizeof(kept[0]) + lags.size() * sizeof(lags[0]);
     }
 
     template <typename F> void each_number(F f) {
         f(kept);
-        f(scales);
         f(lags);
     }
 
@@ -134,7 +124,7 @@ struct Snapshot {
         for (uint32_t il = 0; il < cache.layers_.size(); ++il) {
             const edgekv_layer & layer = cache.layers_[il];
             for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
-                const size_t    first = cache.flat_.layers()[il].heads[g].first;
+                const size_t    first = cache.flat_.head(layer.first_head + g).first;
                 const size_t    n     = n_cells(layer.first_head + g);
                 const HeadCells head  = cache.cells(il, g);
                 for (void * carried : std::initializer_list<void *>{ head.position, head.rope_position, head.order,
@@ -165,9 +155,8 @@ struct Snapshot {
     }
 
     Header                header;
-    std::vector<uint32_t> kept;   // of every head
-    std::vector<float>    scales; // of Q K^T, of every layer, where there are queries
-    std::vector<int32_t>  lags;   // of every row of queries
+    std::vector<uint32_t> kept; // of every head
+    std::vector<int32_t>  lags; // of every row of queries
 
   private:
     size_t n_cells(size_t head) const { return size_t(kept[head]) + header.n_filled; }
@@ -202,7 +191,6 @@ struct Snapshot {
         expect(h.normed >= 0 && h.normed <= h.n_past && int64_t(h.n_fresh) <= h.n_past, "it counts more tokens than it has");
         expect(std::all_of(lags.begin(), lags.end(), [&](int32_t lag) { return lag >= 0 && lag <= h.n_past; }),
                "its queries have impossible positions");
-        expect(std::all_of(scales.begin(), scales.end(), [](float scale) { return std::isfinite(scale); }), "a scale is not finite");
     }
 
     // What is read as an index later is one: orders are permutations, ascending by positions that were fed. `at` is where the
@@ -264,16 +252,12 @@ void edgekv_cache::restore(const void * src, size_t size) {
     const Computing computing;
     clear();
     flat_.divide(snapshot.kept);
-    flat_.changed(); // a graph of before may attend to more open rows, and round otherwise
     n_filled_ = header.n_filled;
     divided_  = header.divided != 0;
     n_past    = header.n_past;
     rope_past = header.rope_past;
     n_fresh_  = header.n_fresh;
     normed_   = header.normed;
-    for (size_t il = 0; il < snapshot.scales.size(); ++il) {
-        flat_.queries.scale.at(flat_.layers()[il].il) = snapshot.scales[il];
-    }
     if (window_) {
         window_->restore_text(n_past, snapshot.lags);
     }

@@ -108,7 +108,7 @@ void edgekv_cache::update_wo_norms(uint32_t il, Scratch & scratch) {
 
 // The first n rows of one head, keys or values, where the host can read them.
 HostRows edgekv_cache::host_rows(uint32_t il, uint32_t g, bool values, size_t n) {
-    return host_rows(layers_[il], values, flat_.layers()[il].heads[g].first, n);
+    return host_rows(layers_[il], values, head_of(il, g).first, n);
 }
 
 // Rows [first, first + n) of the pool that a layer's heads lie in.

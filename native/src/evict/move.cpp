@@ -79,8 +79,8 @@ std::vector<edgekv_cache::Move> edgekv_cache::heads_to_move() const {
     std::vector<Move> moves;
     moves.reserve(budgets_.size());
     for (uint32_t il = 0; il < layers_.size(); ++il) {
-        for (const auto & head : flat_.layers()[il].heads) {
-            moves.push_back({ &layers_[il], head.first, 0, budgets_[moves.size()] });
+        for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
+            moves.push_back({ &layers_[il], head_of(il, g).first, 0, budgets_[moves.size()] });
         }
     }
     return moves;
@@ -90,11 +90,8 @@ std::vector<edgekv_cache::Move> edgekv_cache::heads_to_move() const {
 // is overwritten when those that move down go first, lowest first, and then those that move up, highest first.
 void edgekv_cache::move_heads(std::vector<Move> & moves, Team & team) {
     flat_.divide(budgets_);
-    size_t h = 0;
-    for (const auto & layer : flat_.layers()) {
-        for (const auto & head : layer.heads) {
-            moves[h++].to = head.first;
-        }
+    for (size_t h = 0; h < moves.size(); ++h) {
+        moves[h].to = flat_.head(h).first;
     }
     const auto each = [&](auto f) {
         for (auto move = moves.begin(); move != moves.end(); ++move) {

@@ -150,12 +150,12 @@ RopeAngles rope_angles(const KeyRope & rope) {
 }
 
 RopeAngles rope_angles(const llama_context & ctx, uint32_t il) {
-    const llama_kv_cache & cache = plain_cache(&ctx);
-    const auto &           ropes = cache.flat->ropes;
-    if (std::all_of(ropes.begin(), ropes.end(), [](const auto & rope) { return rope.second.op == GGML_OP_NONE; })) {
+    const FlatCache & flat   = *plain_cache(&ctx).flat;
+    const auto &      layers = flat.layers();
+    if (std::all_of(layers.begin(), layers.end(), [&](const auto & layer) { return flat.attention(layer.il).rope.op == GGML_OP_NONE; })) {
         refuse("architecture '" + ctx.get_model().arch_name() + "' has no RoPE");
     }
-    return rope_angles(ropes.at(il));
+    return rope_angles(flat.attention(il).rope);
 }
 
 } // namespace edgekv
