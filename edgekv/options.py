@@ -13,6 +13,7 @@ from .policies import Policy, parse_policy
 SMALL_BUDGET = 256  # cells; below, a block turns the cache over, and carried scores only crowd out new ones
 RECENT = 32  # newest tokens that stay where nobody says how many, and no probe scores
 REPOSITION = ("auto", "always", "never")
+UBATCH = 128  # tokens; larger ones read no faster, and their activations take memory
 KV_TYPES = {"f16": 1, "q8_0": 8, "q4_0": 2}  # enum ggml_type
 
 
@@ -38,6 +39,7 @@ class Options:
     policy: spec or Policy that scores the cells
     budget: cells that each (layer, KV head) keeps; None = as many as fit the ceiling
     block: tokens fed between two compactions, and the spare cells that take them
+    ubatch: tokens decoded at once, at most a block; None = a block, but at most 128
     kv_type: "f16", "q8_0" or "q4_0"
     threads: None = one for every processor
     n_sink: first positions that are never evicted
@@ -60,6 +62,7 @@ class Options:
     policy: str | Policy = "keydiff"
     budget: int | None = None
     block: int = 128
+    ubatch: int | None = None
     kv_type: str = "f16"
     threads: int | None = None
     n_sink: int = 4
@@ -89,6 +92,7 @@ class Options:
         object.__setattr__(self, "parsed_focus", self._focus())
         object.__setattr__(self, "n_threads", default_threads() if self.threads is None else self.threads)
         _in_range("block", self.block, 1, 4096)
+        _in_range("ubatch", self.n_ubatch, 1, self.block)
         _in_range("threads", self.n_threads, 1, 512)
         _in_range("n_sink", self.n_sink, 0, 1 << 20)
         _in_range("recent", 0 if self.recent is None else self.recent, 0, 1 << 20)
@@ -129,6 +133,11 @@ class Options:
     def probe_cells(self) -> int:
         """Cells beyond budget and block that a probe takes while it is scored."""
         return self.probe_tokens if self.focus else 0
+
+    @property
+    def n_ubatch(self) -> int:
+        """Tokens decoded at once."""
+        return min(self.block, UBATCH) if self.ubatch is None else self.ubatch
 
     @property
     def spare_cells(self) -> int:

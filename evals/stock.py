@@ -17,14 +17,14 @@ from edgekv.options import Options
 class StockLoop:
     """Reading and generation as a llama.cpp program does them. Close it before its model.
 
-    n_cells: tokens that it can hold; of the options, block, kv_type and threads count
+    n_cells: tokens that it can hold; of the options, ubatch, kv_type and threads count
     """
 
     def __init__(self, model: Model, n_cells: int, options: Options) -> None:
         self.context = Context(model, n_cells, options, None)
         self._llama = library.bindings()
-        self._block = options.block
-        self._batch = self._llama.llama_batch_init(options.block, 0, 1)
+        self._block = options.n_ubatch
+        self._batch = self._llama.llama_batch_init(options.n_ubatch, 0, 1)
         self._sampler = Sampler(GREEDY)
         self._n_past = 0
 

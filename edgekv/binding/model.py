@@ -172,7 +172,7 @@ class Context:
         llama = library.bindings()
         params = llama.llama_context_default_params()
         params.n_ctx = n_cells
-        params.n_batch = params.n_ubatch = options.block
+        params.n_batch = params.n_ubatch = options.n_ubatch
         params.n_seq_max = params.n_outputs_max = 1
         params.n_threads = params.n_threads_batch = options.n_threads
         params.flash_attn_type = llama.LLAMA_FLASH_ATTN_TYPE_ENABLED

@@ -67,17 +67,17 @@ class Controller:
     def read(
         self,
         tokens: Iterable[int],
-        after_block: Callable[[int], bool],
+        after_ubatch: Callable[[int], bool],
         probe: Sequence[int] = (),
         *,
         want_logits: bool = True,
     ) -> bool:
         """Read tokens block by block; returns whether all were read.
 
-        after_block: called with the number of tokens of each block; returns False to stop reading. What was read
-            until then stays in the cache
-        probe: tokens whose attention says which cells to keep. They are fed after each block, and their cells are
-            removed again. A probe leaves no logits, so the last token of the last block is fed after it
+        after_ubatch: called with the number of tokens read since the last call; returns False to stop reading. What was
+            read until then stays in the cache
+        probe: tokens whose attention says which cells to keep. They are fed before cells are evicted, and their own
+            cells are removed again. A probe leaves no logits, so the last token of the last block is fed after it
         want_logits: compute the logits of the last token
         """
         coming = blocks(tokens, self._options.block)
@@ -87,10 +87,15 @@ class Controller:
             is_last = following is None
             held_back = block[-1:] if want_logits and is_last and probe else []
             at_once = want_logits and is_last and not held_back
-            self._feed(block[: len(block) - len(held_back)], want_logits=at_once, probe=probe)
+            *earlier, last = blocks(block, self._options.n_ubatch)
+            for ubatch in earlier:
+                self._feed(ubatch, want_logits=False, probe=probe)
+                if not after_ubatch(len(ubatch)):
+                    return False
+            self._feed(last[: len(last) - len(held_back)], want_logits=at_once, probe=probe)
             self._compact(probe)
             self._feed(held_back, want_logits=True)
-            if not after_block(len(block)):
+            if not after_ubatch(len(last)):
                 return is_last
             block = following
         return True
@@ -125,8 +130,8 @@ class Controller:
     def _compact(self, probe: Sequence[int] = (), *, generating: bool = False, full: bool = False) -> None:
         options = self._options
         full |= self.cache.n_cells > self.budget
-        probed = len(probe) > 0 and (full or options.parsed_focus.base.sees_every_probe)
-        if not full and not probed and not options.parsed_policy.carries:
+        probed = full and len(probe) > 0
+        if not full and not options.parsed_policy.carries:
             self._fresh = 0
             return
         if probed:

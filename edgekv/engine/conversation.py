@@ -145,7 +145,7 @@ class LocalConversation:
         started = time.perf_counter()
         done = 0
 
-        def after_block(n_tokens: int) -> bool:
+        def after_ubatch(n_tokens: int) -> bool:
             nonlocal done, exceeded
             done += n_tokens
             if progress is not None:
@@ -156,7 +156,7 @@ class LocalConversation:
         self._pending = []
         self._turns.state, afterwards = STATES[kind]
         try:
-            complete = controller.read(tokens, after_block, probe, want_logits=kind != "read")
+            complete = controller.read(tokens, after_ubatch, probe, want_logits=kind != "read")
         finally:
             stats.prefill_s = time.perf_counter() - started
             stats.read_tokens = done

@@ -223,7 +223,7 @@ class Estimator:
             outputs=memory.output_bytes,
             workspace=options.n_threads * THREAD_BYTES
             + shape.n_cells * LLAMA_CELL_BYTES
-            + options.block * model.widest_row * ACTIVATION_BYTES
+            + options.n_ubatch * model.widest_row * ACTIVATION_BYTES
             + max(
                 policy.scratch_bytes(
                     shape.n_cells_max, shape.n_head_kv_max, shape.n_head_max, shape.head_dim_k, shape.head_dim_v
