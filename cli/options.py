@@ -60,7 +60,7 @@ def common(
     repack: Annotated[
         bool | None,
         typer.Option(
-            "--repack/--no-repack", help="Keep weights in the processor's own order. Default: where nothing is lost."
+            "--repack/--no-repack", help="Keep weights in the processor's own order. Default: where there is one."
         ),
     ] = None,
     mmap: Annotated[

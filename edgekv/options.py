@@ -22,10 +22,10 @@ def default_threads() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def default_focus(budget: int | None, repack: bool) -> str:
-    """What scores by a probe, chosen by measurement (docs/policies.md); repacking hides the W_O that critical reads."""
+def default_focus(budget: int | None) -> str:
+    """What scores by a probe, chosen by measurement (docs/policies.md)."""
     carry = "" if isinstance(budget, int) and budget < SMALL_BUDGET else ", carry=0.65"
-    return f"snapkv(window=64, kernel=15{carry})" + ("" if repack else "+critical")
+    return f"snapkv(window=64, kernel=15{carry})+critical"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class Options:
     reposition: turn kept keys to adjacent RoPE positions, so that a text may be longer than the trained context:
         "auto" = where a text is longer than half of it, "always" = at every eviction, "never"
     allow_beyond_trained: feed positions past the trained context where keys are not repositioned
-    repack: keep weights in the processor's own order, where that is faster; policies then cannot read W_O
+    repack: keep weights in the processor's own order, where that is faster
     mmap: map the weights from the file; None = only if they are not repacked; both together hold them twice
     gpu_layers: layers to put on a GPU, in builds that have one
     isolated: hold the model in a worker process
@@ -113,7 +113,7 @@ class Options:
         """The policy that scores by a probe: the runtime's own where it reads queries."""
         if "queries" in self.parsed_policy.reads:
             return self.parsed_policy
-        default = default_focus(self.budget, self.repack)
+        default = default_focus(self.budget)
         policy = parse_policy(default if self.focus_policy is None else self.focus_policy)
         if "queries" not in policy.reads:
             raise ConfigError(f"focus_policy={policy.spec} reads no queries; give one that does, such as {default}")

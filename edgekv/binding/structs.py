@@ -38,7 +38,7 @@ class Shape(Struct):
         ("n_cells_max", c.c_uint32),
         ("n_threads", c.c_uint32),
         ("staged", c.c_uint32),
-        ("reserved", c.c_uint32),
+        ("w_o_row_bytes", c.c_uint32),
         ("cell_bytes", c.c_uint64),
         ("head_bytes", c.c_uint64),
         ("query_row_bytes", c.c_uint64),

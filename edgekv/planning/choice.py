@@ -1,9 +1,13 @@
 """Chooses the options that a user left open: the best setting that fits.
 
+Weights are repacked where some can be: they are faster, and take the bytes of mapped ones.
+
 More cells matter most until there are enough of them; from then on, exact and fast cells matter more. So the first
 setting with enough cells is taken, in this order: f16 before q8_0, and both at block 128 before both at 64 and at 32.
 If no setting has enough cells, the one with the most is taken. The rounding of q4_0 shows in the output, so it is taken
 only if nothing else fits.
+
+With focus a probe is fed before each eviction. Longer blocks need fewer of them, so they are taken where cells abound.
 """
 
 from __future__ import annotations
@@ -18,6 +22,8 @@ from .estimate import Estimator, Plan, most_cells
 OPEN = ("block", "kv_type", "repack")  # with None, or unnamed, the planner's to choose, as a budget of None is
 ENOUGH_CELLS = 512  # docs/memory.md says why
 BLOCKS = (128, 64, 32)
+LONGER_BLOCKS = (512, 256)
+CELLS_PER_SPARE = 4  # cells kept for each one of a longer block
 TYPES = (("f16", "q8_0"), ("q4_0",))  # the second ones where none of the first fits
 
 
@@ -35,6 +41,13 @@ class Request:
         named = {name: value for name, value in given.items() if name not in left_open}
         return cls(Options(**named), left_open)  # type: ignore[arg-type]
 
+    @property
+    def preferred(self) -> Options:
+        """The options, with repacked weights where that is left open."""
+        if "repack" not in self.open or self.options.mmap:
+            return self.options
+        return replace(self.options, repack=True)
+
 
 def settings(request: Request) -> list[list[Options]]:
     """The settings that may be chosen, best first. The second list is for requests that nothing of the first fits."""
@@ -48,6 +61,17 @@ def settings(request: Request) -> list[list[Options]]:
 
 def choose(estimates: Estimator, request: Request) -> Plan | None:
     """The plan that serves best, or None where nothing fits."""
+    for options in dict.fromkeys((request.preferred, request.options)):
+        plan = _choose(estimates, replace(request, options=options))
+        if plan is not None and plan.repack and not plan.parts.repacking and not request.options.repack:
+            return replace(plan, repack=False, mmap=request.options.maps_weights)  # nothing to repack; the same bytes
+        if plan is not None:
+            return plan
+    return None
+
+
+def _choose(estimates: Estimator, request: Request) -> Plan | None:
+    """The best plan with weights as the options have them."""
     for rank in settings(request):
         best: Plan | None = None
         for setting in rank:
@@ -58,8 +82,19 @@ def choose(estimates: Estimator, request: Request) -> Plan | None:
             if best is not None and best.budget_cells >= enough:
                 break
         if best is not None:
-            return _repacked(estimates, request, best)
+            return _with_longer_block(estimates, request, best)
     return None
+
+
+def _with_longer_block(estimates: Estimator, request: Request, plan: Plan) -> Plan:
+    """The plan with the longest block that takes few cells, where a probe comes with each eviction (docs/memory.md)."""
+    if "block" in request.open and request.options.focus and plan.block == BLOCKS[0]:
+        for block in LONGER_BLOCKS:
+            setting = replace(request.options, kv_type=plan.kv_type, block=block)
+            longer = fitting(estimates, setting, request)
+            if longer is not None and longer.budget_cells >= CELLS_PER_SPARE * block:
+                return longer
+    return plan
 
 
 def fitting(estimates: Estimator, setting: Options, request: Request) -> Plan | None:
@@ -102,18 +137,3 @@ def largest(estimates: Estimator, options: Options) -> Plan | None:
         else:
             best = plan
     return best
-
-
-def _repacked(estimates: Estimator, request: Request, plan: Plan) -> Plan:
-    """The plan with repacked weights, unless that costs cells or hides W_O from a policy that reads it."""
-    options = plan.settle(request.options)
-    wanted = request.options.budget or most_cells(options, estimates.n_ctx_train)
-    if (
-        "repack" not in request.open
-        or request.options.mmap
-        or plan.budget_cells < wanted
-        or any("wo_norm" in policy.reads for policy in options.policies)
-    ):
-        return plan
-    repacked = estimates.plan(replace(options, repack=True, mmap=None))
-    return repacked if repacked.fits and repacked.parts.repacking else plan

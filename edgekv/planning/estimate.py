@@ -152,7 +152,7 @@ class Estimator:
         self._python_bytes = _counted_bytes()
         self._model(options)
         self._vocabulary_bytes = max(0, _counted_bytes() - self._python_bytes)
-        self._graph_bytes: dict[tuple[str, bool], int] = {}  # by cache type, which makes nodes, and repacking
+        self._graph_bytes: dict[str, int] = {}  # by cache type, which makes nodes
 
     def close(self) -> None:
         """Free what was loaded to estimate."""
@@ -191,14 +191,13 @@ class Estimator:
         return self._models[options.repack]
 
     def _graphs(self, options: Options) -> int:
-        """Bytes of the descriptions of graphs, which do not depend on the number of cells: measured with few."""
-        kind = (options.kv_type, options.repack)
-        if kind not in self._graph_bytes:
+        """Bytes of the descriptions of graphs, measured with few cells; the order of weights does not matter."""
+        if options.kv_type not in self._graph_bytes:
             before = _counted_bytes()
             context = _new_context(self._model(options), options, budget=1)
-            self._graph_bytes[kind] = GRAPHS * max(0, process.counted_bytes(_own_code()) - before)
+            self._graph_bytes[options.kv_type] = GRAPHS * max(0, process.counted_bytes(_own_code()) - before)
             context.close()
-        return self._graph_bytes[kind]
+        return self._graph_bytes[options.kv_type]
 
     def _estimate(self, options: Options) -> Plan:
         assert options.budget is not None
@@ -210,6 +209,8 @@ class Estimator:
             shape, memory = context.shape(), context.memory()
         finally:
             context.close()
+        if not memory.repack_bytes:
+            self._models.setdefault(False, model)  # with nothing to repack the two are one
         native, own = library.load(), (ctypes.byref(shape), ctypes.byref(params))
         parts = Parts(
             python=self._python_bytes,

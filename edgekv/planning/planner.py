@@ -37,7 +37,7 @@ def planned(path: Path, request: Request) -> Iterator[tuple[Plan, Estimator]]:
     """
     check_ceiling(request.options.ceiling_bytes)
     check_device(request.options)
-    with Estimator(path, request.options) as estimates:
+    with Estimator(path, request.preferred) as estimates:
         plan = choose(estimates, request)
         if plan is None:
             raise refusal(estimates, request)

@@ -9,7 +9,7 @@ from edgekv.errors import ConfigError
 from edgekv.memory.sizes import MIB
 from edgekv.options import KV_TYPES, Options
 
-from .choice import BLOCKS, Request, choose, largest
+from .choice import BLOCKS, Request, choose
 from .estimate import Estimator, Plan, most_cells
 from .planner import planned
 
@@ -68,7 +68,7 @@ def make_survey(path: Path, request: Request) -> Survey:
             more_bytes=MORE_BYTES,
             with_more=choose(estimates, more) or plan,
             alternatives=tuple(
-                _alternative(estimates, replace(free.options, kv_type=kv_type, block=block))
+                _alternative(estimates, free, kv_type, block)
                 for kv_type in KV_TYPES
                 for block in BLOCKS
                 if block >= (free.options.evict_every or 1)
@@ -82,12 +82,13 @@ def _bound_by(estimates: Estimator, options: Options, plan: Plan) -> str:
     if plan.budget_cells >= most_cells(plan.settle(options), plan.n_ctx_train):
         return "trained context"
     one_more = estimates.plan(replace(plan.settle(options), budget=plan.budget_cells + 1))
-    return "memory" if one_more.excess_bytes else "device_memory"
+    return "device_memory" if one_more.device_excess_bytes and not one_more.excess_bytes else "memory"
 
 
-def _alternative(estimates: Estimator, options: Options) -> Alternative:
+def _alternative(estimates: Estimator, request: Request, kv_type: str, block: int) -> Alternative:
+    named = Request(replace(request.options, kv_type=kv_type, block=block), request.open - {"kv_type", "block"})
     try:
-        plan = largest(estimates, options)
+        plan = choose(estimates, named)
     except ConfigError:
         plan = None
-    return Alternative(options.kv_type, options.block, None if plan is None else plan.budget_cells)
+    return Alternative(kv_type, block, None if plan is None else plan.budget_cells)

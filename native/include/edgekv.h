@@ -44,7 +44,7 @@ enum edgekv_status {
     EDGEKV_STATUS_INVALID_STATE    = 2, // the call does not fit the cache's state (full, empty, foreign cells)
     EDGEKV_STATUS_NOT_FINITE       = 3, // a score or a logit is NaN or infinite
     EDGEKV_STATUS_UNSUPPORTED      = 4, // the model's cache is of a kind edgekv does not handle
-    EDGEKV_STATUS_MODEL_INVALID    = 5, // llama.cpp refused the model file
+    EDGEKV_STATUS_MODEL_INVALID    = 5, // llama.cpp refused the model file, or it was changed after it was loaded
     EDGEKV_STATUS_OUT_OF_MEMORY    = 6, // an allocation failed
     EDGEKV_STATUS_INTERNAL         = 7, // anything else; the message says what
 };
@@ -54,7 +54,8 @@ EDGEKV_API const char * edgekv_status_name(enum edgekv_status status);
 
 // ---- models and contexts: llama.cpp's own calls, with its reasons as text and its aborts as a status ----
 
-// Load a model as llama_model_load_from_file does; free it with llama_model_free.
+// Load a model as llama_model_load_from_file does; free it with llama_model_free. With use_extra_bufts its file stays open:
+// `critical` reads the output projection there, where llama.cpp keeps it in the processor's own order.
 EDGEKV_API enum edgekv_status edgekv_model_load(
                           const char * path,
      const struct llama_model_params * params,
@@ -92,7 +93,7 @@ struct edgekv_shape {
     uint32_t n_cells_max;   // cells of one head, at most
     uint32_t n_threads;     // threads that scoring and moving use
     uint32_t staged;        // 1 if the rows lie on a device, and are scored and moved in a copy of one head
-    uint32_t reserved;
+    uint32_t w_o_row_bytes; // a row of the output projection, at most, where it lies on a device or was repacked; else 0
     uint64_t cell_bytes;    // K and V of one cell, over all layers and heads
     uint64_t head_bytes;    // K and V of all cells of the largest head
 
@@ -129,7 +130,7 @@ EDGEKV_API enum edgekv_status edgekv_context_rope(
 
 struct edgekv_memory {
     uint64_t weight_bytes;  // weights in the host's memory (mapped ones count: they are resident)
-    uint64_t repack_bytes;  // second copies of weights in the processor's own order
+    uint64_t repack_bytes;  // weights in the processor's own order
     uint64_t kv_bytes;      // KV cache in the host's memory
     uint64_t compute_bytes; // graph buffers in the host's memory
     uint64_t output_bytes;  // logits, and the candidates of a sampler
@@ -432,6 +433,7 @@ EDGEKV_API enum edgekv_status edgekv_cache_params_for(
 //   EDGEKV_STATUS_INVALID_STATE  the context was made without a layout, or has an open cache already
 //   EDGEKV_STATUS_UNSUPPORTED    `ragged` where the cache lies on a device; `repositions` of keys that cannot be turned, as
 //                                edgekv_context_rope says
+//   EDGEKV_STATUS_MODEL_INVALID  `wo_norms` of repacked weights whose file has other ones
 EDGEKV_API enum edgekv_status edgekv_cache_open(
                 struct llama_context * ctx,
     const struct edgekv_cache_params * params,
@@ -499,6 +501,7 @@ struct edgekv_compaction {
 //   EDGEKV_STATUS_INVALID_STATE     the cache was opened without what the policy needs, or there was no probe
 //   EDGEKV_STATUS_INVALID_ARGUMENT  protected cells exceed a budget; or budgets exceed `budget` on average, or one of them
 //                                   what a head may keep, or together they keep no cell
+//   EDGEKV_STATUS_MODEL_INVALID     `critical` with repacked weights: the model's file was changed after it was loaded
 //   EDGEKV_STATUS_UNSUPPORTED       layers would share cells (pyramid, EDGEKV_SPREAD_MODEL), but their heads differ in size or
 //                                   lie in different memories
 EDGEKV_API enum edgekv_status edgekv_cache_compact(

@@ -16,9 +16,10 @@
 constexpr uint32_t n_ubatch = 32;
 
 struct Model {
-    explicit Model(const char * path) {
-        const llama_model_params params = llama_model_default_params();
-        char                     err[512];
+    explicit Model(const char * path, bool repacked = true) {
+        llama_model_params params = llama_model_default_params();
+        char               err[512];
+        params.use_extra_bufts = repacked;
         if (!CHECK(edgekv_model_load(path, &params, &model, err, sizeof(err)) == EDGEKV_STATUS_OK)) {
             std::fprintf(stderr, "%s: %s\n", path, err);
             std::exit(1);

@@ -32,6 +32,7 @@ void test_ragged(const char * model_path, const char * kv_type);
 void test_reposition(const char * model_path, const char * kv_type);
 void test_rope();
 void test_snapshot(const char * model_path, const char * kv_type);
+void test_weights_file(const char * model_path);
 
 static std::vector<float> random_values(size_t n) {
     std::mt19937                    engine(static_cast<uint32_t>(n));
@@ -514,6 +515,7 @@ int main(int argc, char ** argv) {
         test_reposition(argv[1], argc > 2 ? argv[2] : "f16");
         test_snapshot(argv[1], argc > 2 ? argv[2] : "f16");
         test_failures(argv[1], argc > 2 ? argv[2] : "f16");
+        test_weights_file(argv[1]);
     }
     std::puts(n_failed == 0 ? "OK" : "FAILED");
     return n_failed == 0 ? 0 : 1;

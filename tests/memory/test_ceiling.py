@@ -66,11 +66,12 @@ def test_what_policies_carry_and_compute_is_in_the_plan(ask, text, policy):
 
 def test_repacked_weights_are_held_once(ask, tmp_path, text):
     model = make_shape("smollm2-135m", tmp_path / "shape.gguf", n_layer=8)
-    options = ["--budget", "128", "--max-tokens", "4", "--no-focus", "--threads", "1"]
+    options = ["--budget", "128", "--max-tokens", "4", "--threads", "1"]
     plain, repacked = (
-        ask(text(120), *options, name, model=model, ceiling="1GiB")["memory"] for name in ("--no-repack", "--repack")
+        ask(text(400), *options, *name, model=model, ceiling="1GiB")["memory"] for name in (["--no-repack"], [])
     )
     assert plain["parts"]["repacking"] == 0 < repacked["parts"]["repacking"]
+    assert plain["parts"]["weights"] == repacked["parts"]["weights"] + repacked["parts"]["repacking"]
     for memory in (plain, repacked):
         assert memory["peak_rss_bytes"] <= memory["planned_peak_bytes"] < memory["peak_rss_bytes"] + (12 << 20)
 

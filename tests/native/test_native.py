@@ -25,11 +25,12 @@ SANITIZERS = {
     "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
 }
 
-# head sizes without a rotation (f16, or 32), with one run (64) and with a longer one for keys than for values (128)
+# head sizes without a rotation (f16, or 32), with one run (64) and with a longer one for keys than for values (128);
+# the weights of the last are repacked where the processor has an order of its own
 MODELS = {
     "head32": {"head_dim": 32},
     "head64": {"head_dim": 64, "architecture": "qwen3"},
-    "head128": {"head_dim": 128, "n_layer": 3, "n_head_kv": 4},
+    "head128": {"head_dim": 128, "n_layer": 3, "n_head_kv": 4, "quantization": "Q4_0"},
 }
 
 

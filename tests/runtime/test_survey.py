@@ -72,6 +72,21 @@ def test_estimates_are_made_once(model, monkeypatch):
     assert (again.parts, again.ceiling_bytes, again.device_ceiling_bytes) == (first.parts, 1 << 30, MIB)
 
 
+def test_a_plan_loads_the_vocabulary_once(model, monkeypatch):
+    """A model with nothing to repack is the same with repacked weights and without."""
+    loads = []
+    load = edgekv.binding.model.Model.__init__
+    monkeypatch.setattr(
+        edgekv.binding.model.Model,
+        "__init__",
+        lambda self, *given, **named: (loads.append(1), load(self, *given, **named))[1],
+    )
+    plan = edgekv.plan(model, memory="1GiB", budget=100)
+    assert (plan.repack, plan.mmap) == (False, True)
+    edgekv.survey(model, memory="1GiB", budget=100)
+    assert len(loads) == 2
+
+
 def test_queries_on_a_device_are_counted_there(model, monkeypatch):
     """They lie beside the keys. Told of a device where there is none, the plan moves them, and nothing else."""
     shape = edgekv.binding.model.Context.shape

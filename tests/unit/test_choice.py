@@ -15,13 +15,18 @@ from edgekv.planning.refusal import refusal
 CELL_BYTES = {"f16": 1000, "q8_0": 531, "q4_0": 281}
 FIXED = 100_000
 BLOCK_BYTES = 400  # of the compute buffer, for every token of a block
-REPACKING = 5_000
+TO_REPACK = 60_000  # of FIXED
 
 
 class Estimates:
-    """An Estimator without a model: FIXED bytes, cells, and a compute buffer that grows with the block."""
+    """An Estimator without a model: FIXED bytes, cells, and a compute buffer that grows with the block.
 
-    def __init__(self, n_ctx_train=100_000, impossible=(), on_device=0):
+    to_repack: bytes of weights that may be repacked; more: bytes that they then take beyond these
+    """
+
+    def __init__(self, n_ctx_train=100_000, impossible=(), on_device=0, to_repack=0, more=0):
+        self.to_repack = to_repack
+        self.more = more
         self.n_ctx_train = n_ctx_train
         self.impossible = impossible
         self.on_device = on_device
@@ -32,10 +37,10 @@ class Estimates:
         n_cells = options.budget + options.block
         kv = n_cells * CELL_BYTES[options.kv_type]
         parts = dict.fromkeys(Parts.__slots__, 0) | {
-            "weights": FIXED,
+            "weights": FIXED - self.to_repack * options.repack,
             "kv": 0 if self.on_device else kv,
             "compute": options.block * BLOCK_BYTES,
-            "repacking": REPACKING * options.repack,
+            "repacking": (self.to_repack + self.more) * options.repack,
         }
         return Plan.of(
             options,
@@ -150,27 +155,43 @@ def test_options_become_what_was_planned():
 @pytest.mark.parametrize(
     ("given", "repacked"),
     [
-        ({"focus": False}, True),
-        ({"focus": False, "budget": 300}, True),
-        ({"focus_policy": "snapkv"}, True),
-        ({}, False),  # the default focus reads W_O
-        ({"focus": False, "policy": "snapkv+critical"}, False),
-        ({"focus": False, "repack": False}, False),
-        ({"focus": False, "mmap": True}, False),
-        ({"focus": False, "memory": bytes_for(1000) + REPACKING - 1}, False),
+        ({}, True),
+        ({"budget": 300}, True),
+        ({"mmap": False}, True),
+        ({"focus": False, "policy": "snapkv+critical"}, True),
+        ({"repack": True}, True),
+        ({"repack": False}, False),
+        ({"mmap": True}, False),
     ],
     ids=str,
 )
-def test_weights_are_repacked_where_nothing_is_lost(given, repacked):
-    request = Request.of(**{"memory": bytes_for(1000) + REPACKING, "reposition": "never"} | given)
-    plan = choose(Estimates(n_ctx_train=1000), request)
+def test_weights_are_repacked_unless_a_user_says_otherwise(given, repacked):
+    request = Request.of(memory=bytes_for(1000), **given)
+    plan = choose(Estimates(to_repack=TO_REPACK), request)
     assert (plan.repack, plan.mmap) == (repacked, not repacked)
+    settled = plan.settle(request.options)
+    assert (settled.repack, settled.mmap) == (repacked, not repacked)
     assert plan.budget_cells == given.get("budget", 1000)
 
 
-def test_repacking_never_costs_cells():
-    plan = choose(Estimates(), Request.of(memory=bytes_for(1000), focus=False))
-    assert (plan.repack, plan.budget_cells) == (False, 1000)
+@pytest.mark.parametrize("memory", [bytes_for(3000), bytes_for(ENOUGH_CELLS) - 1, bytes_for(37, "q4_0", 32)])
+def test_repacking_takes_neither_cells_nor_types_nor_blocks(memory):
+    assert chosen(memory, Estimates(to_repack=TO_REPACK)) == chosen(memory, repack=False)
+
+
+def test_weights_stay_mapped_where_only_they_fit():
+    estimates = Estimates(to_repack=TO_REPACK, more=bytes_for(1000))
+    mapped = choose(estimates, Request.of(memory=bytes_for(1000), repack=False))
+    assert choose(estimates, Request.of(memory=bytes_for(1000))) == mapped
+    assert mapped.budget_cells == 1000
+    assert choose(estimates, Request.of(memory=bytes_for(1000), repack=True)) is None
+
+
+@pytest.mark.parametrize("given", [{}, {"mmap": False}])
+def test_a_model_with_nothing_to_repack_is_planned_as_before(given):
+    plan = choose(Estimates(), Request.of(memory=bytes_for(1000), **given))
+    assert plan == choose(Estimates(), Request.of(memory=bytes_for(1000), repack=False, **given))
+    assert (plan.repack, plan.mmap) == (False, not given)
 
 
 def test_repacked_weights_are_not_mapped():

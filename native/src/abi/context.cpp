@@ -2,6 +2,7 @@
 #include "abi/context.h"
 
 #include "abi/status.h"
+#include "abi/weights_file.h"
 #include "cache/flat_cache.h"
 #include "llama-context.h"
 #include "llama-kv-cache-iswa.h"
@@ -174,6 +175,11 @@ edgekv_shape shape_of(const llama_context * ctx) {
         (ggml_backend_buffer_is_host(layer.k->buffer) ? shape.query_row_bytes : shape.device_query_row_bytes) +=
             sizeof(float) * hparams.n_head(layer.il) * layer.head_dim_k;
         shape.head_bytes = std::max(shape.head_bytes, row * shape.n_cells_max);
+
+        const ggml_tensor * w_o = ctx->get_model().layers[layer.il].wo;
+        if (w_o != nullptr && !ggml_backend_buffer_is_host(w_o->buffer)) {
+            shape.w_o_row_bytes = std::max(shape.w_o_row_bytes, static_cast<uint32_t>(ggml_row_size(w_o->type, w_o->ne[0])));
+        }
     }
     return shape;
 }
@@ -188,7 +194,17 @@ enum edgekv_status edgekv_model_load(const char * path, const struct llama_model
         require(path && params && model, "path, params or model is NULL");
         Loading loading_now;
         try {
+            // what it takes to read the header is free again when the weights come
+            const bool may_repack = params->use_extra_bufts && !params->no_alloc;
+            const auto file       = may_repack ? WeightsFile::open(path) : nullptr;
+
+            if (may_repack && !file) {
+                throw Error(EDGEKV_STATUS_MODEL_INVALID, loading_now.reasons());
+            }
             *model = llama_model_load_from_file(path, *params);
+            if (*model != nullptr) {
+                (*model)->weights_file = file;
+            }
         } catch (const std::bad_alloc &) {
             throw;
         } catch (const std::exception & error) {

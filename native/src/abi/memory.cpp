@@ -1,15 +1,11 @@
 // What a context holds, by kind and by place.
 #include "abi/status.h"
+#include "abi/weights_file.h"
 #include "ggml-backend.h"
 #include "llama-context.h"
 #include "llama-ext.h"
 
-#include <cstring>
-
 using namespace edgekv;
-
-// Repacked weights live in buffer types of the processor that are not plain host memory.
-static bool is_repacked(ggml_backend_buffer_type_t type) { return std::strstr(ggml_backend_buft_name(type), "REPACK") != nullptr; }
 
 enum edgekv_status edgekv_context_memory(const struct llama_context * ctx, struct edgekv_memory * memory, char * err,
                                          size_t err_size) {

@@ -1,6 +1,7 @@
 #include "cache/cache.h"
 
 #include "abi/status.h"
+#include "abi/weights_file.h"
 #include "ggml-backend.h"
 #include "llama-context.h"
 #include "llama-kv-cache.h"
@@ -30,6 +31,7 @@ ScratchSize scratch_size(const edgekv_shape & shape, const edgekv_cache_params &
     if (params.wo_norms) {
         const size_t n_columns = size_t(shape.n_head_max) * shape.head_dim_v;
         size                   = wo_norm_scratch(size, shape.n_head_kv_max, shape.head_dim_v, n_columns);
+        size.wo_bytes          = n_tile_rows * shape.w_o_row_bytes;
     }
     return size;
 }
@@ -46,19 +48,26 @@ size_t contest_size(const edgekv_shape & shape, const edgekv_cache_params & para
 
 namespace {
 
-// The output projection of a layer, where it can be read. A repacked one lies in memory in an order of its own.
+// The output projection of a layer.
 ggml_tensor * output_projection(const llama_model & model, uint32_t il, size_t n_columns) {
     ggml_tensor * w_o = model.layers[il].wo;
     if (w_o == nullptr || static_cast<size_t>(w_o->ne[0]) != n_columns) {
         fail(EDGEKV_STATUS_UNSUPPORTED, "layer %u of architecture '%s' has no output projection that critical could read", il,
              model.arch_name().c_str());
     }
-    const auto device = ggml_backend_buft_get_device(ggml_backend_buffer_get_type(w_o->buffer));
-    const bool is_cpu = device == nullptr || ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU;
-    if (is_cpu && !ggml_backend_buffer_is_host(w_o->buffer)) {
-        throw Error(EDGEKV_STATUS_INVALID_ARGUMENT, "critical reads W_O as it is stored; load the model without repacking");
-    }
     return w_o;
+}
+
+// The file where an output projection is read, or NULL where it can be read in memory.
+const WeightsFile * file_of(const llama_model & model, const ggml_tensor & w_o) {
+    if (!is_repacked(ggml_backend_buffer_get_type(w_o.buffer))) {
+        return nullptr;
+    }
+    if (!model.weights_file) {
+        throw Error(EDGEKV_STATUS_INVALID_ARGUMENT, "critical reads W_O, which was repacked and cannot be read back; load the model "
+                                                    "with edgekv_model_load, or with use_extra_bufts = false");
+    }
+    return model.weights_file.get();
 }
 
 } // namespace
@@ -84,7 +93,9 @@ edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & para
         const size_t  n_columns = size_t(hparams.n_head(flat.il)) * flat.head_dim_v;
         ggml_tensor * w_o       = params.wo_norms ? output_projection(model, flat.il, n_columns) : nullptr;
 
-        layers_.push_back({ flat, hparams.n_gqa(flat.il), w_o });
+        const WeightsFile * file = w_o != nullptr ? file_of(model, *w_o) : nullptr;
+
+        layers_.push_back({ flat, hparams.n_gqa(flat.il), w_o, file, file != nullptr ? file->find(*w_o) : 0 });
         n_head.push_back(hparams.n_head(flat.il));
         if (params.repositions != 0) {
             turns_.emplace_back(rope_angles(*ctx, flat.il), flat.head_dim_k, flat.k->type, rotation_);

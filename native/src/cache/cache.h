@@ -18,12 +18,16 @@
 namespace edgekv {
 struct Snapshot;
 class Team;
+class WeightsFile;
 }
 
 // A layer as a compaction sees it: where its rows lie, and what the model says of it.
 struct edgekv_layer : edgekv::FlatCache::Layer {
     uint32_t      n_group; // query heads of one KV head
     ggml_tensor * w_o;     // NULL where nobody reads it
+
+    const edgekv::WeightsFile * w_o_file; // where a repacked W_O is read; else NULL
+    uint64_t                    w_o_offset;
 };
 
 struct edgekv_cache {
@@ -86,6 +90,7 @@ struct edgekv_cache {
     template <typename F>
     void each_head(uint32_t layer, const edgekv_compaction_params & params, bool keys, bool values, edgekv::Scratch & scratch, F f);
 
+    void read_w_o(uint32_t layer, size_t first, size_t n, void * rows) const;
     void update_wo_norms(uint32_t layer, edgekv::Scratch & scratch);
     void score_custom(uint32_t layer, const edgekv_compaction_params & params);
     void score_custom(uint32_t layer, uint32_t begin, uint32_t end, const edgekv_compaction_params & params);

@@ -1,6 +1,7 @@
 // One compaction: bring up to date what cells carry, score them, divide the budget, choose those that stay, and move them.
 #include "abi/aborts.h"
 #include "abi/status.h"
+#include "abi/weights_file.h"
 #include "cache/cache.h"
 #include "evict/choose.h"
 #include "llama-context.h"
@@ -57,6 +58,17 @@ uint32_t edgekv_cache::rows_of(const edgekv_compaction_params & params) const {
     return counts_once ? std::min(n_rows, n_fresh_) : n_rows;
 }
 
+// Copy rows [first, first + n) of a layer's W_O, as they are stored, from where they can be read.
+void edgekv_cache::read_w_o(uint32_t il, size_t first, size_t n, void * rows) const {
+    const edgekv_layer & layer = layers_[il];
+    const size_t         bytes = layer.w_o->nb[1];
+    if (layer.w_o_file != nullptr) {
+        layer.w_o_file->read(layer.w_o_offset + first * bytes, rows, n * bytes);
+    } else {
+        ggml_backend_tensor_get(layer.w_o, rows, first * bytes, n * bytes);
+    }
+}
+
 // The newest tokens are the last of every head's order; where some are gone, older ones are done again.
 void edgekv_cache::update_wo_norms(uint32_t il, Scratch & scratch) {
     const edgekv_layer & layer     = layers_[il];
@@ -90,11 +102,10 @@ void edgekv_cache::update_wo_norms(uint32_t il, Scratch & scratch) {
         if (ggml_backend_buffer_is_host(layer.w_o->buffer)) {
             norm.add(w_o_rows(layer.w_o->data, n_outputs), n);
         } else {
-            std::vector<char> slice(WoNorm::n_slice * row_bytes);
-            for (size_t e = 0; e < n_outputs; e += WoNorm::n_slice) {
-                const size_t n_rows = std::min(WoNorm::n_slice, n_outputs - e);
-                ggml_backend_tensor_get(layer.w_o, slice.data(), e * row_bytes, n_rows * row_bytes);
-                norm.add(w_o_rows(slice.data(), n_rows), n);
+            for (size_t e = 0; e < n_outputs; e += n_tile_rows) { // few rows at once, for each thread needs room for them
+                const size_t n_rows = std::min(n_tile_rows, n_outputs - e);
+                read_w_o(il, e, n_rows, scratch.wo_bytes.data());
+                norm.add(w_o_rows(scratch.wo_bytes.data(), n_rows), n);
             }
         }
         for (uint32_t g = 0; g < layer.n_head_kv; ++g) {

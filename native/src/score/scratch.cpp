@@ -23,6 +23,7 @@ template <typename F> void Scratch::each(const ScratchSize & size, F f) {
     f(gains, size.n_rows);
     f(wo_values, size.wo_values);
     f(wo_slice, size.wo_slice);
+    f(wo_bytes, size.wo_bytes);
 }
 
 void Scratch::reserve(const ScratchSize & size) {

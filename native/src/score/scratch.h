@@ -18,6 +18,7 @@ struct ScratchSize {
     size_t n_rows    = 0; // rows of queries, at most
     size_t wo_values = 0; // values of one layer's KV heads whose norm1(V W_O) is computed at once, in floats
     size_t wo_slice  = 0; // floats of a slice of W_O
+    size_t wo_bytes  = 0; // bytes of a few rows of W_O, where they must be copied to be read
 };
 
 struct Scratch {
@@ -40,6 +41,7 @@ struct Scratch {
     std::vector<float>    gains;     // (n_rows,) scale of each row
     std::vector<float>    wo_values; // values in panels
     std::vector<float>    wo_slice;  // rows of W_O
+    std::vector<char>     wo_bytes;  // rows of W_O as they are stored
 
     void reserve(const ScratchSize & size);
 

@@ -1,0 +1,88 @@
+// W_O read in the model's file: the bytes that were loaded, and errors where the file is not what it was.
+#include "abi/status.h"
+#include "abi/weights_file.h"
+#include "cache_fixture.h"
+#include "llama-model.h"
+
+#include <filesystem>
+#include <fstream>
+
+using namespace edgekv;
+
+namespace {
+
+template <typename F> edgekv_status status_of(F f) {
+    return guard(nullptr, 0, f);
+}
+
+Bytes rows_of(const WeightsFile & file, const ggml_tensor & w_o) {
+    Bytes bytes(ggml_nbytes(&w_o));
+    file.read(file.find(w_o), bytes.data(), bytes.size());
+    return bytes;
+}
+
+void test_bytes(const llama_model & model, const WeightsFile & file) {
+    for (const auto & layer : model.layers) {
+        Bytes loaded(ggml_nbytes(layer.wo));
+        ggml_backend_tensor_get(layer.wo, loaded.data(), 0, loaded.size());
+        CHECK(rows_of(file, *layer.wo) == loaded);
+    }
+}
+
+void test_other_tensors(const llama_model & model, const WeightsFile & file) {
+    ggml_tensor other = *model.layers[0].wo;
+    other.type        = GGML_TYPE_F16;
+    CHECK(status_of([&] { file.find(other); }) == EDGEKV_STATUS_MODEL_INVALID);
+    for (const int dimension : { 0, 1 }) {
+        other = *model.layers[0].wo;
+        other.ne[dimension] /= 2;
+        CHECK(status_of([&] { file.find(other); }) == EDGEKV_STATUS_MODEL_INVALID);
+    }
+    CHECK(status_of([&] { file.find(*model.tok_embd); }) == EDGEKV_STATUS_MODEL_INVALID);
+}
+
+// Change a copy after it was opened.
+template <typename F> void test_change(const llama_model & model, const char * path, F change) {
+    const std::string copy = std::string(path) + ".changed";
+    std::filesystem::copy_file(path, copy, std::filesystem::copy_options::overwrite_existing);
+    std::filesystem::last_write_time(copy, std::filesystem::file_time_type::clock::now() - std::chrono::hours(1));
+    const auto file = WeightsFile::open(copy.c_str());
+    if (CHECK(file != nullptr)) {
+        test_bytes(model, *file);
+        change(copy);
+        for (const auto & layer : model.layers) {
+            CHECK(status_of([&] { rows_of(*file, *layer.wo); }) == EDGEKV_STATUS_MODEL_INVALID);
+        }
+    }
+    std::filesystem::remove(copy);
+}
+
+} // namespace
+
+void test_weights_file(const char * path) {
+    const Model         model(path, false);
+    const llama_model & loaded = *model.model;
+    CHECK(loaded.weights_file == nullptr); // nothing is repacked that would be read there
+    const Model repacked(path);
+    const auto  file = repacked.model->weights_file;
+    if (!CHECK(file != nullptr)) {
+        return;
+    }
+    test_bytes(loaded, *file);
+    test_other_tensors(loaded, *file);
+
+    char byte = 0;
+    CHECK(status_of([&] { file->read(std::filesystem::file_size(path), &byte, 1); }) == EDGEKV_STATUS_MODEL_INVALID);
+
+    test_change(loaded, path, [](const std::string & copy) { std::filesystem::resize_file(copy, 100); });
+    test_change(loaded, path, [](const std::string & copy) { std::ofstream(copy, std::ios::app) << 'x'; });
+    test_change(loaded, path, [](const std::string & copy) {
+        std::fstream(copy, std::ios::in | std::ios::out | std::ios::binary) << 'x'; // as many bytes as before
+    });
+
+    CHECK(status_of([] { WeightsFile::open("/nowhere/model.gguf"); }) == EDGEKV_STATUS_MODEL_INVALID);
+    const std::string text = std::string(path) + ".txt";
+    std::ofstream(text) << "no model";
+    CHECK(WeightsFile::open(text.c_str()) == nullptr);
+    std::filesystem::remove(text);
+}
