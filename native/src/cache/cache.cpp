@@ -31,7 +31,7 @@ ScratchSize scratch_size(const edgekv_shape & shape, const edgekv_cache_params &
     if (params.wo_norms) {
         const size_t n_columns = size_t(shape.n_head_max) * shape.head_dim_v;
         size                   = wo_norm_scratch(size, shape.n_head_kv_max, shape.head_dim_v, n_columns);
-        size.wo_bytes          = n_tile_rows * shape.w_o_row_bytes;
+        size.wo_bytes          = WoNorm::n_slice * shape.w_o_row_bytes;
     }
     return size;
 }

@@ -102,8 +102,8 @@ void edgekv_cache::update_wo_norms(uint32_t il, Scratch & scratch) {
         if (ggml_backend_buffer_is_host(layer.w_o->buffer)) {
             norm.add(w_o_rows(layer.w_o->data, n_outputs), n);
         } else {
-            for (size_t e = 0; e < n_outputs; e += n_tile_rows) { // few rows at once, for each thread needs room for them
-                const size_t n_rows = std::min(n_tile_rows, n_outputs - e);
+            for (size_t e = 0; e < n_outputs; e += WoNorm::n_slice) { // few rows at once, for each thread needs room for them
+                const size_t n_rows = std::min(WoNorm::n_slice, n_outputs - e);
                 read_w_o(il, e, n_rows, scratch.wo_bytes.data());
                 norm.add(w_o_rows(scratch.wo_bytes.data(), n_rows), n);
             }

@@ -14,7 +14,7 @@ namespace edgekv {
 class WoNorm {
   public:
     static constexpr size_t n_at_once = 128;             // values of each KV head
-    static constexpr size_t n_slice   = 48;  // rows of W_O
+    static constexpr size_t n_slice   = 12;  // rows of W_O; kernels take as many at once
 
     // n_columns: of W_O; n_group: query heads of one KV head; first: the first query head
     WoNorm(size_t n_columns, size_t dim, size_t n_head_kv, size_t n_group, size_t first, Scratch & scratch);
