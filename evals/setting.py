@@ -82,7 +82,13 @@ class Setting:
 
     def _options(self, n_tokens: int) -> dict[str, Any]:
         memory = self.memory or "100%"
-        common: dict[str, Any] = {"memory": memory, "block": self.block, "ubatch": self.block, "kv_type": self.kv_type, "repack": False}
+        common: dict[str, Any] = {
+            "memory": memory,
+            "block": self.block,
+            "ubatch": self.block,
+            "kv_type": self.kv_type,
+            "repack": False,
+        }
         if self.is_full:
             whole = {"policy": "sink", "budget": n_tokens + SPARE_CELLS, "focus": False}
             return common | whole | {"reposition": "never", "allow_beyond_trained": True}

@@ -76,8 +76,8 @@ class Controller:
 
         after_ubatch: called with the number of tokens read since the last call; returns False to stop reading. What was
             read until then stays in the cache
-        probe: tokens whose attention says which cells to keep. They are fed before cells are evicted, and their own
-            cells are removed again. A probe leaves no logits, so the last token of the last block is fed after it
+        probe: tokens whose attention says which cells to keep. They are fed after each block, and their cells are
+            removed again. A probe leaves no logits, so the last token of the last block is fed after it
         want_logits: compute the logits of the last token
         """
         coming = blocks(tokens, self._options.block)
@@ -130,8 +130,8 @@ class Controller:
     def _compact(self, probe: Sequence[int] = (), *, generating: bool = False, full: bool = False) -> None:
         options = self._options
         full |= self.cache.n_cells > self.budget
-        probed = full and len(probe) > 0
-        if not full and not options.parsed_policy.carries:
+        probed = len(probe) > 0 and (full or options.parsed_focus.base.sees_every_probe)
+        if not full and not probed and not options.parsed_policy.carries:
             self._fresh = 0
             return
         if probed:

@@ -153,6 +153,8 @@ class LocalConversation:
             exceeded = engine.guard.check()
             return exceeded is None and not self.cancelled.is_set()
 
+        if self.n_cells + len(self._pending) + stats.prompt_tokens <= controller.budget:
+            probe = ()  # no cell has to go
         self._pending = []
         self._turns.state, afterwards = STATES[kind]
         try:

@@ -7,7 +7,7 @@ setting with enough cells is taken, in this order: f16 before q8_0, and both at 
 If no setting has enough cells, the one with the most is taken. The rounding of q4_0 shows in the output, so it is taken
 only if nothing else fits.
 
-With focus a probe is fed before each eviction. Longer blocks need fewer of them, so they are taken where cells abound.
+With focus a probe is fed after each block. Longer blocks need fewer of them, so they are taken where cells abound.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _choose(estimates: Estimator, request: Request) -> Plan | None:
 
 
 def _with_longer_block(estimates: Estimator, request: Request, plan: Plan) -> Plan:
-    """The plan with the longest block that takes few cells, where a probe comes with each eviction (docs/memory.md)."""
+    """With focus, the plan with the longest block that takes few of the cells (docs/memory.md)."""
     if "block" in request.open and request.options.focus and plan.block == BLOCKS[0]:
         for block in LONGER_BLOCKS:
             setting = replace(request.options, kv_type=plan.kv_type, block=block)

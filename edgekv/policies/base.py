@@ -43,6 +43,8 @@ class Policy:
     reads: names of the `Head` arrays that it needs beside keys and positions
     weights: whether its scores are never negative, as attention weights are; wrappers take a softmax of other scores
     carries: whether scores accumulate with the cell; every block is then scored, even while the cache has room
+    sees_every_probe: whether a probe scores every block, even while the cache has room, because scores stay with the
+        cells
     spread: which heads share their cells: "head" = none do, or all those of a "layer", or of the whole "model"
 
     Raises PolicyError when an option has an impossible value.
@@ -55,6 +57,7 @@ class Policy:
     reads: ClassVar[frozenset[str]] = frozenset()
     weights: ClassVar[bool] = True
     carries: ClassVar[bool] = False
+    sees_every_probe: ClassVar[bool] = False
     spread: ClassVar[str] = "head"
 
     def __post_init__(self) -> None:

@@ -47,6 +47,10 @@ class SnapKV(Policy):
         maximum=1.0,
     )
 
+    @property
+    def sees_every_probe(self) -> bool:  # type: ignore[override]
+        return self.carry > 0
+
     def score(self, head: Head) -> Scores:
         scores = self._window_score(head)
         if not self.carry or head.accumulated is None:

@@ -201,6 +201,22 @@ def test_a_question_focuses_the_reading_of_its_files(session, tmp_path):
     assert session.stats.probes > 0
 
 
+def test_a_text_that_fits_is_read_without_probes(tiny_model, tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text("the river and the garden, " * 30)
+
+    def stats(budget):
+        options = {"memory": "2GiB", "threads": 1, "block": 32, "budget": budget}
+        with edgekv.Runtime(tiny_model(), **options) as rt, rt.session() as session:
+            list(session.ask("What river?", files=[path], max_tokens=1))
+            return session.stats
+
+    n_tokens = stats(64).prompt_tokens
+    assert n_tokens > 300
+    assert stats(n_tokens - 1).probes > 0  # a policy that carries scores sees every block
+    assert stats(n_tokens).probes == stats(n_tokens).evictions == 0
+
+
 def test_a_long_question_probes_with_its_last_tokens(local_runtime, local_session, tmp_path, monkeypatch):
     path = tmp_path / "notes.txt"
     path.write_text("the river and the garden, " * 30)

@@ -8,7 +8,7 @@ import pytest
 
 import edgekv
 from edgekv.errors import CeilingError, ConfigError
-from edgekv.planning.choice import ENOUGH_CELLS, Request, choose, smallest_budget
+from edgekv.planning.choice import CELLS_PER_SPARE, ENOUGH_CELLS, LONGER_BLOCKS, Request, choose, smallest_budget
 from edgekv.planning.estimate import Parts, Plan
 from edgekv.planning.refusal import refusal
 
@@ -69,7 +69,7 @@ def chosen(memory, estimates=None, **named):
 @pytest.mark.parametrize(
     ("memory", "expected"),
     [
-        (bytes_for(3000), ("f16", 128, 3000)),
+        (bytes_for(1000), ("f16", 128, 1000)),
         (bytes_for(ENOUGH_CELLS), ("f16", 128, ENOUGH_CELLS)),
         (bytes_for(ENOUGH_CELLS) - 1, ("q8_0", 128, 1077)),
         (bytes_for(ENOUGH_CELLS, "q8_0"), ("q8_0", 128, ENOUGH_CELLS)),
@@ -106,6 +106,17 @@ def test_cells_a_block_and_a_probe_have_positions_in_the_trained_context():
     assert chosen(bytes_for(10_000), small, policy="snapkv+ada", block=32) == ("f16", 32, (300 - 32 - 64) // 3)
 
 
+@pytest.mark.parametrize("block", LONGER_BLOCKS)
+def test_blocks_are_longer_where_a_probe_follows_each_and_cells_abound(block):
+    cells = CELLS_PER_SPARE * block  # the fewest
+    assert chosen(bytes_for(cells, block=block)) == ("f16", block, cells)
+    assert chosen(bytes_for(cells, block=block) - 1)[1] < block
+    assert chosen(bytes_for(cells, block=block), focus=False)[1] == 128
+    assert chosen(bytes_for(cells, block=block), block=128)[1] == 128
+    assert chosen(bytes_for(cells, block=block), budget=cells) == ("f16", block, cells)
+    assert chosen(bytes_for(cells, block=block), budget=cells - 1)[1] < block
+
+
 # ---- what is named stays ----
 
 
@@ -114,17 +125,17 @@ def test_what_a_user_names_stays():
     assert chosen(short, kv_type="f16") == ("f16", 32, 234)
     assert chosen(short, block=128) == ("q8_0", 128, 301)
     assert chosen(short, kv_type="f16", block=128) == ("f16", 128, 100)
-    assert chosen(bytes_for(3000), kv_type="q4_0") == ("q4_0", 128, 11003)
+    assert chosen(bytes_for(3000), kv_type="q4_0", focus=False) == ("q4_0", 128, 11003)
     assert chosen(bytes_for(3000), block=7) == ("f16", 7, 3169)
     assert chosen(bytes_for(37, "q4_0", 32), kv_type="q8_0") is None
 
 
 def test_a_named_budget_is_held_as_exactly_as_it_fits():
-    assert chosen(bytes_for(2000), budget=2000) == ("f16", 128, 2000)
-    assert chosen(bytes_for(2000) - 1, budget=2000) == ("q8_0", 128, 2000)
-    assert chosen(bytes_for(2000, "q8_0", 128) - 1, budget=2000) == ("q8_0", 64, 2000)
-    assert chosen(bytes_for(2000, "q8_0", 32) - 1, budget=2000) == ("q4_0", 128, 2000)
-    assert chosen(bytes_for(2000) - 1, budget=2000, kv_type="f16", block=128) is None
+    assert chosen(bytes_for(1000), budget=1000) == ("f16", 128, 1000)
+    assert chosen(bytes_for(1000) - 1, budget=1000) == ("q8_0", 128, 1000)
+    assert chosen(bytes_for(1000, "q8_0", 128) - 1, budget=1000) == ("q8_0", 64, 1000)
+    assert chosen(bytes_for(1000, "q8_0", 32) - 1, budget=1000) == ("q4_0", 128, 1000)
+    assert chosen(bytes_for(1000) - 1, budget=1000, kv_type="f16", block=128) is None
 
 
 def test_evictions_every_so_often_need_a_block_of_as_many():
