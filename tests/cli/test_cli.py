@@ -110,12 +110,17 @@ def test_plan_and_models(model):
     plan = json.loads(edgekv("plan", "-m", model, "--memory", "1GiB", "--json").stdout)
     assert plan["planned_peak_bytes"] == sum(plan["parts"].values()) <= 1 << 30
     assert plan["bound_by"] == "trained context"
-    assert plan["budget_cells"] == plan["with_more"]["budget_cells"] == 2048 - 128 - 64  # a block, a probe
+    assert plan["budget_cells"] == plan["with_more"]["budget_cells"] == 2048 - plan["block"] - 64  # a block, a probe
     assert {(other["kv_type"], other["block"]) for other in plan["alternatives"]} == {
         (kv_type, block) for kv_type in ("f16", "q8_0", "q4_0") for block in (128, 64, 32)
     }
     shown = edgekv("plan", "-m", model, "--memory", "1GiB").stdout
-    for line in ("planned peak", "the budget is the model's trained context", "with 64.0 MiB more: 1,856", "block 32"):
+    for line in (
+        "planned peak",
+        "the budget is the model's trained context",
+        f"with 64.0 MiB more: {plan['budget_cells']:,}",
+        "block 32",
+    ):
         assert line in shown
     models = json.loads(edgekv("models", "--json").stdout)
     assert models[0]["name"] == "smollm2-135m-instruct"

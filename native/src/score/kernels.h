@@ -32,7 +32,7 @@ struct Kernels {
     void (*sum_lanes)(const float * rows, size_t n, float * sums);
 };
 
-// The fastest that this processor runs, or the one that EDGEKV_INSTRUCTIONS names, where it runs.
+// The ones that EDGEKV_INSTRUCTIONS names, where this processor runs them; else the fastest that it runs.
 const Kernels & kernels();
 
 // All that this library holds, fastest first; NULL ends them.

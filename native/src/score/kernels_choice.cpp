@@ -20,19 +20,21 @@ const Kernels * const all_kernels[] = {
     nullptr,
 };
 
-const Kernels & kernels() {
-    static const Kernels & chosen = []() -> const Kernels & {
-        const char *    wanted = std::getenv("EDGEKV_INSTRUCTIONS");
-        const Kernels * found  = &kernels_baseline;
-        for (size_t i = 0; all_kernels[i] != nullptr; ++i) {
-            const Kernels & one = *all_kernels[i];
-            if (one.runs_here() && (wanted == nullptr || std::strcmp(wanted, one.name) == 0)) {
-                found = &one;
-                break;
+static const Kernels & chosen_by(const char * name) {
+    const Kernels * fastest = nullptr;
+    for (size_t i = 0; all_kernels[i] != nullptr; ++i) {
+        if (all_kernels[i]->runs_here()) {
+            fastest = fastest == nullptr ? all_kernels[i] : fastest;
+            if (name != nullptr && std::strcmp(name, all_kernels[i]->name) == 0) {
+                return *all_kernels[i];
             }
         }
-        return *found;
-    }();
+    }
+    return *fastest; // the last one runs everywhere
+}
+
+const Kernels & kernels() {
+    static const Kernels & chosen = chosen_by(std::getenv("EDGEKV_INSTRUCTIONS"));
     return chosen;
 }
 

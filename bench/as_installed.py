@@ -1,0 +1,100 @@
+"""edgekv at its defaults against llama-cpp-python as another Python has it installed, at that one's defaults.
+
+Claim (docs/benchmark.md): with focus, and under a ceiling of three quarters of what llama.cpp takes, edgekv reads and
+generates as fast.
+
+Both get the same text and threads. llama.cpp gets a context that holds it. edgekv gets a ceiling, `--share` of the peak
+that llama.cpp had in the same pair, and chooses everything else itself; it reads the text as a file with a question
+about it. Every run is a fresh process that warms up; pairs take turns, and the table shows medians of their ratios.
+
+    uv venv peer && uv pip install --python peer/bin/python --no-cache llama-cpp-python==0.3.36
+    python bench/as_installed.py --book novel.txt --peer peer/bin/python --model 0.5b-q4_0.gguf --threads 1
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import closing
+from pathlib import Path
+
+import common
+
+import edgekv
+from edgekv.engine.sampler import GREEDY, Sampler
+from edgekv.evals import prose
+from edgekv.memory.process import peak_resident_bytes
+from edgekv.models.registry import find_model
+from edgekv.options import default_threads
+
+QUESTION = "What does the text say about the prince and his plans for the war?"
+PREDICTED = {"reading": "1.1 at 1,000 tokens, 2 at 8,000", "generating": "1.1", "peak": "0.74"}
+
+
+def run_case(case: dict) -> dict[str, object]:
+    """Read with a question and generate, in this process."""
+    options = {"memory": case["memory"], "threads": case["threads"]}
+    with edgekv.Runtime(case["model"], **options) as runtime, tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "text.txt")
+        path.write_text(case["text"][:256], encoding="utf-8")
+        with runtime.session() as session:
+            list(session.ask(QUESTION, files=[path], max_tokens=1))  # warms up
+        path.write_text(case["text"], encoding="utf-8")
+        with runtime.session() as session:
+            list(session.ask(QUESTION, files=[path], max_tokens=1))
+            stats = session.stats
+            with closing(Sampler(GREEDY)) as sampler:
+                started = time.perf_counter()
+                for _ in range(case["generate"]):
+                    runtime.controller.step(sampler.sample(runtime.context))
+                said = time.perf_counter()
+        plan = runtime.plan
+        return {
+            "reading": stats.prompt_tokens / stats.prefill_s,
+            "generating": case["generate"] / (said - started),
+            "peak": peak_resident_bytes(),
+            "setting": f"{plan.budget_cells:,} cells, {plan.kv_type}, block {plan.block}",
+            "probes": stats.probes,
+        }
+
+
+def main() -> None:
+    """Measure pairs, and print medians and ratios."""
+    parser = common.arguments(__doc__ or "")
+    parser.add_argument("--peer", required=True, help="the Python that has llama-cpp-python")
+    parser.add_argument("--length", type=int, default=1000, help="tokens of the text")
+    parser.add_argument("--generate", type=int, default=48)
+    parser.add_argument("--share", type=float, default=0.75, help="edgekv's ceiling, of llama.cpp's peak")
+    parser.add_argument("--pairs", type=int, default=3)
+    args = parser.parse_args()
+
+    with prose.vocabulary(args.model) as model:
+        text = prose.text_of(model, prose.first_tokens(model, prose.read_book(args.book), args.length))
+    case = {"model": str(find_model(args.model)), "text": text, "generate": args.generate}
+    case["threads"] = args.threads or default_threads()
+
+    pairs: list[tuple[dict, dict]] = []
+    for _ in range(args.pairs):
+        command = [args.peer, str(Path(__file__).with_name("stock_llama.py"))]
+        child = subprocess.run(command, input=json.dumps(case), stdout=subprocess.PIPE, text=True, check=True)
+        peer = json.loads(child.stdout)
+        ours = common.in_fresh_process(__file__, case | {"memory": int(args.share * peer["peak"])})
+        pairs.append((peer, ours))
+    rows = []
+    for name, unit in (("reading", 1), ("generating", 1), ("peak", common.MIB)):
+        medians = [common.median([pair[i][name] / unit for pair in pairs]) for i in (0, 1)]
+        ratio = common.median([ours[name] / peer[name] for peer, ours in pairs])
+        rows.append([name, *(f"{value:.1f}" for value in medians), f"x{ratio:.2f}", PREDICTED[name]])
+    print(f"{pairs[0][0]['tokens']:,} tokens, {case['threads']} threads; edgekv: {pairs[-1][1]['setting']}")
+    common.print_table(["", "llama.cpp", "edgekv", "ratio", "predicted"], rows)
+    common.write_json(args.json, pairs)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--case"]:
+        print(json.dumps(run_case(json.load(sys.stdin))))
+    else:
+        main()
