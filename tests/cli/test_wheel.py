@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -17,8 +18,9 @@ LIBRARY = "from edgekv.binding import library; print(library.load()._name)"
 
 
 def run(*command, folder, **options):
+    env = {name: value for name, value in os.environ.items() if name != "EDGEKV_LIB_PATH"}  # its own library
     result = subprocess.run(
-        [*map(str, command)], cwd=folder, capture_output=True, text=True, timeout=600, check=False, **options
+        [*map(str, command)], cwd=folder, env=env, capture_output=True, text=True, timeout=600, check=False, **options
     )
     assert result.returncode == 0, result.stderr[-3000:]
     return result.stdout
