@@ -54,8 +54,8 @@ def test_repacking_is_the_default_and_takes_the_bytes_of_mapped_weights(model):
     assert (default.repack, default.mmap, mapped.repack, mapped.mmap) == (True, False, False, True)
     weights = [plan.parts.weights + plan.parts.repacking for plan in (default, mapped)]
     assert weights[0] == weights[1]
-    rows = default.parts.bookkeeping - mapped.parts.bookkeeping  # of W_O, on their way from the file
-    assert rows == 6 * SHAPE["n_head"] * SHAPE["head_dim"] * 18 // 32
+    rows = default.parts.bookkeeping - mapped.parts.bookkeeping  # 12 of W_O, on their way from the file
+    assert rows == 12 * SHAPE["n_head"] * SHAPE["head_dim"] * 18 // 32
 
 
 @pytest.mark.usefixtures("model")
