@@ -1,6 +1,6 @@
 """edgekv at its defaults against llama-cpp-python as another Python has it installed, at that one's defaults.
 
-Claim (CONTRIBUTING.md): with focus, and under a ceiling of three quarters of what llama.cpp takes, edgekv reads as fast.
+Claim (CONTRIBUTING.md): with focus, and under a ceiling of three quarters of what llama.cpp takes, it reads as fast.
 
 Both get the same text and threads. llama.cpp gets a context that holds it. edgekv gets a ceiling, `--share` of the peak
 that llama.cpp had in the same pair, and chooses everything else itself; it reads the text as a file with a question
