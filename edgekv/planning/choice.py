@@ -90,20 +90,23 @@ def _with_longer_block(estimates: Estimator, request: Request, plan: Plan) -> Pl
     """With focus, the plan with the longest block that takes few of the cells (docs/memory.md)."""
     if "block" in request.open and request.options.focus and plan.block == BLOCKS[0]:
         for block in LONGER_BLOCKS:
-            setting = replace(request.options, kv_type=plan.kv_type, block=block)
-            longer = fitting(estimates, setting, request)
-            if longer is not None and longer.budget_cells >= CELLS_PER_SPARE * block:
-                return longer
+            setting, least = replace(request.options, kv_type=plan.kv_type, block=block), CELLS_PER_SPARE * block
+            if (setting.budget or most_cells(setting, estimates.n_ctx_train)) >= least:
+                longer = fitting(estimates, setting, request, least)
+                if longer is not None:
+                    return longer
     return plan
 
 
-def fitting(estimates: Estimator, setting: Options, request: Request) -> Plan | None:
+def fitting(estimates: Estimator, setting: Options, request: Request, least: int | None = None) -> Plan | None:
     """The plan of a setting with the budget asked for, or the largest one that fits; None where it does not.
+
+    least: what the largest one must be at least; None = `smallest_budget`
 
     Raises ConfigError where the model cannot have what the user named; what else it cannot have does not fit.
     """
     try:
-        return _asked(estimates, setting) if setting.budget is not None else largest(estimates, setting)
+        return _asked(estimates, setting) if setting.budget is not None else largest(estimates, setting, least)
     except ConfigError:
         if setting.kv_type == request.options.kv_type:
             raise
@@ -123,9 +126,9 @@ def smallest_budget(options: Options) -> int:
     return budget
 
 
-def largest(estimates: Estimator, options: Options) -> Plan | None:
-    """The plan with the largest budget that fits, at most `most_cells`; None where the smallest does not."""
-    best = _asked(estimates, replace(options, budget=smallest_budget(options)))
+def largest(estimates: Estimator, options: Options, least: int | None = None) -> Plan | None:
+    """The plan with the largest budget that fits, up to `most_cells`; None where the least (or smallest) does not."""
+    best = _asked(estimates, replace(options, budget=least or smallest_budget(options)))
     if best is None:
         return None
     fails = max(best.budget_cells, most_cells(options, estimates.n_ctx_train)) + 1
