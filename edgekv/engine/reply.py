@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edgekv.errors import ConfigError
-from edgekv.prompt.turns import Kind
 
 from .sampler import Sampling
+
+if TYPE_CHECKING:
+    from edgekv.prompt.turns import Kind  # imports jinja2, which a command's help does without
 
 MAX_TOKENS = 1024  # of a reply, unless another number is asked for
 
