@@ -2,9 +2,10 @@
 
 Claim (CONTRIBUTING.md): with focus, and under a ceiling of three quarters of what llama.cpp takes, it reads as fast.
 
-Both get the same text and threads. llama.cpp gets a context that holds it. edgekv gets a ceiling, `--share` of the peak
-that llama.cpp had in the same pair, and chooses everything else itself; it reads the text as a file with a question
-about it. Every run is a fresh process that warms up; pairs take turns, and the table shows medians of their ratios.
+Both get the same text; threads are each one's default, or `--threads`. llama.cpp gets a context that holds the text.
+edgekv gets a ceiling, `--share` of the peak that llama.cpp had in the same pair, and chooses everything else itself; it
+reads the text as a file with a question about it. Every run is a fresh process that warms up, the two run in turn, and
+the table shows medians of their ratios. `edgekv bench` measures the same without an installation, on edgekv's library.
 
     uv venv peer && uv pip install --python peer/bin/python --no-cache llama-cpp-python==0.3.36
     python bench/as_installed.py --book novel.txt --peer peer/bin/python --model 0.5b-q4_0.gguf --threads 1
@@ -27,7 +28,6 @@ from edgekv.engine.sampler import GREEDY, Sampler
 from edgekv.evals import prose
 from edgekv.memory.process import peak_resident_bytes
 from edgekv.models.registry import find_model
-from edgekv.options import default_threads
 
 QUESTION = "What does the text say about the prince and his plans for the war?"
 PREDICTED = {"reading": "1.1 at 1,000 tokens, 2 at 8,000", "generating": "1.1", "peak": "0.74"}
@@ -72,8 +72,7 @@ def main() -> None:
 
     with prose.vocabulary(args.model) as model:
         text = prose.text_of(model, prose.first_tokens(model, prose.read_book(args.book), args.length))
-    case = {"model": str(find_model(args.model)), "text": text, "generate": args.generate}
-    case["threads"] = args.threads or default_threads()
+    case = {"model": str(find_model(args.model)), "text": text, "generate": args.generate, "threads": args.threads}
 
     pairs: list[tuple[dict, dict]] = []
     for _ in range(args.pairs):
@@ -82,13 +81,9 @@ def main() -> None:
         peer = json.loads(child.stdout)
         ours = common.in_fresh_process(__file__, case | {"memory": int(args.share * peer["peak"])})
         pairs.append((peer, ours))
-    rows = []
-    for name, unit in (("reading", 1), ("generating", 1), ("peak", common.MIB)):
-        medians = [common.median([pair[i][name] / unit for pair in pairs]) for i in (0, 1)]
-        ratio = common.median([ours[name] / peer[name] for peer, ours in pairs])
-        rows.append([name, *(f"{value:.1f}" for value in medians), f"x{ratio:.2f}", PREDICTED[name]])
-    print(f"{pairs[0][0]['tokens']:,} tokens, {case['threads']} threads; edgekv: {pairs[-1][1]['setting']}")
-    common.print_table(["", "llama.cpp", "edgekv", "ratio", "predicted"], rows)
+    threads = case["threads"] or "each its own default of"
+    print(f"{pairs[0][0]['tokens']:,} tokens, {threads} threads; edgekv: {pairs[-1][1]['setting']}")
+    common.print_pairs(("llama-cpp-python", "edgekv"), pairs, PREDICTED, {"peak": common.MIB})
     common.write_json(args.json, pairs)
 
 

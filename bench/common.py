@@ -8,7 +8,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 MIB = 1 << 20
@@ -53,6 +53,26 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None
     for line in lines:
         first, *others = (cell.rjust(width) for cell, width in zip(line, widths, strict=True))
         print("  ".join([first.strip().ljust(widths[0]), *others]))
+
+
+def print_pairs(
+    names: tuple[str, str],
+    pairs: Sequence[tuple[Mapping[str, float], Mapping[str, float]]],
+    predicted: Mapping[str, str],
+    units: Mapping[str, float] | None = None,
+) -> None:
+    """Medians of both sides of pairs, and of the ratio of the second to the first within a pair.
+
+    predicted: what was expected of each figure that is shown; "" = nothing
+    units: what a figure is divided by where it is printed
+    """
+    rows = []
+    for figure, expected in predicted.items():
+        unit = (units or {}).get(figure, 1)
+        medians = (f"{median([pair[side][figure] / unit for pair in pairs]):.2f}" for side in (0, 1))
+        ratio = median([second[figure] / first[figure] for first, second in pairs])
+        rows.append([figure, *medians, f"x{ratio:.2f}", expected])
+    print_table(["", *names, "ratio", "predicted"], rows)
 
 
 def write_json(path: Path | None, figures: object) -> None:

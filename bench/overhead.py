@@ -29,7 +29,7 @@ from edgekv.binding.cache import Cache
 from edgekv.binding.policy import cache_params
 from edgekv.engine.sampler import GREEDY, Sampler
 from edgekv.evals import prose
-from edgekv.evals.stock import StockLoop
+from edgekv.evals.stock import Peer, StockLoop
 
 PARTS = ("free", "share", "history")
 
@@ -95,7 +95,7 @@ def run_free(options, book: str) -> list[Row]:
     reading, saying = [], []
     with opened(options, budget=n_read + 2 * n_say) as runtime:
         text = prose.text_of(runtime.model, prose.first_tokens(runtime.model, book, n_read))
-        loop = StockLoop(runtime.model, runtime.plan.n_cells, runtime.options)
+        loop = Peer.alike(runtime.options).loop(runtime.model, runtime.plan.n_cells)
         for i in range(options.pairs + 1):
             with runtime.session() as session:
                 ours = session.generate(text, max_tokens=n_say, allow_loops=True, sampling=GREEDY)

@@ -27,7 +27,7 @@ from edgekv.binding import structs
 from edgekv.binding.cache import Cache
 from edgekv.binding.model import Model
 from edgekv.evals import prose
-from edgekv.evals.stock import StockLoop
+from edgekv.evals.stock import Peer, StockLoop
 from edgekv.models.registry import find_model
 from edgekv.options import Options
 
@@ -129,7 +129,7 @@ def measure(model: Model, kv_type: str, mean: int, tokens: list[int], options: a
     with (
         closing(context),
         closing(Cache(context, structs.CacheParams(ragged=True))) as cache,
-        closing(StockLoop(model, n_cells, settings)) as loop,
+        closing(Peer.alike(settings).loop(model, n_cells)) as loop,
     ):
         shape = cache.shape
         flat = Flat(cache, mean, [[mean] * shape.n_head_kv_max] * shape.n_layer)

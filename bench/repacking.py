@@ -22,7 +22,13 @@ from edgekv.binding.model import Model
 from edgekv.evals import prose
 from edgekv.memory import process
 
-PREDICTED = {"reading": "2.2 to 3", "generating": "1.5", "loading, s": "+0.5"}
+PREDICTED = {
+    "reading": "2.2 to 3",
+    "generating": "1.5",
+    "planned peak, MiB": "1",
+    "peak, MiB": "1",
+    "loading, s": "+0.5 s",
+}
 N_PROBE = 30
 
 
@@ -43,8 +49,8 @@ def run_case(case: dict[str, object]) -> dict[str, object]:
             "repacked": runtime.plan.repack,
             "reading": (n_read - block) / (read - started),
             "generating": (len(tokens) - n_read) / (said - read),
-            "planned": runtime.plan.peak_bytes / common.MIB,
-            "measured": process.peak_resident_bytes() / common.MIB,
+            "planned peak, MiB": runtime.plan.peak_bytes / common.MIB,
+            "peak, MiB": process.peak_resident_bytes() / common.MIB,
         }
         options, path = runtime.options, runtime.plan.model
     started = time.process_time()
@@ -65,26 +71,14 @@ def main() -> None:
         tokens = prose.first_tokens(model, prose.read_book(options.book), options.read + options.say)
     case = {"model": options.model, "threads": options.threads, "budget": options.budget, "block": options.block}
     case |= {"kv_type": "f16", "tokens": tokens, "read": options.read}
-    results = [
-        common.in_fresh_process(__file__, case | {"repack": repack})
+    pairs = [
+        tuple(common.in_fresh_process(__file__, case | {"repack": repack}) for repack in (False, None))
         for _ in range(options.pairs)
-        for repack in (False, None)
     ]
-    if not results[1]["repacked"]:
+    if not pairs[0][1]["repacked"]:
         sys.exit("this processor has no order of its own for the weights of this model")
-    names = [name for name in results[0] if name != "repacked"]
-    common.print_table(
-        ["", "mapped", "repacked", "predicted gain"],
-        [
-            [
-                name,
-                *(", ".join(f"{r[name]:.2f}" for r in results[first::2]) for first in (0, 1)),
-                PREDICTED.get(name, ""),
-            ]
-            for name in names
-        ],
-    )
-    common.write_json(options.json, results)
+    common.print_pairs(("mapped", "repacked"), pairs, PREDICTED)
+    common.write_json(options.json, pairs)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ def main() -> None:
     model = llama_cpp.Llama(case["model"], vocab_only=True, verbose=False)
     n_ctx = len(model.tokenize(text)) + case["generate"] + 8
     model.close()
-    threads = {"n_threads": case["threads"], "n_threads_batch": case["threads"]}
+    threads = {"n_threads": case["threads"], "n_threads_batch": case["threads"]}  # None = its own default
     llama = llama_cpp.Llama(case["model"], n_ctx=n_ctx, verbose=False, **threads)
     tokens = llama.tokenize(text)
     llama.eval(tokens[:64])  # weights come in

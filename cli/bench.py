@@ -1,4 +1,4 @@
-"""`edgekv bench`: speed and memory of a model on this machine, against stock llama.cpp."""
+"""`edgekv bench`: speed and memory of a model on this machine, against llama.cpp."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ COLUMNS = {  # figure -> head of its column, times what, and in which format
     "compact_s": ("compact ms", 1000, ".0f"),
     "peak_bytes": ("peak MiB", 1 / MIB, ".0f"),
 }
+RATIOS = {"of_stock": "of llama.cpp's defaults", "of_alike": "of llama.cpp set alike"}  # key -> label of its row
 
 
 def bench(
@@ -47,12 +48,12 @@ def bench(
     generate: Annotated[int, typer.Option(help="Tokens generated after the prompt.")] = 32,
     repeats: Annotated[int, typer.Option(help="How often each case is measured.")] = 3,
     kv_type: Annotated[str, typer.Option(help="Type of cached keys and values: f16, q8_0, q4_0.")] = "f16",
-    threads: Annotated[int | None, typer.Option(help="Threads. Default: one for every processor.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads, of llama.cpp too. Default: what each takes.")] = None,
     book: Annotated[Path | None, typer.Option(help="A long text in UTF-8 to read. Default: generated prose.")] = None,
     as_json: AsJson = False,
     pictures: Annotated[Path | None, typer.Option(metavar="DIR", help="Draw pictures (PNG) into this folder.")] = None,
 ) -> None:
-    """Compare speed and memory with stock llama.cpp on this machine. Ctrl-C prints what was measured so far."""
+    """Compare speed and memory with llama.cpp on this machine. Ctrl-C prints what was measured so far."""
     from edgekv.evals import prose
     from edgekv.evals.speed_run import SpeedRun, grouped, prompts
 
@@ -62,7 +63,7 @@ def bench(
     groups = grouped(policies=policies, budgets=budgets, blocks=blocks, lengths=lengths, **shared)
     run = SpeedRun(groups, repeats)
     with prose.vocabulary(model) as vocabulary:
-        run.check(vocabulary)
+        run.check()
         texts = prompts(vocabulary, None if book is None else prose.read_book(book), lengths)
     interrupted = _measure(run, texts)
     machine = {
@@ -103,10 +104,9 @@ def _print(report: dict[str, Any]) -> None:
         cases = [case for case in report["cases"] if (case["n_tokens"], case["block"]) == (n_tokens, block)]
         print(f"{cases[0]['prompt_tokens']:,} tokens, block {block}", *_lines(cases), sep="\n", end="\n\n")
     if sections:
-        print("medians and ranges of all repeats; of stock: in the same repeat")
+        print("medians and ranges of all repeats; of llama.cpp: in the same repeat")
     for case in report["left_out"]:
-        name = case["policy"] if case["budget"] is None else f"{case['policy']}, {case['budget']:,}"
-        print(f"left out: {name} with {case['n_tokens']:,} tokens, block {case['block']}: {case['reason']}")
+        print(f"left out: {case['name']} with {case['n_tokens']:,} tokens, block {case['block']}: {case['reason']}")
 
 
 def _lines(cases: list[dict[str, Any]]) -> Iterator[str]:
@@ -115,8 +115,9 @@ def _lines(cases: list[dict[str, Any]]) -> Iterator[str]:
     for case in cases:
         rows.append([case["name"]])
         rows += _rows("", [_spread(case[key], scale, form) for key, (_, scale, form) in COLUMNS.items()])
-        if case["of_stock"]:
-            rows += _rows("of stock", [_spread(case["of_stock"].get(key), 1, ".2f", "x") for key in COLUMNS])
+        for key, label in RATIOS.items():
+            if case[key]:
+                rows += _rows(label, [_spread(case[key].get(name), 1, ".2f", "x") for name in COLUMNS])
     widths = [max(map(len, column)) for column in zip(*(row for row in rows if len(row) > 1), strict=True)]
     for label, *cells in rows:
         padded = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=False))

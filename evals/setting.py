@@ -68,13 +68,13 @@ class Setting:
         """The same without what chooses cells: settings that have it in common compare."""
         return replace(self, policy="", focus=OFF, focus_policy=None)
 
-    def open(self, n_tokens: int, *, threads: int | None = None) -> edgekv.Runtime:
-        """A runtime for a text of n_tokens. Raises what `edgekv.Runtime` does."""
-        return edgekv.Runtime(self.model, threads=threads, **self._options(n_tokens))
+    def open(self, n_tokens: int, *, threads: int | None = None, **others: Any) -> edgekv.Runtime:
+        """A runtime for a text of n_tokens; `others` replace its options. Raises what `edgekv.Runtime` does."""
+        return edgekv.Runtime(self.model, threads=threads, **self._options(n_tokens) | others)
 
-    def plan(self, n_tokens: int, *, threads: int | None = None) -> edgekv.Plan:
+    def plan(self, n_tokens: int, *, threads: int | None = None, **others: Any) -> edgekv.Plan:
         """What such a runtime would take. Raises what `edgekv.plan` does."""
-        return edgekv.plan(self.model, threads=threads, **self._options(n_tokens))
+        return edgekv.plan(self.model, threads=threads, **self._options(n_tokens) | others)
 
     def options(self, n_tokens: int, *, threads: int | None = None) -> edgekv.Options:
         """The options of such a runtime. Raises what `edgekv.Options` does."""

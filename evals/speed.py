@@ -1,4 +1,4 @@
-"""How fast, and in how much memory, one setting or stock llama.cpp reads a prompt and generates after it."""
+"""How fast, and in how much memory, one setting or llama.cpp itself reads a prompt and generates after it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from edgekv.engine.sampler import GREEDY, Sampler
 from edgekv.errors import CeilingError
 from edgekv.models.registry import find_model
 from edgekv.options import Options
+from edgekv.planning.estimate import Plan
 from edgekv.prompt.text import Prompt
 
 from .fresh import in_fresh_process
-from .setting import Setting
-from .stock import StockLoop, obstacle
+from .setting import FULL, Setting
+from .stock import Peer
 
-STOCK = "stock"
+STOCK, ALIKE = "stock", "alike"
+PEERS = {STOCK: "llama.cpp at its defaults", ALIKE: "llama.cpp set alike"}
+AS_INSTALLED: dict[str, Any] = {"repack": None, "ubatch": None}  # what else a measurement fixes, edgekv chooses here
 WARM_UP_CHARS = 256  # of the prompt, read before anything counts: weights come in, buffers are touched
 
 
@@ -27,8 +30,10 @@ WARM_UP_CHARS = 256  # of the prompt, read before anything counts: weights come 
 class SpeedCase:
     """What is measured in one process.
 
-    policy: a policy's spec; "full" = edgekv with nothing evicted; "stock" = llama.cpp's own cache
-    budget: cells each (layer, KV head) keeps; None under "full" and "stock", which keep everything
+    policy: a policy's spec; "full" = edgekv with nothing evicted; "stock" = llama.cpp at its own defaults, "alike" =
+        llama.cpp with edgekv's batches, cache type, threads and order of weights, both with its own cache
+    budget: cells each (layer, KV head) keeps; None for the three that keep everything
+    block, kv_type: mean nothing under "stock"
     n_tokens, n_generate: length of the prompt, and tokens generated after it
     """
 
@@ -44,6 +49,8 @@ class SpeedCase:
     @property
     def name(self) -> str:
         """What sets it apart among cases of one prompt and block, for people."""
+        if self.policy in PEERS:
+            return PEERS[self.policy]
         return self.policy if self.budget is None else f"{self.policy}, {self.budget:,}"
 
     @property
@@ -52,25 +59,28 @@ class SpeedCase:
         setting = Setting(model=self.model, policy=self.policy, block=self.block, kv_type=self.kv_type)
         return setting if self.budget is None else replace(setting, budget=self.budget)
 
-    @property
-    def stock(self) -> SpeedCase:
-        """The case of stock llama.cpp that this one is compared with."""
-        return replace(self, policy=STOCK, budget=None)
+    def beside(self, peer: str) -> SpeedCase:
+        """The case of llama.cpp ("stock" or "alike") that this one is compared with."""
+        return replace(self, policy=peer, budget=None)
 
     @property
-    def stock_options(self) -> Options:
-        """What stock llama.cpp shares with edgekv: block, cache type, threads, and how weights are loaded."""
-        return Options(memory="100%", block=self.block, kv_type=self.kv_type, threads=self.threads, repack=False)
-
-    def obstacle(self, model: Model) -> str | None:
-        """Why this machine cannot do it; None = it can. Raises ConfigError for values that cannot work.
-
-        model: that of the case; it may be opened with `no_alloc`
-        """
+    def peer(self) -> Peer:
+        """The llama.cpp of a case of "stock" or "alike"."""
         if self.policy == STOCK:
-            return obstacle(model, self.n_tokens + self.n_generate, self.stock_options)
+            return Peer.at_defaults(self.threads)
+        plan = self.beside(FULL).plan()
+        return Peer.alike(Options(block=self.block, kv_type=self.kv_type, threads=self.threads, repack=plan.repack))
+
+    def plan(self) -> Plan:
+        """What edgekv takes for it. Raises what `edgekv.plan` does."""
+        return self.setting.plan(self.n_tokens + self.n_generate, threads=self.threads, **AS_INSTALLED)
+
+    def obstacle(self) -> str | None:
+        """Why this machine cannot do it; None = it can. Raises ConfigError for values that cannot work."""
         try:
-            self.setting.plan(self.n_tokens + self.n_generate, threads=self.threads)
+            if self.policy in PEERS:
+                return self.peer.obstacle(find_model(self.model), self.n_tokens + self.n_generate)
+            self.plan()
         except CeilingError as error:
             return str(error)
         return None
@@ -86,11 +96,11 @@ def measure(case: SpeedCase, text: str) -> dict[str, Any]:
     Every token after the prompt is the most likely one. The end of a reply is ignored, so all cases of one length do
     the same work. Raises WorkerError where the process is killed, and what a `Runtime` and a reply raise.
     """
-    return in_fresh_process(_stock if case.policy == STOCK else _edgekv, case, text)
+    return in_fresh_process(_peer if case.policy in PEERS else _edgekv, case, text)
 
 
 def _edgekv(case: SpeedCase, text: str) -> dict[str, Any]:
-    with case.setting.open(case.n_tokens + case.n_generate, threads=case.threads) as runtime:
+    with case.setting.open(case.n_tokens + case.n_generate, threads=case.threads, **AS_INSTALLED) as runtime:
         with runtime.session() as session:
             _exhaust(session.generate(text[:WARM_UP_CHARS], max_tokens=2))
         with runtime.session() as session:
@@ -109,12 +119,12 @@ def _edgekv(case: SpeedCase, text: str) -> dict[str, Any]:
     )
 
 
-def _stock(case: SpeedCase, text: str) -> dict[str, Any]:
-    options = case.stock_options
-    with Model(find_model(case.model), options) as model:
+def _peer(case: SpeedCase, text: str) -> dict[str, Any]:
+    peer = case.peer
+    with Model(find_model(case.model), peer.options) as model:
         prompt = Prompt(model, begin=True).content(text)
         n_prompt = prompt.count()
-        with closing(StockLoop(model, n_prompt + case.n_generate, options)) as loop:
+        with closing(peer.loop(model, n_prompt + case.n_generate)) as loop:
             loop.read(Prompt(model, begin=True).content(text[:WARM_UP_CHARS]).tokens())
             loop.step(loop.sample())
             started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Many cases of `speed`, measured in turn, and what they come to: medians, ranges, and ratios to stock llama.cpp."""
+"""Many cases of `speed`, measured in turn, and what they come to: medians, ranges, and ratios to llama.cpp's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edgekv.errors import ConfigError, EdgeKVError
 
 from . import prose, speed
 from .setting import FULL
-from .speed import STOCK, SpeedCase
+from .speed import PEERS, SpeedCase
 
 T = TypeVar("T")
 
@@ -24,7 +24,7 @@ COMPARED = ("ttft_s", "prefill_tok_per_s", "decode_tok_per_s", "peak_bytes")
 def grouped(
     *, policies: Sequence[str], budgets: Sequence[int], blocks: Sequence[int], lengths: Sequence[int], **shared: Any
 ) -> list[list[SpeedCase]]:
-    """Every combination, in groups of one length and block: stock llama.cpp, then what is compared with it.
+    """Every combination, in groups of one length and block: llama.cpp as it comes and set alike, then what is compared.
 
     shared: the other fields of `SpeedCase`. Raises ConfigError for numbers below 1.
     """
@@ -32,11 +32,11 @@ def grouped(
     for name, value in ((name, value) for name, values in given.items() for value in values):
         if value < 1:
             raise ConfigError(f"{name}={value} is not possible; give at least 1")
-    settings = [(policy, budget) for policy in policies for budget in ([None] if policy in (STOCK, FULL) else budgets)]
+    settings = [(policy, budget) for policy in policies for budget in ([None] if policy in (*PEERS, FULL) else budgets)]
     return [
         [
             SpeedCase(policy=policy, budget=budget, block=block, n_tokens=n_tokens, **shared)
-            for policy, budget in dict.fromkeys([(STOCK, None), *settings])
+            for policy, budget in dict.fromkeys([*((peer, None) for peer in PEERS), *settings])
         ]
         for n_tokens in dict.fromkeys(lengths)
         for block in dict.fromkeys(blocks)
@@ -86,18 +86,15 @@ class SpeedRun:
         self.samples: list[Sample] = []
         self.left_out: dict[SpeedCase, str] = {}
 
-    def check(self, model: Model) -> None:
-        """Leave out what this machine cannot do. Raises ConfigError for values that cannot work.
-
-        model: that of the cases; it may be opened with `no_alloc`
-        """
+    def check(self) -> None:
+        """Leave out what this machine cannot do. Raises ConfigError for values that cannot work."""
         obstacles: dict[SpeedCase, str | None] = {}
         for case in (case for group in self.groups for case in group):
             # with a budget, the length makes no difference
-            alike = case if case.budget is None else replace(case, n_tokens=1)
-            if alike not in obstacles:
-                obstacles[alike] = alike.obstacle(model)
-            reason = obstacles[alike]
+            same = case if case.budget is None else replace(case, n_tokens=1)
+            if same not in obstacles:
+                obstacles[same] = same.obstacle()
+            reason = obstacles[same]
             if reason is not None:
                 self.left_out[case] = reason
 
@@ -124,26 +121,33 @@ class SpeedRun:
         return {
             "repeats": self.repeats,
             "cases": [found for group in self.groups for case in group if (found := self._summary(case))],
-            "left_out": [asdict(case) | {"reason": reason} for case, reason in self.left_out.items()],
+            "left_out": [
+                asdict(case) | {"name": case.name, "reason": reason} for case, reason in self.left_out.items()
+            ],
             "samples": [{**asdict(sample.case), "repeat": sample.repeat, **sample.figures} for sample in self.samples],
         }
 
     def _summary(self, case: SpeedCase) -> dict[str, Any] | None:
-        """Figures of a case over its repeats, and their ratios to stock llama.cpp's in the same repeat."""
-        ours, stock = self._by_repeat(case), self._by_repeat(case.stock)
+        """Figures of a case over its repeats, and their ratios to each llama.cpp's in the same repeat."""
+        ours = self._by_repeat(case)
         if not ours:
             return None
-        ratios = None
-        if case.policy != STOCK and (shared := [repeat for repeat in ours if repeat in stock]):
-            ratios = {name: median_and_range([ours[i][name] / stock[i][name] for i in shared]) for name in COMPARED}
         return {
             **asdict(case),
             "name": case.name,
             "n_repeats": len(ours),
             "prompt_tokens": next(iter(ours.values()))["prompt_tokens"],
             **{name: median_and_range([figures[name] for figures in ours.values()]) for name in FIGURES},
-            "of_stock": ratios,
+            **{f"of_{peer}": self._ratios(case, peer) for peer in PEERS},
         }
+
+    def _ratios(self, case: SpeedCase, peer: str) -> dict[str, dict[str, float]] | None:
+        """The case's figures over those of a llama.cpp; None where the two were never measured in one repeat."""
+        ours, theirs = self._by_repeat(case), self._by_repeat(case.beside(peer))
+        shared = [repeat for repeat in ours if repeat in theirs]
+        if case.policy in PEERS or not shared:
+            return None
+        return {name: median_and_range([ours[i][name] / theirs[i][name] for i in shared]) for name in COMPARED}
 
     def _by_repeat(self, case: SpeedCase) -> dict[int, Mapping[str, Any]]:
         return {sample.repeat: sample.figures for sample in self.samples if sample.case == case}

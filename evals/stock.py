@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from edgekv.binding import library
 from edgekv.binding.model import Context, Model
@@ -14,17 +18,81 @@ from edgekv.memory.sizes import format_size
 from edgekv.options import Options
 
 
-class StockLoop:
-    """Reading and generation as a llama.cpp program does them. Close it before its model.
+class DefaultOptions(Options):
+    """How llama.cpp loads weights of itself: repacked where it can, and mapped all the same."""
 
-    n_cells: tokens that it can hold; of the options, ubatch, kv_type and threads count
+    @property
+    def maps_weights(self) -> bool:
+        """It maps them always."""
+        return True
+
+
+class DefaultContext(Context):
+    """A context as llama.cpp makes it of itself. Of the options only the threads count."""
+
+    def _params(self, n_cells: int, options: Options) -> Any:
+        params = library.bindings().llama_context_default_params()
+        params.n_ctx = n_cells
+        params.n_threads = params.n_threads_batch = options.n_threads
+        if options.threads is None:  # the library itself says 4 on any machine; this is llama-cpp-python's rule
+            n_processors = os.cpu_count() or 1
+            params.n_threads, params.n_threads_batch = max(1, n_processors // 2), n_processors
+        return params
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One way to set llama.cpp up, whose cache is always its own."""
+
+    options: Options
+    context: type[Context]
+    n_batch: int
+
+    @classmethod
+    def at_defaults(cls, threads: int | None) -> Peer:
+        """Nothing is set but the number of threads, and that only where one is given."""
+        options = DefaultOptions(repack=True, block=2048, ubatch=512, threads=threads)
+        return cls(options, DefaultContext, options.block)
+
+    @classmethod
+    def alike(cls, options: Options) -> Peer:
+        """Batches, cache type, threads and order of weights are those of edgekv's options."""
+        return cls(options, Context, options.n_ubatch)
+
+    def loop(self, model: Model, n_cells: int) -> StockLoop:
+        """A loop over n_cells. model: opened with `options`"""
+        return StockLoop(self.context(model, n_cells, self.options, None), self.n_batch)
+
+    def obstacle(self, path: Path, n_tokens: int) -> str | None:
+        """Why its cache cannot take n_tokens of a model on this machine; None = it can. Loads no weights."""
+        with Model(path, self.options, no_alloc=True) as model:
+            if n_tokens > model.n_ctx_train:
+                return f"{n_tokens:,} tokens are more than the {model.n_ctx_train:,} that the model was trained on"
+            context = self.context(model, n_tokens, self.options, None)
+            memory = context.memory()
+            context.close()
+        needed = (
+            memory.weight_bytes + memory.repack_bytes + memory.kv_bytes + memory.compute_bytes + memory.output_bytes
+        )
+        if self.options.maps_weights:
+            needed += memory.repack_bytes  # the file's own order stays resident beside the repacked one
+        available = parse_ceiling("100%")
+        if needed > available:
+            return f"{n_tokens:,} tokens take {format_size(needed)}, but this machine has {format_size(available)}"
+        return None
+
+
+class StockLoop:
+    """Reading and generation as a llama.cpp program does them. Closes its context; close it before its model.
+
+    n_batch: tokens given to llama.cpp at once
     """
 
-    def __init__(self, model: Model, n_cells: int, options: Options) -> None:
-        self.context = Context(model, n_cells, options, None)
+    def __init__(self, context: Context, n_batch: int) -> None:
+        self.context = context
         self._llama = library.bindings()
-        self._block = options.n_ubatch
-        self._batch = self._llama.llama_batch_init(options.n_ubatch, 0, 1)
+        self._n_batch = n_batch
+        self._batch = self._llama.llama_batch_init(n_batch, 0, 1)
         self._sampler = Sampler(GREEDY)
         self._n_past = 0
 
@@ -54,10 +122,10 @@ class StockLoop:
         self._llama.llama_memory_seq_rm(self._llama.llama_get_memory(self.context.handle), 0, position, -1)
 
     def read(self, tokens: Iterable[int]) -> None:
-        """Read tokens into the empty context, block by block, and compute logits for the last one."""
+        """Read tokens into the empty context, batch by batch, and compute logits for the last one."""
         self._llama.llama_memory_clear(self._llama.llama_get_memory(self.context.handle), False)
         self._n_past = 0
-        coming = blocks(tokens, self._block)
+        coming = blocks(tokens, self._n_batch)
         block = next(coming, None)
         while block is not None:
             following = next(coming, None)
@@ -73,20 +141,3 @@ class StockLoop:
         """Feed one token, and compute its logits."""
         self.feed([token], self._n_past, want_logits=True)
         self._n_past += 1
-
-
-def obstacle(model: Model, n_tokens: int, options: Options) -> str | None:
-    """Why llama.cpp's own cache cannot take n_tokens on this machine; None = it can.
-
-    The model may be opened with `no_alloc`: nothing of its size is allocated.
-    """
-    if n_tokens > model.n_ctx_train:
-        return f"{n_tokens:,} tokens are more than the {model.n_ctx_train:,} that the model was trained on"
-    context = Context(model, n_tokens, options, None)
-    memory = context.memory()
-    context.close()
-    needed = memory.weight_bytes + memory.repack_bytes + memory.kv_bytes + memory.compute_bytes + memory.output_bytes
-    available = parse_ceiling("100%")
-    if needed > available:
-        return f"{n_tokens:,} tokens take {format_size(needed)}, but this machine has {format_size(available)}"
-    return None

@@ -170,6 +170,16 @@ class Context:
                 f"{model.path.name} have {head_dim}; use kv_type=f16"
             )
         llama = library.bindings()
+        params = self._params(n_cells, options)
+        self.handle = c.c_void_p()
+        pointer = None if layout is None else c.byref(layout)
+        library.call("edgekv_context_new", model.handle, c.byref(params), pointer, c.byref(self.handle))
+        self._llama = llama
+        self.model = model
+
+    def _params(self, n_cells: int, options: Options) -> Any:
+        """What llama.cpp makes the context by."""
+        llama = library.bindings()
         params = llama.llama_context_default_params()
         params.n_ctx = n_cells
         params.n_batch = params.n_ubatch = options.n_ubatch
@@ -178,11 +188,7 @@ class Context:
         params.flash_attn_type = llama.LLAMA_FLASH_ATTN_TYPE_ENABLED
         params.type_k = params.type_v = KV_TYPES[options.kv_type]
         params.no_perf = True
-        self.handle = c.c_void_p()
-        pointer = None if layout is None else c.byref(layout)
-        library.call("edgekv_context_new", model.handle, c.byref(params), pointer, c.byref(self.handle))
-        self._llama = llama
-        self.model = model
+        return params
 
     def close(self) -> None:
         """Free the context."""

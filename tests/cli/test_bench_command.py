@@ -10,6 +10,7 @@ from command import words
 
 from edgekv.errors import WorkerError
 from edgekv.evals import speed
+from edgekv.evals.speed import PEERS
 from edgekv.evals.speed_run import FIGURES
 
 # typer imports what click calls deprecated
@@ -35,12 +36,12 @@ def bench(monkeypatch, capsys, tiny_model):
 
 @pytest.fixture
 def measured(monkeypatch):
-    """Figures without a measurement; returns the cases. The fourth one is interrupted."""
+    """Figures without a measurement; returns the cases. The fifth one is interrupted."""
     calls = []
 
     def measure(case, text):
         calls.append(case)
-        if len(calls) == 4:
+        if len(calls) == 5:
             raise KeyboardInterrupt
         return {"prompt_tokens": 100} | dict.fromkeys(FIGURES, 2e6 * len(calls))
 
@@ -55,31 +56,32 @@ def test_json_is_one_object_with_every_case(bench):
     assert report.keys() == {"machine", "repeats", "cases", "left_out", "samples"}
     assert (report["repeats"], report["left_out"]) == (1, [])
     assert report["machine"].keys() == {"system", "processors", "memory_bytes"}
-    stock, keydiff = report["cases"]
+    stock, _alike, keydiff = report["cases"]
     assert stock.keys() == keydiff.keys() >= {*FIGURES, "model", "policy", "budget", "block", "kv_type", "n_tokens"}
     assert (keydiff["policy"], keydiff["budget"], keydiff["block"], keydiff["n_generate"]) == ("keydiff", 64, 32, 3)
     for name, ratio in keydiff["of_stock"].items():
         assert ratio["median"] == keydiff[name]["median"] / stock[name]["median"]
-    assert [sample["policy"] for sample in report["samples"]] == ["stock", "keydiff"]
+    assert [sample["policy"] for sample in report["samples"]] == ["stock", "alike", "keydiff"]
 
 
 def test_interrupted_it_prints_what_was_measured(bench, measured):
     status, output, _ = bench("--repeats", "2")
     assert status == 130
-    assert [case.policy for case in measured] == ["stock", "keydiff", "keydiff", "stock"]
+    assert [case.policy for case in measured] == ["stock", "alike", "keydiff", "alike", "keydiff"]
     lines = output.splitlines()
     assert lines[0] == "100 tokens, block 32"
     place = lines.index("keydiff, 64")
-    assert lines[place + 1].split()[0] == "5000000.00"  # the median of the second and the third run, and its range
-    assert lines[place + 2].split()[0] == "4000000.00..6000000.00"
-    ratio = next(line for line in lines if line.startswith("  of stock"))
-    assert ratio.split()[2:] == ["x2.00"] * 4  # the pair of the first repeat
+    assert lines[place + 1].split()[0] == "6000000.00"  # of the first repeat; the second one's was interrupted
+    ratios = [line.partition("  x")[2].split() for line in lines if line.startswith("  of llama.cpp")]
+    assert ratios == [["3.00", *["x3.00"] * 3], ["1.50", *["x1.50"] * 3]]
 
 
 def test_what_is_left_out_is_said(bench, measured):
     _, output, _ = bench("--length", "600", "--repeats", "1")
-    assert "left out: stock with 600 tokens, block 32: 603 tokens are more than the 512" in output
-    assert [(case.policy, case.n_tokens) for case in measured] == [("stock", 100), ("keydiff", 100), ("keydiff", 600)]
+    for name in PEERS.values():
+        assert f"left out: {name} with 600 tokens, block 32: 603 tokens are more than the 512" in output
+    measured = [(case.policy, case.n_tokens) for case in measured]
+    assert measured == [("stock", 100), ("alike", 100), ("keydiff", 100), ("keydiff", 600)]
 
 
 def test_nothing_measured_at_all_is_a_failure(bench, monkeypatch):
@@ -90,7 +92,7 @@ def test_nothing_measured_at_all_is_a_failure(bench, monkeypatch):
     status, output, _ = bench()
     assert status == 1
     assert output.splitlines() == [
-        "left out: stock with 100 tokens, block 32: killed",
+        *(f"left out: {name} with 100 tokens, block 32: killed" for name in PEERS.values()),
         "left out: keydiff, 64 with 100 tokens, block 32: killed",
     ]
 

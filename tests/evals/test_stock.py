@@ -1,16 +1,18 @@
-"""llama.cpp's own loop: what it reads and says is what edgekv does where nothing is evicted."""
+"""llama.cpp itself: what it reads and says is what edgekv does where nothing is evicted."""
 
 from __future__ import annotations
 
+import os
 from contextlib import closing
 
 import pytest
 
 import edgekv
+from edgekv.binding import library
 from edgekv.binding.model import Model
 from edgekv.errors import ConfigError
 from edgekv.evals import stock
-from edgekv.evals.stock import StockLoop, obstacle
+from edgekv.evals.stock import DefaultContext, Peer
 from edgekv.options import Options
 
 TEXT = " ".join(f"word{i}" for i in range(30))
@@ -31,12 +33,18 @@ def said(loop, tokens, n):
         loop.step(token)
 
 
-def test_stock_says_what_edgekv_says_where_nothing_is_evicted(model):
-    tokens = model.tokenize(TEXT, begin=True)
-    assert len(tokens) > 5 * OPTIONS.block
-    with closing(StockLoop(model, len(tokens) + 8, OPTIONS)) as loop:
-        first, again = (list(said(loop, tokens, 8)) for _ in range(2))
-        shorter = list(said(loop, tokens[:-40], 8))
+PEERS = {"alike": Peer.alike(OPTIONS), "at its defaults": Peer.at_defaults(1)}
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_it_says_what_edgekv_says_where_nothing_is_evicted(tiny_model, name):
+    peer = PEERS[name]
+    with Model(tiny_model(), peer.options) as model:
+        tokens = model.tokenize(TEXT, begin=True)
+        assert len(tokens) > 5 * OPTIONS.block
+        with closing(peer.loop(model, len(tokens) + 8)) as loop:
+            first, again = (list(said(loop, tokens, 8)) for _ in range(2))
+            shorter = list(said(loop, tokens[:-40], 8))
     assert first == again != shorter
     with edgekv.Runtime(model.path, memory="100%", budget=400, block=16, threads=1) as runtime:
         runtime.controller.read(tokens, lambda _: True)
@@ -49,15 +57,32 @@ def test_stock_says_what_edgekv_says_where_nothing_is_evicted(model):
 
 
 def test_more_than_its_cells_is_an_error(model):
-    with closing(StockLoop(model, 256, OPTIONS)) as loop, pytest.raises(edgekv.NativeError, match="at position 256"):
+    with closing(PEERS["alike"].loop(model, 256)) as loop, pytest.raises(edgekv.NativeError, match="at position 256"):
         loop.read([1] * 300)
 
 
-def test_what_stock_cannot_take_is_said(tiny_model, monkeypatch):
-    with Model(tiny_model(), OPTIONS, no_alloc=True) as model:
-        assert obstacle(model, 512, OPTIONS) is None
-        assert obstacle(model, 513, OPTIONS) == "513 tokens are more than the 512 that the model was trained on"
-        with pytest.raises(ConfigError, match="heads of a multiple of 32"):
-            obstacle(model, 512, Options(kv_type="q8_0", threads=1))
-        monkeypatch.setattr(stock, "parse_ceiling", lambda _: 1 << 18)
-        assert obstacle(model, 512, OPTIONS).endswith("but this machine has 0.2 MiB")
+@pytest.mark.parametrize("threads", [None, 3])
+def test_at_its_defaults_only_threads_are_set(tiny_model, threads):
+    llama = library.bindings()
+    weights, own = llama.llama_model_default_params(), llama.llama_context_default_params()
+    options = Peer.at_defaults(threads).options
+    assert weights.use_extra_bufts == options.repack
+    assert weights.load_mode == -1  # llama.cpp chooses: on a processor it maps
+    assert (own.n_batch, own.n_ubatch, options.maps_weights) == (options.block, options.n_ubatch, True)
+    with (
+        Model(tiny_model(), options, no_alloc=True) as model,
+        closing(DefaultContext(model, 300, options, None)) as made,
+    ):
+        counts = (llama.llama_n_threads(made.handle), llama.llama_n_threads_batch(made.handle))
+    n_processors = os.cpu_count()
+    assert counts == ((max(1, n_processors // 2), n_processors) if threads is None else (3, 3))
+
+
+def test_what_it_cannot_take_is_said(tiny_model, monkeypatch):
+    peer = Peer.alike(OPTIONS)
+    assert peer.obstacle(tiny_model(), 512) is None
+    assert peer.obstacle(tiny_model(), 513) == "513 tokens are more than the 512 that the model was trained on"
+    with pytest.raises(ConfigError, match="heads of a multiple of 32"):
+        Peer.alike(Options(kv_type="q8_0", threads=1)).obstacle(tiny_model(), 512)
+    monkeypatch.setattr(stock, "parse_ceiling", lambda _: 1 << 18)
+    assert peer.obstacle(tiny_model(), 512).endswith("but this machine has 0.2 MiB")
