@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 import sys
 import threading
@@ -21,7 +20,22 @@ from edgekv.planning.planner import make_plan
 from edgekv.planning.surveys import make_survey
 
 from .channel import Channel
-from .messages import BEAT_S, Converse, Drop, Ended, Estimate, Load, Look, Proceed, Raised, Reply, portable, unpack
+from .messages import (
+    BEAT_S,
+    Converse,
+    Drop,
+    Ended,
+    Estimate,
+    Load,
+    Look,
+    Proceed,
+    Raised,
+    Reply,
+    decode,
+    encode,
+    portable,
+    unpack,
+)
 
 
 def main(requests: int, answers: int, pulse: int) -> None:
@@ -47,13 +61,13 @@ class Server:
 
     def _receive(self) -> Any:
         try:
-            return self._channel.receive()
+            return decode(self._channel.receive())
         except (EOFError, OSError):
             raise SystemExit from None
 
     def _send(self, answer: object) -> None:
         try:
-            self._channel.send(pickle.dumps(answer, pickle.HIGHEST_PROTOCOL))
+            self._channel.send(encode(answer))
         except OSError:
             raise SystemExit from None
 

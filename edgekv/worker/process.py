@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from edgekv.errors import ConfigError, SessionError, WorkerError
 from edgekv.memory.process import is_stopped
 
 from .channel import Channel
-from .messages import BEAT_S, Raised
+from .messages import BEAT_S, Raised, decode, encode
 
 if sys.platform == "win32":
     import msvcrt
@@ -66,7 +65,7 @@ class Worker:
 
     def ask(self, message: object) -> Any:
         """The answer to a message. Raises what the worker raised, and WorkerError when it died or hangs."""
-        packed = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+        packed = encode(message)
         with self._lock:
             if self._busy:  # this is a finalizer, run in the midst of another call
                 raise WorkerError("the worker process is busy; ask again later")
@@ -112,7 +111,7 @@ class Worker:
     def _receive(self) -> Any:
         self._channel.wait()  # an interrupt does no harm here; the answer is read by the next call
         try:
-            answer = self._channel.receive()
+            answer = decode(self._channel.receive())
             self._owed = False
         except BaseException:
             self._process.kill()

@@ -21,7 +21,7 @@ from edgekv.planning.choice import Request
 from edgekv.planning.estimate import Plan
 from edgekv.planning.surveys import Survey
 
-from .messages import Converse, Drop, Ended, Estimate, Load, Look, Proceed, Reply, pack
+from .messages import Converse, Drop, Ended, Estimate, Load, Look, Proceed, Reply, encode, pack
 from .process import Worker
 
 
@@ -68,19 +68,19 @@ class WorkerEngine:
         self.drop_unfinished()
         return next(self._numbers)
 
-    def advance(self, message: Reply | Proceed | Drop) -> str | Progress | Ended:
-        """The next part of a reply, or its end."""
+    def advance(self, number: int, message: Reply | Drop | bytes) -> str | Progress | Ended:
+        """The next part of a reply, or its end. bytes: an encoded Proceed"""
         if isinstance(message, Reply):
-            self._unfinished = message.number
+            self._unfinished = number
         part: str | Progress | Ended = self._worker.ask(message)
-        if isinstance(part, Ended) and self._unfinished == message.number:
+        if isinstance(part, Ended) and self._unfinished == number:
             self._unfinished = None
         return part
 
     def drop_unfinished(self) -> None:
         """End a reply that is still open: its session was closed, or dropping it failed before."""
         if self._unfinished is not None:
-            self.advance(Drop(self._unfinished))
+            self.advance(self._unfinished, Drop(self._unfinished))
 
 
 class WorkerConversation:
@@ -135,17 +135,18 @@ class WorkerConversation:
         self.stats = Stats(finish_reason="failed", budget_cells=engine.plan.budget_cells)
         number = engine.begin()
         has_files = any(isinstance(part, Path) for part in wanted.content)
+        proceed, cancel = (encode(Proceed(number, cancelled)) for cancelled in (False, True))
         try:
-            part = engine.advance(Reply(number, wanted, os.getcwd() if has_files else None))
+            part = engine.advance(number, Reply(number, wanted, os.getcwd() if has_files else None))
             while not isinstance(part, Ended):
                 if isinstance(part, str):
                     yield part
                 elif progress is not None:
                     progress(part)
-                part = engine.advance(Proceed(number, self.cancelled.is_set()))
+                part = engine.advance(number, cancel if self.cancelled.is_set() else proceed)
         except BaseException:  # it is no longer iterated, was interrupted, or `progress` raised
             with suppress(EdgeKVError):
-                self._finish(engine.advance(Drop(number)))
+                self._finish(engine.advance(number, Drop(number)))
             raise
         self._finish(part)
         if part.error is not None:

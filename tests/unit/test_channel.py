@@ -1,0 +1,75 @@
+"""What host and worker send each other: every message comes back as it was, in whatever parts it arrives."""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import closing
+
+import pytest
+
+from edgekv.worker.channel import READ_BYTES, Channel
+from edgekv.worker.messages import Look, Proceed, decode, encode
+
+MESSAGES = ["", "piece", "\u4e2d\U0001f600", "\ud800", Proceed(0, False), Proceed(2**40, True), Look("n_past"), None, 5]
+
+
+@pytest.fixture
+def channel():
+    """A channel that receives what it sends."""
+    with closing(Channel(*os.pipe())) as channel:
+        yield channel
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=repr)
+def test_a_message_comes_back(channel, message):
+    channel.send(encode(message))
+    received = decode(channel.receive())
+    assert (type(received), received) == (type(message), message)
+
+
+def test_what_goes_with_every_token_is_one_write_and_one_read(channel, monkeypatch):
+    calls = []
+    for name in ("read", "write"):
+        call = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *given, name=name, call=call: (calls.append(name), call(*given))[1])
+    for message in ("piece", Proceed(7, False)):
+        channel.send(encode(message))
+        assert decode(channel.receive()) == message
+    assert calls == ["write", "read"] * 2
+
+
+@pytest.mark.parametrize("size", [0, 1, READ_BYTES - 9, READ_BYTES - 8, READ_BYTES, 5 * READ_BYTES + 3])
+def test_a_message_of_any_size_comes_whole(channel, size):
+    message = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
+    sender = threading.Thread(target=channel.send, args=(message,))
+    sender.start()
+    received = channel.receive()
+    sender.join()
+    assert bytes(received) == message
+
+
+def test_a_message_may_come_byte_by_byte():
+    reading, writing = os.pipe()
+    whole = len(b"message").to_bytes(8, "little") + b"message"
+
+    def trickle():
+        for byte in whole:
+            os.write(writing, bytes([byte]))
+
+    with closing(Channel(reading, os.dup(writing))) as channel:
+        sender = threading.Thread(target=trickle)
+        sender.start()
+        assert bytes(channel.receive()) == b"message"
+        sender.join()
+    os.close(writing)
+
+
+@pytest.mark.parametrize("sent", [b"", b"\5\0", b"\5\0\0\0\0\0\0\0abc"])
+def test_a_message_that_is_cut_off_is_an_end(sent):
+    reading, writing = os.pipe()
+    with closing(Channel(reading, os.open(os.devnull, os.O_WRONLY))) as channel:
+        os.write(writing, sent)
+        os.close(writing)
+        with pytest.raises(EOFError):
+            channel.receive()
