@@ -17,14 +17,24 @@ import numpy.typing as npt
 
 from .spec import BLOCK_VALUES, ModelSpec
 
-__all__ = ["TensorPlan", "draw", "plan_tensors"]
+__all__ = [
+    "BIAS_SPREAD",
+    "LOGIT_GAIN",
+    "QUERY_KEY_GAIN",
+    "RESIDUAL_GAIN",
+    "TensorPlan",
+    "draw",
+    "matrix",
+    "norm",
+    "plan_tensors",
+]
 
 # Spreads of what a matrix makes of an input of unit spread.
-_QUERY_KEY_GAIN = 1.5
-_RESIDUAL_GAIN = 1.5
-_LOGIT_GAIN = 3.0
+QUERY_KEY_GAIN = 1.5
+RESIDUAL_GAIN = 1.5
+LOGIT_GAIN = 3.0
 _NORM_NOISE = 0.1
-_BIAS_SPREAD = 0.5
+BIAS_SPREAD = 0.5
 
 # A larger tensor repeats its quantised blocks, picked at random: quantising is what would take the time.
 POOL_BLOCKS = 16_384
@@ -33,9 +43,10 @@ _CHUNK_BLOCKS = 1 << 19
 
 @dataclass(frozen=True, slots=True)
 class TensorPlan:
-    """A tensor of `shape` (n_rows, row length), or (length,), of normal values; `values` are used instead where given.
+    """A tensor of normal values; `values` are used instead where given.
 
-    Matrices take the quantization of the model; everything else stays F32.
+    shape      (n_rows, row length), (n_matrices, n_rows, row length) or (length,)
+    is_matrix  it takes the quantization of the model; everything else stays F32
     """
 
     name: str
@@ -43,18 +54,15 @@ class TensorPlan:
     mean: float = 0.0
     spread: float = 0.0
     values: tuple[float, ...] = ()
-
-    @property
-    def is_matrix(self) -> bool:
-        return len(self.shape) == 2
+    is_matrix: bool = False
 
 
 def plan_tensors(spec: ModelSpec) -> Iterator[TensorPlan]:
     """The tensors of `spec`, in the order of the file."""
-    yield _matrix("token_embd", spec.vocab_size, spec.n_embd, _LOGIT_GAIN)
-    yield _norm("output_norm", spec.n_embd)
+    yield matrix("token_embd", spec.vocab_size, spec.n_embd, LOGIT_GAIN)
+    yield norm("output_norm", spec.n_embd)
     if not spec.tied:
-        yield _matrix("output", spec.vocab_size, spec.n_embd, _LOGIT_GAIN)
+        yield matrix("output", spec.vocab_size, spec.n_embd, LOGIT_GAIN)
     if spec.rope_factors:
         yield TensorPlan("rope_freqs.weight", (len(spec.rope_factors),), values=spec.rope_factors)
     if spec.longrope_factors:
@@ -69,36 +77,39 @@ def _plan_layer(spec: ModelSpec, layer: int) -> Iterator[TensorPlan]:
     prefix = f"blk.{layer}."
     # qwen3 normalises queries and keys, so its gain sits in those norms.
     has_head_norms = spec.architecture == "qwen3"
-    gain = 1.0 if has_head_norms else _QUERY_KEY_GAIN
+    gain = 1.0 if has_head_norms else QUERY_KEY_GAIN
     # gemma multiplies the embedding by sqrt(n_embd). Its layers must keep up, or the last token would win every time.
-    residual_gain = _RESIDUAL_GAIN * (math.sqrt(spec.n_embd) if spec.architecture == "gemma" else 1.0)
+    residual_gain = RESIDUAL_GAIN * (math.sqrt(spec.n_embd) if spec.architecture == "gemma" else 1.0)
     n_embd_q, n_embd_kv = (n * spec.n_embd_head for n in spec.heads(layer))
     if n_embd_q:
-        yield _norm(f"{prefix}attn_norm", spec.n_embd)
+        yield norm(f"{prefix}attn_norm", spec.n_embd)
     if n_embd_kv:
-        yield _matrix(f"{prefix}attn_q", n_embd_q, spec.n_embd, gain)
-        yield _matrix(f"{prefix}attn_k", n_embd_kv, spec.n_embd, gain)
-        yield _matrix(f"{prefix}attn_v", n_embd_kv, spec.n_embd, 1.0)
+        yield matrix(f"{prefix}attn_q", n_embd_q, spec.n_embd, gain)
+        yield matrix(f"{prefix}attn_k", n_embd_kv, spec.n_embd, gain)
+        yield matrix(f"{prefix}attn_v", n_embd_kv, spec.n_embd, 1.0)
     if spec.architecture == "qwen2":
         for name, length in (("attn_q", n_embd_q), ("attn_k", n_embd_kv), ("attn_v", n_embd_kv)):
-            yield TensorPlan(f"{prefix}{name}.bias", (length,), spread=_BIAS_SPREAD)
+            yield TensorPlan(f"{prefix}{name}.bias", (length,), spread=BIAS_SPREAD)
     if has_head_norms:
-        yield _norm(f"{prefix}attn_q_norm", spec.n_embd_head, _QUERY_KEY_GAIN)
-        yield _norm(f"{prefix}attn_k_norm", spec.n_embd_head, _QUERY_KEY_GAIN)
+        yield norm(f"{prefix}attn_q_norm", spec.n_embd_head, QUERY_KEY_GAIN)
+        yield norm(f"{prefix}attn_k_norm", spec.n_embd_head, QUERY_KEY_GAIN)
     if n_embd_q:
-        yield _matrix(f"{prefix}attn_output", spec.n_embd, n_embd_q if n_embd_kv else spec.n_embd, residual_gain)
+        yield matrix(f"{prefix}attn_output", spec.n_embd, n_embd_q if n_embd_kv else spec.n_embd, residual_gain)
     if n_ff := spec.ff(layer):
-        yield _norm(f"{prefix}ffn_norm", spec.n_embd)
-        yield _matrix(f"{prefix}ffn_gate", n_ff, spec.n_embd, 1.0)
-        yield _matrix(f"{prefix}ffn_up", n_ff, spec.n_embd, 1.0)
-        yield _matrix(f"{prefix}ffn_down", spec.n_embd, n_ff, residual_gain)
+        yield norm(f"{prefix}ffn_norm", spec.n_embd)
+        yield matrix(f"{prefix}ffn_gate", n_ff, spec.n_embd, 1.0)
+        yield matrix(f"{prefix}ffn_up", n_ff, spec.n_embd, 1.0)
+        yield matrix(f"{prefix}ffn_down", spec.n_embd, n_ff, residual_gain)
 
 
-def _matrix(name: str, n_rows: int, row_length: int, gain: float) -> TensorPlan:
-    return TensorPlan(f"{name}.weight", (n_rows, row_length), spread=gain / math.sqrt(row_length))
+def matrix(name: str, n_rows: int, row_length: int, gain: float, n_matrices: int = 0) -> TensorPlan:
+    """A matrix that makes of an input of unit spread one of `gain`, or `n_matrices` of them in one tensor."""
+    shape = (n_matrices, n_rows, row_length) if n_matrices else (n_rows, row_length)
+    return TensorPlan(f"{name}.weight", shape, spread=gain / math.sqrt(row_length), is_matrix=True)
 
 
-def _norm(name: str, length: int, mean: float = 1.0) -> TensorPlan:
+def norm(name: str, length: int, mean: float = 1.0) -> TensorPlan:
+    """The weights of a norm."""
     return TensorPlan(f"{name}.weight", (length,), mean=mean, spread=_NORM_NOISE)
 
 

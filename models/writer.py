@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,37 @@ from .spec import QUANTIZATIONS, ModelSpec, RopeScaling
 from .tensors import TensorPlan, draw, plan_tensors
 from .vocabulary import CHAT_TEMPLATE, Vocabulary
 
-__all__ = ["add_vocabulary", "write_model"]
+__all__ = ["add_vocabulary", "write_model", "write_tensors"]
 
 
 def write_model(
     path: str | os.PathLike[str], spec: ModelSpec, vocabulary: Vocabulary, *, quantization: str, seed: int
 ) -> Path:
+    """Write a model of random weights to `path`, as of write_tensors."""
+    return write_tensors(
+        path,
+        spec.architecture,
+        lambda gguf, writer: _add_dimensions(gguf, writer, spec),
+        list(plan_tensors(spec)),
+        vocabulary,
+        quantization=quantization,
+        seed=seed,
+    )
+
+
+def write_tensors(
+    path: str | os.PathLike[str],
+    architecture: str,
+    add_keys: Callable[[Any, Any], None],
+    plans: Sequence[TensorPlan],
+    vocabulary: Vocabulary,
+    *,
+    quantization: str,
+    seed: int,
+) -> Path:
     """Write a model of random weights to `path`, whole or not at all; the same arguments give the same bytes.
 
+    add_keys      adds the architecture's metadata; called with the gguf module and a gguf.GGUFWriter
     quantization  of the matrices, one of QUANTIZATIONS; norms and biases stay F32
 
     Raises ConfigError for an unknown quantization and where the `gguf` package is missing, and OSError
@@ -32,11 +56,16 @@ def write_model(
         raise ConfigError(f"quantization={quantization!r} is unknown; choose one of {QUANTIZATIONS}")
     gguf = _import_gguf()
     path = Path(path)
-    plans = list(plan_tensors(spec))
     types = [gguf.GGMLQuantizationType[quantization if plan.is_matrix else "F32"] for plan in plans]
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        _write_header(gguf, unfinished, spec, vocabulary, quantization, list(zip(plans, types, strict=True)))
+        writer = gguf.GGUFWriter(unfinished, architecture)
+        try:
+            add_keys(gguf, writer)
+            add_vocabulary(writer, vocabulary)
+            _write_header(gguf, writer, quantization, list(zip(plans, types, strict=True)))
+        finally:
+            writer.close()
         rng = np.random.default_rng(seed)
         with unfinished.open("ab") as file:
             for plan, ggml_type in zip(plans, types, strict=True):
@@ -60,30 +89,17 @@ def _import_gguf() -> Any:
     return gguf
 
 
-def _write_header(
-    gguf: Any,
-    path: Path,
-    spec: ModelSpec,
-    vocabulary: Vocabulary,
-    quantization: str,
-    tensors: list[tuple[TensorPlan, Any]],
-) -> None:
+def _write_header(gguf: Any, writer: Any, quantization: str, tensors: list[tuple[TensorPlan, Any]]) -> None:
     """Everything before the tensor data."""
-    writer = gguf.GGUFWriter(path, spec.architecture)
-    try:
-        _add_dimensions(gguf, writer, spec)
-        add_vocabulary(writer, vocabulary)
-        writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
-        writer.add_file_type(gguf.LlamaFileType["ALL_F32" if quantization == "F32" else f"MOSTLY_{quantization}"])
-        for plan, ggml_type in tensors:
-            block_values, block_bytes = gguf.GGML_QUANT_SIZES[ggml_type]
-            n_bytes = math.prod(plan.shape) // block_values * block_bytes
-            writer.add_tensor_info(plan.name, plan.shape, np.dtype(np.float32), n_bytes, raw_dtype=ggml_type)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_ti_data_to_file()
-    finally:
-        writer.close()
+    writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
+    writer.add_file_type(gguf.LlamaFileType["ALL_F32" if quantization == "F32" else f"MOSTLY_{quantization}"])
+    for plan, ggml_type in tensors:
+        block_values, block_bytes = gguf.GGML_QUANT_SIZES[ggml_type]
+        n_bytes = math.prod(plan.shape) // block_values * block_bytes
+        writer.add_tensor_info(plan.name, plan.shape, np.dtype(np.float32), n_bytes, raw_dtype=ggml_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
 
 
 def _add_dimensions(gguf: Any, writer: Any, spec: ModelSpec) -> None:

@@ -1,0 +1,52 @@
+"""Tiny models of random weights of the families that llama.cpp keeps different caches for.
+
+    python -m edgekv.models.families NAME PATH
+
+writes one to PATH. They have the tensors and the metadata of real files, and small dimensions. They need the `gguf`
+package.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from edgekv.errors import ConfigError
+
+from ..vocabulary import make_vocabulary
+from ..writer import write_tensors
+from . import hybrid, windowed
+from .family import VOCAB_SIZE, Family
+
+__all__ = ["FAMILIES", "make_family"]
+
+# By the name of the architecture.
+FAMILIES: Mapping[str, Callable[[], Family]] = {
+    "lfm2": hybrid.lfm2,
+    "gemma3": windowed.gemma3,
+    "granitehybrid": hybrid.granite_hybrid,
+    "mamba2": hybrid.mamba2_alone,
+}
+
+
+def make_family(path: str | os.PathLike[str], name: str, *, quantization: str = "F32", seed: int = 0) -> Path:
+    """Write a tiny model of a family of FAMILIES to `path`; the same arguments give the same bytes.
+
+    quantization  of the matrices: "F32", "F16", "Q8_0" or "Q4_0"
+
+    Raises ConfigError for a name or a quantization that is unknown and where the `gguf` package is missing, and
+    OSError where the file cannot be written.
+    """
+    if name not in FAMILIES:
+        raise ConfigError(f"family {name!r} is unknown; choose one of {tuple(FAMILIES)}")
+    family = FAMILIES[name]()
+    return write_tensors(
+        path,
+        family.architecture,
+        family.add_keys,
+        family.tensors,
+        make_vocabulary(family.tokenizer, VOCAB_SIZE),
+        quantization=quantization,
+        seed=seed,
+    )
