@@ -16,7 +16,7 @@ from edgekv.errors import ConfigError
 
 from ..vocabulary import make_vocabulary
 from ..writer import write_tensors
-from . import hybrid, windowed
+from . import hybrid, latent, plain, windowed
 from .family import VOCAB_SIZE, Family
 
 __all__ = ["FAMILIES", "make_family"]
@@ -26,7 +26,25 @@ FAMILIES: Mapping[str, Callable[[], Family]] = {
     "lfm2": hybrid.lfm2,
     "gemma3": windowed.gemma3,
     "granitehybrid": hybrid.granite_hybrid,
+    "gemma2": windowed.gemma2,
     "mamba2": hybrid.mamba2_alone,
+    "gpt-oss": windowed.gpt_oss,
+    "falcon-h1": hybrid.falcon_h1,
+    "qwen3next": hybrid.qwen3_next,
+    "qwen35": hybrid.qwen35,
+    "cohere2": windowed.cohere2,
+    "olmo2": windowed.olmo2,
+    "exaone4": windowed.exaone4,
+    "llama4": windowed.llama4,
+    "phi3": plain.phi3,
+    "smollm3": plain.smollm3,
+    "jamba": hybrid.jamba,
+    "nemotron_h": hybrid.nemotron_h,
+    "gemma3n": windowed.gemma3n,
+    "gemma4": windowed.gemma4,
+    "deepseek2": latent.deepseek2,
+    "minicpm3": latent.minicpm3,
+    "glm4moe": plain.glm4_moe,
 }
 
 

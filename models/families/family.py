@@ -43,6 +43,11 @@ class Sizes:
             "rope.freq_base": 10_000.0,
         }
 
+    def without_attention(self) -> dict[str, Value]:
+        """The metadata where no layer attends: 0 heads, and nothing said of them."""
+        named = ("attention.head_count_kv", "attention.key_length", "attention.value_length", "rope.")
+        return {k: v for k, v in self.keys().items() if not k.startswith(named)} | {"attention.head_count": 0}
+
     def kv_heads(self, attends: Iterable[bool]) -> list[int]:
         """KV heads of each layer: those of the model where it attends, else none."""
         return [self.n_head_kv if yes else 0 for yes in attends]
@@ -71,7 +76,7 @@ class Family:
             str: writer.add_string,
             list: writer.add_array,
         }
-        writer.add_name(f"tiny {self.architecture}")
+        writer.add_name("tiny")  # some names make llama.cpp look for tokens that real vocabularies have
         for name, value in self.keys.items():
             add[type(value)](f"{self.architecture}.{name}", value)
 

@@ -8,7 +8,18 @@ from dataclasses import dataclass
 from ..tensors import BIAS_SPREAD, QUERY_KEY_GAIN, RESIDUAL_GAIN, TensorPlan, matrix, norm
 from .family import Sizes, Value
 
-__all__ = ["Experts", "Mamba", "attention", "experts", "feed_forward", "mamba1", "mamba2", "norms", "short_conv"]
+__all__ = [
+    "Experts",
+    "Mamba",
+    "attention",
+    "delta_net",
+    "experts",
+    "feed_forward",
+    "mamba1",
+    "mamba2",
+    "norms",
+    "short_conv",
+]
 
 # How sharply a router chooses. A token between two experts would go to either by the last digit of a sum.
 _ROUTER_GAIN = 6.0
@@ -162,6 +173,21 @@ def mamba2(at: str, sizes: Sizes, m: Mamba) -> Iterator[TensorPlan]:
 def _convolution(at: str, m: Mamba, n_channels: int) -> Iterator[TensorPlan]:
     yield TensorPlan(f"{at}ssm_conv1d.weight", (n_channels, m.conv_kernel), spread=0.5)
     yield TensorPlan(f"{at}ssm_conv1d.bias", (n_channels,), spread=0.1)
+
+
+def delta_net(at: str, sizes: Sizes, m: Mamba) -> Iterator[TensorPlan]:
+    """A gated delta net: `group_count` heads of queries and keys, `time_step_rank` of values, of `state_size` each.
+
+    What it reads its step and its decay from are two matrices in Qwen3.5 and one in Qwen3-Next: left to the family.
+    """
+    n_keys, n_values = m.group_count * m.state_size, m.time_step_rank * m.state_size
+    yield matrix(f"{at}attn_qkv", 2 * n_keys + n_values, sizes.n_embd, 1.0)
+    yield matrix(f"{at}attn_gate", n_values, sizes.n_embd, 1.0)
+    yield TensorPlan(f"{at}ssm_conv1d.weight", (2 * n_keys + n_values, m.conv_kernel), spread=0.5)
+    yield TensorPlan(f"{at}ssm_dt.bias", (m.time_step_rank,), mean=_TIME_STEP, spread=1.0)
+    yield TensorPlan(f"{at}ssm_a", (m.time_step_rank,), mean=-1.0, spread=0.2)
+    yield norm(f"{at}ssm_norm", m.state_size)
+    yield matrix(f"{at}ssm_out", sizes.n_embd, n_values, RESIDUAL_GAIN)
 
 
 def short_conv(at: str, sizes: Sizes, n_kernel: int) -> Iterator[TensorPlan]:

@@ -4,19 +4,35 @@ from __future__ import annotations
 
 import math
 
-from ..tensors import QUERY_KEY_GAIN, RESIDUAL_GAIN
-from .family import Family, Sizes, embeddings
-from .parts import attention, feed_forward, norms
+from ..tensors import QUERY_KEY_GAIN, RESIDUAL_GAIN, TensorPlan, matrix, norm
+from .family import VOCAB_SIZE, Family, Sizes, Value, embeddings
+from .parts import Experts, attention, experts, feed_forward, norms
 
-__all__ = ["WINDOW", "gemma3"]
+__all__ = ["WINDOW", "cohere2", "exaone4", "gemma2", "gemma3", "gemma3n", "gemma4", "gpt_oss", "llama4", "olmo2"]
 
 # Tokens that a windowed layer sees; no multiple of a block.
 WINDOW = 80
+_WINDOW: dict[str, Value] = {"attention.sliding_window": WINDOW}
 
 
-def _gemma_gain(sizes: Sizes) -> float:
-    """Embeddings are multiplied by sqrt(n_embd), and layers must keep up."""
-    return RESIDUAL_GAIN * math.sqrt(sizes.n_embd)
+def _gemma_norms(at: str, sizes: Sizes) -> list[TensorPlan]:
+    """Before and after each part. Embeddings are multiplied by sqrt(n_embd), and layers must keep up."""
+    gain = RESIDUAL_GAIN * math.sqrt(sizes.n_embd)
+    after = norms(at, sizes, "post_attention_norm", "post_ffw_norm", mean=gain)
+    return [*norms(at, sizes, "attn_norm", "ffn_norm"), *after]
+
+
+def gemma2() -> Family:
+    """Every second layer is windowed; scores and logits are capped."""
+    sizes = Sizes(n_layer=4)
+    tensors = embeddings(sizes, tied=True)
+    for il in range(sizes.n_layer):
+        at = f"blk.{il}."
+        tensors += _gemma_norms(at, sizes)
+        tensors += attention(at, sizes)
+        tensors += feed_forward(at, sizes)
+    keys = sizes.keys() | _WINDOW | {"attn_logit_softcapping": 5.0, "final_logit_softcapping": 30.0}
+    return Family(architecture="gemma2", keys=keys, tensors=tuple(tensors), tokenizer="spm")
 
 
 def gemma3() -> Family:
@@ -25,15 +41,189 @@ def gemma3() -> Family:
     tensors = embeddings(sizes, tied=True)
     for il in range(sizes.n_layer):
         at = f"blk.{il}."
-        tensors += norms(at, sizes, "attn_norm", "ffn_norm")
-        tensors += norms(at, sizes, "post_attention_norm", "post_ffw_norm", mean=_gemma_gain(sizes))
+        tensors += _gemma_norms(at, sizes)
         tensors += attention(at, sizes, head_norms=QUERY_KEY_GAIN)
         tensors += feed_forward(at, sizes)
-    keys = sizes.keys() | {
-        "attention.sliding_window": WINDOW,
+    keys = sizes.keys() | _WINDOW
+    keys |= {
         "rope.freq_base": 1_000_000.0,
         "rope.freq_base_swa": 10_000.0,
         "rope.scaling.type": "linear",
         "rope.scaling.factor": 8.0,
     }
     return Family(architecture="gemma3", keys=keys, tensors=tuple(tensors), tokenizer="spm")
+
+
+# Gemma 3n and 4 do not divide scores by sqrt(head_dim); the norms of queries and keys bring that.
+def _unscaled(head_dim: int) -> float:
+    return QUERY_KEY_GAIN / math.pow(head_dim, 0.25)
+
+
+# Of Gemma 3n, fixed in llama.cpp.
+_N_ALTUP, _N_EMBD_ALTUP, _LAUREL_RANK = 4, 256, 64
+
+
+def gemma3n() -> Family:
+    """Four windowed layers to one full one; layers from the 20th on attend with the rows of the 18th or the 19th.
+
+    Every token has an embedding for each layer, and four streams are predicted and corrected around each layer.
+    """
+    sizes = Sizes(n_layer=25, n_embd=64, n_head=2, n_head_kv=1, n_ff=96)
+    n_per_layer = sizes.n_layer * _N_EMBD_ALTUP
+    streams = _N_ALTUP - 1
+    tensors = embeddings(sizes, tied=True)
+    tensors += [
+        matrix("altup_proj", sizes.n_embd, sizes.n_embd, 1.0, streams),
+        matrix("altup_unembd_proj", sizes.n_embd, sizes.n_embd, 1.0, streams),
+        matrix("per_layer_token_embd", VOCAB_SIZE, n_per_layer, math.sqrt(sizes.n_layer)),
+        matrix("per_layer_model_proj", n_per_layer, sizes.n_embd, 1.0),
+        norm("per_layer_proj_norm", _N_EMBD_ALTUP),
+    ]
+    for il in range(sizes.n_layer):
+        at = f"blk.{il}."
+        tensors += _gemma_norms(at, sizes)
+        tensors += attention(at, sizes, head_norms=_unscaled(sizes.head_dim))
+        tensors += feed_forward(at, sizes)
+        tensors += _per_layer(at, sizes, _N_EMBD_ALTUP)
+        tensors += norms(at, sizes, "altup_correct_scale", "altup_router_norm", "laurel_post_norm")
+        tensors += [
+            matrix(f"{at}altup_router", _N_ALTUP, sizes.n_embd, 1.0),
+            TensorPlan(f"{at}altup_correct_coef.weight", (_N_ALTUP, _N_ALTUP), spread=0.1),
+            TensorPlan(f"{at}altup_predict_coef.weight", (_N_ALTUP * _N_ALTUP, _N_ALTUP), spread=0.1),
+            matrix(f"{at}laurel_l", _LAUREL_RANK, sizes.n_embd, 1.0),
+            matrix(f"{at}laurel_r", sizes.n_embd, _LAUREL_RANK, 1.0),
+        ]
+    keys = sizes.keys() | _WINDOW | {"rope.freq_base": 1_000_000.0, "rope.freq_base_swa": 10_000.0}
+    return Family(architecture="gemma3n", keys=keys, tensors=tuple(tensors), tokenizer="spm")
+
+
+def _per_layer(at: str, sizes: Sizes, n_embd: int) -> list[TensorPlan]:
+    """What a layer makes of its own embedding of a token."""
+    return [
+        matrix(f"{at}inp_gate", n_embd, sizes.n_embd, 1.0),
+        matrix(f"{at}proj", sizes.n_embd, n_embd, 1.0),
+        *norms(at, sizes, "post_norm"),
+    ]
+
+
+def gemma4() -> Family:
+    """Windowed layers have smaller heads than full ones; the last three attend with the rows of earlier ones."""
+    windowed = [True, True, False, True, True, False, True, True, False]
+    n_shared, n_embd_layer, head_dim, head_dim_swa = 3, 32, 128, 64
+    sizes = Sizes(n_layer=len(windowed), head_dim=head_dim)
+    n_per_layer = sizes.n_layer * n_embd_layer
+    tensors = embeddings(sizes, tied=True)
+    tensors += [
+        # half of a full layer's frequencies do not turn
+        TensorPlan(
+            "rope_freqs.weight", (head_dim // 2,), values=tuple((head_dim // 4) * [1.0] + (head_dim // 4) * [1e30])
+        ),
+        matrix("per_layer_token_embd", VOCAB_SIZE, n_per_layer, math.sqrt(sizes.n_layer)),
+        matrix("per_layer_model_proj", n_per_layer, sizes.n_embd, 1.0),
+        norm("per_layer_proj_norm", n_embd_layer),
+    ]
+    for il, is_windowed in enumerate(windowed):
+        at = f"blk.{il}."
+        of_layer = Sizes(n_layer=sizes.n_layer, head_dim=head_dim_swa if is_windowed else head_dim)
+        has_keys = il < sizes.n_layer - n_shared
+        tensors += _gemma_norms(at, sizes)
+        tensors += attention(at, of_layer, head_norms=_unscaled(of_layer.head_dim), has_keys=has_keys)
+        tensors += feed_forward(at, sizes)
+        tensors += _per_layer(at, sizes, n_embd_layer)
+        tensors.append(TensorPlan(f"{at}layer_output_scale.weight", (1,), mean=1.0))
+    keys = sizes.keys() | _WINDOW
+    keys |= {
+        "attention.sliding_window_pattern": windowed,
+        "attention.shared_kv_layers": n_shared,
+        "attention.key_length_swa": head_dim_swa,
+        "attention.value_length_swa": head_dim_swa,
+        "embedding_length_per_layer_input": n_embd_layer,
+        "rope.dimension_count_swa": head_dim_swa,
+        "rope.freq_base": 1_000_000.0,
+        "rope.freq_base_swa": 10_000.0,
+        "final_logit_softcapping": 30.0,
+    }
+    return Family(architecture="gemma4", keys=keys, tensors=tuple(tensors), tokenizer="spm")
+
+
+def gpt_oss() -> Family:
+    """Every second layer is windowed; each head has a sink, which takes attention and has no value."""
+    sizes, e = Sizes(n_layer=4), Experts()
+    tensors = embeddings(sizes)
+    for il in range(sizes.n_layer):
+        at = f"blk.{il}."
+        tensors += norms(at, sizes, "attn_norm", "post_attention_norm")
+        tensors += attention(at, sizes, biases=True)
+        tensors.append(TensorPlan(f"{at}attn_output.bias", (sizes.n_embd,), spread=0.1))
+        # as much as some hundred tokens: who leaves it out, or counts it twice, is seen
+        tensors.append(TensorPlan(f"{at}attn_sinks.weight", (sizes.n_head,), mean=5.0, spread=0.5))
+        tensors += experts(at, sizes, e, biases=True)
+    keys = sizes.keys() | _WINDOW | e.keys()
+    keys |= {
+        "rope.freq_base": 150_000.0,
+        "rope.scaling.type": "yarn",
+        "rope.scaling.factor": 4.0,
+        "rope.scaling.original_context_length": 512,
+    }
+    return Family(architecture="gpt-oss", keys=keys, tensors=tuple(tensors))
+
+
+def cohere2() -> Family:
+    """Three windowed layers to one full one without rotary positions; attention and feed-forward side by side."""
+    sizes = Sizes(n_layer=4, n_embd=256)
+    tensors = embeddings(sizes, tied=True)
+    for il in range(sizes.n_layer):
+        at = f"blk.{il}."
+        tensors += norms(at, sizes, "attn_norm")
+        tensors += attention(at, sizes)
+        tensors += feed_forward(at, sizes)
+    keys = sizes.keys() | _WINDOW | {"attention.layer_norm_epsilon": 1e-5, "logit_scale": 0.25}
+    return Family(architecture="cohere2", keys=keys, tensors=tuple(tensors))
+
+
+def olmo2() -> Family:
+    """As OLMo 3: three windowed layers to one full one; norms over all heads together, and after each part."""
+    sizes = Sizes(n_layer=4, n_embd=256)
+    tensors = embeddings(sizes)
+    for il in range(sizes.n_layer):
+        at = f"blk.{il}."
+        tensors += norms(at, sizes, "post_attention_norm", "post_ffw_norm")
+        tensors += attention(at, sizes)
+        tensors.append(norm(f"{at}attn_q_norm", sizes.n_embd, QUERY_KEY_GAIN))
+        tensors.append(norm(f"{at}attn_k_norm", sizes.n_head_kv * sizes.head_dim, QUERY_KEY_GAIN))
+        tensors += feed_forward(at, sizes)
+    keys = sizes.keys() | _WINDOW
+    return Family(architecture="olmo2", keys=keys, tensors=tuple(tensors))
+
+
+def exaone4() -> Family:
+    """Three windowed layers to one full one without rotary positions. Only models of 64 layers have windows."""
+    sizes = Sizes(n_layer=64, n_head=2, n_head_kv=1, n_ff=96)
+    tensors = embeddings(sizes)
+    for il in range(sizes.n_layer):
+        at = f"blk.{il}."
+        # 128 parts add up
+        tensors += norms(at, sizes, "post_attention_norm", "post_ffw_norm", mean=0.2)
+        tensors += attention(at, sizes, head_norms=QUERY_KEY_GAIN)
+        tensors += feed_forward(at, sizes)
+    return Family(architecture="exaone4", keys=sizes.keys() | _WINDOW, tensors=tuple(tensors))
+
+
+def llama4() -> Family:
+    """Three layers that see a chunk of 8,192 tokens to one that sees everything, without rotary positions.
+
+    llama.cpp has no key for the length of a chunk.
+    """
+    sizes, e = Sizes(n_layer=4), Experts(n_used=1)
+    tensors = embeddings(sizes)
+    for il in range(sizes.n_layer):
+        at = f"blk.{il}."
+        tensors += norms(at, sizes, "attn_norm", "ffn_norm")
+        tensors += attention(at, sizes)
+        if il % 2:
+            tensors += experts(at, sizes, e)
+            tensors += feed_forward(at, sizes, n_ff=e.n_ff, suffix="_shexp")
+        else:
+            tensors += feed_forward(at, sizes)
+    keys = sizes.keys() | e.keys() | {"interleave_moe_layer_step": 2}
+    return Family(architecture="llama4", keys=keys, tensors=tuple(tensors))

@@ -1,0 +1,63 @@
+"""Families all of whose layers attend to everything, each with something of its own."""
+
+from __future__ import annotations
+
+from ..tensors import QUERY_KEY_GAIN, matrix
+from .family import Family, Sizes, embeddings
+from .parts import Experts, attention, experts, feed_forward, norms
+
+__all__ = ["glm4_moe", "phi3", "smollm3"]
+
+
+def phi3() -> Family:
+    """One matrix for queries, keys and values. The file names a window, which llama.cpp leaves out."""
+    sizes = Sizes(n_layer=3, n_embd=256)
+    tensors = embeddings(sizes)
+    for il in range(sizes.n_layer):
+        at = f"blk.{il}."
+        tensors += norms(at, sizes, "attn_norm", "ffn_norm")
+        tensors += attention(at, sizes, fused=True)
+        tensors += feed_forward(at, sizes, fused=True)
+    return Family(
+        architecture="phi3",
+        keys=sizes.keys() | {"attention.sliding_window": 80},
+        tensors=tuple(tensors),
+        tokenizer="spm",
+    )
+
+
+def smollm3() -> Family:
+    """Every fourth layer has no rotary positions."""
+    sizes = Sizes(n_layer=4)
+    tensors = embeddings(sizes, tied=True)
+    for il in range(sizes.n_layer):
+        at = f"blk.{il}."
+        tensors += norms(at, sizes, "attn_norm", "ffn_norm")
+        tensors += attention(at, sizes)
+        tensors += feed_forward(at, sizes)
+    return Family(architecture="smollm3", keys=sizes.keys(), tensors=tuple(tensors))
+
+
+def glm4_moe() -> Family:
+    """Half of a head turns; experts from the second layer on. The last layer predicts a second token and is not run."""
+    sizes, e = Sizes(n_layer=5), Experts(n_shared=1)
+    last = sizes.n_layer - 1
+    tensors = embeddings(sizes)
+    for il in range(sizes.n_layer):
+        at = f"blk.{il}."
+        tensors += norms(at, sizes, "attn_norm", "post_attention_norm")
+        tensors += attention(at, sizes, head_norms=QUERY_KEY_GAIN, biases=True)
+        tensors += experts(at, sizes, e, choice_biases=True) if il else feed_forward(at, sizes)
+    at = f"blk.{last}.nextn."
+    tensors.append(matrix(f"{at}eh_proj", sizes.n_embd, 2 * sizes.n_embd, 1.0))
+    tensors += norms(at, sizes, "enorm", "hnorm", "shared_head_norm")
+    keys = sizes.keys() | e.keys()
+    keys |= {
+        "leading_dense_block_count": 1,
+        "nextn_predict_layers": 1,
+        "expert_gating_func": 2,
+        "expert_weights_norm": True,
+        "expert_weights_scale": 1.0,
+        "rope.dimension_count": sizes.head_dim // 2,
+    }
+    return Family(architecture="glm4moe", keys=keys, tensors=tuple(tensors))
