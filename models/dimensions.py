@@ -31,8 +31,10 @@ _ROPE_SCALINGS = ("none", "linear", "yarn", "longrope")
 _MAX_EXPERTS = 1_024
 # Keys that only models with a recurrent state have. Those without any attention say that they have 0 heads.
 _RECURRENT = ("ssm.state_size", "wkv.head_size", "shortconv.l_cache", "kda.head_dim")
+# Whose layers with 0 KV heads keep a recurrent state in llama.cpp.
+_HYBRIDS = ("granitehybrid", "jamba", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe", "plamo2")
 # Whose graphs in llama.cpp leave attention out of layers with 0 KV heads; others crash on them.
-_WITH_FREE_LAYERS = ("deci",)
+_WITH_FREE_LAYERS = ("deci", *_HYBRIDS)
 
 
 def check_runnable(architecture: str, metadata: Metadata) -> None:
@@ -129,18 +131,14 @@ def _check_free_layers(architecture: str, metadata: Metadata) -> None:
     kv_heads = arrays.get(f"{architecture}.attention.head_count_kv", heads)
     free = [il for il, n in enumerate(kv_heads or ()) if not n]
     if free and architecture not in _WITH_FREE_LAYERS:
-        if any(f"{architecture}.{name}" in metadata.scalars for name in _RECURRENT):
-            reason = "a hybrid of attention and recurrent state"
-        else:
-            reason = f"no attention in layer {free[0]}, as only {' and '.join(_WITH_FREE_LAYERS)} models may"
-        raise _unsupported(architecture, reason)
+        raise _unsupported(architecture, f"no attention in layer {free[0]}, as only deci models and some hybrids may")
     if free and len(free) == len(kv_heads or ()):
         raise _unsupported(architecture, "no attention in any layer")
-    if heads and not heads[0]:
+    if heads and not heads[0] and f"{architecture}.attention.key_length" not in metadata.scalars:
         raise _unsupported(architecture, "no query heads in layer 0, which the size of a head is taken from")
     width_key = f"{architecture}.feed_forward_length"
     widths = arrays.get(width_key) or (metadata.scalars.get(width_key, 0),)
-    if architecture in _WITH_FREE_LAYERS and not widths[-1]:
+    if architecture == "deci" and not widths[-1]:
         raise _unsupported(architecture, "no feed-forward part in the last layer, without which there are no logits")
 
 

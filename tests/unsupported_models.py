@@ -57,12 +57,6 @@ MAMBA = norms("attn_norm") | {
     "ssm_d": (2 * N_EMBD,),
     "ssm_out.weight": (N_EMBD, 2 * N_EMBD),
 }
-JAMBA_RECURRENT = (
-    MAMBA
-    | norms("ffn_norm")
-    | FEED_FORWARD
-    | {"ssm_dt_norm.weight": (4,), "ssm_b_norm.weight": (16,), "ssm_c_norm.weight": (16,)}
-)
 
 # ranks of the compressed queries and of the compressed keys and values; dimensions of a head with and without RoPE
 Q_RANK, KV_RANK, N_ROT, N_NOPE = 32, 32, 16, 16
@@ -88,11 +82,6 @@ ARCHITECTURES = {
     # llama.cpp's converter writes these zeros
     "mamba": Architecture(
         SSM_KEYS | {"attention.head_count": 0, "feed_forward_length": 0}, N_LAYER * (MAMBA,), OUTPUT_NORM
-    ),
-    "jamba": Architecture(
-        SSM_KEYS | ATTENTION_KEYS | {"attention.head_count_kv": [0, N_HEAD]},
-        (JAMBA_RECURRENT, TRANSFORMER),
-        OUTPUT_NORM,
     ),
     "deepseek2": Architecture(
         {

@@ -21,7 +21,7 @@ from edgekv.errors import BudgetError, ConfigError, EdgeKVError, InvalidModelErr
 
 __all__ = ["bindings", "call", "error_of", "library_path", "load"]
 
-ABI_VERSION = 6
+ABI_VERSION = 7
 ERR_SIZE = 2048
 
 STATUS_ERRORS: dict[int, type[EdgeKVError]] = {

@@ -43,6 +43,8 @@ class Shape(Struct):
         ("head_bytes", c.c_uint64),
         ("query_row_bytes", c.c_uint64),
         ("device_query_row_bytes", c.c_uint64),
+        ("state_bytes", c.c_uint64),
+        ("device_state_bytes", c.c_uint64),
     )
 
 
@@ -51,7 +53,15 @@ class Memory(Struct):
 
     _fields_ = tuple(
         (name, c.c_uint64)
-        for name in ("weight_bytes", "repack_bytes", "kv_bytes", "compute_bytes", "output_bytes", "device_bytes")
+        for name in (
+            "weight_bytes",
+            "repack_bytes",
+            "kv_bytes",
+            "state_bytes",
+            "compute_bytes",
+            "output_bytes",
+            "device_bytes",
+        )
     )
 
 

@@ -41,6 +41,7 @@ class Parts:
     weights: int
     repacking: int
     kv: int
+    state: int
     compute: int
     outputs: int
     workspace: int
@@ -220,6 +221,7 @@ class Estimator:
             weights=memory.weight_bytes,
             repacking=memory.repack_bytes,
             kv=memory.kv_bytes,
+            state=memory.state_bytes,
             compute=memory.compute_bytes,
             outputs=memory.output_bytes,
             workspace=options.n_threads * THREAD_BYTES

@@ -35,7 +35,7 @@
 extern "C" {
 #endif
 
-#define EDGEKV_ABI_VERSION 6
+#define EDGEKV_ABI_VERSION 7
 
 // New values go last.
 enum edgekv_status {
@@ -99,11 +99,13 @@ struct edgekv_shape {
 
     uint64_t query_row_bytes;        // queries of one token, of layers whose rows lie in the host's memory
     uint64_t device_query_row_bytes; // and of those whose rows lie on a device
+
+    uint64_t state_bytes;        // recurrent states in the host's memory, which a cache copies before each batch
+    uint64_t device_state_bytes; // and on devices
 };
 
 // Say what the context's cache looks like.
-//   EDGEKV_STATUS_UNSUPPORTED  sliding-window, recurrent, hybrid, MLA, ALiBi, encoder and multi-position models, and those
-//                              without any attention
+//   EDGEKV_STATUS_UNSUPPORTED  sliding-window, MLA, ALiBi, encoder and multi-position models, and those without any attention
 EDGEKV_API enum edgekv_status edgekv_context_shape(
           const struct llama_context * ctx,
                  struct edgekv_shape * shape,
@@ -131,7 +133,8 @@ EDGEKV_API enum edgekv_status edgekv_context_rope(
 struct edgekv_memory {
     uint64_t weight_bytes;  // weights in the host's memory (mapped ones count: they are resident)
     uint64_t repack_bytes;  // weights in the processor's own order
-    uint64_t kv_bytes;      // KV cache in the host's memory
+    uint64_t kv_bytes;      // rows of keys and values in the host's memory
+    uint64_t state_bytes;   // recurrent states there
     uint64_t compute_bytes; // graph buffers in the host's memory
     uint64_t output_bytes;  // logits, and the candidates of a sampler
     uint64_t device_bytes;  // everything on other devices
@@ -579,7 +582,7 @@ EDGEKV_API enum edgekv_status edgekv_cache_queries(
 // ---- snapshots: what was read once, gone on from again and again ----
 //
 // A flat buffer of all that later feeds, probes and compactions read: which token every cell holds and what it carries, its key
-// and value, and the newest queries of the text. Its bytes grow with the cells used. Logits and the last probe are not in it. It
+// and value, the newest queries of the text, and recurrent states. Its bytes grow with the cells used. Logits and the last probe are not in it. It
 // is no file format: only caches of the same shape, types and params take it, in this build of the library.
 
 // Bytes of a snapshot taken now.

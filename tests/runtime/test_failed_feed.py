@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-
 import numpy as np
 import pytest
 from command import words
+from failing import failing_after
 
 import edgekv
-from edgekv.binding import library
 
 BUDGET, BLOCK, N_LAYER, N_HEAD = 64, 32, 2, 2
 
@@ -22,26 +19,6 @@ def runtime(tiny_model):
         path, memory="4GiB", budget=BUDGET, block=BLOCK, recent=16, threads=1, policy="snapkv", focus=True
     ) as opened:
         yield opened
-
-
-@contextlib.contextmanager
-def failing_after(runtime, n_calls):
-    """llama.cpp gives up computing once it has asked `n_calls` times whether to."""
-    asked = 0
-
-    @ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_void_p)
-    def give_up(_):
-        nonlocal asked
-        asked += 1
-        return asked > n_calls
-
-    set_callback = library.load().llama_set_abort_callback
-    set_callback.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
-    set_callback(runtime.context.handle, give_up, None)
-    try:
-        yield
-    finally:
-        set_callback(runtime.context.handle, None, None)
 
 
 def cells(cache):

@@ -15,7 +15,6 @@ from unsupported_models import ARCHITECTURES, make_unsupported
 REASONS = {
     "gemma2": "sliding-window attention",
     "mamba": "a recurrent state",
-    "jamba": "a hybrid of attention and recurrent state",
     "deepseek2": "multi-head latent attention (MLA)",
     "bloom": "ALiBi",
     "qwen2vl": "several positions per token (M-RoPE)",

@@ -94,11 +94,7 @@ def test_layers_of_deci_may_have_no_attention(read: Read) -> None:
 FREE_LAYERS = {
     "another architecture": (
         with_metadata(llama__attention__head_count_kv=u32s(2, 0)),
-        "'llama' uses no attention in layer 1, as only deci models may",
-    ),
-    "a hybrid": (
-        with_metadata(llama__attention__head_count_kv=u32s(0, 2), llama__shortconv__l_cache=u32(3)),
-        "'llama' uses a hybrid of attention and recurrent state",
+        "'llama' uses no attention in layer 1, as only deci models and some hybrids may",
     ),
     "no attention at all": (deci(deci__attention__head_count_kv=u32s(0, 0)), "'deci' uses no attention in any layer"),
     "no heads in the first": (

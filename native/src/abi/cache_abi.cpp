@@ -41,14 +41,14 @@ uint64_t edgekv_cache_estimate_bytes(const struct edgekv_shape * shape, const st
     return CellArrays::bytes(n_rows, cell_parts(*params)) + contest_size(*shape, *params) * sizeof(float) +
            n_workers(*shape, *params) * Scratch::bytes(scratch_size(*shape, *params)) + CustomArrays::bytes(*shape, *params) +
            shape->query_row_bytes * (uint64_t(params->n_query_rows) + params->n_probe_rows) +
-           (is_staged(*shape, *params) ? shape->head_bytes : 0);
+           shape->state_bytes + (is_staged(*shape, *params) ? shape->head_bytes : 0);
 }
 
 uint64_t edgekv_cache_estimate_device_bytes(const struct edgekv_shape * shape, const struct edgekv_cache_params * params) {
     if (shape == nullptr || params == nullptr) {
         return 0;
     }
-    return shape->device_query_row_bytes * (uint64_t(params->n_query_rows) + params->n_probe_rows);
+    return shape->device_query_row_bytes * (uint64_t(params->n_query_rows) + params->n_probe_rows) + shape->device_state_bytes;
 }
 
 uint64_t edgekv_cache_bytes(const struct edgekv_cache * cache) { return cache == nullptr ? 0 : cache->bytes(); }

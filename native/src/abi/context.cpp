@@ -4,6 +4,7 @@
 #include "abi/status.h"
 #include "abi/weights_file.h"
 #include "cache/flat_cache.h"
+#include "cache/recurrent_state.h"
 #include "llama-context.h"
 #include "llama-kv-cache-iswa.h"
 #include "llama-kv-cache.h"
@@ -70,19 +71,16 @@ const char * kind_of(const llama_memory_i * memory) {
     if (memory == nullptr) {
         return "no KV cache";
     }
-    if (dynamic_cast<const llama_kv_cache_iswa *>(memory)) {
+    if (dynamic_cast<const llama_kv_cache_iswa *>(memory) || dynamic_cast<const llama_memory_hybrid_iswa *>(memory)) {
         return "sliding-window attention";
     }
     if (dynamic_cast<const llama_memory_recurrent *>(memory)) {
         return "a recurrent state";
     }
-    if (dynamic_cast<const llama_memory_hybrid *>(memory) || dynamic_cast<const llama_memory_hybrid_iswa *>(memory)) {
-        return "a hybrid of attention and recurrent state";
-    }
     return "a KV cache of another kind";
 }
 
-// Why a model with a plain cache still cannot be run, or NULL.
+// Why a model whose memory has parts that are known still cannot be run, or NULL.
 const char * obstacle(const llama_model & model, const llama_cparams & cparams) {
     const llama_hparams & hparams = model.hparams;
     if (hparams.is_mla()) {
@@ -123,38 +121,53 @@ void require_countable(const llama_hparams & hparams, const edgekv_layout & layo
 
 } // namespace
 
-llama_kv_cache & plain_cache(const llama_context * ctx) {
-    const llama_model & model  = ctx->get_model();
-    llama_memory_i *    memory = ctx->get_memory();
-    auto *              cache  = dynamic_cast<llama_kv_cache *>(memory);
-    const char *        reason = cache == nullptr ? kind_of(memory) : obstacle(model, ctx->get_cparams());
+Memory parts_of(const llama_memory_i * memory) {
+    if (auto * hybrid = dynamic_cast<const llama_memory_hybrid *>(memory)) {
+        return { hybrid->get_mem_attn(), hybrid->get_mem_recr() };
+    }
+    return { dynamic_cast<llama_kv_cache *>(const_cast<llama_memory_i *>(memory)), nullptr };
+}
+
+const FlatCache * flat_of(const llama_memory_i * memory) {
+    const llama_kv_cache * cache = parts_of(memory).cache;
+    return cache != nullptr ? cache->flat.get() : nullptr;
+}
+
+Memory memory_of(const llama_context * ctx) {
+    const llama_model &   model   = ctx->get_model();
+    const llama_cparams & cparams = ctx->get_cparams();
+    const Memory          memory  = parts_of(ctx->get_memory());
+    const char *          reason  = memory.cache == nullptr ? kind_of(ctx->get_memory()) : obstacle(model, cparams);
     if (reason != nullptr) {
         fail(EDGEKV_STATUS_UNSUPPORTED, "architecture '%s' uses %s, which is not supported yet; choose a model of the llama, qwen2, "
              "qwen3 or mistral family", model.arch_name().c_str(), reason);
     }
-    if (!ctx->get_cparams().flash_attn) {
+    if (!cparams.flash_attn) {
         throw Error(EDGEKV_STATUS_UNSUPPORTED, "the context was made without flash attention; enable it");
     }
-    if (ctx->get_cparams().n_seq_max != 1) {
+    if (cparams.n_seq_max != 1) {
         throw Error(EDGEKV_STATUS_UNSUPPORTED, "the context holds several sequences; make it with n_seq_max = 1");
     }
-    if (!cache->flat) {
+    if (memory.recurrent != nullptr && memory.recurrent->n_rs_seq != 0) {
+        throw Error(EDGEKV_STATUS_UNSUPPORTED, "the context keeps older recurrent states; make it with n_rs_seq = 0");
+    }
+    if (!memory.cache->flat) {
         throw Error(EDGEKV_STATUS_INVALID_STATE, "the context was made without a layout; make it with edgekv_context_new and one");
     }
-    const FlatCache & flat     = *cache->flat;
+    const FlatCache & flat     = *memory.cache->flat;
     const bool        attended = std::all_of(flat.layers().begin(), flat.layers().end(),
                                              [&](const FlatCache::Layer & layer) { return flat.notes().attention.count(layer.il) > 0; });
     if (flat.layers().empty() || !attended) {
         fail(EDGEKV_STATUS_UNSUPPORTED, "this model of architecture '%s' has %s, which is not supported; choose another model",
              model.arch_name().c_str(), attended ? "no layer with attention" : "a layer with KV heads that it never attends with");
     }
-    return *cache;
+    return memory;
 }
 
 edgekv_shape shape_of(const llama_context * ctx) {
-    const llama_kv_cache & cache   = plain_cache(ctx);
-    const llama_hparams &  hparams = ctx->get_model().hparams;
-    const FlatCache &      flat    = *cache.flat;
+    const Memory          memory  = memory_of(ctx);
+    const llama_hparams & hparams = ctx->get_model().hparams;
+    const FlatCache &     flat    = *memory.cache->flat;
 
     edgekv_shape shape = {};
     shape.n_layer      = flat.layers().size();
@@ -163,6 +176,9 @@ edgekv_shape shape_of(const llama_context * ctx) {
     shape.n_cells_max  = flat.n_cells_max();
     shape.n_threads    = std::max(1, ctx->get_cparams().n_threads_batch);
     shape.staged       = flat.on_device();
+    for (const ggml_tensor * state : memory.recurrent != nullptr ? states_of(*memory.recurrent) : std::vector<ggml_tensor *>()) {
+        (ggml_backend_buffer_is_host(state->buffer) ? shape.state_bytes : shape.device_state_bytes) += ggml_nbytes(state);
+    }
     for (const FlatCache::Layer & layer : flat.layers()) {
         const uint64_t row = layer.k->nb[1] + layer.v->nb[1];
 

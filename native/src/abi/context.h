@@ -1,14 +1,30 @@
-// A context's cache, seen as edgekv needs it.
+// A context's memory, seen as edgekv needs it.
 #pragma once
 
 #include "edgekv.h"
 
 class llama_kv_cache;
+class llama_memory_recurrent;
+struct llama_memory_i;
 
 namespace edgekv {
 
-// The plain KV cache of a context. Throws Error(EDGEKV_STATUS_UNSUPPORTED) when it has another kind.
-llama_kv_cache & plain_cache(const llama_context * ctx);
+class FlatCache;
+
+// The parts of a context's memory, by what becomes of them.
+struct Memory {
+    llama_kv_cache *         cache     = nullptr; // its rows are divided by head and evicted
+    llama_memory_recurrent * recurrent = nullptr; // states that every token changes for good; NULL where the model has none
+};
+
+// The parts of llama.cpp's memory; none where it is of a kind that edgekv does not know.
+Memory parts_of(const llama_memory_i * memory);
+
+// The rows that are divided by head in llama.cpp's memory, or NULL.
+const FlatCache * flat_of(const llama_memory_i * memory);
+
+// The parts of a context that edgekv can run. Throws Error(EDGEKV_STATUS_UNSUPPORTED) where it cannot.
+Memory memory_of(const llama_context * ctx);
 
 edgekv_shape shape_of(const llama_context * ctx);
 

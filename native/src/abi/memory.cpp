@@ -1,9 +1,11 @@
 // What a context holds, by kind and by place.
+#include "abi/context.h"
 #include "abi/status.h"
 #include "abi/weights_file.h"
 #include "ggml-backend.h"
 #include "llama-context.h"
 #include "llama-ext.h"
+#include "llama-memory-recurrent.h"
 
 using namespace edgekv;
 
@@ -24,6 +26,12 @@ enum edgekv_status edgekv_context_memory(const struct llama_context * ctx, struc
             memory->kv_bytes += held.context;
             memory->compute_bytes += held.compute;
         }
+        if (const llama_memory_recurrent * recurrent = parts_of(ctx->get_memory()).recurrent) {
+            for (const auto & [type, n_bytes] : recurrent->memory_breakdown()) {
+                memory->state_bytes += ggml_backend_buft_is_host(type) ? n_bytes : 0;
+            }
+        }
+        memory->kv_bytes -= memory->state_bytes;
         // one row of logits, the token ids that a context lists for its samplers, and a sampler's candidates
         const uint64_t n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(&ctx->get_model()));
         memory->output_bytes   = n_vocab * (sizeof(float) + sizeof(llama_token) + sizeof(llama_token_data));

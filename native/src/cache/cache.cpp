@@ -73,7 +73,7 @@ const WeightsFile * file_of(const llama_model & model, const ggml_tensor & w_o) 
 } // namespace
 
 edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & params) :
-    ctx(ctx), kv(plain_cache(ctx)), shape(shape_of(ctx)), params_(params), flat_(*kv.flat), claim_(flat_),
+    ctx(ctx), kv(*memory_of(ctx).cache), shape(shape_of(ctx)), params_(params), flat_(*kv.flat), claim_(flat_),
     rotation_(flat_.attention(flat_.layers().front().il).rotation_k),
     value_rotation_(flat_.attention(flat_.layers().front().il).rotation_v), softcap_(0.0f),
     cells_(flat_.n_rows(), cell_parts(params)), layer_budgets_(shape.n_layer), budgets_(shape.n_head_total),
@@ -115,11 +115,14 @@ edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & para
     if (params.n_query_rows > 0 || params.n_probe_rows > 0) {
         window_.emplace(flat_, n_head, params.n_query_rows, params.n_probe_rows);
     }
+    if (llama_memory_recurrent * recurrent = memory_of(ctx).recurrent) {
+        state_.emplace(*recurrent);
+    }
     clear();
 }
 
 void edgekv_cache::clear() {
-    kv.clear(false);
+    ctx->get_memory()->clear(false);
     flat_.clear();
     n_filled_ = 0;
     divided_  = false;
@@ -154,10 +157,12 @@ uint64_t edgekv_cache::bytes() const {
     for (const auto & scratch : scratch_) {
         sum += scratch.held();
     }
-    return sum + (window_ ? window_->bytes(true) : 0);
+    return sum + (window_ ? window_->bytes(true) : 0) + (state_ ? state_->bytes(true) : 0);
 }
 
-uint64_t edgekv_cache::device_bytes() const { return window_ ? window_->bytes(false) : 0; }
+uint64_t edgekv_cache::device_bytes() const {
+    return (window_ ? window_->bytes(false) : 0) + (state_ ? state_->bytes(false) : 0);
+}
 
 void edgekv_cache::read(uint32_t il, uint32_t g, bool values, void * dst, size_t dst_size, edgekv_rows & rows) const {
     const HeadCells      head   = cells(il, g);

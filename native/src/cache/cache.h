@@ -6,6 +6,7 @@
 #include "cache/flat_cache.h"
 #include "cache/host_rows.h"
 #include "cache/query_window.h"
+#include "cache/recurrent_state.h"
 #include "edgekv.h"
 #include "rope/rope_turn.h"
 #include "score/custom.h"
@@ -51,7 +52,7 @@ struct edgekv_cache {
     uint32_t          n_heads(uint32_t layer) const { return layer < layers_.size() ? layers_[layer].n_head_kv : 0; }
     uint32_t          n_query_heads(uint32_t layer) const { return layer < layers_.size() ? layers_[layer].n_group * n_heads(layer) : 0; }
     uint64_t          bytes() const;        // in the host's memory
-    uint64_t          device_bytes() const; // of the queries, where the keys lie on a device
+    uint64_t          device_bytes() const; // of queries and the copy of states, where the keys lie on a device
 
     llama_context *  ctx;
     llama_kv_cache & kv;
@@ -74,6 +75,7 @@ struct edgekv_cache {
     void     decode(const llama_token * tokens, size_t n, uint32_t n_before, bool want_logits);
     uint32_t n_stand_ins() const { return divided_ ? 1 : 0; }
     void     forget_unfilled();
+    void     undo_batch();
 
     void     check_provided(const edgekv_compaction_params & params) const;
     uint32_t rows_of(const edgekv_compaction_params & params) const;
@@ -116,6 +118,7 @@ struct edgekv_cache {
     std::vector<char>                  copy_k_;  // a head's rows, where they are read and moved in a copy; else empty
     std::vector<char>                  copy_v_;
     std::optional<edgekv::QueryWindow> window_;
+    std::optional<edgekv::RecurrentState> state_;
     std::vector<edgekv::RopeTurn>      turns_; // of every layer's keys; none where they keep their positions
     edgekv::CustomArrays               custom_;
     std::vector<uint32_t>              layer_budgets_; // cells of each head of a layer, on average

@@ -43,13 +43,22 @@ void edgekv_cache::check_tokens(const llama_token * tokens, size_t n) const {
     // llama.cpp's cells are ours alone: one that stands for all kept rows and the last position, then the filled ones
     const auto &   cells = kv.get_cells(0);
     const uint32_t n_used = n_stand_ins() + n_filled_;
-    if (cells.get_used() != n_used || cells.used_max_p1() != n_used || cells.seq_pos_max(0) != rope_past - 1) {
+    if (cells.get_used() != n_used || cells.used_max_p1() != n_used || cells.seq_pos_max(0) != rope_past - 1 ||
+        (state_ && state_->last() != rope_past - 1)) {
         throw Error(EDGEKV_STATUS_INVALID_STATE, "something else fed or changed this context's cache; clear it and start again");
     }
 }
 
 // Free the cells of a batch that is not to stay, however much of it there is. This does not fail.
 void edgekv_cache::forget_unfilled() { kv.keep_first(n_stand_ins() + n_filled_, rope_past - 1); }
+
+// Make the cache what it was before a batch: its cells, and the states that were kept then. This does not fail.
+void edgekv_cache::undo_batch() {
+    forget_unfilled();
+    if (state_) {
+        state_->put_back();
+    }
+}
 
 // Decode one batch, n_before tokens after those that were fed; on failure llama.cpp's cells are left as they come out.
 void edgekv_cache::decode(const llama_token * tokens, size_t n, uint32_t n_before, bool want_logits) {
@@ -113,10 +122,13 @@ void edgekv_cache::feed(const llama_token * tokens, size_t n, bool want_logits) 
     if (window_) {
         window_->begin_text(n_past - rope_past);
     }
+    if (state_) {
+        state_->keep();
+    }
     try {
         decode(tokens, n, 0, want_logits);
     } catch (...) {
-        forget_unfilled();
+        undo_batch();
         throw;
     }
     n_filled_ += static_cast<uint32_t>(n);
@@ -148,14 +160,17 @@ void edgekv_cache::probe(const llama_token * tokens, size_t n) {
     check_tokens(tokens, n);
     window_->begin_probe(n_past - rope_past);
     const size_t n_batch = ctx->get_cparams().n_ubatch;
+    if (state_) {
+        state_->keep();
+    }
     try {
         for (size_t i = 0; i < n; i += n_batch) {
             decode(tokens + i, std::min(n_batch, n - i), static_cast<uint32_t>(i), false);
         }
     } catch (...) {
-        forget_unfilled();
+        undo_batch();
         throw;
     }
-    forget_unfilled();
+    undo_batch();
     window_->end_probe(n_past, static_cast<uint32_t>(n));
 }

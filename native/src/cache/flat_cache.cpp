@@ -9,7 +9,7 @@ namespace edgekv {
 namespace {
 
 thread_local const edgekv_layout * request  = nullptr;
-thread_local bool                  is_plain = false;
+thread_local bool                  is_reachable = false;
 
 // Devices read rows in runs of 256, beyond the last head's end too.
 constexpr uint32_t device_slack = 255;
@@ -25,11 +25,11 @@ ggml_tensor * add_rows(ggml_tensor * tensor, uint32_t n) {
 FlatCache::Request::Request(const edgekv_layout & layout) { request = &layout; }
 FlatCache::Request::~Request() { request = nullptr; }
 
-FlatCache::Plain::Plain() { is_plain = true; }
-FlatCache::Plain::~Plain() { is_plain = false; }
+FlatCache::Reachable::Reachable() { is_reachable = true; }
+FlatCache::Reachable::~Reachable() { is_reachable = false; }
 
 std::unique_ptr<FlatCache> FlatCache::requested() {
-    return request != nullptr && is_plain ? std::make_unique<FlatCache>(*request) : nullptr;
+    return request != nullptr && is_reachable ? std::make_unique<FlatCache>(*request) : nullptr;
 }
 
 FlatCache::Claim::Claim(FlatCache & flat) : flat_(flat) {

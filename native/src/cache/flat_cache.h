@@ -66,7 +66,7 @@ class FlatCache {
 
     explicit FlatCache(const edgekv_layout & layout);
 
-    // While it lives, what this thread makes as a model's plain cache becomes a flat one.
+    // While it lives, what this thread makes as a cache of full attention becomes a flat one.
     class Request {
       public:
         explicit Request(const edgekv_layout & layout);
@@ -75,16 +75,16 @@ class FlatCache {
         Request & operator=(const Request &) = delete;
     };
 
-    // Says, while it lives, that a model's plain cache is being made, and not a part of another kind of cache.
-    class Plain {
+    // Says, while it lives, that a memory is being made whose cache of full attention edgekv knows how to reach.
+    class Reachable {
       public:
-        Plain();
-        ~Plain();
-        Plain(const Plain &)             = delete;
-        Plain & operator=(const Plain &) = delete;
+        Reachable();
+        ~Reachable();
+        Reachable(const Reachable &)             = delete;
+        Reachable & operator=(const Reachable &) = delete;
     };
 
-    // A flat cache where this thread makes a plain one and one is asked for, else NULL.
+    // A flat cache where this thread makes such a memory and one is asked for, else NULL.
     static std::unique_ptr<FlatCache> requested();
 
     // Its rows are one edgekv_cache's alone, while this lives. Throws Error where they are another's.

@@ -18,7 +18,7 @@ using namespace edgekv;
 namespace {
 
 constexpr char     magic[8] = "edgekvs";
-constexpr uint32_t version  = 1;
+constexpr uint32_t version  = 2;
 constexpr int32_t  max_past = 1 << 30; // tokens; room to go on
 
 // What two caches must have in common for the one to take the other's snapshot.
@@ -140,6 +140,9 @@ struct Snapshot {
         if (cache.window_) {
             cache.window_->each_text_row(header.n_past, header.n_queries, rows);
         }
+        if (cache.state_ && header.n_past > 0) {
+            cache.state_->each_part(rows);
+        }
     }
 
     // llama.cpp's own cells, as if they had been fed.
@@ -167,6 +170,8 @@ struct Snapshot {
         kind.shape.staged    = 0;
         kind.shape.query_row_bytes += kind.shape.device_query_row_bytes;
         kind.shape.device_query_row_bytes = 0;
+        kind.shape.state_bytes += kind.shape.device_state_bytes;
+        kind.shape.device_state_bytes = 0;
         kind.params.staged   = 0;
         return kind;
     }
@@ -246,6 +251,7 @@ void edgekv_cache::restore(const void * src, size_t size) {
     const Snapshot snapshot(*this, static_cast<const char *>(src), size);
     const auto &   header = snapshot.header;
     llama_kv_cells own    = snapshot.own_cells(*this);
+    std::set<llama_seq_id> text = { 0 };
     llama_synchronize(ctx);
 
     // from here on nothing fails, and nothing is allocated
@@ -273,4 +279,7 @@ void edgekv_cache::restore(const void * src, size_t size) {
             at += n;
         });
     kv.take_cells(std::move(own));
+    if (state_ && n_past > 0) {
+        state_->replaced(std::move(text), rope_past - 1);
+    }
 }

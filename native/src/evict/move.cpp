@@ -123,4 +123,7 @@ void edgekv_cache::move_heads(std::vector<Move> & moves, Team & team) {
     n_filled_ = 0;
     divided_  = true;
     forget_unfilled();
+    if (state_) {
+        state_->reposition(rope_past - 1);
+    }
 }
