@@ -22,7 +22,7 @@ template <typename F> static double gflops(double flop, F f) {
 }
 
 int main() {
-    constexpr size_t n_cells = 640, dim = 64, n_repeats = 200;
+    constexpr size_t n_cells = 2176, dim = 64, n_repeats = 60;
 
     std::vector<float>   keys(n_cells * dim), panel(dim * n_lanes), logits(n_cells * n_lanes), weights(n_cells * n_lanes);
     std::vector<int32_t> positions(n_cells), limits(n_lanes, n_cells);
@@ -37,27 +37,22 @@ int main() {
     const double products = 2.0 * n_cells * dim * n_lanes * n_repeats;
     const double rows     = 2.0 * n_cells * dim * n_repeats;
 
-    std::printf("%-10s %10s %10s %10s %10s %18s\n", "", "multiply", "norm1", "dot", "add_scaled", "softmax (G elem/s)");
+    std::printf("%-10s %10s %10s %10s %10s %10s\n", "", "attention", "norm1", "dots", "squares", "weighted");
     for (size_t k = 0; all_kernels[k] != nullptr; ++k) {
         const Kernels & kernel = *all_kernels[k];
         if (!kernel.runs_here()) {
             continue;
         }
-        float      total  = 0.0f;
         const auto repeat = [&](auto f) { return [&, f] { for (size_t i = 0; i < n_repeats; ++i) { f(); } }; };
-        const auto each   = [&](auto f) { return repeat([&, f] { for (size_t j = 0; j < n_cells; ++j) { f(keys.data() + j * dim); } }); };
         std::printf(
-            "%-10s %10.1f %10.1f %10.1f %10.1f %18.2f\n", kernel.name,
-            gflops(products, repeat([&] { kernel.multiply(keys.data(), dim, n_cells, panel.data(), dim, logits.data()); })),
+            "%-10s %10.1f %10.1f %10.1f %10.1f %10.1f\n", kernel.name,
+            gflops(products, repeat([&] {
+                kernel.add_attention(keys.data(), n_cells, panel.data(), dim, positions.data(), limits.data(), 0.0f, shares.data(),
+                                     logits.data(), weights.data());
+            })),
             gflops(products, repeat([&] { kernel.add_norm1(keys.data(), dim, n_cells, panel.data(), dim, sums.data()); })),
-            gflops(rows, each([&](const float * row) { total += kernel.dot(row, panel.data(), dim); })),
-            gflops(rows, each([&](const float * row) { kernel.add_scaled(panel.data(), 1e-9f, row, dim); })),
-            gflops(double(n_cells) * n_lanes * n_repeats, repeat([&] {
-                std::copy(keys.begin(), keys.begin() + n_cells * n_lanes, logits.begin());
-                kernel.add_softmax(logits.data(), n_cells, positions.data(), limits.data(), 0.0f, shares.data(), weights.data());
-            })));
-        if (total == 0.125f) { // so that nothing is left out
-            std::puts("");
-        }
+            gflops(rows, repeat([&] { kernel.dots(keys.data(), n_cells, panel.data(), dim, logits.data()); })),
+            gflops(rows, repeat([&] { kernel.squares(keys.data(), n_cells, dim, logits.data()); })),
+            gflops(rows, repeat([&] { kernel.add_weighted(panel.data(), weights.data(), keys.data(), n_cells, dim); })));
     }
 }

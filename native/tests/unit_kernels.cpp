@@ -39,15 +39,38 @@ void test_rows(const Kernels & kernel) {
         }
         CHECK(sum[n] == b[n]);
     }
+    for (const size_t depth : { 3, 64, 80 }) {
+        constexpr size_t   n    = 7;
+        const auto         rows = random_values(n * depth), vector = random_values(depth), weights = random_values(n);
+        std::vector<float> dots(n + 1, 7.0f), squares(n + 1, 7.0f);
+        auto               sum = random_values(depth + 1);
+        std::vector<double> expected(sum.begin(), sum.end());
+        kernel.dots(rows.data(), n, vector.data(), depth, dots.data());
+        kernel.squares(rows.data(), n, depth, squares.data());
+        kernel.add_weighted(sum.data(), weights.data(), rows.data(), n, depth);
+        for (size_t r = 0; r < n; ++r) {
+            double dot = 0.0, square = 0.0;
+            for (size_t k = 0; k < depth; ++k) {
+                const double value = rows[r * depth + k];
+                dot += value * vector[k];
+                square += value * value;
+                expected[k] += value * weights[r];
+            }
+            CHECK(is_close(dots[r], dot));
+            CHECK(is_close(squares[r], square));
+        }
+        for (size_t k = 0; k <= depth; ++k) {
+            CHECK(is_close(sum[k], expected[k]));
+        }
+        CHECK(dots[n] == 7.0f && squares[n] == 7.0f); // nothing past the end
+    }
 }
 
-void test_products(const Kernels & kernel) {
+void test_norms(const Kernels & kernel) {
     constexpr size_t depth = 24, stride = 31;
     for (const size_t n_rows : { 1, 5, 12, 29 }) { // whole tiles, and not
         const auto         rows = random_values(n_rows * stride), panel = random_values(depth * n_lanes);
-        std::vector<float> products(n_rows * n_lanes + 1, 7.0f);
         std::vector<float> norms(n_lanes, 1.0f);
-        kernel.multiply(rows.data(), stride, n_rows, panel.data(), depth, products.data());
         kernel.add_norm1(rows.data(), stride, n_rows, panel.data(), depth, norms.data());
         for (size_t i = 0; i < n_lanes; ++i) {
             double norm = 1.0;
@@ -56,60 +79,63 @@ void test_products(const Kernels & kernel) {
                 for (size_t k = 0; k < depth; ++k) {
                     product += double(rows[r * stride + k]) * panel[k * n_lanes + i];
                 }
-                CHECK(is_close(products[r * n_lanes + i], product));
                 norm += std::fabs(product);
             }
             CHECK(is_close(norms[i], norm));
         }
-        CHECK(products.back() == 7.0f); // nothing past the end
     }
 }
 
-void test_softmax(const Kernels & kernel) {
-    constexpr size_t     n = 53;
+// n cells at positions 0, 3, 6, ...; lane i of the queries sees those up to 12 i - 1, so the first lane sees none
+void test_attention(const Kernels & kernel, size_t n, float softcap) {
+    constexpr size_t     depth = 24;
+    const auto           rows  = random_values(n * depth);
+    auto                 panel = random_values(depth * n_lanes);
     std::vector<int32_t> positions(n), limits(n_lanes);
     std::vector<float>   shares(n_lanes);
     for (size_t j = 0; j < n; ++j) {
         positions[j] = static_cast<int32_t>(3 * j);
     }
     for (size_t i = 0; i < n_lanes; ++i) {
-        limits[i] = static_cast<int32_t>(12 * i) - 1; // the first lane sees no cell
+        limits[i] = static_cast<int32_t>(12 * i) - 1;
         shares[i] = 0.25f * static_cast<float>(i + 1);
     }
-    for (const float softcap : { 0.0f, 2.0f }) {
-        auto logits = random_values(n * n_lanes);
-        std::for_each(logits.begin(), logits.end(), [](float & logit) { logit *= 9.0f; });
-        auto               used = logits;
-        std::vector<float> weights(n * n_lanes, 0.125f), sums(n);
-        CHECK(kernel.add_softmax(used.data(), n, positions.data(), limits.data(), softcap, shares.data(), weights.data()));
-        kernel.sum_lanes(weights.data(), n, sums.data());
-        std::vector<double> expected(n, 0.125 * n_lanes);
-        for (size_t i = 0; i < n_lanes; ++i) {
-            const auto weight = [&](size_t j) {
-                const double logit = logits[j * n_lanes + i];
-                return positions[j] > limits[i] ? 0.0 : std::exp(softcap > 0.0f ? softcap * std::tanh(logit / softcap) : logit);
-            };
-            double total = 0.0;
-            for (size_t j = 0; j < n; ++j) {
-                total += weight(j);
+    std::vector<float> logits(n * n_lanes), weights(n * n_lanes + 1, 0.125f), sums(n);
+    const auto         attend = [&](const std::vector<float> & keys) {
+        return kernel.add_attention(keys.data(), n, panel.data(), depth, positions.data(), limits.data(), softcap, shares.data(),
+                                    logits.data(), weights.data());
+    };
+    CHECK(attend(rows));
+    CHECK(weights.back() == 0.125f); // nothing past the end
+    kernel.sum_lanes(weights.data(), n, sums.data());
+    std::vector<double> expected(n, 0.125 * n_lanes);
+    for (size_t i = 0; i < n_lanes; ++i) {
+        const auto weight = [&](size_t j) {
+            double logit = 0.0;
+            for (size_t k = 0; k < depth; ++k) {
+                logit += double(rows[j * depth + k]) * panel[k * n_lanes + i];
             }
-            for (size_t j = 0; j < n && total > 0.0; ++j) {
-                const double share = shares[i] * weight(j) / total;
-                CHECK(is_close(weights[j * n_lanes + i], 0.125 + share));
-                expected[j] += share;
-            }
-        }
+            return positions[j] > limits[i] ? 0.0 : std::exp(softcap > 0.0f ? softcap * std::tanh(logit / softcap) : logit);
+        };
+        double total = 0.0;
         for (size_t j = 0; j < n; ++j) {
-            CHECK(is_close(sums[j], expected[j]));
+            total += weight(j);
         }
-        // what is not finite is told where a lane sees it, and is nothing where none does
-        for (const float spoilt : { NAN, -INFINITY, INFINITY }) {
-            auto unseen = logits;
-            unseen[0 * n_lanes + 0] = spoilt;
-            CHECK(kernel.add_softmax(unseen.data(), n, positions.data(), limits.data(), softcap, shares.data(), weights.data()));
-            auto seen = logits;
-            seen[2 * n_lanes + 5] = spoilt;
-            CHECK(!kernel.add_softmax(seen.data(), n, positions.data(), limits.data(), softcap, shares.data(), weights.data()));
+        for (size_t j = 0; j < n && total > 0.0; ++j) {
+            const double share = shares[i] * weight(j) / total;
+            CHECK(is_close(weights[j * n_lanes + i], 0.125 + share));
+            expected[j] += share;
+        }
+    }
+    for (size_t j = 0; j < n; ++j) {
+        CHECK(is_close(sums[j], expected[j]));
+    }
+    // what is not finite is told where a lane sees it, and is nothing where none does
+    for (const float spoilt : { NAN, -INFINITY, INFINITY }) {
+        for (const size_t cell : { size_t(0), n - 1 }) {
+            auto keys = rows;
+            keys[cell * depth + 5] = spoilt;
+            CHECK(attend(keys) == (positions[cell] > limits.back()));
         }
     }
 }
@@ -121,8 +147,11 @@ void test_kernels() {
     for (size_t i = 0; all_kernels[i] != nullptr; ++i) {
         if (all_kernels[i]->runs_here()) {
             test_rows(*all_kernels[i]);
-            test_products(*all_kernels[i]);
-            test_softmax(*all_kernels[i]);
+            test_norms(*all_kernels[i]);
+            for (const size_t n : { 1, 12, 53, 64 }) { // whole tiles, and not; all seen by a lane, and not
+                test_attention(*all_kernels[i], n, 0.0f);
+                test_attention(*all_kernels[i], n, 2.0f);
+            }
             ++n_run;
         }
     }

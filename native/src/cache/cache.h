@@ -13,6 +13,7 @@
 #include "score/score.h"
 
 #include <cstdint>
+#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -90,14 +91,15 @@ struct edgekv_cache {
     edgekv::Rows     rows_of_head(uint32_t layer, bool values, edgekv::HostRows & host, size_t n) const;
 
     template <typename F>
-    void each_head(uint32_t layer, const edgekv_compaction_params & params, bool keys, bool values, edgekv::Scratch & scratch, F f);
+    void with_head(uint32_t layer, uint32_t head, const edgekv_compaction_params & params, bool keys, bool values,
+                   edgekv::Scratch & scratch, F f);
 
     void read_w_o(uint32_t layer, size_t first, size_t n, void * rows) const;
     void update_wo_norms(uint32_t layer, edgekv::Scratch & scratch);
     void score_custom(uint32_t layer, const edgekv_compaction_params & params);
     void score_custom(uint32_t layer, uint32_t begin, uint32_t end, const edgekv_compaction_params & params);
-    void score(uint32_t layer, const edgekv_compaction_params & params, edgekv::Scratch & scratch);
-    void choose(uint32_t layer, const edgekv_compaction_params & params, edgekv::Scratch & scratch);
+    void score(uint32_t layer, uint32_t head, const edgekv_compaction_params & params, edgekv::Scratch & scratch);
+    void choose(uint32_t layer, uint32_t head, const edgekv_compaction_params & params, edgekv::Scratch & scratch);
     void divide_layers(const edgekv_compaction_params & params);
     bool is_full(const edgekv_policy & policy) const;
     void share_out(const edgekv_compaction_params & params);
@@ -119,6 +121,7 @@ struct edgekv_cache {
     std::vector<char>                  copy_v_;
     std::optional<edgekv::QueryWindow> window_;
     std::optional<edgekv::RecurrentState> state_;
+    std::mutex                         turning_;
     std::vector<edgekv::RopeTurn>      turns_; // of every layer's keys; none where they keep their positions
     edgekv::CustomArrays               custom_;
     std::vector<uint32_t>              layer_budgets_; // cells of each head of a layer, on average
@@ -136,7 +139,8 @@ namespace edgekv {
 // Whether rows are read and moved in a copy.
 bool is_staged(const edgekv_shape & shape, const edgekv_cache_params & params);
 
-// A layer is one task. A device is read by one thread, and a scorer of the host's runs on the caller's.
+// Each has scratch of its own, so there are no more than layers. A device is read by one thread, and a scorer of the host's runs
+// on the caller's.
 size_t n_workers(const edgekv_shape & shape, const edgekv_cache_params & params);
 
 CellParts cell_parts(const edgekv_cache_params & params);

@@ -44,13 +44,24 @@ ggml_from_float_t row_from_float(int32_t type) {
 
 Rows::Rows(const edgekv_rows & rows) :
     data_(static_cast<const char *>(rows.data)), n_(rows.n), dim_(rows.dim), rotation_(rows.rotation),
-    stride_(rows.stride_bytes), convert_(row_to_float(rows.type)) {
+    stride_(rows.stride_bytes), adjacent_(false), convert_(row_to_float(rows.type)) {
     const auto type = static_cast<ggml_type>(rows.type);
     require(rows.data != nullptr || rows.n == 0, "rows.data is NULL");
     require(rows.dim > 0 && rows.dim % ggml_blck_size(type) == 0, "rows.dim is not whole blocks of the type");
     require(rows.n <= 1 || rows.stride_bytes >= ggml_row_size(type, rows.dim), "rows.stride_bytes is less than a row");
     require(rotation_ == 0 || ((rotation_ & (rotation_ - 1)) == 0 && dim_ % rotation_ == 0),
             "rows.rotation is not a power of two that divides rows.dim");
+    adjacent_ = stride_ == ggml_row_size(type, dim_);
+}
+
+void Rows::read(size_t first, size_t n, float * dst) const {
+    if (adjacent_) {
+        convert_(data_ + first * stride_, dst, static_cast<int64_t>(n * dim_));
+        return;
+    }
+    for (size_t i = 0; i < n; ++i) {
+        read(first + i, dst + i * dim_);
+    }
 }
 
 void rotate_hadamard(float * row, uint32_t dim, uint32_t run) {

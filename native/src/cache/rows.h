@@ -25,12 +25,16 @@ class Rows {
     // Write row i, dim() float32 values, to dst.
     void read(size_t i, float * dst) const { convert_(data_ + i * stride_, dst, dim_); }
 
+    // Write rows [first, first + n), (n, dim()) float32 values, to dst. Adjacent rows are converted at once.
+    void read(size_t first, size_t n, float * dst) const;
+
   private:
     const char *    data_;
     size_t          n_;
     uint32_t        dim_;
     uint32_t        rotation_;
     uint64_t        stride_;
+    bool            adjacent_;
     ggml_to_float_t convert_;
 };
 

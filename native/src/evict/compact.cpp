@@ -133,46 +133,43 @@ Rows edgekv_cache::rows_of_head(uint32_t il, bool values, HostRows & host, size_
     return Rows({ host.row(0), (values ? layer.v : layer.k)->type, dim, n, host.stride(), values ? value_rotation_ : rotation_, 0 });
 }
 
-// Call f(head's number, its cells, what policies see of them) for every head of a layer.
+// Call f(the cells of a head, what policies see of them).
 template <typename F>
-void edgekv_cache::each_head(uint32_t il, const edgekv_compaction_params & params, bool keys, bool values, Scratch & scratch, F f) {
-    const edgekv_layer & layer  = layers_[il];
-    const uint32_t       n_rows = keys && reads_queries(*params.policy) ? rows_of(params) : 0;
-    for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
-        const HeadCells head       = cells(il, g);
-        HostRows        k          = host_rows(il, g, false, keys ? head.n : 0);
-        HostRows        v          = host_rows(il, g, true, values ? head.n : 0);
-        const Rows      value_rows = rows_of_head(il, true, v, head.n);
+void edgekv_cache::with_head(uint32_t il, uint32_t g, const edgekv_compaction_params & params, bool keys, bool values,
+                             Scratch & scratch, F f) {
+    const edgekv_layer & layer      = layers_[il];
+    const uint32_t       n_rows     = keys && reads_queries(*params.policy) ? rows_of(params) : 0;
+    const HeadCells      head       = cells(il, g);
+    HostRows             k          = host_rows(il, g, false, keys ? head.n : 0);
+    HostRows             v          = host_rows(il, g, true, values ? head.n : 0);
+    const Rows           value_rows = rows_of_head(il, true, v, head.n);
 
-        edgekv_queries queries = { scratch.window.data(), scratch.positions.data(), layer.n_group, n_rows, layer.head_dim_k, 0, 1.0f,
-                                   softcap_ };
-        if (n_rows > 0) {
-            queries.scale  = window_->read(il, g * layer.n_group, layer.n_group, params.probed != 0, n_past, n_rows, true,
-                                           n_past - rope_past, turn_of(il), scratch.window.data(), scratch.positions.data());
-            queries.n_seen = scratch.positions[n_rows - 1] + 1;
-        }
-        const bool  has_past = carries_on(*params.policy, params.generating != 0);
-        const Cells seen     = { rows_of_head(il, false, k, head.n),
-                                 &value_rows,
-                                 head.position,
-                                 head.order,
-                                 has_past ? head.accumulated : nullptr,
-                                 head.wo_norm,
-                                 custom_.by_cell_of(g),
-                                 &queries,
-                                 il,
-                                 g };
-        f(g, head, seen);
+    edgekv_queries queries = { scratch.window.data(), scratch.positions.data(), layer.n_group, n_rows, layer.head_dim_k, 0, 1.0f,
+                               softcap_ };
+    if (n_rows > 0) {
+        const std::lock_guard<std::mutex> lock(turning_); // heads of a layer share what turns their queries
+        queries.scale  = window_->read(il, g * layer.n_group, layer.n_group, params.probed != 0, n_past, n_rows, true,
+                                       n_past - rope_past, turn_of(il), scratch.window.data(), scratch.positions.data());
+        queries.n_seen = scratch.positions[n_rows - 1] + 1;
     }
+    const bool  has_past = carries_on(*params.policy, params.generating != 0);
+    const Cells seen     = { rows_of_head(il, false, k, head.n),
+                             &value_rows,
+                             head.position,
+                             head.order,
+                             has_past ? head.accumulated : nullptr,
+                             head.wo_norm,
+                             custom_.by_cell_of(g),
+                             &queries,
+                             il,
+                             g };
+    f(head, seen);
 }
 
-// Score every cell of a layer.
-void edgekv_cache::score(uint32_t il, const edgekv_compaction_params & params, Scratch & scratch) {
+// Score every cell of a head.
+void edgekv_cache::score(uint32_t il, uint32_t g, const edgekv_compaction_params & params, Scratch & scratch) {
     const edgekv_policy & policy = *params.policy;
-    if (policy.base == EDGEKV_BASE_CUSTOM) {
-        score_custom(il, params);
-    }
-    each_head(il, params, true, reads_values(policy), scratch, [&](uint32_t, const HeadCells & head, const Cells & seen) {
+    with_head(il, g, params, true, reads_values(policy), scratch, [&](const HeadCells & head, const Cells & seen) {
         score_base(policy, seen, layer_budgets_[il], scratch, head.score, accumulates(policy) ? head.next : nullptr);
         if (policy.spread != EDGEKV_SPREAD_HEAD && policy.softmax) {
             std::copy_n(head.score, head.n, head.share);
@@ -181,14 +178,12 @@ void edgekv_cache::score(uint32_t il, const edgekv_compaction_params & params, S
     });
 }
 
-// Mark the cells of a layer that stay. Nothing moves yet.
-void edgekv_cache::choose(uint32_t il, const edgekv_compaction_params & params, Scratch & scratch) {
+// Mark the cells of a head that stay. Nothing moves yet.
+void edgekv_cache::choose(uint32_t il, uint32_t g, const edgekv_compaction_params & params, Scratch & scratch) {
     const edgekv_policy & policy = *params.policy;
-    if (policy.critical) {
-        update_wo_norms(il, scratch);
-    }
-    each_head(il, params, false, policy.weigh != EDGEKV_WEIGH_NONE, scratch, [&](uint32_t g, const HeadCells & head, const Cells & seen) {
-        edgekv::choose(policy, seen, head.score, *params.protection, budgets_[layers_[il].first_head + g], scratch, head.keep);
+    const uint32_t        budget = budgets_[layers_[il].first_head + g];
+    with_head(il, g, params, false, policy.weigh != EDGEKV_WEIGH_NONE, scratch, [&](const HeadCells & head, const Cells & seen) {
+        edgekv::choose(policy, seen, head.score, *params.protection, budget, scratch, head.keep);
     });
 }
 
@@ -215,11 +210,31 @@ void edgekv_cache::compact(const edgekv_compaction_params & given, edgekv_compac
     const auto    on_layers = [&](auto work) {
         team.each(layers_.size(), [&](size_t il, size_t thread) { work(static_cast<uint32_t>(il), scratch_[thread]); });
     };
-    on_layers([&](uint32_t il, Scratch & scratch) { score(il, params, scratch); });
+    const auto on_heads = [&](auto work) {
+        team.each(flat_.n_heads(), [&](size_t head, size_t thread) {
+            const auto after = std::upper_bound(layers_.begin(), layers_.end(), head,
+                                                [](size_t h, const edgekv_layer & layer) { return h < layer.first_head; });
+            const auto layer = after - 1;
+            work(static_cast<uint32_t>(layer - layers_.begin()), static_cast<uint32_t>(head - layer->first_head), scratch_[thread]);
+        });
+    };
+    if (policy.base == EDGEKV_BASE_CUSTOM) { // a layer's heads are scored by one call, which the loop over its heads needs
+        on_layers([&](uint32_t il, Scratch & scratch) {
+            score_custom(il, params);
+            for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
+                score(il, g, params, scratch);
+            }
+        });
+    } else {
+        on_heads([&](uint32_t il, uint32_t g, Scratch & scratch) { score(il, g, params, scratch); });
+    }
     std::vector<Move> moves;
     if (full) {
         share_out(params);
-        on_layers([&](uint32_t il, Scratch & scratch) { choose(il, params, scratch); });
+        if (policy.critical) {
+            on_layers([&](uint32_t il, Scratch & scratch) { update_wo_norms(il, scratch); });
+        }
+        on_heads([&](uint32_t il, uint32_t g, Scratch & scratch) { choose(il, g, params, scratch); });
         moves = heads_to_move();
     }
     const int64_t chosen_us = ggml_time_us();

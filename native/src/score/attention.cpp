@@ -24,9 +24,7 @@ void attend(const Rows & keys, const int32_t * positions, const edgekv_queries &
         return;
     }
     const Kernels & kernel = kernels();
-    for (size_t j = 0; j < n; ++j) {
-        keys.read(j, scratch.keys.data() + j * dim);
-    }
+    keys.read(0, n, scratch.keys.data());
     float * weights = scratch.weights.data(); // a lane for each query of a panel, summed over the panels
     std::fill_n(weights, n * n_lanes, 0.0f);
 
@@ -47,8 +45,8 @@ void attend(const Rows & keys, const int32_t * positions, const edgekv_queries &
             limits[i] = queries.positions[skipped + row];
             shares[i] = first + i < n_all ? share : 0.0f;
         }
-        kernel.multiply(scratch.keys.data(), dim, n, scratch.panel.data(), dim, scratch.logits.data());
-        if (!kernel.add_softmax(scratch.logits.data(), n, positions, limits, queries.softcap, shares, weights)) {
+        if (!kernel.add_attention(scratch.keys.data(), n, scratch.panel.data(), dim, positions, limits, queries.softcap, shares,
+                                  scratch.logits.data(), weights)) {
             std::fill_n(sums, n, NAN); // a softmax makes a silent 0 of -inf
             return;
         }

@@ -27,11 +27,9 @@ void step_gains(const edgekv_policy & policy, const edgekv_queries & queries, si
 // gbar = avgpool(norm2(V)^2) over its largest (AhaKV eq. 13 to 15).
 void value_prior(const edgekv_policy & policy, const Cells & cells, Scratch & scratch, float * prior) {
     const Rows & values = *cells.values;
-    float *      row    = scratch.row.data();
-    for (size_t j = 0; j < values.n(); ++j) {
-        values.read(j, row);
-        prior[j] = kernels().dot(row, row, values.dim());
-    }
+    each_few(values, scratch, [&](size_t first, size_t n, const float * rows) {
+        kernels().squares(rows, n, values.dim(), prior + first);
+    });
     pool(EDGEKV_POOL_AVG, policy.kernel, cells.order, values.n(), scratch, prior);
     const float most = values.n() > 0 ? *std::max_element(prior, prior + values.n()) : 0.0f;
     for (size_t j = 0; j < values.n(); ++j) {

@@ -32,7 +32,7 @@ static float distance(const float * a, const float * b, uint32_t dim) { return s
 void score_caote(const edgekv_policy & policy, const Cells & cells, const float * weights, const uint32_t * order, size_t n_alive,
                  Scratch & scratch, float * errors) {
     const Rows & values = *cells.values;
-    float *      row    = scratch.row.data();
+    float *      row    = scratch.rows.data();
     float *      output = scratch.anchor.data();
     const bool   fast   = policy.weigh == EDGEKV_WEIGH_FASTCAOTE;
 

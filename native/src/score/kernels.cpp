@@ -16,7 +16,9 @@ namespace {
 
 // Vectors are as wide as a register, since a compiler keeps wider ones in memory. n_rows_at_once of them for each row leave
 // enough chains of additions to hide their latency, and fit the registers.
-#if defined(__AVX512F__)
+#if !defined(__GNUC__)
+constexpr size_t width = 1, n_rows_at_once = 3; // whatever the compiler makes of it
+#elif defined(__AVX512F__)
 constexpr size_t width = 16, n_rows_at_once = 12;
 #elif defined(__AVX__)
 constexpr size_t width = 8, n_rows_at_once = 6;
@@ -30,28 +32,26 @@ constexpr size_t n_parts = n_lanes / width; // vectors of a panel's row
 #if defined(__GNUC__)
 
 using Vector = float __attribute__((vector_size(width * sizeof(float))));
+using Whole  = int32_t __attribute__((vector_size(width * sizeof(float))));
 
-#else
+Whole  whole_of(Vector x) { return __builtin_convertvector(x, Whole); }
+Vector float_of(Whole x) { return __builtin_convertvector(x, Vector); }
 
-struct Vector {
-    float v[width];
-};
+#else // the same on one number
 
-Vector & operator+=(Vector & a, const Vector & b) {
-    for (size_t i = 0; i < width; ++i) {
-        a.v[i] += b.v[i];
-    }
-    return a;
-}
+using Vector = float;
+using Whole  = int32_t;
 
-Vector operator*(float a, Vector b) {
-    for (float & x : b.v) {
-        x *= a;
-    }
-    return b;
-}
+Whole  whole_of(Vector x) { return static_cast<Whole>(x); }
+Vector float_of(Whole x) { return static_cast<Vector>(x); }
 
 #endif
+
+template <typename To, typename From> To bits_of(From from) {
+    To to;
+    std::memcpy(&to, &from, sizeof(to));
+    return to;
+}
 
 Vector load(const float * src) {
     Vector vector;
@@ -59,28 +59,30 @@ Vector load(const float * src) {
     return vector;
 }
 
-// exp(x) for x <= 0, to 4e-6 of its value at -80 and 5e-7 near 0; 0 from about -88 down. A loop over it vectorises.
-float exp_negative(float x) {
-    const float   power = x * 1.44269504f < -127.0f ? -127.0f : x * 1.44269504f;
-    const int32_t whole = static_cast<int32_t>(power - 0.5f);
-    const float   part  = power - static_cast<float>(whole); // in [-0.5, 0.5]
+void store(float * dst, Vector vector) { std::memcpy(dst, &vector, sizeof(vector)); }
 
-    float y = 1.535336188319500e-4f; // 2^part, Taylor's terms of exp(part ln 2) fitted to the interval
-    y       = y * part + 1.339887440266574e-3f;
-    y       = y * part + 9.618437357674640e-3f;
-    y       = y * part + 5.550332471162809e-2f;
-    y       = y * part + 2.402264791363012e-1f;
-    y       = y * part + 6.931472028550421e-1f;
-    y       = y * part + 1.0f;
+constexpr int32_t infinity = 0x7F800000; // the bits of one
 
-    int32_t bits;
-    std::memcpy(&bits, &y, sizeof(bits));
-    bits += static_cast<int32_t>(static_cast<uint32_t>(whole) << 23);
-    std::memcpy(&y, &bits, sizeof(y));
-    return y;
+Vector all(float x) { return x - Vector{}; }
+
+// exp(x) for x <= 0, to 4e-6 of its value at -80 and 5e-7 near 0; 0 from about -88 down.
+Vector exp_negative(Vector x) {
+    const Vector scaled = x * 1.44269504f;
+    const Vector power  = scaled > -127.0f ? scaled : all(-127.0f);
+    const Whole  whole  = whole_of(power - 0.5f);
+    const Vector part   = power - float_of(whole); // in [-0.5, 0.5]
+
+    Vector y = all(1.535336188319500e-4f); // 2^part, Taylor's terms of exp(part ln 2) fitted to the interval
+    y        = y * part + 1.339887440266574e-3f;
+    y        = y * part + 9.618437357674640e-3f;
+    y        = y * part + 5.550332471162809e-2f;
+    y        = y * part + 2.402264791363012e-1f;
+    y        = y * part + 6.931472028550421e-1f;
+    y        = y * part + 1.0f;
+    return bits_of<Vector>(bits_of<Whole>(y) + whole * (1 << 23));
 }
 
-float magnitude(float x) { return x < 0.0f ? -x : x; } // NaN stays one
+Vector magnitude(Vector x) { return bits_of<Vector>(bits_of<Whole>(x) & 0x7FFFFFFF); }
 
 float dot(const float * a, const float * b, size_t n) {
     float sum = 0.0f;
@@ -101,6 +103,39 @@ float squared_distance(const float * a, const float * b, size_t n) {
 void add_scaled(float * sum, float weight, const float * row, size_t n) {
     for (size_t i = 0; i < n; ++i) {
         sum[i] += weight * row[i];
+    }
+}
+
+void dots(const float * rows, size_t n_rows, const float * vector, size_t depth, float * products) {
+    for (size_t r = 0; r < n_rows; ++r) {
+        products[r] = dot(rows + r * depth, vector, depth);
+    }
+}
+
+void squares(const float * rows, size_t n_rows, size_t depth, float * products) {
+    for (size_t r = 0; r < n_rows; ++r) {
+        products[r] = dot(rows + r * depth, rows + r * depth, depth);
+    }
+}
+
+void add_weighted(float * sum, const float * weights, const float * rows, size_t n_rows, size_t depth) {
+    constexpr size_t n = 4; // vectors of the sum at once
+    size_t           k = 0;
+    for (; k + n * width <= depth; k += n * width) {
+        Vector part[n];
+        std::memcpy(part, sum + k, sizeof(part));
+        for (size_t r = 0; r < n_rows; ++r) {
+#pragma GCC unroll 4
+            for (size_t i = 0; i < n; ++i) {
+                part[i] += weights[r] * load(rows + r * depth + k + i * width);
+            }
+        }
+        std::memcpy(sum + k, part, sizeof(part));
+    }
+    for (size_t r = 0; r < n_rows; ++r) {
+        for (size_t i = k; i < depth; ++i) {
+            sum[i] += weights[r] * rows[r * depth + i];
+        }
     }
 }
 
@@ -142,72 +177,76 @@ template <typename F> void each_product(const float * rows, size_t stride, size_
     }
 }
 
-void multiply(const float * rows, size_t stride, size_t n_rows, const float * panel, size_t depth, float * products) {
-    each_product(rows, stride, n_rows, panel, depth, [&](size_t row, const Vector (&product)[n_parts]) {
-        std::memcpy(products + row * n_lanes, product, sizeof(product));
-    });
-}
-
 void add_norm1(const float * rows, size_t stride, size_t n_rows, const float * panel, size_t depth, float * sums) {
+    Vector all_sums[n_parts];
+    std::memcpy(all_sums, sums, sizeof(all_sums));
     each_product(rows, stride, n_rows, panel, depth, [&](size_t, const Vector (&product)[n_parts]) {
-        float output[n_lanes];
-        std::memcpy(output, product, sizeof(output));
-        for (size_t i = 0; i < n_lanes; ++i) {
-            sums[i] += magnitude(output[i]);
+        for (size_t p = 0; p < n_parts; ++p) {
+            all_sums[p] += magnitude(product[p]);
         }
     });
+    std::memcpy(sums, all_sums, sizeof(all_sums));
 }
 
-bool add_softmax(float * logits, size_t n, const int32_t * positions, const int32_t * limits, float softcap, const float * shares,
-                 float * weights) {
-    constexpr float largest = 3.402823466e38f;
-
-    int32_t n_spoilt[n_lanes] = {};
-    float   most[n_lanes];
-    for (float & value : most) {
-        value = -INFINITY;
+bool add_attention(const float * rows, size_t n_rows, const float * panel, size_t depth, const int32_t * positions,
+                   const int32_t * limits, float softcap, const float * shares, float * logits, float * weights) {
+    int32_t first_limit = limits[0]; // what all lanes see
+    Whole   last_seen[n_parts], largest[n_parts] = {}; // `largest` magnitude, in bits: they grow as floats do, and NaN is above inf
+    Vector  most[n_parts], sums[n_parts] = {}, factors[n_parts];
+    std::memcpy(last_seen, limits, sizeof(last_seen));
+    for (size_t i = 0; i < n_lanes; ++i) {
+        first_limit = limits[i] < first_limit ? limits[i] : first_limit;
     }
-    for (size_t j = 0; j < n; ++j) {
-        float * row = logits + j * n_lanes;
+    for (Vector & vector : most) {
+        vector = all(-INFINITY);
+    }
+    each_product(rows, depth, n_rows, panel, depth, [&](size_t row, Vector (&product)[n_parts]) {
         if (softcap > 0.0f) { // it would make a number of -inf
-            for (size_t i = 0; i < n_lanes; ++i) {
-                row[i] = magnitude(row[i]) <= largest ? softcap * tanhf(row[i] / softcap) : NAN;
+            float values[n_lanes];
+            std::memcpy(values, product, sizeof(values));
+            for (float & value : values) {
+                value = (bits_of<int32_t>(value) & 0x7FFFFFFF) < infinity ? softcap * tanhf(value / softcap) : NAN;
             }
+            std::memcpy(product, values, sizeof(values));
         }
-        const int32_t position = positions[j];
-        for (size_t i = 0; i < n_lanes; ++i) {
-            const bool seen = position <= limits[i];
-            n_spoilt[i] += seen && !(magnitude(row[i]) <= largest);
-            row[i]  = seen ? row[i] : -INFINITY;
-            most[i] = row[i] > most[i] ? row[i] : most[i];
+        const bool seen_by_all = positions[row] <= first_limit;
+        for (size_t p = 0; p < n_parts; ++p) {
+            Vector logit = product[p];
+            Whole  bits  = bits_of<Whole>(logit) & 0x7FFFFFFF;
+            if (!seen_by_all) {
+                bits  = positions[row] <= last_seen[p] ? bits : Whole{};
+                logit = positions[row] <= last_seen[p] ? logit : all(-INFINITY);
+            }
+            largest[p] = bits > largest[p] ? bits : largest[p];
+            most[p]    = logit > most[p] ? logit : most[p];
+            store(logits + row * n_lanes + p * width, logit);
         }
-    }
-    float   least[n_lanes];
-    int32_t n_all = 0;
-    for (size_t i = 0; i < n_lanes; ++i) {
-        n_all += n_spoilt[i];
-        least[i] = most[i] == -INFINITY ? 0.0f : most[i]; // so that a lane that sees nothing is exp(-inf) throughout
-    }
-    if (n_all > 0) {
-        return false;
-    }
-    float sums[n_lanes] = {};
-    for (size_t j = 0; j < n; ++j) {
-        float * row = logits + j * n_lanes;
-        for (size_t i = 0; i < n_lanes; ++i) {
-            row[i] = exp_negative(row[i] - least[i]);
-            sums[i] += row[i];
+    });
+    int32_t largest_of[n_lanes];
+    std::memcpy(largest_of, largest, sizeof(largest_of));
+    for (const int32_t bits : largest_of) {
+        if (bits >= infinity) {
+            return false;
         }
     }
-    float factors[n_lanes];
-    for (size_t i = 0; i < n_lanes; ++i) {
-        factors[i] = sums[i] > 0.0f ? shares[i] / sums[i] : 0.0f;
+    for (Vector & vector : most) { // so that a lane that sees nothing is exp(-inf) throughout
+        vector = vector > -INFINITY ? vector : Vector{};
     }
-    for (size_t j = 0; j < n; ++j) {
-        const float * row = logits + j * n_lanes;
-        float *       sum = weights + j * n_lanes;
-        for (size_t i = 0; i < n_lanes; ++i) {
-            sum[i] += factors[i] * row[i];
+    for (size_t j = 0; j < n_rows; ++j) {
+        for (size_t p = 0; p < n_parts; ++p) {
+            float *      logit = logits + j * n_lanes + p * width;
+            const Vector power = exp_negative(load(logit) - most[p]);
+            sums[p] += power;
+            store(logit, power);
+        }
+    }
+    for (size_t p = 0; p < n_parts; ++p) {
+        factors[p] = sums[p] > 0.0f ? load(shares + p * width) / sums[p] : Vector{};
+    }
+    for (size_t j = 0; j < n_rows; ++j) {
+        for (size_t p = 0; p < n_parts; ++p) {
+            const size_t i = j * n_lanes + p * width;
+            store(weights + i, load(weights + i) + factors[p] * load(logits + i));
         }
     }
     return true;
@@ -238,7 +277,8 @@ bool runs_here() {
 
 extern const Kernels EDGEKV_JOIN(kernels_, EDGEKV_INSTRUCTIONS);
 const Kernels        EDGEKV_JOIN(kernels_, EDGEKV_INSTRUCTIONS) = {
-    EDGEKV_TEXT(EDGEKV_INSTRUCTIONS), runs_here, dot, squared_distance, add_scaled, multiply, add_norm1, add_softmax, sum_lanes,
+    EDGEKV_TEXT(EDGEKV_INSTRUCTIONS), runs_here, dot, squared_distance, add_scaled, dots, squares, add_weighted,
+    add_norm1, add_attention, sum_lanes,
 };
 
 } // namespace edgekv

@@ -16,17 +16,22 @@ struct Kernels {
     float (*squared_distance)(const float * a, const float * b, size_t n);
     void (*add_scaled)(float * sum, float weight, const float * row, size_t n); // sum += weight * row
 
-    // Dot products of rows (n_rows, depth), `stride` floats apart, with the columns of panel (depth, n_lanes): products (n_rows, n_lanes).
-    void (*multiply)(const float * rows, size_t stride, size_t n_rows, const float * panel, size_t depth, float * products);
+    // Of rows (n_rows, depth), adjacent: their dot products with a vector (depth,), or with themselves; and
+    // sum (depth,) += their sum, weighted.
+    void (*dots)(const float * rows, size_t n_rows, const float * vector, size_t depth, float * products);
+    void (*squares)(const float * rows, size_t n_rows, size_t depth, float * products);
+    void (*add_weighted)(float * sum, const float * weights, const float * rows, size_t n_rows, size_t depth);
 
-    // Add their absolute values, summed over the rows, to sums (n_lanes,).
+    // Products of rows (n_rows, depth), `stride` floats apart, with the columns of panel (depth, n_lanes): add their absolute
+    // values, summed over the rows, to sums (n_lanes,).
     void (*add_norm1)(const float * rows, size_t stride, size_t n_rows, const float * panel, size_t depth, float * sums);
 
-    // Turn logits (n, n_lanes), a query a lane, into their softmax over the n cells, and add that times shares (n_lanes,) to
-    // weights (n, n_lanes). Lane i sees the cells whose position is at most limits[i]; a lane that sees none adds nothing.
-    // False, and no weights to speak of, where a logit that is seen is not finite.
-    bool (*add_softmax)(float * logits, size_t n, const int32_t * positions, const int32_t * limits, float softcap,
-                        const float * shares, float * weights);
+    // Add to weights (n_rows, n_lanes) the attention that cells get, their keys being rows (n_rows, depth), from the queries that
+    // are the columns of panel (depth, n_lanes): the softmax of the products over the cells, times shares (n_lanes,). Lane i sees
+    // the cells whose position is at most limits[i]; one that sees none adds nothing. logits (n_rows, n_lanes) is scratch.
+    // False, and no weights to speak of, where a product that is seen is not finite.
+    bool (*add_attention)(const float * rows, size_t n_rows, const float * panel, size_t depth, const int32_t * positions,
+                          const int32_t * limits, float softcap, const float * shares, float * logits, float * weights);
 
     // Sums of rows (n, n_lanes), one for each row.
     void (*sum_lanes)(const float * rows, size_t n, float * sums);

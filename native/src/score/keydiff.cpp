@@ -13,18 +13,19 @@ constexpr float epsilon = 1e-6f; // floor of the cosine's denominator (paper, ap
 // The mean of the keys, each divided by its norm if `unit`. Leaves the keys' norms in scratch.norms.
 void mean_anchor(const Rows & keys, bool unit, Scratch & scratch) {
     float *        anchor = scratch.anchor.data();
-    float *        row    = scratch.row.data();
     const uint32_t dim    = keys.dim();
 
     std::fill_n(anchor, dim, 0.0f);
-    for (size_t i = 0; i < keys.n(); ++i) {
-        keys.read(i, row);
-        const float norm   = std::sqrt(kernels().dot(row, row, dim));
-        const float weight = !unit ? 1.0f : norm > 0.0f ? 1.0f / norm : 0.0f;
-
-        scratch.norms[i] = norm;
-        kernels().add_scaled(anchor, weight, row, dim);
-    }
+    each_few(keys, scratch, [&](size_t first, size_t n, const float * rows) {
+        float * norms   = scratch.norms.data() + first;
+        float * weights = scratch.factors.data();
+        kernels().squares(rows, n, dim, norms);
+        for (size_t i = 0; i < n; ++i) {
+            norms[i]   = std::sqrt(norms[i]);
+            weights[i] = !unit ? 1.0f : norms[i] > 0.0f ? 1.0f / norms[i] : 0.0f;
+        }
+        kernels().add_weighted(anchor, weights, rows, n, dim);
+    });
     for (uint32_t k = 0; k < dim; ++k) {
         anchor[k] /= static_cast<float>(keys.n());
     }
@@ -35,7 +36,7 @@ void mean_anchor(const Rows & keys, bool unit, Scratch & scratch) {
 void median_anchor(const Rows & keys, Scratch & scratch) {
     const size_t   n   = keys.n();
     const uint32_t dim = keys.dim();
-    float *        row = scratch.row.data();
+    float *        row = scratch.rows.data();
 
     for (uint32_t first = 0; first < dim; first += Scratch::n_columns) {
         const uint32_t last = std::min(dim, first + Scratch::n_columns);
@@ -77,21 +78,24 @@ void score_keydiff(const edgekv_policy & policy, const Cells & cells, Scratch & 
     }
 
     const float * anchor = scratch.anchor.data();
-    float *       row    = scratch.row.data();
 
     // eq. 7, the mean cosine with every key, is the dot product of the unit key with the mean of unit keys
     const float anchor_norm = policy.anchor == EDGEKV_ANCHOR_PAIRWISE ? 1.0f : std::sqrt(kernels().dot(anchor, anchor, dim));
 
-    for (size_t i = 0; i < keys.n(); ++i) {
-        keys.read(i, row);
-        switch (policy.metric) {
-            case EDGEKV_METRIC_COSINE:
-                scores[i] = -kernels().dot(anchor, row, dim) / std::max(scratch.norms[i] * anchor_norm, epsilon);
-                break;
-            case EDGEKV_METRIC_DOT:       scores[i] = -kernels().dot(anchor, row, dim); break;
-            case EDGEKV_METRIC_EUCLIDEAN: scores[i] = std::sqrt(kernels().squared_distance(anchor, row, dim)); break;
+    each_few(keys, scratch, [&](size_t first, size_t n, const float * rows) {
+        float * products = scores + first;
+        if (policy.metric == EDGEKV_METRIC_EUCLIDEAN) {
+            for (size_t i = 0; i < n; ++i) {
+                products[i] = std::sqrt(kernels().squared_distance(anchor, rows + i * dim, dim));
+            }
+            return;
         }
-    }
+        kernels().dots(rows, n, anchor, dim, products);
+        for (size_t i = 0; i < n; ++i) {
+            const float norms = policy.metric == EDGEKV_METRIC_COSINE ? scratch.norms[first + i] * anchor_norm : 1.0f;
+            products[i] /= -std::max(norms, epsilon);
+        }
+    });
 }
 
 } // namespace edgekv

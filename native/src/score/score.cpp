@@ -104,11 +104,10 @@ static void score_random(const edgekv_policy & policy, const Cells & cells, floa
 }
 
 static void score_l2norm(const Cells & cells, Scratch & scratch, float * scores) {
-    float * row = scratch.row.data();
-    for (size_t i = 0; i < cells.keys.n(); ++i) {
-        cells.keys.read(i, row);
-        scores[i] = -std::sqrt(kernels().dot(row, row, cells.keys.dim()));
-    }
+    each_few(cells.keys, scratch, [&](size_t first, size_t n, const float * keys) {
+        kernels().squares(keys, n, cells.keys.dim(), scores + first);
+    });
+    std::transform(scores, scores + cells.keys.n(), scores, [](float square) { return -std::sqrt(square); });
 }
 
 void score_base(const edgekv_policy & policy, const Cells & cells, uint32_t budget, Scratch & scratch, float * scores,

@@ -5,6 +5,7 @@
 #include "edgekv.h"
 #include "score/scratch.h"
 
+#include <algorithm>
 #include <cstdint>
 
 namespace edgekv {
@@ -23,6 +24,15 @@ struct Cells {
     uint32_t               layer;
     uint32_t               head;
 };
+
+// Call f(first, n, values) for all rows, a few at a time: values (n, dim) of rows [first, first + n) are in scratch.rows.
+template <typename F> void each_few(const Rows & rows, Scratch & scratch, F f) {
+    for (size_t first = 0; first < rows.n(); first += Scratch::n_rows) {
+        const size_t n = std::min(Scratch::n_rows, rows.n() - first);
+        rows.read(first, n, scratch.rows.data());
+        f(first, n, scratch.rows.data());
+    }
+}
 
 void check(const edgekv_policy & policy);
 

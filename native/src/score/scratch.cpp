@@ -12,7 +12,8 @@ template <typename F> void Scratch::each(const ScratchSize & size, F f) {
     f(alive, n);
     f(line, n_columns * n);
     f(sums, n + 1);
-    f(row, size.dim);
+    f(rows, n_rows * size.dim);
+    f(factors, n_rows);
     f(anchor, size.dim);
     f(keys, attend * n * size.dim);
     f(panel, attend * n_lanes * size.dim);

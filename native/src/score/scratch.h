@@ -22,7 +22,8 @@ struct ScratchSize {
 };
 
 struct Scratch {
-    static constexpr uint32_t n_columns = 8; // elements of the keys whose medians are taken in one pass
+    static constexpr uint32_t n_columns = 8;  // elements of the keys whose medians are taken in one pass
+    static constexpr size_t   n_rows    = 32; // rows that are read at once: few enough to stay near the processor
 
     std::vector<float>    norms;     // (n_cells,)
     std::vector<float>    scores;    // (n_cells,)
@@ -30,7 +31,8 @@ struct Scratch {
     std::vector<uint32_t> alive;     // (n_cells,) survivors of earlier rounds of a selection; later, where survivors move to
     std::vector<float>    line;      // (n_columns, n_cells) scores in position order, or columns of the keys
     std::vector<double>   sums;      // (n_cells + 1,) running sums for pooling
-    std::vector<float>    row;       // (dim,)
+    std::vector<float>    rows;      // (n_rows, dim)
+    std::vector<float>    factors;   // (n_rows,)
     std::vector<float>    anchor;    // (dim,)
     std::vector<float>    keys;      // (n_cells, dim)
     std::vector<float>    panel;     // (dim, n_lanes) queries

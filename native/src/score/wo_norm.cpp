@@ -25,7 +25,7 @@ void WoNorm::begin() { std::fill(scratch_.wo_values.begin(), scratch_.wo_values.
 
 // W_O was never rotated, so rotated values are turned back.
 void WoNorm::put(size_t g, size_t i, const Rows & values, size_t cell) {
-    float * row = scratch_.row.data();
+    float * row = scratch_.rows.data();
     values.read(cell, row);
     if (values.rotation() > 0) {
         rotate_hadamard(row, values.dim(), values.rotation());

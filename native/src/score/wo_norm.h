@@ -10,7 +10,7 @@
 namespace edgekv {
 
 // The norms of a few values at a time, by W_O in slices of its rows (one row an output, one column a value element).
-// Uses scratch.wo_values, wo_slice and row.
+// Uses scratch.wo_values, wo_slice and rows.
 class WoNorm {
   public:
     static constexpr size_t n_at_once = 128;             // values of each KV head
