@@ -15,11 +15,16 @@ WINDOW = 80
 _WINDOW: dict[str, Value] = {"attention.sliding_window": WINDOW}
 
 
-def _gemma_norms(at: str, sizes: Sizes) -> list[TensorPlan]:
+def _gemma_norms(
+    at: str, sizes: Sizes, *, attention_gain: float = RESIDUAL_GAIN, ff_gain: float = RESIDUAL_GAIN
+) -> list[TensorPlan]:
     """Before and after each part. Embeddings are multiplied by sqrt(n_embd), and layers must keep up."""
-    gain = RESIDUAL_GAIN * math.sqrt(sizes.n_embd)
-    after = norms(at, sizes, "post_attention_norm", "post_ffw_norm", mean=gain)
-    return [*norms(at, sizes, "attn_norm", "ffn_norm"), *after]
+    scale = math.sqrt(sizes.n_embd)
+    return [
+        *norms(at, sizes, "attn_norm", "ffn_norm"),
+        *norms(at, sizes, "post_attention_norm", mean=attention_gain * scale),
+        *norms(at, sizes, "post_ffw_norm", mean=ff_gain * scale),
+    ]
 
 
 def gemma2() -> Family:
@@ -81,10 +86,12 @@ def gemma3n() -> Family:
     ]
     for il in range(sizes.n_layer):
         at = f"blk.{il}."
-        tensors += _gemma_norms(at, sizes)
+        # its first layers feed forward the largest twentieth of their values: where these count much, the last digit of
+        # a sum decides everything behind them
+        tensors += _gemma_norms(at, sizes, attention_gain=0.4, ff_gain=0.075)
         tensors += attention(at, sizes, head_norms=_unscaled(sizes.head_dim))
         tensors += feed_forward(at, sizes)
-        tensors += _per_layer(at, sizes, _N_EMBD_ALTUP)
+        tensors += _per_layer(at, sizes, _N_EMBD_ALTUP, gain=0.25)
         tensors += norms(at, sizes, "altup_correct_scale", "altup_router_norm", "laurel_post_norm")
         tensors += [
             matrix(f"{at}altup_router", _N_ALTUP, sizes.n_embd, 1.0),
@@ -97,12 +104,12 @@ def gemma3n() -> Family:
     return Family(architecture="gemma3n", keys=keys, tensors=tuple(tensors), tokenizer="spm")
 
 
-def _per_layer(at: str, sizes: Sizes, n_embd: int) -> list[TensorPlan]:
+def _per_layer(at: str, sizes: Sizes, n_embd: int, gain: float = 1.0) -> list[TensorPlan]:
     """What a layer makes of its own embedding of a token."""
     return [
         matrix(f"{at}inp_gate", n_embd, sizes.n_embd, 1.0),
         matrix(f"{at}proj", sizes.n_embd, n_embd, 1.0),
-        *norms(at, sizes, "post_norm"),
+        *norms(at, sizes, "post_norm", mean=gain),
     ]
 
 

@@ -218,3 +218,13 @@ def test_ctrl_c_in_chat_stops_the_reply_and_keeps_the_session(model, endless_boo
         output.type("/exit")
         assert process.wait(timeout=60) == 0
     os.close(main)
+
+
+def test_architectures():
+    output = edgekv("models", "--architectures").stdout
+    assert "lfm2" in output
+    assert "sliding-window" in output
+    listed = {row["name"]: row for row in json.loads(edgekv("models", "--architectures", "--json").stdout)}
+    assert listed["llama"]["refused"] == ""
+    assert listed["mamba2"]["refused"] == "a recurrent state"
+    assert listed["lfm2"]["evicted"] == "the rows of layers that attend"

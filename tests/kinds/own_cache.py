@@ -1,4 +1,4 @@
-"""Tiny models of every family, and llama.cpp's own cache to compare with."""
+"""llama.cpp's own cache on the library that edgekv runs, to compare with."""
 
 from __future__ import annotations
 
@@ -7,33 +7,51 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 
 import numpy as np
+from attention_nodes import AttentionNodes
 
+from edgekv.binding import library
 from edgekv.binding.model import Model
 from edgekv.evals.stock import StockLoop
 from edgekv.options import Options
 
 
 @contextmanager
-def own_cache(path, *, n_cells, block=128, kv_type="f16", threads=2):
-    """An OwnCache of `n_cells` on the model at `path`, which need not be one that edgekv runs."""
+def own_cache(path, *, n_cells, block=128, kv_type="f16", threads=2, visible=None):
+    """An OwnCache of `n_cells` on the model at `path`, which need not be one that edgekv runs.
+
+    visible: as of AttentionNodes; None = attention is llama.cpp's own too
+    """
     options = Options(threads=threads, block=block, kv_type=kv_type)
     header = SimpleNamespace(architecture="", metadata={}, head_dim=64)
-    with Model(path, options, header=header) as model:
-        loop = StockLoop(model, n_cells, options)
+    nodes = None if visible is None else AttentionNodes(visible)
+    with Model(path, options, header=header) as model, _watched_by(nodes):
+        loop = _Loop(model, n_cells, options)
         try:
-            yield OwnCache(model, loop)
+            yield OwnCache(model, loop, nodes)
         finally:
             loop.close()
+
+
+class _Loop(StockLoop):
+    """Tells AttentionNodes which tokens come."""
+
+    nodes = None
+
+    def feed(self, tokens, position, *, want_logits):
+        if self.nodes is not None:
+            self.nodes.positions = np.arange(position, position + len(tokens))
+        super().feed(tokens, position, want_logits=want_logits)
 
 
 class OwnCache:
     """llama.cpp's own cache, which evicts nothing."""
 
-    def __init__(self, model, loop):
-        self._model, self._loop = model, loop
+    def __init__(self, model, loop, nodes):
+        self._model, self._loop, self._nodes = model, loop, nodes
+        loop.nodes = nodes
 
     def read(self, tokens):
-        """The logits (n_vocab,) after tokens that are read into the empty cache."""
+        """The logits (n_vocab,) after tokens that are read into the empty cache, in blocks."""
         self._loop.read(tokens)
         return self._logits()
 
@@ -43,5 +61,26 @@ class OwnCache:
         return self._logits()
 
     def _logits(self):
+        if self._nodes is not None and self._nodes.failure is not None:
+            raise self._nodes.failure
         pointer = ctypes.cast(self._loop.context.logits(), ctypes.POINTER(ctypes.c_float))
         return np.ctypeslib.as_array(pointer, (self._model.n_vocab,)).copy()
+
+
+@contextmanager
+def _watched_by(nodes):
+    """Contexts made meanwhile call `nodes` back."""
+    llama = library.bindings()
+    defaults = llama.llama_context_default_params
+
+    def watched():
+        params = defaults()
+        if nodes is not None:
+            params.cb_eval = nodes.callback
+        return params
+
+    llama.llama_context_default_params = watched
+    try:
+        yield
+    finally:
+        llama.llama_context_default_params = defaults

@@ -1,0 +1,169 @@
+"""Which architectures run, what of them is evicted, and how that is tested: one table, for people and for tests.
+
+Only those with something to say are in it. Every other architecture that llama.cpp knows has plain attention, and is
+taken for one of that kind; `native/src/abi/context.cpp` refuses what turns out to be something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+__all__ = ["ARCHITECTURES", "KINDS", "Architecture", "Kind", "find_architecture", "refused_table", "running_table"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What llama.cpp keeps for the tokens of a text.
+
+    evicted  what edgekv evicts of it
+    fixed    what it leaves alone
+    """
+
+    evicted: str
+    fixed: str
+
+
+KINDS: Mapping[str, Kind] = {
+    "plain": Kind("the rows of all layers", "nothing"),
+    "hybrid": Kind("the rows of layers that attend", "the states of the others"),
+    "windowed": Kind("the rows of layers that see everything", "the window of the others"),
+    "shared": Kind("the rows of full layers that have their own", "the window of the others"),
+    "latent": Kind("compressed rows, one a token", "nothing"),
+    "indexed": Kind("nothing", "rows, and the index that chooses among them"),
+    "recurrent": Kind("nothing", "the state"),
+    "cacheless": Kind("nothing", "nothing"),
+}
+
+_TRANSFORMER = "logits, against a float64 transformer"
+_MASKED = "logits, against llama.cpp with the same cells masked"
+_REPOSITIONED = "logits of moved keys"
+_REFUSAL = "the refusal"
+_UNTESTED = "untested"
+
+# What refusals say.
+_WINDOW = "sliding-window attention"
+_STATE = "a recurrent state"
+_MLA = "multi-head latent attention (MLA)"
+_ALIBI = "ALiBi"
+_MROPE = "several positions per token (M-RoPE)"
+_NO_CACHE = "no KV cache"
+_ENCODER = "an encoder or non-causal attention"
+_OTHER = "a KV cache of another kind"
+
+_PLAIN_MODEL = "a plain model of the size, such as a Qwen3"
+_INSTEAD = {
+    _WINDOW: _PLAIN_MODEL,
+    _STATE: "llama.cpp itself: no text makes the state larger",
+    _MLA: _PLAIN_MODEL,
+    _ALIBI: _PLAIN_MODEL,
+    _MROPE: "the family's text model: qwen2 for qwen2vl, qwen3 for qwen3vl and qwen35",
+    _NO_CACHE: "a model that continues texts",
+    _ENCODER: "a model that continues texts",
+    _OTHER: _PLAIN_MODEL,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """An architecture, by its name in a file's `general.architecture`.
+
+    kind         one of KINDS
+    repositions  whether kept keys can be moved, and texts so be longer than the trained context
+    tested       how, on a tiny model of random weights
+    refused      what edgekv refuses it for, as its message says it; "" = it runs
+    """
+
+    name: str
+    kind: str = "plain"
+    repositions: bool = True
+    tested: str = _UNTESTED
+    refused: str = ""
+
+
+def _refused(reason: str, kind: str, *names: str, tested: tuple[str, ...] = ()) -> list[Architecture]:
+    return [
+        Architecture(name, kind, False, _REFUSAL if name in tested else _UNTESTED, reason) for name in (*names, *tested)
+    ]
+
+
+# One line an architecture, so that one that comes to run is one line changed. Those of a made family are tested as the
+# line says: tests/kinds/.
+ARCHITECTURES: tuple[Architecture, ...] = (
+    Architecture("llama", tested=_TRANSFORMER),
+    Architecture("qwen2", tested=_TRANSFORMER),
+    Architecture("qwen3", tested=_TRANSFORMER),
+    Architecture("gemma", tested=_TRANSFORMER),
+    Architecture("deci", tested=_TRANSFORMER),
+    Architecture("smollm3", tested=_MASKED),
+    Architecture("phi3", tested=_MASKED),
+    Architecture("glm4moe", tested=_MASKED),
+    Architecture("minicpm3", repositions=False, tested=_MASKED),
+    Architecture("stablelm", tested=_REPOSITIONED),
+    Architecture("maincoder", repositions=False, tested=_REPOSITIONED),
+    Architecture("gpt2", repositions=False, tested=_REPOSITIONED),
+    Architecture("lfm2", "hybrid", tested=_MASKED),
+    Architecture("granitehybrid", "hybrid", repositions=False, tested=_MASKED),
+    Architecture("falcon-h1", "hybrid", tested=_MASKED),
+    Architecture("qwen3next", "hybrid", tested=_MASKED),
+    Architecture("jamba", "hybrid", repositions=False, tested=_MASKED),
+    Architecture("nemotron_h", "hybrid", repositions=False, tested=_MASKED),
+    Architecture("lfm2moe", "hybrid"),
+    Architecture("nemotron_h_moe", "hybrid", repositions=False),
+    Architecture("plamo2", "hybrid"),
+    Architecture("minimax-01", "hybrid"),
+    Architecture("qwen35", "hybrid", False, _REFUSAL, _MROPE),
+    Architecture("qwen35moe", "hybrid", False, _UNTESTED, _MROPE),
+    Architecture("gemma2", "windowed", False, _REFUSAL, _WINDOW),
+    Architecture("gemma3", "windowed", False, _REFUSAL, _WINDOW),
+    Architecture("gpt-oss", "windowed", False, _REFUSAL, _WINDOW),
+    Architecture("cohere2", "windowed", False, _REFUSAL, _WINDOW),
+    Architecture("olmo2", "windowed", False, _REFUSAL, _WINDOW),
+    Architecture("exaone4", "windowed", False, _REFUSAL, _WINDOW),
+    Architecture("llama4", "windowed", False, _REFUSAL, _WINDOW),
+    Architecture("gemma3n", "shared", False, _REFUSAL, _WINDOW),
+    Architecture("gemma4", "shared", False, _REFUSAL, _WINDOW),
+    Architecture("deepseek2", "latent", False, _REFUSAL, _MLA),
+    *_refused(_WINDOW, "windowed", "afmoe", "cohere2moe", "exaone-moe", "gemma4-assistant", "granite_swa", "laguna"),
+    *_refused(_WINDOW, "windowed", "maple", "mellum", "mimo2", "muse-glimmer", "plamo3", "smallthinker", "spark2_5"),
+    *_refused(_WINDOW, "windowed", "step35"),
+    *_refused(_MLA, "latent", "mistral4", "bailingmoe3", "kimi-linear", "kimi-k3"),
+    *_refused(_OTHER, "indexed", "deepseek32", "deepseek4", "dots3note", "glm-dsa", "glm5-next", "hy_v4"),
+    *_refused(_OTHER, "indexed", "minimax-m3", "qwen4exp"),
+    *_refused(_STATE, "recurrent", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7", tested=("mamba", "mamba2")),
+    *_refused(_ALIBI, "plain", "jais", "mpt", "refact", tested=("bloom",)),
+    *_refused(_MROPE, "plain", "hunyuan_vl", "paddleocr", "qwen3tts", "qwen3vl", "qwen3vlmoe", tested=("qwen2vl",)),
+    *_refused(_NO_CACHE, "cacheless", "dream", "eurobert", "gemma-embedding", "jina-bert-v2", "jina-bert-v3", "llada"),
+    *_refused(_NO_CACHE, "cacheless", "llada-moe", "modern-bert", "neo-bert", "nomic-bert", "nomic-bert-moe", "rnd1"),
+    *_refused(_NO_CACHE, "cacheless", "wavtokenizer-dec", tested=("bert",)),
+    *_refused(_ENCODER, "cacheless", "dflash", "eagle3", "t5", "t5encoder"),
+)
+
+_OTHERS = "any other that llama.cpp knows"
+
+_BY_NAME = {architecture.name: architecture for architecture in ARCHITECTURES}
+
+
+def find_architecture(name: str) -> Architecture:
+    """The line of an architecture; one of plain attention, untested, for a name that has none."""
+    return _BY_NAME.get(name, Architecture(name))
+
+
+def running_table() -> list[tuple[str, ...]]:
+    """A heading, and a row for each that runs."""
+    rows: list[tuple[str, ...]] = [("architecture", "kind", "evicted", "fixed", "repositioning", "tested")]
+    for it in (*(it for it in ARCHITECTURES if not it.refused), Architecture(_OTHERS)):
+        kind = KINDS[it.kind]
+        moved = "yes" if it.repositions else "no"
+        rows.append((it.name, it.kind, kind.evicted, kind.fixed, "?" if it.name == _OTHERS else moved, it.tested))
+    return rows
+
+
+def refused_table() -> list[tuple[str, ...]]:
+    """A heading, and a row for each reason and kind that are refused."""
+    rows: list[tuple[str, ...]] = [("refused for", "kind", "architectures", "instead")]
+    refused = [it for it in ARCHITECTURES if it.refused]
+    for reason, kind in dict.fromkeys((it.refused, it.kind) for it in refused):
+        names = sorted(it.name for it in refused if (it.refused, it.kind) == (reason, kind))
+        rows.append((reason, kind, ", ".join(names), _INSTEAD[reason]))
+    return rows

@@ -1,0 +1,144 @@
+"""Attention of llama.cpp's own graph, computed anew in float64 with cells of single heads masked.
+
+Everything else of the graph is left to llama.cpp. So this says what any model makes of a cache from which any
+(layer, head, token) triples are gone, whatever its other layers are: recurrent, windowed, shared, expert.
+
+llama.cpp calls back after each node of a graph. Where it is an attention node, its result is overwritten with
+
+    out[t, h] = sum_j p_j v[j, g],  p_j = exp(s_j) / (exp(sink_h) + sum_j exp(s_j)),  s_j = c tanh(scale <q, k_j> / c)
+
+over the cells j that llama.cpp's own mask and the visible triples allow; without a sink its term is 0, and without a
+cap c s_j is the scaled product. Rows are read as they are stored. Queries that meet quantised keys in batches under
+64 tokens are rounded to q8_0, as the processor's kernel does.
+"""
+
+from __future__ import annotations
+
+import ctypes as c
+import re
+
+import gguf
+import numpy as np
+from gguf.quants import dequantize
+from reference_quant import round_q8_0
+
+from edgekv.binding import library
+
+TILE = 64  # tokens from which on attention reads whole tiles of rows, as floats
+
+
+class Tensor(c.Structure):
+    """`struct ggml_tensor` of the pinned ggml.h."""
+
+
+Tensor._fields_ = [
+    ("type", c.c_int),
+    ("buffer", c.c_void_p),
+    ("ne", c.c_int64 * 4),
+    ("nb", c.c_size_t * 4),
+    ("op", c.c_int),
+    ("op_params", c.c_int32 * 16),
+    ("flags", c.c_int32),
+    ("src", c.POINTER(Tensor) * 10),
+    ("view_src", c.POINTER(Tensor)),
+    ("view_offs", c.c_size_t),
+    ("data", c.c_void_p),
+    ("name", c.c_char * 64),
+    ("extra", c.c_void_p),
+    ("padding", c.c_char * 8),
+]
+
+
+class AttentionNodes:
+    """A callback for `cb_eval` of a context's parameters.
+
+    visible    (n_head_kv, n_tokens, n_tokens) bool by the model's layer: whether a head holds token j when t is fed
+    positions  of the tokens that the graph is computed for; whoever feeds them sets it
+    layers     the layers whose rows were attended to so far
+    """
+
+    def __init__(self, visible):
+        self.visible = visible
+        self.positions = None
+        self.layers = set()
+        self.failure = None
+        library.load().ggml_op_desc.restype = c.c_char_p
+        self._is_attention = {}
+        self.callback = library.bindings().ggml_backend_sched_eval_callback(self._call)
+
+    def _call(self, pointer, ask, _data):
+        node = c.cast(pointer, c.POINTER(Tensor)).contents
+        if ask:
+            return self._attends(node, pointer)
+        try:
+            self._overwrite(node)
+        except Exception as error:  # an exception would be printed and forgotten
+            self.failure = error
+            return False
+        return True
+
+    def _attends(self, node, pointer):
+        if node.op not in self._is_attention:
+            self._is_attention[node.op] = library.load().ggml_op_desc(c.c_void_p(pointer)) == b"FLASH_ATTN_EXT"
+        return self._is_attention[node.op]
+
+    def _overwrite(self, node):
+        q, k, v, mask = (node.src[i].contents for i in range(4))
+        layer = int(re.fullmatch(r"cache_k_l(\d+)", _root(k).name.decode())[1])
+        self.layers.add(layer)
+        scale, _, cap = np.array(node.op_params[:3], dtype=np.int32).view(np.float32).astype(np.float64)
+        queries = _floats(q)  # (n_head, n_tokens, d)
+        keys, values = _floats(k), _floats(v)  # (n_head_kv, n_cells, d)
+        if gguf.GGMLQuantizationType(k.type) != gguf.GGMLQuantizationType.F16 and queries.shape[1] < TILE:
+            queries = round_q8_0(queries)
+        n_tokens, n_cells = queries.shape[1], keys.shape[1]
+        allowed = np.isfinite(_floats(mask)[0, :n_tokens])  # (n_tokens, n_cells)
+        sinks = _floats(node.src[4].contents).reshape(-1) if node.src[4] else None
+        held = self.visible.get(layer)
+        out = np.empty((n_tokens, len(queries), values.shape[2]), dtype=np.float32)
+        for h in range(len(queries)):
+            g = h // (len(queries) // len(keys))
+            seen = allowed
+            if held is not None:
+                n = min(n_cells, held.shape[2])
+                seen = allowed.copy()
+                seen[:, :n] &= held[g, self.positions, :n]  # a token's cell is its position
+            scores = scale * (queries[h] @ keys[g].T)
+            if cap:
+                scores = cap * np.tanh(scores / cap)
+            out[:, h] = _softmax(np.where(seen, scores, -np.inf), None if sinks is None else sinks[h]) @ values[g]
+        c.memmove(node.data, out.ctypes.data, out.nbytes)
+
+
+def _softmax(scores, sink):
+    top = scores.max(axis=1, keepdims=True)
+    if sink is not None:
+        top = np.maximum(top, sink)
+    weights = np.exp(scores - top)
+    return weights / (weights.sum(axis=1, keepdims=True) + (0 if sink is None else np.exp(sink - top)))
+
+
+def _root(tensor):
+    """What a tensor is a view of."""
+    while tensor.view_src:
+        tensor = tensor.view_src.contents
+    return tensor
+
+
+def _floats(tensor):
+    """A tensor of three dimensions, row by row as it lies, as float64 (ne2, ne1, ne0)."""
+    kind = gguf.GGMLQuantizationType(tensor.type)
+    n_values, n_rows, n_matrices, _ = tensor.ne
+    block_values, block_bytes = gguf.GGML_QUANT_SIZES[kind]
+    row_bytes = n_values // block_values * block_bytes
+    n_bytes = (n_rows - 1) * tensor.nb[1] + (n_matrices - 1) * tensor.nb[2] + row_bytes
+    data = np.ctypeslib.as_array(c.cast(tensor.data, c.POINTER(c.c_uint8)), (n_bytes,))
+    rows = np.lib.stride_tricks.as_strided(
+        data, (n_matrices, n_rows, row_bytes), (tensor.nb[2], tensor.nb[1], 1), writeable=False
+    )
+    rows = np.ascontiguousarray(rows).reshape(-1, row_bytes)
+    return (
+        dequantize(rows.view({0: np.float32, 1: np.float16}.get(tensor.type, np.uint8)), kind)
+        .reshape(n_matrices, n_rows, n_values)
+        .astype(np.float64)
+    )

@@ -1,0 +1,46 @@
+"""What the tiny models evict, and which of their families run."""
+
+from __future__ import annotations
+
+from edgekv.models.architectures import find_architecture
+from edgekv.models.families import FAMILIES
+
+# KV heads of each layer whose rows are evicted, by llama.cpp's number of the layer. Rows of other layers are in a
+# window, or nobody reads them (the last layer of glm4moe).
+HEADS = {
+    "lfm2": {2: 2, 4: 2},
+    "gemma3": {5: 2},
+    "granitehybrid": {2: 2, 5: 2},
+    "gemma2": {1: 2, 3: 2},
+    "mamba2": {},
+    "gpt-oss": {1: 2, 3: 2},
+    "falcon-h1": {0: 2, 1: 2, 2: 2},
+    "qwen3next": {3: 2, 7: 2},
+    "qwen35": {3: 2, 7: 2},
+    "cohere2": {3: 2},
+    "olmo2": {3: 2},
+    "exaone4": dict.fromkeys(range(3, 64, 4), 1),
+    "llama4": {3: 2},
+    "phi3": {0: 2, 1: 2, 2: 2},
+    "smollm3": {0: 2, 1: 2, 2: 2, 3: 2},
+    "jamba": {2: 2},
+    "nemotron_h": {3: 2, 6: 2},
+    "gemma3n": {4: 1, 9: 1, 14: 1, 19: 1},
+    "gemma4": {2: 2, 5: 2},
+    "deepseek2": {0: 1, 1: 1, 2: 1},
+    "minicpm3": {0: 3, 1: 3, 2: 3},
+    "glm4moe": {0: 2, 1: 2, 2: 2, 3: 2},
+}
+
+RUN = [name for name in FAMILIES if not find_architecture(name).refused]
+REFUSED = [name for name in FAMILIES if find_architecture(name).refused]
+
+
+def heads_of(name):
+    """As recorded_runtime takes them."""
+    return {"n_layer": len(HEADS[name]), "n_head_kv": tuple(HEADS[name].values())}
+
+
+def by_layer(name, visible):
+    """visible of a Recording, as AttentionNodes takes it: by llama.cpp's number of the layer."""
+    return {il: visible[i, :n] for i, (il, n) in enumerate(HEADS[name].items())}
