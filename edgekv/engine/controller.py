@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from edgekv.binding.cache import Cache
-from edgekv.options import Options
+from edgekv.options import UBATCH, Options
 
 from .positions import Positions
 from .snapshot import ControllerSnapshot
@@ -44,6 +44,7 @@ class Controller:
         self.watch: Callable[[Sequence[int]], None] | None = None
         self._options = options
         self._fresh = 0  # tokens fed since the last scoring
+        self._asked: Sequence[int] = ()  # the last probe, where its queries may score once more
 
     def clear(self) -> None:
         """Start over with an empty cache and fresh counters."""
@@ -52,6 +53,7 @@ class Controller:
         self.pinned = ()
         self.work = Work()
         self._fresh = 0
+        self._asked = ()
 
     def snapshot(self) -> ControllerSnapshot:
         """A copy of the cells and of what belongs to them, without counters and budget."""
@@ -62,6 +64,7 @@ class Controller:
         self.cache.restore(snapshot.cells)
         self.pinned = snapshot.pinned
         self._fresh = snapshot.fresh
+        self._asked = ()
         self.positions.is_long = snapshot.is_long
 
     def read(
@@ -76,10 +79,12 @@ class Controller:
 
         after_ubatch: called with the number of tokens read since the last call; returns False to stop reading. What was
             read until then stays in the cache
-        probe: tokens whose attention says which cells to keep. They are fed after each block, and their cells are
-            removed again. A probe leaves no logits, so the last token of the last block is fed after it
+        probe: tokens whose attention says which cells to keep. They are fed after every second block and the last one,
+            and their cells are removed again; between these, the queries of the last probe score. A probe leaves no
+            logits, so the last token of the last block is fed after it
         want_logits: compute the logits of the last token
         """
+        self._asked = ()
         coming = blocks(tokens, self._options.block)
         block = next(coming, None)
         while block is not None:
@@ -93,7 +98,7 @@ class Controller:
                 if not after_ubatch(len(ubatch)):
                     return False
             self._feed(last[: len(last) - len(held_back)], want_logits=at_once, probe=probe)
-            self._compact(probe)
+            self._compact(probe, is_last=is_last)
             self._feed(held_back, want_logits=True)
             if not after_ubatch(len(last)):
                 return is_last
@@ -127,18 +132,19 @@ class Controller:
         if self.watch is not None:
             self.watch(tokens)
 
-    def _compact(self, probe: Sequence[int] = (), *, generating: bool = False, full: bool = False) -> None:
+    def _compact(
+        self, probe: Sequence[int] = (), *, generating: bool = False, full: bool = False, is_last: bool = False
+    ) -> None:
         options = self._options
         full |= self.cache.n_cells > self.budget
         probed = len(probe) > 0 and (full or options.parsed_focus.base.sees_every_probe)
         if not full and not probed and not options.parsed_policy.carries:
             self._fresh = 0
             return
-        if probed:
-            started = time.perf_counter()
-            self.cache.probe(probe)
-            self.work.probes += 1
-            self.work.probe_s += time.perf_counter() - started
+        if probed and (is_last or not self._asked or self._fresh > UBATCH):
+            self._ask(probe)
+        else:
+            self._asked = ()
         reposition = full and self.positions.due()
         result = self.cache.compact(
             options.parsed_focus if probed else options.parsed_policy,
@@ -156,6 +162,15 @@ class Controller:
         self.work.evicted_cells += result.n_evicted
         self.work.score_s += result.score_us / 1e6
         self.work.compact_s += result.move_us / 1e6
+
+    def _ask(self, probe: Sequence[int]) -> None:
+        """Feed a probe. Its queries score twice where they can be turned, and where scores do not add up."""
+        started = time.perf_counter()
+        self.cache.probe(probe)
+        self.work.probes += 1
+        self.work.probe_s += time.perf_counter() - started
+        twice = self.cache.repositions and not self._options.parsed_focus.carries
+        self._asked = probe if twice else ()
 
 
 def blocks(tokens: Iterable[int], size: int) -> Iterator[list[int]]:

@@ -486,7 +486,7 @@ struct edgekv_compaction_params {
     const struct edgekv_policy *     policy;
     const struct edgekv_protection * protection;
     uint32_t                         budget;
-    int32_t                          probed;     // nonzero: queries are the last probe's
+    int32_t                          probed;     // nonzero: queries are the last probe's, as if it came after all that was fed
     int32_t                          generating; // nonzero: the rows since the last compaction were generated (AHAKV)
     const uint32_t *                 budgets;    // cells of every head, layer by layer; NULL = as the policy shares them out
     int32_t                          reposition; // nonzero: where cells are evicted, turn the keys that stay to adjacent RoPE

@@ -113,6 +113,36 @@ def test_queries_that_are_there_already_are_turned_with_the_keys(tiny_model, sha
     np.testing.assert_array_equal(mixed[:, :12], after[:, 4:])
 
 
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("repositions", [False, True])
+def test_queries_of_a_probe_are_turned_to_where_it_would_come_now(tiny_model, shape, kv_type, repositions):
+    """A block was read since the probe, with keys left where they are, or turned, before it."""
+    from reference_quant import key_rotation, rotate
+
+    path = tiny_model(n_layer=N_LAYER, n_ctx_train=1024, **SHAPES[shape])
+    model = ReferenceModel.from_gguf(path).hparams
+    options = {"policy": "snapkv(window=16)", "budget": 64, "block": 32, "kv_type": kv_type, "probe_tokens": 8}
+    with edgekv.Runtime(path, memory="4GiB", threads=1, **options) as runtime:
+        cache, policy = runtime.controller.cache, runtime.options.parsed_policy
+        for start in range(0, 96, 32):
+            cache.feed(tokens_of(96)[start : start + 32])
+        cache.probe([7, 8, 9])
+        before, asked, _ = cache.queries(1, probed=True)
+        assert asked.tolist() == [96, 97, 98]
+        cache.compact(policy, 64, probed=True, reposition=repositions)
+        cache.feed(tokens_of(20))
+        after, positions, _ = cache.queries(1, probed=True)
+        by = 20 + (64 - 96 if repositions else 0)
+    assert positions.tolist() == [116, 117, 118]
+    angles = rope_angles(np.full(3, by), model.n_rot, model.rope_base)
+    width = key_rotation(model.head_dim) if kv_type != "f16" else 0
+    plain = rotate(before.astype(np.float64), width).swapaxes(0, 1)
+    expected = rotate(rope(plain, angles, ROPE_PAIRS[shape]).swapaxes(0, 1), width)
+    assert np.abs(after - expected).max() < 1e-5 * np.abs(before).max()
+    assert np.abs(after - before).max() > 0.1 * np.abs(before).max()
+
+
 @pytest.mark.usefixtures("talkative")
 @pytest.mark.parametrize("policy", ["keydiff", "snapkv+ada", "h2o"])
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0"])

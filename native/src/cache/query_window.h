@@ -49,7 +49,8 @@ class QueryWindow {
     uint64_t bytes(bool host) const; // in the host's memory, or on devices
 
     // Copy the newest n_rows rows of some query heads of layer `index`, to (n_head, n_rows, head_dim) with by_head, else
-    // (n_rows, n_head, head_dim); and their positions. Those that were computed under another lag are turned to this one.
+    // (n_rows, n_head, head_dim); and their positions. Those that were computed under another lag are turned to this one; those of
+    // a probe are those of the same tokens after all that came since.
     // Returns the layer's scale of Q K^T.
     float read(uint32_t index, uint32_t first_head, uint32_t n_head, bool probed, int32_t n_past, uint32_t n_rows, bool by_head,
                int32_t lag, RopeTurn * turn, float * queries, int32_t * positions) const;
