@@ -52,15 +52,15 @@ Tensor._fields_ = [
 class AttentionNodes:
     """A callback for `cb_eval` of a context's parameters.
 
-    visible    (n_head_kv, n_tokens, n_tokens) bool by the model's layer: whether a head holds token j when t is fed
-    positions  of the tokens that the graph is computed for; whoever feeds them sets it
-    layers     the layers whose rows were attended to so far
+    visible     (n_head_kv, n_tokens, n_tokens) bool by the model's layer: whether a head holds token j when t is fed
+    positions   of the tokens that the graph is computed for; whoever feeds them sets it
+    favourites  by layer, the cell that the last head of the last token attends to most
     """
 
     def __init__(self, visible):
         self.visible = visible
         self.positions = None
-        self.layers = set()
+        self.favourites = {}
         self.failure = None
         library.load().ggml_op_desc.restype = c.c_char_p
         self._is_attention = {}
@@ -85,7 +85,6 @@ class AttentionNodes:
     def _overwrite(self, node):
         q, k, v, mask = (node.src[i].contents for i in range(4))
         layer = int(re.fullmatch(r"cache_k_l(\d+)", _root(k).name.decode())[1])
-        self.layers.add(layer)
         scale, _, cap = np.array(node.op_params[:3], dtype=np.int32).view(np.float32).astype(np.float64)
         queries = _floats(q)  # (n_head, n_tokens, d)
         keys, values = _floats(k), _floats(v)  # (n_head_kv, n_cells, d)
@@ -106,7 +105,9 @@ class AttentionNodes:
             scores = scale * (queries[h] @ keys[g].T)
             if cap:
                 scores = cap * np.tanh(scores / cap)
-            out[:, h] = _softmax(np.where(seen, scores, -np.inf), None if sinks is None else sinks[h]) @ values[g]
+            weights = _softmax(np.where(seen, scores, -np.inf), None if sinks is None else sinks[h])
+            out[:, h] = weights @ values[g]
+        self.favourites[layer] = int(weights[-1].argmax())
         c.memmove(node.data, out.ctypes.data, out.nbytes)
 
 

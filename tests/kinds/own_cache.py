@@ -60,6 +60,11 @@ class OwnCache:
         self._loop.step(token)
         return self._logits()
 
+    @property
+    def favourites(self):
+        """As of AttentionNodes."""
+        return self._nodes.favourites
+
     def _logits(self):
         if self._nodes is not None and self._nodes.failure is not None:
             raise self._nodes.failure

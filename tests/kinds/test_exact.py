@@ -68,6 +68,19 @@ def test_what_evicts_nothing_is_llama_cpps_own_cache(family_model, name, block):
     assert_close(found, own_logits(path, tokens, block=block), whole_tiles=block >= 64)
 
 
+@pytest.mark.parametrize("name", [name for name in RUN if HEADS[name]])
+def test_one_wrong_cell_is_noticed(family_model, name):
+    """The cell that a head attends to most, gone from the last block: the logits move by more than the limit."""
+    path, tokens = family_model(name), tokens_of()
+    layer, n_head_kv = max(HEADS[name].items())
+    with own_cache(path, n_cells=N_CELLS, threads=1, visible={}) as own:
+        expected, cell = own.read(tokens[:N_READ]), own.favourites[layer]
+    visible = np.ones((n_head_kv, N_READ, N_READ), dtype=bool)
+    visible[-1, -128:, cell] = False
+    with own_cache(path, n_cells=N_CELLS, threads=1, visible={layer: visible}) as own:
+        assert errors(own.read(tokens[:N_READ])[None], expected[None]) > WRONG * WHOLE_TILES
+
+
 @pytest.mark.parametrize("policy", ["keydiff", "snapkv"])
 @pytest.mark.parametrize("name", [name for name in RUN if HEADS[name]])
 def test_evicted_cells_are_as_if_masked(family_model, name, policy):
@@ -89,6 +102,23 @@ def test_quantised_rows_of_evicted_cells_too(family_model, name, policy):
     limit = OF_ROUNDING * distance(expected, exact)
     assert distance(found, expected) < limit
     assert distance(found, own_logits(path, tokens, block=BLOCK, visible=wrong, kv_type="q8_0")) > WRONG * limit
+
+
+@pytest.mark.parametrize("name", [name for name in RUN if find_architecture(name).repositions])
+def test_moved_keys_meet_the_same_distances(family_model, name):
+    """A head that keeps the newest tokens alone has its keys moved as a whole, which no distance shows."""
+    path, tokens = family_model(name), tokens_of()
+    options = {"policy": "sink(n_sink=0)", "n_sink": 0, "budget": BUDGET, "block": BLOCK, "threads": 1}
+
+    def move(cache, policy, budget, keywords):
+        keywords |= {"reposition": True}
+
+    with recorded_runtime(path, before_compaction=move, **options, **heads_of(name)) as run:
+        found = logits(run, tokens)
+        assert run.runtime.controller.cache.rope_past < BUDGET + BLOCK < run.runtime.controller.cache.n_past
+    expected = own_logits(path, tokens, block=BLOCK, visible=by_layer(name, run.visible(len(tokens))))
+    # keys are rounded to f16 once more at each of nine evictions
+    assert max(errors(found, expected)) < SHORT_BATCHES
 
 
 def evicted(name, path, tokens, policy, kv_type):
