@@ -2,9 +2,10 @@
 
 Claim (CONTRIBUTING.md): of 10,000 damaged model files none crashes or hangs the process.
 
-Files are made from tiny models of several architectures and vocabularies, each from its own number, in the ways of
-`mutations.py`. A process opens them one after the other; where one ends it, another goes on behind. The program fails
-where a file crashes, hangs, raises anything but edgekv's own errors, or takes more memory than any sound one could.
+Files are made from tiny models of several architectures, vocabularies and kinds of cache, each from its own number, in
+the ways of `mutations.py`. A process opens them one after the other; where one ends it, another goes on behind. The
+program fails where a file crashes, hangs, raises anything but edgekv's own errors, or takes more memory than any sound
+one could.
 
     python bench/fuzz.py --files 2000
     python bench/fuzz.py --first 1234 --files 1 --keep damaged.gguf
@@ -31,12 +32,15 @@ import mutations
 
 import edgekv
 from edgekv.memory.process import peak_resident_bytes
+from edgekv.models.families import FAMILIES, make_family
 from edgekv.models.tiny import make_tiny
 
 HANGS_AFTER_S = 10
 # An abort of ggml starts a debugger for its backtrace.
 QUIET = {**os.environ, "GGML_NO_BACKTRACE": "1"}
 MAX_PEAK_BYTES = 256 << 20
+# Families with many layers, which take long to write and say nothing that others do not.
+LARGE = ("exaone4", "gemma3n")
 OPTIONS = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 8, "threads": 1, "allow_beyond_trained": True}
 
 
@@ -48,10 +52,11 @@ def make_bases(folder: Path) -> list[Path]:
         for a, t, q in kinds
     ]
     layers = {"alike": {"n_layer": 3}, "free": {"n_layer": 4, "layer_heads": ((4, 2), (4, 0), (0, 0), (8, 4))}}
-    return models + [
+    models += [
         make_tiny(folder / f"deci-{name}.gguf", architecture="deci", head_dim=16, vocab_size=320, **arguments)
         for name, arguments in layers.items()
     ]
+    return models + [make_family(folder / f"{name}.gguf", name) for name in FAMILIES if name not in LARGE]
 
 
 def make_damaged(number: int, bases: list[Path]) -> tuple[str, bytes]:

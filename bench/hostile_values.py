@@ -30,6 +30,22 @@ FLAGS = (
 ARCHITECTURES = (
     *(b"llama", b"qwen2", b"qwen3", b"gemma", b"gemma2", b"phi3", b"mistral3", b"starcoder2", b"falcon", b"mamba"),
     *(b"bert", b"deci", b"olmo", b"stablelm", b"granite", b"minicpm", b"clip", b"internlm2"),
+    *(b"lfm2", b"gemma3", b"gemma3n", b"gemma4", b"granitehybrid", b"falcon-h1", b"jamba", b"nemotron_h", b"plamo2"),
+    *(b"qwen3next", b"qwen35", b"mamba2", b"gpt-oss", b"cohere2", b"llama4", b"deepseek2", b"minicpm3", b"glm4moe"),
+)
+# What says how much a model keeps of its tokens, behind the architecture's name; patterns have one for each layer.
+CACHE_PATTERNS = (
+    *(b"attention.sliding_window_pattern", b"attention.recurrent_layers", b"attention.head_count_kv"),
+    *(b"feed_forward_length", b"rope.dimension_sections"),
+)
+CACHE_KEYS = (
+    *CACHE_PATTERNS,
+    *(b"attention.sliding_window", b"attention.shared_kv_layers", b"attention.key_length_swa", b"rope.freq_base_swa"),
+    *(b"attention.value_length_swa", b"rope.dimension_count_swa", b"embedding_length_per_layer_input"),
+    *(b"attention.kv_lora_rank", b"attention.q_lora_rank", b"attention.key_length_mla", b"attention.value_length_mla"),
+    *(b"ssm.conv_kernel", b"ssm.inner_size", b"ssm.state_size", b"ssm.time_step_rank", b"ssm.group_count"),
+    *(b"shortconv.l_cache", b"full_attention_interval", b"nextn_predict_layers", b"leading_dense_block_count"),
+    *(b"expert_count", b"expert_used_count", b"expert_shared_count", b"interleave_moe_layer_step"),
 )
 # A sandbox refuses steps that are too large, but not endlessly many small ones: those are left to a worker process.
 TEMPLATES = (

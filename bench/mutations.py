@@ -10,6 +10,8 @@ from collections.abc import Callable
 from gguf_file import FORMATS, STRING, GgufFile, Key, parse
 from hostile_values import (
     ARCHITECTURES,
+    CACHE_KEYS,
+    CACHE_PATTERNS,
     COUNTS,
     FLAGS,
     FLOATS,
@@ -121,6 +123,23 @@ def per_layer(rng: random.Random, raw: bytes) -> bytes:
     sound = {b"feed_forward_length": 128, b"head_count": 4, b"head_count_kv": 2}.get(name, 1)
     values = [_element(rng, element_type) if rng.random() < 0.5 or element_type == STRING else sound for _ in range(n)]
     file.keys.append(Key(whole, element_type, values, is_array=True))
+    return file.build()
+
+
+def caches(rng: random.Random, raw: bytes) -> bytes:
+    """Another window, state, rank or pattern of layers; also where the file names none."""
+    file = parse(raw)
+    architecture = bytes(file.key(b"general.architecture").values[0])
+    for name in rng.sample(CACHE_KEYS, k=rng.choice((1, 1, 2, 4))):
+        whole = architecture + b"." + name
+        file.keys = [key for key in file.keys if key.name != whole]
+        if name in CACHE_PATTERNS and rng.random() < 0.8:
+            n, element_type = rng.choice((0, 1, 3, 4, 6, 8, 9, 513)), rng.choice((5, 5, 7, 7, STRING))
+            values = [_element(rng, element_type) if rng.random() < 0.1 else rng.randrange(2) for _ in range(n)]
+            values = [b"x"] * n if element_type == STRING else values
+            file.keys.append(Key(whole, element_type, values, is_array=True))
+        else:
+            file.keys.append(Key(whole, 4, [rng.choice(INTEGERS) % (1 << 32)], is_array=False))
     return file.build()
 
 
@@ -294,7 +313,7 @@ def templates(rng: random.Random, raw: bytes) -> bytes:
 KINDS: tuple[Mutation, ...] = (
     *(flipped_header_bits, flipped_bits, truncated, moved_bytes, huge_counts, integers, floats, value_types, keys),
     *(per_layer, token_arrays, tokens, small_vocabularies, tokenizers, architectures, tensors, retyped_tensors),
-    *(weights, templates, free_layers),
+    *(weights, templates, free_layers, caches),
 )
 
 
