@@ -41,7 +41,8 @@ def plan(
     console.print(_parts(made))
     for line in _lines(survey):
         console.print(line, soft_wrap=True)
-    console.print(_alternatives(survey))
+    if made.cell_bytes:
+        console.print(_alternatives(survey))
 
 
 def _parts(made: edgekv.Plan) -> Table:
@@ -59,6 +60,9 @@ def _parts(made: edgekv.Plan) -> Table:
 
 def _lines(survey: edgekv.Survey) -> Iterator[str]:
     made, more = survey.plan, survey.with_more
+    if not made.cell_bytes:
+        yield "no layer attends to the whole text: nothing grows with it, and nothing is evicted"
+        return
     yield (
         f"budget {made.budget_cells:,} cells per head + {made.block} spare ({made.kv_type}, "
         f"{made.cell_bytes:,} bytes a cell over all heads); trained context {made.n_ctx_train:,} tokens"

@@ -27,10 +27,11 @@ _REQUIRED = ("block_count", "embedding_length", "attention.head_count")
 _PER_LAYER = ("attention.head_count", "attention.head_count_kv", "feed_forward_length")
 # Layers without a feed-forward part say 0 there, and so do whole models.
 _MAY_BE_ZERO = ("feed_forward_length",)
+_HEADS = ("attention.head_count", "attention.head_count_kv")
 _ROPE_SCALINGS = ("none", "linear", "yarn", "longrope")
 _MAX_EXPERTS = 1_024
-# Keys that only models with a recurrent state have. Those without any attention say that they have 0 heads.
-_RECURRENT = ("ssm.state_size", "wkv.head_size", "shortconv.l_cache", "kda.head_dim")
+# Without any attention. Their files say that they have 0 heads.
+_RECURRENT = ("mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7")
 # Whose layers with 0 KV heads keep a recurrent state in llama.cpp.
 _HYBRIDS = ("granitehybrid", "jamba", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe", "plamo2")
 # Whose graphs in llama.cpp leave attention out of layers with 0 KV heads; others crash on them.
@@ -38,18 +39,12 @@ _WITH_FREE_LAYERS = ("deci", *_HYBRIDS)
 
 
 def check_runnable(architecture: str, metadata: Metadata) -> None:
-    """Raise UnsupportedModelError for a file that is sound, but not a whole language model with attention."""
+    """Raise UnsupportedModelError for a file that is sound, but not a whole language model."""
     n_files = metadata.scalars.get("split.count", 1)
     if isinstance(n_files, int) and n_files > 1:
         raise UnsupportedModelError(
             f"this {architecture!r} model is split into {n_files} files, but edgekv reads one; "
             "merge them first with 'llama-gguf-split --merge FIRST_FILE MERGED_FILE'"
-        )
-    n_head = metadata.scalars.get(f"{architecture}.attention.head_count")
-    if n_head == 0 and any(f"{architecture}.{name}" in metadata.scalars for name in _RECURRENT):
-        raise UnsupportedModelError(
-            f"architecture {architecture!r} uses a recurrent state and no attention, which is not supported yet; "
-            "choose a model with attention"
         )
 
 
@@ -78,7 +73,7 @@ def _read_sizes(architecture: str, metadata: Metadata) -> dict[str, int]:
             elif name in _REQUIRED:
                 raise _damaged(f"the metadata key {key!r} is missing")
             continue
-        least = 0 if name in _MAY_BE_ZERO else 1
+        least = 0 if name in _MAY_BE_ZERO or (name in _HEADS and architecture in _RECURRENT) else 1
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= limit:
             raise _damaged(f"{key!r} is {value!r}, but must be a whole number from {least} to {limit}")
         sizes[name] = value
@@ -94,10 +89,10 @@ def _check_per_layer(key: str, array: Array, n_layer: int, limit: int) -> None:
 
 def _check_heads(architecture: str, sizes: dict[str, int]) -> None:
     n_head = sizes.get("attention.head_count")
-    if n_head is None:
+    if not n_head:
         return
     n_head_kv = sizes.get("attention.head_count_kv", n_head)
-    if n_head % n_head_kv:
+    if not n_head_kv or n_head % n_head_kv:
         raise _damaged(
             f"'{architecture}.attention.head_count_kv' is {n_head_kv}, "
             f"but must divide the {n_head} heads of 'attention.head_count'"
@@ -153,7 +148,7 @@ def _check_rope(architecture: str, metadata: Metadata, sizes: dict[str, int]) ->
     if n_rot % 2:
         raise _damaged(f"'{architecture}.rope.dimension_count' is {n_rot}, but must be even")
     head_dim = sizes.get("attention.key_length")
-    if head_dim is None and "attention.head_count" in sizes:
+    if head_dim is None and sizes.get("attention.head_count"):
         head_dim = sizes["embedding_length"] // sizes["attention.head_count"]
     if head_dim is not None and n_rot > head_dim:
         raise _damaged(f"'{architecture}.rope.dimension_count' is {n_rot}, but a head has {head_dim} values")

@@ -35,7 +35,6 @@ def norms(*names, biases=False):
 
 
 ATTENTION_KEYS = {"attention.head_count": N_HEAD, "attention.head_count_kv": N_HEAD}
-SSM_KEYS = {"ssm.conv_kernel": 4, "ssm.inner_size": 2 * N_EMBD, "ssm.state_size": 16, "ssm.time_step_rank": 4}
 
 ATTENTION = {f"attn_{name}.weight": (N_EMBD, N_EMBD) for name in ("q", "k", "v", "output")}
 ATTENTION_BIASES = {f"attn_{name}.bias": (N_EMBD,) for name in ("q", "k", "v")}
@@ -45,18 +44,6 @@ FEED_FORWARD = {
     "ffn_down.weight": (N_EMBD, N_FF),
 }
 TRANSFORMER = norms("attn_norm", "ffn_norm") | ATTENTION | FEED_FORWARD
-
-MAMBA = norms("attn_norm") | {
-    "ssm_in.weight": (4 * N_EMBD, N_EMBD),
-    "ssm_conv1d.weight": (2 * N_EMBD, 4),
-    "ssm_conv1d.bias": (2 * N_EMBD,),
-    "ssm_x.weight": (4 + 2 * 16, 2 * N_EMBD),
-    "ssm_dt.weight": (2 * N_EMBD, 4),
-    "ssm_dt.bias": (2 * N_EMBD,),
-    "ssm_a": (2 * N_EMBD, 16),
-    "ssm_d": (2 * N_EMBD,),
-    "ssm_out.weight": (N_EMBD, 2 * N_EMBD),
-}
 
 # ranks of the compressed queries and of the compressed keys and values; dimensions of a head with and without RoPE
 Q_RANK, KV_RANK, N_ROT, N_NOPE = 32, 32, 16, 16
@@ -74,15 +61,6 @@ LATENT_ATTENTION = norms("attn_norm", "ffn_norm") | {
 OUTPUT_NORM = norms("output_norm")
 
 ARCHITECTURES = {
-    "gemma2": Architecture(
-        ATTENTION_KEYS | {"attention.sliding_window": 32},
-        N_LAYER * (TRANSFORMER | norms("post_attention_norm", "post_ffw_norm"),),
-        OUTPUT_NORM,
-    ),
-    # llama.cpp's converter writes these zeros
-    "mamba": Architecture(
-        SSM_KEYS | {"attention.head_count": 0, "feed_forward_length": 0}, N_LAYER * (MAMBA,), OUTPUT_NORM
-    ),
     "deepseek2": Architecture(
         {
             "attention.head_count": N_HEAD,
@@ -116,11 +94,6 @@ ARCHITECTURES = {
             },
         ),
         norms("token_embd_norm", "output_norm", biases=True),
-    ),
-    "qwen2vl": Architecture(
-        ATTENTION_KEYS | {"rope.dimension_sections": [4, 6, 6, 0]},
-        N_LAYER * (TRANSFORMER | ATTENTION_BIASES,),
-        OUTPUT_NORM,
     ),
     "bert": Architecture(
         ATTENTION_KEYS | {"attention.causal": False},

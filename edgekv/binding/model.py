@@ -146,7 +146,8 @@ class Model:
 
     def new_context(self, n_cells: int, options: Options, *, n_cells_max: int | None = None) -> Context:
         """A context of `n_cells` cells per head on average, at most `n_cells_max` in one head; None = equal heads."""
-        return Context(self, n_cells, options, structs.Layout(n_cells, n_cells if n_cells_max is None else n_cells_max))
+        n_cells_max = n_cells if n_cells_max is None else n_cells_max
+        return Context(self, n_cells, options, structs.Layout(n_cells, n_cells_max, options.probe_cells))
 
 
 def _give_back() -> bool:

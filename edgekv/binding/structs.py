@@ -20,7 +20,7 @@ def _address(array: Any) -> int | None:
 class Layout(Struct):
     """struct edgekv_layout"""
 
-    _fields_ = (("n_cells", c.c_uint32), ("n_cells_max", c.c_uint32))
+    _fields_ = (("n_cells", c.c_uint32), ("n_cells_max", c.c_uint32), ("n_probe", c.c_uint32))
 
 
 class Shape(Struct):
@@ -45,6 +45,8 @@ class Shape(Struct):
         ("device_query_row_bytes", c.c_uint64),
         ("state_bytes", c.c_uint64),
         ("device_state_bytes", c.c_uint64),
+        ("window_cells", c.c_uint32),
+        ("reserved", c.c_uint32),
     )
 
 

@@ -45,6 +45,9 @@ class Positions:
     @property
     def limit(self) -> int | None:
         """Tokens that a session can read and say; None = any number."""
+        shape = self._cache.shape
+        if not shape.n_layer and not shape.window_cells:
+            return None  # a recurrent state knows no positions
         return None if self._turns or self._options.allow_beyond_trained else self._n_ctx_train
 
     @property
@@ -54,5 +57,5 @@ class Positions:
         if self._options.reposition == "never":
             return "reposition='never' keeps every key at its position; use reposition='auto'"
         if not self._cache.repositions:
-            return "its keys cannot be moved to other positions; choose a model with plain RoPE"
+            return "its keys cannot be moved to other positions; choose a model with plain RoPE and no sliding windows"
         return f"a head of {n_cells} cells leaves no positions to move to; lower the budget"

@@ -225,7 +225,7 @@ class Estimator:
             compute=memory.compute_bytes,
             outputs=memory.output_bytes,
             workspace=options.n_threads * THREAD_BYTES
-            + shape.n_cells * LLAMA_CELL_BYTES
+            + _llama_cells(shape) * LLAMA_CELL_BYTES
             + options.n_ubatch * model.widest_row * ACTIVATION_BYTES
             + max(
                 policy.scratch_bytes(
@@ -253,6 +253,12 @@ def _new_context(model: Model, options: Options, budget: int) -> Context:
     n_cells = budget + options.block + options.probe_cells
     n_cells_max = n_cells + (HEAD_LIMIT - 1) * budget * bool(cache_params_of(options).ragged)
     return model.new_context(n_cells, options, n_cells_max=n_cells_max)
+
+
+def _llama_cells(shape: structs.Shape) -> int:
+    """Cells that llama.cpp makes notes of; a model without attention has none."""
+    n_cells = shape.n_cells if shape.n_layer or shape.window_cells else 0
+    return int(n_cells + shape.window_cells)
 
 
 def _counted_bytes() -> int:

@@ -68,11 +68,14 @@ EDGEKV_API enum edgekv_status edgekv_model_load(
 struct edgekv_layout {
     uint32_t n_cells;     // cells per head on average, at least 2
     uint32_t n_cells_max; // cells of one head, at least n_cells
+    uint32_t n_probe;     // longest probe in tokens, which sliding windows make room for
 };
 
 // Make a context as llama_init_from_model does; free it with llama_free.
 //   layout : NULL = llama.cpp's own cache, which edgekv_cache_open refuses; else params->n_ctx is taken from it
 //   EDGEKV_STATUS_INVALID_ARGUMENT  the layout is impossible, or has more rows in all than 32 bits count
+//   EDGEKV_STATUS_UNSUPPORTED       with a layout: MLA, ALiBi, encoder and multi-position models, learnt attention sinks, and
+//                                   layers that read the rows of earlier ones
 EDGEKV_API enum edgekv_status edgekv_context_new(
                   struct llama_model * model,
    const struct llama_context_params * params,
@@ -81,8 +84,9 @@ EDGEKV_API enum edgekv_status edgekv_context_new(
                                 char * err,
                               size_t   err_size);
 
+// Of the layers with full attention, which is what is evicted, unless it says otherwise.
 struct edgekv_shape {
-    uint32_t n_layer;       // layers that have a cache
+    uint32_t n_layer;       // layers that have a cache; 0 = nothing is ever evicted
     uint32_t n_head_total;  // KV heads, summed over those layers
     uint32_t n_head_kv_max; // KV heads of the widest layer
     uint32_t n_head_max;    // query heads of the widest layer
@@ -102,10 +106,13 @@ struct edgekv_shape {
 
     uint64_t state_bytes;        // recurrent states in the host's memory, which a cache copies before each batch
     uint64_t device_state_bytes; // and on devices
+
+    uint32_t window_cells; // cells of the ring of each layer that sees a sliding window; 0 = there is none
+    uint32_t reserved;
 };
 
 // Say what the context's cache looks like.
-//   EDGEKV_STATUS_UNSUPPORTED  sliding-window, MLA, ALiBi, encoder and multi-position models, and those without any attention
+//   EDGEKV_STATUS_UNSUPPORTED  caches of kinds that edgekv does not know, and what edgekv_context_new refuses
 EDGEKV_API enum edgekv_status edgekv_context_shape(
           const struct llama_context * ctx,
                  struct edgekv_shape * shape,
@@ -119,7 +126,7 @@ EDGEKV_API enum edgekv_status edgekv_context_shape(
 //   angles     : (n_rot / 2,) radians per position
 //   neighbours : out: 1 if pair i is elements 2i and 2i + 1, 0 if it is i and i + n_rot / 2
 //   EDGEKV_STATUS_UNSUPPORTED       keys cannot be turned to other positions: the model has no RoPE, M-RoPE, or one that is
-//                                   not the last thing done to a key
+//                                   not the last thing done to a key; or other layers have sliding windows
 //   EDGEKV_STATUS_INVALID_ARGUMENT  there is no such layer, or too little room
 EDGEKV_API enum edgekv_status edgekv_context_rope(
           const struct llama_context * ctx,
@@ -134,7 +141,7 @@ struct edgekv_memory {
     uint64_t weight_bytes;  // weights in the host's memory (mapped ones count: they are resident)
     uint64_t repack_bytes;  // weights in the processor's own order
     uint64_t kv_bytes;      // rows of keys and values in the host's memory
-    uint64_t state_bytes;   // recurrent states there
+    uint64_t state_bytes;   // recurrent states and the rings of sliding windows there
     uint64_t compute_bytes; // graph buffers in the host's memory
     uint64_t output_bytes;  // logits, and the candidates of a sampler
     uint64_t device_bytes;  // everything on other devices
@@ -582,7 +589,7 @@ EDGEKV_API enum edgekv_status edgekv_cache_queries(
 // ---- snapshots: what was read once, gone on from again and again ----
 //
 // A flat buffer of all that later feeds, probes and compactions read: which token every cell holds and what it carries, its key
-// and value, the newest queries of the text, and recurrent states. Its bytes grow with the cells used. Logits and the last probe are not in it. It
+// and value, the newest queries of the text, recurrent states, and sliding windows. Its bytes grow with the cells used. Logits and the last probe are not in it. It
 // is no file format: only caches of the same shape, types and params take it, in this build of the library.
 
 // Bytes of a snapshot taken now.

@@ -36,11 +36,11 @@ static void refuse_what_is_no_model(const char * program) {
     CHECK(edgekv_model_load(no_models[0], &params, &model, err, 4) == EDGEKV_STATUS_MODEL_INVALID && strlen(err) == 3);
 }
 
-static const struct edgekv_layout layout = { BUDGET + BLOCK, BUDGET + BLOCK };
+static const struct edgekv_layout layout = { BUDGET + BLOCK, BUDGET + BLOCK, 0 };
 
 // Contexts that llama.cpp makes and edgekv cannot use.
 static void refuse_contexts(struct llama_model * model, struct llama_context_params params) {
-    struct edgekv_layout             few   = { 64, 63 };
+    struct edgekv_layout             few   = { 64, 63, 0 };
     const struct edgekv_cache_params plain = { 0 };
     struct edgekv_cache *            cache = NULL;
     struct llama_context *           ctx   = NULL;

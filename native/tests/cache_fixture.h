@@ -32,7 +32,7 @@ struct Model {
 
 // kv_type: of keys and values, or "f16/q8_0" where they differ.
 struct Context {
-    Context(const Model & model, const char * kv_type, int32_t n_threads = 1, const edgekv_layout & layout = { 256, 256 }) {
+    Context(const Model & model, const char * kv_type, int32_t n_threads = 1, const edgekv_layout & layout = { 256, 256, 0 }) {
         const std::map<std::string, ggml_type> types = { { "f16", GGML_TYPE_F16 }, { "q8_0", GGML_TYPE_Q8_0 }, { "q4_0", GGML_TYPE_Q4_0 } };
 
         llama_context_params params = llama_context_default_params();

@@ -11,7 +11,7 @@ namespace {
 
 constexpr uint32_t mean = 40, n_rows = 8;
 
-const edgekv_layout ragged_layout = { mean + 2 * n_ubatch, 3 * mean + 2 * n_ubatch };
+const edgekv_layout ragged_layout = { mean + 2 * n_ubatch, 3 * mean + 2 * n_ubatch, 0 };
 
 // No two cells of a head have the same score.
 float score_of(uint32_t layer, uint32_t head, int32_t position) { return (position * 7919 + (31 * layer + head) * 101) % 1009; }

@@ -10,7 +10,7 @@ namespace {
 
 constexpr uint32_t budget = 24, n_block = 16, n_probe = 4;
 
-const edgekv_layout roomy = { budget + n_block + n_probe, 3 * budget + n_block + n_probe };
+const edgekv_layout roomy = { budget + n_block + n_probe, 3 * budget + n_block + n_probe, 0 };
 
 using Operation = std::function<edgekv_status(edgekv_cache *)>;
 
@@ -166,7 +166,7 @@ void test_operations(const Model & model, const char * kv_type) {
 // A probe of two batches that fails after the first one: what that overwrote is no longer taken for the queries of the probe before.
 void test_probe_in_batches(const Model & model, const char * kv_type) {
     constexpr uint32_t    n_long = n_ubatch + 8;
-    const edgekv_layout   layout = { n_block + n_long, n_block + n_long };
+    const edgekv_layout   layout = { n_block + n_long, n_block + n_long, 0 };
     edgekv_cache_params   needs  = {};
     needs.n_probe_rows           = n_long;
     const Context context(model, kv_type, 1, layout);

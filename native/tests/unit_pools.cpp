@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint32_t mean = 40, largest = 3 * mean;
 
-const edgekv_layout layout = { mean + 2 * n_ubatch, largest + 2 * n_ubatch };
+const edgekv_layout layout = { mean + 2 * n_ubatch, largest + 2 * n_ubatch, 0 };
 
 // The rows of a context in a pool a layer; pool 0 in memory of the given type.
 class Pools {
@@ -215,7 +215,7 @@ void test_rows_that_cannot_be_counted(const Model & model) {
     llama_context_params params = llama_context_default_params();
     params.n_seq_max            = 1;
     params.flash_attn_type      = LLAMA_FLASH_ATTN_TYPE_ENABLED;
-    const edgekv_layout many    = { 1u << 31, 1u << 31 };
+    const edgekv_layout many    = { 1u << 31, 1u << 31, 0 };
     llama_context *     ctx     = nullptr;
     char                err[512] = "";
     CHECK(edgekv_context_new(model.model, &params, &many, &ctx, err, sizeof(err)) == EDGEKV_STATUS_INVALID_ARGUMENT);

@@ -8,7 +8,7 @@ namespace {
 
 constexpr uint32_t mean = 40, largest = 3 * mean, least = 8;
 
-const edgekv_layout ragged_layout = { mean + 2 * n_ubatch, largest + 2 * n_ubatch };
+const edgekv_layout ragged_layout = { mean + 2 * n_ubatch, largest + 2 * n_ubatch, 0 };
 
 // Budgets of that mean, none above what its head holds.
 std::vector<uint32_t> draw_budgets(const Cache & cache, std::mt19937 & random) {

@@ -7,7 +7,7 @@ namespace {
 
 constexpr uint32_t budget = 40;
 
-const edgekv_layout roomy = { budget + 2 * n_ubatch, 3 * budget + 2 * n_ubatch };
+const edgekv_layout roomy = { budget + 2 * n_ubatch, 3 * budget + 2 * n_ubatch, 0 };
 
 std::vector<edgekv_policy> policies() {
     std::vector<edgekv_policy> all;

@@ -86,6 +86,13 @@ def deci(**changes: bytes | None) -> bytes:
     return GgufBytes(keys=as_keys(values)).build()
 
 
+def test_models_of_recurrent_states_alone_have_no_heads(read: Read) -> None:
+    values = {key.replace("llama.", "mamba2."): value for key, value in metadata().items()}
+    del values["mamba2.attention.head_count_kv"]
+    values |= {"general.architecture": text("mamba2"), "mamba2.attention.head_count": u32(0)}
+    assert read(GgufBytes(keys=as_keys(values)).build()).kv_heads == (0, 0)
+
+
 def test_layers_of_deci_may_have_no_attention(read: Read) -> None:
     for kinds in ((2, 0), (0, 2)):
         assert read(deci(deci__attention__head_count_kv=u32s(*kinds))).kv_heads == kinds
@@ -286,10 +293,6 @@ UNSUPPORTED = {
     "no tokenizer": ({"tokenizer__ggml__model": None}, "'llama' file has no tokenizer"),
     "other tokenizer": ({"tokenizer__ggml__model": text("t5")}, "tokenizer 't5', which is not supported yet"),
     "no_vocab": ({"tokenizer__ggml__model": text("no_vocab")}, "'no_vocab'"),
-    "no attention": (
-        {"llama__attention__head_count": u32(0), "llama__wkv__head_size": u32(64)},
-        "'llama' uses a recurrent state and no attention",
-    ),
 }
 
 

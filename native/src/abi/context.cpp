@@ -5,6 +5,7 @@
 #include "abi/weights_file.h"
 #include "cache/flat_cache.h"
 #include "cache/recurrent_state.h"
+#include "cache/windows.h"
 #include "llama-context.h"
 #include "llama-kv-cache-iswa.h"
 #include "llama-kv-cache.h"
@@ -67,41 +68,36 @@ class Loading {
     Reasons reasons_;
 };
 
-const char * kind_of(const llama_memory_i * memory) {
-    if (memory == nullptr) {
-        return "no KV cache";
-    }
-    if (dynamic_cast<const llama_kv_cache_iswa *>(memory) || dynamic_cast<const llama_memory_hybrid_iswa *>(memory)) {
-        return "sliding-window attention";
-    }
-    if (dynamic_cast<const llama_memory_recurrent *>(memory)) {
-        return "a recurrent state";
-    }
-    return "a KV cache of another kind";
-}
-
-// Why a model whose memory has parts that are known still cannot be run, or NULL.
-const char * obstacle(const llama_model & model, const llama_cparams & cparams) {
+// Why a model cannot be run whatever its memory is, or NULL.
+const char * obstacle(const llama_model & model) {
     const llama_hparams & hparams = model.hparams;
     if (hparams.is_mla()) {
         return "multi-head latent attention (MLA)";
     }
-    if (llama_model_has_encoder(&model) || !cparams.causal_attn) {
+    if (llama_model_has_encoder(&model) || !hparams.causal_attn) {
         return "an encoder or non-causal attention";
     }
-    if (hparams.swa_type != LLAMA_SWA_TYPE_NONE) {
-        return "sliding-window attention";
+    if (hparams.n_layer_kv_from_start >= 0 && hparams.n_layer_kv_from_start < int32_t(hparams.n_layer())) {
+        return "layers that read the keys and values of earlier ones";
+    }
+    if (std::any_of(model.layers.begin(), model.layers.end(), [](const llama_layer & layer) { return layer.attn_sinks != nullptr; })) {
+        return "learnt attention sinks";
     }
     if (hparams.use_alibi) {
         return "ALiBi, whose mask depends on the distance between cells";
-    }
-    if (hparams.n_pos_per_embd() > 1) {
-        return "several positions per token (M-RoPE)";
     }
     if (hparams.ple_n_heads > 0) {
         return "n-gram embeddings, which look up evicted tokens";
     }
     return nullptr;
+}
+
+// Throws Error where there is a reason.
+void refuse(const llama_model & model, const char * reason) {
+    if (reason != nullptr) {
+        fail(EDGEKV_STATUS_UNSUPPORTED, "architecture '%s' uses %s, which is not supported yet; choose a model of the llama, qwen2, "
+             "qwen3 or mistral family", model.arch_name().c_str(), reason);
+    }
 }
 
 // The rows of all heads are counted in 32 bits.
@@ -121,26 +117,37 @@ void require_countable(const llama_hparams & hparams, const edgekv_layout & layo
 
 } // namespace
 
-Memory parts_of(const llama_memory_i * memory) {
-    if (auto * hybrid = dynamic_cast<const llama_memory_hybrid *>(memory)) {
-        return { hybrid->get_mem_attn(), hybrid->get_mem_recr() };
+Memory parts_of(const llama_memory_i * given) {
+    auto * memory = const_cast<llama_memory_i *>(given);
+    if (auto * cache = dynamic_cast<llama_kv_cache *>(memory)) {
+        return { cache->flat.get(), cache, nullptr, nullptr };
     }
-    return { dynamic_cast<llama_kv_cache *>(const_cast<llama_memory_i *>(memory)), nullptr };
+    if (auto * both = dynamic_cast<llama_kv_cache_iswa *>(memory)) {
+        return { both->get_base()->flat.get(), both->get_base(), both->get_swa(), nullptr };
+    }
+    if (auto * recurrent = dynamic_cast<llama_memory_recurrent *>(memory)) {
+        return { recurrent->flat.get(), nullptr, nullptr, recurrent };
+    }
+    Memory parts;
+    if (auto * hybrid = dynamic_cast<llama_memory_hybrid *>(memory)) {
+        parts           = parts_of(hybrid->get_mem_attn());
+        parts.recurrent = hybrid->get_mem_recr();
+    } else if (auto * windowed = dynamic_cast<llama_memory_hybrid_iswa *>(memory)) {
+        parts           = parts_of(windowed->get_mem_attn());
+        parts.recurrent = windowed->get_mem_recr();
+    }
+    return parts;
 }
 
-const FlatCache * flat_of(const llama_memory_i * memory) {
-    const llama_kv_cache * cache = parts_of(memory).cache;
-    return cache != nullptr ? cache->flat.get() : nullptr;
-}
+const FlatCache * flat_of(const llama_memory_i * memory) { return parts_of(memory).flat; }
 
 Memory memory_of(const llama_context * ctx) {
     const llama_model &   model   = ctx->get_model();
     const llama_cparams & cparams = ctx->get_cparams();
     const Memory          memory  = parts_of(ctx->get_memory());
-    const char *          reason  = memory.cache == nullptr ? kind_of(ctx->get_memory()) : obstacle(model, cparams);
-    if (reason != nullptr) {
-        fail(EDGEKV_STATUS_UNSUPPORTED, "architecture '%s' uses %s, which is not supported yet; choose a model of the llama, qwen2, "
-             "qwen3 or mistral family", model.arch_name().c_str(), reason);
+    refuse(model, cparams.causal_attn ? obstacle(model) : "non-causal attention");
+    if (memory.cache == nullptr && memory.recurrent == nullptr) {
+        refuse(model, ctx->get_memory() == nullptr ? "no KV cache" : "a KV cache of another kind");
     }
     if (!cparams.flash_attn) {
         throw Error(EDGEKV_STATUS_UNSUPPORTED, "the context was made without flash attention; enable it");
@@ -151,13 +158,14 @@ Memory memory_of(const llama_context * ctx) {
     if (memory.recurrent != nullptr && memory.recurrent->n_rs_seq != 0) {
         throw Error(EDGEKV_STATUS_UNSUPPORTED, "the context keeps older recurrent states; make it with n_rs_seq = 0");
     }
-    if (!memory.cache->flat) {
+    if (memory.flat == nullptr) {
         throw Error(EDGEKV_STATUS_INVALID_STATE, "the context was made without a layout; make it with edgekv_context_new and one");
     }
-    const FlatCache & flat     = *memory.cache->flat;
+    const FlatCache & flat     = *memory.flat;
     const bool        attended = std::all_of(flat.layers().begin(), flat.layers().end(),
                                              [&](const FlatCache::Layer & layer) { return flat.notes().attention.count(layer.il) > 0; });
-    if (flat.layers().empty() || !attended) {
+    const bool nothing_else = memory.windows == nullptr && memory.recurrent == nullptr;
+    if ((flat.layers().empty() && nothing_else) || !attended) {
         fail(EDGEKV_STATUS_UNSUPPORTED, "this model of architecture '%s' has %s, which is not supported; choose another model",
              model.arch_name().c_str(), attended ? "no layer with attention" : "a layer with KV heads that it never attends with");
     }
@@ -167,7 +175,7 @@ Memory memory_of(const llama_context * ctx) {
 edgekv_shape shape_of(const llama_context * ctx) {
     const Memory          memory  = memory_of(ctx);
     const llama_hparams & hparams = ctx->get_model().hparams;
-    const FlatCache &     flat    = *memory.cache->flat;
+    const FlatCache &     flat    = *memory.flat;
 
     edgekv_shape shape = {};
     shape.n_layer      = flat.layers().size();
@@ -176,6 +184,7 @@ edgekv_shape shape_of(const llama_context * ctx) {
     shape.n_cells_max  = flat.n_cells_max();
     shape.n_threads    = std::max(1, ctx->get_cparams().n_threads_batch);
     shape.staged       = flat.on_device();
+    shape.window_cells = memory.windows != nullptr ? Windows(*memory.windows).size() : 0;
     for (const ggml_tensor * state : memory.recurrent != nullptr ? states_of(*memory.recurrent) : std::vector<ggml_tensor *>()) {
         (ggml_backend_buffer_is_host(state->buffer) ? shape.state_bytes : shape.device_state_bytes) += ggml_nbytes(state);
     }
@@ -245,7 +254,9 @@ enum edgekv_status edgekv_context_new(struct llama_model * model, const struct l
             require(layout->n_cells_max >= layout->n_cells, "layout.n_cells_max is less than layout.n_cells");
             require_countable(model->hparams, *layout);
             request.emplace(*layout);
-            used.n_ctx = layout->n_cells;
+            used.n_ctx    = layout->n_cells;
+            used.swa_full = false;
+            refuse(*model, obstacle(*model));
         }
         *ctx = llama_init_from_model(model, used);
         if (*ctx == nullptr) {

@@ -13,7 +13,9 @@ class FlatCache;
 
 // The parts of a context's memory, by what becomes of them.
 struct Memory {
-    llama_kv_cache *         cache     = nullptr; // its rows are divided by head and evicted
+    FlatCache *              flat      = nullptr; // rows that are divided by head and evicted; none in models without full attention
+    llama_kv_cache *         cache     = nullptr; // llama.cpp's own notes of these rows; NULL where no layer attends
+    llama_kv_cache *         windows   = nullptr; // rings of the layers that see a window; NULL where the model has none
     llama_memory_recurrent * recurrent = nullptr; // states that every token changes for good; NULL where the model has none
 };
 

@@ -5,6 +5,7 @@
 #include "ggml-backend.h"
 #include "llama-context.h"
 #include "llama-ext.h"
+#include "llama-kv-cache.h"
 #include "llama-memory-recurrent.h"
 
 using namespace edgekv;
@@ -26,11 +27,14 @@ enum edgekv_status edgekv_context_memory(const struct llama_context * ctx, struc
             memory->kv_bytes += held.context;
             memory->compute_bytes += held.compute;
         }
-        if (const llama_memory_recurrent * recurrent = parts_of(ctx->get_memory()).recurrent) {
-            for (const auto & [type, n_bytes] : recurrent->memory_breakdown()) {
+        const Memory parts      = parts_of(ctx->get_memory());
+        const auto   add_states = [&](const llama_memory_i * part) {
+            for (const auto & [type, n_bytes] : part != nullptr ? part->memory_breakdown() : std::map<ggml_backend_buffer_type_t, size_t>()) {
                 memory->state_bytes += ggml_backend_buft_is_host(type) ? n_bytes : 0;
             }
-        }
+        };
+        add_states(parts.recurrent);
+        add_states(parts.windows);
         memory->kv_bytes -= memory->state_bytes;
         // one row of logits, the token ids that a context lists for its samplers, and a sampler's candidates
         const uint64_t n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(&ctx->get_model()));

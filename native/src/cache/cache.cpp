@@ -73,9 +73,8 @@ const WeightsFile * file_of(const llama_model & model, const ggml_tensor & w_o) 
 } // namespace
 
 edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & params) :
-    ctx(ctx), kv(*memory_of(ctx).cache), shape(shape_of(ctx)), params_(params), flat_(*kv.flat), claim_(flat_),
-    rotation_(flat_.attention(flat_.layers().front().il).rotation_k),
-    value_rotation_(flat_.attention(flat_.layers().front().il).rotation_v), softcap_(0.0f),
+    ctx(ctx), kv(memory_of(ctx).cache), shape(shape_of(ctx)), params_(params), flat_(*memory_of(ctx).flat), claim_(flat_),
+    rotation_(0), value_rotation_(0), softcap_(0.0f),
     cells_(flat_.n_rows(), cell_parts(params)), layer_budgets_(shape.n_layer), budgets_(shape.n_head_total),
     contest_(contest_size(shape, params)) {
     if (params.ragged && flat_.on_device()) {
@@ -86,6 +85,11 @@ edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & para
     const llama_model &   model   = ctx->get_model();
     const llama_hparams & hparams = model.hparams;
     std::vector<uint32_t> n_head;
+    if (!flat_.layers().empty()) {
+        const FlatCache::Attention & first = flat_.attention(flat_.layers().front().il);
+        rotation_                          = first.rotation_k;
+        value_rotation_                    = first.rotation_v;
+    }
     if (hparams.attn_soft_cap) {
         softcap_ = hparams.f_attn_logit_softcapping;
     }
@@ -115,8 +119,17 @@ edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & para
     if (params.n_query_rows > 0 || params.n_probe_rows > 0) {
         window_.emplace(flat_, n_head, params.n_query_rows, params.n_probe_rows);
     }
-    if (llama_memory_recurrent * recurrent = memory_of(ctx).recurrent) {
-        state_.emplace(*recurrent);
+    const Memory memory = memory_of(ctx);
+    if (memory.recurrent != nullptr) {
+        state_.emplace(*memory.recurrent);
+    }
+    if (memory.windows != nullptr) {
+        const uint32_t room = std::max(ctx->get_cparams().n_ubatch, params.n_probe_rows);
+        if (memory.windows->get_size() < model.hparams.n_swa + room) {
+            fail(EDGEKV_STATUS_INVALID_ARGUMENT, "probes of %u tokens, but the context's sliding windows have no room for them; give the "
+                 "layout an n_probe of as many", params.n_probe_rows);
+        }
+        windows_.emplace(*memory.windows);
     }
     clear();
 }
@@ -142,7 +155,12 @@ HeadCells edgekv_cache::cells(uint32_t il, uint32_t g) const {
 
 uint32_t edgekv_cache::n_kept(uint32_t il, uint32_t g) const { return head_of(il, g).kept; }
 
-uint32_t edgekv_cache::n_cells() const { return n_filled_ + (flat_.n_kept() + flat_.n_heads() - 1) / flat_.n_heads(); }
+uint32_t edgekv_cache::n_cells() const {
+    if (flat_.n_heads() == 0) {
+        return 0;
+    }
+    return n_filled_ + (flat_.n_kept() + flat_.n_heads() - 1) / flat_.n_heads();
+}
 
 const FlatCache::Head & edgekv_cache::head_of(uint32_t il, uint32_t g) const {
     if (il >= layers_.size() || g >= layers_[il].n_head_kv) {

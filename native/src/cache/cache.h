@@ -7,6 +7,7 @@
 #include "cache/host_rows.h"
 #include "cache/query_window.h"
 #include "cache/recurrent_state.h"
+#include "cache/windows.h"
 #include "edgekv.h"
 #include "rope/rope_turn.h"
 #include "score/custom.h"
@@ -56,7 +57,7 @@ struct edgekv_cache {
     uint64_t          device_bytes() const; // of queries and the copy of states, where the keys lie on a device
 
     llama_context *  ctx;
-    llama_kv_cache & kv;
+    llama_kv_cache * kv; // llama.cpp's notes of the cells; NULL where no layer attends
     edgekv_shape     shape;
     int32_t          n_past    = 0; // position of the next token
     int32_t          rope_past = 0; // the position that RoPE will turn it by
@@ -76,6 +77,7 @@ struct edgekv_cache {
     void     decode(const llama_token * tokens, size_t n, uint32_t n_before, bool want_logits);
     uint32_t n_stand_ins() const { return divided_ ? 1 : 0; }
     void     forget_unfilled();
+    void     begin_batch();
     void     undo_batch();
 
     void     check_provided(const edgekv_compaction_params & params) const;
@@ -122,6 +124,7 @@ struct edgekv_cache {
     std::optional<edgekv::QueryWindow> window_;
     std::optional<edgekv::RecurrentState> state_;
     std::mutex                         turning_;
+    std::optional<edgekv::Windows>     windows_;
     std::vector<edgekv::RopeTurn>      turns_; // of every layer's keys; none where they keep their positions
     edgekv::CustomArrays               custom_;
     std::vector<uint32_t>              layer_budgets_; // cells of each head of a layer, on average

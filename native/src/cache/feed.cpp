@@ -41,22 +41,41 @@ void edgekv_cache::check_tokens(const llama_token * tokens, size_t n) const {
         fail(EDGEKV_STATUS_INVALID_STATE, "%zu tokens need more than the %u free cells; compact first", n, n_free());
     }
     // llama.cpp's cells are ours alone: one that stands for all kept rows and the last position, then the filled ones
-    const auto &   cells = kv.get_cells(0);
-    const uint32_t n_used = n_stand_ins() + n_filled_;
-    if (cells.get_used() != n_used || cells.used_max_p1() != n_used || cells.seq_pos_max(0) != rope_past - 1 ||
-        (state_ && state_->last() != rope_past - 1)) {
+    const uint32_t n_used  = n_stand_ins() + n_filled_;
+    const auto     foreign = [&] {
+        const auto & cells = kv->get_cells(0);
+        return cells.get_used() != n_used || cells.used_max_p1() != n_used || cells.seq_pos_max(0) != rope_past - 1;
+    };
+    if ((kv != nullptr && foreign()) || (state_ && state_->last() != rope_past - 1) || (windows_ && windows_->last() != rope_past - 1)) {
         throw Error(EDGEKV_STATUS_INVALID_STATE, "something else fed or changed this context's cache; clear it and start again");
     }
 }
 
 // Free the cells of a batch that is not to stay, however much of it there is. This does not fail.
-void edgekv_cache::forget_unfilled() { kv.keep_first(n_stand_ins() + n_filled_, rope_past - 1); }
+void edgekv_cache::forget_unfilled() {
+    if (kv != nullptr) {
+        kv->keep_first(n_stand_ins() + n_filled_, rope_past - 1);
+    }
+}
 
-// Make the cache what it was before a batch: its cells, and the states that were kept then. This does not fail.
+// Note what undo_batch needs.
+void edgekv_cache::begin_batch() {
+    if (state_) {
+        state_->keep();
+    }
+    if (windows_) {
+        windows_->begin(rope_past);
+    }
+}
+
+// Make the cache what it was before a batch: its cells, windows and states. This does not fail.
 void edgekv_cache::undo_batch() {
     forget_unfilled();
     if (state_) {
         state_->put_back();
+    }
+    if (windows_) {
+        windows_->undo();
     }
 }
 
@@ -122,9 +141,7 @@ void edgekv_cache::feed(const llama_token * tokens, size_t n, bool want_logits) 
     if (window_) {
         window_->begin_text(n_past - rope_past);
     }
-    if (state_) {
-        state_->keep();
-    }
+    begin_batch();
     try {
         decode(tokens, n, 0, want_logits);
     } catch (...) {
@@ -151,6 +168,11 @@ void edgekv_cache::feed(const llama_token * tokens, size_t n, bool want_logits) 
     n_past += static_cast<int32_t>(n);
     rope_past += static_cast<int32_t>(n);
     n_fresh_ += static_cast<uint32_t>(n);
+    if (layers_.empty()) { // no head keeps anything, so no cell is ever in use
+        n_filled_ = 0;
+        divided_  = true;
+        forget_unfilled();
+    }
 }
 
 void edgekv_cache::probe(const llama_token * tokens, size_t n) {
@@ -160,9 +182,7 @@ void edgekv_cache::probe(const llama_token * tokens, size_t n) {
     check_tokens(tokens, n);
     window_->begin_probe(n_past - rope_past);
     const size_t n_batch = ctx->get_cparams().n_ubatch;
-    if (state_) {
-        state_->keep();
-    }
+    begin_batch();
     try {
         for (size_t i = 0; i < n; i += n_batch) {
             decode(tokens + i, std::min(n_batch, n - i), static_cast<uint32_t>(i), false);

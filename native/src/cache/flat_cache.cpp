@@ -25,11 +25,15 @@ ggml_tensor * add_rows(ggml_tensor * tensor, uint32_t n) {
 FlatCache::Request::Request(const edgekv_layout & layout) { request = &layout; }
 FlatCache::Request::~Request() { request = nullptr; }
 
-FlatCache::Reachable::Reachable() { is_reachable = true; }
+FlatCache::Reachable::Reachable(bool reachable) { is_reachable = reachable; }
 FlatCache::Reachable::~Reachable() { is_reachable = false; }
 
 std::unique_ptr<FlatCache> FlatCache::requested() {
     return request != nullptr && is_reachable ? std::make_unique<FlatCache>(*request) : nullptr;
+}
+
+uint32_t FlatCache::window_cells(uint32_t n_own, uint32_t window, uint32_t n_batch) {
+    return request != nullptr && is_reachable ? window + std::max(n_batch, request->n_probe) : n_own;
 }
 
 FlatCache::Claim::Claim(FlatCache & flat) : flat_(flat) {

@@ -75,10 +75,10 @@ class FlatCache {
         Request & operator=(const Request &) = delete;
     };
 
-    // Says, while it lives, that a memory is being made whose cache of full attention edgekv knows how to reach.
+    // Says, while it lives, whether a memory is being made whose cache of full attention edgekv knows how to reach.
     class Reachable {
       public:
-        Reachable();
+        explicit Reachable(bool reachable);
         ~Reachable();
         Reachable(const Reachable &)             = delete;
         Reachable & operator=(const Reachable &) = delete;
@@ -86,6 +86,9 @@ class FlatCache {
 
     // A flat cache where this thread makes such a memory and one is asked for, else NULL.
     static std::unique_ptr<FlatCache> requested();
+
+    // Cells of a ring for sliding windows: of a flat cache, what a window, a batch and a probe take; else as many as llama.cpp has.
+    static uint32_t window_cells(uint32_t n_own, uint32_t window, uint32_t n_batch);
 
     // Its rows are one edgekv_cache's alone, while this lives. Throws Error where they are another's.
     class Claim {

@@ -47,6 +47,9 @@ bool FlatGraph::can_reuse(uint32_t n_tokens) const {
 }
 
 void FlatGraph::set_input(const llama_ubatch & ubatch) const {
+    if (cache_.layers().empty()) {
+        return; // the inputs are in no graph
+    }
     notes_.written = true;
     auto * rows = static_cast<int64_t *>(rows_->data);
     for (const auto & layer : cache_.layers()) {

@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <cstring>
 #include <initializer_list>
+#include <iterator>
+#include <set>
 #include <type_traits>
 #include <utility>
 
@@ -41,6 +43,8 @@ struct Header {
     uint32_t n_fresh;
     uint32_t n_queries; // rows
     uint32_t divided;
+    uint32_t ring_head;
+    uint32_t reserved;
 };
 
 static_assert(std::has_unique_object_representations_v<Header>); // without padding it is compared and written as it lies
@@ -82,6 +86,10 @@ struct Snapshot {
             header.n_queries = cache.window_->n_text(cache.n_past);
             lags             = cache.window_->text_lags(cache.n_past, header.n_queries);
         }
+        if (cache.windows_) {
+            header.ring_head = cache.windows_->head();
+            ring             = cache.windows_->positions();
+        }
         header.n_bytes = count(cache);
     }
 
@@ -98,6 +106,7 @@ struct Snapshot {
         }
         expect(header.n_queries <= cache.params_.n_query_rows && int64_t(header.n_queries) <= header.n_past, "it has too many queries");
         lags.resize(header.n_queries);
+        ring.resize(cache.shape.window_cells);
         size_t at = sizeof(header);
         each_number([&](auto & numbers) {
             const size_t n = numbers.size() * sizeof(numbers[0]);
@@ -111,12 +120,13 @@ struct Snapshot {
     }
 
     size_t numbers_end() const {
-        return sizeof(header) + kept.size() * sizeof(kept[0]) + lags.size() * sizeof(lags[0]);
+        return sizeof(header) + kept.size() * sizeof(kept[0]) + lags.size() * sizeof(lags[0]) + ring.size() * sizeof(ring[0]);
     }
 
     template <typename F> void each_number(F f) {
         f(kept);
         f(lags);
+        f(ring);
     }
 
     // What follows the numbers, in its order: memory(address, bytes) and rows(tensor, first byte, bytes).
@@ -143,12 +153,18 @@ struct Snapshot {
         if (cache.state_ && header.n_past > 0) {
             cache.state_->each_part(rows);
         }
+        if (cache.windows_) {
+            cache.windows_->each_part(ring, rows);
+        }
     }
 
     // llama.cpp's own cells, as if they had been fed.
     llama_kv_cells own_cells(const edgekv_cache & cache) const {
         llama_kv_cells cells;
-        cells.resize(cache.kv.get_cells(0).size());
+        if (cache.kv == nullptr) {
+            return cells;
+        }
+        cells.resize(cache.kv->get_cells(0).size());
         const uint32_t n_used = header.divided + header.n_filled;
         for (uint32_t i = 0; i < n_used; ++i) {
             cells.pos_set(i, header.rope_past - static_cast<int32_t>(n_used - i));
@@ -160,12 +176,17 @@ struct Snapshot {
     Header                header;
     std::vector<uint32_t> kept; // of every head
     std::vector<int32_t>  lags; // of every row of queries
+    std::vector<int32_t>  ring; // positions in the cells of sliding windows
 
   private:
     size_t n_cells(size_t head) const { return size_t(kept[head]) + header.n_filled; }
 
     static Kind kind_of(const edgekv_cache & cache) {
-        Kind kind = { cache.shape, cache.params_, cache.layers_.front().k->type, cache.layers_.front().v->type };
+        Kind kind = { cache.shape, cache.params_, -1, -1 };
+        if (!cache.layers_.empty()) {
+            kind.type_k = cache.layers_.front().k->type;
+            kind.type_v = cache.layers_.front().v->type;
+        }
         kind.shape.n_threads = 0; // these change nothing of what is stored
         kind.shape.staged    = 0;
         kind.shape.query_row_bytes += kind.shape.device_query_row_bytes;
@@ -185,17 +206,28 @@ struct Snapshot {
 
     void check_numbers(const edgekv_cache & cache) const {
         const auto & h       = header;
-        const bool   is_even = std::equal(kept.begin() + 1, kept.end(), kept.begin());
+        const bool   is_even = kept.empty() || std::equal(kept.begin() + 1, kept.end(), kept.begin());
         expect(cache.flat_.fits(kept, h.n_filled) && (is_even || cache.params_.ragged != 0), "its heads hold too much");
         expect(h.divided <= 1 && (h.divided != 0 || std::count(kept.begin(), kept.end(), 0u) == int64_t(kept.size())),
                "cells were kept by no eviction");
         const uint32_t n_used = h.divided + h.n_filled;
-        expect(n_used <= cache.kv.get_cells(0).size(), "its heads hold too much");
+        expect(cache.kv == nullptr || n_used <= cache.kv->get_cells(0).size(), "its heads hold too much");
         expect(n_used <= int64_t(h.rope_past) && h.rope_past <= h.n_past && h.n_past < max_past && (n_used > 0 || h.n_past == 0),
                "its next position is impossible");
         expect(h.normed >= 0 && h.normed <= h.n_past && int64_t(h.n_fresh) <= h.n_past, "it counts more tokens than it has");
+        check_ring();
         expect(std::all_of(lags.begin(), lags.end(), [&](int32_t lag) { return lag >= 0 && lag <= h.n_past; }),
                "its queries have impossible positions");
+    }
+
+    // Windows end at the newest token, and hold none twice.
+    void check_ring() const {
+        std::vector<int32_t> held;
+        std::copy_if(ring.begin(), ring.end(), std::back_inserter(held), [](int32_t position) { return position != -1; });
+        std::sort(held.begin(), held.end());
+        const bool ends = held.empty() ? header.n_past == 0 : held.front() >= 0 && held.back() == header.rope_past - 1;
+        expect(ring.empty() || (ends && header.ring_head <= ring.size() && std::adjacent_find(held.begin(), held.end()) == held.end()),
+               "its sliding windows hold impossible positions");
     }
 
     // What is read as an index later is one: orders are permutations, ascending by positions that were fed. `at` is where the
@@ -251,6 +283,8 @@ void edgekv_cache::restore(const void * src, size_t size) {
     const Snapshot snapshot(*this, static_cast<const char *>(src), size);
     const auto &   header = snapshot.header;
     llama_kv_cells own    = snapshot.own_cells(*this);
+    llama_kv_cells ring   = Windows::cells_of(snapshot.ring);
+
     std::set<llama_seq_id> text = { 0 };
     llama_synchronize(ctx);
 
@@ -278,7 +312,12 @@ void edgekv_cache::restore(const void * src, size_t size) {
             ggml_backend_tensor_set(rows, at, first, n);
             at += n;
         });
-    kv.take_cells(std::move(own));
+    if (kv != nullptr) {
+        kv->take_cells(std::move(own));
+    }
+    if (windows_) {
+        windows_->replaced(std::move(ring), header.ring_head);
+    }
     if (state_ && n_past > 0) {
         state_->replaced(std::move(text), rope_past - 1);
     }

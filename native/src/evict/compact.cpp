@@ -199,6 +199,10 @@ void edgekv_cache::compact(const edgekv_compaction_params & given, edgekv_compac
     params.policy                   = &policy;
 
     result = {};
+    if (layers_.empty()) {
+        n_fresh_ = 0;
+        return;
+    }
     divide_layers(params);
     const bool full = is_full(policy);
     if (n_past == 0 || (!full && !scores_every_row(policy) && !(accumulates(policy) && params.probed))) {

@@ -150,8 +150,11 @@ RopeAngles rope_angles(const KeyRope & rope) {
 }
 
 RopeAngles rope_angles(const llama_context & ctx, uint32_t il) {
-    const FlatCache & flat   = *memory_of(&ctx).cache->flat;
+    const FlatCache & flat   = *memory_of(&ctx).flat;
     const auto &      layers = flat.layers();
+    if (memory_of(&ctx).windows != nullptr) {
+        refuse("the layers with a sliding window keep their positions");
+    }
     if (std::all_of(layers.begin(), layers.end(), [&](const auto & layer) { return flat.attention(layer.il).rope.op == GGML_OP_NONE; })) {
         refuse("architecture '" + ctx.get_model().arch_name() + "' has no RoPE");
     }
@@ -166,7 +169,7 @@ enum edgekv_status edgekv_context_rope(const struct llama_context * ctx, uint32_
                                        int32_t * neighbours, char * err, size_t err_size) {
     return guard(err, err_size, [&] {
         require(ctx && angles && n_rot && neighbours, "ctx, angles, n_rot or neighbours is NULL");
-        const auto & layers = memory_of(ctx).cache->flat->layers();
+        const auto & layers = memory_of(ctx).flat->layers();
         if (layer >= layers.size()) {
             fail(EDGEKV_STATUS_INVALID_ARGUMENT, "layer %u does not exist; the cache has %zu layers", layer, layers.size());
         }
