@@ -8,8 +8,8 @@ llama.cpp calls back after each node of a graph. Where it is an attention node, 
     out[t, h] = sum_j p_j v[j, g],  p_j = exp(s_j) / (exp(sink_h) + sum_j exp(s_j)),  s_j = c tanh(scale <q, k_j> / c)
 
 over the cells j that llama.cpp's own mask and the visible triples allow; without a sink its term is 0, and without a
-cap c s_j is the scaled product. Rows are read as they are stored. Queries that meet quantised keys in batches under
-64 tokens are rounded to q8_0, as the processor's kernel does.
+cap c s_j is the scaled product. Rows are read as they are stored. Queries that meet quantised keys are rounded to
+q8_0, as the processor's kernel does, but where edgekv reads rows as floats: in layers that evict, from 64 tokens on.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ class AttentionNodes:
         scale, _, cap = np.array(node.op_params[:3], dtype=np.int32).view(np.float32).astype(np.float64)
         queries = _floats(q)  # (n_head, n_tokens, d)
         keys, values = _floats(k), _floats(v)  # (n_head_kv, n_cells, d)
-        if gguf.GGMLQuantizationType(k.type) != gguf.GGMLQuantizationType.F16 and queries.shape[1] < TILE:
+        is_read_as_floats = layer in self.visible and queries.shape[1] >= TILE
+        if gguf.GGMLQuantizationType(k.type) != gguf.GGMLQuantizationType.F16 and not is_read_as_floats:
             queries = round_q8_0(queries)
         n_tokens, n_cells = queries.shape[1], keys.shape[1]
         allowed = np.isfinite(_floats(mask)[0, :n_tokens])  # (n_tokens, n_cells)
