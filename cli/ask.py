@@ -74,6 +74,8 @@ def _report(rt: edgekv.Runtime, session: edgekv.Session, answer: str) -> dict[st
         "finish_reason": stats.finish_reason,
         "evictions": stats.evictions,
         "repositions": stats.repositions,
+        "drafted_tokens": stats.drafted_tokens,
+        "accepted_tokens": stats.accepted_tokens,
         "budgets": session.budgets(),
         "kv_bytes": rt.plan.kv_bytes,
         "focus": rt.options.parsed_focus.spec if stats.probes else None,

@@ -48,6 +48,10 @@ def common(
     reposition: Annotated[
         str, typer.Option(help="Turn kept keys to adjacent positions: auto (in long texts), always, never.")
     ] = "auto",
+    speculate: Annotated[
+        str,
+        typer.Option(help="Say several tokens with one decode where the text suggests them: auto, if it pays; off."),
+    ] = "off",
     allow_beyond_trained: Annotated[
         bool, typer.Option("--allow-beyond-trained", help="Read past the trained context without repositioning.")
     ] = False,

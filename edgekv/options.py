@@ -14,6 +14,8 @@ SMALL_BUDGET = 256  # cells; below, a block turns the cache over, and carried sc
 RECENT = 32  # newest tokens that stay where nobody says how many, and no probe scores
 REPOSITION = ("auto", "always", "never")
 UBATCH = 128  # tokens; larger ones read no faster, and their activations take memory
+SPECULATE = ("off", "auto")
+DRAFT_TOKENS = 3  # with the token before it a draft makes four rows, which matrix kernels multiply at once
 KV_TYPES = {"f16": 1, "q8_0": 8, "q4_0": 2}  # enum ggml_type
 
 
@@ -50,6 +52,7 @@ class Options:
     probe_tokens: longest probe; of a longer question only the last tokens are fed
     reposition: turn kept keys to adjacent RoPE positions, so that a text may be longer than the trained context:
         "auto" = where a text is longer than half of it, "always" = at every eviction, "never"
+    speculate: "auto" = say several tokens with one decode where the text suggests them and that pays, "off"
     allow_beyond_trained: feed positions past the trained context where keys are not repositioned
     repack: keep weights in the processor's own order, where that is faster
     mmap: map the weights from the file; None = only if they are not repacked; both together hold them twice
@@ -72,6 +75,7 @@ class Options:
     focus_policy: str | Policy | None = None
     probe_tokens: int = 64
     reposition: str = "auto"
+    speculate: str = "off"
     allow_beyond_trained: bool = False
     repack: bool = False
     mmap: bool | None = None
@@ -103,6 +107,8 @@ class Options:
             raise ConfigError(f"kv_type={self.kv_type!r} is unknown; possible: {', '.join(KV_TYPES)}")
         if self.reposition not in REPOSITION:
             raise ConfigError(f"reposition={self.reposition!r} is unknown; possible: {', '.join(REPOSITION)}")
+        if self.speculate not in SPECULATE:
+            raise ConfigError(f"speculate={self.speculate!r} is unknown; possible: {', '.join(SPECULATE)}")
         if self.repack and self.mmap:
             raise ConfigError("mmap=True with repack=True would hold the weights twice; leave one of them out")
         if self.budget is not None:
@@ -138,6 +144,11 @@ class Options:
     def n_ubatch(self) -> int:
         """Tokens decoded at once."""
         return min(self.block, UBATCH) if self.ubatch is None else self.ubatch
+
+    @property
+    def n_draft(self) -> int:
+        """Tokens that may be decoded before they are said."""
+        return min(DRAFT_TOKENS, self.n_ubatch - 1) if self.speculate == "auto" else 0
 
     @property
     def spare_cells(self) -> int:

@@ -106,6 +106,18 @@ class Cache:
         array = (c.c_int32 * len(tokens))(*tokens)
         library.call("edgekv_cache_feed", self._handle, array, len(tokens), want_logits)
 
+    def feed_draft(self, token: int, draft: Sequence[int]) -> None:
+        """Decode a token and what may follow it, with logits for each: row 0 is the token's, row 1 that of draft[0].
+
+        The draft is in no cell. Anything but `accept` drops it. Raises NativeError as `feed` does.
+        """
+        array = (c.c_int32 * len(draft))(*draft)
+        library.call("edgekv_cache_feed_draft", self._handle, token, array, len(draft))
+
+    def accept(self) -> None:
+        """Feed the draft's first token, which is decoded already. Raises NativeError if its logits are not finite."""
+        library.call("edgekv_cache_accept", self._handle)
+
     def probe(self, tokens: Sequence[int]) -> None:
         """Decode a probe on top of the cache, keep its queries for the next compaction, and remove its cells again.
 

@@ -56,6 +56,8 @@ _CALLS: dict[str, tuple[Any, ...]] = {
     "edgekv_cache_open": (_P, _P, _P),
     "edgekv_cache_clear": (_P,),
     "edgekv_cache_feed": (_P, _P, c.c_size_t, c.c_int32),
+    "edgekv_cache_feed_draft": (_P, c.c_int32, _P, c.c_size_t),
+    "edgekv_cache_accept": (_P,),
     "edgekv_cache_probe": (_P, _P, c.c_size_t),
     "edgekv_cache_compact": (_P, _P, _P),
     "edgekv_cache_head_cells": (_P, c.c_uint32, c.c_uint32, _P, _P),

@@ -157,7 +157,7 @@ def _give_back() -> bool:
 
 
 class Context:
-    """A llama.cpp context: one sequence, one output, flash attention on. Its model must outlive it.
+    """A llama.cpp context: one sequence, outputs for a token and its draft, flash attention on. Its model outlives it.
 
     Without a layout it has llama.cpp's own cache of n_cells, which edgekv does not compact.
     """
@@ -184,7 +184,8 @@ class Context:
         params = llama.llama_context_default_params()
         params.n_ctx = n_cells
         params.n_batch = params.n_ubatch = options.n_ubatch
-        params.n_seq_max = params.n_outputs_max = 1
+        params.n_seq_max = 1
+        params.n_outputs_max = 1 + options.n_draft
         params.n_threads = params.n_threads_batch = options.n_threads
         params.flash_attn_type = llama.LLAMA_FLASH_ATTN_TYPE_ENABLED
         params.type_k = params.type_v = KV_TYPES[options.kv_type]

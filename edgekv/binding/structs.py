@@ -213,6 +213,7 @@ class CacheParams(Struct):
         ("custom_reads", c.c_uint32),
         ("ragged", c.c_uint32),
         ("repositions", c.c_int32),
+        ("n_draft", c.c_uint32),
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from edgekv.binding.cache import Cache
 from edgekv.options import UBATCH, Options
 
+from .drafts import History, Worth
 from .positions import Positions
 from .snapshot import ControllerSnapshot
 
@@ -26,12 +27,15 @@ class Work:
     score_s: float = 0.0
     compact_s: float = 0.0
     decode_s: float = 0.0
+    drafted: int = 0
+    accepted: int = 0
 
 
 class Controller:
     """Keeps a cache within `budget` cells per head, plus one block of spare cells (KeyDiff eq. 6).
 
     pinned: position ranges [p0, p1) that are never evicted
+    logits_row: token of the last batch whose logits are the next token's; -1 = the last one
     watch: called with the tokens of every feed, while all of them are still in the cache; None = nobody watches
     """
 
@@ -42,7 +46,11 @@ class Controller:
         self.pinned: tuple[tuple[int, int], ...] = ()
         self.work = Work()
         self.watch: Callable[[Sequence[int]], None] | None = None
+        self.logits_row = -1
         self._options = options
+        self._history = History()
+        self._worth = Worth()
+        self._draft: list[int] = []  # decoded, and neither said nor dropped
         self._fresh = 0  # tokens fed since the last scoring
         self._asked: Sequence[int] = ()  # the last probe, where its queries may score once more
 
@@ -54,10 +62,13 @@ class Controller:
         self.work = Work()
         self._fresh = 0
         self._asked = ()
+        self._draft = []
+        self._history.restore(b"")
 
     def snapshot(self) -> ControllerSnapshot:
         """A copy of the cells and of what belongs to them, without counters and budget."""
-        return ControllerSnapshot(self.cache.snapshot(), self.pinned, self._fresh, self.positions.is_long)
+        state = (self.pinned, self._fresh, self.positions.is_long, self._history.to_bytes())
+        return ControllerSnapshot(self.cache.snapshot(), *state)
 
     def restore(self, snapshot: ControllerSnapshot) -> None:
         """Go back to a snapshot. Raises ConfigError for one of another cache."""
@@ -66,6 +77,8 @@ class Controller:
         self._fresh = snapshot.fresh
         self._asked = ()
         self.positions.is_long = snapshot.is_long
+        self._draft = []
+        self._history.restore(snapshot.history)
 
     def read(
         self,
@@ -105,9 +118,20 @@ class Controller:
             block = following
         return True
 
-    def step(self, token: int) -> None:
-        """Feed one generated token and compute its logits. Evicts when `evict_every` spare cells are filled."""
-        self._feed([token], want_logits=True, spare=self._options.spare_cells, generating=True)
+    def step(self, token: int, *, drafts: bool = False) -> None:
+        """Feed one generated token and compute its logits. Evicts when `evict_every` spare cells are filled.
+
+        drafts: decode with it what may follow, or take what was; `logits_row` then says whose logits come next
+        """
+        if drafts and self._draft[:1] == [token]:
+            self.cache.accept()
+            self._draft.pop(0)
+            self.logits_row += 1
+            self.work.accepted += 1
+            self._worth.accepted()
+            self._fed([token])
+        else:
+            self._feed([token], want_logits=True, spare=self._options.spare_cells, generating=True, drafts=drafts)
 
     def _feed(
         self,
@@ -117,20 +141,49 @@ class Controller:
         spare: int | None = None,
         probe: Sequence[int] = (),
         generating: bool = False,
+        drafts: bool = False,
     ) -> None:
         if not tokens:
             return
+        self._draft = []
         spare = self._options.block if spare is None else spare
         n_new = len(tokens)
         full = self.cache.n_cells + n_new > self.budget + spare or n_new > self.cache.n_free - self._options.probe_cells
         if full or self._fresh + n_new > self._options.block:
             self._compact(probe, generating=generating, full=full)
+        draft = self._proposed(tokens[0], spare) if drafts else []
         started = time.perf_counter()
-        self.cache.feed(tokens, want_logits=want_logits)
-        self.work.decode_s += time.perf_counter() - started
+        if draft:
+            self.cache.feed_draft(tokens[0], draft)
+        else:
+            self.cache.feed(tokens, want_logits=want_logits)
+        seconds = time.perf_counter() - started
+        self._draft, self.logits_row = draft, 0 if draft else -1
+        self.work.decode_s += seconds
+        self.work.drafted += len(draft)
+        if generating:
+            self._worth.decoded(len(draft), seconds)
+        self._fed(tokens)
+
+    def _fed(self, tokens: list[int]) -> None:
+        """Note tokens that have their cells."""
         self._fresh += len(tokens)
+        if self._options.n_draft:
+            self._history.add(tokens)
         if self.watch is not None:
             self.watch(tokens)
+
+    def _proposed(self, token: int, spare: int) -> list[int]:
+        """What may follow a token, but no further than to the next eviction or the last position."""
+        cache, options, limit = self.cache, self._options, self.positions.limit
+        room = min(
+            options.n_draft,
+            self.budget + spare - cache.n_cells - 1,
+            cache.n_free - options.probe_cells - 1,
+            options.block - self._fresh - 1,
+            options.n_draft if limit is None else limit - cache.n_past - 1,
+        )
+        return self._history.followed(token, room) if room > 0 and self._worth.wanted() else []
 
     def _compact(
         self, probe: Sequence[int] = (), *, generating: bool = False, full: bool = False, is_last: bool = False

@@ -187,7 +187,7 @@ class LocalConversation:
         circles = Circles()
         started = time.perf_counter()
         while True:
-            token = sampler.sample(engine.context)
+            token = sampler.sample(engine.context, engine.controller.logits_row)
             if stats.generated_tokens == 0:
                 stats.ttft_s = stats.prefill_s + time.perf_counter() - started
             if engine.model.is_end(token):
@@ -209,7 +209,7 @@ class LocalConversation:
             if self.cancelled.is_set():
                 stats.finish_reason = "cancelled"
                 return
-            engine.controller.step(token)
+            engine.controller.step(token, drafts=True)
             self._pending = []
             exceeded = engine.guard.check() if stats.generated_tokens % engine.options.block == 0 else None
             if exceeded is not None:

@@ -128,9 +128,9 @@ class Sampler:
             self._llama.llama_sampler_free(self._chain)
             self._chain = None
 
-    def sample(self, context: Context) -> int:
-        """The next token after the last logits of a context."""
-        token = int(self._llama.llama_sampler_sample(self._chain, context.handle, -1))
+    def sample(self, context: Context, row: int = -1) -> int:
+        """The next token after the last logits of a context, or after those of a token in the last batch."""
+        token = int(self._llama.llama_sampler_sample(self._chain, context.handle, row))
         self._n_drawn += 1
         self._newest.append(token)
         return token

@@ -17,6 +17,7 @@ class ControllerSnapshot:
     pinned: tuple[tuple[int, int], ...]
     fresh: int
     is_long: bool
+    history: bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

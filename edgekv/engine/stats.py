@@ -21,6 +21,7 @@ class Stats:
     repositions: compactions that turned the kept keys to other RoPE positions
     tokens_seen, cells_used: tokens of the whole session and cells used per head, after the reply
     probes, probe_s: how often the question was fed as a probe, and the time that this took
+    drafted_tokens, accepted_tokens: tokens decoded before they were said, and those of them that were then said
     prefill_s: time to read the prompt
     ttft_s: time from the start of reading to the first token, which may be the end of the reply
     decode_s: time to generate all tokens
@@ -35,6 +36,8 @@ class Stats:
     repositions: int = 0
     evicted_cells: int = 0
     probes: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
     tokens_seen: int = 0
     cells_used: int = 0
     budget_cells: int = 0
@@ -64,6 +67,8 @@ class Stats:
         self.evicted_cells = work.evicted_cells - before.evicted_cells
         self.repositions = work.repositions - before.repositions
         self.probes = work.probes - before.probes
+        self.drafted_tokens = work.drafted - before.drafted
+        self.accepted_tokens = work.accepted - before.accepted
         self.probe_s = work.probe_s - before.probe_s
         self.score_s = work.score_s - before.score_s
         self.compact_s = work.compact_s - before.compact_s

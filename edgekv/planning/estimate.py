@@ -14,6 +14,7 @@ from typing import Any
 from edgekv.binding import library, structs
 from edgekv.binding.model import Context, Model
 from edgekv.binding.policy import cache_params
+from edgekv.errors import ConfigError
 from edgekv.memory import process
 from edgekv.memory.sizes import MIB
 from edgekv.models.header import read_header
@@ -27,6 +28,7 @@ HEAD_LIMIT = 3  # times the budget that one head may keep, where heads differ: t
 MARGIN_BYTES = MIB  # holes in the heap, Python objects of a reply
 LLAMA_CELL_BYTES = 48  # what llama.cpp notes of one cell of its own
 THREAD_BYTES = MIB // 4  # stack and attention scratch of one thread
+DRAFT_BYTES = MIB // 4  # the tokens that drafts are looked up in, and what a search takes
 ACTIVATION_BYTES = 2  # one element of a block's widest activation, in the format that weights are multiplied in
 
 
@@ -210,6 +212,11 @@ class Estimator:
             shape, memory = context.shape(), context.memory()
         finally:
             context.close()
+        if options.n_draft and memory.state_bytes:
+            raise ConfigError(
+                f"speculate=auto needs cells that can be dropped one by one, but {self._path.name} keeps sliding windows or "
+                "recurrent states; give speculate=off"
+            )
         if not memory.repack_bytes:
             self._models.setdefault(False, model)  # with nothing to repack the two are one
         native, own = library.load(), (ctypes.byref(shape), ctypes.byref(params))
@@ -227,6 +234,7 @@ class Estimator:
             workspace=options.n_threads * THREAD_BYTES
             + _llama_cells(shape) * LLAMA_CELL_BYTES
             + options.n_ubatch * model.widest_row * ACTIVATION_BYTES
+            + (DRAFT_BYTES if options.n_draft else 0)
             + max(
                 policy.scratch_bytes(
                     shape.n_cells_max, shape.n_head_kv_max, shape.n_head_max, shape.head_dim_k, shape.head_dim_v
@@ -284,4 +292,5 @@ def cache_params_of(options: Options) -> structs.CacheParams:
     focus = [options.parsed_focus] if options.focus else []
     params = cache_params([options.parsed_policy], options.block, probed=focus, n_probe=options.probe_cells)
     params.repositions = options.reposition != "never"
+    params.n_draft = options.n_draft
     return params

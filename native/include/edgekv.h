@@ -428,6 +428,7 @@ struct edgekv_cache_params {
     uint32_t custom_reads; // sum of enum edgekv_reads that a scorer of one's own is given; 0 = there is none
     uint32_t ragged;       // sum of enum edgekv_ragged; 0 = all heads keep the same number of cells
     int32_t  repositions;  // nonzero: compactions may turn keys to other RoPE positions
+    uint32_t n_draft;      // longest draft, in tokens; the context needs n_outputs_max of one more
 };
 
 // Raise what params lack for a policy. With `probed` its queries come from probes of n_probe_rows, not from the text.
@@ -476,6 +477,27 @@ EDGEKV_API enum edgekv_status edgekv_cache_feed(
                  const llama_token   * tokens,
                               size_t   n,
                              int32_t   want_logits,
+                                char * err,
+                              size_t   err_size);
+
+// Decode a token, and a draft of what may follow it, with logits for each: llama_get_logits_ith(ctx, 0) are the token's, and
+// (ctx, i) those of the draft's i-th token. The draft is in no cell. Whatever is done next with the cache drops the draft, but
+// for edgekv_cache_accept; then everything is as if it had never been decoded.
+//   n : at most n_draft, and one less than what edgekv_cache_feed takes
+//   Errors as of edgekv_cache_feed.
+EDGEKV_API enum edgekv_status edgekv_cache_feed_draft(
+                 struct edgekv_cache * cache,
+                         llama_token   token,
+                 const llama_token   * draft,
+                              size_t   n,
+                                char * err,
+                              size_t   err_size);
+
+// Give the draft's first token a cell in every head, as if it had been fed now; the draft then begins with the next one.
+//   EDGEKV_STATUS_INVALID_STATE  no draft is left
+//   EDGEKV_STATUS_NOT_FINITE     a logit of the token is NaN or infinite; the cache is as before
+EDGEKV_API enum edgekv_status edgekv_cache_accept(
+                 struct edgekv_cache * cache,
                                 char * err,
                               size_t   err_size);
 

@@ -38,6 +38,7 @@ def test_ask_json_prints_one_object_and_nothing_else(model, book):
     assert set(report) == {
         *("answer", "model", "policy", "budget_cells", "block", "kv_type", "prompt_tokens", "generated_tokens"),
         *("finish_reason", "evictions", "repositions", "budgets", "kv_bytes", "focus", "memory", "timing"),
+        *("drafted_tokens", "accepted_tokens"),
     }
     assert set(report["memory"]) == {
         *("ceiling_bytes", "planned_peak_bytes", "peak_rss_bytes", "times_over_ceiling", "parts"),

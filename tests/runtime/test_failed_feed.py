@@ -16,7 +16,7 @@ BUDGET, BLOCK, N_LAYER, N_HEAD = 64, 32, 2, 2
 def runtime(tiny_model):
     path = tiny_model(n_layer=N_LAYER, n_ctx_train=2048)
     with edgekv.Runtime(
-        path, memory="4GiB", budget=BUDGET, block=BLOCK, recent=16, threads=1, policy="snapkv", focus=True
+        path, memory="4GiB", budget=BUDGET, block=BLOCK, recent=16, threads=1, policy="snapkv", speculate="auto"
     ) as opened:
         yield opened
 
@@ -29,15 +29,17 @@ def cells(cache):
 
 
 @pytest.mark.parametrize("n_calls", [0, 5, 20])
-@pytest.mark.parametrize("probe", [False, True], ids=["feed", "probe"])
-def test_the_cells_are_as_before(runtime, probe, n_calls):
+@pytest.mark.parametrize("name", ["feed", "probe", "feed_draft"])
+def test_the_cells_are_as_before(runtime, name, n_calls):
     cache = runtime.controller.cache
     cache.feed(list(range(3, 3 + BLOCK)))
     before = cells(cache)
-    fail = cache.probe if probe else cache.feed
+    given = (5, [6, 7]) if name == "feed_draft" else ([5, 6, 7],)
     with failing_after(runtime, n_calls), pytest.raises(edgekv.NativeError, match="llama_decode"):
-        fail([5, 6, 7])
+        getattr(cache, name)(*given)
     assert cache.n_past == BLOCK
+    with pytest.raises(edgekv.NativeError, match="no drafted token"):
+        cache.accept()
     for then, now in zip(before, cells(cache), strict=True):
         np.testing.assert_array_equal(now, then)
 

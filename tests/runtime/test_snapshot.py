@@ -42,8 +42,8 @@ class Steps:
         self.logits, self._runtime, self._step = [], runtime, runtime.controller.step
         monkeypatch.setattr(runtime.controller, "step", self._record)
 
-    def _record(self, token):
-        self._step(token)
+    def _record(self, token, **given):
+        self._step(token, **given)
         pointer = ctypes.cast(self._runtime.context.logits(), ctypes.POINTER(ctypes.c_float))
         self.logits.append(np.ctypeslib.as_array(pointer, (self._runtime.model.n_vocab,)).copy())
 

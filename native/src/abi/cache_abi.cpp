@@ -40,7 +40,7 @@ uint64_t edgekv_cache_estimate_bytes(const struct edgekv_shape * shape, const st
     const uint64_t n_rows = uint64_t(shape->n_head_total) * shape->n_cells;
     return CellArrays::bytes(n_rows, cell_parts(*params)) + contest_size(*shape, *params) * sizeof(float) +
            n_workers(*shape, *params) * Scratch::bytes(scratch_size(*shape, *params)) + CustomArrays::bytes(*shape, *params) +
-           shape->query_row_bytes * (uint64_t(params->n_query_rows) + params->n_probe_rows) +
+           shape->query_row_bytes * (uint64_t(n_text_rows(params->n_query_rows, params->n_draft)) + params->n_probe_rows) +
            shape->state_bytes + (is_staged(*shape, *params) ? shape->head_bytes : 0);
 }
 
@@ -48,7 +48,8 @@ uint64_t edgekv_cache_estimate_device_bytes(const struct edgekv_shape * shape, c
     if (shape == nullptr || params == nullptr) {
         return 0;
     }
-    return shape->device_query_row_bytes * (uint64_t(params->n_query_rows) + params->n_probe_rows) + shape->device_state_bytes;
+    return shape->device_query_row_bytes * (uint64_t(n_text_rows(params->n_query_rows, params->n_draft)) + params->n_probe_rows) +
+           shape->device_state_bytes;
 }
 
 uint64_t edgekv_cache_bytes(const struct edgekv_cache * cache) { return cache == nullptr ? 0 : cache->bytes(); }
@@ -66,6 +67,23 @@ enum edgekv_status edgekv_cache_feed(struct edgekv_cache * cache, const llama_to
     return guard(err, err_size, [&] {
         require(cache, "cache is NULL");
         cache->feed(tokens, n, want_logits != 0);
+    });
+}
+
+enum edgekv_status edgekv_cache_feed_draft(struct edgekv_cache * cache, llama_token token, const llama_token * draft, size_t n,
+                                           char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(cache && draft, "cache or draft is NULL");
+        std::vector<llama_token> tokens(1 + n, token);
+        std::copy_n(draft, n, tokens.begin() + 1);
+        cache->feed(tokens.data(), 1, true, n);
+    });
+}
+
+enum edgekv_status edgekv_cache_accept(struct edgekv_cache * cache, char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(cache, "cache is NULL");
+        cache->accept();
     });
 }
 

@@ -36,8 +36,10 @@ enum edgekv_status edgekv_context_memory(const struct llama_context * ctx, struc
         add_states(parts.recurrent);
         add_states(parts.windows);
         memory->kv_bytes -= memory->state_bytes;
-        // one row of logits, the token ids that a context lists for its samplers, and a sampler's candidates
+        // rows of logits, the token ids that a context lists for its samplers, and a sampler's candidates
+        const bool     is_ours = flat_of(ctx->get_memory()) != nullptr;
+        const uint64_t n_rows  = is_ours ? ctx->get_cparams().n_outputs_max : 1; // others grow as they are used
         const uint64_t n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(&ctx->get_model()));
-        memory->output_bytes   = n_vocab * (sizeof(float) + sizeof(llama_token) + sizeof(llama_token_data));
+        memory->output_bytes   = n_vocab * (n_rows * sizeof(float) + sizeof(llama_token) + sizeof(llama_token_data));
     });
 }

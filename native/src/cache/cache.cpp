@@ -82,6 +82,14 @@ edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & para
         throw Error(EDGEKV_STATUS_UNSUPPORTED, "heads that keep different numbers of cells need the cache in host memory; use "
                                                "gpu_layers=0, or a policy without ada and pyramid");
     }
+    if (params.n_draft >= ctx->get_cparams().n_outputs_max) {
+        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "drafts of %u tokens, but the context has n_outputs_max = %u; make it with %u",
+             params.n_draft, ctx->get_cparams().n_outputs_max, params.n_draft + 1);
+    }
+    if (params.n_draft > 0 && (memory_of(ctx).windows != nullptr || memory_of(ctx).recurrent != nullptr)) {
+        throw Error(EDGEKV_STATUS_UNSUPPORTED, "drafts need cells that can be dropped one by one, and this model keeps sliding windows "
+                                               "or recurrent states; use n_draft = 0");
+    }
     const llama_model &   model   = ctx->get_model();
     const llama_hparams & hparams = model.hparams;
     std::vector<uint32_t> n_head;
@@ -117,7 +125,7 @@ edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & para
         }
     }
     if (params.n_query_rows > 0 || params.n_probe_rows > 0) {
-        window_.emplace(flat_, n_head, params.n_query_rows, params.n_probe_rows);
+        window_.emplace(flat_, n_head, params.n_query_rows, params.n_draft, params.n_probe_rows);
     }
     const Memory memory = memory_of(ctx);
     if (memory.recurrent != nullptr) {
@@ -137,12 +145,13 @@ edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & para
 void edgekv_cache::clear() {
     ctx->get_memory()->clear(false);
     flat_.clear();
-    n_filled_ = 0;
-    divided_  = false;
-    n_past    = 0;
-    rope_past = 0;
-    n_fresh_  = 0;
-    normed_   = 0;
+    n_filled_  = 0;
+    n_drafted_ = 0;
+    divided_   = false;
+    n_past     = 0;
+    rope_past  = 0;
+    n_fresh_   = 0;
+    normed_    = 0;
     if (window_) {
         window_->clear();
     }

@@ -37,7 +37,8 @@ struct edgekv_cache {
     edgekv_cache(llama_context * ctx, const edgekv_cache_params & params);
 
     void clear();
-    void feed(const llama_token * tokens, size_t n, bool want_logits);
+    void feed(const llama_token * tokens, size_t n, bool want_logits, size_t n_draft = 0);
+    void accept();
     void probe(const llama_token * tokens, size_t n);
     void compact(const edgekv_compaction_params & params, edgekv_compaction & result);
     void read(uint32_t layer, uint32_t head, bool values, void * dst, size_t dst_size, edgekv_rows & rows) const;
@@ -74,7 +75,10 @@ struct edgekv_cache {
     };
 
     void     check_tokens(const llama_token * tokens, size_t n) const;
-    void     decode(const llama_token * tokens, size_t n, uint32_t n_before, bool want_logits);
+    void     decode(const llama_token * tokens, size_t n, uint32_t n_before, size_t n_logits);
+    void     check_logits(size_t token, int32_t position) const;
+    void     fill(size_t n);
+    void     drop_draft();
     uint32_t n_stand_ins() const { return divided_ ? 1 : 0; }
     void     forget_unfilled();
     void     begin_batch();
@@ -132,6 +136,8 @@ struct edgekv_cache {
     std::vector<float>                 contest_;       // scratch for the scores of heads that share a budget
     uint32_t                           largest_   = 0; // cells that one head may keep
     uint32_t                           n_filled_  = 0; // open rows in use
+    uint32_t                           n_drafted_ = 0; // tokens of the last batch that were neither accepted nor dropped
+    uint32_t                           n_batch_   = 0; // tokens of that batch
     bool                               divided_   = false; // whether rows were divided since the cache was empty
     uint32_t                           n_fresh_   = 0; // tokens fed since the last compaction
     int32_t                            normed_    = 0; // positions before it have their norm1(V W_O)

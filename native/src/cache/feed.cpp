@@ -79,8 +79,25 @@ void edgekv_cache::undo_batch() {
     }
 }
 
-// Decode one batch, n_before tokens after those that were fed; on failure llama.cpp's cells are left as they come out.
-void edgekv_cache::decode(const llama_token * tokens, size_t n, uint32_t n_before, bool want_logits) {
+// Whatever comes after a draft that was not accepted comes in its place.
+void edgekv_cache::drop_draft() {
+    if (n_drafted_ > 0) {
+        n_drafted_ = 0;
+        forget_unfilled();
+    }
+}
+
+// token: of the last batch
+void edgekv_cache::check_logits(size_t token, int32_t position) const {
+    const float * values = llama_get_logits_ith(ctx, static_cast<int32_t>(token));
+    if (values == nullptr || !all_finite(values, llama_vocab_n_tokens(llama_model_get_vocab(&ctx->get_model())))) {
+        fail(EDGEKV_STATUS_NOT_FINITE, "the logits of position %d are not finite; the model's weights are damaged", position);
+    }
+}
+
+// Decode one batch, n_before tokens after those that were fed, with logits of its last n_logits tokens, the first of which are
+// checked. On failure llama.cpp's cells are left as they come out.
+void edgekv_cache::decode(const llama_token * tokens, size_t n, uint32_t n_before, size_t n_logits) {
     std::vector<llama_pos>      positions(n);
     std::vector<int32_t>        n_seq_id(n, 1);
     llama_seq_id                seq = 0;
@@ -89,7 +106,7 @@ void edgekv_cache::decode(const llama_token * tokens, size_t n, uint32_t n_befor
     for (size_t i = 0; i < n; ++i) {
         positions[i] = rope_past + static_cast<int32_t>(n_before + i);
     }
-    logits[n - 1] = want_logits ? 1 : 0;
+    std::fill_n(logits.end() - static_cast<ptrdiff_t>(n_logits), n_logits, int8_t(1));
 
     llama_batch batch = {};
     batch.n_tokens    = static_cast<int32_t>(n);
@@ -123,19 +140,22 @@ void edgekv_cache::decode(const llama_token * tokens, size_t n, uint32_t n_befor
     if (failure != 0) {
         fail(EDGEKV_STATUS_INTERNAL, "llama_decode returned %d for %zu tokens at position %u", failure, n, n_past + n_before);
     }
-    if (want_logits) {
-        const float * values = llama_get_logits_ith(ctx, -1);
-        if (values == nullptr || !all_finite(values, llama_vocab_n_tokens(llama_model_get_vocab(&ctx->get_model())))) {
-            fail(EDGEKV_STATUS_NOT_FINITE, "the logits of position %zu are not finite; the model's weights are damaged",
-                 n_past + n_before + n - 1);
-        }
+    if (n_logits > 0) {
+        check_logits(n - n_logits, n_past + static_cast<int32_t>(n_before + n - n_logits));
     }
 }
 
-void edgekv_cache::feed(const llama_token * tokens, size_t n, bool want_logits) {
-    check_tokens(tokens, n);
-    if (n > ctx->get_cparams().n_ubatch) {
-        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "%zu tokens exceed the context's n_ubatch of %u; feed fewer at once", n,
+// n_draft more tokens follow the n.
+void edgekv_cache::feed(const llama_token * tokens, size_t n, bool want_logits, size_t n_draft) {
+    drop_draft();
+    require(n > 0, "no tokens to feed");
+    if (n_draft > params_.n_draft) {
+        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "a draft of %zu tokens, but the cache was opened for %u", n_draft, params_.n_draft);
+    }
+    const size_t n_all = n + n_draft;
+    check_tokens(tokens, n_all);
+    if (n_all > ctx->get_cparams().n_ubatch) {
+        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "%zu tokens exceed the context's n_ubatch of %u; feed fewer at once", n_all,
              ctx->get_cparams().n_ubatch);
     }
     if (window_) {
@@ -143,11 +163,27 @@ void edgekv_cache::feed(const llama_token * tokens, size_t n, bool want_logits) 
     }
     begin_batch();
     try {
-        decode(tokens, n, 0, want_logits);
+        decode(tokens, n_all, 0, want_logits ? 1 + n_draft : 0);
     } catch (...) {
         undo_batch();
         throw;
     }
+    fill(n);
+    n_drafted_ = static_cast<uint32_t>(n_draft);
+    n_batch_   = static_cast<uint32_t>(n_all);
+}
+
+void edgekv_cache::accept() {
+    if (n_drafted_ == 0) {
+        throw Error(EDGEKV_STATUS_INVALID_STATE, "there is no drafted token to accept; feed a draft first");
+    }
+    check_logits(n_batch_ - n_drafted_, n_past);
+    fill(1);
+    --n_drafted_;
+}
+
+// The next n open rows, which were decoded, hold the next n tokens.
+void edgekv_cache::fill(size_t n) {
     n_filled_ += static_cast<uint32_t>(n);
     for (uint32_t il = 0; il < layers_.size(); ++il) {
         for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
@@ -179,13 +215,14 @@ void edgekv_cache::probe(const llama_token * tokens, size_t n) {
     if (n > params_.n_probe_rows) {
         fail(EDGEKV_STATUS_INVALID_ARGUMENT, "a probe of %zu tokens, but the cache was opened for %u", n, params_.n_probe_rows);
     }
+    drop_draft();
     check_tokens(tokens, n);
     window_->begin_probe(n_past - rope_past);
     const size_t n_batch = ctx->get_cparams().n_ubatch;
     begin_batch();
     try {
         for (size_t i = 0; i < n; i += n_batch) {
-            decode(tokens + i, std::min(n_batch, n - i), static_cast<uint32_t>(i), false);
+            decode(tokens + i, std::min(n_batch, n - i), static_cast<uint32_t>(i), 0);
         }
     } catch (...) {
         undo_batch();

@@ -10,8 +10,9 @@
 
 namespace edgekv {
 
-QueryWindow::QueryWindow(FlatCache & flat, const std::vector<uint32_t> & n_head, uint32_t n_rows, uint32_t n_probe_rows) :
-    flat_(flat), n_rows_(n_rows), n_probe_rows_(n_probe_rows), lags_(n_rows + n_probe_rows) {
+QueryWindow::QueryWindow(FlatCache & flat, const std::vector<uint32_t> & n_head, uint32_t n_rows, uint32_t n_draft,
+                         uint32_t n_probe_rows) :
+    flat_(flat), n_rows_(n_rows), n_ring_(n_text_rows(n_rows, n_draft)), n_probe_rows_(n_probe_rows), lags_(n_ring_ + n_probe_rows) {
     std::map<ggml_backend_buffer_type_t, ggml_context *> by_type;
     std::vector<ggml_tensor *>                           rings;
     for (const FlatCache::Layer & layer : flat.layers()) {
@@ -22,7 +23,7 @@ QueryWindow::QueryWindow(FlatCache & flat, const std::vector<uint32_t> & n_head,
             contexts_.emplace_back(context);
         }
         const size_t n_queries = size_t(n_head[rings.size()]) * layer.head_dim_k;
-        rings.push_back(ggml_new_tensor_2d(context, GGML_TYPE_F32, n_queries, n_rows + n_probe_rows));
+        rings.push_back(ggml_new_tensor_2d(context, GGML_TYPE_F32, n_queries, n_ring_ + n_probe_rows));
     }
     buffers_.reserve(by_type.size());
     for (const auto & [type, context] : by_type) {
@@ -44,12 +45,12 @@ void QueryWindow::clear() {
 }
 
 void QueryWindow::begin_text(int32_t lag) {
-    flat_.aim_queries(0, n_rows_, lag);
+    flat_.aim_queries(0, n_ring_, lag);
     probing_ = false;
 }
 
 void QueryWindow::begin_probe(int32_t lag) {
-    flat_.aim_queries(n_rows_, n_probe_rows_, lag);
+    flat_.aim_queries(n_ring_, n_probe_rows_, lag);
     probing_ = true;
 }
 
@@ -61,7 +62,7 @@ void QueryWindow::note_written(int32_t p0, uint32_t n) {
     if (probing_) {
         n_probe_ = 0;
     } else {
-        oldest_ = std::max(oldest_, p0 + static_cast<int32_t>(n) - static_cast<int32_t>(n_rows_));
+        oldest_ = std::max(oldest_, p0 + static_cast<int32_t>(n) - static_cast<int32_t>(n_ring_));
     }
 }
 
@@ -78,7 +79,7 @@ uint32_t QueryWindow::n_text(int32_t n_past) const {
 std::vector<int32_t> QueryWindow::text_lags(int32_t n_past, uint32_t n) const {
     std::vector<int32_t> lags(n);
     for (uint32_t i = 0; i < n; ++i) {
-        lags[i] = lags_[(static_cast<uint32_t>(n_past) - n + i) % n_rows_];
+        lags[i] = lags_[(static_cast<uint32_t>(n_past) - n + i) % n_ring_];
     }
     return lags;
 }
@@ -86,7 +87,7 @@ std::vector<int32_t> QueryWindow::text_lags(int32_t n_past, uint32_t n) const {
 void QueryWindow::restore_text(int32_t n_past, const std::vector<int32_t> & lags) {
     const auto n = static_cast<uint32_t>(lags.size());
     for (uint32_t i = 0; i < n; ++i) {
-        lags_[(static_cast<uint32_t>(n_past) - n + i) % n_rows_] = lags[i];
+        lags_[(static_cast<uint32_t>(n_past) - n + i) % n_ring_] = lags[i];
     }
     oldest_  = n_past - static_cast<int32_t>(n);
     n_probe_ = 0;
@@ -106,8 +107,8 @@ float QueryWindow::read(uint32_t index, uint32_t first_head, uint32_t n_head, bo
     const ggml_tensor *      ring   = flat_.queries().rings[index];
     const size_t             dim    = layer.head_dim_k;
     const int32_t            end    = probed ? probe_first_ + static_cast<int32_t>(n_probe_) : n_past;
-    const uint32_t           first  = probed ? n_rows_ : 0;
-    const uint32_t           n_ring = probed ? n_probe_rows_ : n_rows_;
+    const uint32_t           first  = probed ? n_ring_ : 0;
+    const uint32_t           n_ring = probed ? n_probe_rows_ : n_ring_;
     const int32_t            moved  = probed ? n_past - probe_first_ : 0; // tokens that came after the probe
     for (uint32_t w = 0; w < n_rows; ++w) {
         const int32_t position = end - static_cast<int32_t>(n_rows - w);

@@ -10,10 +10,14 @@
 
 namespace edgekv {
 
+// Rows of the text's ring: those that are kept, and those that drafts take.
+inline uint32_t n_text_rows(uint32_t n_rows, uint32_t n_draft) { return n_rows > 0 ? n_rows + n_draft : 0; }
+
 class QueryWindow {
   public:
-    // Rings of n_rows for the text and n_probe_rows for probes, beside the keys of every layer. Throws std::bad_alloc.
-    QueryWindow(FlatCache & flat, const std::vector<uint32_t> & n_head, uint32_t n_rows, uint32_t n_probe_rows);
+    // Rings of n_rows for the text and n_probe_rows for probes, beside the keys of every layer. The text's has n_draft rows
+    // more, so that tokens that come to nothing overwrite none of the newest n_rows. Throws std::bad_alloc.
+    QueryWindow(FlatCache & flat, const std::vector<uint32_t> & n_head, uint32_t n_rows, uint32_t n_draft, uint32_t n_probe_rows);
     ~QueryWindow();
     QueryWindow(const QueryWindow &)             = delete;
     QueryWindow & operator=(const QueryWindow &) = delete;
@@ -36,7 +40,7 @@ class QueryWindow {
     template <typename F> void each_text_row(int32_t n_past, uint32_t n, F f) const {
         for (int32_t p = n_past - static_cast<int32_t>(n); p < n_past; ++p) {
             for (ggml_tensor * ring : flat_.queries().rings) {
-                f(ring, static_cast<uint32_t>(p) % n_rows_ * ring->nb[1], ring->nb[1]);
+                f(ring, static_cast<uint32_t>(p) % n_ring_ * ring->nb[1], ring->nb[1]);
             }
         }
     }
@@ -60,6 +64,7 @@ class QueryWindow {
     std::vector<ggml_context_ptr>        contexts_;
     std::vector<ggml_backend_buffer_ptr> buffers_;
     uint32_t                             n_rows_;
+    uint32_t                             n_ring_; // rows of the text's ring
     uint32_t                             n_probe_rows_;
     bool                                 probing_     = false;
     int32_t                              oldest_      = 0; // rows of earlier positions were overwritten

@@ -29,6 +29,7 @@ struct Kind {
     edgekv_cache_params params;
     int32_t             type_k;
     int32_t             type_v;
+    int32_t             unused; // instead of padding
 };
 
 struct Header {
@@ -182,7 +183,7 @@ struct Snapshot {
     size_t n_cells(size_t head) const { return size_t(kept[head]) + header.n_filled; }
 
     static Kind kind_of(const edgekv_cache & cache) {
-        Kind kind = { cache.shape, cache.params_, -1, -1 };
+        Kind kind = { cache.shape, cache.params_, -1, -1, 0 };
         if (!cache.layers_.empty()) {
             kind.type_k = cache.layers_.front().k->type;
             kind.type_v = cache.layers_.front().v->type;

@@ -188,6 +188,7 @@ void edgekv_cache::choose(uint32_t il, uint32_t g, const edgekv_compaction_param
 }
 
 void edgekv_cache::compact(const edgekv_compaction_params & given, edgekv_compaction & result) {
+    drop_draft();
     check_provided(given);
     edgekv_policy policy = *given.policy;
     policy.carry         = policy.carry > 0.0 ? std::pow(policy.carry, double(n_fresh_) / given.budget) : 0.0;

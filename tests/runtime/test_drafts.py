@@ -1,0 +1,166 @@
+"""Drafts: what is said with them is what is said without, and those that are dropped leave nothing behind."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from command import words
+
+import edgekv
+from edgekv.engine.drafts import History, Worth
+from edgekv.policies import register
+
+SETTINGS = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "probe_tokens": 16}
+POLICIES = [
+    *("keydiff", "snapkv(window=16, carry=0.65)", "h2o", "ahakv", "tova", "l2norm", "sink", "random"),
+    *("keydiff+critical", "snapkv+caote", "keydiff+ada(scope=model)", "h2o+ada", "snapkv+pyramid"),
+]
+SHAPE = {"n_layer": 2, "n_ctx_train": 2048, "head_dim": 64, "quantization": "Q8_0"}
+GREEDY = edgekv.Sampling()
+DRAWN = edgekv.Sampling(temperature=0.3, seed=11)
+
+
+@pytest.fixture
+def model(tiny_model):
+    """A model whose logits are the same to the bit however many tokens a decode has, as with all quantised weights."""
+    return tiny_model(**SHAPE)
+
+
+@pytest.fixture
+def drafting(monkeypatch):
+    """A list of the tokens that a reply without drafts feeds. Once it has some, drafts begin with those that come next,
+    and a third of them are wrong; all are decoded, whether that pays or not."""
+    fed, rng = [], np.random.default_rng(0)
+
+    def followed(history, token, most):
+        at = len(history.to_bytes()) // 4
+        draft = fed[at + 1 : at + 1 + most]
+        return [9 if rng.random() < 1 / 3 else token for token in draft]
+
+    monkeypatch.setattr(Worth, "wanted", lambda worth: True)
+    monkeypatch.setattr(History, "followed", followed)
+    return fed
+
+
+@pytest.fixture(autouse=True)
+def endless(talkative):
+    """Replies are as long as they may be."""
+
+
+def replies(path, speculate, sampling=GREEDY, fed=None, **options):
+    """What three turns say, which cells then stay in every head, and how many tokens were drafted and accepted."""
+    said, drafted, accepted = [], 0, 0
+    with edgekv.Runtime(path, **SETTINGS | {"speculate": speculate} | options) as rt, rt.session() as session:
+        if fed is not None:
+            rt.controller.watch = fed.extend
+        for text in (words(60), words(30), words(20)):
+            said.append("".join(session.chat(text, max_tokens=60, allow_loops=True, sampling=sampling)))
+            drafted += session.stats.drafted_tokens
+            accepted += session.stats.accepted_tokens
+        kept = [session.kept_positions(*head).tolist() for head in ((0, 0), (0, 1), (1, 0), (1, 1))]
+        return (said, kept, session.budgets(), session.n_past), drafted, accepted
+
+
+def check_equal(drafting, path, **options):
+    """With and without drafts the same is fed, said and kept."""
+    plain, none, _ = replies(path, "off", fed=drafting, **options)
+    fed = []
+    ours, drafted, accepted = replies(path, "auto", fed=fed, **options)
+    assert fed == drafting
+    assert ours == plain
+    assert none == 0
+    assert drafted / 4 < accepted < drafted
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_with_drafts_the_same_is_said_and_kept(model, drafting, policy, sampling):
+    check_equal(drafting, model, policy=policy, sampling=sampling)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kv_type": "q8_0"},
+        {"kv_type": "q4_0"},
+        {"reposition": "always", "policy": "snapkv"},
+        {"reposition": "always", "policy": "h2o", "kv_type": "q8_0"},
+        {"n_ctx_train": 256, "policy": "snapkv"},
+        {"evict_every": 8},
+        {"ubatch": 2},
+        {"threads": 2},
+        {"quantization": "Q4_0", "n_embd": 128},
+        {"quantization": "Q4_0", "n_embd": 128, "repack": False},
+        *({"architecture": name} for name in ("qwen3", "gemma", "deci")),
+        {"architecture": "qwen2", "n_embd": 256},
+    ],
+    ids=str,
+)
+def test_so_it_is_with_other_caches_and_models(tiny_model, drafting, options):
+    names = {*SHAPE, "n_embd", "architecture"}
+    model = tiny_model(**SHAPE | {name: options[name] for name in names & options.keys()})
+    check_equal(drafting, model, **{name: options[name] for name in options.keys() - names})
+
+
+def test_so_it_is_with_files_and_a_question(model, text_file, drafting):
+    file, said = text_file(words(200)), {}
+    for speculate in ("off", "auto"):
+        with edgekv.Runtime(model, **SETTINGS, speculate=speculate) as rt, rt.session() as session:
+            if speculate == "off":
+                rt.controller.watch = drafting.extend
+            asked = [session.ask("Which dog?", [file], max_tokens=50, allow_loops=True) for _ in range(2)]
+            said[speculate] = ["".join(pieces) for pieces in asked]
+            assert session.stats.probes > 0
+    assert 0 < session.stats.accepted_tokens < session.stats.drafted_tokens
+    assert said["auto"] == said["off"]
+
+
+def test_so_it_is_in_a_worker(model):
+    plain, _, _ = replies(model, "off")
+    ours, _, _ = replies(model, "auto", isolated=True)
+    assert ours[0] == plain[0]
+
+
+def near(queries, keys, positions):
+    """Scores that depend on every row of the query window."""
+    heads = queries.reshape(len(keys), -1, *queries.shape[1:]).mean(axis=(1, 2))
+    return np.einsum("hd,hnd->hn", heads, keys).astype(np.float32) + np.float32(1e-3) * positions
+
+
+def test_so_it_is_with_a_scorer_of_ones_own(model, drafting):
+    register("near-drafts", near)
+    check_equal(drafting, model, policy="near-drafts")
+
+
+def test_a_snapshot_holds_what_is_searched(model, monkeypatch):
+    monkeypatch.setattr(Worth, "wanted", lambda worth: True)
+    said = []
+    with edgekv.Runtime(model, **SETTINGS, speculate="auto") as rt, rt.session() as session:
+        monkeypatch.setattr(History, "followed", lambda history, token, most: history.newest(most).tolist())
+        session.read(words(60))
+        snapshot = session.snapshot()
+        for _ in range(2):
+            session.restore(snapshot)
+            text = "".join(session.chat("And then?", max_tokens=40, allow_loops=True))
+            said.append((text, session.stats.drafted_tokens, session.stats.accepted_tokens))
+            list(session.chat(words(30), max_tokens=4))
+    assert said[0] == said[1]
+    assert said[0][1] > 0
+
+
+def test_a_reply_that_is_left_has_said_no_more_than_was_given(model, drafting):
+    found = []
+    for speculate in ("off", "auto"):
+        with (
+            edgekv.Runtime(model, **SETTINGS, speculate=speculate) as rt,
+            rt.session() as session,
+        ):
+            if speculate == "off":
+                rt.controller.watch = drafting.extend
+            pieces = session.chat(words(40), max_tokens=40, allow_loops=True)
+            first = [next(pieces) for _ in range(10)]
+            n_past = session.n_past
+            pieces.close()
+            again = "".join(session.chat("More.", max_tokens=5, allow_loops=True))
+            found.append((first, n_past, again, session.n_past))
+    assert found[0] == found[1]
