@@ -64,6 +64,16 @@ def test_what_policies_carry_and_compute_is_in_the_plan(ask, text, policy):
     assert memory["planned_peak_bytes"] / memory["peak_rss_bytes"] < 1.03
 
 
+def test_what_drafts_take_is_in_the_plan(ask, text):
+    loops = ["--repeat-penalty", "1", "--allow-loops", "--raw", "--max-tokens", "80"]  # so that there is what to draft
+    options = ["--budget", "384", "--policy", "h2o", "--speculate", "auto", "--threads", "2"]
+    report = ask(text(300), *options, *loops)
+    memory = report["memory"]
+    assert report["drafted_tokens"] > 0
+    assert memory["peak_rss_bytes"] <= memory["planned_peak_bytes"] <= memory["ceiling_bytes"]
+    assert memory["planned_peak_bytes"] / memory["peak_rss_bytes"] < 1.03
+
+
 def test_repacked_weights_are_held_once(ask, tmp_path, text):
     model = make_shape("smollm2-135m", tmp_path / "shape.gguf", n_layer=8)
     options = ["--budget", "128", "--max-tokens", "4", "--threads", "1"]
