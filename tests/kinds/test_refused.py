@@ -7,6 +7,7 @@ import subprocess
 import pytest
 from command import COMMAND
 from evicting import REFUSED
+from unsupported_models import ARCHITECTURES
 
 import edgekv
 from edgekv.models.architectures import find_architecture
@@ -26,3 +27,7 @@ def test_the_command_says_so_with_a_status_of_its_own(family_model):
     result = subprocess.run(arguments, capture_output=True, text=True, timeout=300, check=False)
     assert result.returncode == 4
     assert find_architecture(REFUSED[0]).refused in result.stderr
+
+
+def test_the_table_has_what_other_tests_refuse():
+    assert all(find_architecture(name).refused for name in ARCHITECTURES)
