@@ -71,9 +71,8 @@ class Peer:
             context = self.context(model, n_tokens, self.options, None)
             memory = context.memory()
             context.close()
-        needed = (
-            memory.weight_bytes + memory.repack_bytes + memory.kv_bytes + memory.compute_bytes + memory.output_bytes
-        )
+        host = ("weight_bytes", "repack_bytes", "kv_bytes", "state_bytes", "compute_bytes", "output_bytes")
+        needed: int = sum(getattr(memory, name) for name in host)
         if self.options.maps_weights:
             needed += memory.repack_bytes  # the file's own order stays resident beside the repacked one
         available = parse_ceiling("100%")

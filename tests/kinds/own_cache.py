@@ -10,7 +10,7 @@ import numpy as np
 from attention_nodes import AttentionNodes
 
 from edgekv.binding import library
-from edgekv.binding.model import Model
+from edgekv.binding.model import Context, Model
 from edgekv.evals.stock import StockLoop
 from edgekv.options import Options
 
@@ -25,7 +25,7 @@ def own_cache(path, *, n_cells, block=128, kv_type="f16", threads=2, visible=Non
     header = SimpleNamespace(architecture="", metadata={}, head_dim=64)
     nodes = None if visible is None else AttentionNodes(visible)
     with Model(path, options, header=header) as model, _watched_by(nodes):
-        loop = _Loop(model, n_cells, options)
+        loop = _Loop(Context(model, n_cells, options), options.n_ubatch)
         try:
             yield OwnCache(model, loop, nodes)
         finally:
