@@ -25,7 +25,7 @@ def own_cache(path, *, n_cells, block=128, kv_type="f16", threads=2, visible=Non
     header = SimpleNamespace(architecture="", metadata={}, head_dim=64)
     nodes = None if visible is None else AttentionNodes(visible)
     with Model(path, options, header=header) as model, _watched_by(nodes):
-        loop = _Loop(Context(model, n_cells, options), options.n_ubatch)
+        loop = _Loop(Context(model, n_cells, options, None), options.n_ubatch)
         try:
             yield OwnCache(model, loop, nodes)
         finally:
