@@ -214,8 +214,8 @@ class Estimator:
             context.close()
         if options.n_draft and memory.state_bytes:
             raise ConfigError(
-                f"speculate=auto needs cells that can be dropped one by one, but {self._path.name} keeps sliding windows "
-                "or recurrent states; give speculate=off"
+                f"speculate=auto needs cells that can be dropped one by one, but {self._path.name} keeps sliding "
+                "windows or recurrent states; give speculate=off"
             )
         if not memory.repack_bytes:
             self._models.setdefault(False, model)  # with nothing to repack the two are one

@@ -17,6 +17,7 @@ using Operation = std::function<edgekv_status(edgekv_cache *)>;
 edgekv_cache_params needs_of(const edgekv_policy & policy, bool reposition = true) {
     edgekv_cache_params needs = {};
     needs.n_probe_rows        = n_probe;
+    needs.n_draft             = 3;
     needs.repositions         = reposition;
     CHECK(edgekv_cache_params_for(&policy, n_ubatch, 0, &needs, nullptr, 0) == EDGEKV_STATUS_OK);
     return needs;
@@ -147,6 +148,11 @@ void test_operations(const Model & model, const char * kv_type) {
             const Operation fed = [&](edgekv_cache * c) { return edgekv_cache_feed(c, tokens, 6, logits, nullptr, 0); };
             fail_each(logits ? "feed with logits" : "feed", cache, before, fed, norms, compaction(variant.policy));
         }
+        const Operation drafted = [&](edgekv_cache * c) {
+            const edgekv_status status = edgekv_cache_feed_draft(c, tokens[0], tokens + 1, 3, nullptr, 0);
+            return status == EDGEKV_STATUS_OK ? edgekv_cache_accept(c, nullptr, 0) : status; // two of the three are dropped
+        };
+        fail_each("draft", cache, before, drafted, norms, compaction(variant.policy));
         const Operation probe = [&](edgekv_cache * c) { return edgekv_cache_probe(c, tokens, n_probe, nullptr, 0); };
         fail_each("probe", cache, before, probe, norms, compaction(variant.policy, false, true));
 

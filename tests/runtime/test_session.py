@@ -60,8 +60,8 @@ def cells_after_each_step(runtime, monkeypatch, session, n_steps):
     used = []
     step = runtime.controller.step
 
-    def step_and_count(token):
-        step(token)
+    def step_and_count(token, **given):
+        step(token, **given)
         used.append(session.n_cells)
 
     monkeypatch.setattr(runtime.controller, "step", step_and_count)
