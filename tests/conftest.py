@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from unittest import mock
+
 import pytest
+
+# Tests multiply small matrices, where numpy's threads wait for each other longer than they work. Programs that tests
+# start have as many as those of users.
+with mock.patch.dict(os.environ, OPENBLAS_NUM_THREADS="1"):
+    import numpy  # noqa: F401
 
 from edgekv.models import known_models
 from edgekv.models.tiny import make_tiny
