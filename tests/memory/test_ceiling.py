@@ -135,3 +135,16 @@ def test_the_native_byte_counter_equals_the_estimate(tiny_model, policy, focus):
         params = cache_params_of(rt.options)
         estimate = library.load().edgekv_cache_estimate_bytes(ctypes.byref(cache.shape), ctypes.byref(params))
         assert cache.bookkeeping_bytes == estimate == rt.plan.parts.bookkeeping
+
+
+@pytest.mark.parametrize("name", ["granitehybrid", "gemma3", "mamba2"])
+def test_windows_and_states_do_not_grow(ask, tmp_path, text, name):
+    from edgekv.models.families import make_family
+
+    model = make_family(tmp_path / "model.gguf", name)
+    options = ["--budget", "128", "--block", "64", "--max-tokens", "4", "--threads", "1"]
+    short, long = (ask(text(n), *options, model=model)["memory"] for n in (100, 300))
+    for memory in (short, long):
+        assert memory["parts"]["state"] > 0
+        assert memory["peak_rss_bytes"] <= memory["planned_peak_bytes"] <= memory["ceiling_bytes"]
+    assert abs(long["peak_rss_bytes"] / short["peak_rss_bytes"] - 1) < 0.01
