@@ -42,22 +42,24 @@ _REFUSAL = "the refusal"
 _UNTESTED = "untested"
 
 # What refusals say.
-_WINDOW = "sliding-window attention"
-_STATE = "a recurrent state"
+_SINKS = "learnt attention sinks"
+_SHARED = "layers that read the keys and values of earlier ones"
+_DRAFTS = "the context of another model, for which it drafts"
+_TOKENIZER = "a tokenizer of its own"
 _MLA = "multi-head latent attention (MLA)"
 _ALIBI = "ALiBi"
-_MROPE = "several positions per token (M-RoPE)"
 _NO_CACHE = "no KV cache"
 _ENCODER = "an encoder or non-causal attention"
 _OTHER = "a KV cache of another kind"
 
 _PLAIN_MODEL = "a plain model of the size, such as a Qwen3"
 _INSTEAD = {
-    _WINDOW: _PLAIN_MODEL,
-    _STATE: "llama.cpp itself: no text makes the state larger",
+    _SINKS: _PLAIN_MODEL,
+    _SHARED: "Gemma 3, or a plain model of the size",
+    _DRAFTS: "the model itself",
+    _TOKENIZER: _PLAIN_MODEL,
     _MLA: _PLAIN_MODEL,
     _ALIBI: _PLAIN_MODEL,
-    _MROPE: "the family's text model: qwen2 for qwen2vl, qwen3 for qwen3vl and qwen35",
     _NO_CACHE: "a model that continues texts",
     _ENCODER: "a model that continues texts",
     _OTHER: _PLAIN_MODEL,
@@ -71,7 +73,7 @@ class Architecture:
     kind         one of KINDS
     repositions  whether kept keys can be moved, and texts so be longer than the trained context
     tested       how, on a tiny model of random weights
-    refused      what edgekv refuses it for, as its message says it; "" = it runs
+    refused      what edgekv refuses it for; "" = it runs
     """
 
     name: str
@@ -85,6 +87,11 @@ def _refused(reason: str, kind: str, *names: str, tested: tuple[str, ...] = ()) 
     return [
         Architecture(name, kind, False, _REFUSAL if name in tested else _UNTESTED, reason) for name in (*names, *tested)
     ]
+
+
+def _untested(kind: str, *names: str) -> list[Architecture]:
+    """Those whose keys stay where they are: in windows, or of several positions per token."""
+    return [Architecture(name, kind, False) for name in names]
 
 
 # One line an architecture, so that one that comes to run is one line changed. Those of a made family are tested as the
@@ -110,29 +117,33 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("nemotron_h", "hybrid", repositions=False, tested=_MASKED),
     Architecture("lfm2moe", "hybrid"),
     Architecture("nemotron_h_moe", "hybrid", repositions=False),
-    Architecture("plamo2", "hybrid"),
     Architecture("minimax-01", "hybrid"),
-    Architecture("qwen35", "hybrid", False, _REFUSAL, _MROPE),
-    Architecture("qwen35moe", "hybrid", False, _UNTESTED, _MROPE),
-    Architecture("gemma2", "windowed", False, _REFUSAL, _WINDOW),
-    Architecture("gemma3", "windowed", False, _REFUSAL, _WINDOW),
-    Architecture("gpt-oss", "windowed", False, _REFUSAL, _WINDOW),
-    Architecture("cohere2", "windowed", False, _REFUSAL, _WINDOW),
-    Architecture("olmo2", "windowed", False, _REFUSAL, _WINDOW),
-    Architecture("exaone4", "windowed", False, _REFUSAL, _WINDOW),
-    Architecture("llama4", "windowed", False, _REFUSAL, _WINDOW),
-    Architecture("gemma3n", "shared", False, _REFUSAL, _WINDOW),
-    Architecture("gemma4", "shared", False, _REFUSAL, _WINDOW),
+    Architecture("qwen35", "hybrid", repositions=False, tested=_MASKED),
+    Architecture("qwen35moe", "hybrid", repositions=False),
+    Architecture("gemma2", "windowed", repositions=False, tested=_MASKED),
+    Architecture("gemma3", "windowed", repositions=False, tested=_MASKED),
+    Architecture("cohere2", "windowed", repositions=False, tested=_MASKED),
+    Architecture("olmo2", "windowed", repositions=False, tested=_MASKED),
+    Architecture("exaone4", "windowed", repositions=False, tested=_MASKED),
+    Architecture("llama4", "windowed", repositions=False, tested=_MASKED),
+    *_untested("windowed", "afmoe", "cohere2moe", "exaone-moe", "laguna", "maple", "mellum"),
+    *_untested("windowed", "muse-glimmer", "smallthinker", "spark2_5", "step35"),
+    Architecture("mamba2", "recurrent", tested=_MASKED),
+    *(Architecture(name, "recurrent") for name in ("mamba", "rwkv6qwen2", "arwkv7")),
+    *_untested("plain", "hunyuan_vl", "paddleocr", "qwen2vl", "qwen3tts", "qwen3vl", "qwen3vlmoe"),
+    Architecture("gpt-oss", "windowed", False, _REFUSAL, _SINKS),
+    *_refused(_SINKS, "windowed", "granite_swa", "mimo2"),
+    Architecture("gemma3n", "shared", False, _REFUSAL, _SHARED),
+    Architecture("gemma4", "shared", False, _REFUSAL, _SHARED),
     Architecture("deepseek2", "latent", False, _REFUSAL, _MLA),
-    *_refused(_WINDOW, "windowed", "afmoe", "cohere2moe", "exaone-moe", "gemma4-assistant", "granite_swa", "laguna"),
-    *_refused(_WINDOW, "windowed", "maple", "mellum", "mimo2", "muse-glimmer", "plamo3", "smallthinker", "spark2_5"),
-    *_refused(_WINDOW, "windowed", "step35"),
+    *_refused(_TOKENIZER, "recurrent", "rwkv6", "rwkv7"),
+    *_refused(_TOKENIZER, "hybrid", "plamo2"),
+    *_refused(_TOKENIZER, "windowed", "plamo3"),
+    *_refused(_DRAFTS, "shared", "gemma4-assistant"),
     *_refused(_MLA, "latent", "mistral4", "bailingmoe3", "kimi-linear", "kimi-k3"),
     *_refused(_OTHER, "indexed", "deepseek32", "deepseek4", "dots3note", "glm-dsa", "glm5-next", "hy_v4"),
     *_refused(_OTHER, "indexed", "minimax-m3", "qwen4exp"),
-    *_refused(_STATE, "recurrent", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7", tested=("mamba", "mamba2")),
     *_refused(_ALIBI, "plain", "jais", "mpt", "refact", tested=("bloom",)),
-    *_refused(_MROPE, "plain", "hunyuan_vl", "paddleocr", "qwen3tts", "qwen3vl", "qwen3vlmoe", tested=("qwen2vl",)),
     *_refused(_NO_CACHE, "cacheless", "dream", "eurobert", "gemma-embedding", "jina-bert-v2", "jina-bert-v3", "llada"),
     *_refused(_NO_CACHE, "cacheless", "llada-moe", "modern-bert", "neo-bert", "nomic-bert", "nomic-bert-moe", "rnd1"),
     *_refused(_NO_CACHE, "cacheless", "wavtokenizer-dec", tested=("bert",)),
