@@ -1,20 +1,27 @@
 #!/usr/bin/env bash
 # Build the library a second time, for another processor than this one, and run tests with it.
-#   scripts/test_other_build.sh [avx2|portable] [PYTEST_ARGUMENT...]
-# avx2 is for a processor with AVX2 and no AVX-512; portable is for any processor of its kind, x86-64's oldest too. Without a
-# name, avx2 where this processor has AVX-512, else portable. Without arguments, the tests that say what is kept, and exactly.
+#   scripts/test_other_build.sh [avx2|portable|one] [PYTEST_ARGUMENT...]
+# avx2 is for a processor with AVX2 and no AVX-512; portable is for any processor of its kind, x86-64's oldest too; one holds
+# SSE4.2, AVX2 and AVX-512, and is tested with each that this processor has. Without a name, avx2 where this processor has
+# AVX-512, else portable. Without arguments, the tests that say what is kept, and exactly.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 case "${1:-}" in
-    avx2 | portable) kind=$1 && shift ;;
+    avx2 | portable | one) kind=$1 && shift ;;
     *) if grep -qsw avx512f /proc/cpuinfo; then kind=avx2; else kind=portable; fi ;;
 esac
 [ $# -gt 0 ] || set -- tests/runtime/test_{exactness,kept_sets,ragged,reposition}.py
-kernels=avx2
+kernels=(avx2)
 flags=(-DEDGEKV_NATIVE_ARCH=OFF)
-if [ "$kind" = portable ]; then
-    kernels=baseline
+if [ "$kind" = one ]; then
+    kernels=(baseline)
+    for set in avx2 avx512; do
+        if grep -qsw "${set/avx512/avx512f}" /proc/cpuinfo; then kernels+=("$set"); fi
+    done
+    flags=(-DEDGEKV_PORTABLE=ON)
+elif [ "$kind" = portable ]; then
+    kernels=(baseline)
     for set in SSE42 AVX AVX2 FMA F16C BMI2; do flags+=("-DGGML_$set=OFF"); done
 fi
 
@@ -35,5 +42,7 @@ python=$(uv run --no-sync python -c 'import sys; print(sys.executable)')
     { cat "$build/configure.log"; exit 1; }
 "${tools[@]}" cmake --build "$build" --target edgekv >"$build/build.log" || { cat "$build/build.log"; exit 1; }
 
-echo "the $kind build: pytest $*"
-EDGEKV_LIB_PATH=$PWD/$build EDGEKV_INSTRUCTIONS=$kernels uv run --no-sync pytest "$@"
+for set in "${kernels[@]}"; do
+    echo "the $kind build with $set: pytest $*"
+    EDGEKV_LIB_PATH=$PWD/$build EDGEKV_INSTRUCTIONS=$set uv run --no-sync pytest "$@"
+done

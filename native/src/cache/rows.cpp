@@ -1,7 +1,7 @@
 #include "cache/rows.h"
 
+#include "abi/processor.h"
 #include "abi/status.h"
-#include "ggml-cpu.h"
 
 #include <cmath>
 #include <cstring>
@@ -12,9 +12,9 @@ static void copy_f32(const void * src, float * dst, int64_t n) { std::memcpy(dst
 
 // ggml's generic half conversion is scalar; the processor's own is about ten times faster
 static void convert_f16(const void * src, float * dst, int64_t n) {
-    static const bool ready = (ggml_cpu_init(), true); // fills the table that the odd elements are looked up in
+    static const bool ready = (processor().init(), true); // fills the table that the odd elements are looked up in
     (void) ready;
-    ggml_cpu_fp16_to_fp32(static_cast<const ggml_fp16_t *>(src), dst, n);
+    processor().fp16_to_fp32(static_cast<const ggml_fp16_t *>(src), dst, n);
 }
 
 static bool is_known(int32_t type) { return type >= 0 && type < GGML_TYPE_COUNT; }
@@ -35,7 +35,7 @@ ggml_to_float_t row_to_float(int32_t type) {
 // that of the graph which stores keys and values
 ggml_from_float_t row_from_float(int32_t type) {
     const ggml_from_float_t convert =
-        is_known(type) ? ggml_get_type_traits_cpu(static_cast<ggml_type>(type))->from_float : nullptr;
+        is_known(type) ? processor().type_traits(static_cast<ggml_type>(type))->from_float : nullptr;
     if (convert == nullptr) {
         fail(EDGEKV_STATUS_INVALID_ARGUMENT, "rows of ggml type %d cannot be written; use F32, F16, Q8_0 or Q4_0", type);
     }

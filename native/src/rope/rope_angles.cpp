@@ -1,11 +1,11 @@
 #include "rope/rope_angles.h"
 
 #include "abi/context.h"
+#include "abi/processor.h"
 #include "abi/status.h"
 #include "cache/flat_cache.h"
 #include "ggml-backend.h"
 #include "ggml-cpp.h"
-#include "ggml-cpu.h"
 #include "llama-context.h"
 #include "llama-kv-cache.h"
 #include "llama-model.h"
@@ -86,10 +86,10 @@ std::vector<float> turn_units(const KeyRope & rope, bool neighbours, const std::
 
     ggml_cgraph * graph = ggml_new_graph_custom(context.get(), 8, false);
     ggml_build_forward_expand(graph, turned);
-    ggml_cplan           plan = ggml_graph_plan(graph, 1, nullptr);
+    ggml_cplan           plan = processor().graph_plan(graph, 1, nullptr);
     std::vector<uint8_t> work(plan.work_size);
     plan.work_data = work.data();
-    const ggml_status status = ggml_graph_compute(graph, &plan);
+    const ggml_status status = processor().graph_compute(graph, &plan);
     if (status == GGML_STATUS_ALLOC_FAILED) {
         throw std::bad_alloc();
     }

@@ -262,12 +262,20 @@ void sum_lanes(const float * rows, size_t n, float * sums) {
     }
 }
 
+#if defined(__x86_64__) && defined(__GNUC__)
+// And what comes with it, which ggml's backend for it has too.
+[[maybe_unused]] bool has_avx2() {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
+           __builtin_cpu_supports("bmi2");
+}
+#endif
+
 bool runs_here() {
 #if defined(__x86_64__) && defined(__GNUC__) && defined(__AVX512F__)
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("fma");
+           __builtin_cpu_supports("avx512vl") && has_avx2();
 #elif defined(__x86_64__) && defined(__GNUC__) && defined(__AVX2__)
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    return has_avx2();
 #else
     return true;
 #endif

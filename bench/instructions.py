@@ -1,0 +1,72 @@
+"""One portable library on every set of instructions of this processor: what ggml then uses, and how fast it reads.
+
+Claim (native/README.md): a library built with EDGEKV_PORTABLE=ON reads as fast as one built for the set alone.
+
+Every run is a fresh process with EDGEKV_INSTRUCTIONS naming the set; the sets take turns. Times are of the processor,
+so that with `--threads 1` other programs matter less. A set whose name ggml does not confirm is an error: then the
+library is not a portable one. What was predicted before anything was measured stands beside each figure.
+
+    EDGEKV_LIB_PATH=build/one python bench/instructions.py --book novel.txt
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+import common
+
+import edgekv
+from edgekv.binding.library import bindings
+from edgekv.evals import prose
+
+# set -> which of these three ggml was compiled for
+SETS = {"baseline": ["SSE3"], "avx2": ["SSE3", "AVX2"], "avx512": ["SSE3", "AVX2", "AVX512"]}
+PREDICTED = {"baseline": "40", "avx2": "130", "avx512": "150"}
+
+
+def run_case(case: dict[str, object]) -> dict[str, object]:
+    """Read tokens in this process; tokens a second of processor time, and what ggml was compiled for."""
+    tokens = case["tokens"]
+    with edgekv.Runtime(case["model"], memory="100%", threads=case["threads"], budget=1024, focus=False) as runtime:
+        block = runtime.options.block
+        runtime.controller.read(tokens[:block], lambda _: True)  # warms up
+        started = time.process_time()
+        runtime.controller.read(tokens[block:], lambda _: True)
+        speed = (len(tokens) - block) / (time.process_time() - started)
+    features = bindings().llama_print_system_info().decode()
+    return {"speed": speed, "features": [name for name in SETS["avx512"] if f" {name} = 1" in features]}
+
+
+def main() -> None:
+    if "--case" in sys.argv:
+        print(json.dumps(run_case(json.load(sys.stdin))))
+        return
+    parser = common.arguments(__doc__)
+    parser.add_argument("--read", type=int, default=512, help="tokens read")
+    parser.add_argument("--runs", type=int, default=3, help="runs of each set")
+    parser.add_argument("--set", choices=SETS, action="append", help="repeatable (all)")
+    options = parser.parse_args()
+
+    with edgekv.Runtime(options.model, memory="100%", budget=64) as runtime:
+        tokens = prose.first_tokens(runtime.model, prose.read_book(options.book), options.read)
+    case = {"model": options.model, "threads": options.threads, "tokens": tokens}
+    speeds: dict[str, list[float]] = {name: [] for name in options.set or SETS}
+    for _ in range(options.runs):
+        for name, of_set in speeds.items():
+            os.environ["EDGEKV_INSTRUCTIONS"] = name
+            result = common.in_fresh_process(__file__, case)
+            if result["features"] != SETS[name]:
+                raise SystemExit(f"EDGEKV_INSTRUCTIONS={name} runs with {', '.join(result['features'])}")
+            of_set.append(result["speed"])
+    common.print_table(
+        ["tokens a second of processor time", "predicted", "measured", "runs"],
+        [(name, PREDICTED[name], f"{common.median(of_set):.0f}", len(of_set)) for name, of_set in speeds.items()],
+    )
+    common.write_json(options.json, speeds)
+
+
+if __name__ == "__main__":
+    main()
