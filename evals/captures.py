@@ -118,7 +118,11 @@ def following(before: Head, now: Head, n_rows: int) -> Head:
 
 
 def output_projections(runtime: edgekv.Runtime) -> list[Projection]:
-    """W_O of every layer with attention, from the model's file. Raises ConfigError without the extra "eval"."""
+    """W_O of every layer with attention, from the model's file.
+
+    Raises ConfigError without the extra "eval", and for a model whose attention is not the plain one that is recomputed
+    here: with sliding windows, softcapping or sinks.
+    """
     reader, dequantize = needed("gguf", "eval").GGUFReader(runtime.model.path), needed("gguf.quants", "eval").dequantize
     kv_heads, head_dim_v = runtime.model.header.kv_heads, runtime.controller.cache.shape.head_dim_v
     found = {}
@@ -127,4 +131,12 @@ def output_projections(runtime: edgekv.Runtime) -> list[Projection]:
         if match and (n_head_kv := kv_heads[int(match[1])]):  # 0: a matrix in place of attention
             matrix = dequantize(tensor.data, tensor.tensor_type).astype(np.float64)  # (n_embd, n_head * d_v)
             found[int(match[1])] = matrix.T.reshape(n_head_kv, -1, head_dim_v, len(matrix))
+    header = runtime.model.header
+    is_capped = f"{header.architecture}.attn_logit_softcapping" in header.metadata
+    has_sinks = any(tensor.name.endswith("attn_sinks.weight") for tensor in header.tensors)
+    if is_capped or has_sinks or len(found) != runtime.controller.cache.shape.n_layer:
+        raise ConfigError(
+            f"the attention of {header.architecture!r} has sliding windows, softcapping or sinks, which this "
+            "measurement does not recompute; choose a model with plain attention"
+        )
     return [found[layer] for layer in sorted(found)]

@@ -160,14 +160,15 @@ class Queries(Struct):
         ("n_seen", c.c_int32),
         ("scale", c.c_float),
         ("softcap", c.c_float),
+        ("sinks", c.c_void_p),
     )
 
     @classmethod
-    def of(cls, rows: Any, positions: Any, scale: float, softcap: float, n_seen: int) -> Queries:
-        """Over numpy arrays (n_head, n_rows, dim) and (n_rows,), which it keeps alive."""
+    def of(cls, rows: Any, positions: Any, scale: float, softcap: float, n_seen: int, sinks: Any = None) -> Queries:
+        """Over numpy arrays (n_head, n_rows, dim), (n_rows,) and (n_head,) or None, which it keeps alive."""
         n_head, n_rows, dim = rows.shape
-        queries = cls(_address(rows), _address(positions), n_head, n_rows, dim, n_seen, scale, softcap)
-        queries._arrays = (rows, positions)
+        queries = cls(_address(rows), _address(positions), n_head, n_rows, dim, n_seen, scale, softcap, _address(sinks))
+        queries._arrays = (rows, positions, sinks)
         return queries
 
 

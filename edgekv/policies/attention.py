@@ -12,6 +12,8 @@ from .types import Floats, Scores
 def attention(head: Head, scale: float | Floats | None = None) -> Floats:
     """A: softmax of scale * Q K^T over the cells not after each row -> (G, W, n); a row that sees no cell gives zeros.
 
+    A head's learnt sink takes part in the softmax, so a row with one sums to less than 1.
+
     `scale` may be one number or one a row, (W,); None = the head's own. A row that meets a key or a query that is not
     finite gives NaN throughout, which the selection refuses: the softmax of -inf would be a silent 0.
     """
@@ -23,10 +25,14 @@ def attention(head: Head, scale: float | Floats | None = None) -> Floats:
         logits = head.softcap * np.tanh(logits / head.softcap)
     seen = head.positions <= row_positions[:, None]
     logits = np.where(seen, logits, -np.inf)
+    if head.sinks is not None:
+        sinks = np.broadcast_to(np.asarray(head.sinks, dtype=np.float64).reshape(-1, 1, 1), (*logits.shape[:2], 1))
+        logits = np.concatenate([logits, sinks], axis=-1)  # one more cell, whose weight goes nowhere
     most = np.max(logits, axis=-1, keepdims=True, initial=-np.inf)
     weights = np.exp(logits - np.where(np.isneginf(most), 0.0, most))
     total = weights.sum(axis=-1, keepdims=True)
-    return np.asarray(np.divide(weights, total, out=np.zeros_like(weights), where=total != 0))
+    shares = np.divide(weights, total, out=np.zeros_like(weights), where=total != 0)
+    return np.asarray(shares[..., : len(head.keys)])
 
 
 def mean_over_group(weights: Floats) -> Floats:

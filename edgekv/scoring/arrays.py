@@ -36,6 +36,7 @@ def score(spec: str | Policy, *, backend: Backend = "native", **arrays: Any) -> 
     tokens_seen: tokens seen when the last row was fed; None = its position + 1
     scale: of Q K^T; None = 1/sqrt(d)
     softcap: of the model's attention; 0 = none
+    sinks: (n_head,) logits of learnt sinks, which take attention and have no value; None = none
     layer: number of the layer; only seeded policies read it
 
     Keys and values may be float16 or float32; other types are converted to float32.

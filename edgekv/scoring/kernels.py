@@ -37,7 +37,7 @@ def native_head(head: Head) -> tuple[structs.Cells, structs.Queries | None]:
         return cells, None
     queries, positions = head.rows()
     last = int(positions[-1]) + 1 if head.tokens_seen is None and len(positions) else head.tokens_seen or 0
-    return cells, structs.Queries.of(queries, positions, float(head.attention_scale), head.softcap, last)
+    return cells, structs.Queries.of(queries, positions, float(head.attention_scale), head.softcap, last, head.sinks)
 
 
 def wo_norms(values: npt.NDArray[np.floating], w_o: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

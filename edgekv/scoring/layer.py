@@ -28,6 +28,7 @@ class LayerArrays:
     query_positions: npt.NDArray[np.int32] | None
     accumulated: npt.NDArray[np.float32] | None
     w_o: npt.NDArray[np.float32] | None
+    sinks: npt.NDArray[np.float32] | None
     single: dict[str, Any]
 
     @classmethod
@@ -46,6 +47,7 @@ class LayerArrays:
         tokens_seen: int | None = None,
         scale: float | None = None,
         softcap: float = 0.0,
+        sinks: npt.ArrayLike | None = None,
         layer: int = 0,
     ) -> LayerArrays:
         keys = _floats(keys)
@@ -88,7 +90,11 @@ class LayerArrays:
                 raise ConfigError(f"{policy.spec} reads {name}; give {spelt.get(name, name)}=")
         _check_single(budget, tokens_seen, scale, softcap, layer)
         single = {"budget": budget, "tokens_seen": tokens_seen, "scale": scale, "softcap": softcap, "layer": layer}
-        return cls(keys, positions, values, queries, rows, accumulated, w_o, single)
+        sinks = None if sinks is None else np.ascontiguousarray(sinks, dtype=np.float32)
+        _check_shape("sinks", sinks, (0 if queries is None else len(queries),))
+        if sinks is not None and not np.isfinite(sinks).all():
+            raise ConfigError("sinks must be finite; give sinks=None for a model without them")
+        return cls(keys, positions, values, queries, rows, accumulated, w_o, sinks, single)
 
     def split(self, norms: Callable[[Any, Any], Any]) -> Iterator[Head]:
         """Head by head; `norms` makes norm1(V W_O) of values (n, d_v) and w_o (G, d_v, n_embd)."""
@@ -104,6 +110,7 @@ class LayerArrays:
                 queries=queries,
                 query_positions=self.query_positions,
                 accumulated=None if self.accumulated is None else self.accumulated[g],
+                sinks=None if self.sinks is None else self.sinks.reshape(n_head_kv, -1)[g],
                 wo_norm=None if w_o is None or values is None else norms(values, w_o),
                 head=g,
                 **self.single,

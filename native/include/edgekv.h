@@ -74,8 +74,7 @@ struct edgekv_layout {
 // Make a context as llama_init_from_model does; free it with llama_free.
 //   layout : NULL = llama.cpp's own cache, which edgekv_cache_open refuses; else params->n_ctx is taken from it
 //   EDGEKV_STATUS_INVALID_ARGUMENT  the layout is impossible, or has more rows in all than 32 bits count
-//   EDGEKV_STATUS_UNSUPPORTED       with a layout: MLA, ALiBi, encoder and multi-position models, learnt attention sinks, and
-//                                   layers that read the rows of earlier ones
+//   EDGEKV_STATUS_UNSUPPORTED       with a layout: MLA, ALiBi and encoder models, and layers that read the rows of earlier ones
 EDGEKV_API enum edgekv_status edgekv_context_new(
                   struct llama_model * model,
    const struct llama_context_params * params,
@@ -264,6 +263,7 @@ struct edgekv_queries {
     int32_t         n_seen;  // tokens seen when the last row was fed, itself included
     float           scale;   // of Q K^T
     float           softcap; // c of the model's attention, c tanh(x/c); 0 = none
+    const float *   sinks;   // (n_head,) logits of learnt sinks, which take attention and have no value; NULL = none
 };
 
 // Score n cells. scores (n,) come in the order of the cells; of `critical` they are the second stage's.

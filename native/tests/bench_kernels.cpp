@@ -3,6 +3,7 @@
 #include "score/kernels.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <ctime>
 #include <vector>
@@ -26,7 +27,7 @@ int main() {
 
     std::vector<float>   keys(n_cells * dim), panel(dim * n_lanes), logits(n_cells * n_lanes), weights(n_cells * n_lanes);
     std::vector<int32_t> positions(n_cells), limits(n_lanes, n_cells);
-    std::vector<float>   shares(n_lanes, 1.0f), sums(n_lanes);
+    std::vector<float>   shares(n_lanes, 1.0f), sums(n_lanes), no_sinks(n_lanes, -INFINITY);
     uint32_t             state = 1;
     const auto           draw  = [&] { return static_cast<float>((state = state * 1664525 + 1013904223) >> 8) * 0x1p-24f - 0.5f; };
     std::generate(keys.begin(), keys.end(), draw);
@@ -47,8 +48,8 @@ int main() {
         std::printf(
             "%-10s %10.1f %10.1f %10.1f %10.1f %10.1f\n", kernel.name,
             gflops(products, repeat([&] {
-                kernel.add_attention(keys.data(), n_cells, panel.data(), dim, positions.data(), limits.data(), 0.0f, shares.data(),
-                                     logits.data(), weights.data());
+                kernel.add_attention(keys.data(), n_cells, panel.data(), dim, positions.data(), limits.data(), 0.0f, no_sinks.data(),
+                                     shares.data(), logits.data(), weights.data());
             })),
             gflops(products, repeat([&] { kernel.add_norm1(keys.data(), dim, n_cells, panel.data(), dim, sums.data()); })),
             gflops(rows, repeat([&] { kernel.dots(keys.data(), n_cells, panel.data(), dim, logits.data()); })),

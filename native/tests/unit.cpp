@@ -286,7 +286,7 @@ static void test_scratch() {
     CHECK(kept.held() == Scratch::bytes(size));
     const auto           queries   = random_values(size.n_window * dim);
     const int32_t        asked[]   = { 50, 60, 70 };
-    const edgekv_queries window    = { queries.data(), asked, 2, 3, dim, 71, 0.125f, 0.0f };
+    const edgekv_queries window    = { queries.data(), asked, 2, 3, dim, 71, 0.125f, 0.0f, nullptr };
 
     for (const size_t n : { n_max, size_t(3), size_t(1), size_t(57), size_t(0), n_max }) {
         const auto            keys = random_values(n * dim);

@@ -93,17 +93,21 @@ void test_attention(const Kernels & kernel, size_t n, float softcap) {
     auto                 panel = random_values(depth * n_lanes);
     std::vector<int32_t> positions(n), limits(n_lanes);
     std::vector<float>   shares(n_lanes);
+    std::vector<float>   sinks(n_lanes, -INFINITY);
     for (size_t j = 0; j < n; ++j) {
         positions[j] = static_cast<int32_t>(3 * j);
     }
     for (size_t i = 0; i < n_lanes; ++i) {
         limits[i] = static_cast<int32_t>(12 * i) - 1;
         shares[i] = 0.25f * static_cast<float>(i + 1);
+        if (i % 3 == 0) { // the first lane has one too
+            sinks[i] = 2.0f * static_cast<float>(i) - 7.0f;
+        }
     }
     std::vector<float> logits(n * n_lanes), weights(n * n_lanes + 1, 0.125f), sums(n);
     const auto         attend = [&](const std::vector<float> & keys) {
-        return kernel.add_attention(keys.data(), n, panel.data(), depth, positions.data(), limits.data(), softcap, shares.data(),
-                                    logits.data(), weights.data());
+        return kernel.add_attention(keys.data(), n, panel.data(), depth, positions.data(), limits.data(), softcap, sinks.data(),
+                                    shares.data(), logits.data(), weights.data());
     };
     CHECK(attend(rows));
     CHECK(weights.back() == 0.125f); // nothing past the end
@@ -117,7 +121,7 @@ void test_attention(const Kernels & kernel, size_t n, float softcap) {
             }
             return positions[j] > limits[i] ? 0.0 : std::exp(softcap > 0.0f ? softcap * std::tanh(logit / softcap) : logit);
         };
-        double total = 0.0;
+        double total = std::exp(double(sinks[i]));
         for (size_t j = 0; j < n; ++j) {
             total += weight(j);
         }

@@ -87,6 +87,7 @@ class Shape:
     rows: int
     softcap: float = 0.0
     scale: float | None = None
+    has_sinks: bool = False
 
     def __str__(self):
         return f"{self.d}x{self.n}x{self.heads}x{self.group}"
@@ -99,7 +100,7 @@ SHAPES = [
     Shape(d=33, d_v=17, n=50, heads=1, group=3, rows=5),
     Shape(d=64, d_v=64, n=2, heads=8, group=1, rows=2),
     Shape(d=96, d_v=40, n=127, heads=3, group=2, rows=40, softcap=5.0),
-    Shape(d=128, d_v=32, n=1000, heads=2, group=4, rows=33, scale=0.05),
+    Shape(d=128, d_v=32, n=1000, heads=2, group=4, rows=33, scale=0.05, has_sinks=True),
     Shape(d=256, d_v=64, n=600, heads=1, group=8, rows=32),
 ]
 LARGE = Shape(d=64, d_v=128, n=5000, heads=1, group=4, rows=128)
@@ -126,6 +127,8 @@ def all_arrays(shape, dtype="float32"):
         "accumulated": rng.exponential(size=(heads, n)),
         "w_o": rng.standard_normal((heads * shape.group, shape.d_v, 24)),
     }
+    if shape.has_sinks:
+        arrays["sinks"] = rng.normal(5, 1, heads * shape.group)
     types = {"keys": dtype, "values": dtype, "positions": np.int32}
     arrays = {name: array.astype(types.get(name, np.float32)) for name, array in arrays.items()}
     for array in arrays.values():
@@ -146,6 +149,7 @@ def needed(spec, shape, dtype="float32", **others):
     """Arguments of `score`: the arrays that the policy reads and no others, the budget, and the shape's attention."""
     arrays = all_arrays(shape, dtype)
     names = names_read(parse_policy(spec)) | {"keys", "positions"}
+    names |= {"sinks"} if "queries" in names else set()
     arguments = {name: array for name, array in arrays.items() if name in names}
     return arguments | {"budget": budget_of(spec, shape), "scale": shape.scale, "softcap": shape.softcap} | others
 

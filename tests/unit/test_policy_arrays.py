@@ -58,9 +58,13 @@ def test_what_is_left_out_has_its_default(spec, backend):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("spec", ["tova", "snapkv(kernel=1)", "h2o", "ahakv"])
-@pytest.mark.parametrize("change", [{"scale": 0.5}, {"softcap": 1.0}, {"tokens_seen": 100_000}], ids=str)
+@pytest.mark.parametrize(
+    "change",
+    [{"scale": 0.5}, {"softcap": 1.0}, {"sinks": SMALL.heads * SMALL.group * [5.0]}, {"tokens_seen": 100_000}],
+    ids=str,
+)
 def test_attention_is_the_models(spec, change, backend):
-    """Scale and soft-cap change all attention weights; the tokens seen those that AhaKV sharpens."""
+    """Scale, soft-cap and sinks change all attention weights; the tokens seen those that AhaKV sharpens."""
     arguments = needed(spec, SMALL, backend=backend)
     differ = (score(spec, **arguments) != score(spec, **arguments | change)).any()
     assert differ == (change.keys() != {"tokens_seen"} or spec == "ahakv")

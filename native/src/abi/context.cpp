@@ -80,9 +80,6 @@ const char * obstacle(const llama_model & model) {
     if (hparams.n_layer_kv_from_start >= 0 && hparams.n_layer_kv_from_start < int32_t(hparams.n_layer())) {
         return "layers that read the keys and values of earlier ones";
     }
-    if (std::any_of(model.layers.begin(), model.layers.end(), [](const llama_layer & layer) { return layer.attn_sinks != nullptr; })) {
-        return "learnt attention sinks";
-    }
     if (hparams.use_alibi) {
         return "ALiBi, whose mask depends on the distance between cells";
     }

@@ -58,6 +58,16 @@ ggml_tensor * output_projection(const llama_model & model, uint32_t il, size_t n
     return w_o;
 }
 
+// The learnt sinks of a layer's query heads, which may lie on a device.
+std::vector<float> sinks_of(const llama_model & model, uint32_t il) {
+    const ggml_tensor * tensor = model.layers[il].attn_sinks;
+    std::vector<float>  sinks(tensor != nullptr ? tensor->ne[0] : 0);
+    if (tensor != nullptr) {
+        ggml_backend_tensor_get(tensor, sinks.data(), 0, sinks.size() * sizeof(float));
+    }
+    return sinks;
+}
+
 // The file where an output projection is read, or NULL where it can be read in memory.
 const WeightsFile * file_of(const llama_model & model, const ggml_tensor & w_o) {
     if (!is_repacked(ggml_backend_buffer_get_type(w_o.buffer))) {
@@ -107,7 +117,7 @@ edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & para
 
         const WeightsFile * file = w_o != nullptr ? file_of(model, *w_o) : nullptr;
 
-        layers_.push_back({ flat, hparams.n_gqa(flat.il), w_o, file, file != nullptr ? file->find(*w_o) : 0 });
+        layers_.push_back({ flat, hparams.n_gqa(flat.il), w_o, file, file != nullptr ? file->find(*w_o) : 0, sinks_of(model, flat.il) });
         n_head.push_back(hparams.n_head(flat.il));
         if (params.repositions != 0) {
             turns_.emplace_back(rope_angles(*ctx, flat.il), flat.head_dim_k, flat.k->type, rotation_);

@@ -31,6 +31,8 @@ struct edgekv_layer : edgekv::FlatCache::Layer {
 
     const edgekv::WeightsFile * w_o_file; // where a repacked W_O is read; else NULL
     uint64_t                    w_o_offset;
+
+    std::vector<float> sinks; // of every query head; none in most models
 };
 
 struct edgekv_cache {

@@ -88,7 +88,7 @@ uint32_t FlatCache::n_nodes() const {
     const auto is_quantized = [](const Pool & pool) { return ggml_is_quantized(pool.k->type); };
     const bool copies       = std::any_of(pools_.begin(), pools_.end(), is_quantized);
     const bool one_by_one   = copies || n_cells_max() > layout_.n_cells;
-    const auto of_a_call    = copies ? 8 : 6; // four views, attention, its place; two copies
+    const auto of_a_call    = copies ? 9 : 7; // five views, attention, its place; two copies
     return 4 * layers_.size() + (one_by_one ? of_a_call * n_heads() : 0);
 }
 

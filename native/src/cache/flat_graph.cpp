@@ -104,8 +104,8 @@ ggml_tensor * FlatGraph::rows_of(ggml_context * context, ggml_tensor * pool, con
                         pool->nb[1] * run.first);
 }
 
-ggml_tensor * FlatGraph::attend(ggml_context * context, ggml_tensor * q, const FlatCache::Layer & layer, const Run & run,
-                                float scale, float softcap) const {
+ggml_tensor * FlatGraph::attend(ggml_context * context, ggml_tensor * q, ggml_tensor * sinks, const FlatCache::Layer & layer,
+                                const Run & run, float scale, float softcap) const {
     const size_t n_group = q->ne[1] / layer.n_head_kv;
     q = ggml_view_3d(context, q, q->ne[0], q->ne[2], (run.end - run.begin) * n_group, q->nb[2], q->nb[1],
                      run.begin * n_group * q->nb[1]);
@@ -117,6 +117,10 @@ ggml_tensor * FlatGraph::attend(ggml_context * context, ggml_tensor * q, const F
     }
     ggml_tensor * out = ggml_flash_attn_ext(context, q, k, v, mask_, scale, 0.0f, softcap);
     ggml_prec_set_acc(out, GGML_PREC_F32);
+    if (sinks != nullptr) {
+        const size_t n_heads = (run.end - run.begin) * n_group;
+        ggml_flash_attn_ext_add_sinks(out, ggml_view_1d(context, sinks, n_heads, run.begin * n_group * sinks->nb[0]));
+    }
     if (run.kept < max_kept_ || largest_) { // the largest graph has all the nodes that any may have
         // the call above wants a contiguous mask, the backends read one of any row stride
         out->src[3] = ggml_view_2d(context, mask_, k->ne[1], n_tokens_, mask_->nb[1], (max_kept_ - run.kept) * mask_->nb[0]);
@@ -144,7 +148,7 @@ void FlatGraph::store(ggml_context * context, ggml_cgraph * graph, ggml_tensor *
 }
 
 ggml_tensor * FlatGraph::attend(ggml_context * context, ggml_cgraph * graph, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v,
-                                uint32_t il, float scale, float softcap) {
+                                ggml_tensor * sinks, uint32_t il, float scale, float softcap) {
     const FlatCache::Layer & layer = cache_.layer(il);
     notes_.attention[il] = { rope_of(k), scale, rotation_of(k), rotation_of(v) };
     keep_queries(context, graph, q, il);
@@ -154,7 +158,7 @@ ggml_tensor * FlatGraph::attend(ggml_context * context, ggml_cgraph * graph, ggm
     const int64_t n_all = layer.v->ne[0] * q->ne[1];
     ggml_tensor * out   = nullptr;
     for (const Run & run : runs_of(layer)) {
-        ggml_tensor * part = attend(context, q, layer, run, scale, softcap);
+        ggml_tensor * part = attend(context, q, sinks, layer, run, scale, softcap);
         if (out != nullptr) {
             const size_t begin = run.begin * (n_all / layer.n_head_kv) * sizeof(float);
             out                = ggml_set_2d_inplace(context, out, part, out->nb[1], begin);

@@ -17,9 +17,10 @@ class FlatGraph {
     void set_input(const llama_ubatch & ubatch) const;
 
     // Store the keys and values of a batch, and attend to all cells: q (head_dim_k, n_head, n_tokens), k and v likewise
-    // with n_head_kv -> (head_dim_v * n_head, n_tokens). Of flash attention: scale of Q K^T, softcap (0 = none).
+    // with n_head_kv -> (head_dim_v * n_head, n_tokens). Of flash attention: sinks (n_head,) or NULL, scale of Q K^T,
+    // softcap (0 = none).
     ggml_tensor * attend(ggml_context * context, ggml_cgraph * graph, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v,
-                         uint32_t il, float scale, float softcap);
+                         ggml_tensor * sinks, uint32_t il, float scale, float softcap);
 
   private:
     // Adjacent heads of one length, which one call serves.
@@ -33,8 +34,8 @@ class FlatGraph {
     bool             copies(const FlatCache::Layer & layer) const;
     std::vector<Run> runs_of(const FlatCache::Layer & layer) const;
     ggml_tensor *    rows_of(ggml_context * context, ggml_tensor * pool, const Run & run) const;
-    ggml_tensor *    attend(ggml_context * context, ggml_tensor * q, const FlatCache::Layer & layer, const Run & run,
-                            float scale, float softcap) const;
+    ggml_tensor *    attend(ggml_context * context, ggml_tensor * q, ggml_tensor * sinks, const FlatCache::Layer & layer,
+                            const Run & run, float scale, float softcap) const;
     void             keep_queries(ggml_context * context, ggml_cgraph * graph, ggml_tensor * q, uint32_t il);
     void             store(ggml_context * context, ggml_cgraph * graph, ggml_tensor * pool, ggml_tensor * rows,
                            uint32_t first_head);

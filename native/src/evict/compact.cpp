@@ -145,7 +145,7 @@ void edgekv_cache::with_head(uint32_t il, uint32_t g, const edgekv_compaction_pa
     const Rows           value_rows = rows_of_head(il, true, v, head.n);
 
     edgekv_queries queries = { scratch.window.data(), scratch.positions.data(), layer.n_group, n_rows, layer.head_dim_k, 0, 1.0f,
-                               softcap_ };
+                               softcap_, layer.sinks.empty() ? nullptr : &layer.sinks[g * layer.n_group] };
     if (n_rows > 0) {
         const std::lock_guard<std::mutex> lock(turning_); // heads of a layer share what turns their queries
         queries.scale  = window_->read(il, g * layer.n_group, layer.n_group, params.probed != 0, n_past, n_rows, true,

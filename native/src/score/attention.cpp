@@ -13,6 +13,8 @@ void check(const edgekv_queries & queries, const Rows & keys) {
     require(queries.n_head > 0, "queries.n_head is 0");
     require(queries.dim == keys.dim(), "queries.dim differs from the keys'");
     require(std::isfinite(queries.scale) && queries.softcap >= 0.0f, "queries.scale is not finite, or softcap is negative");
+    const auto is_finite = [](float sink) { return std::isfinite(sink); };
+    require(queries.sinks == nullptr || std::all_of(queries.sinks, queries.sinks + queries.n_head, is_finite), "a sink is not finite");
 }
 
 void attend(const Rows & keys, const int32_t * positions, const edgekv_queries & queries, size_t n_rows,
@@ -33,6 +35,7 @@ void attend(const Rows & keys, const int32_t * positions, const edgekv_queries &
     const float  share   = 1.0f / static_cast<float>(queries.n_head);
     for (size_t first = 0; first < n_all; first += n_lanes) {
         float   shares[n_lanes] = {};
+        float   sinks[n_lanes];
         int32_t limits[n_lanes];
         for (size_t i = 0; i < n_lanes; ++i) {
             const size_t  flat  = std::min(first + i, n_all - 1); // the last one again where the panel is not full; its share is 0
@@ -42,11 +45,12 @@ void attend(const Rows & keys, const int32_t * positions, const edgekv_queries &
             for (size_t k = 0; k < dim; ++k) {
                 scratch.panel[k * n_lanes + i] = scale * query[k];
             }
+            sinks[i]  = queries.sinks != nullptr ? queries.sinks[flat / n_rows] : -INFINITY;
             limits[i] = queries.positions[skipped + row];
             shares[i] = first + i < n_all ? share : 0.0f;
         }
-        if (!kernel.add_attention(scratch.keys.data(), n, scratch.panel.data(), dim, positions, limits, queries.softcap, shares,
-                                  scratch.logits.data(), weights)) {
+        if (!kernel.add_attention(scratch.keys.data(), n, scratch.panel.data(), dim, positions, limits, queries.softcap, sinks,
+                                  shares, scratch.logits.data(), weights)) {
             std::fill_n(sums, n, NAN); // a softmax makes a silent 0 of -inf
             return;
         }

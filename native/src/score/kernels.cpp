@@ -189,17 +189,15 @@ void add_norm1(const float * rows, size_t stride, size_t n_rows, const float * p
 }
 
 bool add_attention(const float * rows, size_t n_rows, const float * panel, size_t depth, const int32_t * positions,
-                   const int32_t * limits, float softcap, const float * shares, float * logits, float * weights) {
+                   const int32_t * limits, float softcap, const float * sinks, const float * shares, float * logits, float * weights) {
     int32_t first_limit = limits[0]; // what all lanes see
     Whole   last_seen[n_parts], largest[n_parts] = {}; // `largest` magnitude, in bits: they grow as floats do, and NaN is above inf
-    Vector  most[n_parts], sums[n_parts] = {}, factors[n_parts];
+    Vector  most[n_parts], sums[n_parts], factors[n_parts];
     std::memcpy(last_seen, limits, sizeof(last_seen));
     for (size_t i = 0; i < n_lanes; ++i) {
         first_limit = limits[i] < first_limit ? limits[i] : first_limit;
     }
-    for (Vector & vector : most) {
-        vector = all(-INFINITY);
-    }
+    std::memcpy(most, sinks, sizeof(most));
     each_product(rows, depth, n_rows, panel, depth, [&](size_t row, Vector (&product)[n_parts]) {
         if (softcap > 0.0f) { // it would make a number of -inf
             float values[n_lanes];
@@ -231,6 +229,9 @@ bool add_attention(const float * rows, size_t n_rows, const float * panel, size_
     }
     for (Vector & vector : most) { // so that a lane that sees nothing is exp(-inf) throughout
         vector = vector > -INFINITY ? vector : Vector{};
+    }
+    for (size_t p = 0; p < n_parts; ++p) {
+        sums[p] = exp_negative(load(sinks + p * width) - most[p]);
     }
     for (size_t j = 0; j < n_rows; ++j) {
         for (size_t p = 0; p < n_parts; ++p) {

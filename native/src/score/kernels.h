@@ -28,10 +28,12 @@ struct Kernels {
 
     // Add to weights (n_rows, n_lanes) the attention that cells get, their keys being rows (n_rows, depth), from the queries that
     // are the columns of panel (depth, n_lanes): the softmax of the products over the cells, times shares (n_lanes,). Lane i sees
-    // the cells whose position is at most limits[i]; one that sees none adds nothing. logits (n_rows, n_lanes) is scratch.
+    // the cells whose position is at most limits[i]; one that sees none adds nothing. A sink (n_lanes,) is one more
+    // logit of its lane, whose weight goes nowhere; -inf = none. logits (n_rows, n_lanes) is scratch.
     // False, and no weights to speak of, where a product that is seen is not finite.
     bool (*add_attention)(const float * rows, size_t n_rows, const float * panel, size_t depth, const int32_t * positions,
-                          const int32_t * limits, float softcap, const float * shares, float * logits, float * weights);
+                          const int32_t * limits, float softcap, const float * sinks, const float * shares, float * logits,
+                          float * weights);
 
     // Sums of rows (n, n_lanes), one for each row.
     void (*sum_lanes)(const float * rows, size_t n, float * sums);
