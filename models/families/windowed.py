@@ -210,7 +210,7 @@ def exaone4() -> Family:
     for il in range(sizes.n_layer):
         at = f"blk.{il}."
         # 128 parts add up
-        tensors += norms(at, sizes, "post_attention_norm", "post_ffw_norm", mean=0.2)
+        tensors += norms(at, sizes, "post_attention_norm", "post_ffw_norm", mean=0.05)
         tensors += attention(at, sizes, head_norms=QUERY_KEY_GAIN)
         tensors += feed_forward(at, sizes)
     return Family(architecture="exaone4", keys=sizes.keys() | _WINDOW, tensors=tuple(tensors))
