@@ -224,8 +224,8 @@ def test_ctrl_c_in_chat_stops_the_reply_and_keeps_the_session(model, endless_boo
 def test_architectures():
     output = edgekv("models", "--architectures").stdout
     assert "lfm2" in output
-    assert "sliding-window" in output
+    assert "gpt-oss" in output
     listed = {row["name"]: row for row in json.loads(edgekv("models", "--architectures", "--json").stdout)}
     assert listed["llama"]["refused"] == ""
-    assert listed["mamba2"]["refused"] == "a recurrent state"
+    assert listed["gpt-oss"]["refused"] == "learnt attention sinks"
     assert listed["lfm2"]["evicted"] == "the rows of layers that attend"
