@@ -37,12 +37,12 @@ KINDS: Mapping[str, Kind] = {
 
 _TRANSFORMER = "logits, against a float64 transformer"
 _MASKED = "logits, against llama.cpp with the same cells masked"
+_OWN = "logits, against llama.cpp"
 _REPOSITIONED = "logits of moved keys"
 _REFUSAL = "the refusal"
 _UNTESTED = "untested"
 
 # What refusals say.
-_SINKS = "learnt attention sinks"
 _SHARED = "layers that read the keys and values of earlier ones"
 _DRAFTS = "the context of another model, for which it drafts"
 _TOKENIZER = "a tokenizer of its own"
@@ -54,7 +54,6 @@ _OTHER = "a KV cache of another kind"
 
 _PLAIN_MODEL = "a plain model of the size, such as a Qwen3"
 _INSTEAD = {
-    _SINKS: _PLAIN_MODEL,
     _SHARED: "Gemma 3, or a plain model of the size",
     _DRAFTS: "the model itself",
     _TOKENIZER: _PLAIN_MODEL,
@@ -126,13 +125,12 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("olmo2", "windowed", repositions=False, tested=_MASKED),
     Architecture("exaone4", "windowed", repositions=False, tested=_MASKED),
     Architecture("llama4", "windowed", repositions=False, tested=_MASKED),
-    *_untested("windowed", "afmoe", "cohere2moe", "exaone-moe", "laguna", "maple", "mellum"),
+    Architecture("gpt-oss", "windowed", repositions=False, tested=_MASKED),
+    *_untested("windowed", "afmoe", "cohere2moe", "exaone-moe", "granite_swa", "laguna", "maple", "mellum", "mimo2"),
     *_untested("windowed", "muse-glimmer", "smallthinker", "spark2_5", "step35"),
-    Architecture("mamba2", "recurrent", tested=_MASKED),
+    Architecture("mamba2", "recurrent", tested=_OWN),
     *(Architecture(name, "recurrent") for name in ("mamba", "rwkv6qwen2", "arwkv7")),
     *_untested("plain", "hunyuan_vl", "paddleocr", "qwen2vl", "qwen3tts", "qwen3vl", "qwen3vlmoe"),
-    Architecture("gpt-oss", "windowed", False, _REFUSAL, _SINKS),
-    *_refused(_SINKS, "windowed", "granite_swa", "mimo2"),
     Architecture("gemma3n", "shared", False, _REFUSAL, _SHARED),
     Architecture("gemma4", "shared", False, _REFUSAL, _SHARED),
     Architecture("deepseek2", "latent", False, _REFUSAL, _MLA),
