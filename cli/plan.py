@@ -69,9 +69,19 @@ def _lines(survey: edgekv.Survey) -> Iterator[str]:
     )
     part, n_bytes = survey.largest_part, asdict(made.parts)[survey.largest_part]
     yield f"the budget is {BOUNDS[survey.bound_by]}; beside the weights, {part} takes most ({format_size(n_bytes)})"
+    if (more.budget_cells, more.kv_type, more.block) == (made.budget_cells, made.kv_type, made.block):
+        yield f"{format_size(survey.more_bytes)} more would change nothing"
+    else:
+        yield (
+            f"with {format_size(survey.more_bytes)} more: {more.budget_cells:,} cells ({more.kv_type}, "
+            f"block {more.block})"
+        )
     yield (
-        f"with {format_size(survey.more_bytes)} more: {more.budget_cells:,} cells ({more.kv_type}, block {more.block})"
+        f"what grows with a text: cells of all {made.n_ctx_train:,} tokens would take "
+        f"{format_size(made.n_ctx_train * made.cell_bytes)}, these take {format_size(made.parts.kv)}"
     )
+    if made.parts.state:
+        yield f"what does not: windows and states, {format_size(made.parts.state)}"
 
 
 def _alternatives(survey: edgekv.Survey) -> Table:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import time
@@ -119,10 +120,13 @@ def test_plan_and_models(model):
     for line in (
         "planned peak",
         "the budget is the model's trained context",
-        f"with 64.0 MiB more: {plan['budget_cells']:,}",
+        "64.0 MiB more would change nothing",
+        "what grows with a text: cells of all 2,048 tokens would take",
         "block 32",
     ):
         assert line in shown
+    tight = edgekv("plan", "-m", model, "--memory", f"{plan['planned_peak_bytes'] - (1 << 20)}").stdout
+    assert re.search(r"with 64\.0 MiB more: [\d,]+ cells", tight)
     models = json.loads(edgekv("models", "--json").stdout)
     assert models[0]["name"] == "smollm2-135m-instruct"
     assert "Apache-2.0" in edgekv("models").stdout
