@@ -1,9 +1,9 @@
-"""Tiny models of random weights of the families that llama.cpp keeps different caches for.
+"""Models of random weights of the families that llama.cpp keeps different caches for.
 
     python -m edgekv.models.families NAME PATH
 
-writes one to PATH. They have the tensors and the metadata of real files, and small dimensions. They need the `gguf`
-package.
+writes one to PATH. They have the tensors and the metadata of real files. Those of FAMILIES are tiny; those of SHAPES
+have the dimensions of a real model. They need the `gguf` package.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from edgekv.errors import ConfigError
 from ..vocabulary import make_vocabulary
 from ..writer import write_tensors
 from . import hybrid, latent, plain, windowed
-from .family import VOCAB_SIZE, Family
+from .family import Family, Sizes
 
-__all__ = ["FAMILIES", "make_family"]
+__all__ = ["FAMILIES", "SHAPES", "make_family"]
 
 # By the name of the architecture.
 FAMILIES: Mapping[str, Callable[[], Family]] = {
@@ -48,23 +48,57 @@ FAMILIES: Mapping[str, Callable[[], Family]] = {
 }
 
 
+# By name; dimensions are from the models' own config.json files.
+SHAPES: Mapping[str, Callable[[], Family]] = {
+    "lfm2-1.2b": lambda: hybrid.lfm2(
+        Sizes(
+            n_layer=16,
+            n_embd=2_048,
+            n_head=32,
+            n_head_kv=8,
+            n_ff=8_192,
+            vocab_size=65_536,
+            n_ctx_train=128_000,
+            rope_base=1_000_000.0,
+        ),
+        attending=(2, 5, 8, 10, 12, 14),
+    ),
+    "gemma3-1b": lambda: windowed.gemma3(
+        Sizes(
+            n_layer=26,
+            n_embd=1_152,
+            n_head=4,
+            n_head_kv=1,
+            head_dim=256,
+            n_ff=6_912,
+            vocab_size=262_144,
+            n_ctx_train=32_768,
+            rope_base=1_000_000.0,
+        ),
+        window=512,
+        rope_factor=1.0,
+    ),
+}
+
+
 def make_family(path: str | os.PathLike[str], name: str, *, quantization: str = "F32", seed: int = 0) -> Path:
-    """Write a tiny model of a family of FAMILIES to `path`; the same arguments give the same bytes.
+    """Write a model of FAMILIES or SHAPES to `path`; the same arguments give the same bytes.
 
     quantization  of the matrices: "F32", "F16", "Q8_0" or "Q4_0"
 
     Raises ConfigError for a name or a quantization that is unknown and where the `gguf` package is missing, and
     OSError where the file cannot be written.
     """
-    if name not in FAMILIES:
-        raise ConfigError(f"family {name!r} is unknown; choose one of {tuple(FAMILIES)}")
-    family = FAMILIES[name]()
+    known = {**FAMILIES, **SHAPES}
+    if name not in known:
+        raise ConfigError(f"family {name!r} is unknown; choose one of {tuple(known)}")
+    family = known[name]()
     return write_tensors(
         path,
         family.architecture,
         family.add_keys,
         family.tensors,
-        make_vocabulary(family.tokenizer, VOCAB_SIZE),
+        make_vocabulary(family.tokenizer, family.vocab_size),
         quantization=quantization,
         seed=seed,
     )

@@ -1,4 +1,4 @@
-"""What a tiny model of a family is, and what all of them have in common."""
+"""What a model of a family is, and what all of them have in common."""
 
 from __future__ import annotations
 
@@ -26,12 +26,15 @@ class Sizes:
     n_head_kv: int = 2
     head_dim: int = 64
     n_ff: int = 192
+    vocab_size: int = VOCAB_SIZE
+    n_ctx_train: int = N_CTX_TRAIN
+    rope_base: float = 10_000.0
 
     def keys(self) -> dict[str, Value]:
         """The metadata that says so."""
         return {
             "block_count": self.n_layer,
-            "context_length": N_CTX_TRAIN,
+            "context_length": self.n_ctx_train,
             "embedding_length": self.n_embd,
             "feed_forward_length": self.n_ff,
             "attention.head_count": self.n_head,
@@ -40,7 +43,7 @@ class Sizes:
             "attention.value_length": self.head_dim,
             "attention.layer_norm_rms_epsilon": 1e-5,
             "rope.dimension_count": self.head_dim,
-            "rope.freq_base": 10_000.0,
+            "rope.freq_base": self.rope_base,
         }
 
     def without_attention(self) -> dict[str, Value]:
@@ -55,17 +58,19 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """A tiny model of an architecture.
+    """A model of an architecture.
 
-    keys       its metadata, behind the architecture's name
-    tensors    in the order of the file
-    tokenizer  "bpe" or "spm"
+    keys        its metadata, behind the architecture's name
+    tensors     in the order of the file
+    tokenizer   "bpe" or "spm"
+    vocab_size  tokens of the vocabulary
     """
 
     architecture: str
     keys: Mapping[str, Value]
     tensors: tuple[TensorPlan, ...]
     tokenizer: str = "bpe"
+    vocab_size: int = VOCAB_SIZE
 
     def add_keys(self, _gguf: Any, writer: Any) -> None:
         """Add the metadata to a gguf.GGUFWriter."""
@@ -85,7 +90,7 @@ def embeddings(
     sizes: Sizes, *, tied: bool = False, output_norm: str = "output_norm", biased: bool = False
 ) -> list[TensorPlan]:
     """Everything beside the layers; `tied` where the output matrix is the embedding."""
-    tensors = [matrix("token_embd", VOCAB_SIZE, sizes.n_embd, LOGIT_GAIN), norm(output_norm, sizes.n_embd)]
+    tensors = [matrix("token_embd", sizes.vocab_size, sizes.n_embd, LOGIT_GAIN), norm(output_norm, sizes.n_embd)]
     if biased:
         tensors.append(TensorPlan(f"{output_norm}.bias", (sizes.n_embd,), spread=0.1))
-    return tensors if tied else [*tensors, matrix("output", VOCAB_SIZE, sizes.n_embd, LOGIT_GAIN)]
+    return tensors if tied else [*tensors, matrix("output", sizes.vocab_size, sizes.n_embd, LOGIT_GAIN)]

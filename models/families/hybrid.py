@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..tensors import QUERY_KEY_GAIN, TensorPlan, matrix
 from .family import Family, Sizes, Value, embeddings
 from .parts import Experts, Mamba, attention, delta_net, experts, feed_forward, mamba1, mamba2, norms, short_conv
@@ -18,10 +20,12 @@ __all__ = [
 ]
 
 
-def lfm2() -> Family:
+_TINY_LFM2 = Sizes(n_layer=6, n_embd=256)
+
+
+def lfm2(sizes: Sizes = _TINY_LFM2, attending: Sequence[int] = (2, 4)) -> Family:
     """Gated convolutions of three tokens, and attention in every third layer or so."""
-    sizes = Sizes(n_layer=6, n_embd=256)
-    attends = [il in (2, 4) for il in range(sizes.n_layer)]
+    attends = [il in attending for il in range(sizes.n_layer)]
     tensors = embeddings(sizes, tied=True, output_norm="token_embd_norm")
     for il, yes in enumerate(attends):
         at = f"blk.{il}."
@@ -29,7 +33,7 @@ def lfm2() -> Family:
         tensors += attention(at, sizes, head_norms=QUERY_KEY_GAIN) if yes else short_conv(at, sizes, 3)
         tensors += feed_forward(at, sizes)
     keys = sizes.keys() | {"attention.head_count_kv": sizes.kv_heads(attends), "shortconv.l_cache": 3}
-    return Family(architecture="lfm2", keys=keys, tensors=tuple(tensors))
+    return Family(architecture="lfm2", keys=keys, tensors=tuple(tensors), vocab_size=sizes.vocab_size)
 
 
 def granite_hybrid() -> Family:

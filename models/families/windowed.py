@@ -40,23 +40,26 @@ def gemma2() -> Family:
     return Family(architecture="gemma2", keys=keys, tensors=tuple(tensors), tokenizer="spm")
 
 
-def gemma3() -> Family:
-    """Five windowed layers to one that sees everything, with rotary positions of their own."""
-    sizes = Sizes(n_layer=7)
+_TINY_GEMMA3 = Sizes(n_layer=7, rope_base=1_000_000.0)
+
+
+def gemma3(sizes: Sizes = _TINY_GEMMA3, window: int = WINDOW, rope_factor: float = 8.0) -> Family:
+    """Five windowed layers to one that sees everything, with rotary positions of their own.
+
+    rope_factor  the trained context over the one before it was stretched; 1 = it was not
+    """
     tensors = embeddings(sizes, tied=True)
     for il in range(sizes.n_layer):
         at = f"blk.{il}."
         tensors += _gemma_norms(at, sizes)
         tensors += attention(at, sizes, head_norms=QUERY_KEY_GAIN)
         tensors += feed_forward(at, sizes)
-    keys = sizes.keys() | _WINDOW
-    keys |= {
-        "rope.freq_base": 1_000_000.0,
-        "rope.freq_base_swa": 10_000.0,
-        "rope.scaling.type": "linear",
-        "rope.scaling.factor": 8.0,
-    }
-    return Family(architecture="gemma3", keys=keys, tensors=tuple(tensors), tokenizer="spm")
+    keys = sizes.keys() | {"attention.sliding_window": window, "rope.freq_base_swa": 10_000.0}
+    if rope_factor != 1.0:
+        keys |= {"rope.scaling.type": "linear", "rope.scaling.factor": rope_factor}
+    return Family(
+        architecture="gemma3", keys=keys, tensors=tuple(tensors), tokenizer="spm", vocab_size=sizes.vocab_size
+    )
 
 
 # Gemma 3n and 4 do not divide scores by sqrt(head_dim); the norms of queries and keys bring that.
