@@ -50,5 +50,5 @@ def test_a_worker_says_the_same(family_model, name):
 
 @pytest.mark.parametrize("name", ["lfm2", "gemma3", "mamba2"])
 def test_what_cannot_be_dropped_token_by_token_is_not_drafted(family_model, name):
-    with pytest.raises(edgekv.ConfigError, match=f"{name}.*windows or recurrent states; give speculate=off"):
+    with pytest.raises(edgekv.ConfigError, match="keeps sliding windows or recurrent states; give speculate=off"):
         edgekv.plan(family_model(name), memory="4GiB", budget=64, block=32, speculate="auto")

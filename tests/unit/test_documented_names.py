@@ -32,6 +32,7 @@ NAMES = [
     "edgekv.inspection.observe",
     "edgekv.inspection.render_page",
     "edgekv.inspection.save_pictures",
+    "edgekv.models.families",
     "edgekv.plan",
     "edgekv.policies.Policy",
     "edgekv.policies.budgets",
