@@ -8,7 +8,7 @@ from command import words
 
 import edgekv
 from edgekv.engine.drafts import History, Worth
-from edgekv.policies import register
+from edgekv.policies import register, unregister
 
 SETTINGS = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "probe_tokens": 16}
 POLICIES = [
@@ -129,7 +129,10 @@ def near(queries, keys, positions):
 
 def test_so_it_is_with_a_scorer_of_ones_own(model, drafting):
     register("near-drafts", near)
-    check_equal(drafting, model, policy="near-drafts")
+    try:
+        check_equal(drafting, model, policy="near-drafts")
+    finally:
+        unregister("near-drafts")
 
 
 def test_a_snapshot_holds_what_is_searched(model, monkeypatch):
