@@ -17,7 +17,7 @@ WRONG = 0.12  # a wrong set for one head of one layer gives at least 0.149
 
 
 # Where two experts are all but equal, the order of sums decides which a token goes to: one token may lie anywhere.
-WITH_EXPERTS = ("gpt-oss", "jamba", "llama4", "qwen3next")
+WITH_EXPERTS = ("glm4moe", "gpt-oss", "jamba", "llama4", "qwen3next")
 
 
 def bound_of(name):

@@ -11,9 +11,12 @@ to a share of what its rounding does to the logits.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from evicting import HEADS, RUN, by_layer, heads_of
+from exactness import WITH_EXPERTS
 from own_cache import own_cache
 from recorded import recorded_runtime
 
@@ -22,6 +25,8 @@ from edgekv.models.architectures import find_architecture
 N_READ, N_STEPS, N_CELLS = 640, 40, 1024
 BUDGET, BLOCK = 96, 64
 WHOLE_TILES, SHORT_BATCHES = 5e-3, 4e-2
+# Errors of layers add up as those of a random walk do: exaone4 has 64 layers, the others about 8.
+DEEP_SHORT_BATCHES = SHORT_BATCHES * math.sqrt(64 / 8)
 # Of the effect of rounding, root mean square. A value at a rounding boundary is stored a step off, and every later
 # layer adds some: of exaone4's 64 layers 0.34 was measured, of three and four layers at most 0.04.
 OF_ROUNDING, OF_ROUNDING_DEEP = 0.3, 0.45
@@ -52,10 +57,16 @@ def distance(found, expected):
     return np.sqrt(np.mean((found - expected) ** 2))
 
 
-def assert_close(found, expected, *, whole_tiles):
+def short_batches(name):
+    return DEEP_SHORT_BATCHES if max(HEADS[name], default=0) > 9 else SHORT_BATCHES
+
+
+def assert_close(name, found, expected, *, whole_tiles):
+    """One token of a family with experts may lie anywhere (exactness.py)."""
     first, *others = errors(found, expected)
-    assert first < (WHOLE_TILES if whole_tiles else SHORT_BATCHES)
-    assert max(others) < SHORT_BATCHES
+    short = short_batches(name)
+    assert first < (WHOLE_TILES if whole_tiles else short)
+    assert sorted(others)[-2 if name in WITH_EXPERTS else -1] < short
 
 
 @pytest.mark.parametrize("block", [32, 128])
@@ -66,7 +77,7 @@ def test_what_evicts_nothing_is_llama_cpps_own_cache(family_model, name, block):
         found = logits(run, tokens)
         assert run.compactions == []
         assert run.runtime.controller.cache.repositions == find_architecture(name).repositions
-    assert_close(found, own_logits(path, tokens, block=block), whole_tiles=block >= 64)
+    assert_close(name, found, own_logits(path, tokens, block=block), whole_tiles=block >= 64)
 
 
 @pytest.mark.parametrize("name", [name for name in RUN if HEADS[name]])
@@ -87,9 +98,9 @@ def test_one_wrong_cell_is_noticed(family_model, name):
 def test_evicted_cells_are_as_if_masked(family_model, name, policy):
     path, tokens = family_model(name), tokens_of()
     found, visible, wrong = evicted(name, path, tokens, policy, "f16")
-    assert_close(found, own_logits(path, tokens, block=BLOCK, visible=visible), whole_tiles=True)
+    assert_close(name, found, own_logits(path, tokens, block=BLOCK, visible=visible), whole_tiles=True)
     shifted = own_logits(path, tokens, block=BLOCK, visible=wrong)
-    assert max(errors(found, shifted)) > WRONG * SHORT_BATCHES
+    assert max(errors(found, shifted)) > WRONG * short_batches(name)
 
 
 @pytest.mark.parametrize("policy", ["keydiff", "snapkv"])
