@@ -12,7 +12,6 @@ from rich.table import Table
 
 from edgekv.memory.sizes import format_size
 from edgekv.models import known_models
-from edgekv.models.architectures import ARCHITECTURES, KINDS, refused_table, running_table
 
 
 def models(
@@ -38,6 +37,8 @@ def models(
 
 
 def _list_architectures(as_json: bool) -> None:
+    from edgekv.models.architectures import ARCHITECTURES, KINDS, refused_table, running_table
+
     if as_json:
         print(json.dumps([asdict(it) | asdict(KINDS[it.kind]) for it in ARCHITECTURES]))
         return

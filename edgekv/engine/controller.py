@@ -151,7 +151,7 @@ class Controller:
         full = self.cache.n_cells + n_new > self.budget + spare or n_new > self.cache.n_free - self._options.probe_cells
         if full or self._fresh + n_new > self._options.block:
             self._compact(probe, generating=generating, full=full)
-        draft = self._proposed(tokens[0], spare) if drafts else []
+        draft = self._proposed(tokens[0], spare) if drafts and self._options.n_draft else []
         started = time.perf_counter()
         if draft:
             self.cache.feed_draft(tokens[0], draft)

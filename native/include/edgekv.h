@@ -611,8 +611,9 @@ EDGEKV_API enum edgekv_status edgekv_cache_queries(
 // ---- snapshots: what was read once, gone on from again and again ----
 //
 // A flat buffer of all that later feeds, probes and compactions read: which token every cell holds and what it carries, its key
-// and value, the newest queries of the text, recurrent states, and sliding windows. Its bytes grow with the cells used. Logits and the last probe are not in it. It
-// is no file format: only caches of the same shape, types and params take it, in this build of the library.
+// and value, the newest queries of the text, recurrent states, and sliding windows. Its bytes grow with the cells used. Logits
+// and the last probe are not in it. It is no file format: only caches of the same shape, types and params take it, in this build of
+// the library.
 
 // Bytes of a snapshot taken now.
 EDGEKV_API uint64_t edgekv_cache_snapshot_bytes(const struct edgekv_cache * cache);

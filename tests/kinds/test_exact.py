@@ -16,7 +16,7 @@ import math
 import numpy as np
 import pytest
 from evicting import HEADS, RUN, by_layer, heads_of
-from exactness import WITH_EXPERTS
+from exactness import distance, error, worst
 from own_cache import own_cache
 from recorded import recorded_runtime
 
@@ -48,25 +48,14 @@ def own_logits(path, tokens, **options):
         return logits(own, tokens)
 
 
-def errors(found, expected):
-    """The largest error of each token over the deviation of the logits."""
-    return np.abs(found - expected).max(axis=1) / expected.std(axis=1)
-
-
-def distance(found, expected):
-    return np.sqrt(np.mean((found - expected) ** 2))
-
-
 def short_batches(name):
     return DEEP_SHORT_BATCHES if max(HEADS[name], default=0) > 9 else SHORT_BATCHES
 
 
 def assert_close(name, found, expected, *, whole_tiles):
-    """One token of a family with experts may lie anywhere (exactness.py)."""
-    first, *others = errors(found, expected)
     short = short_batches(name)
-    assert first < (WHOLE_TILES if whole_tiles else short)
-    assert sorted(others)[-2 if name in WITH_EXPERTS else -1] < short
+    assert error(found[0], expected[0]) < (WHOLE_TILES if whole_tiles else short)
+    assert worst(name, found[1:], expected[1:]) < short
 
 
 @pytest.mark.parametrize("block", [32, 128])
@@ -90,7 +79,7 @@ def test_one_wrong_cell_is_noticed(family_model, name):
     visible = np.ones((n_head_kv, N_READ, N_READ), dtype=bool)
     visible[-1, -128:, cell] = False
     with own_cache(path, n_cells=N_CELLS, threads=1, visible={layer: visible}) as own:
-        assert errors(own.read(tokens[:N_READ])[None], expected[None]) > WRONG * WHOLE_TILES
+        assert error(own.read(tokens[:N_READ]), expected) > WRONG * WHOLE_TILES
 
 
 @pytest.mark.parametrize("policy", ["keydiff", "snapkv"])
@@ -100,7 +89,7 @@ def test_evicted_cells_are_as_if_masked(family_model, name, policy):
     found, visible, wrong = evicted(name, path, tokens, policy, "f16")
     assert_close(name, found, own_logits(path, tokens, block=BLOCK, visible=visible), whole_tiles=True)
     shifted = own_logits(path, tokens, block=BLOCK, visible=wrong)
-    assert max(errors(found, shifted)) > WRONG * short_batches(name)
+    assert max(map(error, found, shifted)) > WRONG * short_batches(name)
 
 
 @pytest.mark.parametrize("policy", ["keydiff", "snapkv"])
@@ -130,7 +119,7 @@ def test_moved_keys_meet_the_same_distances(family_model, name):
         assert run.runtime.controller.cache.rope_past < BUDGET + BLOCK < run.runtime.controller.cache.n_past
     expected = own_logits(path, tokens, block=BLOCK, visible=by_layer(name, run.visible(len(tokens))))
     # keys are rounded to f16 once more at each of nine evictions
-    assert max(errors(found, expected)) < SHORT_BATCHES
+    assert max(map(error, found, expected)) < SHORT_BATCHES
 
 
 def evicted(name, path, tokens, policy, kv_type):

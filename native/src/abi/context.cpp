@@ -5,7 +5,6 @@
 #include "abi/weights_file.h"
 #include "cache/flat_cache.h"
 #include "cache/recurrent_state.h"
-#include "cache/windows.h"
 #include "llama-context.h"
 #include "llama-kv-cache-iswa.h"
 #include "llama-kv-cache.h"
@@ -181,7 +180,7 @@ edgekv_shape shape_of(const llama_context * ctx) {
     shape.n_cells_max  = flat.n_cells_max();
     shape.n_threads    = std::max(1, ctx->get_cparams().n_threads_batch);
     shape.staged       = flat.on_device();
-    shape.window_cells = memory.windows != nullptr ? Windows(*memory.windows).size() : 0;
+    shape.window_cells = memory.windows != nullptr ? memory.windows->get_size() : 0;
     for (const ggml_tensor * state : memory.recurrent != nullptr ? states_of(*memory.recurrent) : std::vector<ggml_tensor *>()) {
         (ggml_backend_buffer_is_host(state->buffer) ? shape.state_bytes : shape.device_state_bytes) += ggml_nbytes(state);
     }

@@ -28,17 +28,20 @@ enum edgekv_status edgekv_context_memory(const struct llama_context * ctx, struc
             memory->compute_bytes += held.compute;
         }
         const Memory parts      = parts_of(ctx->get_memory());
-        const auto   add_states = [&](const llama_memory_i * part) {
-            for (const auto & [type, n_bytes] : part != nullptr ? part->memory_breakdown() : std::map<ggml_backend_buffer_type_t, size_t>()) {
+        const auto   add_states = [&](const llama_memory_i & part) {
+            for (const auto & [type, n_bytes] : part.memory_breakdown()) {
                 memory->state_bytes += ggml_backend_buft_is_host(type) ? n_bytes : 0;
             }
         };
-        add_states(parts.recurrent);
-        add_states(parts.windows);
+        if (parts.recurrent != nullptr) {
+            add_states(*parts.recurrent);
+        }
+        if (parts.windows != nullptr) {
+            add_states(*parts.windows);
+        }
         memory->kv_bytes -= memory->state_bytes;
         // rows of logits, the token ids that a context lists for its samplers, and a sampler's candidates
-        const bool     is_ours = flat_of(ctx->get_memory()) != nullptr;
-        const uint64_t n_rows  = is_ours ? ctx->get_cparams().n_outputs_max : 1; // others grow as they are used
+        const uint64_t n_rows  = parts.flat != nullptr ? ctx->get_cparams().n_outputs_max : 1; // others grow as they are used
         const uint64_t n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(&ctx->get_model()));
         memory->output_bytes   = n_vocab * (n_rows * sizeof(float) + sizeof(llama_token) + sizeof(llama_token_data));
     });

@@ -96,7 +96,8 @@ edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & para
         fail(EDGEKV_STATUS_INVALID_ARGUMENT, "drafts of %u tokens, but the context has n_outputs_max = %u; make it with %u",
              params.n_draft, ctx->get_cparams().n_outputs_max, params.n_draft + 1);
     }
-    if (params.n_draft > 0 && (memory_of(ctx).windows != nullptr || memory_of(ctx).recurrent != nullptr)) {
+    const Memory memory = memory_of(ctx);
+    if (params.n_draft > 0 && (memory.windows != nullptr || memory.recurrent != nullptr)) {
         throw Error(EDGEKV_STATUS_UNSUPPORTED, "drafts need cells that can be dropped one by one, and this model keeps sliding windows "
                                                "or recurrent states; use n_draft = 0");
     }
@@ -137,7 +138,6 @@ edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & para
     if (params.n_query_rows > 0 || params.n_probe_rows > 0) {
         window_.emplace(flat_, n_head, params.n_query_rows, params.n_draft, params.n_probe_rows);
     }
-    const Memory memory = memory_of(ctx);
     if (memory.recurrent != nullptr) {
         state_.emplace(*memory.recurrent);
     }

@@ -129,9 +129,9 @@ struct edgekv_cache {
     std::vector<char>                  copy_v_;
     std::optional<edgekv::QueryWindow> window_;
     std::optional<edgekv::RecurrentState> state_;
-    std::mutex                         turning_;
     std::optional<edgekv::Windows>     windows_;
-    std::vector<edgekv::RopeTurn>      turns_; // of every layer's keys; none where they keep their positions
+    std::vector<edgekv::RopeTurn>      turns_;   // of every layer's keys; none where they keep their positions
+    std::mutex                         turning_; // held by the thread that turns queries
     edgekv::CustomArrays               custom_;
     std::vector<uint32_t>              layer_budgets_; // cells of each head of a layer, on average
     std::vector<uint32_t>              budgets_;       // cells of each head

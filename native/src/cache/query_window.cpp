@@ -4,36 +4,20 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
-#include <new>
 #include <utility>
 
 namespace edgekv {
 
 QueryWindow::QueryWindow(FlatCache & flat, const std::vector<uint32_t> & n_head, uint32_t n_rows, uint32_t n_draft,
                          uint32_t n_probe_rows) :
-    flat_(flat), n_rows_(n_rows), n_ring_(n_text_rows(n_rows, n_draft)), n_probe_rows_(n_probe_rows), lags_(n_ring_ + n_probe_rows) {
-    std::map<ggml_backend_buffer_type_t, ggml_context *> by_type;
-    std::vector<ggml_tensor *>                           rings;
+    flat_(flat), memory_(flat.layers().size()), n_rows_(n_rows), n_ring_(n_text_rows(n_rows, n_draft)), n_probe_rows_(n_probe_rows),
+    lags_(n_ring_ + n_probe_rows) {
+    std::vector<ggml_tensor *> rings;
     for (const FlatCache::Layer & layer : flat.layers()) {
-        ggml_context *& context = by_type[ggml_backend_buffer_get_type(layer.k->buffer)];
-        if (context == nullptr) {
-            contexts_.reserve(contexts_.size() + 1);
-            context = ggml_init({ flat.layers().size() * ggml_tensor_overhead(), nullptr, true });
-            contexts_.emplace_back(context);
-        }
         const size_t n_queries = size_t(n_head[rings.size()]) * layer.head_dim_k;
-        rings.push_back(ggml_new_tensor_2d(context, GGML_TYPE_F32, n_queries, n_ring_ + n_probe_rows));
+        rings.push_back(ggml_new_tensor_2d(memory_.at(*layer.k), GGML_TYPE_F32, n_queries, n_ring_ + n_probe_rows));
     }
-    buffers_.reserve(by_type.size());
-    for (const auto & [type, context] : by_type) {
-        ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors_from_buft(context, type);
-        if (buffer == nullptr) {
-            throw std::bad_alloc();
-        }
-        buffers_.emplace_back(buffer);
-        ggml_backend_buffer_clear(buffer, 0);
-    }
+    memory_.allocate();
     flat.set_query_rings(std::move(rings));
 }
 
@@ -91,14 +75,6 @@ void QueryWindow::restore_text(int32_t n_past, const std::vector<int32_t> & lags
     }
     oldest_  = n_past - static_cast<int32_t>(n);
     n_probe_ = 0;
-}
-
-uint64_t QueryWindow::bytes(bool host) const {
-    uint64_t sum = 0;
-    for (const ggml_tensor * ring : flat_.queries().rings) {
-        sum += ggml_backend_buffer_is_host(ring->buffer) == host ? ggml_nbytes(ring) : 0;
-    }
-    return sum;
 }
 
 float QueryWindow::read(uint32_t index, uint32_t first_head, uint32_t n_head, bool probed, int32_t n_past, uint32_t n_rows,

@@ -1,8 +1,8 @@
 // The newest queries of every layer, as llama.cpp's graph leaves them: a ring over positions, and another for probes.
 #pragma once
 
+#include "cache/beside.h"
 #include "cache/flat_cache.h"
-#include "ggml-cpp.h"
 #include "rope/rope_turn.h"
 
 #include <cstdint>
@@ -50,7 +50,7 @@ class QueryWindow {
 
     uint32_t n_text(int32_t n_past) const; // newest rows of the text that are whole
     uint32_t n_probe() const { return n_probe_; }
-    uint64_t bytes(bool host) const; // in the host's memory, or on devices
+    uint64_t bytes(bool host) const { return memory_.bytes(host); } // in the host's memory, or on devices
 
     // Copy the newest n_rows rows of some query heads of layer `index`, to (n_head, n_rows, head_dim) with by_head, else
     // (n_rows, n_head, head_dim); and their positions. Those that were computed under another lag are turned to this one; those of
@@ -60,17 +60,16 @@ class QueryWindow {
                int32_t lag, RopeTurn * turn, float * queries, int32_t * positions) const;
 
   private:
-    FlatCache &                          flat_;
-    std::vector<ggml_context_ptr>        contexts_;
-    std::vector<ggml_backend_buffer_ptr> buffers_;
-    uint32_t                             n_rows_;
-    uint32_t                             n_ring_; // rows of the text's ring
-    uint32_t                             n_probe_rows_;
-    bool                                 probing_     = false;
-    int32_t                              oldest_      = 0; // rows of earlier positions were overwritten
-    int32_t                              probe_first_ = 0; // position of the last probe's first row
-    uint32_t                             n_probe_     = 0; // rows of the last probe
-    std::vector<int32_t>                 lags_;            // of every row
+    FlatCache &          flat_;
+    Beside               memory_;
+    uint32_t             n_rows_;
+    uint32_t             n_ring_; // rows of the text's ring
+    uint32_t             n_probe_rows_;
+    bool                 probing_     = false;
+    int32_t              oldest_      = 0; // rows of earlier positions were overwritten
+    int32_t              probe_first_ = 0; // position of the last probe's first row
+    uint32_t             n_probe_     = 0; // rows of the last probe
+    std::vector<int32_t> lags_;            // of every row
 };
 
 } // namespace edgekv

@@ -2,8 +2,6 @@
 
 #include "ggml-backend.h"
 
-#include <map>
-#include <new>
 #include <utility>
 
 namespace edgekv {
@@ -20,28 +18,12 @@ std::vector<ggml_tensor *> states_of(const llama_memory_recurrent & memory) {
     return states;
 }
 
-RecurrentState::RecurrentState(llama_memory_recurrent & memory) : memory_(memory), states_(states_of(memory)) {
-    std::map<ggml_backend_buffer_type_t, ggml_context *> by_type;
+RecurrentState::RecurrentState(llama_memory_recurrent & memory) :
+    memory_(memory), states_(states_of(memory)), beside_(states_.size()) {
     for (const ggml_tensor * state : states_) {
-        ggml_context *& context = by_type[ggml_backend_buffer_get_type(state->buffer)];
-        if (context == nullptr) {
-            contexts_.reserve(contexts_.size() + 1);
-            context = ggml_init({ states_.size() * ggml_tensor_overhead(), nullptr, true });
-            if (context == nullptr) {
-                throw std::bad_alloc();
-            }
-            contexts_.emplace_back(context);
-        }
-        copies_.push_back(ggml_dup_tensor(context, state));
+        copies_.push_back(ggml_dup_tensor(beside_.at(*state), state));
     }
-    buffers_.reserve(by_type.size());
-    for (const auto & [type, context] : by_type) {
-        ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors_from_buft(context, type);
-        if (buffer == nullptr) {
-            throw std::bad_alloc();
-        }
-        buffers_.emplace_back(buffer);
-    }
+    beside_.allocate();
 }
 
 void RecurrentState::keep() {
@@ -74,14 +56,6 @@ void RecurrentState::put_cell(llama_memory_recurrent::mem_cell && cell) {
     memory_.cells[0] = std::move(cell);
     memory_.used     = memory_.cells[0].is_empty() ? 0 : 1;
     memory_.head     = 0;
-}
-
-uint64_t RecurrentState::bytes(bool host) const {
-    uint64_t sum = 0;
-    for (const ggml_tensor * copy : copies_) {
-        sum += ggml_backend_buffer_is_host(copy->buffer) == host ? ggml_nbytes(copy) : 0;
-    }
-    return sum;
 }
 
 } // namespace edgekv

@@ -1,7 +1,7 @@
 // The states of a model's recurrent layers, which every token changes for good.
 #pragma once
 
-#include "ggml-cpp.h"
+#include "cache/beside.h"
 #include "llama-memory-recurrent.h"
 
 #include <cstdint>
@@ -35,17 +35,16 @@ class RecurrentState {
     // Say that the states were overwritten: they know tokens up to `last`. It allocates nothing.
     void replaced(std::set<llama_seq_id> && text, int32_t last);
 
-    uint64_t bytes(bool host) const; // of the copy: in the host's memory, or on devices
+    uint64_t bytes(bool host) const { return beside_.bytes(host); } // of the copy: in the host's memory, or on devices
 
   private:
     void put_cell(llama_memory_recurrent::mem_cell && cell);
 
-    llama_memory_recurrent &             memory_;
-    std::vector<ggml_tensor *>           states_;
-    std::vector<ggml_tensor *>           copies_;
-    std::vector<ggml_context_ptr>        contexts_;
-    std::vector<ggml_backend_buffer_ptr> buffers_;
-    llama_memory_recurrent::mem_cell     cell_; // as llama.cpp knew it when the copy was made
+    llama_memory_recurrent &         memory_;
+    std::vector<ggml_tensor *>       states_;
+    Beside                           beside_; // where the copies lie
+    std::vector<ggml_tensor *>       copies_;
+    llama_memory_recurrent::mem_cell cell_; // as llama.cpp knew it when the copy was made
 };
 
 // The states of a model's recurrent layers.
