@@ -81,16 +81,6 @@ def stored_value(v, kv_type):
     return _stored(v, kv_type, value_rotation(v.shape[-1]))
 
 
-def rounded_query(q, kv_type):
-    """q (..., head_dim) as the CPU kernel multiplies it with K: in q8_0 for both quantised caches.
-
-    Against llama.cpp, one layer, the logits of the median token are then 6e-7 of their deviation off instead of
-    1.4e-2. An f16 query is left alone: only short batches round it, where the float16 sum of V hides it, and in
-    long ones rounding it here would turn an error of 5e-4 into 3e-3.
-    """
-    return _stored(q, "q8_0", key_rotation(q.shape[-1])) if kv_type in ("q8_0", "q4_0") else q
-
-
 def _stored(x, kv_type, width):
     if kv_type == "exact":
         return x

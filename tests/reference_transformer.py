@@ -27,7 +27,7 @@ import itertools
 from dataclasses import dataclass
 
 import numpy as np
-from reference_quant import KV_TYPES, rounded_query, stored_key, stored_value
+from reference_quant import KV_TYPES, stored_key, stored_value
 
 # Pairs of dimensions that RoPE turns together: (0, 1), (2, 3), ... or (0, n/2), (1, n/2 + 1), ...
 ROPE_PAIRS = {"llama": "norm", "qwen2": "neox", "qwen3": "neox", "gemma": "neox", "deci": "norm"}
@@ -141,7 +141,7 @@ class ReferenceModel:
             rope_factors=tensors.get("rope_freqs.weight"),
         )
 
-    def logits(self, tokens, *, visible=None, kv_type="f16", positions=None, moves=(), n_in_blocks=0):
+    def logits(self, tokens, *, visible=None, kv_type="f16", positions=None, moves=()):
         """tokens (n_tokens,) -> logits (n_tokens, n_vocab) float64.
 
         visible:   (n_layer, n_head_kv, n_tokens, n_tokens) bool, [l, g, t, j]: query t may read key j, of the layers
@@ -152,7 +152,6 @@ class ReferenceModel:
         positions: (n_tokens,) RoPE positions, by default 0, 1, 2, ... The causal mask goes by index.
         moves:     pairs (n, by), ascending: before token n is fed, stored keys are turned by so many positions,
                    by (n_layer, n_head_kv, n_tokens) int, and rounded once more.
-        n_in_blocks: the first tokens, fed in blocks of at least 64: their queries are not rounded.
         """
         hp = self.hparams
         tokens = np.asarray(tokens)
@@ -177,7 +176,6 @@ class ReferenceModel:
             if layer.wk is not None:
                 il = next(i for i, other in enumerate(with_keys) if other is layer)
                 q, k, v = self.heads(layer, out, positions)
-                q[n_in_blocks:] = rounded_query(q[n_in_blocks:], kv_type)
                 k, v = stored_key(k, kv_type), stored_value(v, kv_type)
                 starts = [0, *(n for n, _ in moves), n_tokens]
                 out = np.empty((n_tokens, q.shape[1], hp.head_dim_v))

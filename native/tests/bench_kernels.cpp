@@ -1,4 +1,4 @@
-// How fast the loops of scoring run, in GFLOP a second of processor time, for every set of instructions that this processor has.
+// How fast the loops of scoring and attention run, in GFLOP a second of processor time, for every set of instructions that this processor has.
 //   cmake --build BUILD --target edgekv_bench_kernels && BUILD/tests/edgekv_bench_kernels
 #include "score/kernels.h"
 
@@ -35,10 +35,16 @@ int main() {
     for (size_t i = 0; i < n_cells; ++i) {
         positions[i] = static_cast<int32_t>(i);
     }
+    constexpr size_t           n_tile = 64, n_queries = 7; // as of a token where seven heads share keys
+    std::vector<float>         most(n_queries), attended(n_queries), out(n_queries * dim);
+    const std::vector<uint32_t> n_seen(n_queries, n_tile);
+
     const double products = 2.0 * n_cells * dim * n_lanes * n_repeats;
     const double rows     = 2.0 * n_cells * dim * n_repeats;
 
-    std::printf("%-10s %10s %10s %10s %10s %10s\n", "", "attention", "norm1", "dots", "squares", "weighted");
+    const double attention = 4.0 * n_cells * dim * n_queries * n_repeats;
+
+    std::printf("%-10s %10s %10s %10s %10s %10s %10s\n", "", "weights", "norm1", "dots", "squares", "weighted", "attend");
     for (size_t k = 0; all_kernels[k] != nullptr; ++k) {
         const Kernels & kernel = *all_kernels[k];
         if (!kernel.runs_here()) {
@@ -46,7 +52,7 @@ int main() {
         }
         const auto repeat = [&](auto f) { return [&, f] { for (size_t i = 0; i < n_repeats; ++i) { f(); } }; };
         std::printf(
-            "%-10s %10.1f %10.1f %10.1f %10.1f %10.1f\n", kernel.name,
+            "%-10s %10.1f %10.1f %10.1f %10.1f %10.1f %10.1f\n", kernel.name,
             gflops(products, repeat([&] {
                 kernel.add_attention(keys.data(), n_cells, panel.data(), dim, positions.data(), limits.data(), 0.0f, no_sinks.data(),
                                      shares.data(), logits.data(), weights.data());
@@ -54,6 +60,12 @@ int main() {
             gflops(products, repeat([&] { kernel.add_norm1(keys.data(), dim, n_cells, panel.data(), dim, sums.data()); })),
             gflops(rows, repeat([&] { kernel.dots(keys.data(), n_cells, panel.data(), dim, logits.data()); })),
             gflops(rows, repeat([&] { kernel.squares(keys.data(), n_cells, dim, logits.data()); })),
-            gflops(rows, repeat([&] { kernel.add_weighted(panel.data(), weights.data(), keys.data(), n_cells, dim); })));
+            gflops(rows, repeat([&] { kernel.add_weighted(panel.data(), weights.data(), keys.data(), n_cells, dim); })),
+            gflops(attention, repeat([&] {
+                for (size_t cell = 0; cell < n_cells; cell += n_tile) {
+                    kernel.attend({ n_queries, n_tile, dim, dim, panel.data(), keys.data() + cell * dim, keys.data() + cell * dim,
+                                    n_seen.data(), 0.0f, logits.data(), most.data(), attended.data(), out.data() });
+                }
+            })));
     }
 }

@@ -144,6 +144,64 @@ void test_attention(const Kernels & kernel, size_t n, float softcap) {
     }
 }
 
+// Queries over n cells, read in tiles of 32: each sees fewer than the one before, the last ones none of the later tiles.
+void test_tiles(const Kernels & kernel, size_t n, size_t n_queries, float softcap, bool has_sinks) {
+    constexpr size_t      dim_k = 48, dim_v = 80, n_tile = 32;
+    const auto            queries = random_values(n_queries * dim_k), values = random_values((n + n_tile) * dim_v);
+    const auto            sinks = random_values(n_queries);
+    auto                  keys  = random_values((n + n_tile) * dim_k);
+    std::vector<float>    logits(n_queries * n_tile);
+    std::vector<uint32_t> n_all(n_queries), n_seen(n_queries);
+    for (size_t q = 0; q < n_queries; ++q) {
+        n_all[q] = static_cast<uint32_t>(n - std::min(n - 1, 5 * q));
+    }
+    std::vector<float> most, sums, out;
+    const auto         attend = [&] {
+        most = has_sinks ? sinks : std::vector<float>(n_queries, -INFINITY);
+        sums.assign(n_queries, has_sinks ? 1.0f : 0.0f);
+        out.assign(n_queries * dim_v + 1, 0.0f);
+        for (size_t cell = 0; cell < n; cell += n_tile) {
+            for (size_t q = 0; q < n_queries; ++q) {
+                n_seen[q] = static_cast<uint32_t>(std::min(n_tile, n_all[q] - std::min<size_t>(n_all[q], cell)));
+            }
+            kernel.attend({ n_queries, std::min(n_tile, n - cell), dim_k, dim_v, queries.data(), keys.data() + cell * dim_k,
+                            values.data() + cell * dim_v, n_seen.data(), softcap, logits.data(), most.data(), sums.data(), out.data() });
+        }
+    };
+    attend();
+    CHECK(out.back() == 0.0f); // nothing past the end
+    for (size_t q = 0; q < n_queries; ++q) {
+        std::vector<double> expected(dim_v);
+        double              total = has_sinks ? std::exp(double(sinks[q])) : 0.0;
+        for (size_t j = 0; j < n_all[q]; ++j) {
+            double logit = 0.0;
+            for (size_t k = 0; k < dim_k; ++k) {
+                logit += double(queries[q * dim_k + k]) * keys[j * dim_k + k];
+            }
+            const double weight = std::exp(softcap > 0.0f ? softcap * std::tanh(logit / softcap) : logit);
+            total += weight;
+            for (size_t k = 0; k < dim_v; ++k) {
+                expected[k] += weight * values[j * dim_v + k];
+            }
+        }
+        for (size_t k = 0; k < dim_v; ++k) {
+            CHECK(is_close(out[q * dim_v + k] / sums[q], expected[k] / total));
+        }
+    }
+    // what is not finite spoils the queries that see it, and no others
+    for (const float spoilt : { NAN, -INFINITY, INFINITY }) {
+        for (const size_t cell : { size_t(0), n - 1 }) {
+            const float kept        = keys[cell * dim_k + 5];
+            keys[cell * dim_k + 5] = spoilt;
+            attend();
+            for (size_t q = 0; q < n_queries; ++q) {
+                CHECK(std::isnan(sums[q]) == (cell < n_all[q]));
+            }
+            keys[cell * dim_k + 5] = kept;
+        }
+    }
+}
+
 } // namespace
 
 void test_kernels() {
@@ -155,6 +213,12 @@ void test_kernels() {
             for (const size_t n : { 1, 12, 53, 64 }) { // whole tiles, and not; all seen by a lane, and not
                 test_attention(*all_kernels[i], n, 0.0f);
                 test_attention(*all_kernels[i], n, 2.0f);
+            }
+            for (const size_t n : { 1, 32, 75, 100 }) { // whole tiles, and not
+                for (const size_t n_queries : { 1, 2, 3, 7, 12 }) {
+                    test_tiles(*all_kernels[i], n, n_queries, 0.0f, false);
+                    test_tiles(*all_kernels[i], n, n_queries, 2.0f, true);
+                }
             }
             ++n_run;
         }

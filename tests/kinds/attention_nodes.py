@@ -9,7 +9,7 @@ llama.cpp calls back after each node of a graph. Where it is an attention node, 
 
 over the cells j that llama.cpp's own mask and the visible triples allow; without a sink its term is 0, and without a
 cap c s_j is the scaled product. Rows are read as they are stored. Queries that meet quantised keys are rounded to
-q8_0, as the processor's kernel does, but where edgekv reads rows as floats: in layers that evict, from 64 tokens on.
+q8_0, as the processor's kernel does, but in layers that evict: there edgekv reads rows as floats.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ from gguf.quants import dequantize
 from reference_quant import round_q8_0
 
 from edgekv.binding import library
-
-TILE = 64  # tokens from which on attention reads whole tiles of rows, as floats
 
 
 class Tensor(c.Structure):
@@ -88,8 +86,7 @@ class AttentionNodes:
         scale, _, cap = np.array(node.op_params[:3], dtype=np.int32).view(np.float32).astype(np.float64)
         queries = _floats(q)  # (n_head, n_tokens, d)
         keys, values = _floats(k), _floats(v)  # (n_head_kv, n_cells, d)
-        is_read_as_floats = layer in self.visible and queries.shape[1] >= TILE
-        if gguf.GGMLQuantizationType(k.type) != gguf.GGMLQuantizationType.F16 and not is_read_as_floats:
+        if gguf.GGMLQuantizationType(k.type) != gguf.GGMLQuantizationType.F16 and layer not in self.visible:
             queries = round_q8_0(queries)
         n_tokens, n_cells = queries.shape[1], keys.shape[1]
         allowed = np.isfinite(_floats(mask)[0, :n_tokens])  # (n_tokens, n_cells)

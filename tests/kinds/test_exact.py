@@ -1,8 +1,8 @@
 """Logits of every family that runs, against llama.cpp's own cache in which the same cells are masked.
 
-Nothing evicted: edgekv calls the kernels that llama.cpp calls, over the same rows in another layout. What differs is in
-which order sums are taken, and in batches under 64 tokens the processor's kernel takes them in f16: 11 bits. Where
-llama.cpp rounds queries and edgekv does not (quantised rows, whole tiles), the float64 nodes say what is right.
+Nothing evicted: edgekv reads the same rows in another layout. From 64 tokens on it calls the kernel that llama.cpp
+calls, so only the order of sums differs. In shorter batches llama.cpp takes sums in f16, 11 bits, and edgekv in
+float32. Where llama.cpp rounds queries and edgekv does not (quantised rows), the float64 nodes say what is right.
 
 Something evicted: attention_nodes.py computes in float64 what a head reads of the cells that it kept. Limits on the
 largest error over the deviation of the logits are those of tests/runtime/test_exactness.py. A quantised cache is held
@@ -24,7 +24,8 @@ from edgekv.models.architectures import find_architecture
 
 N_READ, N_STEPS, N_CELLS = 640, 40, 1024
 BUDGET, BLOCK = 96, 64
-WHOLE_TILES, SHORT_BATCHES = 5e-3, 4e-2
+# Short batches of windows are summed in f16; those of llama.cpp's own cache were measured to be 4.3e-2 off.
+WHOLE_TILES, SHORT_BATCHES, OWN_SHORT_BATCHES = 5e-3, 4e-2, 6e-2
 # Errors of layers add up as those of a random walk do: exaone4 has 64 layers, the others about 8.
 DEEP_SHORT_BATCHES = SHORT_BATCHES * math.sqrt(64 / 8)
 # Of the effect of rounding, root mean square. A value at a rounding boundary is stored a step off, and every later
@@ -52,8 +53,7 @@ def short_batches(name):
     return DEEP_SHORT_BATCHES if max(HEADS[name], default=0) > 9 else SHORT_BATCHES
 
 
-def assert_close(name, found, expected, *, whole_tiles):
-    short = short_batches(name)
+def assert_close(name, found, expected, *, whole_tiles, short):
     assert error(found[0], expected[0]) < (WHOLE_TILES if whole_tiles else short)
     assert worst(name, found[1:], expected[1:]) < short
 
@@ -66,7 +66,8 @@ def test_what_evicts_nothing_is_llama_cpps_own_cache(family_model, name, block):
         found = logits(run, tokens)
         assert run.compactions == []
         assert run.runtime.controller.cache.repositions == find_architecture(name).repositions
-    assert_close(name, found, own_logits(path, tokens, block=block), whole_tiles=block >= 64)
+    short = max(OWN_SHORT_BATCHES, short_batches(name))
+    assert_close(name, found, own_logits(path, tokens, block=block), whole_tiles=block >= 64, short=short)
 
 
 @pytest.mark.parametrize("name", [name for name in RUN if HEADS[name]])
@@ -87,7 +88,8 @@ def test_one_wrong_cell_is_noticed(family_model, name):
 def test_evicted_cells_are_as_if_masked(family_model, name, policy):
     path, tokens = family_model(name), tokens_of()
     found, visible, wrong = evicted(name, path, tokens, policy, "f16")
-    assert_close(name, found, own_logits(path, tokens, block=BLOCK, visible=visible), whole_tiles=True)
+    expected = own_logits(path, tokens, block=BLOCK, visible=visible)
+    assert_close(name, found, expected, whole_tiles=True, short=short_batches(name))
     shifted = own_logits(path, tokens, block=BLOCK, visible=wrong)
     assert max(map(error, found, shifted)) > WRONG * short_batches(name)
 

@@ -70,7 +70,7 @@ def programs(request):
 
 def run(program, *arguments):
     done = subprocess.run(
-        [program, *arguments], capture_output=True, text=True, timeout=120, env=os.environ | SANITIZERS
+        [program, *arguments], capture_output=True, text=True, timeout=600, env=os.environ | SANITIZERS
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1:] == ["OK"], done.stdout + done.stderr

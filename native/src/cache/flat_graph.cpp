@@ -12,7 +12,6 @@ namespace {
 
 constexpr uint32_t visible_step = 256; // a graph is built anew once so many rows were filled, not for every token
 constexpr uint32_t device_pad   = 256; // rows that flash attention on a device reads at once
-constexpr uint32_t tile_rows    = 64;  // queries from which on the processor's flash attention works in tiles, if not quantised
 
 ggml_tensor * input(ggml_context * context, ggml_type type, int64_t n, int64_t rows = 1) {
     ggml_tensor * tensor = ggml_new_tensor_2d(context, type, n, rows);
@@ -36,7 +35,11 @@ FlatGraph::FlatGraph(ggml_context * context, FlatCache & cache, uint32_t n_token
         max_kept_  = cache.n_cells_max() - cache.n_cells();
     }
     rows_ = input(context, GGML_TYPE_I64, int64_t(n_tokens) * (cache.n_heads() + largest)); // and room for the queries'
-    mask_ = input(context, GGML_TYPE_F16, round_up(max_kept_ + n_visible_, pad_), n_tokens);
+    if (!largest && n_tokens < tile_tokens && FewTokens::can_attend(cache)) {
+        n_visible_ = cache.n_open(); // it looks up how many are filled
+    } else {
+        mask_ = input(context, GGML_TYPE_F16, round_up(max_kept_ + n_visible_, pad_), n_tokens);
+    }
     if (cache.queries().n > 0) {
         query_rows_ = input(context, GGML_TYPE_I64, std::min(n_tokens, cache.queries().n));
     }
@@ -61,7 +64,7 @@ void FlatGraph::set_input(const llama_ubatch & ubatch) const {
         }
     }
     const ggml_fp16_t hidden = ggml_fp32_to_fp16(-INFINITY);
-    for (uint32_t t = 0; t < n_tokens_; ++t) {
+    for (uint32_t t = 0; mask_ != nullptr && t < n_tokens_; ++t) {
         auto *     row   = reinterpret_cast<ggml_fp16_t *>(static_cast<char *>(mask_->data) + t * mask_->nb[1]);
         const auto n_see = max_kept_ + cache_.n_filled() + t + 1;
         std::fill_n(row, n_see, ggml_fp16_t(0));
@@ -78,7 +81,7 @@ void FlatGraph::set_input(const llama_ubatch & ubatch) const {
 
 // Whether rows are read through a copy as floats.
 bool FlatGraph::copies(const FlatCache::Layer & layer) const {
-    return ggml_is_quantized(layer.k->type) && !cache_.on_device() && n_tokens_ >= tile_rows;
+    return ggml_is_quantized(layer.k->type) && !cache_.on_device() && n_tokens_ >= tile_tokens;
 }
 
 std::vector<FlatGraph::Run> FlatGraph::runs_of(const FlatCache::Layer & layer) const {
@@ -155,6 +158,11 @@ ggml_tensor * FlatGraph::attend(ggml_context * context, ggml_cgraph * graph, ggm
     store(context, graph, layer.k, k, layer.first_head);
     store(context, graph, layer.v, v, layer.first_head);
 
+    if (mask_ == nullptr) {
+        ggml_tensor * out = few_.emplace_back(FewTokens{ cache_, il, scale, softcap }).operation(context, q, sinks);
+        ggml_build_forward_expand(graph, out);
+        return out;
+    }
     const int64_t n_all = layer.v->ne[0] * q->ne[1];
     ggml_tensor * out   = nullptr;
     for (const Run & run : runs_of(layer)) {

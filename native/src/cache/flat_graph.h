@@ -1,7 +1,10 @@
 // Attention over a flat cache: what the patched llama.cpp calls while it builds a graph and fills its inputs.
 #pragma once
 
+#include "cache/few_tokens.h"
 #include "cache/flat_cache.h"
+
+#include <deque>
 
 struct llama_ubatch;
 
@@ -10,7 +13,8 @@ namespace edgekv {
 // The part of one graph that reads and writes a flat cache. It holds for one layout and one number of tokens.
 class FlatGraph {
   public:
-    // With `largest` every head is as long as a head may become: such a graph reserves the memory of all later ones.
+    // With `largest` every head is as long as a head may become, and attention takes the most nodes: such a graph reserves the
+    // memory of all later ones.
     FlatGraph(ggml_context * context, FlatCache & cache, uint32_t n_tokens, bool largest);
 
     bool can_reuse(uint32_t n_tokens) const;
@@ -49,8 +53,10 @@ class FlatGraph {
     uint32_t           n_visible_; // open rows that it attends to
     uint32_t           pad_;       // rows of a head are read in runs of this many
     ggml_tensor *      rows_;      // I64 (n_tokens * n_heads), by layer, token, head: where keys and values go
-    ggml_tensor *      mask_;      // F16 (columns, n_tokens): column max_kept_ is the first open row
+    ggml_tensor *      mask_ = nullptr; // F16 (columns, n_tokens): column max_kept_ is the first open row; none for few tokens
     ggml_tensor *      query_rows_ = nullptr; // I64, where the newest queries go
+
+    std::deque<FewTokens> few_; // of every layer, where the tokens are few
 };
 
 } // namespace edgekv

@@ -1,88 +1,17 @@
-// Compiled once for each set of instructions, with its options; EDGEKV_INSTRUCTIONS is its name. It calls no inline function of
-// a header: the linker would keep one copy for all, perhaps one that this processor cannot run.
+// Compiled once for each set of instructions, with its options; EDGEKV_INSTRUCTIONS is its name.
 #include "score/kernels.h"
+
+#include "score/vectors.h"
 
 #include <cstring>
 #include <math.h>
 
-#define EDGEKV_JOIN_(a, b) a##b
-#define EDGEKV_JOIN(a, b)  EDGEKV_JOIN_(a, b)
-#define EDGEKV_TEXT_(a)    #a
-#define EDGEKV_TEXT(a)     EDGEKV_TEXT_(a)
+#define EDGEKV_TEXT_(a) #a
+#define EDGEKV_TEXT(a)  EDGEKV_TEXT_(a)
 
 namespace edgekv {
 
 namespace {
-
-// Vectors are as wide as a register, since a compiler keeps wider ones in memory. n_rows_at_once of them for each row leave
-// enough chains of additions to hide their latency, and fit the registers.
-#if !defined(__GNUC__)
-constexpr size_t width = 1, n_rows_at_once = 3; // whatever the compiler makes of it
-#elif defined(__AVX512F__)
-constexpr size_t width = 16, n_rows_at_once = 12;
-#elif defined(__AVX__)
-constexpr size_t width = 8, n_rows_at_once = 6;
-#elif defined(__aarch64__)
-constexpr size_t width = 4, n_rows_at_once = 6;
-#else
-constexpr size_t width = 4, n_rows_at_once = 3;
-#endif
-constexpr size_t n_parts = n_lanes / width; // vectors of a panel's row
-
-#if defined(__GNUC__)
-
-using Vector = float __attribute__((vector_size(width * sizeof(float))));
-using Whole  = int32_t __attribute__((vector_size(width * sizeof(float))));
-
-Whole  whole_of(Vector x) { return __builtin_convertvector(x, Whole); }
-Vector float_of(Whole x) { return __builtin_convertvector(x, Vector); }
-
-#else // the same on one number
-
-using Vector = float;
-using Whole  = int32_t;
-
-Whole  whole_of(Vector x) { return static_cast<Whole>(x); }
-Vector float_of(Whole x) { return static_cast<Vector>(x); }
-
-#endif
-
-template <typename To, typename From> To bits_of(From from) {
-    To to;
-    std::memcpy(&to, &from, sizeof(to));
-    return to;
-}
-
-Vector load(const float * src) {
-    Vector vector;
-    std::memcpy(&vector, src, sizeof(vector));
-    return vector;
-}
-
-void store(float * dst, Vector vector) { std::memcpy(dst, &vector, sizeof(vector)); }
-
-constexpr int32_t infinity = 0x7F800000; // the bits of one
-
-Vector all(float x) { return x - Vector{}; }
-
-// exp(x) for x <= 0, to 4e-6 of its value at -80 and 5e-7 near 0; 0 from about -88 down.
-Vector exp_negative(Vector x) {
-    const Vector scaled = x * 1.44269504f;
-    const Vector power  = scaled > -127.0f ? scaled : all(-127.0f);
-    const Whole  whole  = whole_of(power - 0.5f);
-    const Vector part   = power - float_of(whole); // in [-0.5, 0.5]
-
-    Vector y = all(1.535336188319500e-4f); // 2^part, Taylor's terms of exp(part ln 2) fitted to the interval
-    y        = y * part + 1.339887440266574e-3f;
-    y        = y * part + 9.618437357674640e-3f;
-    y        = y * part + 5.550332471162809e-2f;
-    y        = y * part + 2.402264791363012e-1f;
-    y        = y * part + 6.931472028550421e-1f;
-    y        = y * part + 1.0f;
-    return bits_of<Vector>(bits_of<Whole>(y) + whole * (1 << 23));
-}
-
-Vector magnitude(Vector x) { return bits_of<Vector>(bits_of<Whole>(x) & 0x7FFFFFFF); }
 
 float dot(const float * a, const float * b, size_t n) {
     float sum = 0.0f;
@@ -284,10 +213,12 @@ bool runs_here() {
 
 } // namespace
 
-extern const Kernels EDGEKV_JOIN(kernels_, EDGEKV_INSTRUCTIONS);
-const Kernels        EDGEKV_JOIN(kernels_, EDGEKV_INSTRUCTIONS) = {
+void EDGEKV_OF_SET(attend_)(const AttentionTile & tile); // kernels_attend.cpp
+
+extern const Kernels EDGEKV_OF_SET(kernels_);
+const Kernels        EDGEKV_OF_SET(kernels_) = {
     EDGEKV_TEXT(EDGEKV_INSTRUCTIONS), runs_here, dot, squared_distance, add_scaled, dots, squares, add_weighted,
-    add_norm1, add_attention, sum_lanes,
+    add_norm1, add_attention, sum_lanes, EDGEKV_OF_SET(attend_),
 };
 
 } // namespace edgekv

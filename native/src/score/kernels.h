@@ -1,4 +1,4 @@
-// The loops that scoring spends its time in, compiled once for each set of instructions and chosen when the library is loaded.
+// The loops that scoring and attention spend their time in, compiled once for each set of instructions and chosen when the library is loaded.
 #pragma once
 
 #include <cstddef>
@@ -7,6 +7,23 @@
 namespace edgekv {
 
 constexpr size_t n_lanes = 16; // columns of a panel
+
+// Attention of a few queries of one KV head, cells taken tile by tile: what `attend` goes on from.
+struct AttentionTile {
+    size_t           n_queries;
+    size_t           n_cells;
+    size_t           dim_k;   // multiples of n_lanes
+    size_t           dim_v;
+    const float *    queries; // (n_queries, dim_k), times the scale of logits
+    const float *    keys;    // (n_cells, dim_k); memory up to a multiple of n_lanes cells
+    const float *    values;  // (n_cells, dim_v)
+    const uint32_t * n_seen;  // (n_queries,): each sees the first ones of the cells
+    float            softcap; // 0 = none
+    float *          logits;  // scratch, n_queries times as many as the cells that keys has memory for
+    float *          most;    // (n_queries,) largest logit so far; -inf where there was none
+    float *          sums;    // (n_queries,) of exp(logit - most)
+    float *          out;     // (n_queries, dim_v) sums of these times the values
+};
 
 struct Kernels {
     const char * name;     // "avx512", "avx2" or "baseline"
@@ -37,6 +54,9 @@ struct Kernels {
 
     // Sums of rows (n, n_lanes), one for each row.
     void (*sum_lanes)(const float * rows, size_t n, float * sums);
+
+    // Bring `most`, `sums` and `out` up to date with a tile of cells. Where a logit is not finite, the query's sum becomes NaN.
+    void (*attend)(const AttentionTile & tile);
 };
 
 // The ones that EDGEKV_INSTRUCTIONS names, where this processor runs them; else the fastest that it runs.
