@@ -12,7 +12,7 @@ import typer.core
 import edgekv
 from edgekv.prompt.spool import PROC
 
-from . import ask, bench, chat, evaluate, inspect, models, plan, policies
+from . import ask, bench, chat, evaluate, inspect, models, plan, policies, pull
 from .wording import speak_of, worded
 
 typer.core.HAS_RICH = False  # with it, plain help shows brackets escaped for a rich help that is off
@@ -47,7 +47,8 @@ app.command()(chat.chat)
 app.add_typer(evaluate.app, name="eval")
 app.command()(inspect.inspect)
 app.command()(plan.plan)
-app.command()(models.models)
+app.command()(pull.pull)
+app.add_typer(models.app, name="models")
 app.command()(policies.policies)
 app.command()(bench.bench)
 speak_of(app)

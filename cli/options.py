@@ -23,7 +23,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and 
 
 def common(
     model: Annotated[
-        str | None, typer.Option("-m", "--model", help="Path of a GGUF model, or a known name (`edgekv models`).")
+        str | None, typer.Option("-m", "--model", help="Path of a GGUF model, or a name (`edgekv models list`).")
     ] = None,
     memory: Annotated[str, typer.Option(help="Memory ceiling of the whole process: 256MiB, 1.5GB, 25%.")] = "256MiB",
     device_memory: Annotated[

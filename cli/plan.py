@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
@@ -27,9 +28,17 @@ BOUNDS = {
 @with_common_options
 def plan(
     runtime: dict[str, Any],
+    named: Annotated[str | None, typer.Argument(metavar="[MODEL]", help="The same as --model.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the budget that fits the ceiling, where every byte goes, and what else would fit."""
+    """Show the budget that fits the ceiling, where every byte goes, and what else would fit.
+
+    MODEL is the same as --model. A model hf:OWNER/MODEL:QUANT that is not here is planned from its header on the hub.
+    """
+    if named is not None:
+        if runtime["model"] not in (None, named):
+            raise edgekv.ConfigError(f"model={runtime['model']!r} and {named!r} are two models; name one")
+        runtime["model"] = named
     with loading():
         survey = edgekv.survey(**runtime)
     if as_json:

@@ -9,6 +9,8 @@
     |-- CeilingExceededError       the process went over its ceiling, although the plan fitted
     |-- ModelError                 a model file cannot be used
     |   |-- ModelNotFoundError     no file and no known model has that name
+    |   |-- AmbiguousModelError    several models have that name
+    |   |-- DownloadError          a hub of models does not give a file, or it cannot be stored
     |   |-- InvalidModelError      the file is not a whole, consistent GGUF model
     |   `-- UnsupportedModelError  the model is sound, but edgekv cannot run it yet
     |-- SessionError               a session is used out of turn
@@ -22,10 +24,12 @@ line shows them as its options (`cli/wording.py`).
 from __future__ import annotations
 
 __all__ = [
+    "AmbiguousModelError",
     "BudgetError",
     "CeilingError",
     "CeilingExceededError",
     "ConfigError",
+    "DownloadError",
     "EdgeKVError",
     "InputError",
     "InvalidModelError",
@@ -98,6 +102,14 @@ class ModelError(EdgeKVError):
 
 class ModelNotFoundError(ModelError):
     """No file and no known model has that name."""
+
+
+class AmbiguousModelError(ModelError):
+    """Several models have that name."""
+
+
+class DownloadError(ModelError):
+    """A hub of models does not give a file, or it cannot be stored. What was fetched stays, and is gone on from."""
 
 
 class InvalidModelError(ModelError):

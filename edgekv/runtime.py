@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 import time
 import weakref
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 
 from .binding.model import Context, Model
@@ -12,8 +16,8 @@ from .engine.controller import Controller
 from .engine.guard import Guard
 from .engine.local import LocalEngine
 from .engines import open_engine, plan_for, survey_for
-from .errors import ConfigError, SessionError
-from .models.registry import find_model
+from .errors import ConfigError, ModelNotFoundError, SessionError
+from .models.registry import find_model, is_remote
 from .planning.choice import Request
 from .planning.estimate import Plan
 from .planning.surveys import Survey
@@ -28,7 +32,7 @@ class Runtime:
             for piece in rt.session().ask("Who is the stranger?", files=["novel.txt"]):
                 print(piece, end="")
 
-    model: path or known name of a GGUF model; None = the default one
+    model: path or name of a GGUF model (docs/pull.md); None = the default one
     memory: ceiling of the whole process: bytes, a size such as "256MiB", or "25%" of the memory that it may use
     policy: spec or Policy that scores the cells
     budget: cells that each (layer, KV head) keeps; None = as many as fit
@@ -140,14 +144,38 @@ class Runtime:
 def plan(model: str | os.PathLike[str] | None = None, **options: object) -> Plan:
     """Return the plan of a runtime without loading its weights; arguments as for `Runtime`.
 
+    A model "hf:OWNER/MODEL:QUANT" that is not on this machine is planned from its header on the hub (docs/pull.md).
     Raises CeilingError if no plan fits, ConfigError for options that cannot work, and ModelError for a file that
     cannot be used.
     """
     request = Request.of(**options)
-    return plan_for(find_model(model), request)
+    with _header_of(model, request) as (path, name):
+        return _named(plan_for(path, request), name)
 
 
 def survey(model: str | os.PathLike[str] | None = None, **options: object) -> Survey:
     """Return a plan, what limits it, and what else would fit; arguments and errors as for `plan`."""
     request = Request.of(**options)
-    return survey_for(find_model(model), request)
+    with _header_of(model, request) as (path, name):
+        found = survey_for(path, request)
+        return replace(found, plan=_named(found.plan, name), with_more=_named(found.with_more, name))
+
+
+@contextmanager
+def _header_of(model: str | os.PathLike[str] | None, request: Request) -> Iterator[tuple[Path, Path]]:
+    """A file with the header of a model, and the name for it in plans: both its path, unless it is on a hub alone."""
+    with ExitStack() as stack:
+        try:
+            path = name = find_model(model)
+        except ModelNotFoundError:
+            if not is_remote(model):
+                raise
+            from .hub.remote import look_up  # few plans need it
+
+            remote = stack.enter_context(look_up(str(model), request.options.ceiling_bytes))
+            path, name = remote.header, Path(remote.file.name)
+        yield path, name
+
+
+def _named(plan: Plan, name: Path) -> Plan:
+    return replace(plan, model=name)

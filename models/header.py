@@ -22,7 +22,7 @@ from .metadata import TOKENS_KEY, Metadata, Scalar, read_metadata
 from .stream import Stream
 from .tokenizer import check_tokenizer
 
-__all__ = ["Header", "TensorInfo", "read_header"]
+__all__ = ["Header", "TensorInfo", "parse_header", "read_header"]
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
@@ -149,7 +149,7 @@ def read_header(path: str | os.PathLike[str]) -> Header:
         raise InvalidModelError(f"{str(path)!r} is not a file; give the path of a GGUF file")
     try:
         with path.open("rb", buffering=_READ_BYTES) as file:
-            return _read(Stream(file, status.st_size))
+            return parse_header(Stream(file, status.st_size))
     except OSError as error:
         raise _unreadable(path, error) from error
     except ModelError as error:
@@ -160,7 +160,8 @@ def _unreadable(path: Path, error: OSError) -> InvalidModelError:
     return InvalidModelError(f"{str(path)!r} cannot be read: {error.strerror}; check the path and its permissions")
 
 
-def _read(stream: Stream) -> Header:
+def parse_header(stream: Stream) -> Header:
+    """Read and check the header that a stream begins with. Raises what `read_header` raises."""
     n_tensors, n_keys = _read_counts(stream)
     metadata = read_metadata(stream, n_keys)
     architecture = metadata.scalars.get("general.architecture")

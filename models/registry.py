@@ -9,7 +9,9 @@ from pathlib import Path
 
 from edgekv.errors import InvalidModelError, ModelNotFoundError
 
-__all__ = ["KnownModel", "find_model", "known_models"]
+__all__ = ["HUB", "KnownModel", "find_model", "is_remote", "known_models"]
+
+HUB = "hf:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,23 +66,39 @@ def known_models() -> tuple[KnownModel, ...]:
 
 
 def find_model(model: str | os.PathLike[str] | None = None) -> Path:
-    """The file of `model`: a known name, a path, or None for the default model.
+    """The file of `model`: a known name, a path, the name of a cached model, or None for the default model.
 
-    Raises ModelNotFoundError where there is no such file, and InvalidModelError where the file of
-    a known model has not its known size. `read_header` checks the file itself.
+    Names of cached models are those of `edgekv models list` (docs/pull.md). Raises ModelNotFoundError where there is no
+    such file, AmbiguousModelError where several have that name, and InvalidModelError where the file of a known model
+    has not its known size. `read_header` checks the file itself.
     """
     if model is None:
         return _known_file(_KNOWN_MODELS[0])
     for known in _KNOWN_MODELS:
         if model == known.name:
             return _known_file(known)
-    if not os.path.exists(model):
-        names = ", ".join(known.name for known in _KNOWN_MODELS)
+    if os.path.exists(model):
+        return Path(model)
+    from .caches import find_cached  # most programs give a path
+
+    name = os.fspath(model)
+    cached = find_cached(name)
+    if cached is not None:
+        return cached.path
+    if is_remote(model):
         raise ModelNotFoundError(
-            f"model {os.fspath(model)!r} is neither a file nor a known model (known: {names}); "
-            "check the path, or name a known model"
+            f"model {name!r} is not on this machine; download it with: edgekv pull {name.removeprefix(HUB)}"
         )
-    return Path(model)
+    names = ", ".join(known.name for known in _KNOWN_MODELS)
+    raise ModelNotFoundError(
+        f"model {name!r} is neither a file nor a known model (known: {names}); check the path, name a model of "
+        "'edgekv models list', or download one with: edgekv pull OWNER/MODEL:QUANT"
+    )
+
+
+def is_remote(model: str | os.PathLike[str] | None) -> bool:
+    """Whether this names a model of a hub, hf:OWNER/MODEL:QUANT, which may or may not have been downloaded."""
+    return isinstance(model, str) and model.startswith(HUB)
 
 
 def _known_file(known: KnownModel) -> Path:

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import struct
-from typing import BinaryIO
+from typing import Protocol
 
 from edgekv.errors import InvalidModelError
 
-__all__ = ["MAX_STRING_BYTES", "Stream"]
+__all__ = ["MAX_STRING_BYTES", "Readable", "Stream"]
 
 # The longest string that is held in memory; the longest that edgekv reads is a chat template, of some 50 KiB.
 MAX_STRING_BYTES = 1 << 20
 
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
+
+
+class Readable(Protocol):
+    """What a stream needs of a file."""
+
+    def read(self, n_bytes: int, /) -> bytes: ...
+
+    def seek(self, offset: int, whence: int, /) -> int: ...
 
 
 class Stream:
@@ -23,7 +31,7 @@ class Stream:
     the file ends before that thing does.
     """
 
-    def __init__(self, file: BinaryIO, file_bytes: int) -> None:
+    def __init__(self, file: Readable, file_bytes: int) -> None:
         self._file = file
         self.file_bytes = file_bytes
         self.position = 0

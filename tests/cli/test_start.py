@@ -20,7 +20,8 @@ from terminal import Terminal
 import edgekv
 
 COMMAND = [sys.executable, "-m", "edgekv"]
-COMMANDS = ["ask", "chat", "plan", "inspect", "models", "policies", "bench", "eval", "eval needle"]
+COMMANDS = ["ask", "chat", "plan", "pull", "inspect", "models", "models list", "models show", "models rm", "policies"]
+COMMANDS += ["bench", "eval", "eval needle"]
 
 
 @pytest.fixture(scope="module")

@@ -29,6 +29,8 @@ NAMES = [
     "edgekv.evals.speed_run.SpeedRun",
     "edgekv.evals.speed_run.grouped",
     "edgekv.evals.tokens",
+    "edgekv.hub.download",
+    "edgekv.hub.look_up",
     "edgekv.inspection.observe",
     "edgekv.inspection.render_page",
     "edgekv.inspection.save_pictures",

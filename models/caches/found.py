@@ -1,0 +1,41 @@
+"""A model that another program keeps on this machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgekv.models.names import ModelName
+
+
+@dataclass(frozen=True, slots=True)
+class FoundModel:
+    """A GGUF file in the cache of another program.
+
+    source     "hf", "ollama" or "lmstudio"
+    repo, tag  the rest of its name: OWNER/MODEL and quantisation or file, or what ollama calls them
+    file_name  the file as its cache names it
+    """
+
+    source: str
+    repo: str
+    tag: str
+    file_name: str
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """The name that finds this model and no other."""
+        return f"{self.source}:{self.repo}:{self.tag}"
+
+    @property
+    def file_bytes(self) -> int:
+        return self.path.stat().st_size
+
+    def has_name(self, wanted: ModelName) -> bool:
+        """Whether a name stands for this model. Capitals do not matter."""
+        return (
+            wanted.source in (None, self.source)
+            and wanted.repo.casefold() == self.repo.casefold()
+            and (wanted.tag is None or wanted.tag.casefold() in (self.tag.casefold(), self.file_name.casefold()))
+        )

@@ -1,0 +1,59 @@
+"""The models of ollama. A manifest lists the blobs of a model; one of them is its GGUF file.
+
+manifests/HOST/NAMESPACE/NAME/TAG    JSON: {"layers": [{"mediaType": ..., "digest": "sha256:..."}, ...]}
+blobs/sha256-HEX
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from .found import FoundModel
+
+_HOST, _NAMESPACE = "registry.ollama.ai", "library"  # which ollama's names leave out
+_MODEL = "application/vnd.ollama.image.model"
+_ADAPTER = "application/vnd.ollama.image.adapter"
+_SERVICE = Path("/usr/share/ollama/.ollama/models")  # of the system service on Linux
+_MAX_MANIFEST_BYTES = 1 << 20
+
+
+def folders() -> list[Path]:
+    """Where ollama keeps models: OLLAMA_MODELS, or else the user's folder and that of the system service."""
+    named = os.environ.get("OLLAMA_MODELS")
+    return [Path(named).expanduser()] if named else [Path("~/.ollama/models").expanduser(), _SERVICE]
+
+
+def models() -> Iterator[FoundModel]:
+    """The models whose GGUF file is here: those of one file, and without an adapter that would have to be added."""
+    for folder in folders():
+        manifests = folder / "manifests"
+        for manifest in sorted(manifests.glob("*/*/**/*")):
+            blob = _blob(folder, manifest)
+            if blob is not None:
+                *repo, tag = manifest.relative_to(manifests).parts
+                yield FoundModel("ollama", _repo(repo), tag, blob.name, blob)
+
+
+def _repo(parts: list[str]) -> str:
+    """As ollama writes it: what it adds by itself is left out."""
+    shortened = parts[1:] if parts[0] == _HOST else parts
+    return "/".join(shortened[1:] if shortened[0] == _NAMESPACE and len(shortened) > 1 else shortened)
+
+
+def _blob(folder: Path, manifest: Path) -> Path | None:
+    """The GGUF file that a manifest names; None for everything else."""
+    try:
+        if not os.path.isfile(manifest) or manifest.stat().st_size > _MAX_MANIFEST_BYTES:
+            return None
+        layers = json.loads(manifest.read_bytes())["layers"]
+        kinds = [layer["mediaType"] for layer in layers]
+        digests = [str(layer["digest"]) for layer in layers if layer["mediaType"] == _MODEL]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if len(digests) != 1 or _ADAPTER in kinds:
+        return None
+    blob = folder / "blobs" / digests[0].replace(":", "-")
+    return blob if os.path.isfile(blob) else None
