@@ -29,6 +29,10 @@ BOUNDS = {
 def plan(
     runtime: dict[str, Any],
     named: Annotated[str | None, typer.Argument(metavar="[MODEL]", help="The same as --model.")] = None,
+    resting: Annotated[
+        str | None,
+        typer.Option(help="Memory for sessions that rest while another has the cells. Default: what is left free."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the budget that fits the ceiling, where every byte goes, and what else would fit.
@@ -40,7 +44,7 @@ def plan(
             raise edgekv.ConfigError(f"model={runtime['model']!r} and {named!r} are two models; name one")
         runtime["model"] = named
     with loading():
-        survey = edgekv.survey(**runtime)
+        survey = edgekv.survey(**runtime, resting=resting)
     if as_json:
         print(json.dumps(survey.as_dict()))
         return
@@ -89,6 +93,7 @@ def _lines(survey: edgekv.Survey) -> Iterator[str]:
         f"what grows with a text: cells of all {made.n_ctx_train:,} tokens would take "
         f"{format_size(made.n_ctx_train * made.cell_bytes)}, these take {format_size(made.parts.kv)}"
     )
+    yield f"a session that rests while another has the cells takes at most {format_size(made.session_bytes)}"
     if made.parts.state:
         yield f"what does not: windows and states, {format_size(made.parts.state)}"
 

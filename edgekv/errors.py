@@ -14,6 +14,8 @@
     |   |-- InvalidModelError      the file is not a whole, consistent GGUF model
     |   `-- UnsupportedModelError  the model is sound, but edgekv cannot run it yet
     |-- SessionError               a session is used out of turn
+    |   |-- RestingError           there is no room for the session that should give up the cells
+    |   `-- DroppedError           what a session had read and said is gone
     |-- NativeError                the native library is missing, foreign, or reports a failure
     `-- WorkerError                the worker process of an isolated runtime died, or no longer responds
 
@@ -30,6 +32,7 @@ __all__ = [
     "CeilingExceededError",
     "ConfigError",
     "DownloadError",
+    "DroppedError",
     "EdgeKVError",
     "InputError",
     "InvalidModelError",
@@ -37,6 +40,7 @@ __all__ = [
     "ModelNotFoundError",
     "NativeError",
     "PolicyError",
+    "RestingError",
     "SessionError",
     "UnsupportedModelError",
     "WorkerError",
@@ -122,6 +126,14 @@ class UnsupportedModelError(ModelError):
 
 class SessionError(EdgeKVError):
     """A session is used out of turn."""
+
+
+class RestingError(SessionError):
+    """There is no room for the session that should give up the cells. None has changed."""
+
+
+class DroppedError(SessionError):
+    """What a session had read and said is gone, as `rest_full="drop"` allows, or because its file is."""
 
 
 class NativeError(EdgeKVError):

@@ -15,6 +15,7 @@ RECENT = 32  # newest tokens that stay where nobody says how many, and no probe 
 REPOSITION = ("auto", "always", "never")
 UBATCH = 128  # tokens; larger ones read no faster, and their activations take memory
 SPECULATE = ("off", "auto")
+REST_FULL = ("refuse", "drop")
 DRAFT_TOKENS = 3  # with the token before it a draft makes four rows, which matrix kernels multiply at once
 KV_TYPES = {"f16": 1, "q8_0": 8, "q4_0": 2}  # enum ggml_type
 
@@ -58,6 +59,12 @@ class Options:
     mmap: map the weights from the file; None = only if they are not repacked; both together hold them twice
     gpu_layers: layers to put on a GPU, in builds that have one
     isolated: hold the model in a worker process
+    resting: memory for sessions that rest while another has the cells, bytes or a size; None = what the plan leaves
+        free and, with rest_dir, what a switch takes
+    rest_dir: folder for sessions that rest and have no room in memory; None = there is none
+    rest_bytes: the most that they may take there, bytes or a size; None = any number
+    rest_full: what happens where there is room in neither: "refuse" = RestingError, "drop" = the least recently used
+        session is dropped
     """
 
     memory: int | str = "256MiB"
@@ -81,12 +88,18 @@ class Options:
     mmap: bool | None = None
     gpu_layers: int = 0
     isolated: bool = False
+    resting: int | str | None = None
+    rest_dir: str | os.PathLike[str] | None = None
+    rest_bytes: int | str | None = None
+    rest_full: str = "refuse"
 
     ceiling_bytes: int = field(init=False)
     device_ceiling_bytes: int | None = field(init=False)
     parsed_policy: Policy = field(init=False)
     parsed_focus: Policy = field(init=False)
     n_threads: int = field(init=False)
+    resting_bytes: int | None = field(init=False)
+    rest_dir_bytes: int | None = field(init=False)
 
     def __post_init__(self) -> None:
         device_ceiling = None if self.device_memory is None else parse_size(self.device_memory)
@@ -95,6 +108,11 @@ class Options:
         object.__setattr__(self, "parsed_policy", parse_policy(self.policy))
         object.__setattr__(self, "parsed_focus", self._focus())
         object.__setattr__(self, "n_threads", default_threads() if self.threads is None else self.threads)
+        resting = parse_size(self.resting) if self.resting else self.resting  # 0 is possible
+        object.__setattr__(self, "resting_bytes", resting)
+        object.__setattr__(self, "rest_dir_bytes", None if self.rest_bytes is None else parse_size(self.rest_bytes))
+        if self.rest_dir is not None:  # a worker process goes where its host is
+            object.__setattr__(self, "rest_dir", os.path.abspath(self.rest_dir))
         _in_range("block", self.block, 1, 4096)
         _in_range("ubatch", self.n_ubatch, 1, self.block)
         _in_range("threads", self.n_threads, 1, 512)
@@ -109,6 +127,10 @@ class Options:
             raise ConfigError(f"reposition={self.reposition!r} is unknown; possible: {', '.join(REPOSITION)}")
         if self.speculate not in SPECULATE:
             raise ConfigError(f"speculate={self.speculate!r} is unknown; possible: {', '.join(SPECULATE)}")
+        if self.rest_full not in REST_FULL:
+            raise ConfigError(f"rest_full={self.rest_full!r} is unknown; possible: {', '.join(REST_FULL)}")
+        if self.rest_dir is None and self.rest_bytes is not None:
+            raise ConfigError(f"rest_bytes={self.rest_bytes} limits what lies in rest_dir, and there is none; name one")
         if self.repack and self.mmap:
             raise ConfigError("mmap=True with repack=True would hold the weights twice; leave one of them out")
         if self.budget is not None:

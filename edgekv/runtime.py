@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -15,6 +14,7 @@ from .binding.model import Context, Model
 from .engine.controller import Controller
 from .engine.guard import Guard
 from .engine.local import LocalEngine
+from .engine.snapshot import Snapshot
 from .engines import open_engine, plan_for, survey_for
 from .errors import ConfigError, ModelNotFoundError, SessionError
 from .models.registry import find_model, is_remote
@@ -76,27 +76,30 @@ class Runtime:
         self._engine = open_engine(path, request)
         self.plan: Plan = self._engine.plan
         self.options = self.plan.settle(request.options)
-        self._session: weakref.ref[Session] | None = None
         self.load_s = time.perf_counter() - started
         self.closed = False
 
-    def session(self, system: str | None = None) -> Session:
-        """Open a conversation. Its system message, if one is given, is never evicted.
+    def session(self, system: str | None = None, *, start: Snapshot | None = None) -> Session:
+        """Open a conversation, beside those that are open. Its system message, if one is given, is never evicted.
 
-        A runtime's cells hold one session at a time. Raises SessionError if another session is open or the runtime is
-        closed, and BudgetError if the system message leaves no cells.
+        start: what it begins with, in place of a system message: all that was read and said when this was taken
+
+        One session has the cells at a time. The others rest, in `resting` bytes of memory or in `rest_dir`. Raises
+        SessionError if the runtime is closed, and for a snapshot of another one; BudgetError if the system message
+        leaves no cells.
         """
         if self.closed:
             raise SessionError("this runtime is closed; open another")
-        other = self._session() if self._session is not None else None
-        if other is not None and not other.closed:
-            raise SessionError("another session holds this runtime's cells; close it, or open another runtime")
-        session = Session(self._engine, self._engine.converse(system), able_to_focus=self.options.focus)
-        self._session = weakref.ref(session)
-        return session
+        if start is not None:
+            if system is not None:
+                raise ConfigError("a session has the system message of the snapshot in start; leave system out")
+            if start.runtime != self._engine.mark:
+                raise SessionError("the snapshot in start is of another runtime; read the text in this one")
+            system = start.system
+        return Session(self._engine, self._engine.converse(system), start, able_to_focus=self.options.focus)
 
     def close(self) -> None:
-        """Free the model and its cells. An open session ends with it."""
+        """Free the model and its cells. Open sessions end with it; a reply that is under way is cancelled first."""
         if self.closed:
             return
         self.closed = True

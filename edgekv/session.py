@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
@@ -31,16 +32,25 @@ class Session:
     `chat`, `ask` and `generate` return generators that yield pieces of text. A reply works only while it is iterated,
     and a session gives one reply at a time. `stats` has its figures when it ends, however it ends.
 
+    A runtime's sessions take turns. A reply waits until those asked for before it have ended, in other threads, and
+    has its turn to its end. Where nobody iterates it for a while it lets others pass, and then goes on.
+
     `cancel` may be called from any thread. The reply then ends quietly with `stats.finish_reason == "cancelled"`, and
-    the session goes on from what it has read and said.
+    the session goes on from what it has read and said. A reply that waits for its turn ends at once.
 
     Files are texts in UTF-8 of any size. A file that can be read only once, such as a pipe, is first copied to a
     temporary file. `cancel` ends the copying when the next data arrive.
     """
 
-    def __init__(self, engine: Engine, conversation: Conversation, *, able_to_focus: bool) -> None:
+    def __init__(
+        self, engine: Engine, conversation: Conversation, start: Snapshot | None = None, *, able_to_focus: bool
+    ) -> None:
+        """start: what the conversation begins with when it is first used"""
         self._engine = engine
         self._conversation = conversation
+        self._start = start
+        self._leave = weakref.finalize(self, conversation.close)
+        self._leave.atexit = False
         self._able_to_focus = able_to_focus
         self._ended = False
         self._running = threading.Lock()
@@ -177,7 +187,7 @@ class Session:
         Raises SessionError while the session is answering. Raises CeilingError, before the copy is made, if it would
         bring the process over its ceiling.
         """
-        with self._alone() as conversation:
+        with self._alone(), self._at_cells() as conversation:
             return conversation.snapshot()
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -186,17 +196,24 @@ class Session:
         Raises SessionError while the session is answering, and for a snapshot of another runtime or of a session with
         another system message.
         """
-        with self._alone() as conversation:
+        with self._alone(), self._at_cells() as conversation:
             conversation.restore(snapshot)
 
     def cancel(self) -> None:
         """End the running reply, if any, at the next block or token. May be called from any thread."""
         self._conversation.cancelled.set()
+        self._engine.line.wake()
 
     def close(self) -> None:
-        """End the session; its runtime may open another."""
-        self._conversation.cancelled.set()
+        """End the session, and free what it holds, at the latest when another one is used."""
+        if self.closed:
+            return
         self._ended = True
+        self.cancel()
+        self._leave()
+        with self._engine.line.place(self) as place:
+            if place.enter_if_free():
+                self._engine.sweep()
 
     def __enter__(self) -> Session:
         return self
@@ -217,16 +234,19 @@ class Session:
     @property
     def n_past(self) -> int:
         """Tokens read and said so far."""
-        return self._live().n_past
+        with self._begun() as conversation:
+            return conversation.n_past
 
     @property
     def n_cells(self) -> int:
         """Cells used per head."""
-        return self._live().n_cells
+        with self._begun() as conversation:
+            return conversation.n_cells
 
     def kept_positions(self, layer: int, head: int) -> npt.NDArray[np.int32]:
         """True positions of the tokens that one (layer, KV head) still holds, (n_cells,) ascending."""
-        return self._live().kept_positions(layer, head)
+        with self._at_cells() as conversation:
+            return conversation.kept_positions(layer, head)
 
     @property
     def n_exceeded(self) -> int:
@@ -235,7 +255,8 @@ class Session:
 
     def budgets(self) -> list[list[int]]:
         """Cells that the last eviction left in each head of each layer; 0 before the first eviction."""
-        return self._live().budgets()
+        with self._at_cells() as conversation:
+            return conversation.budgets()
 
     def _live(self) -> Conversation:
         if self.closed:
@@ -260,13 +281,42 @@ class Session:
                 copies.enter_context(rereadable(part, conversation.cancelled)) if isinstance(part, Path) else part
                 for part in wanted.content
             )
-            if conversation.cancelled.is_set():  # while a pipe was copied
+            place = copies.enter_context(self._engine.line.place(self, conversation.cancelled))
+            if not place.enter():  # cancelled while it waited, or while a pipe was copied
                 conversation.stats = Stats(finish_reason="cancelled")
                 return
+            self._begin(self._live())
             pieces = copies.enter_context(closing(conversation.reply(replace(wanted, content=content), progress)))
             for piece in pieces:
                 if piece:
+                    place.pause()
                     yield piece
+                    place.enter()  # or it was cancelled meanwhile, and ends without the cells
+
+    @contextmanager
+    def _at_cells(self) -> Iterator[Conversation]:
+        """The conversation, whose turn it is."""
+        self._live()
+        with self._engine.line.place(self) as place:
+            place.enter()
+            conversation = self._live()
+            self._begin(conversation)
+            yield conversation
+
+    @contextmanager
+    def _begun(self) -> Iterator[Conversation]:
+        """The conversation, for what needs no turn once it has begun."""
+        if self._start is None:
+            yield self._live()
+        else:
+            with self._at_cells() as conversation:
+                yield conversation
+
+    def _begin(self, conversation: Conversation) -> None:
+        """Begin with what the session was to begin with."""
+        if self._start is not None:
+            conversation.restore(self._start)
+            self._start = None
 
     @contextmanager
     def _alone(self) -> Iterator[Conversation]:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgekv.errors import ConfigError
+from edgekv.memory.pages import new_pages
 from edgekv.policies import Policy
 
 from . import library, structs
@@ -85,7 +86,7 @@ class Cache:
 
     def snapshot(self) -> CacheSnapshot:
         """A copy of every used cell, of what it carries, and of the newest queries; not of logits or a last probe."""
-        data = np.empty(self.snapshot_bytes, dtype=np.uint8)
+        data = new_pages(self.snapshot_bytes)
         library.call("edgekv_cache_save", self._handle, data.ctypes.data, data.nbytes)
         data.flags.writeable = False
         return CacheSnapshot(data)

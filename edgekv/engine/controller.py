@@ -27,6 +27,7 @@ class Work:
     score_s: float = 0.0
     compact_s: float = 0.0
     decode_s: float = 0.0
+    switch_s: float = 0.0
     drafted: int = 0
     accepted: int = 0
 
@@ -64,6 +65,11 @@ class Controller:
         self._asked = ()
         self._draft = []
         self._history.restore(b"")
+
+    @property
+    def snapshot_bytes(self) -> int:
+        """Bytes that a snapshot would take now."""
+        return self.cache.snapshot_bytes + self._history.nbytes
 
     def snapshot(self) -> ControllerSnapshot:
         """A copy of the cells and of what belongs to them, without counters and budget."""

@@ -21,6 +21,7 @@ from .reply import Progress, ProgressCallback, Wanted
 from .sampler import Sampler, SamplerState
 from .snapshot import Snapshot
 from .stats import Stats
+from .tenant import Tenant
 
 
 class LocalConversation:
@@ -34,18 +35,19 @@ class LocalConversation:
         self._turns = Turns(engine.model, system)
         self._pending: list[int] = []  # said, but not fed yet
         self._sampler: SamplerState | None = None  # where the last reply left it
+        self.tenant = Tenant()
         if system is not None:
             self._pin_system()
 
     @property
     def n_past(self) -> int:
         """Tokens read and said so far."""
-        return self._open().controller.cache.n_past
+        return self._open().cells.figures(self.tenant)[0]
 
     @property
     def n_cells(self) -> int:
         """Cells used per head."""
-        return self._open().controller.cache.n_cells
+        return self._open().cells.figures(self.tenant)[1]
 
     @property
     def n_exceeded(self) -> int:
@@ -54,15 +56,15 @@ class LocalConversation:
 
     def kept_positions(self, layer: int, head: int) -> npt.NDArray[np.int32]:
         """True positions that one (layer, KV head) still holds, (n_cells,) ascending."""
-        return self._open().controller.cache.positions(layer, head)
+        return self._at_cells().controller.cache.positions(layer, head)
 
     def budgets(self) -> list[list[int]]:
         """Cells that the last eviction left, per layer and head; 0 before the first one."""
-        return self._open().controller.cache.budgets()
+        return self._at_cells().controller.cache.budgets()
 
     def snapshot(self) -> Snapshot:
         """All that it has read and said. Raises CeilingError where that has no room."""
-        engine = self._open()
+        engine = self._at_cells()
         self.check_room(engine.controller.cache.snapshot_bytes)
         state, pending = self._turns.state, tuple(self._pending)
         return Snapshot(engine.mark, self._system, state, pending, self._sampler, engine.controller.snapshot())
@@ -75,6 +77,7 @@ class LocalConversation:
                 "the snapshot is of another runtime, or of a session with another system message; restore it where it "
                 "was taken, or in a session of that runtime with that message"
             )
+        self._at_cells()
         engine.controller.restore(snapshot.controller)
         self._turns.state = snapshot.turns
         self._pending = list(snapshot.pending)
@@ -86,15 +89,20 @@ class LocalConversation:
         copies, remedy = 1, "lower the budget, or open the runtime with isolated=True, whose snapshots do not count"
         if engine.options.isolated:
             copies, remedy = 2, "or lower the budget"  # the cells, and the message that they travel in
-        engine.guard.check_room(copies * snapshot_bytes, "the snapshot", remedy)
+        reserved = max(0, engine.plan.parts.resting - engine.cells.resting.memory_bytes)
+        engine.guard.check_room(copies * snapshot_bytes, "the snapshot", remedy, reserved)
+
+    def close(self) -> None:
+        """Have it forgotten at the engine's next use."""
+        self._engine.cells.leave(self.tenant)
 
     def reply(self, wanted: Wanted, progress: ProgressCallback | None) -> Generator[str, None, None]:
         """Read the prompt, then say token by token."""
         engine = self._open()
         stats = self.stats = Stats(budget_cells=engine.plan.budget_cells)
-        before = replace(engine.controller.work)
+        before = replace(engine.cells.note(self.tenant).work)
         try:
-            self.cancelled.clear()
+            self._at_cells()
             prompt = self._turns.prompt(wanted.kind, wanted.content, wanted.instruction)
             stats.prompt_tokens = prompt.count() + len(self._pending)
             self._check_length(stats.prompt_tokens)
@@ -111,19 +119,25 @@ class LocalConversation:
                 with closing(self._say(wanted, stats)) as tokens:
                     yield from _until_stop(engine.model.text(tokens), wanted.stop, stats)
         finally:
-            stats.finish(engine.controller, before)
+            stats.finish(engine.cells.note(self.tenant), before)
 
     def _open(self) -> Loaded:
         if self._engine.closed:
             raise SessionError("this session is closed; open another with Runtime.session()")
         return self._engine
 
+    def _at_cells(self) -> Loaded:
+        """The engine, with this conversation in its cells. Raises RestingError and DroppedError."""
+        engine = self._open()
+        engine.cells.take(self.tenant)
+        return engine
+
     def _pin_system(self) -> None:
         """Protect the system message, and refuse one that leaves no room."""
         engine = self._open()
         n_pinned = self._turns.opening().count()
         engine.options.check_budget(engine.plan.budget_cells, n_pinned)
-        engine.controller.pinned = ((0, n_pinned),)
+        self.tenant.pinned = ((0, n_pinned),)
 
     def _check_length(self, n_tokens: int) -> None:
         positions = self._open().controller.positions
@@ -209,7 +223,7 @@ class LocalConversation:
             if self.cancelled.is_set():
                 stats.finish_reason = "cancelled"
                 return
-            engine.controller.step(token, drafts=True)
+            self._at_cells().controller.step(token, drafts=True)  # others may have had them since the yield
             self._pending = []
             exceeded = engine.guard.check() if stats.generated_tokens % engine.options.block == 0 else None
             if exceeded is not None:

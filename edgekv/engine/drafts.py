@@ -55,6 +55,11 @@ class History:
         """The newest n tokens, or as many as there are."""
         return self._tokens[max(0, self._n - n) : self._n]
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tokens that are searched."""
+        return self.newest(WINDOW).nbytes
+
     def to_bytes(self) -> bytes:
         """The tokens that are searched."""
         return self.newest(WINDOW).tobytes()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import secrets
 import sys
 from pathlib import Path
 
@@ -13,24 +12,28 @@ from edgekv.errors import UnsupportedModelError
 from edgekv.memory import process
 from edgekv.options import Options
 from edgekv.planning.choice import Request
-from edgekv.planning.estimate import cache_params_of
+from edgekv.planning.estimate import Plan, cache_params_of
 from edgekv.planning.planner import make_plan
 from edgekv.prompt.template import rehearse
 from edgekv.warmup import before_plans
 
+from .cells import Cells
 from .controller import Controller
 from .guard import Guard
+from .rest_folder import RestFolder
+from .resting import Resting, Room
+from .snapshot import new_mark
 
 
 class Loaded:
-    """A model in this process under its plan, and the cells of one conversation. Raises what `Runtime` does.
+    """A model in this process under its plan, and its cells. Raises what `Runtime` does.
 
-    mark: bytes that the snapshots of this engine carry, so that no other engine restores them
+    mark: bytes that the snapshots of this engine carry, so that no other engine restores them; None = new ones
     """
 
-    def __init__(self, path: Path, request: Request) -> None:
+    def __init__(self, path: Path, request: Request, mark: bytes | None = None) -> None:
         self.closed = True
-        self.mark = secrets.token_bytes(8)
+        self.mark = new_mark() if mark is None else mark
         self.plan = make_plan(path, request)
         options = self.options = self.plan.settle(request.options)
         sys.audit("edgekv.runtime", self.plan)  # read where a test's memory is measured (edgekv.testing)
@@ -38,6 +41,7 @@ class Loaded:
         self.guard = Guard(self.plan)
         self.model = Model(path, options)
         try:
+            resting = _resting(self.plan, options)
             process.return_freed_memory()  # what loading took beside the model
             self.context = self.model.new_context(self.plan.n_cells, options, n_cells_max=self.plan.n_cells_max)
             cache = _open_cache(self.context, options)
@@ -46,6 +50,7 @@ class Loaded:
             self.model.close()
             raise
         self.controller = Controller(cache, options, self.plan.budget_cells, self.model.n_ctx_train)
+        self.cells = Cells(self.controller, resting)
         self.closed = False
 
     def close(self) -> None:
@@ -53,9 +58,17 @@ class Loaded:
         if self.closed:
             return
         self.closed = True
+        self.cells.close()
         self.controller.cache.close()
         self.context.close()
         self.model.close()
+
+
+def _resting(plan: Plan, options: Options) -> Resting:
+    """Where sessions rest. Raises ConfigError for a folder that cannot be used."""
+    folder = None if options.rest_dir is None else RestFolder(Path(options.rest_dir))
+    room = Room(plan, options.resting_bytes)
+    return Resting(room, plan.session_bytes, folder, options.rest_dir_bytes, drops=options.rest_full == "drop")
 
 
 def _open_cache(context: Context, options: Options) -> Cache:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from edgekv.planning.choice import Request
+
 from .conversation import LocalConversation
+from .line import Line
 from .loaded import Loaded
 
 
@@ -11,7 +16,23 @@ class LocalEngine(Loaded):
 
     worker_pid = None
 
+    def __init__(self, path: Path, request: Request, mark: bytes | None = None) -> None:
+        super().__init__(path, request, mark)
+        self.line = Line()
+
     def converse(self, system: str | None) -> LocalConversation:
-        """A new conversation in empty cells."""
-        self.controller.clear()
-        return LocalConversation(self, system)
+        """A new conversation. It has the cells if they are free."""
+        conversation = LocalConversation(self, system)
+        with self.line.place(conversation) as place:
+            if place.enter_if_free():
+                self.cells.offer(conversation.tenant)
+        return conversation
+
+    def sweep(self) -> None:
+        """Free what closed conversations left."""
+        self.cells.sweep()
+
+    def close(self) -> None:
+        """End what is under way, and free the model and its cells."""
+        self.line.close()
+        super().close()

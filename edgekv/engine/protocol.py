@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from edgekv.planning.estimate import Plan
 
+from .line import Line
 from .reply import ProgressCallback, Wanted
 from .snapshot import Snapshot
 from .stats import Stats
@@ -25,8 +26,9 @@ class Conversation(Protocol):
     def reply(self, wanted: Wanted, progress: ProgressCallback | None) -> Generator[str, None, None]:
         """Read a prompt and yield the text of each generated token, empty while a character is incomplete.
 
-        Works only while it is iterated. Clears `cancelled`; once that is set, ends at the next block or token. `stats`
-        are final when it ends, however it ends. Raises InputError or SessionError before anything is read.
+        Works only while it is iterated; between two pieces another conversation may have the cells. Once `cancelled` is
+        set, it ends at the next block or token. `stats` are final when it ends, however it ends. Raises InputError or
+        SessionError before anything is read.
         """
 
     def snapshot(self) -> Snapshot:
@@ -47,6 +49,9 @@ class Conversation(Protocol):
     def n_exceeded(self) -> int:
         """How often the process was found over its ceiling."""
 
+    def close(self) -> None:
+        """Have it forgotten, in any state, at the engine's next use. From any thread, and in the midst of any call."""
+
     def kept_positions(self, layer: int, head: int) -> npt.NDArray[np.int32]:
         """True positions that one (layer, KV head) still holds, (n_cells,) ascending."""
 
@@ -55,9 +60,16 @@ class Conversation(Protocol):
 
 
 class Engine(Protocol):
-    """A loaded model and its cells, for one conversation at a time."""
+    """A loaded model and its cells, which one conversation has at a time, while the others rest.
+
+    mark: what its snapshots carry
+    line: whose turn it is. Whatever needs the cells, which is all but `n_past`, `n_cells` and `n_exceeded`, is done by
+        who has the turn
+    """
 
     plan: Plan
+    mark: bytes
+    line: Line
 
     @property
     def closed(self) -> bool:
@@ -68,7 +80,10 @@ class Engine(Protocol):
         """The process that it runs in; None = this one."""
 
     def converse(self, system: str | None) -> Conversation:
-        """A new conversation, which takes over the cells. Raises BudgetError where the system message leaves none."""
+        """A new conversation. Raises BudgetError where the system message leaves no cells."""
+
+    def sweep(self) -> None:
+        """Free what closed conversations left. For who has the turn."""
 
     def close(self) -> None:
         """Free everything."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
 
 from edgekv.binding.cache import CacheSnapshot
@@ -18,6 +19,16 @@ class ControllerSnapshot:
     fresh: int
     is_long: bool
     history: bytes
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its cells and its history."""
+        return self.cells.nbytes + len(self.history)
+
+
+def new_mark() -> bytes:
+    """What the snapshots of an engine carry, so that no other engine restores them."""
+    return secrets.token_bytes(8)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

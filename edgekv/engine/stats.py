@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from edgekv.memory import process
 
-from .controller import Controller, Work
+from .controller import Work
+from .tenant import Tenant
 
 
 @dataclass(slots=True)
@@ -26,6 +27,7 @@ class Stats:
     ttft_s: time from the start of reading to the first token, which may be the end of the reply
     decode_s: time to generate all tokens
     score_s, compact_s: time to score and to move cells; these and probe_s are part of the times above
+    switch_s: time to take the cells from another session: before reading, and where others passed in between
     """
 
     finish_reason: str = ""
@@ -47,6 +49,7 @@ class Stats:
     probe_s: float = 0.0
     score_s: float = 0.0
     compact_s: float = 0.0
+    switch_s: float = 0.0
     peak_rss_bytes: int = 0
 
     @property
@@ -59,9 +62,9 @@ class Stats:
         """Tokens generated a second, without the first: that one comes from reading the prompt."""
         return (self.generated_tokens - 1) / self.decode_s if self.generated_tokens > 1 else 0.0
 
-    def finish(self, controller: Controller, before: Work) -> None:
-        """Take what the controller did since `before`, and the memory peak."""
-        work = controller.work
+    def finish(self, tenant: Tenant, before: Work) -> None:
+        """Take what was done for a tenant since `before`, and the memory peak."""
+        work = tenant.work
         self.finish_reason = self.finish_reason or "failed"
         self.evictions = work.evictions - before.evictions
         self.evicted_cells = work.evicted_cells - before.evicted_cells
@@ -72,6 +75,7 @@ class Stats:
         self.probe_s = work.probe_s - before.probe_s
         self.score_s = work.score_s - before.score_s
         self.compact_s = work.compact_s - before.compact_s
-        self.tokens_seen = controller.cache.n_past
-        self.cells_used = controller.cache.n_cells
+        self.switch_s = work.switch_s - before.switch_s
+        self.tokens_seen = tenant.n_past
+        self.cells_used = tenant.n_cells
         self.peak_rss_bytes = process.peak_resident_bytes()

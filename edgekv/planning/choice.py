@@ -19,6 +19,7 @@ from edgekv.errors import ConfigError
 from edgekv.options import Options
 
 from .estimate import Estimator, Plan, most_cells
+from .resting import resting_obstacle
 
 OPEN = ("block", "kv_type", "repack")  # with None, or unnamed, the planner's to choose, as a budget of None is
 ENOUGH_CELLS = 512  # docs/memory.md says why
@@ -116,7 +117,7 @@ def fitting(estimates: Estimator, setting: Options, request: Request, least: int
 
 def _asked(estimates: Estimator, options: Options) -> Plan | None:
     plan = estimates.plan(options)
-    return plan if plan.fits else None
+    return plan if plan.fits and not resting_obstacle(plan, options) else None
 
 
 def smallest_budget(options: Options) -> int:

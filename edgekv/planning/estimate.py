@@ -22,6 +22,8 @@ from edgekv.options import Options
 from edgekv.prompt.template import rehearse
 from edgekv.warmup import warm_up
 
+from .resting import planned_resting_bytes, session_bytes_of
+
 GRAPHS = 2  # the reserved graph, and those of blocks and of tokens, which are built when they are first fed
 ROUNDING_BYTES = MIB  # what is measured differs from run to run by some pages; the plan shall not
 HEAD_LIMIT = 3  # times the budget that one head may keep, where heads differ: the attention mask is as wide as that
@@ -48,6 +50,7 @@ class Parts:
     outputs: int
     workspace: int
     bookkeeping: int
+    resting: int
     margin: int
 
     @property
@@ -62,6 +65,7 @@ class Plan:
     n_cells: cells allocated per head, budget_cells + block + those of a probe
     n_cells_max: the most cells that one head may hold, where heads share their cells
     cell_bytes: bytes of one cell in every head of every layer
+    session_bytes: the most bytes that one session takes as a snapshot, as it does while it rests
     repack, mmap: how the weights are loaded
     device_ceiling_bytes: None = the device has no ceiling of its own
     """
@@ -77,6 +81,7 @@ class Plan:
     n_cells: int
     n_cells_max: int
     cell_bytes: int
+    session_bytes: int
     n_ctx_train: int
     device_bytes: int
     parts: Parts
@@ -220,6 +225,7 @@ class Estimator:
         if not memory.repack_bytes:
             self._models.setdefault(False, model)  # with nothing to repack the two are one
         native, own = library.load(), (ctypes.byref(shape), ctypes.byref(params))
+        session_bytes = session_bytes_of(shape, memory, params, options)
         parts = Parts(
             python=self._python_bytes,
             vocabulary=self._vocabulary_bytes,
@@ -242,6 +248,7 @@ class Estimator:
                 for policy in options.policies
             ),
             bookkeeping=int(native.edgekv_cache_estimate_bytes(*own)),
+            resting=planned_resting_bytes(options, session_bytes),
             margin=MARGIN_BYTES,
         )
         return Plan.of(
@@ -250,6 +257,7 @@ class Estimator:
             n_cells=shape.n_cells,
             n_cells_max=shape.n_cells_max,
             cell_bytes=shape.cell_bytes,
+            session_bytes=session_bytes,
             n_ctx_train=self.n_ctx_train,
             device_bytes=memory.device_bytes + int(native.edgekv_cache_estimate_device_bytes(*own)),
             parts=parts,

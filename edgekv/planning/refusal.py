@@ -12,12 +12,15 @@ from edgekv.options import Options
 
 from .choice import Request, choose, settings, smallest_budget
 from .estimate import Estimator, Plan
+from .resting import resting_obstacle
 
 
-def refusal(estimates: Estimator, request: Request) -> CeilingError:
+def refusal(estimates: Estimator, request: Request) -> CeilingError | ConfigError:
     """The error for a request that nothing fits. It says by how much the smallest plan is over, and what would fit."""
     plan = _least(estimates, request)
     options = plan.settle(request.options)
+    if plan.fits:
+        return ConfigError(resting_obstacle(plan, options))
     if plan.excess_bytes:
         needed, ceiling, name = plan.peak_bytes, plan.ceiling_bytes, "memory"
         remedies = [*_remedies(estimates, request, options), f"raise the ceiling to {-(-needed // MIB)}MiB"]
@@ -42,7 +45,7 @@ def _least(estimates: Estimator, request: Request) -> Plan:
     for setting in (setting for rank in settings(request) for setting in rank):
         with suppress(ConfigError):  # not every model can have every type
             plans.append(estimates.plan(replace(setting, budget=setting.budget or smallest_budget(setting))))
-    return min(plans, key=lambda plan: plan.excess_bytes + plan.device_excess_bytes)
+    return min(plans, key=lambda plan: (plan.excess_bytes + plan.device_excess_bytes, plan.session_bytes))
 
 
 def _remedies(estimates: Estimator, request: Request, options: Options) -> Iterator[str]:

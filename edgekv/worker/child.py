@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import sys
 import threading
 import traceback
-from contextlib import closing, suppress
+from collections.abc import Generator
+from contextlib import suppress
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
 from edgekv.engine.conversation import LocalConversation
 from edgekv.engine.local import LocalEngine
@@ -26,6 +28,7 @@ from .messages import (
     Drop,
     Ended,
     Estimate,
+    Leave,
     Load,
     Look,
     Proceed,
@@ -46,13 +49,13 @@ def main(requests: int, answers: int, pulse: int) -> None:
 
 
 class Server:
-    """Answers messages, one after another, with one engine and its newest conversation."""
+    """Answers messages, one after another, with one engine and its conversations."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._engine: LocalEngine | None = None
-        self._conversation: LocalConversation | None = None
-        self._replying: int | None = None
+        self._conversations: dict[int, LocalConversation] = {}
+        self._replies: dict[int, OpenReply] = {}
 
     def serve(self) -> None:
         """Answer until the host is gone."""
@@ -81,59 +84,86 @@ class Server:
             if isinstance(message, Converse):
                 self._converse(message)
                 return None
+            if isinstance(message, Leave):
+                self._leave(message)
+                return None
             if isinstance(message, Look):
-                found = getattr(self._current(), message.name)
+                found = getattr(self._conversations[message.conversation], message.name)
                 return found(*message.arguments) if callable(found) else found
             if isinstance(message, Reply):
                 return self._reply(message)
-            return Ended(None)  # Proceed or Drop, of a reply that is over
+            return self._go_on(message)
         except Exception as error:
             return Raised(_reported(error))
 
     def _load(self, message: Load) -> Plan:
-        self._engine = LocalEngine(message.path, unpack(message.request))
+        self._engine = LocalEngine(message.path, unpack(message.request), message.mark)
         return self._engine.plan
 
     def _converse(self, message: Converse) -> None:
         if self._engine is None:
             raise SessionError("no model is loaded")
-        self._conversation = None
-        self._conversation = self._engine.converse(message.system)
+        self._conversations[message.number] = self._engine.converse(message.system)
 
-    def _current(self) -> LocalConversation:
-        if self._conversation is None:
-            raise SessionError("no conversation has begun")
-        return self._conversation
+    def _leave(self, message: Leave) -> None:
+        self._conversations.pop(message.number).close()
+        if self._engine is not None:
+            self._engine.sweep()
 
-    def _reply(self, message: Reply) -> Ended:
-        """Give a reply part by part. The answer to the host's last message about it says that it ended."""
-        conversation, failure = self._current(), None
+    def _reply(self, message: Reply) -> str | Ended:
+        """Begin a reply."""
+        conversation = self._conversations[message.conversation]
+        conversation.cancelled.clear()
         if message.folder is not None:
             os.chdir(message.folder)
-        self._replying = message.number
+        pieces = conversation.reply(message.wanted, functools.partial(self._show, message.number, conversation))
+        self._replies[message.number] = OpenReply(conversation, pieces)
+        return self._next(message.number)
+
+    def _go_on(self, message: Any) -> str | Ended:
+        """The next piece of a reply that is open, for Proceed or Drop."""
+        reply = self._replies.get(message.number)
+        if reply is None:
+            return Ended(None)
+        if isinstance(message, Drop):
+            del self._replies[message.number]
+            reply.pieces.close()
+            return Ended(reply.conversation.stats)
+        if message.cancelled:
+            reply.conversation.cancelled.set()
+        return self._next(message.number)
+
+    def _next(self, number: int) -> str | Ended:
+        """The next piece of a reply, or its end."""
+        reply, failure = self._replies[number], None
         try:
-            with suppress(Dropped), closing(conversation.reply(message.wanted, self._show)) as pieces:
-                for piece in pieces:
-                    self._show(piece)
+            with suppress(Dropped, StopIteration):
+                return next(reply.pieces)
         except Exception as error:
             failure = _reported(error)
-        finally:
-            self._replying = None
-        return Ended(conversation.stats, failure)
+        self._replies.pop(number, None)
+        return Ended(reply.conversation.stats, failure)
 
-    def _show(self, part: str | Progress) -> None:
-        """Give the host a part of the reply, and wait until it wants the next. Raises Dropped if it wants no more."""
-        answer: object = part
+    def _show(self, number: int, conversation: LocalConversation, progress: Progress) -> None:
+        """Give the host the progress of reading, and wait until it wants more. Raises Dropped if it does not."""
+        answer: object = progress
         while True:
             self._send(answer)
             message = self._receive()
-            if isinstance(message, Proceed) and message.number == self._replying:
+            if isinstance(message, Proceed) and message.number == number:
                 if message.cancelled:
-                    self._current().cancelled.set()
+                    conversation.cancelled.set()
                 return
-            if isinstance(message, Drop) and message.number == self._replying:
+            if isinstance(message, Drop) and message.number == number:
                 raise Dropped
             answer = self._answer(message)
+
+
+class OpenReply(NamedTuple):
+    """A reply that the host goes on with."""
+
+    conversation: LocalConversation
+    pieces: Generator[str, None, None]
 
 
 class Dropped(Exception):  # noqa: N818  (nothing is wrong)

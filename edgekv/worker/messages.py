@@ -5,12 +5,14 @@ of text and the wish for the next one go with every token. They travel as a lett
 
     Load                     -> the Plan
     Estimate                 -> a Plan or Survey
-    Converse                 -> None
+    Converse, Leave          -> None
     Look                     -> what it asked for
     Reply, Proceed, Drop     -> the next Progress or piece of text (str), or Ended with the reply
     any of them              -> Raised, instead
 
 The worker works on a reply from a Reply or Proceed to the answer, and then waits: it never runs ahead of the host.
+Conversations and replies have numbers, which the host gives them. Many may be open; the host asks for what needs the
+cells on behalf of one conversation at a time.
 """
 
 from __future__ import annotations
@@ -30,10 +32,11 @@ BEAT_S = 0.25  # between two signs of life from the worker
 
 
 class Load(NamedTuple):
-    """Load a model. `request`: from `pack`."""
+    """Load a model. `request`: from `pack`. `mark`: what its snapshots carry."""
 
     path: Path
     request: bytes
+    mark: bytes
 
 
 class Estimate(NamedTuple):
@@ -45,14 +48,22 @@ class Estimate(NamedTuple):
 
 
 class Converse(NamedTuple):
-    """Begin a conversation."""
+    """Begin conversation `number`."""
 
+    number: int
     system: str | None
 
 
-class Look(NamedTuple):
-    """Ask for a property of the conversation, or call one of its methods."""
+class Leave(NamedTuple):
+    """Forget conversation `number`, which has no open reply."""
 
+    number: int
+
+
+class Look(NamedTuple):
+    """Ask for a property of a conversation, or call one of its methods."""
+
+    conversation: int
     name: str
     arguments: tuple[Any, ...] = ()
 
@@ -61,6 +72,7 @@ class Reply(NamedTuple):
     """Begin reply `number`. `folder`: the host's, where relative paths begin; None = no path is in it."""
 
     number: int
+    conversation: int
     wanted: Wanted
     folder: str | None
 

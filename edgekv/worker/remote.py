@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
+from collections import deque
 from collections.abc import Generator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -13,15 +14,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edgekv.engine.line import Line
 from edgekv.engine.reply import Progress, ProgressCallback, Wanted
-from edgekv.engine.snapshot import Snapshot
+from edgekv.engine.snapshot import Snapshot, new_mark
 from edgekv.engine.stats import Stats
-from edgekv.errors import EdgeKVError
+from edgekv.errors import EdgeKVError, WorkerError
 from edgekv.planning.choice import Request
 from edgekv.planning.estimate import Plan
 from edgekv.planning.surveys import Survey
 
-from .messages import Converse, Drop, Ended, Estimate, Load, Look, Proceed, Reply, encode, pack
+from .messages import Converse, Drop, Ended, Estimate, Leave, Load, Look, Proceed, Reply, encode, pack
 from .process import Worker
 
 
@@ -29,7 +31,9 @@ class WorkerEngine:
     """An `Engine` in a worker process. Raises what `LocalEngine` does, and WorkerError."""
 
     def __init__(self, path: Path, request: Request) -> None:
-        load = Load(path, pack(request))
+        self.line = Line()
+        self.mark = new_mark()
+        load = Load(path, pack(request), self.mark)
         self._worker = Worker()
         try:
             self.plan: Plan = self._worker.ask(load)
@@ -37,7 +41,7 @@ class WorkerEngine:
             self._worker.close()
             raise
         self._numbers = itertools.count(1)
-        self._unfinished: int | None = None  # the reply that the worker is at, or waits with
+        self._left: deque[WorkerConversation] = deque()  # those that the worker may forget
 
     @property
     def closed(self) -> bool:
@@ -50,107 +54,130 @@ class WorkerEngine:
         return self._worker.pid
 
     def converse(self, system: str | None) -> WorkerConversation:
-        """A new conversation in empty cells."""
-        self.drop_unfinished()
-        self._worker.ask(Converse(system))
-        return WorkerConversation(self)
+        """A new conversation. It has the cells if they are free."""
+        self.sweep()
+        number = self.new_number()
+        self.ask(Converse(number, system))
+        return WorkerConversation(self, number)
+
+    def sweep(self) -> None:
+        """Have the worker forget closed conversations."""
+        with suppress(IndexError, WorkerError):  # there are no more, or it died and has forgotten everything
+            while True:
+                left = self._left.popleft()
+                left.end_unfinished()
+                self.ask(Leave(left.number))
+
+    def leave(self, conversation: WorkerConversation) -> None:
+        """Have a conversation forgotten at the next use."""
+        self._left.append(conversation)
 
     def close(self) -> None:
         """End the process."""
         self._worker.close()
+        self.line.close(wait=False)  # who is at work finds the process gone
 
-    def look(self, name: str, *arguments: Any) -> Any:
-        """A property of the conversation, or what one of its methods returns."""
-        return self._worker.ask(Look(name, arguments))
-
-    def begin(self) -> int:
-        """The number of a new reply."""
-        self.drop_unfinished()
+    def new_number(self) -> int:
+        """Of a conversation or a reply."""
         return next(self._numbers)
 
-    def advance(self, number: int, message: Reply | Drop | bytes) -> str | Progress | Ended:
-        """The next part of a reply, or its end. bytes: an encoded Proceed"""
-        if isinstance(message, Reply):
-            self._unfinished = number
-        part: str | Progress | Ended = self._worker.ask(message)
-        if isinstance(part, Ended) and self._unfinished == number:
-            self._unfinished = None
-        return part
-
-    def drop_unfinished(self) -> None:
-        """End a reply that is still open: its session was closed, or dropping it failed before."""
-        if self._unfinished is not None:
-            self.advance(self._unfinished, Drop(self._unfinished))
+    def ask(self, message: object) -> Any:
+        """The worker's answer."""
+        return self._worker.ask(message)
 
 
 class WorkerConversation:
     """A `Conversation` whose other half is in the worker."""
 
-    def __init__(self, engine: WorkerEngine) -> None:
+    def __init__(self, engine: WorkerEngine, number: int) -> None:
         self.stats = Stats()
         self.cancelled = threading.Event()
         self._engine = engine
+        self.number = number
+        self._unfinished: int | None = None  # the reply that the worker is at, or waits with
 
     @property
     def n_past(self) -> int:
         """Tokens read and said so far."""
-        return int(self._engine.look("n_past"))
+        return int(self._look("n_past"))
 
     @property
     def n_cells(self) -> int:
         """Cells used per head."""
-        return int(self._engine.look("n_cells"))
+        return int(self._look("n_cells"))
 
     @property
     def n_exceeded(self) -> int:
         """How often the worker was found over its ceiling."""
-        return int(self._engine.look("n_exceeded"))
+        return int(self._look("n_exceeded"))
 
     def kept_positions(self, layer: int, head: int) -> npt.NDArray[np.int32]:
         """True positions that one (layer, KV head) still holds, (n_cells,) ascending."""
-        kept: npt.NDArray[np.int32] = self._engine.look("kept_positions", layer, head)
+        kept: npt.NDArray[np.int32] = self._look("kept_positions", layer, head)
         return kept
 
     def budgets(self) -> list[list[int]]:
         """Cells that the last eviction left, per layer and head; 0 before the first one."""
-        budgets: list[list[int]] = self._engine.look("budgets")
+        budgets: list[list[int]] = self._look("budgets")
         return budgets
 
     def snapshot(self) -> Snapshot:
         """All that it has read and said. Raises CeilingError where the worker has no room to send it."""
-        self._engine.drop_unfinished()
-        snapshot: Snapshot = self._engine.look("snapshot")
+        self.end_unfinished()
+        snapshot: Snapshot = self._look("snapshot")
         return snapshot
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go back to a snapshot. Raises SessionError, and CeilingError where the worker has no room to receive it."""
-        self._engine.drop_unfinished()
-        self._engine.look("check_room", snapshot.nbytes)
-        self._engine.look("restore", snapshot)
+        self.end_unfinished()
+        self._look("check_room", snapshot.nbytes)
+        self._look("restore", snapshot)
 
     def reply(self, wanted: Wanted, progress: ProgressCallback | None) -> Generator[str, None, None]:
         """Ask for the reply part by part; between two parts the worker waits."""
-        engine = self._engine
-        self.cancelled.clear()
-        self.stats = Stats(finish_reason="failed", budget_cells=engine.plan.budget_cells)
-        number = engine.begin()
+        self._engine.sweep()
+        self.end_unfinished()
+        self.stats = Stats(finish_reason="failed", budget_cells=self._engine.plan.budget_cells)
+        number = self._engine.new_number()
         has_files = any(isinstance(part, Path) for part in wanted.content)
         proceed, cancel = (encode(Proceed(number, cancelled)) for cancelled in (False, True))
         try:
-            part = engine.advance(number, Reply(number, wanted, os.getcwd() if has_files else None))
+            part = self._advance(number, Reply(number, self.number, wanted, os.getcwd() if has_files else None))
             while not isinstance(part, Ended):
                 if isinstance(part, str):
                     yield part
                 elif progress is not None:
                     progress(part)
-                part = engine.advance(number, cancel if self.cancelled.is_set() else proceed)
+                part = self._advance(number, cancel if self.cancelled.is_set() else proceed)
         except BaseException:  # it is no longer iterated, was interrupted, or `progress` raised
             with suppress(EdgeKVError):
-                self._finish(engine.advance(number, Drop(number)))
+                self._finish(self._advance(number, Drop(number)))
             raise
         self._finish(part)
         if part.error is not None:
             raise part.error
+
+    def close(self) -> None:
+        """Have the worker forget it at the engine's next use."""
+        self._engine.leave(self)
+
+    def _look(self, name: str, *arguments: Any) -> Any:
+        """A property of the other half, or what one of its methods returns."""
+        return self._engine.ask(Look(self.number, name, arguments))
+
+    def _advance(self, number: int, message: Reply | Drop | bytes) -> str | Progress | Ended:
+        """The next part of a reply, or its end. bytes: an encoded Proceed"""
+        if isinstance(message, Reply):
+            self._unfinished = number
+        part: str | Progress | Ended = self._engine.ask(message)
+        if isinstance(part, Ended) and self._unfinished == number:
+            self._unfinished = None
+        return part
+
+    def end_unfinished(self) -> None:
+        """Cancel a reply that is still open: the session was closed, or dropping it failed before."""
+        while (number := self._unfinished) is not None:
+            self._finish(self._advance(number, encode(Proceed(number, True))))
 
     def _finish(self, part: str | Progress | Ended) -> None:
         if isinstance(part, Ended) and part.stats is not None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from .found import FoundModel
 
-_HOST, _NAMESPACE = "registry.ollama.ai", "library"  # which ollama's names leave out
+_DOMAIN, _NAMESPACE = ".ollama.ai", "library"  # its own, which its names leave out
 _MODEL = "application/vnd.ollama.image.model"
 _ADAPTER = "application/vnd.ollama.image.adapter"
 _SERVICE = Path("/usr/share/ollama/.ollama/models")  # of the system service on Linux
@@ -39,7 +39,7 @@ def models() -> Iterator[FoundModel]:
 
 def _repo(parts: list[str]) -> str:
     """As ollama writes it: what it adds by itself is left out."""
-    shortened = parts[1:] if parts[0] == _HOST else parts
+    shortened = parts[1:] if parts[0].endswith(_DOMAIN) else parts
     return "/".join(shortened[1:] if shortened[0] == _NAMESPACE and len(shortened) > 1 else shortened)
 
 

@@ -125,9 +125,9 @@ def test_the_cache_is_where_huggingface_hub_has_it(home, monkeypatch):
 @pytest.mark.parametrize(
     ("parts", "name"),
     [
-        (("registry.ollama.ai", "library", "llama3.2", "1b"), "ollama:llama3.2:1b"),
-        (("registry.ollama.ai", "someone", "tiny", "latest"), "ollama:someone/tiny:latest"),
-        (("hf.co", "o", "m-GGUF", "Q8_0"), "ollama:hf.co/o/m-GGUF:Q8_0"),
+        (("models.ollama.ai", "library", "llama3.2", "1b"), "ollama:llama3.2:1b"),
+        (("models.ollama.ai", "someone", "tiny", "latest"), "ollama:someone/tiny:latest"),
+        (("hub.example", "o", "m-GGUF", "Q8_0"), "ollama:hub.example/o/m-GGUF:Q8_0"),
     ],
 )
 def test_a_model_of_ollama(ollama, parts, name):
@@ -137,23 +137,23 @@ def test_a_model_of_ollama(ollama, parts, name):
 
 
 def test_the_latest_is_meant_where_no_tag_is_given(ollama):
-    ollama("registry.ollama.ai", "library", "tiny", "1b", data=b"1b")
-    blob = ollama("registry.ollama.ai", "library", "tiny", "latest", data=b"latest")
+    ollama("models.ollama.ai", "library", "tiny", "1b", data=b"1b")
+    blob = ollama("models.ollama.ai", "library", "tiny", "latest", data=b"latest")
     assert find_model("tiny") == blob
     assert find_model("tiny:1b") != blob
 
 
 def test_two_tags_of_one_blob_are_one_model(ollama):
-    blob = ollama("registry.ollama.ai", "library", "tiny", "1b")
-    ollama("registry.ollama.ai", "library", "tiny", "1b-instruct")
+    blob = ollama("models.ollama.ai", "library", "tiny", "1b")
+    ollama("models.ollama.ai", "library", "tiny", "1b-instruct")
     assert find_model("tiny") == blob
 
 
 def test_what_ollama_puts_together_is_not_listed(ollama, home):
-    ollama("registry.ollama.ai", "library", "tuned", "latest", kinds=("model", "adapter"))
-    ollama("registry.ollama.ai", "library", "split", "latest", kinds=("model", "model"))
-    ollama("registry.ollama.ai", "library", "cloud", "latest", kinds=("params",))
-    manifests = home / ".ollama" / "models" / "manifests" / "registry.ollama.ai" / "library" / "odd"
+    ollama("models.ollama.ai", "library", "tuned", "latest", kinds=("model", "adapter"))
+    ollama("models.ollama.ai", "library", "split", "latest", kinds=("model", "model"))
+    ollama("models.ollama.ai", "library", "cloud", "latest", kinds=("params",))
+    manifests = home / ".ollama" / "models" / "manifests" / "models.ollama.ai" / "library" / "odd"
     put(manifests / "text", b"no JSON")
     put(manifests / "list", b"[]")
     put(manifests / "gone", b'{"layers": [{"mediaType": "application/vnd.ollama.image.model", "digest": "sha256:ff"}]}')
@@ -161,7 +161,7 @@ def test_what_ollama_puts_together_is_not_listed(ollama, home):
 
 
 def test_ollamas_folder_has_a_variable(ollama, home, monkeypatch):
-    ollama("registry.ollama.ai", "library", "tiny", "1b")
+    ollama("models.ollama.ai", "library", "tiny", "1b")
     shutil.move(home / ".ollama" / "models", home / "elsewhere")
     assert names() == []
     monkeypatch.setenv("OLLAMA_MODELS", str(home / "elsewhere"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from evicting import RUN
 
@@ -46,6 +48,49 @@ def test_a_session_goes_back_to_its_snapshot(talkative, family_model, name, poli
 def test_a_worker_says_the_same(family_model, name):
     """Where a reply ends by itself, too: nobody talks on in the worker."""
     assert replies(family_model(name), isolated=True) == replies(family_model(name))
+
+
+def conversation(session, question):
+    """The pieces of two replies about a text; others may come between any two."""
+    session.read(f"{question} {TEXT}")
+    yield session.n_past
+    for asked in (question, "And now another question?"):
+        yield from session.chat(asked, max_tokens=9)
+        yield session.n_past, session.n_cells, session.budgets()
+
+
+@pytest.mark.parametrize(
+    ("name", "isolated"),
+    [(name, False) for name in ("lfm2", "granitehybrid", "qwen3next", "gemma3", "gpt-oss", "llama4", "mamba2")]
+    + [(name, True) for name in ("lfm2", "gemma3", "mamba2")],
+)
+def test_sessions_that_take_turns_say_what_each_says_alone(talkative, family_model, tmp_path, name, isolated):
+    """Windows and states go along, in memory and by way of the disk."""
+    questions = ["What is there?", "Who was it?"]
+    options = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "rest_dir": tmp_path}
+    size = edgekv.plan(family_model(name), **options).session_bytes
+    with edgekv.Runtime(family_model(name), resting=size, isolated=isolated, **options) as runtime:
+        sessions = [runtime.session() for _ in questions]
+        found = [[] for _ in questions]
+        for steps in itertools.zip_longest(*map(conversation, sessions, questions)):
+            for mine, step in zip(found, steps, strict=True):
+                mine += [] if step is None else [step]
+        for question, mine in zip(questions, found, strict=True):
+            with runtime.session() as session:
+                assert list(conversation(session, question)) == mine
+        assert len(found[0]) > 4 or isolated
+        assert runtime.plan.session_bytes == size
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_a_plan_knows_what_a_session_takes(talkative, family_model, name):
+    options = {"memory": "4GiB", "budget": 40, "block": 16, "recent": 8, "threads": 1, "focus": False}
+    with edgekv.Runtime(family_model(name), **options) as runtime, runtime.session() as session:
+        sizes = [
+            runtime.controller.snapshot_bytes for _ in session.generate(TEXT[:300], max_tokens=40, allow_loops=True)
+        ]
+        most, has_windows = runtime.plan.session_bytes, runtime.controller.cache.shape.window_cells > 0
+        assert (0 if has_windows else 0.95 * most) < max(sizes) <= most  # the text is shorter than a window
 
 
 @pytest.mark.parametrize("name", ["lfm2", "gemma3", "mamba2"])

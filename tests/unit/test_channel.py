@@ -11,7 +11,17 @@ import pytest
 from edgekv.worker.channel import READ_BYTES, Channel
 from edgekv.worker.messages import Look, Proceed, decode, encode
 
-MESSAGES = ["", "piece", "\u4e2d\U0001f600", "\ud800", Proceed(0, False), Proceed(2**40, True), Look("n_past"), None, 5]
+MESSAGES = [
+    "",
+    "piece",
+    "\u4e2d\U0001f600",
+    "\ud800",
+    Proceed(0, False),
+    Proceed(2**40, True),
+    Look(1, "n_past"),
+    None,
+    5,
+]
 
 
 @pytest.fixture

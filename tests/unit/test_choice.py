@@ -48,6 +48,7 @@ class Estimates:
             n_cells=n_cells,
             n_cells_max=n_cells,
             cell_bytes=CELL_BYTES[options.kv_type],
+            session_bytes=kv,
             n_ctx_train=self.n_ctx_train,
             device_bytes=kv * bool(self.on_device),
             parts=Parts(**parts),

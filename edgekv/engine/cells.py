@@ -1,0 +1,97 @@
+"""Whose the cells are: one conversation has them, and the others rest."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+from .controller import Controller
+from .resting import Resting
+from .tenant import Tenant
+
+
+class Cells:
+    """Gives the cells of a controller to one tenant at a time. For one thread at a time, but for `leave`."""
+
+    def __init__(self, controller: Controller, resting: Resting) -> None:
+        self.resting = resting
+        self._controller = controller
+        self._tenant: Tenant | None = None
+        self._left: deque[Tenant] = deque()  # those who will not come back
+
+    def take(self, tenant: Tenant) -> None:
+        """Give a tenant the cells, as it left them. Whoever has them now rests first.
+
+        Raises RestingError where there is no room for that, and DroppedError where what the tenant had is gone.
+        """
+        if self._tenant is tenant:  # even where it is closed just now: its reply ends by itself
+            return
+        self.sweep()
+        started = time.perf_counter()
+        if tenant.lost:
+            raise tenant.dropped()
+        self._rest(tenant)
+        self._admit(tenant)
+        tenant.work.switch_s += time.perf_counter() - started
+
+    def offer(self, tenant: Tenant) -> None:
+        """Give a new tenant the cells if whoever has them has nothing in them."""
+        self.sweep()
+        if self._tenant is None or self._controller.cache.n_past == 0:
+            self._rest(tenant)
+            self._admit(tenant)
+
+    def leave(self, tenant: Tenant) -> None:
+        """Have a tenant forgotten at the next use. From any thread, and in the midst of any call."""
+        self._left.append(tenant)
+
+    def sweep(self) -> None:
+        """Forget those who left."""
+        while self._left:
+            tenant = self._left.popleft()
+            self.resting.forget(tenant)
+            tenant.lost = "this session is closed"
+            if self._tenant is tenant:
+                self.note(tenant)
+                self._tenant = None
+
+    def close(self) -> None:
+        """Forget everybody, before the cells are freed."""
+        if self._tenant is not None:
+            self.note(self._tenant)
+            self._tenant = None
+        self.resting.close()
+
+    def figures(self, tenant: Tenant) -> tuple[int, int]:
+        """Tokens that a tenant has read and said, and cells that it uses per head. From any thread."""
+        if self._tenant is tenant:
+            cache = self._controller.cache
+            found = cache.n_past, cache.n_cells
+            if self._tenant is tenant:  # and nobody took them meanwhile
+                return found
+        return tenant.n_past, tenant.n_cells
+
+    def note(self, tenant: Tenant) -> Tenant:
+        """The tenant, with figures of now."""
+        if self._tenant is tenant:
+            cache = self._controller.cache
+            tenant.work, tenant.n_past, tenant.n_cells = self._controller.work, cache.n_past, cache.n_cells
+        return tenant
+
+    def _rest(self, following: Tenant) -> None:
+        """Copy the cells of whoever has them, so that `following` may."""
+        present = self._tenant
+        if present is not None and self.note(present).n_past > 0:
+            self.resting.make_room(self._controller.snapshot_bytes, keep=following)
+            self.resting.put(present, self._controller.snapshot())
+        self._tenant = None
+
+    def _admit(self, tenant: Tenant) -> None:
+        snapshot = self.resting.get(tenant)
+        self._controller.clear()
+        self._controller.pinned = tenant.pinned
+        if snapshot is not None:
+            self._controller.restore(snapshot)
+            self.resting.forget(tenant)
+        self._controller.work = tenant.work
+        self._tenant = tenant

@@ -1,0 +1,148 @@
+"""Files of resting sessions: private, temporary, and removed by the next runtime if their process was killed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import weakref
+import zlib
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from edgekv.errors import ConfigError
+from edgekv.memory.pages import new_pages
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
+PREFIX = "edgekv-rest-"
+LOCK = ".lock"  # ends the name of a file beside a folder, locked as long as the folder's process lives
+
+
+@dataclass(frozen=True, slots=True)
+class RestFile:
+    """Arrays on the disk, one after another. sizes: their bytes"""
+
+    path: Path
+    sizes: tuple[int, ...]
+    checksum: int
+
+
+class RestFolder:
+    """A folder of its own within `parent`, which is made if it does not exist. Close it.
+
+    parent: as it was given
+
+    Removes folders of processes that ended without doing so. Raises ConfigError where nothing can be written.
+    """
+
+    def __init__(self, parent: Path) -> None:
+        self.parent = parent
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            remove_orphans(parent)
+            self._lock = _new_lock(parent)
+            self._folder = Path(self._lock.name.removesuffix(LOCK))
+            self._folder.mkdir(mode=0o700)
+        except OSError as error:
+            raise ConfigError(
+                f"rest_dir={str(parent)!r} cannot be used: {error.strerror or error}; name a folder that can be "
+                "written to"
+            ) from error
+        self._n_files = 0
+        self.close = weakref.finalize(self, _close, self._folder, self._lock, os.getpid())  # at exit, too
+
+    def write(self, *arrays: memoryview) -> RestFile:
+        """Write arrays to a new file. Raises OSError, and leaves nothing."""
+        self._n_files += 1
+        path = self._folder / str(self._n_files)
+        checksum = 0
+        try:
+            with open(path, "xb", buffering=0, opener=_private) as file:
+                for array in arrays:
+                    checksum = zlib.crc32(array, checksum)
+                    rest = array
+                    while rest:  # a raw file may take less than it is given
+                        rest = rest[file.write(rest) :]
+        except BaseException:
+            with suppress(OSError):
+                path.unlink()
+            raise
+        return RestFile(path, tuple(array.nbytes for array in arrays), checksum)
+
+    def read(self, file: RestFile) -> list[npt.NDArray[np.uint8]]:
+        """The arrays again. Raises OSError, and ValueError where they are not what was written."""
+        arrays, checksum = [], 0
+        with open(file.path, "rb", buffering=0) as opened:
+            for n_bytes in file.sizes:
+                array = new_pages(n_bytes)
+                rest = array.data
+                while rest and (n := opened.readinto(rest)):
+                    rest = rest[n:]
+                checksum = zlib.crc32(array.data, checksum)
+                arrays.append(array)
+        if checksum != file.checksum:
+            raise ValueError("its file was changed")
+        return arrays
+
+    def remove(self, file: RestFile) -> None:
+        """Remove a file."""
+        with suppress(OSError):
+            file.path.unlink()
+
+
+def remove_orphans(parent: Path) -> None:
+    """Remove what processes that were killed left in a folder."""
+    for name in parent.glob(f"{PREFIX}*{LOCK}"):
+        with suppress(OSError), open(name, "r+b") as lock:
+            _lock(lock)  # fails while its process lives
+            _remove(Path(str(name).removesuffix(LOCK)), lock)
+
+
+def _new_lock(parent: Path) -> BinaryIO:
+    """A new file that is locked until it is closed."""
+    while True:
+        descriptor, name = tempfile.mkstemp(LOCK, PREFIX, parent)
+        lock = open(name, "r+b", opener=lambda *_, found=descriptor: found)  # noqa: SIM115  (the caller closes it)
+        # Another process may have seen it before it was locked, and taken it for an orphan.
+        with suppress(BlockingIOError):
+            _lock(lock)
+            if os.path.exists(name):
+                return lock
+        lock.close()
+
+
+def _lock(file: BinaryIO) -> None:
+    """Lock a file. Raises OSError (BlockingIOError, but on Windows) where another process has done so."""
+    if sys.platform == "win32":
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+    else:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _close(folder: Path, lock: BinaryIO, pid: int) -> None:
+    if os.getpid() == pid:  # and not a fork, which ends by itself
+        _remove(folder, lock)
+
+
+def _remove(folder: Path, lock: BinaryIO) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    with suppress(OSError):
+        os.unlink(lock.name)
+    lock.close()
+    if sys.platform == "win32":  # where nobody can remove a file that is open
+        with suppress(OSError):
+            os.unlink(lock.name)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

@@ -1,0 +1,30 @@
+"""A conversation as the cells know it: it has them, rests, or has lost what it had."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from edgekv.errors import DroppedError
+
+from .controller import Work
+
+
+@dataclass(slots=True, eq=False)
+class Tenant:
+    """What is known of a conversation while others have the cells.
+
+    pinned: position ranges [p0, p1) that are never evicted
+    work: what was done for it
+    n_past, n_cells: tokens read and said, and cells used per head, when it last had the cells
+    lost: why its state is gone; "" = it is not
+    """
+
+    pinned: tuple[tuple[int, int], ...] = ()
+    work: Work = field(default_factory=Work)
+    n_past: int = 0
+    n_cells: int = 0
+    lost: str = ""
+
+    def dropped(self) -> DroppedError:
+        """The error for whoever uses it although its state is gone."""
+        return DroppedError(f"{self.lost}; open another with Runtime.session()")

@@ -1,0 +1,69 @@
+"""What sessions take while they rest, as snapshots, and the room that a plan gives them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from edgekv.binding import structs
+from edgekv.memory.sizes import MIB, format_size
+from edgekv.options import Options
+
+if TYPE_CHECKING:
+    from .estimate import Plan
+
+NUMBER_BYTES = 4  # a position, an index or a score
+HEADER_BYTES = 256  # of a snapshot, at most
+HISTORY_BYTES = 1 << 16  # of tokens that drafts are looked up in
+
+
+def session_bytes_of(
+    shape: structs.Shape, memory: structs.Memory, params: structs.CacheParams, options: Options
+) -> int:
+    """The most bytes that a session takes as a snapshot: what `native/src/cache/snapshot.cpp` writes of full cells."""
+    assert options.budget is not None
+    numbers = (
+        2 + bool(params.repositions) + bool(params.accumulates) + bool(params.wo_norms)
+    )  # beside K and V of a head
+    cell_bytes = shape.cell_bytes + shape.n_head_total * numbers * NUMBER_BYTES
+    query_bytes = shape.query_row_bytes + shape.device_query_row_bytes + NUMBER_BYTES
+    return int(
+        HEADER_BYTES
+        + (shape.n_head_total + shape.window_cells) * NUMBER_BYTES
+        + (options.budget + options.block) * cell_bytes
+        + params.n_query_rows * query_bytes
+        + memory.state_bytes
+        + shape.device_state_bytes
+        + (HISTORY_BYTES if options.n_draft else 0)
+    )
+
+
+def planned_resting_bytes(options: Options, session_bytes: int) -> int:
+    """The part `resting` of a plan: what was asked for, or else, with a rest_dir, what a switch takes."""
+    if options.resting_bytes is not None:
+        return options.resting_bytes
+    return session_bytes if options.rest_dir is not None else 0
+
+
+def resting_obstacle(plan: Plan, options: Options) -> str:
+    """Why two sessions of a plan cannot take turns in the room that was named for them; "" = they can."""
+    session = f"session of {plan.budget_cells} cells"
+    size, named = format_size(plan.session_bytes), options.resting_bytes
+    if options.rest_dir is not None:
+        cap = options.rest_dir_bytes
+        if cap is not None and cap < plan.session_bytes:
+            return (
+                f"rest_bytes={format_size(cap)} does not hold a {session}, which takes {size}; raise rest_bytes to "
+                f"{-(-plan.session_bytes // MIB)}MiB, or lower the budget"
+            )
+        if named is not None and named < plan.session_bytes:
+            return (
+                f"resting={format_size(named)} does not hold a {session} on its way to rest_dir, which takes {size}; "
+                "leave resting out, or lower the budget"
+            )
+    elif named and named < 2 * plan.session_bytes:
+        return (
+            f"resting={format_size(named)} does not hold two of a {session}, of which each takes {size}, as a switch "
+            f"from one to the other needs; raise resting to {-(-2 * plan.session_bytes // MIB)}MiB, lower the budget, "
+            "or name a rest_dir"
+        )
+    return ""

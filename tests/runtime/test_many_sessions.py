@@ -1,0 +1,683 @@
+"""Many sessions in one runtime: each says and holds what it would alone, wherever it rests meanwhile."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import itertools
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+from children import started
+
+import edgekv
+from edgekv.engine import line
+from edgekv.engine.rest_folder import RestFolder
+from edgekv.engine.sampler import GREEDY
+
+SETTINGS = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "probe_tokens": 16}
+POLICIES = ["keydiff", "h2o", "ahakv", "snapkv(window=16, carry=0.65)", "keydiff+critical", "snapkv+ada"]
+LIMIT_S = 100
+
+
+@pytest.fixture(scope="module")
+def open_runtime(tiny_model):
+    """A function that opens a runtime over a tiny model; `head_dim=64` has its quantised keys rotated."""
+
+    def open_runtime(n_ctx_train=2048, **options):
+        path = tiny_model(n_layer=2, n_ctx_train=n_ctx_train, head_dim=64)
+        return edgekv.Runtime(path, **(SETTINGS | options))
+
+    return open_runtime
+
+
+@pytest.fixture
+def open_tight(tiny_model, open_runtime, tmp_path):
+    """A function that opens one whose memory holds a single session on its way; the others rest in `tmp_path`."""
+
+    def open_tight(**options):
+        options |= {"rest_dir": tmp_path}
+        plan = edgekv.plan(tiny_model(n_layer=2, n_ctx_train=2048, head_dim=64), **(SETTINGS | options))
+        return open_runtime(resting=plan.session_bytes, **options)
+
+    return open_tight
+
+
+def words(n, word="word"):
+    return " ".join(f"{word}{i % 97}" for i in range(n))
+
+
+def figures(session):
+    """What a session holds and did, without times."""
+    stats = {name: n for name, n in dataclasses.asdict(session.stats).items() if not name.endswith(("_s", "_bytes"))}
+    kept = [session.kept_positions(*at).tolist() for at in itertools.product(range(2), range(2))]
+    return stats, session.n_past, session.n_cells, session.budgets(), kept
+
+
+def conversation(session, i):
+    """A conversation that yields after every step of it; most steps are pieces of replies."""
+    drawn = edgekv.Sampling(temperature=1.0, seed=i)
+    yield from session.chat("Hi", max_tokens=20, sampling=GREEDY)  # with cells to spare
+    session.read(words(90, f"book{i}-"), focus=i % 2 == 0)
+    yield figures(session)
+    for question, n, sampling in (("What?", 12, GREEDY), (words(50, f"more{i}-"), 40, drawn), ("And then?", 12, drawn)):
+        yield from session.chat(question, max_tokens=n, sampling=sampling, focus=i % 2 == 1)
+        yield figures(session)
+
+
+def alone(runtime, i, system=None):
+    with runtime.session(system) as session:
+        return list(conversation(session, i))
+
+
+def together(runtime, n, systems=()):
+    """The steps of n conversations, one of each in turn."""
+    sessions = [runtime.session(system) for _, system in itertools.zip_longest(range(n), systems)]
+    steps = [[] for _ in sessions]
+    for taken in itertools.zip_longest(*(conversation(session, i) for i, session in enumerate(sessions))):
+        for mine, step in zip(steps, taken, strict=True):
+            mine += [step] if step is not None else []
+    for session in sessions:
+        session.close()
+    return steps
+
+
+# ---- the same as alone ----
+
+
+@pytest.mark.usefixtures("talkative")
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4_0"])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_sessions_that_take_turns_say_what_each_says_alone(open_tight, monkeypatch, policy, kv_type):
+    """Their turns end in the midst of replies, and those that rest are on the disk."""
+    written, write = [], RestFolder.write
+    monkeypatch.setattr(RestFolder, "write", lambda *given: (written.append(given), write(*given))[1])
+    with open_tight(policy=policy, kv_type=kv_type) as rt:
+        found = together(rt, 3)
+        assert len(written) > 100
+        assert found == [alone(rt, i) for i in range(3)]
+        assert found[0] != found[1]
+        assert all(steps[-1][0]["evictions"] > 0 for steps in found)
+
+
+@pytest.mark.usefixtures("talkative")
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
+def test_repositioned_keys_go_along(open_runtime, kv_type):
+    with open_runtime(n_ctx_train=512, policy="snapkv+ada", kv_type=kv_type) as rt:
+        found = together(rt, 2)
+        assert found == [alone(rt, i) for i in range(2)]
+        assert any(step[0]["repositions"] for step in found[0] if isinstance(step, tuple))
+
+
+@pytest.mark.usefixtures("talkative")
+def test_drafts_look_up_what_their_own_session_read(open_tight):
+    with open_tight(speculate="auto", policy="h2o") as rt:
+        histories = []
+        sessions = [rt.session() for _ in range(2)]
+        for i, session in enumerate(sessions):
+            session.read(words(60, f"book{i}-"))
+        for session in [*sessions, *sessions]:
+            list(session.chat("What?", max_tokens=3))
+            histories.append(rt.controller._history.to_bytes())
+        assert len(histories[0]) > 4 * 120
+        assert [later.startswith(first) for first, later in zip(histories, histories[2:], strict=False)] == [True, True]
+        assert not histories[1].startswith(histories[0])
+
+
+def test_an_isolated_runtime_has_many_too(open_runtime, open_tight):
+    """Random weights may end a reply at once; nobody is talkative in the worker."""
+    with open_tight(isolated=True) as far, open_runtime() as near:
+        found = together(far, 3)
+        assert found == [alone(near, i) for i in range(3)] == together(near, 3)
+        assert found[0] != found[1]
+
+
+def test_system_messages_are_each_ones_own(runtime):
+    systems = ["Be brief.", None, words(4)]
+    found = together(runtime, 3, systems)
+    assert found == [alone(runtime, i, system) for i, system in enumerate(systems)]
+
+
+def test_a_system_message_without_room_changes_nobody(runtime):
+    with runtime.session() as session:
+        session.read("a b c")
+        before = figures(session)
+        with pytest.raises(edgekv.BudgetError, match="raise the budget"):
+            runtime.session(system=words(60))
+        assert figures(session) == before
+
+
+def test_snapshots_and_going_back_to_them(runtime):
+    with runtime.session() as one, runtime.session() as other:
+        one.read(words(60))
+        taken, before = one.snapshot(), figures(one)
+        other.read(words(70, "other"))
+        other.restore(taken)
+        assert figures(other)[1:] == before[1:]
+        assert figures(one) == before
+
+
+# ---- what a switch costs ----
+
+
+def test_a_session_that_has_read_nothing_costs_nothing(local_runtime, monkeypatch):
+    with local_runtime.session() as session:
+        list(session.chat("Hello", max_tokens=3))
+        assert session.stats.switch_s == 0
+        with monkeypatch.context() as patch:
+            patch.setattr(local_runtime.controller.cache, "snapshot", None)
+            with local_runtime.session("Be brief.") as unused:
+                assert (unused.n_past, unused.n_cells) == (0, 0)
+            list(session.chat("Go on", max_tokens=3))
+        with local_runtime.session() as other:
+            list(other.chat("Hello", max_tokens=3))
+            assert other.stats.switch_s > 0
+            list(session.chat("Go on", max_tokens=3))
+            assert session.stats.switch_s > 0
+            list(session.chat("And on", max_tokens=3))
+            assert session.stats.switch_s == 0
+
+
+def test_a_resting_session_takes_what_its_cells_take(local_runtime):
+    resting = local_runtime._engine.cells.resting
+    with local_runtime.session() as small, local_runtime.session() as large:
+        list(small.generate("a", max_tokens=1))
+        large.read(words(100))
+        little = resting.memory_bytes
+        assert 0 < little < local_runtime.plan.session_bytes / 5
+        small.n_past, small.n_cells  # noqa: B018  (known without the cells)
+        assert resting.memory_bytes == little
+        small.budgets()
+        assert 3 * little < resting.memory_bytes <= local_runtime.plan.session_bytes
+        large.close()
+        assert resting.memory_bytes == 0
+        small.budgets()
+
+
+@pytest.mark.usefixtures("talkative")
+@pytest.mark.parametrize("policy", [*POLICIES, "keydiff+ada(scope=model)"])
+@pytest.mark.parametrize("drafts", ["off", "auto"])
+def test_the_planned_bytes_of_a_session_are_those_of_full_cells(open_runtime, policy, drafts):
+    with open_runtime(policy=policy, speculate=drafts) as rt, rt.session() as session:
+        session.read(words(100))
+        largest = 0
+        for _ in session.chat("What?", max_tokens=80, allow_loops=True):
+            largest = max(largest, rt.controller.cache.snapshot_bytes)
+        history = (1 << 16) if drafts == "auto" else 0
+        assert rt.plan.session_bytes - 300 <= largest + history <= rt.plan.session_bytes
+
+
+# ---- room ----
+
+
+def test_without_room_nobody_changes(open_runtime, monkeypatch):
+    """What the system counts is made to leave too little."""
+    with open_runtime() as rt, rt.session() as session, rt.session() as other:
+        session.read(words(60))
+        before = figures(session)
+        monkeypatch.setattr("edgekv.memory.process.resident_bytes", lambda: rt.plan.ceiling_bytes - 1000)
+        for use in (lambda: list(other.chat("Hello")), other.budgets, other.snapshot):
+            with pytest.raises(
+                edgekv.RestingError, match=r"what memory=4096\.0 MiB leaves free does not hold .* rest_dir"
+            ):
+                use()
+        assert figures(session) == before
+        monkeypatch.undo()
+        assert list(other.chat("Hello", max_tokens=3))
+        assert figures(session) == before
+
+
+def test_nothing_rests_where_no_memory_is_given_to_it(open_runtime):
+    with open_runtime(resting=0) as rt, rt.session() as session:
+        session.read("a b c")
+        with rt.session() as other:
+            with pytest.raises(edgekv.RestingError, match=r"^resting=0\.0 MiB does not hold .* raise resting"):
+                other.read("d")
+            session.close()
+            other.read("d")
+
+
+def with_books(rt, n):
+    """Sessions that read a text each, one after another."""
+    sessions = [rt.session() for _ in range(n)]
+    for i, session in enumerate(sessions):
+        session.read(words(100, f"book{i}-"))
+    return sessions
+
+
+def test_in_memory_a_session_more_than_there_is_room_for_is_refused(open_runtime):
+    """A switch may take the room of one with full cells, and a text that was read leaves two thirds of them."""
+    with open_runtime() as rt:
+        room = 7 * rt.plan.session_bytes // 2
+    with open_runtime(resting=room) as rt:
+        sessions = with_books(rt, 4)
+        before = [figures(session) for session in sessions]
+        with rt.session() as another:
+            with pytest.raises(edgekv.RestingError, match=r"^resting=.* does not hold .* rest_full='drop'"):
+                another.read("a")
+            assert another.n_past == 0
+            assert [figures(session) for session in sessions] == before
+            sessions[1].close()
+            another.read("a")
+
+
+def test_the_least_recently_used_is_dropped_where_that_is_asked_for(open_runtime):
+    with open_runtime() as rt:
+        room = 7 * rt.plan.session_bytes // 2
+    with open_runtime(resting=room, rest_full="drop") as rt:
+        sessions = with_books(rt, 4)
+        kept = [figures(sessions[i]) for i in (0, 2, 3)]
+        sessions += with_books(rt, 1)  # and the second goes
+        for _ in range(2):
+            with pytest.raises(edgekv.DroppedError, match=r"dropped to make room .*; open another"):
+                list(sessions[1].chat("What?"))
+        assert sessions[1].stats.finish_reason == "failed"
+        assert [figures(sessions[i]) for i in (0, 2, 3)] == kept
+
+
+def test_the_disk_has_a_cap(open_tight, tmp_path):
+    with open_tight() as rt:
+        cap = 3 * rt.plan.session_bytes
+    with open_tight(rest_bytes=cap) as rt:
+        sessions = with_books(rt, 5)  # four of two thirds rest
+        before = [figures(session) for session in sessions]
+        with rt.session() as another:
+            with pytest.raises(edgekv.RestingError, match=r"^resting=.* and rest_bytes=.* do not .* raise rest_bytes"):
+                another.read("a")
+            assert [figures(session) for session in sessions] == before
+        assert sum(path.stat().st_size for path in files(tmp_path)) <= cap
+    with open_tight(rest_bytes=cap, rest_full="drop") as rt:
+        sessions = with_books(rt, 7)
+        for session in sessions[:2]:
+            with pytest.raises(edgekv.DroppedError):
+                session.budgets()
+        for session in sessions[2:]:
+            assert session.budgets()
+
+
+def test_a_disk_that_is_full_loses_nothing(open_tight, monkeypatch):
+    with open_tight() as rt:
+        first, second = with_books(rt, 2)
+        before = figures(first), figures(second)
+
+        def full(*_):
+            raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(rt._engine.cells.resting._folder, "write", full)
+            for _ in range(2):
+                with pytest.raises(edgekv.RestingError, match=r"rest_dir=.*: No space left on device; make room"):
+                    first.read("a")
+        assert (figures(first)[1:], figures(second)) == (before[0][1:], before[1])
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "gone"])
+def test_a_file_that_was_touched_is_told(open_tight, tmp_path, damage):
+    with open_tight() as rt:
+        first, second, third = with_books(rt, 3)
+        (path,) = files(tmp_path)
+        if damage == "cut":
+            os.truncate(path, path.stat().st_size - 1)
+        elif damage == "changed":
+            data = bytearray(path.read_bytes())
+            data[-1] ^= 1
+            path.write_bytes(data)
+        else:
+            path.unlink()
+        for _ in range(2):
+            with pytest.raises(edgekv.DroppedError, match=r"cannot be read back from rest_dir: .*; open another"):
+                list(first.chat("What?"))
+        assert second.budgets()[0][0] == third.budgets()[0][0] == 64
+        assert len(files(tmp_path)) == 1
+
+
+def files(folder):
+    """Files of resting sessions, all private."""
+    found = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock"]
+    assert all(path.stat().st_mode & 0o077 == 0 for path in [*found, *(path.parent for path in found)])
+    return found
+
+
+def test_files_last_as_long_as_their_sessions(open_tight, tmp_path):
+    with open_tight() as rt:
+        sessions = with_books(rt, 4)
+        assert len(files(tmp_path)) == 2  # one more is in memory
+        sessions[0].close()
+        assert len(files(tmp_path)) == 1
+        sessions[1].budgets()
+        assert len(files(tmp_path)) == 2  # of the others
+        del sessions
+        gc.collect()
+        with rt.session() as other:
+            other.read("a")
+            assert files(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"resting": "1KiB"}, r"resting=0\.0 MiB does not hold two of a session of 64 cells, .* rest_dir"),
+        ({"resting": "1KiB", "rest_dir": "."}, "on its way to rest_dir, which takes .*; leave resting out"),
+        (
+            {"rest_bytes": "1KiB", "rest_dir": "."},
+            r"rest_bytes=0\.0 MiB does not hold a .* raise rest_bytes to 1MiB",
+        ),
+        ({"rest_bytes": "1GiB"}, "rest_bytes=1GiB limits what lies in rest_dir, and there is none"),
+        ({"rest_full": "maybe"}, "rest_full='maybe' is unknown; possible: refuse, drop"),
+        ({"resting": -1}, "size -1 is not a positive whole number"),
+        ({"rest_dir": __file__}, "rest_dir=.* cannot be used: .*; name a folder that can be written to"),
+        ({"rest_dir": "/proc/none"}, "rest_dir='/proc/none' cannot be used"),
+    ],
+    ids=str,
+)
+def test_room_that_cannot_work_is_refused(open_runtime, monkeypatch, tmp_path, options, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(edgekv.ConfigError, match=message):
+        open_runtime(**options)
+
+
+def test_a_single_session_loses_no_cells(tiny_model):
+    path = tiny_model(n_layer=2, n_ctx_train=1 << 20, head_dim=64)
+    options = {"kv_type": "f16", "block": 32, "isolated": True}  # whose plans count no more than they did
+    memory = edgekv.plan(path, memory="4GiB", budget=4000, **options).peak_bytes
+    plain = edgekv.plan(path, memory=memory, **options)
+    assert plain.parts.resting == 0
+    assert plain.budget_cells >= 3900
+    disk = edgekv.plan(path, memory=memory, rest_dir=".", **options)
+    assert disk.parts.resting == disk.session_bytes
+    assert disk.budget_cells < plain.budget_cells < 2.2 * disk.budget_cells
+    named = edgekv.plan(path, memory=memory, resting="1MiB", **options)
+    assert named.parts.resting == 1 << 20 >= 2 * named.session_bytes > 0.98 * (1 << 20)
+
+
+# ---- beginnings ----
+
+
+def test_many_sessions_begin_with_one_snapshot(runtime):
+    with runtime.session("Be brief.") as session:
+        session.read(words(90))
+        taken = session.snapshot()
+        before = figures(session)
+        expected = list(session.chat("What?", max_tokens=10)), figures(session)
+    begun = [runtime.session(start=taken) for _ in range(3)]
+    assert [session.n_past for session in begun] == [taken_n := before[1]] * 3
+    assert taken_n > 100
+    for session in begun:
+        assert figures(session)[1:] == before[1:]
+    for session in begun:
+        assert (list(session.chat("What?", max_tokens=10)), figures(session)) == expected
+
+
+def test_beginnings_that_cannot_work(runtime, open_runtime):
+    with runtime.session() as session:
+        session.read("a b c")
+        taken = session.snapshot()
+    with open_runtime() as other, pytest.raises(edgekv.SessionError, match="start is of another runtime"):
+        other.session(start=taken)
+    with pytest.raises(edgekv.ConfigError, match="leave system out"):
+        runtime.session("Be brief.", start=taken)
+
+
+# ---- ends ----
+
+
+def test_a_resting_session_can_be_closed_and_another_goes_on(runtime):
+    one, other = runtime.session(), runtime.session()
+    one.read(words(60))
+    other.read(words(60, "other"))
+    one.close()
+    assert one.closed
+    with pytest.raises(edgekv.SessionError, match="closed"):
+        one.read("a")
+    list(other.chat("What?", max_tokens=3))
+    assert other.stats.switch_s == 0
+
+
+def test_a_reply_of_a_closed_session_ends(runtime):
+    with runtime.session() as one, runtime.session() as other:
+        pieces = one.generate(words(5), max_tokens=50)
+        next(pieces)
+        assert list(other.generate("a b c", max_tokens=3))
+        n_past = one.n_past
+        one.close()
+        other.budgets()
+        assert list(pieces) == []
+        assert (one.stats.finish_reason, one.stats.tokens_seen) == ("cancelled", n_past)
+
+
+@pytest.mark.parametrize("isolated", [False, True])
+def test_a_runtime_is_closed_while_sessions_rest(open_runtime, tmp_path, isolated):
+    with open_runtime(rest_dir=tmp_path, isolated=isolated) as rt:
+        one, other = rt.session(), rt.session()
+        one.read(words(60))
+        pieces = other.generate(words(5), max_tokens=50)
+        next(pieces)
+    assert one.closed
+    assert other.closed
+    for session in (one, other):
+        with pytest.raises(edgekv.SessionError, match="closed"):
+            session.n_past  # noqa: B018
+    with pytest.raises(edgekv.SessionError, match="closed"):
+        next(pieces)
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---- turns ----
+
+
+@pytest.fixture
+def patient(monkeypatch):
+    """Nobody passes who pauses, unless the same thread waits."""
+    monkeypatch.setattr(line, "IDLE_S", LIMIT_S)
+
+
+def waiting(runtime):
+    return len(runtime._engine.line._waiting)
+
+
+def until(true):
+    """Wait until something is true."""
+    for _ in range(10 * LIMIT_S):
+        if true():
+            return
+        threading.Event().wait(0.1 if line.IDLE_S > 1 else 0.01)
+    raise AssertionError("it never comes")
+
+
+def in_threads(runtime, works):
+    """Start these one after another, each when the last one waits; returns their threads."""
+    threads = []
+    for n, work in enumerate(works, start=1):
+        threads.append(threading.Thread(target=work, daemon=True))
+        threads[-1].start()
+        until(lambda n=n: waiting(runtime) == n)
+    return threads
+
+
+def joined(threads):
+    for thread in threads:
+        thread.join(LIMIT_S)
+        assert not thread.is_alive()
+
+
+def test_requests_are_served_in_order_of_arrival(runtime, patient):
+    said, served = {}, []
+    sessions = [runtime.session() for _ in range(5)]
+
+    def work(i):
+        said[i] = list(sessions[i].generate(words(30, f"book{i}-"), max_tokens=10))
+        served.append(i)
+
+    expected = {}
+    for i in range(5):
+        with runtime.session() as session:
+            expected[i] = list(session.generate(words(30, f"book{i}-"), max_tokens=10))
+    with runtime.session() as first:
+        pieces = first.generate("a b c", max_tokens=50, allow_loops=True)
+        next(pieces)
+        order = [3, 1, 4, 0, 2]
+        threads = in_threads(runtime, [lambda i=i: work(i) for i in order])
+        assert served == []
+        list(pieces)
+        joined(threads)
+    assert served == order
+    assert said == expected
+    for session in sessions:
+        session.close()
+
+
+def test_cancel_reaches_one_that_waits(runtime, patient):
+    with runtime.session() as first, runtime.session() as second, runtime.session() as third:
+        pieces = first.generate("a b c", max_tokens=50)
+        next(pieces)
+        said = {}
+        threads = in_threads(
+            runtime, [lambda s=s: said.setdefault(s, list(s.chat("Hello", max_tokens=3))) for s in (second, third)]
+        )
+        second.cancel()
+        joined(threads[:1])
+        assert (said, second.stats.finish_reason, second.n_past) == ({second: []}, "cancelled", 0)
+        assert waiting(runtime) == 1
+        pieces.close()
+        joined(threads)
+        assert third.stats.finish_reason != "cancelled"
+        assert list(second.chat("Hello", max_tokens=3))  # as if nothing had been
+
+
+def test_cancel_ends_a_reply_that_others_passed(runtime, monkeypatch):
+    monkeypatch.setattr(line, "IDLE_S", 0)
+    with runtime.session() as first, runtime.session() as second:
+        pieces = first.generate("a b c", max_tokens=50)
+        next(pieces)
+        seen = first.n_past
+        passing = second.generate("d e f", max_tokens=50, allow_loops=True)
+        next(passing)
+        first.cancel()
+        assert list(pieces) == []
+        assert (first.stats.finish_reason, first.stats.tokens_seen) == ("cancelled", seen)
+        assert list(passing)
+        assert second.stats.switch_s > 0  # of its first step alone: `first` did not come back
+        assert list(first.generate("g", max_tokens=3))
+
+
+def test_a_reply_that_nobody_iterates_lets_others_pass(runtime):
+    with runtime.session() as first, runtime.session() as second:
+        pieces = first.generate("a b c", max_tokens=10, allow_loops=True)
+        begun = next(pieces)
+        thread = threading.Thread(target=lambda: second.read(words(60)), daemon=True)
+        thread.start()
+        joined([thread])
+        passed = begun + "".join(pieces)
+    with runtime.session() as session:
+        assert passed == "".join(session.generate("a b c", max_tokens=10, allow_loops=True))
+
+
+def test_a_session_is_not_used_within_the_call_of_another(runtime):
+    errors = []
+
+    def progress(p):
+        assert first.n_cells == p.cells_used
+        assert len(first.kept_positions(0, 0)) == p.cells_used
+        assert second.n_past == 0
+        try:
+            second.read("d")
+        except edgekv.SessionError as error:
+            errors.append(str(error))
+
+    with runtime.session() as first, runtime.session() as second:
+        first.read(words(60), progress=progress)
+        assert len(errors) > 2
+        assert "another session is at work in this very call" in errors[0]
+        assert second.n_past == 0
+        second.read("d")
+
+
+def test_closing_a_runtime_wakes_who_waits_and_cancels_who_works(open_runtime, patient):
+    rt = open_runtime()
+    first, second = rt.session(), rt.session()
+    ended, reading = [], threading.Event()
+
+    def work():
+        first.read(words(5000), progress=lambda p: reading.set())
+        ended.append(first.stats.finish_reason)
+
+    def wait():
+        try:
+            second.read("d")
+        except edgekv.SessionError as error:
+            ended.append(str(error))
+
+    threads = [threading.Thread(target=work, daemon=True)]
+    threads[0].start()
+    assert reading.wait(LIMIT_S)
+    threads += in_threads(rt, [wait])
+    rt.close()
+    joined(threads)
+    assert sorted(ended)[0] == "cancelled"
+    assert "closed" in sorted(ended)[1]
+
+
+def test_four_threads_and_a_storm_of_cancels(runtime):
+    """Every reply ends, and every session answers afterwards."""
+    sessions = [runtime.session() for _ in range(4)]
+    over, reasons = threading.Event(), []
+
+    def work(session):
+        for i in range(8):
+            for _ in session.generate(words(1 + i), max_tokens=30):
+                pass
+            reasons.append(session.stats.finish_reason)
+
+    def storm():
+        for session in itertools.cycle(sessions):
+            if over.wait(0.01):
+                return
+            session.cancel()
+
+    threads = [threading.Thread(target=work, args=(session,), daemon=True) for session in sessions]
+    cancelling = threading.Thread(target=storm, daemon=True)
+    for thread in (*threads, cancelling):
+        thread.start()
+    joined(threads)
+    over.set()
+    joined([cancelling])
+    assert len(reasons) == 32
+    assert set(reasons) <= {"cancelled", "length", "end", "loop"}
+    for session in sessions:
+        list(session.generate("a b c", max_tokens=3))
+        assert session.stats.finish_reason != "cancelled"
+        session.close()
+
+
+KILLED = """
+import sys, edgekv
+with edgekv.Runtime(sys.argv[1], memory="4GiB", budget=64, block=32, threads=1, rest_dir=sys.argv[2],
+                    resting=int(sys.argv[3])) as rt:
+    sessions = [rt.session() for _ in range(3)]
+    for session in sessions:
+        session.read("word " * 200)
+    print("they rest", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_files_of_a_killed_process_are_removed_by_the_next(tiny_model, open_runtime, tmp_path):
+    path = tiny_model(n_layer=2, n_ctx_train=2048, head_dim=64)
+    options = {"memory": "4GiB", "budget": 64, "block": 32, "threads": 1, "rest_dir": tmp_path}
+    size = edgekv.plan(path, **options).session_bytes
+    command = [sys.executable, "-c", KILLED, path, tmp_path, str(size)]
+    with started(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout.readline() == "they rest\n"
+        assert len(files(tmp_path)) == 1
+        with open_runtime(rest_dir=tmp_path):
+            assert len(files(tmp_path)) == 1  # its process lives
+        child.kill()
+        child.wait()
+    assert len(files(tmp_path)) == 1
+    with open_runtime(rest_dir=tmp_path):
+        assert files(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
