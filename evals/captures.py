@@ -121,8 +121,13 @@ def output_projections(runtime: edgekv.Runtime) -> list[Projection]:
     """W_O of every layer with attention, from the model's file.
 
     Raises ConfigError without the extra "eval", and for a model whose attention is not the plain one that is recomputed
-    here: with sliding windows, softcapping or sinks.
+    here: with sliding windows, softcapping, sinks or latents.
     """
+    if runtime.controller.cache.shape.latent_dim_v:
+        raise ConfigError(
+            f"the attention of {runtime.model.header.architecture!r} reads latents, which this measurement does not "
+            "recompute; choose a model with plain attention"
+        )
     reader, dequantize = needed("gguf", "eval").GGUFReader(runtime.model.path), needed("gguf.quants", "eval").dequantize
     kv_heads, head_dim_v = runtime.model.header.kv_heads, runtime.controller.cache.shape.head_dim_v
     found = {}

@@ -29,7 +29,7 @@ KINDS: Mapping[str, Kind] = {
     "hybrid": Kind("the rows of layers that attend", "the states of the others"),
     "windowed": Kind("the rows of layers that see everything", "the window of the others"),
     "shared": Kind("the rows of full layers that have their own", "the window of the others"),
-    "latent": Kind("compressed rows, one a token", "nothing"),
+    "latent": Kind("the latents of all layers", "nothing"),
     "indexed": Kind("nothing", "rows, and the index that chooses among them"),
     "recurrent": Kind("nothing", "the state"),
     "cacheless": Kind("nothing", "nothing"),
@@ -43,10 +43,9 @@ _REFUSAL = "the refusal"
 _UNTESTED = "untested"
 
 # What refusals say.
-_SHARED = "layers that read the keys and values of earlier ones"
 _DRAFTS = "the context of another model, for which it drafts"
 _TOKENIZER = "a tokenizer of its own"
-_MLA = "multi-head latent attention (MLA)"
+_LATENT_HYBRID = "latents beside recurrent states"
 _ALIBI = "ALiBi"
 _NO_CACHE = "no KV cache"
 _ENCODER = "an encoder or non-causal attention"
@@ -54,10 +53,9 @@ _OTHER = "a KV cache of another kind"
 
 _PLAIN_MODEL = "a plain model of the size, such as a Qwen3"
 _INSTEAD = {
-    _SHARED: "Gemma 3, or a plain model of the size",
     _DRAFTS: "the model itself",
     _TOKENIZER: _PLAIN_MODEL,
-    _MLA: _PLAIN_MODEL,
+    _LATENT_HYBRID: _PLAIN_MODEL,
     _ALIBI: _PLAIN_MODEL,
     _NO_CACHE: "a model that continues texts",
     _ENCODER: "a model that continues texts",
@@ -89,7 +87,7 @@ def _refused(reason: str, kind: str, *names: str, tested: tuple[str, ...] = ()) 
 
 
 def _untested(kind: str, *names: str) -> list[Architecture]:
-    """Those whose keys stay where they are: in windows, or of several positions per token."""
+    """Those whose keys stay where they are: in windows."""
     return [Architecture(name, kind, False) for name in names]
 
 
@@ -104,7 +102,9 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("smollm3", tested=_MASKED),
     Architecture("phi3", tested=_MASKED),
     Architecture("glm4moe", tested=_MASKED),
-    Architecture("minicpm3", repositions=False, tested=_MASKED),
+    Architecture("qwen2vl", tested=_MASKED),
+    Architecture("qwen3vl", tested=_MASKED),
+    Architecture("minicpm3", tested=_MASKED),
     Architecture("stablelm", tested=_REPOSITIONED),
     Architecture("maincoder", repositions=False, tested=_REPOSITIONED),
     Architecture("gpt2", repositions=False, tested=_REPOSITIONED),
@@ -117,8 +117,8 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("lfm2moe", "hybrid"),
     Architecture("nemotron_h_moe", "hybrid", repositions=False),
     Architecture("minimax-01", "hybrid"),
-    Architecture("qwen35", "hybrid", repositions=False, tested=_MASKED),
-    Architecture("qwen35moe", "hybrid", repositions=False),
+    Architecture("qwen35", "hybrid", tested=_MASKED),
+    Architecture("qwen35moe", "hybrid"),
     Architecture("gemma2", "windowed", repositions=False, tested=_MASKED),
     Architecture("gemma3", "windowed", repositions=False, tested=_MASKED),
     Architecture("cohere2", "windowed", repositions=False, tested=_MASKED),
@@ -128,17 +128,19 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("gpt-oss", "windowed", repositions=False, tested=_MASKED),
     *_untested("windowed", "afmoe", "cohere2moe", "exaone-moe", "granite_swa", "laguna", "maple", "mellum", "mimo2"),
     *_untested("windowed", "muse-glimmer", "smallthinker", "spark2_5", "step35"),
+    Architecture("gemma3n", "shared", repositions=False, tested=_MASKED),
+    Architecture("gemma4", "shared", repositions=False, tested=_MASKED),
+    Architecture("deepseek2", "latent", tested=_MASKED),
+    Architecture("mistral4", "latent"),
     Architecture("mamba2", "recurrent", tested=_OWN),
     *(Architecture(name, "recurrent") for name in ("mamba", "rwkv6qwen2", "arwkv7")),
-    *_untested("plain", "hunyuan_vl", "paddleocr", "qwen2vl", "qwen3tts", "qwen3vl", "qwen3vlmoe"),
-    Architecture("gemma3n", "shared", False, _REFUSAL, _SHARED),
-    Architecture("gemma4", "shared", False, _REFUSAL, _SHARED),
-    Architecture("deepseek2", "latent", False, _REFUSAL, _MLA),
+    Architecture("hunyuan_vl", repositions=False),
+    *(Architecture(name) for name in ("paddleocr", "qwen3tts", "qwen3vlmoe")),
     *_refused(_TOKENIZER, "recurrent", "rwkv6", "rwkv7"),
     *_refused(_TOKENIZER, "hybrid", "plamo2"),
     *_refused(_TOKENIZER, "windowed", "plamo3"),
     *_refused(_DRAFTS, "shared", "gemma4-assistant"),
-    *_refused(_MLA, "latent", "mistral4", "bailingmoe3", "kimi-linear", "kimi-k3"),
+    *_refused(_LATENT_HYBRID, "hybrid", "bailingmoe3", "kimi-linear", "kimi-k3"),
     *_refused(_OTHER, "indexed", "deepseek32", "deepseek4", "dots3note", "glm-dsa", "glm5-next", "hy_v4"),
     *_refused(_OTHER, "indexed", "minimax-m3", "qwen4exp"),
     *_refused(_ALIBI, "plain", "jais", "mpt", "refact", tested=("bloom",)),

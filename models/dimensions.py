@@ -22,12 +22,18 @@ _LIMITS = {
     "attention.key_length": 1 << 16,
     "attention.value_length": 1 << 16,
     "rope.dimension_count": 1 << 16,
+    "attention.key_length_swa": 1 << 16,
+    "attention.value_length_swa": 1 << 16,
+    "rope.dimension_count_swa": 1 << 16,
 }
 _REQUIRED = ("block_count", "embedding_length", "attention.head_count")
 _PER_LAYER = ("attention.head_count", "attention.head_count_kv", "feed_forward_length")
 # Layers without a feed-forward part say 0 there, and so do whole models.
 _MAY_BE_ZERO = ("feed_forward_length",)
 _HEADS = ("attention.head_count", "attention.head_count_kv")
+# Whose rotary positions always have sections.
+_SECTIONED = ("paddleocr", "qwen2vl", "qwen35", "qwen35moe", "qwen3tts", "qwen3vl", "qwen3vlmoe")
+_N_SECTIONS = 4
 _ROPE_SCALINGS = ("none", "linear", "yarn", "longrope")
 _MAX_EXPERTS = 1_024
 # Without any attention. Their files say that they have 0 heads.
@@ -144,17 +150,36 @@ def layer_arrays(architecture: str, metadata: Metadata) -> dict[str, tuple[int, 
 
 
 def _check_rope(architecture: str, metadata: Metadata, sizes: dict[str, int]) -> None:
-    n_rot = sizes.get("rope.dimension_count", 0)
-    if n_rot % 2:
-        raise _damaged(f"'{architecture}.rope.dimension_count' is {n_rot}, but must be even")
     head_dim = sizes.get("attention.key_length")
     if head_dim is None and sizes.get("attention.head_count"):
         head_dim = sizes["embedding_length"] // sizes["attention.head_count"]
-    if head_dim is not None and n_rot > head_dim:
-        raise _damaged(f"'{architecture}.rope.dimension_count' is {n_rot}, but a head has {head_dim} values")
+    n_rot = sizes.get("rope.dimension_count", 0)
+    head_dim_swa = sizes.get("attention.key_length_swa")
+    n_rot_swa = sizes.get("rope.dimension_count_swa", (n_rot or head_dim or 0) if head_dim_swa else n_rot)
+    of_windows = ("dimension_count_swa", n_rot_swa, head_dim_swa or head_dim)
+    for key, n, width in (("dimension_count", n_rot, head_dim), of_windows):
+        if n % 2:
+            raise _damaged(f"'{architecture}.rope.{key}' is {n}, but must be even")
+        if width is not None and n > width:
+            raise _damaged(f"'{architecture}.rope.{key}' is {n}, but a head has {width} values")
     scaling = metadata.scalars.get(f"{architecture}.rope.scaling.type", "none")
     if scaling not in _ROPE_SCALINGS:
         raise _damaged(f"'{architecture}.rope.scaling.type' is {scaling!r}, but must be one of {_ROPE_SCALINGS}")
+    _check_sections(architecture, metadata, head_dim)
+
+
+def _check_sections(architecture: str, metadata: Metadata, head_dim: int | None) -> None:
+    """ggml divides by the pairs of all sections, and aborts the process where there are none or too many."""
+    key = f"{architecture}.rope.dimension_sections"
+    array = metadata.arrays.get(key)
+    given = metadata.scalars.get(key)
+    sections = (given,) * _N_SECTIONS if given is not None else tuple(array.values or ()) if array else ()
+    if not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in sections):
+        raise _damaged(f"{key!r} is {sections}, but must hold whole numbers of at least 0")
+    if architecture in _SECTIONED and not any(sections[: _N_SECTIONS - 1]):
+        raise _damaged(f"{key!r} is {sections}, but one of the first three sections must have pairs")
+    if head_dim is not None and sum(map(int, sections)) > head_dim:
+        raise _damaged(f"{key!r} is {sections}, {sum(map(int, sections))} pairs, but a head has {head_dim} values")
 
 
 def _check_floats(architecture: str, metadata: Metadata) -> None:

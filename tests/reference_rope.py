@@ -3,6 +3,8 @@
     linear    w / factor
     yarn      a mixture of w / factor and w, by how many turns a pair makes in the original context (arXiv:2309.00071)
     longrope  w / factors, each pair's own (arXiv:2402.13753); Llama 3 writes such factors as well
+    M-RoPE    w in pairs of the sections of time, height and width, whose positions are a token's place in the text;
+              0 in the others, whose position of text is always 0 (arXiv:2409.12191)
 
 YaRN and LongRoPE also scale queries and keys; a turn keeps that scale, so it is no matter here.
 """
@@ -15,6 +17,7 @@ from reference_quant import rotate, round_f16, round_q4_0, round_q8_0
 from reference_transformer import rope, rope_angles
 
 ROUNDINGS = {"f32": lambda x: x.astype(np.float32), "f16": round_f16, "q8_0": round_q8_0, "q4_0": round_q4_0}
+INTERLEAVED = ("qwen35", "qwen3vl")
 BETA_FAST, BETA_SLOW = 32, 1  # turns in the original context: above, YaRN leaves a pair alone; below, it slows it fully
 
 
@@ -34,6 +37,17 @@ def yarn_frequencies(w, base, factor, n_ctx_original):
     return slow * w / factor + (1 - slow) * w
 
 
+def turning(sections, n_pairs, *, interleaved):
+    """Whether each pair is in a section of time, height or width, (n_pairs,); sections of these and a fourth.
+
+    interleaved: pairs 0, 3, 6, ... are time's, 1, 4, ... height's and 2, 5, ... width's, while these last
+    """
+    pairs = np.arange(n_pairs) % sum(sections)
+    if interleaved:
+        return pairs < 3 * np.array(sections)[pairs % 3]
+    return pairs < sum(sections[:3])
+
+
 def frequencies_of(path):
     """Radians per position of every pair, (n_rot / 2,), of the model at `path`, beyond its original context."""
     reader = gguf.GGUFReader(path)
@@ -51,17 +65,24 @@ def frequencies_of(path):
     factors = tensors.get("rope_factors_long.weight" if scaling == "longrope" else "rope_freqs.weight")
 
     (w,) = rope_angles([1], read(f"{arch}.rope.dimension_count", head_dim), base, factors)
+    sections = read(f"{arch}.rope.dimension_sections")
+    if sections is not None:
+        w = w * turning(sections, len(w), interleaved=arch in INTERLEAVED)
     if scaling == "yarn":
         return yarn_frequencies(w, base, factor, read(f"{arch}.rope.scaling.original_context_length"))
     return w / factor if scaling == "linear" else w
 
 
-def rope_at(keys, positions, w, pairs):
-    """keys (n, head_dim) as they are at position 0 -> at `positions` (n,); w (n_rot / 2,), pairs "norm" or "neox"."""
-    return rope(keys[:, None], np.outer(positions, w), pairs)[:, 0]
+def rope_at(keys, positions, w, pairs, first=0):
+    """keys (n, head_dim) as they are at position 0 -> at `positions` (n,); w (n_rot / 2,), pairs "norm" or "neox".
+
+    first: element of a key that those which turn begin at
+    """
+    turned = rope(keys[:, None, first:], np.outer(positions, w), pairs)[:, 0]
+    return np.concatenate([keys[:, :first], turned], axis=1)
 
 
-def turn_stored(rows, deltas, w, pairs, kv_type, rotation):
+def turn_stored(rows, deltas, w, pairs, kv_type, rotation, first=0):
     """What rows (n, head_dim), as stored, become when their keys move by `deltas` (n,) positions."""
-    turned = rotate(rope_at(rotate(rows, rotation), deltas, w, pairs), rotation)
+    turned = rotate(rope_at(rotate(rows, rotation), deltas, w, pairs, first), rotation)
     return np.where(np.asarray(deltas)[:, None] == 0, rows, ROUNDINGS[kv_type](turned))

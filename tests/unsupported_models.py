@@ -45,40 +45,9 @@ FEED_FORWARD = {
 }
 TRANSFORMER = norms("attn_norm", "ffn_norm") | ATTENTION | FEED_FORWARD
 
-# ranks of the compressed queries and of the compressed keys and values; dimensions of a head with and without RoPE
-Q_RANK, KV_RANK, N_ROT, N_NOPE = 32, 32, 16, 16
-LATENT_ATTENTION = norms("attn_norm", "ffn_norm") | {
-    "attn_q_a.weight": (Q_RANK, N_EMBD),
-    "attn_q_a_norm.weight": (Q_RANK,),
-    "attn_q_b.weight": (N_HEAD * (N_NOPE + N_ROT), Q_RANK),
-    "attn_kv_a_mqa.weight": (KV_RANK + N_ROT, N_EMBD),
-    "attn_kv_a_norm.weight": (KV_RANK,),
-    "attn_k_b.weight": (N_HEAD, KV_RANK, N_NOPE),
-    "attn_v_b.weight": (N_HEAD, HEAD_DIM, KV_RANK),
-    "attn_output.weight": (N_EMBD, N_HEAD * HEAD_DIM),
-}
-
 OUTPUT_NORM = norms("output_norm")
 
 ARCHITECTURES = {
-    "deepseek2": Architecture(
-        {
-            "attention.head_count": N_HEAD,
-            "attention.head_count_kv": 1,
-            "attention.key_length": KV_RANK + N_ROT,
-            "attention.value_length": KV_RANK,
-            "attention.key_length_mla": N_NOPE + N_ROT,
-            "attention.value_length_mla": HEAD_DIM,
-            "attention.q_lora_rank": Q_RANK,
-            "attention.kv_lora_rank": KV_RANK,
-            "rope.dimension_count": N_ROT,
-            "leading_dense_block_count": N_LAYER,
-            "expert_feed_forward_length": N_FF,
-            "expert_shared_count": 0,
-        },
-        N_LAYER * (LATENT_ATTENTION | FEED_FORWARD,),
-        OUTPUT_NORM,
-    ),
     "bloom": Architecture(
         ATTENTION_KEYS,
         N_LAYER

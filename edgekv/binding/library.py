@@ -21,7 +21,7 @@ from edgekv.errors import BudgetError, ConfigError, EdgeKVError, InvalidModelErr
 
 __all__ = ["bindings", "call", "error_of", "library_path", "load"]
 
-ABI_VERSION = 7
+ABI_VERSION = 8
 ERR_SIZE = 2048
 
 STATUS_ERRORS: dict[int, type[EdgeKVError]] = {
@@ -43,7 +43,7 @@ _CALLS: dict[str, tuple[Any, ...]] = {
     "edgekv_model_load": (c.c_char_p, _P, _P),
     "edgekv_context_new": (_P, _P, _P, _P),
     "edgekv_context_shape": (_P, _P),
-    "edgekv_context_rope": (_P, c.c_uint32, _P, _P, _P),
+    "edgekv_context_rope": (_P, c.c_uint32, _P, _P, _P, _P),
     "edgekv_context_memory": (_P, _P),
     "edgekv_score": (_P, _P, _P, c.c_uint32, _P),
     "edgekv_select": (_P, _P, c.c_size_t, c.c_size_t, _P, _P, _P),
@@ -51,7 +51,7 @@ _CALLS: dict[str, tuple[Any, ...]] = {
     "edgekv_allot": (_P, _P, c.c_size_t, _P, c.c_uint32, c.c_uint32, _P),
     "edgekv_layer_budgets": (_P, c.c_uint32, c.c_uint32, c.c_uint32, c.c_uint32, _P),
     "edgekv_wo_norm": (_P, _P, c.c_uint32, c.c_uint32, _P),
-    "edgekv_rope_turn": (_P, _P, c.c_uint32, c.c_int32, _P),
+    "edgekv_rope_turn": (_P, _P, c.c_uint32, c.c_uint32, c.c_int32, _P),
     "edgekv_cache_params_for": (_P, c.c_uint32, c.c_int32, _P),
     "edgekv_cache_open": (_P, _P, _P),
     "edgekv_cache_clear": (_P,),

@@ -54,17 +54,20 @@ class NativePolicy:
 
 
 def _arrays(view: Any, reads: frozenset[str]) -> dict[str, np.ndarray]:
-    """The arrays of a `struct edgekv_layer_view` that a scorer reads, without copying them."""
+    """The arrays of a `struct edgekv_layer_view` that a scorer reads, and its sinks, without copying them."""
     shapes = {
         "keys": (view.n_head_kv, view.n, view.head_dim_k),
         "values": (view.n_head_kv, view.n, view.head_dim_v),
         "queries": (view.n_head, view.n_rows, view.head_dim_k),
         "positions": (view.n_head_kv, view.n),
         "query_positions": (view.n_rows,),
+        "sinks": (view.n_head,),
     }
     kinds = {"positions": c.c_int32, "query_positions": c.c_int32}
     arrays = {}
-    for name in {*reads, "positions"} | ({"query_positions"} if "queries" in reads else set()):
+    for name in {*reads, "positions"} | ({"query_positions", "sinks"} if "queries" in reads else set()):
+        if getattr(view, name) is None:  # of a model without sinks
+            continue
         pointer = c.cast(getattr(view, name), c.POINTER(kinds.get(name, c.c_float)))
         arrays[name] = np.ctypeslib.as_array(pointer, shapes[name])
     return arrays

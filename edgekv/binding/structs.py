@@ -46,7 +46,7 @@ class Shape(Struct):
         ("state_bytes", c.c_uint64),
         ("device_state_bytes", c.c_uint64),
         ("window_cells", c.c_uint32),
-        ("reserved", c.c_uint32),
+        ("latent_dim_v", c.c_uint32),
     )
 
 
@@ -189,7 +189,7 @@ class LayerView(Struct):
     _fields_ = (
         *((name, c.c_uint32) for name in ("layer", "n_head_kv", "n_head", "n", "n_rows")),
         *((name, c.c_uint32) for name in ("head_dim_k", "head_dim_v", "first_head_kv")),
-        *((name, c.c_void_p) for name in ("keys", "values", "queries", "positions", "query_positions")),
+        *((name, c.c_void_p) for name in ("keys", "values", "queries", "positions", "query_positions", "sinks")),
     )
 
 
@@ -215,6 +215,7 @@ class CacheParams(Struct):
         ("ragged", c.c_uint32),
         ("repositions", c.c_int32),
         ("n_draft", c.c_uint32),
+        ("values", c.c_int32),
     )
 
 

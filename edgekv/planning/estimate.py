@@ -222,6 +222,8 @@ class Estimator:
                 f"speculate=auto needs cells that can be dropped one by one, but {self._path.name} keeps sliding "
                 "windows or recurrent states; give speculate=off"
             )
+        if shape.latent_dim_v:
+            self._check_latents(options)
         if not memory.repack_bytes:
             self._models.setdefault(False, model)  # with nothing to repack the two are one
         native, own = library.load(), (ctypes.byref(shape), ctypes.byref(params))
@@ -262,6 +264,16 @@ class Estimator:
             device_bytes=memory.device_bytes + int(native.edgekv_cache_estimate_device_bytes(*own)),
             parts=parts,
         )
+
+    def _check_latents(self, options: Options) -> None:
+        """Raise ConfigError for policies that compare values, which a cache of latents does not have."""
+        for name, policy in zip(("policy", "focus_policy"), options.policies, strict=False):
+            if "values" in policy.reads:
+                raise ConfigError(
+                    f"{name}={policy.spec} compares the values of a head, but {self._path.name} keeps latents, of "
+                    "which every query head makes its own; choose one that reads keys or attention, such as keydiff "
+                    "or snapkv"
+                )
 
 
 def _new_context(model: Model, options: Options, budget: int) -> Context:

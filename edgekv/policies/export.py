@@ -30,23 +30,31 @@ IR_VERSION = 7
 LOWEST = float(np.finfo(np.float32).min)
 
 
-def export_policy(spec: str | Policy, path: str | Path, *, scale: float | None = None, softcap: float = 0.0) -> None:
+def export_policy(
+    spec: str | Policy,
+    path: str | Path,
+    *,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    sinks: bool = False,
+) -> None:
     """Write the ONNX graph of keydiff or snapkv, with any of their options that need no budget.
 
-    scale: of Q K^T, None = 1/sqrt(d); softcap: c of the model's attention, c tanh(x/c), 0 = none. Both are snapkv's.
+    scale: of Q K^T, None = 1/sqrt(d); softcap: c of the model's attention, c tanh(x/c), 0 = none; sinks: whether the
+    graph is given the model's learnt sinks. All three are snapkv's.
 
     Raises PolicyError for a policy that has no graph, ConfigError for numbers that cannot be and where the file cannot
     be written.
     """
     policy = parse_policy(spec)
     if type(policy) is KeyDiff:
-        if scale is not None or softcap:
-            raise ConfigError(f"{policy.spec} reads no attention; leave scale= and softcap= out")
+        if scale is not None or softcap or sinks:
+            raise ConfigError(f"{policy.spec} reads no attention; leave scale=, softcap= and sinks= out")
         graph = _keydiff(policy)
     elif type(policy) is SnapKV:
         if (scale is not None and not 0 < scale < math.inf) or not 0 <= softcap < math.inf:
             raise ConfigError(f"scale={scale}, softcap={softcap} are not possible; give finite numbers above 0")
-        graph = _snapkv(policy, scale, softcap)
+        graph = _snapkv(policy, scale, softcap, sinks)
     else:
         raise PolicyError(
             f"{policy.spec} has no graph; possible: keydiff and snapkv, and wrappers go after one: onnx:PATH.onnx+caote"
@@ -140,9 +148,9 @@ def _keydiff(policy: KeyDiff) -> _Graph:
     return graph
 
 
-def _snapkv(policy: SnapKV, scale: float | None, softcap: float) -> _Graph:
+def _snapkv(policy: SnapKV, scale: float | None, softcap: float, sinks: bool) -> _Graph:
     """pool(a_win); query head h belongs to KV head h // G."""
-    graph = _Graph("keys", "queries", "positions", "query_positions")
+    graph = _Graph("keys", "queries", "positions", "query_positions", *(["sinks"] if sinks else []))
     graph.metadata = {WINDOW_KEY: str(policy.window), WEIGHTS_KEY: "true", PROTECT_KEY: "true"}
     n_head_kv, d = graph.size("keys", 0), graph.size("keys", 2)
 
@@ -159,7 +167,17 @@ def _snapkv(policy: SnapKV, scale: float | None, softcap: float) -> _Graph:
         cap = graph.constant(softcap)
         logits = graph("Mul", graph("Tanh", graph("Div", logits, cap)), cap)
     seen = graph("LessOrEqual", graph("Unsqueeze", "positions", one), all_rows)
-    weights = graph("Softmax", graph("Where", seen, logits, graph.constant(LOWEST)), axis=-1)
+    masked = graph("Where", seen, logits, graph.constant(LOWEST))
+    if sinks:  # one more cell, whose weight goes nowhere
+        of_heads = graph("Reshape", "sinks", graph.whole(-1, 1))
+        n_rows = graph("Concat", one, graph.size("query_positions", 0), axis=0)
+        of_rows = graph(
+            "Reshape", graph("Expand", of_heads, n_rows), graph("Concat", n_head_kv, graph.whole(-1, 1), axis=0)
+        )
+        masked = graph("Concat", masked, of_rows, axis=-1)
+    weights = graph("Softmax", masked, axis=-1)
+    if sinks:
+        weights = graph("Slice", weights, zero, graph.whole(-1), graph.whole(2))
 
     # their mean over the rows; one that sees no cell, not even the first, counts as zeros
     sees = graph("LessOrEqual", graph("Unsqueeze", graph("Slice", "positions", zero, one, one), one), all_rows)
@@ -211,9 +229,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--softcap", type=float, default=0.0, help="snapkv: the model's softcap of attention; default: none"
     )
+    parser.add_argument("--sinks", action="store_true", help="snapkv: the model has learnt sinks")
     given = parser.parse_args(arguments)
     try:
-        export_policy(given.policy, given.path, scale=given.scale, softcap=given.softcap)
+        export_policy(given.policy, given.path, scale=given.scale, softcap=given.softcap, sinks=given.sinks)
     except EdgeKVError as error:
         print(f"edgekv: {error}", file=sys.stderr)
         return 2

@@ -21,9 +21,10 @@ from .family import Family, Sizes
 
 __all__ = ["FAMILIES", "SHAPES", "make_family"]
 
-# By the name of the architecture.
+# By the name of the architecture, or of what else a file of it may be.
 FAMILIES: Mapping[str, Callable[[], Family]] = {
     "lfm2": hybrid.lfm2,
+    "lfm2-windows": lambda: hybrid.lfm2(window=192),
     "gemma3": windowed.gemma3,
     "granitehybrid": hybrid.granite_hybrid,
     "gemma2": windowed.gemma2,
@@ -43,8 +44,12 @@ FAMILIES: Mapping[str, Callable[[], Family]] = {
     "gemma3n": windowed.gemma3n,
     "gemma4": windowed.gemma4,
     "deepseek2": latent.deepseek2,
+    "glm-4.7-flash": latent.glm47_flash,
+    "deepseek2-decompressed": latent.deepseek2_decompressed,
     "minicpm3": latent.minicpm3,
     "glm4moe": plain.glm4_moe,
+    "qwen2vl": plain.qwen2_vl,
+    "qwen3vl": plain.qwen3_vl,
 }
 
 

@@ -23,8 +23,8 @@ __all__ = [
 _TINY_LFM2 = Sizes(n_layer=6, n_embd=256)
 
 
-def lfm2(sizes: Sizes = _TINY_LFM2, attending: Sequence[int] = (2, 4)) -> Family:
-    """Gated convolutions of three tokens, and attention in every third layer or so."""
+def lfm2(sizes: Sizes = _TINY_LFM2, attending: Sequence[int] = (2, 4), window: int = 0) -> Family:
+    """Gated convolutions of three tokens, and attention in every third layer or so; 0 = attention sees everything."""
     attends = [il in attending for il in range(sizes.n_layer)]
     tensors = embeddings(sizes, tied=True, output_norm="token_embd_norm")
     for il, yes in enumerate(attends):
@@ -33,6 +33,8 @@ def lfm2(sizes: Sizes = _TINY_LFM2, attending: Sequence[int] = (2, 4)) -> Family
         tensors += attention(at, sizes, head_norms=QUERY_KEY_GAIN) if yes else short_conv(at, sizes, 3)
         tensors += feed_forward(at, sizes)
     keys = sizes.keys() | {"attention.head_count_kv": sizes.kv_heads(attends), "shortconv.l_cache": 3}
+    if window:
+        keys["attention.sliding_window"] = window
     return Family(architecture="lfm2", keys=keys, tensors=tuple(tensors), vocab_size=sizes.vocab_size)
 
 

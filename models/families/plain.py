@@ -6,7 +6,7 @@ from ..tensors import QUERY_KEY_GAIN, matrix
 from .family import Family, Sizes, embeddings
 from .parts import Experts, attention, experts, feed_forward, norms
 
-__all__ = ["glm4_moe", "phi3", "smollm3"]
+__all__ = ["glm4_moe", "phi3", "qwen2_vl", "qwen3_vl", "smollm3"]
 
 
 def phi3() -> Family:
@@ -36,6 +36,32 @@ def smollm3() -> Family:
         tensors += attention(at, sizes)
         tensors += feed_forward(at, sizes)
     return Family(architecture="smollm3", keys=sizes.keys(), tensors=tuple(tensors))
+
+
+def qwen2_vl() -> Family:
+    """The language part of Qwen2-VL: rotary positions in the three sections of time, height and width."""
+    sizes = Sizes(n_layer=3, n_embd=256)
+    tensors = embeddings(sizes)
+    for il in range(sizes.n_layer):
+        at = f"blk.{il}."
+        tensors += norms(at, sizes, "attn_norm", "ffn_norm")
+        tensors += attention(at, sizes, biases=True)
+        tensors += feed_forward(at, sizes)
+    keys = sizes.keys() | {"rope.dimension_sections": [8, 12, 12, 0]}
+    return Family(architecture="qwen2vl", keys=keys, tensors=tuple(tensors))
+
+
+def qwen3_vl() -> Family:
+    """The language part of Qwen3-VL: the sections are interleaved. The last pair is in none, and never turns."""
+    sizes = Sizes(n_layer=3, n_embd=256)
+    tensors = embeddings(sizes, tied=True)
+    for il in range(sizes.n_layer):
+        at = f"blk.{il}."
+        tensors += norms(at, sizes, "attn_norm", "ffn_norm")
+        tensors += attention(at, sizes, head_norms=QUERY_KEY_GAIN)
+        tensors += feed_forward(at, sizes)
+    keys = sizes.keys() | {"rope.dimension_sections": [12, 10, 10, 0]}
+    return Family(architecture="qwen3vl", keys=keys, tensors=tuple(tensors))
 
 
 def glm4_moe() -> Family:

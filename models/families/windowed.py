@@ -117,8 +117,8 @@ def _per_layer(at: str, sizes: Sizes, n_embd: int, gain: float = 1.0) -> list[Te
 
 
 def gemma4() -> Family:
-    """Windowed layers have smaller heads than full ones; the last three attend with the rows of earlier ones."""
-    windowed = [True, True, False, True, True, False, True, True, False]
+    """Windowed layers have smaller heads than full ones; the last three attend with the rows of the two before them."""
+    windowed = [False, True, False, True, False, False]
     n_shared, n_embd_layer, head_dim, head_dim_swa = 3, 32, 128, 64
     sizes = Sizes(n_layer=len(windowed), head_dim=head_dim)
     n_per_layer = sizes.n_layer * n_embd_layer

@@ -35,7 +35,7 @@
 extern "C" {
 #endif
 
-#define EDGEKV_ABI_VERSION 7
+#define EDGEKV_ABI_VERSION 8
 
 // New values go last.
 enum edgekv_status {
@@ -74,7 +74,7 @@ struct edgekv_layout {
 // Make a context as llama_init_from_model does; free it with llama_free.
 //   layout : NULL = llama.cpp's own cache, which edgekv_cache_open refuses; else params->n_ctx is taken from it
 //   EDGEKV_STATUS_INVALID_ARGUMENT  the layout is impossible, or has more rows in all than 32 bits count
-//   EDGEKV_STATUS_UNSUPPORTED       with a layout: MLA, ALiBi and encoder models, and layers that read the rows of earlier ones
+//   EDGEKV_STATUS_UNSUPPORTED       with a layout: ALiBi and encoder models, and latents beside recurrent states
 EDGEKV_API enum edgekv_status edgekv_context_new(
                   struct llama_model * model,
    const struct llama_context_params * params,
@@ -88,15 +88,15 @@ struct edgekv_shape {
     uint32_t n_layer;       // layers that have a cache; 0 = nothing is ever evicted
     uint32_t n_head_total;  // KV heads, summed over those layers
     uint32_t n_head_kv_max; // KV heads of the widest layer
-    uint32_t n_head_max;    // query heads of the widest layer
+    uint32_t n_head_max;    // query heads that read the rows of one layer, at most: later layers may share them
     uint32_t n_group_max;   // query heads of one KV head, at most
     uint32_t head_dim_k;    // elements of a key, at most
-    uint32_t head_dim_v;    // elements of a value, at most
+    uint32_t head_dim_v;    // elements of a value, at most; of a latent, where rows are latents
     uint32_t n_cells;       // cells per head on average
     uint32_t n_cells_max;   // cells of one head, at most
     uint32_t n_threads;     // threads that scoring and moving use
     uint32_t staged;        // 1 if the rows lie on a device, and are scored and moved in a copy of one head
-    uint32_t w_o_row_bytes; // a row of the output projection, at most, where it lies on a device or was repacked; else 0
+    uint32_t w_o_row_bytes; // a row of W_O or W_V, at most, where it lies on a device or was repacked; else 0
     uint64_t cell_bytes;    // K and V of one cell, over all layers and heads
     uint64_t head_bytes;    // K and V of all cells of the largest head
 
@@ -107,7 +107,8 @@ struct edgekv_shape {
     uint64_t device_state_bytes; // and on devices
 
     uint32_t window_cells; // cells of the ring of each layer that sees a sliding window; 0 = there is none
-    uint32_t reserved;
+    uint32_t latent_dim_v; // elements of the value that a query head makes of a latent, which is the first head_dim_v elements of
+                           // a key; 0 = values are stored as they are
 };
 
 // Say what the context's cache looks like.
@@ -120,17 +121,19 @@ EDGEKV_API enum edgekv_status edgekv_context_shape(
 
 // Say how far RoPE turns the keys of a layer from one position to the next, with whatever scaling the context uses.
 //   layer      : of those that have a cache, as edgekv_cache_positions counts them
-//   n_rot      : in: room in elements, twice that of `angles`; out: leading elements of a key that turn, in pairs;
-//                0 = in this layer a key says nothing of its position
+//   first      : out: element of a key that those which turn begin at; the last ones turn where rows are latents
+//   n_rot      : in: room in elements, twice that of `angles`; out: elements that turn, in pairs; 0 = in this layer a key says
+//                nothing of its position
 //   angles     : (n_rot / 2,) radians per position
-//   neighbours : out: 1 if pair i is elements 2i and 2i + 1, 0 if it is i and i + n_rot / 2
-//   EDGEKV_STATUS_UNSUPPORTED       keys cannot be turned to other positions: the model has no RoPE, M-RoPE, or one that is
-//                                   not the last thing done to a key; or other layers have sliding windows
+//   neighbours : out: 1 if pair i is elements 2i and 2i + 1 of those that turn, 0 if it is i and i + n_rot / 2
+//   EDGEKV_STATUS_UNSUPPORTED       keys cannot be turned to other positions: the model has no RoPE, or one that is not the
+//                                   last thing done to a key; or other layers have sliding windows
 //   EDGEKV_STATUS_INVALID_ARGUMENT  there is no such layer, or too little room
 EDGEKV_API enum edgekv_status edgekv_context_rope(
           const struct llama_context * ctx,
                             uint32_t   layer,
                               double * angles,
+                            uint32_t * first,
                             uint32_t * n_rot,
                              int32_t * neighbours,
                                 char * err,
@@ -361,13 +364,14 @@ EDGEKV_API enum edgekv_status edgekv_wo_norm(
                               size_t   err_size);
 
 // Turn keys, stored after RoPE, to other positions: row i by deltas[i] positions, which rounds it once more to its type.
-//   rows   : rows->data is written; elements that share no block or rotated run with the first n_rot keep their bytes, and
-//            all do where the delta is 0
-//   angles : (n_rot / 2,) radians per position, and `neighbours`, as edgekv_context_rope gives them
+//   rows   : rows->data is written; elements that share no block or rotated run with the n_rot from `first` on keep their
+//            bytes, and all do where the delta is 0
+//   angles : (n_rot / 2,) radians per position, with `first` and `neighbours` as edgekv_context_rope gives them
 //   deltas : (n,)
 EDGEKV_API enum edgekv_status edgekv_rope_turn(
             const struct edgekv_rows * rows,
                         const double * angles,
+                            uint32_t   first,
                             uint32_t   n_rot,
                              int32_t   neighbours,
                        const int32_t * deltas,
@@ -398,6 +402,7 @@ struct edgekv_layer_view {
     const float *   queries;         // (n_head, n_rows, head_dim_k)
     const int32_t * positions;       // (n_head_kv, n)
     const int32_t * query_positions; // (n_rows,)
+    const float *   sinks;           // (n_head,) logits of learnt sinks, which take attention and have no value; NULL = none
 };
 
 struct edgekv_scorer {
@@ -429,6 +434,7 @@ struct edgekv_cache_params {
     uint32_t ragged;       // sum of enum edgekv_ragged; 0 = all heads keep the same number of cells
     int32_t  repositions;  // nonzero: compactions may turn keys to other RoPE positions
     uint32_t n_draft;      // longest draft, in tokens; the context needs n_outputs_max of one more
+    int32_t  values;       // nonzero: a policy compares the values of a head, which a cache of latents does not have
 };
 
 // Raise what params lack for a policy. With `probed` its queries come from probes of n_probe_rows, not from the text.
@@ -443,7 +449,7 @@ EDGEKV_API enum edgekv_status edgekv_cache_params_for(
 // Open a context's cache and empty it. The context must outlive it; nothing else may feed the context meanwhile.
 //   EDGEKV_STATUS_INVALID_STATE  the context was made without a layout, or has an open cache already
 //   EDGEKV_STATUS_UNSUPPORTED    `ragged` where the cache lies on a device; `repositions` of keys that cannot be turned, as
-//                                edgekv_context_rope says
+//                                edgekv_context_rope says; `values` where rows are latents
 //   EDGEKV_STATUS_MODEL_INVALID  `wo_norms` of repacked weights whose file has other ones
 EDGEKV_API enum edgekv_status edgekv_cache_open(
                 struct llama_context * ctx,

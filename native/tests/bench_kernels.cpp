@@ -63,7 +63,7 @@ int main() {
             gflops(rows, repeat([&] { kernel.add_weighted(panel.data(), weights.data(), keys.data(), n_cells, dim); })),
             gflops(attention, repeat([&] {
                 for (size_t cell = 0; cell < n_cells; cell += n_tile) {
-                    kernel.attend({ n_queries, n_tile, dim, dim, panel.data(), keys.data() + cell * dim, keys.data() + cell * dim,
+                    kernel.attend({ n_queries, n_tile, dim, dim, panel.data(), keys.data() + cell * dim, keys.data() + cell * dim, dim,
                                     n_seen.data(), 0.0f, logits.data(), most.data(), attended.data(), out.data() });
                 }
             })));

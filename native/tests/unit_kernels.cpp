@@ -146,8 +146,8 @@ void test_attention(const Kernels & kernel, size_t n, float softcap) {
 
 // Queries over n cells, read in tiles of 32: each sees fewer than the one before, the last ones none of the later tiles.
 void test_tiles(const Kernels & kernel, size_t n, size_t n_queries, float softcap, bool has_sinks) {
-    constexpr size_t      dim_k = 48, dim_v = 80, n_tile = 32;
-    const auto            queries = random_values(n_queries * dim_k), values = random_values((n + n_tile) * dim_v);
+    constexpr size_t      dim_k = 48, dim_v = 80, stride_v = 96, n_tile = 32;
+    const auto            queries = random_values(n_queries * dim_k), values = random_values((n + n_tile) * stride_v);
     const auto            sinks = random_values(n_queries);
     auto                  keys  = random_values((n + n_tile) * dim_k);
     std::vector<float>    logits(n_queries * n_tile);
@@ -165,7 +165,7 @@ void test_tiles(const Kernels & kernel, size_t n, size_t n_queries, float softca
                 n_seen[q] = static_cast<uint32_t>(std::min(n_tile, n_all[q] - std::min<size_t>(n_all[q], cell)));
             }
             kernel.attend({ n_queries, std::min(n_tile, n - cell), dim_k, dim_v, queries.data(), keys.data() + cell * dim_k,
-                            values.data() + cell * dim_v, n_seen.data(), softcap, logits.data(), most.data(), sums.data(), out.data() });
+                            values.data() + cell * stride_v, stride_v, n_seen.data(), softcap, logits.data(), most.data(), sums.data(), out.data() });
         }
     };
     attend();
@@ -181,7 +181,7 @@ void test_tiles(const Kernels & kernel, size_t n, size_t n_queries, float softca
             const double weight = std::exp(softcap > 0.0f ? softcap * std::tanh(logit / softcap) : logit);
             total += weight;
             for (size_t k = 0; k < dim_v; ++k) {
-                expected[k] += weight * values[j * dim_v + k];
+                expected[k] += weight * values[j * stride_v + k];
             }
         }
         for (size_t k = 0; k < dim_v; ++k) {

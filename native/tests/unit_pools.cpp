@@ -27,8 +27,8 @@ class Pools {
         for (const FlatCache::Layer & layer : kv.flat->layers()) {
             const auto type = flat->layers().empty() ? first : ggml_backend_cpu_buffer_type();
             contexts_.emplace_back(ggml_init({ 2 * ggml_tensor_overhead(), nullptr, true }));
-            flat->add_layer(contexts_.back().get(), ggml_backend_buft_is_host(type), layer.il, layer.n_head_kv, layer.k->type,
-                            layer.head_dim_k, layer.v->type, layer.head_dim_v);
+            flat->add_layer(contexts_.back().get(), ggml_backend_buft_is_host(type), layer.il, layer.n_head(), layer.n_head_kv,
+                            layer.k->type, layer.head_dim_k, layer.v->type, layer.head_dim_v);
             buffers_.emplace_back(ggml_backend_alloc_ctx_tensors_from_buft(contexts_.back().get(), type));
             ggml_backend_buffer_clear(buffers_.back().get(), 0);
         }
@@ -65,8 +65,8 @@ std::vector<size_t> numbers_held(const Cache & cache) {
 void test_pools_of_rows() {
     const ggml_context_ptr context(ggml_init({ 8 * ggml_tensor_overhead(), nullptr, true }));
     FlatCache              flat({ 64, 192 });
-    flat.add_layer(context.get(), true, 0, 2, GGML_TYPE_F16, 64, GGML_TYPE_F16, 64);
-    flat.add_layer(context.get(), true, 3, 2, GGML_TYPE_F16, 128, GGML_TYPE_F16, 128);
+    flat.add_layer(context.get(), true, 0, 2, 2, GGML_TYPE_F16, 64, GGML_TYPE_F16, 64);
+    flat.add_layer(context.get(), true, 3, 4, 2, GGML_TYPE_F16, 128, GGML_TYPE_F16, 128);
     CHECK(flat.pools().size() == 2 && flat.n_rows() == 256 && flat.n_cells_max() == 128);
     CHECK(flat.layer(3).k->ne[1] == 128);
 
@@ -82,11 +82,27 @@ void test_pools_of_rows() {
     CHECK(flat.fits({ 64, 64, 128, 0 }, 0) && !flat.fits({ 64, 64, 128, 0 }, 1));
 }
 
+// A layer that reads another's rows brings query heads and nodes of a graph, and no rows.
+void test_readers_of_rows() {
+    const ggml_context_ptr context(ggml_init({ 8 * ggml_tensor_overhead(), nullptr, true }));
+    FlatCache              flat({ 64, 192 });
+    flat.add_layer(context.get(), true, 3, 4, 2, GGML_TYPE_F16, 64, GGML_TYPE_F16, 64);
+    const uint32_t n_nodes = flat.n_nodes();
+    flat.add_reader(7, 8, 3);
+    flat.add_reader(9, 2, 3);
+    CHECK(flat.layers().size() == 1 && flat.n_heads() == 2 && flat.n_rows() == 128 && flat.n_nodes() == 3 * n_nodes);
+
+    const FlatCache::Layer & layer = flat.layer(9);
+    CHECK(layer.il == 3 && layer.n_group == 7 && layer.n_head() == 14 && layer.readers.size() == 3);
+    CHECK(layer.readers[1].il == 7 && layer.readers[1].first == 2 && layer.readers[1].n_group == 4);
+    CHECK(layer.readers[2].il == 9 && layer.readers[2].first == 6 && layer.readers[2].n_group == 1);
+}
+
 // A graph holds for one version: what it was built for has changed where the version has.
 void test_versions_of_rows() {
     const ggml_context_ptr context(ggml_init({ 8 * ggml_tensor_overhead(), nullptr, true }));
     FlatCache              flat({ 64, 192 });
-    flat.add_layer(context.get(), true, 0, 2, GGML_TYPE_F16, 64, GGML_TYPE_F16, 64);
+    flat.add_layer(context.get(), true, 0, 2, 2, GGML_TYPE_F16, 64, GGML_TYPE_F16, 64);
     const auto outdates = [&](auto change) {
         const uint32_t before = flat.version();
         change();

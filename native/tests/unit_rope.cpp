@@ -81,10 +81,28 @@ void test_rope_in_graphs() {
     CHECK(rope_of(graph.norm(turned)).op == GGML_OP_MUL);
     CHECK(rope_of(ggml_rms_norm(graph.get(), turned, 1e-5f)).op == GGML_OP_RMS_NORM);
     CHECK(rope_of(graph.hadamard(graph.norm(turned))).op == GGML_OP_MUL);
-    CHECK(rope_of(ggml_concat(graph.get(), graph.keys(), turned, 0)).op == GGML_OP_CONCAT);
-    CHECK(rope_of(ggml_concat(graph.get(), turned, graph.keys(), 0)).op == GGML_OP_CONCAT);
+    CHECK(rope_of(ggml_concat(graph.get(), turned, turned, 0)).op == GGML_OP_CONCAT);
+    CHECK(rope_of(ggml_concat(graph.get(), graph.keys(), turned, 1)).op == GGML_OP_CONCAT);
+    CHECK(rope_of(ggml_concat(graph.get(), graph.keys(), graph.norm(turned), 0)).op == GGML_OP_MUL);
+    CHECK(rope_of(graph.norm(ggml_concat(graph.get(), graph.keys(), turned, 0))).op == GGML_OP_MUL);
     CHECK(rope_of(ggml_view_3d(graph.get(), turned, head_dim / 2, n_heads, n_tokens, turned->nb[1], turned->nb[2], 0)).op ==
           GGML_OP_VIEW);
+
+    // a part of the key alone
+    const auto begins_at = [&](ggml_tensor * k, uint32_t first) {
+        const KeyRope rope = rope_of(k);
+        CHECK(rope.op == GGML_OP_ROPE && rope.factors == factors);
+        CHECK(rope.first == first);
+    };
+    ggml_tensor * last   = ggml_concat(graph.get(), graph.keys(), turned, 0);
+    ggml_tensor * shared = ggml_view_3d(graph.get(), turned, head_dim, 1, n_tokens, turned->nb[1], turned->nb[2], 0);
+    begins_at(last, head_dim);
+    begins_at(graph.hadamard(last), head_dim);
+    begins_at(ggml_concat(graph.get(), turned, graph.keys(), 0), 0);
+    begins_at(ggml_concat(graph.get(), graph.keys(), last, 0), 2 * head_dim);
+    begins_at(ggml_concat(graph.get(), graph.norm(graph.keys()), ggml_repeat(graph.get(), shared, turned), 0), head_dim);
+    CHECK(rope_of(ggml_concat(graph.get(), graph.keys(), graph.keys(), 0)).op == GGML_OP_NONE);
+    CHECK(rope_angles(rope_of(ggml_concat(graph.get(), graph.keys(), graph.rope(graph.keys()), 0))).first == head_dim);
 }
 
 // ---- angles ----
@@ -178,8 +196,8 @@ struct Row {
     std::vector<char>  bytes;
 };
 
-RopeAngles quarter_turns(uint32_t n, bool neighbours) {
-    return { n, neighbours, std::vector<double>(n / 2, std::acos(0.0)) };
+RopeAngles quarter_turns(uint32_t n, bool neighbours, uint32_t first = 0) {
+    return { first, n, neighbours, std::vector<double>(n / 2, std::acos(0.0)) };
 }
 
 // A quarter turn makes (a, b) to (-b, a), and half a turn to (-a, -b): stored values to others of the same size.
@@ -188,17 +206,17 @@ void test_quarter_turns() {
         for (const bool neighbours : { false, true }) {
             // from the turn before by steps, and anew: with a turn of its own, every delta is reached from 0
             for (const bool steps : { false, true }) {
-                const uint32_t dim = 96, n = 64, half = n / 2;
-                RopeTurn       turn(quarter_turns(n, neighbours), dim, type, 0);
+                const uint32_t dim = 160, n = 64, half = n / 2, first_turned = 40;
+                RopeTurn       turn(quarter_turns(n, neighbours, first_turned), dim, type, 0);
                 for (const int32_t delta : { 1, -1, 2, -2, 7, 8, -8, 25, 4001, -4001 }) {
                     if (!steps) {
-                        turn = RopeTurn(quarter_turns(n, neighbours), dim, type, 0);
+                        turn = RopeTurn(quarter_turns(n, neighbours, first_turned), dim, type, 0);
                     }
                     Row                row(type, dim);
                     std::vector<float> expected = row.read();
                     for (uint32_t i = 0; i < half; ++i) {
-                        float & a = expected[neighbours ? 2 * i : i];
-                        float & b = expected[neighbours ? 2 * i + 1 : i + half];
+                        float & a = expected[first_turned + (neighbours ? 2 * i : i)];
+                        float & b = expected[first_turned + (neighbours ? 2 * i + 1 : i + half)];
                         for (int32_t quarter = 0; quarter < ((delta % 4) + 4) % 4; ++quarter) {
                             const float first = a;
                             a                 = -b;
@@ -223,7 +241,7 @@ void test_rotated_rows() {
     for (const ggml_type type : types) {
         for (const uint32_t run : { 64u, 128u }) {
             const uint32_t dim = 128;
-            RopeAngles     angles{ 96, true, {} };
+            RopeAngles     angles{ 0, 96, true, {} };
             for (uint32_t i = 0; i < 48; ++i) {
                 angles.w.push_back(std::pow(10000.0, -double(i) / 48));
             }
@@ -270,10 +288,11 @@ void test_turns_that_cannot_be() {
         CHECK(contains(message_of(EDGEKV_STATUS_INVALID_ARGUMENT, [&] { RopeTurn(angles, dim, type, rotation); }), reason));
     };
     const RopeAngles good = quarter_turns(64, true);
-    refused(good, 32, GGML_TYPE_F16, 0, "n_rot is 64; it must be even, and at most the 32 elements of a row");
-    refused({ 63, true, std::vector<double>(31) }, 64, GGML_TYPE_F16, 0, "n_rot is 63");
-    refused({ 64, true, std::vector<double>(31) }, 64, GGML_TYPE_F16, 0, "not one angle a pair");
-    refused({ 2, true, { INFINITY } }, 64, GGML_TYPE_F16, 0, "NaN or infinite");
+    refused(good, 32, GGML_TYPE_F16, 0, "n_rot is 64; it must be even, and at most the 32 elements of a row from 0 on");
+    refused(quarter_turns(64, true, 2), 64, GGML_TYPE_F16, 0, "at most the 64 elements of a row from 2 on");
+    refused({ 0, 63, true, std::vector<double>(31) }, 64, GGML_TYPE_F16, 0, "n_rot is 63");
+    refused({ 0, 64, true, std::vector<double>(31) }, 64, GGML_TYPE_F16, 0, "not one angle a pair");
+    refused({ 0, 2, true, { INFINITY } }, 64, GGML_TYPE_F16, 0, "NaN or infinite");
     refused(good, 80, GGML_TYPE_Q8_0, 0, "whole blocks");
     refused(good, 96, GGML_TYPE_Q8_0, 64, "power of two that divides");
     refused(good, 96, GGML_TYPE_Q8_0, 48, "power of two that divides");

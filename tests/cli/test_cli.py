@@ -231,5 +231,5 @@ def test_architectures():
     assert "gpt-oss" in output
     listed = {row["name"]: row for row in json.loads(edgekv("models", "--architectures", "--json").stdout)}
     assert listed["llama"]["refused"] == ""
-    assert listed["deepseek2"]["refused"] == "multi-head latent attention (MLA)"
+    assert listed["bloom"]["refused"] == "ALiBi"
     assert listed["lfm2"]["evicted"] == "the rows of layers that attend"

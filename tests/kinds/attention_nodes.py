@@ -53,12 +53,14 @@ class AttentionNodes:
     visible     (n_head_kv, n_tokens, n_tokens) bool by the model's layer: whether a head holds token j when t is fed
     positions   of the tokens that the graph is computed for; whoever feeds them sets it
     favourites  by layer, the cell that the last head of the last token attends to most
+    queries     by layer, those of the tokens fed last, (n_head, n_tokens, d) of each layer that reads its rows
     """
 
     def __init__(self, visible):
         self.visible = visible
         self.positions = None
         self.favourites = {}
+        self.queries = {}
         self.failure = None
         library.load().ggml_op_desc.restype = c.c_char_p
         self._is_attention = {}
@@ -85,6 +87,7 @@ class AttentionNodes:
         layer = int(re.fullmatch(r"cache_k_l(\d+)", _root(k).name.decode())[1])
         scale, _, cap = np.array(node.op_params[:3], dtype=np.int32).view(np.float32).astype(np.float64)
         queries = _floats(q)  # (n_head, n_tokens, d)
+        self.queries.setdefault(layer, []).append(queries)
         keys, values = _floats(k), _floats(v)  # (n_head_kv, n_cells, d)
         if gguf.GGMLQuantizationType(k.type) != gguf.GGMLQuantizationType.F16 and layer not in self.visible:
             queries = round_q8_0(queries)

@@ -28,11 +28,11 @@ def masked_logits(path, tokens, visible, batches, n_wanted, *, layers, softcappe
     """The logits (n_wanted, n_vocab) of the last n_wanted tokens, which are fed one by one after the `batches`.
 
     visible[l, g, t, j]: KV head g of the l-th of `layers` sees token j when token t is fed
-    layers: llama.cpp's numbers of those layers; others are left as they are
+    layers: by llama.cpp's number of a layer, which of the l it reads; others are left as they are
     batches: tokens that are fed at once, in order
     """
     wanted = f"{LAST_SCORES[0 if softcapped else 1]}-"
-    index = {f"{wanted}{il}": i for i, il in enumerate(layers)}
+    index = {f"{wanted}{il}": i for il, i in layers.items()}
     lib = library.load()
     lib.ggml_get_name.restype, lib.ggml_get_name.argtypes = c.c_char_p, [c.c_void_p]
     lib.ggml_get_data.restype, lib.ggml_get_data.argtypes = c.c_void_p, [c.c_void_p]

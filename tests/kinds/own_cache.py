@@ -40,6 +40,7 @@ class _Loop(StockLoop):
     def feed(self, tokens, position, *, want_logits):
         if self.nodes is not None:
             self.nodes.positions = np.arange(position, position + len(tokens))
+            self.nodes.queries.clear()
         super().feed(tokens, position, want_logits=want_logits)
 
 
@@ -64,6 +65,11 @@ class OwnCache:
     def favourites(self):
         """As of AttentionNodes."""
         return self._nodes.favourites
+
+    @property
+    def queries(self):
+        """As of AttentionNodes."""
+        return self._nodes.queries
 
     def _logits(self):
         if self._nodes is not None and self._nodes.failure is not None:

@@ -15,12 +15,10 @@ import math
 
 import numpy as np
 import pytest
-from evicting import HEADS, RUN, by_layer, heads_of
+from evicting import HEADS, RUN, architecture_of, by_layer, heads_of
 from exactness import distance, error, worst
 from own_cache import own_cache
 from recorded import recorded_runtime
-
-from edgekv.models.architectures import find_architecture
 
 N_READ, N_STEPS, N_CELLS = 640, 40, 1024
 BUDGET, BLOCK = 96, 64
@@ -28,6 +26,8 @@ BUDGET, BLOCK = 96, 64
 WHOLE_TILES, SHORT_BATCHES, OWN_SHORT_BATCHES = 5e-3, 4e-2, 6e-2
 # Errors of layers add up as those of a random walk do: exaone4 has 64 layers, the others about 8.
 DEEP_SHORT_BATCHES = SHORT_BATCHES * math.sqrt(64 / 8)
+# gemma4 has a norm over what attention gives, so over its error too: llama.cpp's own cache is 4.6e-2 from float64.
+NORMED_SHORT_BATCHES = 8e-2
 # Of the effect of rounding, root mean square. A value at a rounding boundary is stored a step off, and every later
 # layer adds some: of exaone4's 64 layers 0.34 was measured, of three and four layers at most 0.04.
 OF_ROUNDING, OF_ROUNDING_DEEP = 0.3, 0.45
@@ -50,6 +50,8 @@ def own_logits(path, tokens, **options):
 
 
 def short_batches(name):
+    if name == "gemma4":
+        return NORMED_SHORT_BATCHES
     return DEEP_SHORT_BATCHES if max(HEADS[name], default=0) > 9 else SHORT_BATCHES
 
 
@@ -65,7 +67,8 @@ def test_what_evicts_nothing_is_llama_cpps_own_cache(family_model, name, block):
     with recorded_runtime(path, budget=N_CELLS, block=block, threads=1, **heads_of(name)) as run:
         found = logits(run, tokens)
         assert run.compactions == []
-        assert run.runtime.controller.cache.repositions == find_architecture(name).repositions
+        cache = run.runtime.controller.cache
+        assert cache.repositions == (architecture_of(name).repositions and not cache.shape.window_cells)
     short = max(OWN_SHORT_BATCHES, short_batches(name))
     assert_close(name, found, own_logits(path, tokens, block=block), whole_tiles=block >= 64, short=short)
 
@@ -107,7 +110,7 @@ def test_quantised_rows_of_evicted_cells_too(family_model, name, policy):
     assert distance(found, own_logits(path, tokens, block=BLOCK, visible=wrong, kv_type="q8_0")) > WRONG * limit
 
 
-@pytest.mark.parametrize("name", [name for name in RUN if HEADS[name] and find_architecture(name).repositions])
+@pytest.mark.parametrize("name", [name for name in RUN if HEADS[name] and architecture_of(name).repositions])
 def test_moved_keys_meet_the_same_distances(family_model, name):
     """A head that keeps the newest tokens alone has its keys moved as a whole, which no distance shows."""
     path, tokens = family_model(name), tokens_of()

@@ -38,11 +38,14 @@ KINDS = {
     "exaone4": (tuple(range(3, 64, 4)), 1),
     "llama4": ((3,), 2),
     "gpt-oss": ((1, 3), 2),
+    "gemma4": ((0, 2), 2),
     "mamba2": ((), 0),  # nothing to evict
 }
 ATTENDING = [name for name, (layers, _) in KINDS.items() if layers]
 SOFTCAPPED = ("gemma2",)
-SOME = ("lfm2", "granitehybrid", "falcon-h1", "gemma2", "gemma3", "gpt-oss", "mamba2")
+# later layers that read the rows of one of those, by its index
+READERS = {"gemma4": {4: 1, 5: 1}}
+SOME = ("lfm2", "granitehybrid", "falcon-h1", "gemma2", "gemma3", "gpt-oss", "gemma4", "mamba2")
 N_PROMPT, N_STEPS = 384, 40
 BUDGET = 96
 
@@ -68,7 +71,8 @@ def own_logits(path, tokens, **options):
 
 def hidden_logits(name, path, tokens, visible, block):
     batches = N_PROMPT // block * [block]
-    kind = {"layers": KINDS[name][0], "softcapped": name in SOFTCAPPED}
+    layers = {il: i for i, il in enumerate(KINDS[name][0])} | READERS.get(name, {})
+    kind = {"layers": layers, "softcapped": name in SOFTCAPPED}
     return masked_logits(path, tokens, visible, batches, N_STEPS + 1, **kind)
 
 
@@ -135,7 +139,7 @@ def test_kept_keys_are_moved_and_the_states_stay(family_model):
     assert max(map(error, found, expected)) < 2 * bound_of("lfm2")  # each of six evictions rounds keys
 
 
-@pytest.fixture(params=SOME)
+@pytest.fixture(params=[*SOME, "lfm2-windows", "deepseek2"])
 def runtime(request, family_model):
     options = {"budget": 64, "block": 32, "recent": 16, "threads": 1, "policy": "keydiff", "focus": True}
     with edgekv.Runtime(family_model(request.param), memory="4GiB", **options) as opened:

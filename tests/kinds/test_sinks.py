@@ -6,11 +6,32 @@ import numpy as np
 import pytest
 from recorded import recorded_runtime
 
-from edgekv.policies import select
+from edgekv.policies import register, select, unregister
+from edgekv.policies.export import export_policy
 
 gguf = pytest.importorskip("gguf")
 
 LAYERS, N_HEAD_KV = (1, 3), 2  # of gpt-oss, those that see the whole text
+
+
+@pytest.fixture
+def newest():
+    """Registers `newest`, what tova scores, written in Python: with the sinks or as if there were none."""
+
+    def call(with_sinks):
+        def attention(keys, queries, sinks):
+            n_head_kv, n, dim = keys.shape
+            logits = queries[:, -1].reshape(n_head_kv, -1, dim) @ keys.transpose(0, 2, 1) / np.sqrt(np.float32(dim))
+            if with_sinks:
+                logits = np.concatenate([logits, sinks.reshape(n_head_kv, -1, 1)], axis=2)
+            weights = np.exp(logits - logits.max(axis=2, keepdims=True))
+            return (weights / weights.sum(axis=2, keepdims=True)).mean(axis=1)[:, :n]
+
+        register("newest", attention, weights=True, rows=1, replace=True)
+        return "newest"
+
+    yield call
+    unregister("newest")
 
 
 def sinks_of(path):
@@ -60,3 +81,29 @@ def test_kept_positions_are_those_of_the_reference(family_model, spec):
     for kept, right in zip(found, expected, strict=True):
         np.testing.assert_array_equal(kept, right)
     assert any(not np.array_equal(kept, wrong) for kept, wrong in zip(found, without, strict=True))
+
+
+def kept_of(path, policy):
+    """Positions that each head kept at each compaction."""
+    tokens = np.random.default_rng(1).integers(3, 250, 320).tolist()
+    options = {"policy": policy, "budget": 96, "block": 64, "focus": False}
+    with recorded_runtime(path, n_layer=len(LAYERS), n_head_kv=N_HEAD_KV, **options) as run:
+        run.read(tokens)
+    return np.array([kept for _, layers in run.compactions for heads in layers for kept in heads])
+
+
+def test_a_custom_scorer_is_given_the_sinks(family_model, newest):
+    path = family_model("gpt-oss")
+    expected = kept_of(path, "tova")
+    np.testing.assert_array_equal(kept_of(path, newest(with_sinks=True)), expected)
+    assert not np.array_equal(kept_of(path, newest(with_sinks=False)), expected)
+
+
+def test_an_exported_graph_is_given_the_sinks(family_model, tmp_path):
+    pytest.importorskip("onnxruntime")
+    path = family_model("gpt-oss")
+    export_policy("snapkv", tmp_path / "with.onnx", sinks=True)
+    export_policy("snapkv", tmp_path / "without.onnx")
+    expected = kept_of(path, "snapkv")
+    np.testing.assert_array_equal(kept_of(path, f"onnx:{tmp_path / 'with.onnx'}"), expected)
+    assert not np.array_equal(kept_of(path, f"onnx:{tmp_path / 'without.onnx'}"), expected)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from edgekv.models.families import make_family
 from edgekv.options import KV_TYPES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,6 +82,12 @@ def run(program, *arguments):
 @pytest.mark.parametrize("name", NAMES)
 def test_program(programs, name, model, kv_type, tiny_model):
     run(programs / name, tiny_model(**MODELS[model]), kv_type)
+
+
+@pytest.mark.parametrize("kv_type", KV_TYPES)
+@pytest.mark.parametrize("name", ["edgekv_c_abi_plain", "edgekv_c_abi_sanitized"])
+def test_a_cache_of_latents(programs, name, kv_type, tmp_path):
+    run(programs / name, make_family(tmp_path / "model.gguf", "deepseek2"), kv_type)
 
 
 @pytest.mark.parametrize("name", ["edgekv_unit_plain", "edgekv_unit_sanitized"])

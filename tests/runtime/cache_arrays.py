@@ -45,9 +45,9 @@ class Heads:
         carries_on = every_row or generating or getattr(policy.base, "carry", False)
         heads = {}
         for layer in range(self.n_layer):
-            queries = rows = None
+            queries = rows = scale = None
             if policy.n_rows(1 << 20):
-                queries, rows, _ = cache.queries(layer, probed=probed)
+                queries, rows, scale = cache.queries(layer, probed=probed)
                 n = len(rows)
                 if not probed and (every_row or (policy.base.name == "ahakv" and generating)):
                     n = min(n, n_fresh)
@@ -70,6 +70,7 @@ class Heads:
                     values=values,
                     queries=None if queries is None else queries[g],
                     query_positions=rows,
+                    scale=scale,
                     accumulated=np.array([carried.get(int(p), 0.0) * fading for p in positions]),
                     wo_norm=None if self.w_o is None else wo_norms(values, self.w_o[layer][g]),
                     budget=layer_budgets[layer],

@@ -13,6 +13,7 @@ from edgekv import ConfigError, NativeError, UnsupportedModelError
 from edgekv.binding import library, structs
 from edgekv.binding.cache import Cache
 from edgekv.binding.model import Context, Model
+from edgekv.models.families import make_family
 from edgekv.models.shapes import llama3_rope_factors
 from edgekv.models.spec import RopeScaling
 from edgekv.options import KV_TYPES, Options
@@ -65,11 +66,12 @@ def context_of(path, *, n_cells=64, kv_type="f16", layout=True):
 
 
 def rope_of(context, layer, room=256):
-    """Radians per position (n_rot / 2,), and how pairs lie."""
-    angles, n_rot, neighbours = np.full(room // 2, np.nan), ctypes.c_uint32(room), ctypes.c_int32(-1)
-    arguments = (angles.ctypes.data, ctypes.byref(n_rot), ctypes.byref(neighbours))
+    """Radians per position (n_rot / 2,), how pairs lie, and the element that they begin at."""
+    angles, first, n_rot = np.full(room // 2, np.nan), ctypes.c_uint32(1 << 31), ctypes.c_uint32(room)
+    neighbours = ctypes.c_int32(-1)
+    arguments = (angles.ctypes.data, ctypes.byref(first), ctypes.byref(n_rot), ctypes.byref(neighbours))
     library.call("edgekv_context_rope", context.handle, layer, *arguments)
-    return angles[: n_rot.value // 2], {0: "neox", 1: "norm"}[neighbours.value]
+    return angles[: n_rot.value // 2], {0: "neox", 1: "norm"}[neighbours.value], first.value
 
 
 @pytest.mark.parametrize(("model", "rope"), CASES)
@@ -79,8 +81,8 @@ def test_angles_are_those_of_the_formulas(tiny_model, model, rope):
     expected = frequencies_of(path)
     with context_of(path) as context:
         for layer in range(2):
-            found, pairs = rope_of(context, layer)
-            assert pairs == ROPE_PAIRS[MODELS[model]["architecture"]]
+            found, pairs, first = rope_of(context, layer)
+            assert (pairs, first) == (ROPE_PAIRS[MODELS[model]["architecture"]], 0)
             assert found.shape == expected.shape
             assert (np.abs(found / expected - 1) < 6e-8 * (np.arange(len(expected)) + 4)).all()
 
@@ -102,7 +104,7 @@ def test_a_turned_key_is_the_one_that_is_fed_at_the_new_position(tiny_model, mod
         for start in range(0, n, 60):
             cache.feed([77] * min(60, n - start))
         rows, described = cache.rows(0, 0)
-        angles, pairs = rope_of(context, 0)
+        angles, pairs, first = rope_of(context, 0)
         cache.close()
 
     def values(stored):
@@ -112,8 +114,8 @@ def test_a_turned_key_is_the_one_that_is_fed_at_the_new_position(tiny_model, mod
     for deltas in (shift - np.arange(n), np.arange(n)[::-1] - np.arange(n)):
         turned, deltas = rows.copy(), np.ascontiguousarray(deltas, dtype=np.int32)
         described.data, described.stride_bytes = turned.ctypes.data, turned.strides[0]
-        arguments = (ctypes.byref(described), angles.ctypes.data, 2 * len(angles), pairs == "norm", deltas.ctypes.data)
-        library.call("edgekv_rope_turn", *arguments)
+        angle_arguments = (angles.ctypes.data, first, 2 * len(angles), pairs == "norm")
+        library.call("edgekv_rope_turn", ctypes.byref(described), *angle_arguments, deltas.ctypes.data)
         expected = fed[np.arange(n) + deltas]
         assert np.linalg.norm(values(turned) - expected) < STORED_TWICE[kv_type] * np.linalg.norm(expected)
         assert np.linalg.norm(fed - expected) > 0.5 * np.linalg.norm(expected)
@@ -134,9 +136,21 @@ def test_a_layer_without_rope_turns_nothing(zeros, kv_type):
 
 def test_a_part_of_a_head(zeros):
     with context_of(zeros["stablelm"]) as context:
-        found, pairs = rope_of(context, 1)
-    assert pairs == "neox"
+        found, pairs, first = rope_of(context, 1)
+    assert (pairs, first) == ("neox", 0)
     assert found == pytest.approx(1e4 ** (-2 * np.arange(N_ROT // 2) / N_ROT), rel=1e-6)
+
+
+@pytest.mark.parametrize(("name", "n_still"), [("qwen2vl", 0), ("qwen3vl", 1), ("qwen35", 0)])
+def test_sections_of_text_turn_by_one_position(tmp_path, name, n_still):
+    """But for pairs that are in none of the three: their position is always 0."""
+    path = make_family(tmp_path / "model.gguf", name)
+    expected = frequencies_of(path)
+    assert np.count_nonzero(expected == 0) == n_still
+    with context_of(path) as context:
+        found, pairs = rope_of(context, 0)
+    assert pairs == "neox"
+    assert (np.abs(found - expected) <= 6e-8 * (np.arange(len(expected)) + 4) * expected).all()
 
 
 @pytest.mark.parametrize(
@@ -159,7 +173,7 @@ def test_misuse(tiny_model):
             rope_of(context, 2)
         with pytest.raises(ConfigError, match="RoPE turns 64 elements of a key, but there is room for 62"):
             rope_of(context, 0, room=62)
-        with pytest.raises(ConfigError, match="ctx, angles, n_rot or neighbours is NULL"):
-            library.call("edgekv_context_rope", context.handle, 0, None, None, None)
+        with pytest.raises(ConfigError, match="ctx, angles, first, n_rot or neighbours is NULL"):
+            library.call("edgekv_context_rope", context.handle, 0, None, None, None, None)
     with context_of(path, layout=False) as context, pytest.raises(NativeError, match="without a layout"):
         rope_of(context, 0)

@@ -12,8 +12,9 @@ import edgekv
 pytest.importorskip("gguf")
 from unsupported_models import ARCHITECTURES, make_unsupported
 
+from edgekv.models.architectures import find_architecture
+
 REASONS = {
-    "deepseek2": "multi-head latent attention (MLA)",
     "bloom": "ALiBi",
     "bert": "an encoder or non-causal attention",
 }
@@ -49,3 +50,7 @@ def test_an_architecture_that_llama_cpp_does_not_know(tiny_model, tmp_path):
     path.write_bytes(tiny_model(n_layer=2).read_bytes().replace(b"llama", b"lorem"))
     with pytest.raises(edgekv.UnsupportedModelError, match=r"architecture 'lorem' of .* is not known"):
         edgekv.plan(path, memory="1GiB")
+
+
+def test_the_table_has_what_is_refused_here():
+    assert all(find_architecture(name).refused for name in ARCHITECTURES)

@@ -135,6 +135,24 @@ def test_a_scorer_may_be_given_where_the_rows_stand(register, arrays):
     np.testing.assert_array_equal(found, (arrays["positions"][:, :, None] < rows[-3:]).sum(axis=2))
 
 
+def test_a_scorer_may_be_given_the_sinks(register, arrays):
+    """Those of the heads of a call, or None where the model has none."""
+    given = []
+
+    def see(keys, queries, sinks):
+        given.append(sinks)
+        return np.zeros(keys.shape[:2], dtype=np.float32)
+
+    register("see", see)
+    sinks = np.arange(N_HEAD_KV * GROUP, dtype=np.float32)
+    policies.score("see", sinks=sinks, **arrays)
+    np.testing.assert_array_equal(given, np.split(sinks, N_HEAD_KV))
+    assert not any(found.flags.writeable for found in given)
+    given.clear()
+    policies.score("see", **arrays)
+    assert given == N_HEAD_KV * [None]
+
+
 def test_rows_are_the_newest_unless_said_otherwise(arrays):
     ordered = {name: arrays[name] for name in ("keys", "queries")} | {"positions": np.sort(arrays["positions"], axis=1)}
     scorer = Scorer.of("behind", attended_behind)
@@ -576,6 +594,12 @@ class OwnTova(Tova):
 def test_a_class_is_scored_by_its_own_formula(arrays, backend):
     found = policies.score(OwnTova(), backend=backend, **arrays)
     assert_same(found, 3 * policies.score("tova", backend="reference", **arrays))
+
+
+def test_a_class_sees_the_sinks(arrays):
+    sinks = np.linspace(-1, 4, N_HEAD_KV * GROUP, dtype=np.float32)
+    found = policies.score(OwnTova(), sinks=sinks, **arrays)
+    assert_same(found, 3 * policies.score("tova", backend="reference", sinks=sinks, **arrays))
 
 
 def test_a_class_sees_where_the_rows_stand(arrays):

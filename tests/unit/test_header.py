@@ -239,6 +239,16 @@ INCONSISTENT = {
     "no key": ({"llama__attention__key_length": u32(0)}, "key_length' is 0"),
     "no value": ({"llama__attention__value_length": u32(0)}, "value_length' is 0"),
     "odd rope": ({"llama__rope__dimension_count": u32(15)}, "is 15, but must be even"),
+    "wide rope of windows": (
+        {"llama__rope__dimension_count_swa": u32(18)},
+        "count_swa' is 18, but a head has 16 values",
+    ),
+    "small heads of windows": (
+        {"llama__attention__key_length_swa": u32(8)},
+        "count_swa' is 16, but a head has 8 values",
+    ),
+    "sections below 0": ({"llama__rope__dimension_sections": i32s(8, -8, 4, 0)}, "whole numbers of at least 0"),
+    "wide sections": ({"llama__rope__dimension_sections": i32s(8, 8, 4, 0)}, "20 pairs, but a head has 16 values"),
     "rope scaling": ({"llama__rope__scaling__type": text("linfar")}, "is 'linfar', but must be one of"),
     "experts used": ({"llama__expert_used_count": u32(2)}, "is 2 of 0"),
     "no experts used": ({"llama__expert_count": u32(2)}, "is 0 of 2"),

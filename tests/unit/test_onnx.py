@@ -176,6 +176,20 @@ def test_a_model_may_have_its_own_scale_and_softcap(exported):
     assert np.abs(found - plain).max() > 100 * ROUNDING * np.abs(plain).max()
 
 
+@pytest.mark.parametrize("rows", ["newest", "early"])
+def test_a_model_may_have_sinks(exported, rows):
+    """A graph made for them serves models without, too."""
+    arrays = layer(32, 100, 2, 2, 32)
+    if rows == "early":  # some see no cell at all
+        arrays["query_positions"] = np.arange(-8, 56, 2)
+    spec, sinks = exported("snapkv", sinks=True), np.array([1.0, 9.0, -3.0, 4.0])
+    plain = policies.score("snapkv", backend="reference", **arrays)
+    assert_close(policies.score(spec, **arrays), plain)
+    expected = policies.score("snapkv", backend="reference", sinks=sinks, **arrays)
+    assert_close(policies.score(spec, sinks=sinks, **arrays), expected)
+    assert np.abs(expected - plain).max() > 100 * ROUNDING * np.abs(plain).max()
+
+
 def test_what_a_graph_says_of_itself(exported):
     policy = parse_policy(exported("snapkv(window=9)"))
     assert (policy.n_rows(128), policy.weights, policy.recent(500), policy.reads) == (9, True, 9, {"queries"})
@@ -222,8 +236,9 @@ def test_exported_graphs_are_valid_and_old_enough(exported):
         ("keydiff+caote", {}, r"keydiff\+caote has no graph; possible: keydiff and snapkv, and wrappers go after"),
         ("keydiff(anchor=median)", {}, "has no graph, .*leave anchor=median and window= out"),
         ("keydiff(window=0.1)", {}, "has no graph, .*leave anchor=median and window= out"),
-        ("keydiff", {"scale": 0.1}, "reads no attention; leave scale= and softcap= out"),
+        ("keydiff", {"scale": 0.1}, "reads no attention; leave scale=, softcap= and sinks= out"),
         ("keydiff", {"softcap": 50.0}, "reads no attention"),
+        ("keydiff", {"sinks": True}, "reads no attention"),
         ("snapkv", {"scale": 0.0}, "scale=0.0, softcap=0.0 are not possible"),
         ("snapkv", {"softcap": float("inf")}, "softcap=inf are not possible"),
         ("snapkv(window=0)", {}, r"a value in \[1, 4096\] is needed"),

@@ -18,22 +18,27 @@ from edgekv.binding import library, structs
 
 TYPES = {name: gguf.GGMLQuantizationType[name.upper()] for name in ("f32", "f16", "q8_0", "q4_0")}
 PAIRS = ("neox", "norm")
-# head_dim, n_rot, Hadamard run
+# head_dim, n_rot, Hadamard run, element that turned ones begin at
 SHAPES = [
-    (32, 32, 0),
-    (64, 64, 0),
-    (64, 64, 64),
-    (64, 16, 64),
-    (96, 64, 0),
-    (96, 80, 0),
-    (128, 128, 128),
-    (128, 32, 64),
-    (128, 96, 64),
-    (256, 256, 128),
-    (256, 64, 0),
+    (32, 32, 0, 0),
+    (64, 64, 0, 0),
+    (64, 64, 64, 0),
+    (64, 16, 64, 0),
+    (96, 64, 0, 0),
+    (96, 80, 0, 0),
+    (128, 128, 128, 0),
+    (128, 32, 64, 0),
+    (128, 96, 64, 0),
+    (256, 256, 128, 0),
+    (256, 64, 0, 0),
+    (192, 64, 64, 128),
+    (160, 64, 0, 96),
+    (576, 64, 0, 512),
+    (128, 32, 64, 80),
+    (96, 16, 0, 40),
 ]
 CASES = [(*shape, kv_type) for shape, kv_type in itertools.product(SHAPES, TYPES)]
-CASES.append((80, 20, 0, "f16"))  # neither whole blocks nor whole vectors
+CASES.append((80, 20, 0, 0, "f16"))  # neither whole blocks nor whole vectors
 # within the table of the native code and far beyond it, either way
 DELTAS = np.array([0, 1, -1, 2, -7, 63, -128, 512, -512, 513, -513, 4_095, -8_192, 100_000, -100_000, 1_234_567])
 
@@ -58,13 +63,13 @@ def values_of(rows, kv_type):
     return dequantize(np.ascontiguousarray(rows).reshape(-1), TYPES[kv_type]).astype(np.float64).reshape(len(rows), -1)
 
 
-def turn(rows, deltas, w, pairs, kv_type, head_dim, rotation, n=None):
+def turn(rows, deltas, w, pairs, kv_type, head_dim, rotation, first=0, n=None):
     """A copy of rows (n, row bytes or more), each turned by its delta."""
     rows, deltas = rows.copy(), np.ascontiguousarray(deltas, dtype=np.int32)
     n = len(rows) if n is None else n
     described = structs.Rows(rows.ctypes.data, TYPES[kv_type], head_dim, n, rows.strides[0], rotation, 0)
     w = np.ascontiguousarray(w, dtype=np.float64)
-    arguments = (ctypes.byref(described), w.ctypes.data, 2 * len(w), pairs == "norm", deltas.ctypes.data)
+    arguments = (ctypes.byref(described), w.ctypes.data, first, 2 * len(w), pairs == "norm", deltas.ctypes.data)
     library.call("edgekv_rope_turn", *arguments)
     return rows
 
@@ -80,14 +85,14 @@ def rms(x):
 
 
 @pytest.mark.parametrize("pairs", PAIRS)
-@pytest.mark.parametrize(("head_dim", "n_rot", "rotation", "kv_type"), CASES)
-def test_turned_rows_are_those_of_the_reference(head_dim, n_rot, rotation, kv_type, pairs):
+@pytest.mark.parametrize(("head_dim", "n_rot", "rotation", "first", "kv_type"), CASES)
+def test_turned_rows_are_those_of_the_reference(head_dim, n_rot, rotation, first, kv_type, pairs):
     """All but a few values that lie where rounding tips, and those by one place."""
     deltas = np.tile(DELTAS, 8)
     rows = store(random_keys(len(deltas), head_dim), kv_type, rotation)
     w = frequencies(n_rot)
-    found = values_of(turn(rows, deltas, w, pairs, kv_type, head_dim, rotation), kv_type)
-    expected = turn_stored(values_of(rows, kv_type), deltas, w, pairs, kv_type, rotation)
+    found = values_of(turn(rows, deltas, w, pairs, kv_type, head_dim, rotation, first), kv_type)
+    expected = turn_stored(values_of(rows, kv_type), deltas, w, pairs, kv_type, rotation, first)
     largest = np.abs(expected).reshape(len(rows), -1, 32 if head_dim % 32 == 0 else 4).max(axis=-1)
     place = LAST_PLACE[kv_type] * np.repeat(largest, head_dim // largest.shape[1], axis=1)
     assert (np.abs(found - expected) <= 1.01 * place).all()
@@ -95,52 +100,55 @@ def test_turned_rows_are_those_of_the_reference(head_dim, n_rot, rotation, kv_ty
 
 
 @pytest.mark.parametrize("pairs", PAIRS)
-@pytest.mark.parametrize(("head_dim", "n_rot", "rotation", "kv_type"), CASES)
-def test_a_turned_key_is_the_key_of_its_new_position(head_dim, n_rot, rotation, kv_type, pairs):
+@pytest.mark.parametrize(("head_dim", "n_rot", "rotation", "first", "kv_type"), CASES)
+def test_a_turned_key_is_the_key_of_its_new_position(head_dim, n_rot, rotation, first, kv_type, pairs):
     """Stored at one position and turned to another, it is as near to the truth as one more rounding lets it be."""
     keys, w = random_keys(400, head_dim), frequencies(n_rot)
     rng = np.random.default_rng(1)
     before, after = rng.integers(0, 200_000, (2, len(keys)))
     after[:200] = before[:200] + rng.integers(-512, 513, 200)
-    exact = rotate(rope_at(keys, after, w, pairs), rotation)
-    stored = store(rope_at(keys, before, w, pairs), kv_type, rotation)
-    turned = values_of(turn(stored, after - before, w, pairs, kv_type, head_dim, rotation), kv_type)
-    error = rms(values_of(store(rope_at(keys, after, w, pairs), kv_type, rotation), kv_type) - exact)
+    exact = rotate(rope_at(keys, after, w, pairs, first), rotation)
+    stored = store(rope_at(keys, before, w, pairs, first), kv_type, rotation)
+    turned = values_of(turn(stored, after - before, w, pairs, kv_type, head_dim, rotation, first), kv_type)
+    error = rms(values_of(store(rope_at(keys, after, w, pairs, first), kv_type, rotation), kv_type) - exact)
     assert rms(turned - exact) < 1.6 * error + FLOAT32 * rms(exact)
     # a tenth of a position more would be noticed, unless the type itself is coarser
     if kv_type in ("f32", "f16"):
-        assert rms(rotate(rope_at(keys, after + 0.1, w, pairs), rotation) - exact) > 10 * error
+        assert rms(rotate(rope_at(keys, after + 0.1, w, pairs, first), rotation) - exact) > 10 * error
 
 
 @pytest.mark.parametrize("pairs", PAIRS)
-@pytest.mark.parametrize(("head_dim", "n_rot", "rotation", "kv_type"), CASES)
-def test_two_turns_are_one(head_dim, n_rot, rotation, kv_type, pairs):
+@pytest.mark.parametrize(("head_dim", "n_rot", "rotation", "first", "kv_type"), CASES)
+def test_two_turns_are_one(head_dim, n_rot, rotation, first, kv_type, pairs):
     keys, w = random_keys(400, head_dim), frequencies(n_rot)
-    first, second = np.random.default_rng(2).integers(-600, 600, (2, len(keys)))
-    shape = (w, pairs, kv_type, head_dim, rotation)
+    one, other = np.random.default_rng(2).integers(-600, 600, (2, len(keys)))
+    shape = (w, pairs, kv_type, head_dim, rotation, first)
     stored = store(keys, kv_type, rotation)
-    twice = values_of(turn(turn(stored, first, *shape), second, *shape), kv_type)
-    once = values_of(turn(stored, first + second, *shape), kv_type)
+    twice = values_of(turn(turn(stored, one, *shape), other, *shape), kv_type)
+    once = values_of(turn(stored, one + other, *shape), kv_type)
     error = rms(values_of(stored, kv_type) - rotate(keys, rotation))
     assert rms(twice - once) < 2.0 * error + FLOAT32 * rms(keys)
-    back = values_of(turn(turn(stored, first, *shape), -first, *shape), kv_type)
+    back = values_of(turn(turn(stored, one, *shape), -one, *shape), kv_type)
     assert rms(back - values_of(stored, kv_type)) < 2.0 * error + FLOAT32 * rms(keys)
 
 
 @pytest.mark.parametrize("kv_type", TYPES)
 @pytest.mark.parametrize("rotation", [0, 64])
-def test_what_does_not_turn_keeps_its_bytes(kv_type, rotation):
+@pytest.mark.parametrize("first", [0, 128])
+def test_what_does_not_turn_keeps_its_bytes(kv_type, rotation, first):
     """Rows with delta 0, rows beyond the last, what lies between rows, and elements stored apart from turned ones."""
     head_dim, n_rot = 256, 48  # one block of 32 and half of the next, or most of a run of 64
     rows = store(random_keys(6, head_dim), kv_type, rotation)
     n_bytes = rows.shape[1]
     padded = np.random.default_rng(3).integers(0, 256, (6, n_bytes + 24), dtype=np.uint8)
     padded[:, :n_bytes] = rows
-    found = turn(padded, [5, 0, -5, 900, 0, 1], frequencies(n_rot), "neox", kv_type, head_dim, rotation, n=5)
-    untouched = 64 * n_bytes // head_dim if rotation or kv_type in ("q8_0", "q4_0") else n_rot * n_bytes // head_dim
+    found = turn(padded, [5, 0, -5, 900, 0, 1], frequencies(n_rot), "neox", kv_type, head_dim, rotation, first, n=5)
+    n_touched = 64 if rotation or kv_type in ("q8_0", "q4_0") else n_rot
+    begin, end = first * n_bytes // head_dim, (first + n_touched) * n_bytes // head_dim
     assert np.array_equal(found[[1, 4, 5]], padded[[1, 4, 5]])
-    assert np.array_equal(found[:, untouched:], padded[:, untouched:])
-    assert (found[[0, 2, 3], :untouched] != padded[[0, 2, 3], :untouched]).any(axis=1).all()
+    assert np.array_equal(found[:, :begin], padded[:, :begin])
+    assert np.array_equal(found[:, end:], padded[:, end:])
+    assert (found[[0, 2, 3], begin:end] != padded[[0, 2, 3], begin:end]).any(axis=1).all()
 
 
 def test_no_rope_turns_nothing():
@@ -148,19 +156,21 @@ def test_no_rope_turns_nothing():
     assert np.array_equal(turn(rows, [1, 2, 3], [], "norm", "q4_0", 64, 64), rows)
 
 
-def call(kind=1, dim=64, n=1, rotation=0, n_rot=64, angles=None, deltas=None, data=None):
+def call(kind=1, dim=64, n=1, rotation=0, first=0, n_rot=64, angles=None, deltas=None, data=None):
     """The status of a call on zeros, as an exception."""
     data = np.zeros(1024, dtype=np.uint8) if data is None else data
     angles = np.ones(32) if angles is None else angles
     deltas = np.zeros(8, dtype=np.int32) if deltas is None else deltas
     rows = structs.Rows(data.ctypes.data, kind, dim, n, 128, rotation, 0)
-    library.call("edgekv_rope_turn", ctypes.byref(rows), angles.ctypes.data, n_rot, 1, deltas.ctypes.data)
+    library.call("edgekv_rope_turn", ctypes.byref(rows), angles.ctypes.data, first, n_rot, 1, deltas.ctypes.data)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"n_rot": 63}, "n_rot is 63; it must be even, and at most the 64 elements of a row"),
+        ({"n_rot": 63}, "n_rot is 63; it must be even, and at most the 64 elements of a row from 0 on"),
+        ({"n_rot": 62, "first": 4}, "n_rot is 62; it must be even, and at most the 64 elements of a row from 4 on"),
+        ({"first": 1 << 31}, "a row from 2147483648 on"),
         ({"n_rot": 66}, "n_rot is 66"),
         ({"n_rot": 1 << 31}, "n_rot is 2147483648"),
         ({"angles": np.array([1.0, np.nan] * 16)}, "an angle is NaN or infinite"),
@@ -181,7 +191,7 @@ def test_rows_and_angles_that_cannot_be(arguments, message):
 def test_null_arguments():
     data = np.zeros(128, dtype=np.uint8)
     rows = structs.Rows(data.ctypes.data, 1, 64, 1, 128, 0, 0)
-    whole = [ctypes.byref(rows), np.ones(32).ctypes.data, 64, 1, np.zeros(1, dtype=np.int32).ctypes.data]
-    for i in (0, 1, 4):
+    whole = [ctypes.byref(rows), np.ones(32).ctypes.data, 0, 64, 1, np.zeros(1, dtype=np.int32).ctypes.data]
+    for i in (0, 1, 5):
         with pytest.raises(ConfigError, match="rows, angles or deltas is NULL"):
             library.call("edgekv_rope_turn", *[None if k == i else argument for k, argument in enumerate(whole)])

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from edgekv.errors import EdgeKVError, PolicyError
 from edgekv.memory.sizes import MIB
@@ -31,6 +30,7 @@ DIMENSIONS = {
     "queries": ("n_head", "W", "d"),
     "positions": ("n_head_kv", "n"),
     "query_positions": ("W",),
+    "sinks": ("n_head",),
 }
 FREE = frozenset({"n_head_kv", "n_head", "n", "W"})
 POSITIONS = ("positions", "query_positions")
@@ -75,9 +75,9 @@ class GraphOptions:
 def load_graph(path: str, options: GraphOptions | None = None) -> Custom:
     """The policy that an ONNX graph calculates.
 
-    Its inputs are any of keys, values, queries (float32), positions and query_positions (int32 or int64), as for
+    Its inputs are any of keys, values, queries, sinks (float32), positions and query_positions (int32 or int64), as for
     `Scorer`; its one output is `scores` (n_head_kv, n) float32. Only the number of elements of a key or value may be
-    fixed.
+    fixed. The sinks of a model without any are -inf, which a softmax gives no share.
 
     Raises PolicyError where onnxruntime or onnx is not installed, the file is no such graph, or a trial run fails.
     """
@@ -98,6 +98,7 @@ def load_graph(path: str, options: GraphOptions | None = None) -> Custom:
         function=_runner(session, inputs),
         reads=frozenset(inputs) & set(READS),
         places="query_positions" in inputs,
+        sinks="sinks" in inputs,
         n_rows=rows,
         weights=options.weights or says.get(WEIGHTS_KEY) == "true",
         summary=f"the ONNX graph {path}",
@@ -167,8 +168,10 @@ def _window(path: str, says: dict[str, str]) -> int:
 def _runner(session: Any, inputs: dict[str, Any]) -> Callable[..., Any]:
     wide = [name for name, node in inputs.items() if node.type == "tensor(int64)"]
 
-    def function(**arrays: npt.NDArray[Any]) -> Any:
+    def function(**arrays: Any) -> Any:
         arrays |= {name: arrays[name].astype(np.int64) for name in wide}
+        if "sinks" in inputs and arrays["sinks"] is None:
+            arrays["sinks"] = np.full(len(arrays["queries"]), -np.inf, dtype=np.float32)
         return session.run([OUTPUT], arrays)[0]
 
     return function
@@ -204,6 +207,8 @@ def _try(scorer: Scorer, fixed: dict[str, int]) -> None:
         }
         gaps = rng.integers(1, 4, shapes["positions"])
         arrays["positions"] = np.cumsum(gaps, axis=1, dtype=np.int32)
+        if n_head_kv > 1:  # the other trial is that of a model without sinks
+            arrays["sinks"] = rng.standard_normal(shapes["sinks"], dtype=np.float32)
         try:
             scorer(**arrays)
         except EdgeKVError as error:

@@ -50,6 +50,7 @@ class PythonPolicy(Custom):
             reads=frozenset({"keys", "positions"}) | policy.reads,
             places="queries" in policy.reads,
             heads=True,
+            sinks="queries" in policy.reads,
             n_rows=policy.n_rows(1) if "queries" in policy.reads else 0,
             weights=policy.weights,
             summary=policy.summary,
@@ -78,6 +79,7 @@ def _heads(
     values: npt.NDArray[np.float32] | None = None,
     queries: npt.NDArray[np.float32] | None = None,
     query_positions: npt.NDArray[np.int32] | None = None,
+    sinks: npt.NDArray[np.float32] | None = None,
     first_head: int = 0,
 ) -> list[Head]:
     """One `Head` a KV head, counted from `first_head`."""
@@ -90,6 +92,7 @@ def _heads(
             values=None if values is None else values[g],
             queries=None if grouped is None else grouped[g],
             query_positions=query_positions,
+            sinks=None if sinks is None else sinks.reshape(n_head_kv, -1)[g],
             head=first_head + g,
         )
         for g in range(n_head_kv)

@@ -18,7 +18,7 @@ from edgekv.policies.head import Head
 from edgekv.policies.types import Scores
 
 READS = ("keys", "values", "queries", "positions")
-ARGUMENTS = (*READS, "query_positions")
+ARGUMENTS = (*READS, "query_positions", "sinks")
 MAX_ROWS = 4096
 SCRATCH_FACTOR = 4  # default bound: a scorer allocates at most this many times the size of its arguments
 
@@ -30,13 +30,14 @@ class Scorer:
     """A function that scores cells, what it reads, and what it promises.
 
     function: scores every cell of the KV heads that it is given. It is called with these keyword arguments, as far as
-        `reads`, `places` and `heads` name them:
+        `reads`, `places`, `heads` and `sinks` name them:
 
             keys             (n_head_kv, n, d)    float32, post-RoPE
             values           (n_head_kv, n, d_v)  float32
             queries          (n_head, W, d)       float32, post-RoPE; the W <= n_rows tokens fed last, or a probe's
             positions        (n_head_kv, n)       int32
             query_positions  (W,)                 int32; those of a probe come after all cells
+            sinks            (n_head,)            float32, logits of learnt sinks; None if the model has none
             first_head       the number of the first KV head in its layer
 
         It returns scores (n_head_kv, n) in float32; other floats are converted. Higher is kept. Cells and rows are in
@@ -48,6 +49,7 @@ class Scorer:
     recent: how many of the newest cells it protects
     places: whether it is given query_positions
     heads: whether it is given first_head
+    sinks: whether it is given sinks
     scratch: a function of (n_cells, n_head_kv, n_head, head_dim_k, head_dim_v) that returns the most bytes that a call
         needs beside its arguments; None = 4 times its arguments, with attention logits (n_head, W, n) counted as one
         of them if it reads queries
@@ -62,6 +64,7 @@ class Scorer:
     recent: int = 0
     places: bool = False
     heads: bool = False
+    sinks: bool = False
     scratch: ScratchBytes | None = None
 
     @classmethod
@@ -77,8 +80,8 @@ class Scorer:
     ) -> Scorer:
         """A scorer of a function whose parameters say what it reads.
 
-        Parameters may be any of keys, values, queries, positions and query_positions. Raises PolicyError for other
-        parameters and for values that cannot work.
+        Parameters may be any of keys, values, queries, positions, query_positions and sinks. Raises PolicyError for
+        other parameters and for values that cannot work.
 
         rows: the most rows of queries that it is given, if it reads queries
         scratch_bytes: see `scratch`
@@ -96,6 +99,7 @@ class Scorer:
             function=function,
             reads=reads & set(READS),
             places="query_positions" in reads,
+            sinks="sinks" in reads,
             n_rows=rows if "queries" in reads else 0,
             weights=bool(weights),
             summary=summary,
@@ -110,6 +114,7 @@ class Scorer:
         queries: npt.NDArray[Any] | None = None,
         positions: npt.NDArray[Any] | None = None,
         query_positions: npt.NDArray[Any] | None = None,
+        sinks: npt.NDArray[Any] | None = None,
         first_head: int = 0,
     ) -> npt.NDArray[np.float32]:
         """Call the function and check its scores; returns (n_head_kv, n) float32, contiguous.
@@ -129,14 +134,15 @@ class Scorer:
                 continue
             if array is None:
                 raise ConfigError(f"{self.name} reads {name}; give {name}=")
-            arrays[name] = array.view()
-            arrays[name].flags.writeable = False
+            arrays[name] = _read_only(array)
         shape = next(arrays[name].shape[:2] for name in ("keys", "values", "positions") if name in arrays)
-        place = {"first_head": first_head} if self.heads else {}
+        more: dict[str, Any] = {"first_head": first_head} if self.heads else {}
+        if self.sinks:
+            more["sinks"] = None if sinks is None else _read_only(sinks)
         # gives back what earlier calls freed, so that this call adds no more than it allocates
         process.return_freed_memory()
         try:
-            scores = np.asarray(self.function(**arrays, **place))
+            scores = np.asarray(self.function(**arrays, **more))
         except Exception as error:
             raise PolicyError(f"scorer {self.name} failed: {type(error).__name__}: {error}") from error
         return self._checked(scores, shape, positions, first_head)
@@ -230,6 +236,8 @@ class Custom(Policy):
         if "queries" in self.scorer.reads:
             queries, rows = head.newest_rows(self.scorer.n_rows).rows()
             arrays |= {"queries": np.ascontiguousarray(queries, dtype=np.float32), "query_positions": rows}
+            if head.sinks is not None:
+                arrays["sinks"] = np.asarray(head.sinks, dtype=np.float32)
         scores[order] = self.scorer(**arrays, first_head=head.head)[0]
         return scores
 
@@ -274,8 +282,15 @@ def check_arguments(who: str, names: frozenset[str]) -> None:
     """Raise PolicyError for names of arrays that no scorer can work with."""
     if not names & {"keys", "values", "positions"}:
         raise PolicyError(f"{who} reads no cells; let it take keys, values or positions")
-    if "query_positions" in names and "queries" not in names:
-        raise PolicyError(f"{who} takes query_positions without queries; let it take both")
+    for name in ("query_positions", "sinks"):
+        if name in names and "queries" not in names:
+            raise PolicyError(f"{who} takes {name} without queries; let it take both")
+
+
+def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    view: npt.NDArray[Any] = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def _newest(queries: npt.NDArray[Any] | None, positions: npt.NDArray[Any] | None) -> npt.NDArray[np.int32] | None:

@@ -142,25 +142,25 @@ enum edgekv_status edgekv_wo_norm(const struct edgekv_rows * values, const struc
         require((uint64_t(first) + n_head) * rows.dim() <= outputs.dim(), "w_o has fewer columns than the heads need");
         Scratch scratch;
         scratch.reserve(wo_norm_scratch({ 1, rows.dim() }, 1, rows.dim(), outputs.dim()));
-        WoNorm norm(outputs.dim(), rows.dim(), 1, n_head, first, scratch);
+        WoNorm norm(rows.dim(), 1, n_head, scratch);
         for (size_t i = 0; i < rows.n(); i += WoNorm::n_at_once) {
             const size_t n = std::min<size_t>(WoNorm::n_at_once, rows.n() - i);
             norm.begin();
             for (size_t k = 0; k < n; ++k) {
                 norm.put(0, k, rows, i + k);
             }
-            norm.add(outputs, n);
+            norm.add(outputs, first, n_head, n);
             norm.take(0, n, norms + i);
         }
     });
 }
 
-enum edgekv_status edgekv_rope_turn(const struct edgekv_rows * rows, const double * angles, uint32_t n_rot, int32_t neighbours,
-                                    const int32_t * deltas, char * err, size_t err_size) {
+enum edgekv_status edgekv_rope_turn(const struct edgekv_rows * rows, const double * angles, uint32_t first, uint32_t n_rot,
+                                    int32_t neighbours, const int32_t * deltas, char * err, size_t err_size) {
     return guard(err, err_size, [&] {
         require(rows && angles && deltas, "rows, angles or deltas is NULL");
         const Rows       checked(*rows);
-        const RopeAngles given{ n_rot, neighbours != 0, { angles, angles + std::min(n_rot, rows->dim) / 2 } };
+        const RopeAngles given{ first, n_rot, neighbours != 0, { angles, angles + std::min(n_rot, rows->dim) / 2 } };
         RopeTurn         turn(given, rows->dim, rows->type, rows->rotation);
         auto *           row = static_cast<char *>(const_cast<void *>(rows->data)); // described as what is read elsewhere
         for (size_t i = 0; i < checked.n(); ++i) {

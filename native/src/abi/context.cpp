@@ -70,14 +70,14 @@ class Loading {
 // Why a model cannot be run whatever its memory is, or NULL.
 const char * obstacle(const llama_model & model) {
     const llama_hparams & hparams = model.hparams;
-    if (hparams.is_mla()) {
-        return "multi-head latent attention (MLA)";
+    if (hparams.is_mla() && llm_arch_is_hybrid(model.arch)) {
+        return "latents beside recurrent states";
+    }
+    if (model.arch == LLM_ARCH_HY_V4) {
+        return "a KV cache of another kind"; // a plain one in files without an index, but made where no hook asks for ours
     }
     if (llama_model_has_encoder(&model) || !hparams.causal_attn) {
         return "an encoder or non-causal attention";
-    }
-    if (hparams.n_layer_kv_from_start >= 0 && hparams.n_layer_kv_from_start < int32_t(hparams.n_layer())) {
-        return "layers that read the keys and values of earlier ones";
     }
     if (hparams.use_alibi) {
         return "ALiBi, whose mask depends on the distance between cells";
@@ -100,7 +100,7 @@ void refuse(const llama_model & model, const char * reason) {
 void require_countable(const llama_hparams & hparams, const edgekv_layout & layout) {
     uint64_t n_heads = 0;
     for (uint32_t il = 0; il < hparams.n_layer_all; ++il) {
-        n_heads += hparams.n_head_kv(il);
+        n_heads += hparams.has_kv(il) ? hparams.n_head_kv(il) : 0;
     }
     if (n_heads * layout.n_cells > UINT32_MAX) {
         fail(EDGEKV_STATUS_INVALID_ARGUMENT,
@@ -170,7 +170,6 @@ Memory memory_of(const llama_context * ctx) {
 
 edgekv_shape shape_of(const llama_context * ctx) {
     const Memory          memory  = memory_of(ctx);
-    const llama_hparams & hparams = ctx->get_model().hparams;
     const FlatCache &     flat    = *memory.flat;
 
     edgekv_shape shape = {};
@@ -185,21 +184,26 @@ edgekv_shape shape_of(const llama_context * ctx) {
         (ggml_backend_buffer_is_host(state->buffer) ? shape.state_bytes : shape.device_state_bytes) += ggml_nbytes(state);
     }
     for (const FlatCache::Layer & layer : flat.layers()) {
-        const uint64_t row = layer.k->nb[1] + layer.v->nb[1];
+        const uint64_t row = layer.row_bytes();
 
         shape.n_head_kv_max = std::max(shape.n_head_kv_max, layer.n_head_kv);
-        shape.n_head_max    = std::max(shape.n_head_max, hparams.n_head(layer.il));
-        shape.n_group_max   = std::max(shape.n_group_max, hparams.n_gqa(layer.il));
+        shape.n_head_max    = std::max(shape.n_head_max, layer.n_head());
+        shape.n_group_max   = std::max(shape.n_group_max, layer.n_group);
         shape.head_dim_k    = std::max(shape.head_dim_k, layer.head_dim_k);
         shape.head_dim_v    = std::max(shape.head_dim_v, layer.head_dim_v);
         shape.cell_bytes += row * layer.n_head_kv;
         (ggml_backend_buffer_is_host(layer.k->buffer) ? shape.query_row_bytes : shape.device_query_row_bytes) +=
-            sizeof(float) * hparams.n_head(layer.il) * layer.head_dim_k;
+            sizeof(float) * layer.n_head() * layer.head_dim_k;
         shape.head_bytes = std::max(shape.head_bytes, row * shape.n_cells_max);
 
-        const ggml_tensor * w_o = ctx->get_model().layers[layer.il].wo;
-        if (w_o != nullptr && !ggml_backend_buffer_is_host(w_o->buffer)) {
-            shape.w_o_row_bytes = std::max(shape.w_o_row_bytes, static_cast<uint32_t>(ggml_row_size(w_o->type, w_o->ne[0])));
+        shape.latent_dim_v = layer.is_latent() ? ctx->get_model().hparams.n_embd_head_v_mla() : 0;
+        for (const FlatCache::Reader & reader : layer.readers) {
+            const auto & weights = ctx->get_model().layers[reader.il];
+            for (const ggml_tensor * weight : { weights.wo, weights.wv_b }) {
+                if (weight != nullptr && !ggml_backend_buffer_is_host(weight->buffer)) {
+                    shape.w_o_row_bytes = std::max(shape.w_o_row_bytes, static_cast<uint32_t>(ggml_row_size(weight->type, weight->ne[0])));
+                }
+            }
         }
     }
     return shape;

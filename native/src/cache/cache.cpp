@@ -1,7 +1,6 @@
 #include "cache/cache.h"
 
 #include "abi/status.h"
-#include "abi/weights_file.h"
 #include "ggml-backend.h"
 #include "llama-context.h"
 #include "llama-kv-cache.h"
@@ -9,6 +8,7 @@
 #include "score/wo_norm.h"
 
 #include <algorithm>
+#include <cmath>
 
 using namespace edgekv;
 
@@ -29,8 +29,10 @@ ScratchSize scratch_size(const edgekv_shape & shape, const edgekv_cache_params &
     size.n_rows   = std::max(params.n_query_rows, params.n_probe_rows);
     size.n_window = shape.n_group_max * size.n_rows;
     if (params.wo_norms) {
-        const size_t n_columns = size_t(shape.n_head_max) * shape.head_dim_v;
-        size                   = wo_norm_scratch(size, shape.n_head_kv_max, shape.head_dim_v, n_columns);
+        const bool   latent = shape.latent_dim_v > 0;
+        const size_t dim    = latent ? shape.latent_dim_v : shape.head_dim_v; // of a value that W_O takes
+        size                = wo_norm_scratch(size, latent ? shape.n_head_max : shape.n_head_kv_max, dim, shape.n_head_max * dim,
+                                              latent ? shape.head_dim_v : 0);
         size.wo_bytes          = WoNorm::n_slice * shape.w_o_row_bytes;
     }
     return size;
@@ -48,36 +50,35 @@ size_t contest_size(const edgekv_shape & shape, const edgekv_cache_params & para
 
 namespace {
 
-// The output projection of a layer.
-ggml_tensor * output_projection(const llama_model & model, uint32_t il, size_t n_columns) {
-    ggml_tensor * w_o = model.layers[il].wo;
-    if (w_o == nullptr || static_cast<size_t>(w_o->ne[0]) != n_columns) {
-        fail(EDGEKV_STATUS_UNSUPPORTED, "layer %u of architecture '%s' has no output projection that critical could read", il,
-             model.arch_name().c_str());
-    }
-    return w_o;
-}
-
-// The learnt sinks of a layer's query heads, which may lie on a device.
-std::vector<float> sinks_of(const llama_model & model, uint32_t il) {
-    const ggml_tensor * tensor = model.layers[il].attn_sinks;
-    std::vector<float>  sinks(tensor != nullptr ? tensor->ne[0] : 0);
-    if (tensor != nullptr) {
-        ggml_backend_tensor_get(tensor, sinks.data(), 0, sinks.size() * sizeof(float));
+// The learnt sinks of all query heads that read a layer's rows, which may lie on a device.
+std::vector<float> sinks_of(const llama_model & model, const FlatCache::Layer & layer) {
+    std::vector<float> sinks;
+    for (const FlatCache::Reader & reader : layer.readers) {
+        const ggml_tensor * tensor = model.layers[reader.il].attn_sinks;
+        if (tensor == nullptr) {
+            continue;
+        }
+        sinks.resize(layer.n_head(), -INFINITY); // of readers without sinks
+        for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
+            ggml_backend_tensor_get(tensor, &sinks[g * layer.n_group + reader.first], g * reader.n_group * sizeof(float),
+                                    reader.n_group * sizeof(float));
+        }
     }
     return sinks;
 }
 
-// The file where an output projection is read, or NULL where it can be read in memory.
-const WeightsFile * file_of(const llama_model & model, const ggml_tensor & w_o) {
-    if (!is_repacked(ggml_backend_buffer_get_type(w_o.buffer))) {
-        return nullptr;
+// The output projections of the layers that read a layer's rows. dim: of a value, as they take it
+std::vector<WeightRows> projections_of(const llama_model & model, const FlatCache::Layer & layer, uint32_t dim) {
+    std::vector<WeightRows> projections;
+    for (const FlatCache::Reader & reader : layer.readers) {
+        const ggml_tensor * w_o = model.layers[reader.il].wo;
+        if (w_o == nullptr || w_o->ne[0] != int64_t(reader.n_group) * layer.n_head_kv * dim) {
+            fail(EDGEKV_STATUS_UNSUPPORTED, "layer %u of architecture '%s' has no output projection that critical could read", reader.il,
+                 model.arch_name().c_str());
+        }
+        projections.emplace_back(model, *w_o);
     }
-    if (!model.weights_file) {
-        throw Error(EDGEKV_STATUS_INVALID_ARGUMENT, "critical reads W_O, which was repacked and cannot be read back; load the model "
-                                                    "with edgekv_model_load, or with use_extra_bufts = false");
-    }
-    return model.weights_file.get();
+    return projections;
 }
 
 } // namespace
@@ -96,14 +97,21 @@ edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & para
         fail(EDGEKV_STATUS_INVALID_ARGUMENT, "drafts of %u tokens, but the context has n_outputs_max = %u; make it with %u",
              params.n_draft, ctx->get_cparams().n_outputs_max, params.n_draft + 1);
     }
+    if (params.values != 0 && shape.latent_dim_v > 0) {
+        throw Error(EDGEKV_STATUS_UNSUPPORTED, "the policy compares the values of a head, but the cache holds latents, of which every "
+                                               "query head makes its own; choose a policy that reads keys or attention, such as "
+                                               "keydiff or snapkv");
+    }
     const Memory memory = memory_of(ctx);
     if (params.n_draft > 0 && (memory.windows != nullptr || memory.recurrent != nullptr)) {
         throw Error(EDGEKV_STATUS_UNSUPPORTED, "drafts need cells that can be dropped one by one, and this model keeps sliding windows "
                                                "or recurrent states; use n_draft = 0");
     }
+    if (params.repositions != 0) {
+        require_movable(*ctx); // also where no layer has rows
+    }
     const llama_model &   model   = ctx->get_model();
     const llama_hparams & hparams = model.hparams;
-    std::vector<uint32_t> n_head;
     if (!flat_.layers().empty()) {
         const FlatCache::Attention & first = flat_.attention(flat_.layers().front().il);
         rotation_                          = first.rotation_k;
@@ -113,13 +121,11 @@ edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & para
         softcap_ = hparams.f_attn_logit_softcapping;
     }
     for (const FlatCache::Layer & flat : flat_.layers()) {
-        const size_t  n_columns = size_t(hparams.n_head(flat.il)) * flat.head_dim_v;
-        ggml_tensor * w_o       = params.wo_norms ? output_projection(model, flat.il, n_columns) : nullptr;
-
-        const WeightsFile * file = w_o != nullptr ? file_of(model, *w_o) : nullptr;
-
-        layers_.push_back({ flat, hparams.n_gqa(flat.il), w_o, file, file != nullptr ? file->find(*w_o) : 0, sinks_of(model, flat.il) });
-        n_head.push_back(hparams.n_head(flat.il));
+        layers_.push_back({ flat, {}, {}, sinks_of(model, flat) });
+        if (params.wo_norms != 0) {
+            layers_.back().projections = projections_of(model, flat, flat.is_latent() ? shape.latent_dim_v : flat.head_dim_v);
+            layers_.back().w_v         = flat.is_latent() ? WeightRows(model, *model.layers[flat.il].wv_b) : WeightRows();
+        }
         if (params.repositions != 0) {
             turns_.emplace_back(rope_angles(*ctx, flat.il), flat.head_dim_k, flat.k->type, rotation_);
         }
@@ -132,11 +138,11 @@ edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & para
     if (is_staged(shape, params)) {
         for (const auto & pool : flat_.pools()) {
             copy_k_.resize(std::max(copy_k_.size(), pool.k->nb[1] * shape.n_cells_max));
-            copy_v_.resize(std::max(copy_v_.size(), pool.v->nb[1] * shape.n_cells_max));
+            copy_v_.resize(std::max(copy_v_.size(), pool.v == pool.k ? 0 : pool.v->nb[1] * shape.n_cells_max));
         }
     }
     if (params.n_query_rows > 0 || params.n_probe_rows > 0) {
-        window_.emplace(flat_, n_head, params.n_query_rows, params.n_draft, params.n_probe_rows);
+        window_.emplace(flat_, params.n_query_rows, params.n_draft, params.n_probe_rows);
     }
     if (memory.recurrent != nullptr) {
         state_.emplace(*memory.recurrent);
@@ -206,14 +212,14 @@ void edgekv_cache::read(uint32_t il, uint32_t g, bool values, void * dst, size_t
     const edgekv_layer & layer  = layers_[il];
     ggml_tensor *        tensor = values ? layer.v : layer.k;
     const uint32_t       dim    = values ? layer.head_dim_v : layer.head_dim_k;
-    const size_t         bytes  = tensor->nb[1];
+    const size_t         bytes  = ggml_row_size(tensor->type, dim); // less than a row, of the values of latents
     if (dst_size < head.n * bytes) {
         fail(EDGEKV_STATUS_INVALID_ARGUMENT, "dst holds %zu bytes, but %zu are needed", dst_size, head.n * bytes);
     }
     llama_synchronize(ctx);
     const size_t first = head_of(il, g).first;
     for (size_t i = 0; i < head.n; ++i) {
-        ggml_backend_tensor_get(tensor, static_cast<char *>(dst) + i * bytes, (first + head.order[i]) * bytes, bytes);
+        ggml_backend_tensor_get(tensor, static_cast<char *>(dst) + i * bytes, (first + head.order[i]) * tensor->nb[1], bytes);
     }
     rows = { dst, tensor->type, dim, head.n, bytes, values ? value_rotation_ : rotation_, 0 };
 }

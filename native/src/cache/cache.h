@@ -12,6 +12,7 @@
 #include "rope/rope_turn.h"
 #include "score/custom.h"
 #include "score/score.h"
+#include "score/weight_rows.h"
 
 #include <cstdint>
 #include <mutex>
@@ -21,18 +22,14 @@
 namespace edgekv {
 struct Snapshot;
 class Team;
-class WeightsFile;
+class WoNorm;
 }
 
 // A layer as a compaction sees it: where its rows lie, and what the model says of it.
 struct edgekv_layer : edgekv::FlatCache::Layer {
-    uint32_t      n_group; // query heads of one KV head
-    ggml_tensor * w_o;     // NULL where nobody reads it
-
-    const edgekv::WeightsFile * w_o_file; // where a repacked W_O is read; else NULL
-    uint64_t                    w_o_offset;
-
-    std::vector<float> sinks; // of every query head; none in most models
+    std::vector<edgekv::WeightRows> projections; // W_O of every reader; none where nobody looks at them
+    edgekv::WeightRows              w_v;         // of every query head, what makes its values of latents; none likewise
+    std::vector<float>              sinks;       // of every query head; none in most models
 };
 
 struct edgekv_cache {
@@ -55,7 +52,7 @@ struct edgekv_cache {
     uint32_t          n_cells() const;                             // used per head, on average, rounded up
     uint32_t          n_free() const { return flat_.n_open() - n_filled_; }
     uint32_t          n_heads(uint32_t layer) const { return layer < layers_.size() ? layers_[layer].n_head_kv : 0; }
-    uint32_t          n_query_heads(uint32_t layer) const { return layer < layers_.size() ? layers_[layer].n_group * n_heads(layer) : 0; }
+    uint32_t          n_query_heads(uint32_t layer) const { return layer < layers_.size() ? layers_[layer].n_head() : 0; }
     uint64_t          bytes() const;        // in the host's memory
     uint64_t          device_bytes() const; // of queries and the copy of states, where the keys lie on a device
 
@@ -102,7 +99,6 @@ struct edgekv_cache {
     void with_head(uint32_t layer, uint32_t head, const edgekv_compaction_params & params, bool keys, bool values,
                    edgekv::Scratch & scratch, F f);
 
-    void read_w_o(uint32_t layer, size_t first, size_t n, void * rows) const;
     void update_wo_norms(uint32_t layer, edgekv::Scratch & scratch);
     void score_custom(uint32_t layer, const edgekv_compaction_params & params);
     void score_custom(uint32_t layer, uint32_t begin, uint32_t end, const edgekv_compaction_params & params);

@@ -63,12 +63,16 @@ class Pass {
         for (size_t cell = 0; cell < most_seen; cell += n_cells_) {
             const size_t n_read = std::min(n_cells_, most_seen - cell);
             read(*layer_.k, read_k_, head.first + cell, n_read, dim_k_, keys_);
-            read(*layer_.v, read_v_, head.first + cell, n_read, dim_v_, values_);
+            if (!layer_.is_latent()) {
+                read(*layer_.v, read_v_, head.first + cell, n_read, dim_v_, values_);
+            }
             std::fill(keys_ + n_read * dim_k_, keys_ + padded(n_read) * dim_k_, 0.0f); // is read too, and seen by none
             for (size_t i = 0; i < n; ++i) {
                 n_seen_[i] = static_cast<uint32_t>(std::min(n_read, seen_[i] - std::min(seen_[i], cell)));
             }
-            kernels().attend({ n, n_read, dim_k_, dim_v_, queries_, keys_, values_, n_seen_, few_.softcap, logits_, most_, sums_,
+            const float * values = layer_.is_latent() ? keys_ : values_; // a latent is the first part of its key
+            const size_t  stride = layer_.is_latent() ? dim_k_ : dim_v_;
+            kernels().attend({ n, n_read, dim_k_, dim_v_, queries_, keys_, values, stride, n_seen_, few_.softcap, logits_, most_, sums_,
                                out_rows_ });
         }
         for (size_t i = 0; i < n; ++i) {

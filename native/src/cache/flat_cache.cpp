@@ -45,28 +45,35 @@ FlatCache::Claim::Claim(FlatCache & flat) : flat_(flat) {
 
 FlatCache::FlatCache(const edgekv_layout & layout) : layout_(layout), n_open_(layout.n_cells) {}
 
-void FlatCache::add_layer(ggml_context * context, bool host, uint32_t il, uint32_t n_head_kv, ggml_type type_k,
+void FlatCache::add_layer(ggml_context * context, bool host, uint32_t il, uint32_t n_head, uint32_t n_head_kv, ggml_type type_k,
                           uint32_t head_dim_k, ggml_type type_v, uint32_t head_dim_v) {
-    const auto same = [&](const Pool & pool) {
-        return pool.context == context && pool.k->ne[0] == head_dim_k && pool.v->ne[0] == head_dim_v;
+    const bool latent = type_v == GGML_TYPE_COUNT;
+    const auto same   = [&](const Pool & pool) {
+        return pool.context == context && pool.k->ne[0] == head_dim_k && (latent || pool.v->ne[0] == head_dim_v);
     };
     auto pool = std::find_if(pools_.begin(), pools_.end(), same);
     if (pool == pools_.end()) {
         const uint32_t slack = host ? 0 : device_slack;
 
         ggml_tensor * k = ggml_new_tensor_2d(context, type_k, head_dim_k, slack);
-        ggml_tensor * v = ggml_new_tensor_2d(context, type_v, head_dim_v, slack);
         ggml_format_name(k, "edgekv_k%zu", pools_.size());
-        ggml_format_name(v, "edgekv_v%zu", pools_.size());
+        ggml_tensor * v = k;
+        if (!latent) {
+            v = ggml_new_tensor_2d(context, type_v, head_dim_v, slack);
+            ggml_format_name(v, "edgekv_v%zu", pools_.size());
+        }
         pool = pools_.insert(pools_.end(), { context, k, v, 0, 0, 0 });
         on_device_ |= !host;
     }
     add_rows(pool->k, n_head_kv * layout_.n_cells);
-    add_rows(pool->v, n_head_kv * layout_.n_cells);
+    if (!latent) {
+        add_rows(pool->v, n_head_kv * layout_.n_cells);
+    }
     pool->n_heads += n_head_kv;
     index_[il] = layers_.size();
     const auto number = static_cast<uint32_t>(pool - pools_.begin());
-    layers_.push_back({ il, number, n_heads(), n_head_kv, head_dim_k, head_dim_v, pool->k, pool->v });
+    layers_.push_back({ il, number, n_heads(), n_head_kv, 0, head_dim_k, head_dim_v, pool->k, pool->v, {} });
+    add_reader(il, n_head, il);
     heads_.resize(heads_.size() + n_head_kv);
     uint32_t offset = 0;
     for (Pool & each : pools_) {
@@ -74,6 +81,14 @@ void FlatCache::add_layer(ggml_context * context, bool host, uint32_t il, uint32
         offset += each.n_heads * layout_.n_cells;
     }
     clear();
+}
+
+void FlatCache::add_reader(uint32_t il, uint32_t n_head, uint32_t owner) {
+    Layer &        layer   = layers_[index_.at(owner)];
+    const uint32_t n_group = n_head / layer.n_head_kv;
+    layer.readers.push_back({ il, layer.n_group, n_group });
+    layer.n_group += n_group;
+    index_[il] = index_.at(owner);
 }
 
 uint32_t FlatCache::n_cells_max() const {
@@ -89,7 +104,11 @@ uint32_t FlatCache::n_nodes() const {
     const bool copies       = std::any_of(pools_.begin(), pools_.end(), is_quantized);
     const bool one_by_one   = copies || n_cells_max() > layout_.n_cells;
     const auto of_a_call    = copies ? 9 : 7; // five views, attention, its place; two copies
-    return 4 * layers_.size() + (one_by_one ? of_a_call * n_heads() : 0);
+    uint32_t   n            = 0;
+    for (const Layer & layer : layers_) {
+        n += layer.readers.size() * (5 + (one_by_one ? of_a_call * layer.n_head_kv : 0));
+    }
+    return n;
 }
 
 bool FlatCache::fits(const std::vector<uint32_t> & kept, uint32_t n_open) const {

@@ -22,21 +22,36 @@ class FlatCache {
         uint32_t kept;
     };
 
+    // A layer of the model that attends with some rows: the layer that writes them, or a later one that shares them.
+    struct Reader {
+        uint32_t il;
+        uint32_t first;   // of its query heads among those of one KV head
+        uint32_t n_group; // how many they are
+    };
+
+    // The rows of a layer that has its own. Query heads of one KV head lie together, those of one reader after another's.
     struct Layer {
-        uint32_t      il; // llama.cpp's number
-        uint32_t      pool;
-        uint32_t      first_head; // counted over all layers
-        uint32_t      n_head_kv;
-        uint32_t      head_dim_k;
-        uint32_t      head_dim_v;
-        ggml_tensor * k; // (head_dim_k, rows) of the whole pool
-        ggml_tensor * v;
+        uint32_t            il; // llama.cpp's number
+        uint32_t            pool;
+        uint32_t            first_head; // counted over all layers
+        uint32_t            n_head_kv;
+        uint32_t            n_group; // query heads of one KV head, of all readers
+        uint32_t            head_dim_k;
+        uint32_t            head_dim_v;
+        ggml_tensor *       k; // (head_dim_k, rows) of the whole pool
+        ggml_tensor *       v; // k itself where a row is a latent: its first head_dim_v elements are the value
+        std::vector<Reader> readers; // the layer itself, and those that share its rows
+
+        uint32_t n_head() const { return n_group * n_head_kv; }
+
+        bool     is_latent() const { return v == k; }
+        uint64_t row_bytes() const { return k->nb[1] + (is_latent() ? 0 : v->nb[1]); } // of a cell
     };
 
     struct Pool {
         ggml_context * context;
         ggml_tensor *  k;
-        ggml_tensor *  v;
+        ggml_tensor *  v; // k itself, likewise
         uint32_t       n_heads;
         uint32_t       offset; // rows of the pools before
         uint64_t       n_used; // rows, while they are divided
@@ -44,7 +59,7 @@ class FlatCache {
 
     // Where the newest queries go: to row first + true position % n of a layer's ring, nowhere while n is 0.
     struct Queries {
-        std::vector<ggml_tensor *> rings; // of every layer, F32 (head_dim_k * n_head, ...)
+        std::vector<ggml_tensor *> rings; // of every layer, F32 (head_dim_k * n_head(), ...)
         uint32_t                   first = 0;
         uint32_t                   n     = 0;
         int32_t                    lag   = 0; // true position - position in the batch
@@ -60,7 +75,7 @@ class FlatCache {
 
     // What graphs say of themselves. They change nothing else here.
     struct Notes {
-        std::unordered_map<uint32_t, Attention> attention;       // by il, of the newest graph
+        std::unordered_map<uint32_t, Attention> attention;       // by il of layers, of the newest graph
         bool                                    written = false; // whether the batch may have written rows, queries too
     };
 
@@ -102,15 +117,18 @@ class FlatCache {
         FlatCache & flat_;
     };
 
-    // Give a layer rows of the pools in `context`, which are allocated later.
-    void add_layer(ggml_context * context, bool host, uint32_t il, uint32_t n_head_kv, ggml_type type_k, uint32_t head_dim_k,
-                   ggml_type type_v, uint32_t head_dim_v);
+    // Give a layer rows of the pools in `context`, which are allocated later. type_v: GGML_TYPE_COUNT where a row is a latent.
+    void add_layer(ggml_context * context, bool host, uint32_t il, uint32_t n_head, uint32_t n_head_kv, ggml_type type_k,
+                   uint32_t head_dim_k, ggml_type type_v, uint32_t head_dim_v);
+
+    // Let layer `il`, of n_head query heads, attend with the rows of `owner`.
+    void add_reader(uint32_t il, uint32_t n_head, uint32_t owner);
 
     uint32_t                   n_cells() const { return layout_.n_cells; } // of every head on average
     uint32_t                   n_cells_max() const;                        // of one head
     const std::vector<Layer> & layers() const { return layers_; }
     const std::vector<Pool> &  pools() const { return pools_; }
-    const Layer &              layer(uint32_t il) const { return layers_[index_.at(il)]; }
+    const Layer &              layer(uint32_t il) const { return layers_[index_.at(il)]; } // whose rows il reads
     const Head &               head(size_t h) const { return heads_[h]; } // counted over all layers
     uint32_t                   n_heads() const { return static_cast<uint32_t>(heads_.size()); }
     uint32_t                   n_rows() const { return n_heads() * layout_.n_cells; }
@@ -151,7 +169,7 @@ class FlatCache {
     std::vector<Pool>                    pools_;
     std::vector<Layer>                   layers_;
     std::vector<Head>                    heads_; // of all layers
-    std::unordered_map<uint32_t, size_t> index_; // by il
+    std::unordered_map<uint32_t, size_t> index_; // by il of a reader
     Queries                              queries_;
     Notes                                notes_;
     uint32_t                             n_filled_  = 0;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <stdexcept>
 
 namespace edgekv {
 
@@ -113,10 +114,13 @@ ggml_tensor * FlatGraph::attend(ggml_context * context, ggml_tensor * q, ggml_te
     q = ggml_view_3d(context, q, q->ne[0], q->ne[2], (run.end - run.begin) * n_group, q->nb[2], q->nb[1],
                      run.begin * n_group * q->nb[1]);
     ggml_tensor * k = rows_of(context, layer.k, run);
-    ggml_tensor * v = rows_of(context, layer.v, run);
+    ggml_tensor * v = layer.is_latent() ? nullptr : rows_of(context, layer.v, run);
     if (copies(layer)) {
         k = ggml_cast(context, k, GGML_TYPE_F32);
-        v = ggml_cast(context, v, GGML_TYPE_F32);
+        v = layer.is_latent() ? nullptr : ggml_cast(context, v, GGML_TYPE_F32);
+    }
+    if (layer.is_latent()) {
+        v = ggml_view_3d(context, k, layer.head_dim_v, k->ne[1], k->ne[2], k->nb[1], k->nb[2], 0);
     }
     ggml_tensor * out = ggml_flash_attn_ext(context, q, k, v, mask_, scale, 0.0f, softcap);
     ggml_prec_set_acc(out, GGML_PREC_F32);
@@ -135,35 +139,54 @@ void FlatGraph::keep_queries(ggml_context * context, ggml_cgraph * graph, ggml_t
     if (query_rows_ == nullptr) {
         return;
     }
-    const int64_t n_rows = query_rows_->ne[0];
+    const FlatCache::Layer & layer  = cache_.layer(il);
+    const auto               reader = std::find_if(layer.readers.begin(), layer.readers.end(), [&](const auto & it) { return it.il == il; });
+    const int64_t            n_rows = query_rows_->ne[0];
+
     ggml_tensor * newest =
         ggml_view_3d(context, q, q->ne[0], q->ne[1], n_rows, q->nb[1], q->nb[2], (n_tokens_ - n_rows) * q->nb[2]);
-    newest = ggml_reshape_2d(context, contiguous(context, newest), q->ne[0] * q->ne[1], n_rows);
-    ggml_build_forward_expand(graph, ggml_set_rows(context, cache_.query_ring(il), newest, query_rows_));
+    newest = contiguous(context, newest);
+
+    // the heads of one KV head after another, (values, rows, n_head_kv), to their place between those of the other readers
+    const size_t  head    = q->ne[0] * sizeof(float);
+    const int64_t n       = q->ne[0] * reader->n_group;
+    ggml_tensor * ring    = cache_.query_ring(il);
+    ggml_tensor * queries = ggml_view_3d(context, newest, n, n_rows, layer.n_head_kv, newest->nb[2], n * sizeof(float), 0);
+    ggml_tensor * place   = ggml_view_3d(context, ring, n, ring->ne[1], layer.n_head_kv, ring->nb[1], layer.n_group * head, reader->first * head);
+    ggml_build_forward_expand(graph, ggml_set_rows(context, place, queries, query_rows_));
 }
 
 void FlatGraph::store(ggml_context * context, ggml_cgraph * graph, ggml_tensor * pool, ggml_tensor * rows,
-                      uint32_t first_head) {
-    const int64_t n     = rows->ne[1] * rows->ne[2];
+                      uint32_t first_head, uint32_t n_heads) {
+    const int64_t n     = int64_t(n_heads) * n_tokens_;
     const size_t  begin = size_t(first_head) * n_tokens_ * rows_->nb[0];
-    rows = ggml_reshape_2d(context, contiguous(context, rows), rows->ne[0], n);
+    if (ggml_nelements(rows) != pool->ne[0] * n) {
+        throw std::runtime_error("keys or values are of other sizes than the model's metadata says");
+    }
+    rows = ggml_reshape_2d(context, contiguous(context, rows), pool->ne[0], n);
     ggml_build_forward_expand(graph, ggml_set_rows(context, pool, rows, ggml_view_1d(context, rows_, n, begin)));
 }
 
 ggml_tensor * FlatGraph::attend(ggml_context * context, ggml_cgraph * graph, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v,
                                 ggml_tensor * sinks, uint32_t il, float scale, float softcap) {
     const FlatCache::Layer & layer = cache_.layer(il);
-    notes_.attention[il] = { rope_of(k), scale, rotation_of(k), rotation_of(v) };
     keep_queries(context, graph, q, il);
-    store(context, graph, layer.k, k, layer.first_head);
-    store(context, graph, layer.v, v, layer.first_head);
+    if (k != nullptr) {
+        notes_.attention[il] = { rope_of(k), scale, rotation_of(k), rotation_of(v) };
+        store(context, graph, layer.k, k, layer.first_head, layer.n_head_kv);
+        if (!layer.is_latent()) {
+            store(context, graph, layer.v, v, layer.first_head, layer.n_head_kv);
+        }
+    } else if (scale != cache_.attention(layer.il).scale) { // all that read a row score it with one scale
+        throw std::runtime_error("layers that share rows scale their scores differently");
+    }
 
     if (mask_ == nullptr) {
         ggml_tensor * out = few_.emplace_back(FewTokens{ cache_, il, scale, softcap }).operation(context, q, sinks);
         ggml_build_forward_expand(graph, out);
         return out;
     }
-    const int64_t n_all = layer.v->ne[0] * q->ne[1];
+    const int64_t n_all = layer.head_dim_v * q->ne[1];
     ggml_tensor * out   = nullptr;
     for (const Run & run : runs_of(layer)) {
         ggml_tensor * part = attend(context, q, sinks, layer, run, scale, softcap);
@@ -178,6 +201,15 @@ ggml_tensor * FlatGraph::attend(ggml_context * context, ggml_cgraph * graph, ggm
         ggml_build_forward_expand(graph, out);
     }
     return out;
+}
+
+ggml_tensor * FlatGraph::attend_latents(ggml_context * context, ggml_cgraph * graph, ggml_tensor * q, ggml_tensor * k,
+                                        ggml_tensor * w_v, ggml_tensor * sinks, uint32_t il, float scale) {
+    ggml_tensor * read = attend(context, graph, q, k, k, sinks, il, scale, 0.0f);
+    read               = ggml_reshape_3d(context, read, w_v->ne[0], q->ne[1], n_tokens_);
+    ggml_tensor * out  = ggml_mul_mat(context, w_v, ggml_permute(context, read, 0, 2, 1, 3)); // a head at a time
+    out                = ggml_cont(context, ggml_permute(context, out, 0, 2, 1, 3));
+    return ggml_reshape_2d(context, out, out->ne[0] * out->ne[1], n_tokens_);
 }
 
 } // namespace edgekv

@@ -21,10 +21,15 @@ class FlatGraph {
     void set_input(const llama_ubatch & ubatch) const;
 
     // Store the keys and values of a batch, and attend to all cells: q (head_dim_k, n_head, n_tokens), k and v likewise
-    // with n_head_kv -> (head_dim_v * n_head, n_tokens). Of flash attention: sinks (n_head,) or NULL, scale of Q K^T,
-    // softcap (0 = none).
+    // with n_head_kv -> (head_dim_v * n_head, n_tokens). A layer that reads the rows of an earlier one has no k and v. Of flash
+    // attention: sinks (n_head,) or NULL, scale of Q K^T, softcap (0 = none).
     ggml_tensor * attend(ggml_context * context, ggml_cgraph * graph, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v,
                          ggml_tensor * sinks, uint32_t il, float scale, float softcap);
+
+    // The same where a row is a latent, k (head_dim_k, 1, n_tokens): every head makes its own value of what it reads,
+    // by its matrix of w_v (head_dim_v, n_value, n_head) -> (n_value * n_head, n_tokens).
+    ggml_tensor * attend_latents(ggml_context * context, ggml_cgraph * graph, ggml_tensor * q, ggml_tensor * k,
+                                 ggml_tensor * w_v, ggml_tensor * sinks, uint32_t il, float scale);
 
   private:
     // Adjacent heads of one length, which one call serves.
@@ -42,7 +47,7 @@ class FlatGraph {
                             const Run & run, float scale, float softcap) const;
     void             keep_queries(ggml_context * context, ggml_cgraph * graph, ggml_tensor * q, uint32_t il);
     void             store(ggml_context * context, ggml_cgraph * graph, ggml_tensor * pool, ggml_tensor * rows,
-                           uint32_t first_head);
+                           uint32_t first_head, uint32_t n_heads);
 
     const FlatCache &  cache_;
     FlatCache::Notes & notes_;

@@ -8,13 +8,12 @@
 
 namespace edgekv {
 
-QueryWindow::QueryWindow(FlatCache & flat, const std::vector<uint32_t> & n_head, uint32_t n_rows, uint32_t n_draft,
-                         uint32_t n_probe_rows) :
+QueryWindow::QueryWindow(FlatCache & flat, uint32_t n_rows, uint32_t n_draft, uint32_t n_probe_rows) :
     flat_(flat), memory_(flat.layers().size()), n_rows_(n_rows), n_ring_(n_text_rows(n_rows, n_draft)), n_probe_rows_(n_probe_rows),
     lags_(n_ring_ + n_probe_rows) {
     std::vector<ggml_tensor *> rings;
     for (const FlatCache::Layer & layer : flat.layers()) {
-        const size_t n_queries = size_t(n_head[rings.size()]) * layer.head_dim_k;
+        const size_t n_queries = size_t(layer.n_head()) * layer.head_dim_k;
         rings.push_back(ggml_new_tensor_2d(memory_.at(*layer.k), GGML_TYPE_F32, n_queries, n_ring_ + n_probe_rows));
     }
     memory_.allocate();

@@ -17,7 +17,7 @@ class QueryWindow {
   public:
     // Rings of n_rows for the text and n_probe_rows for probes, beside the keys of every layer. The text's has n_draft rows
     // more, so that tokens that come to nothing overwrite none of the newest n_rows. Throws std::bad_alloc.
-    QueryWindow(FlatCache & flat, const std::vector<uint32_t> & n_head, uint32_t n_rows, uint32_t n_draft, uint32_t n_probe_rows);
+    QueryWindow(FlatCache & flat, uint32_t n_rows, uint32_t n_draft, uint32_t n_probe_rows);
     ~QueryWindow();
     QueryWindow(const QueryWindow &)             = delete;
     QueryWindow & operator=(const QueryWindow &) = delete;

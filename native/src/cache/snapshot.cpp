@@ -29,7 +29,6 @@ struct Kind {
     edgekv_cache_params params;
     int32_t             type_k;
     int32_t             type_v;
-    int32_t             unused; // instead of padding
 };
 
 struct Header {
@@ -145,7 +144,9 @@ struct Snapshot {
                     }
                 }
                 rows(layer.k, first * layer.k->nb[1], n * layer.k->nb[1]);
-                rows(layer.v, first * layer.v->nb[1], n * layer.v->nb[1]);
+                if (!layer.is_latent()) {
+                    rows(layer.v, first * layer.v->nb[1], n * layer.v->nb[1]);
+                }
             }
         }
         if (cache.window_) {
@@ -183,7 +184,7 @@ struct Snapshot {
     size_t n_cells(size_t head) const { return size_t(kept[head]) + header.n_filled; }
 
     static Kind kind_of(const edgekv_cache & cache) {
-        Kind kind = { cache.shape, cache.params_, -1, -1, 0 };
+        Kind kind = { cache.shape, cache.params_, -1, -1 };
         if (!cache.layers_.empty()) {
             kind.type_k = cache.layers_.front().k->type;
             kind.type_v = cache.layers_.front().v->type;
@@ -253,7 +254,7 @@ struct Snapshot {
                     }
                 }
                 at = order + n * (sizeof(uint32_t) + ((cache.params_.accumulates != 0) + (cache.params_.wo_norms != 0)) * sizeof(float) +
-                                  layer.k->nb[1] + layer.v->nb[1]);
+                                  layer.row_bytes());
             }
         }
     }

@@ -1,7 +1,6 @@
 // One compaction: bring up to date what cells carry, score them, divide the budget, choose those that stay, and move them.
 #include "abi/aborts.h"
 #include "abi/status.h"
-#include "abi/weights_file.h"
 #include "cache/cache.h"
 #include "evict/choose.h"
 #include "llama-context.h"
@@ -27,6 +26,7 @@ void edgekv_cache::check_provided(const edgekv_compaction_params & params) const
     const bool     probed = params.probed != 0 && rows > 0;
     const bool     fits   = (probed || rows <= params_.n_query_rows) && (!accumulates(policy) || params_.accumulates) &&
                       (!policy.critical || params_.wo_norms) &&
+                      (shape.latent_dim_v == 0 || !reads_values(policy)) &&
                       (!custom || ((policy.scorer->reads | EDGEKV_READS_POSITIONS) & ~params_.custom_reads) == 0);
     if (!fits) {
         throw Error(EDGEKV_STATUS_INVALID_STATE, "the cache was opened without what the policy reads; see edgekv_cache_params_for");
@@ -58,32 +58,15 @@ uint32_t edgekv_cache::rows_of(const edgekv_compaction_params & params) const {
     return counts_once ? std::min(n_rows, n_fresh_) : n_rows;
 }
 
-// Copy rows [first, first + n) of a layer's W_O, as they are stored, from where they can be read.
-void edgekv_cache::read_w_o(uint32_t il, size_t first, size_t n, void * rows) const {
-    const edgekv_layer & layer = layers_[il];
-    const size_t         bytes = layer.w_o->nb[1];
-    if (layer.w_o_file != nullptr) {
-        layer.w_o_file->read(layer.w_o_offset + first * bytes, rows, n * bytes);
-    } else {
-        ggml_backend_tensor_get(layer.w_o, rows, first * bytes, n * bytes);
-    }
-}
-
 // The newest tokens are the last of every head's order; where some are gone, older ones are done again.
 void edgekv_cache::update_wo_norms(uint32_t il, Scratch & scratch) {
-    const edgekv_layer & layer     = layers_[il];
-    const size_t         n_new     = n_past - normed_;
-    const size_t         n_columns = layer.w_o->ne[0];
-    const size_t         row_bytes = layer.w_o->nb[1];
-    const size_t         n_outputs = layer.w_o->ne[1];
-    const auto           w_o_rows  = [&](const void * data, size_t n) {
-        return Rows({ data, layer.w_o->type, static_cast<uint32_t>(n_columns), n, row_bytes, 0, 0 });
-    };
-    uint32_t most = 0;
+    const edgekv_layer & layer = layers_[il];
+    const size_t         n_new = n_past - normed_;
+    uint32_t             most  = 0;
     for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
         most = std::max(most, cells(il, g).n);
     }
-    WoNorm norm(n_columns, layer.head_dim_v, layer.n_head_kv, layer.n_group, 0, scratch);
+    WoNorm norm(layer.is_latent() ? shape.latent_dim_v : layer.head_dim_v, layer.n_head_kv, layer.n_group, scratch, layer.is_latent());
     for (size_t first = 0; first < std::min<size_t>(n_new, most); first += WoNorm::n_at_once) {
         const size_t n = std::min(WoNorm::n_at_once, n_new - first);
         // of one head, those that it has: the i-th newest is value i - first
@@ -99,14 +82,13 @@ void edgekv_cache::update_wo_norms(uint32_t il, Scratch & scratch) {
             const Rows      values = rows_of_head(il, true, v, head.n);
             each(head, [&](size_t i, uint32_t cell) { norm.put(g, i, values, cell); });
         }
-        if (ggml_backend_buffer_is_host(layer.w_o->buffer)) {
-            norm.add(w_o_rows(layer.w_o->data, n_outputs), n);
-        } else {
-            for (size_t e = 0; e < n_outputs; e += WoNorm::n_slice) { // few rows at once, for each thread needs room for them
-                const size_t n_rows = std::min(WoNorm::n_slice, n_outputs - e);
-                read_w_o(il, e, n_rows, scratch.wo_bytes.data());
-                norm.add(w_o_rows(scratch.wo_bytes.data(), n_rows), n);
-            }
+        if (layer.is_latent()) {
+            layer.w_v.each_slice(WoNorm::n_slice, scratch.wo_bytes, [&](size_t at, const Rows & rows) { norm.decompress(rows, at, n); });
+        }
+        for (size_t reader = 0; reader < layer.readers.size(); ++reader) {
+            layer.projections[reader].each_slice(WoNorm::n_slice, scratch.wo_bytes, [&](size_t, const Rows & rows) {
+                norm.add(rows, 0, layer.readers[reader].n_group, n);
+            });
         }
         for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
             float norms[WoNorm::n_at_once];
@@ -124,7 +106,7 @@ HostRows edgekv_cache::host_rows(uint32_t il, uint32_t g, bool values, size_t n)
 
 // Rows [first, first + n) of the pool that a layer's heads lie in.
 HostRows edgekv_cache::host_rows(const edgekv_layer & layer, bool values, size_t first, size_t n) {
-    return values ? HostRows(layer.v, first, n, copy_v_) : HostRows(layer.k, first, n, copy_k_);
+    return values && !layer.is_latent() ? HostRows(layer.v, first, n, copy_v_) : HostRows(layer.k, first, n, copy_k_);
 }
 
 Rows edgekv_cache::rows_of_head(uint32_t il, bool values, HostRows & host, size_t n) const {

@@ -12,13 +12,13 @@ using namespace edgekv;
 void edgekv_cache::close_gaps(uint32_t il, Scratch & scratch) {
     const edgekv_layer & layer    = layers_[il];
     const size_t         k_bytes  = layer.k->nb[1];
-    const size_t         v_bytes  = layer.v->nb[1];
+    const size_t         v_bytes  = layer.is_latent() ? 0 : layer.v->nb[1]; // the value of a latent goes with its key
     uint32_t *           moved_to = scratch.alive.data(); // by cell, of survivors above the budget
     for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
         const HeadCells head   = cells(il, g);
         const uint32_t  budget = budgets_[layer.first_head + g];
         HostRows        k      = host_rows(il, g, false, head.n);
-        HostRows        v      = host_rows(il, g, true, head.n);
+        HostRows        v      = host_rows(il, g, true, layer.is_latent() ? 0 : head.n);
 
         uint32_t hole = 0;
         for (uint32_t cell = budget; cell < head.n; ++cell) {
@@ -50,7 +50,7 @@ void edgekv_cache::close_gaps(uint32_t il, Scratch & scratch) {
             }
         }
         k.commit(budget);
-        v.commit(budget);
+        v.commit(layer.is_latent() ? 0 : budget);
     }
 }
 
@@ -107,7 +107,9 @@ void edgekv_cache::move_heads(std::vector<Move> & moves, Team & team) {
     };
     const auto move_rows = [&](bool values) {
         each([&](const Move & move) {
-            host_rows(*move.layer, values, move.from, move.n).commit_to(move.to, move.n);
+            if (!values || !move.layer->is_latent()) {
+                host_rows(*move.layer, values, move.from, move.n).commit_to(move.to, move.n);
+            }
         });
     };
     team.each(3, [&](size_t task, size_t /*thread*/) {

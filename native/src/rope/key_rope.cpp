@@ -14,6 +14,22 @@ uint32_t rotation_of(const ggml_tensor * rows) {
     return tensor->op == GGML_OP_MUL_MAT && is_hadamard(tensor) ? static_cast<uint32_t>(tensor->src[0]->ne[0]) : 0;
 }
 
+// Of a key that is two parts side by side, one of which turns.
+static KeyRope rope_of_parts(const ggml_tensor * key) {
+    const bool side_by_side = key->op_params[0] == 0;
+    KeyRope    left = rope_of(key->src[0]), right = rope_of(key->src[1]);
+    if (side_by_side && right.op == GGML_OP_NONE) {
+        return left;
+    }
+    if (side_by_side && left.op == GGML_OP_NONE) {
+        right.first += static_cast<uint32_t>(key->src[0]->ne[0]);
+        return right;
+    }
+    KeyRope rope;
+    rope.op = GGML_OP_CONCAT;
+    return rope;
+}
+
 KeyRope rope_of(const ggml_tensor * k) {
     KeyRope rope;
     ggml_op change = GGML_OP_NONE; // the last one before keys are stored
@@ -25,7 +41,14 @@ KeyRope rope_of(const ggml_tensor * k) {
             case GGML_OP_RESHAPE:
             case GGML_OP_CONT:
             case GGML_OP_VIEW:
+            case GGML_OP_REPEAT: // one turned part that all heads share
                 break;
+            case GGML_OP_CONCAT:
+                if (change == GGML_OP_NONE && tensor->ne[0] == k->ne[0]) {
+                    return rope_of_parts(tensor);
+                }
+                rope.op = change == GGML_OP_NONE ? GGML_OP_VIEW : change;
+                return rope;
             case GGML_OP_ADD: // biases and norms of keys come before RoPE, if all is well
             case GGML_OP_MUL:
             case GGML_OP_NORM:

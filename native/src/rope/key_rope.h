@@ -16,6 +16,7 @@ struct KeyRope {
     ggml_op                                                  op = GGML_OP_NONE;
     std::array<int32_t, GGML_MAX_OP_PARAMS / sizeof(int32_t)> params{};          // of GGML_OP_ROPE
     const ggml_tensor *                                      factors = nullptr; // a weight (n_rot / 2, ...), or NULL
+    uint32_t                                                 first   = 0;       // element of a key that turned ones begin at
 };
 
 // k (head_dim, ...) as it is about to be stored, Hadamard-rotated or not.

@@ -30,6 +30,24 @@ constexpr int32_t n_measured = 64; // positions 1, 2, ...: the mean of so many e
 
 int32_t n_rot_of(const KeyRope & rope) { return rope.params[1]; }
 
+// M-RoPE: each section of the pairs turns by a position of its own.
+bool is_sectioned(const KeyRope & rope) { return (rope.params[2] & GGML_ROPE_TYPE_MROPE) != 0; }
+
+// ggml ends the process on sections that are none.
+void check_sections(const KeyRope & rope) {
+    int64_t n_pairs = 0;
+    for (int i = 0; i < GGML_MROPE_SECTIONS; ++i) {
+        const int32_t n = rope.params[11 + i];
+        if (n < 0) {
+            refuse("a section of M-RoPE has " + std::to_string(n) + " pairs");
+        }
+        n_pairs += n;
+    }
+    if (n_pairs == rope.params[14] || n_pairs > n_rot_of(rope)) {
+        refuse("the sections of M-RoPE have " + std::to_string(n_pairs) + " pairs");
+    }
+}
+
 // Whether pairs are neighbours, once it is sure that a key is turned by one angle a pair.
 bool neighbours_of(const KeyRope & rope) {
     if (rope.params[15] != 0) {
@@ -39,7 +57,7 @@ bool neighbours_of(const KeyRope & rope) {
         case GGML_ROPE_TYPE_NORMAL: return true;
         case GGML_ROPE_TYPE_NEOX:   return false;
         case GGML_ROPE_TYPE_MROPE:
-        case GGML_ROPE_TYPE_IMROPE: refuse("M-RoPE gives a token several positions");
+        case GGML_ROPE_TYPE_IMROPE: check_sections(rope); return false;
         case GGML_ROPE_TYPE_VISION: refuse("the RoPE of vision gives a token two positions");
         default:                    refuse("RoPE is of the unknown kind " + std::to_string(rope.params[2]));
     }
@@ -56,12 +74,14 @@ std::vector<float> read_factors(const KeyRope & rope) {
 }
 
 // What RoPE makes of the row that is 1 in the first element of every pair and 0 in the second: (n_positions, n_rot), m cos
-// where a 1 was and m sin where a 0 was, m > 0.
+// where a 1 was and m sin where a 0 was, m > 0. The first three positions of M-RoPE are a token's place in the text, as
+// llama.cpp gives them to text; the fourth is 0, so its section does not turn.
 std::vector<float> turn_units(const KeyRope & rope, bool neighbours, const std::vector<int32_t> & positions) {
     const int32_t n_rot = n_rot_of(rope);
     const size_t  n     = positions.size();
 
-    const size_t           n_values = 2 * n * n_rot + n + n_rot / 2; // rows and what becomes of them, positions, factors
+    const size_t           n_at     = is_sectioned(rope) ? GGML_MROPE_SECTIONS * n : n;
+    const size_t           n_values = 2 * n * n_rot + n_at + n_rot / 2; // rows and what becomes of them, positions, factors
     const ggml_init_params memory   = { n_values * sizeof(float) + 8 * (ggml_tensor_overhead() + GGML_MEM_ALIGN) +
                                         ggml_graph_overhead_custom(8, false), nullptr, false };
     const ggml_context_ptr context(ggml_init(memory));
@@ -69,19 +89,22 @@ std::vector<float> turn_units(const KeyRope & rope, bool neighbours, const std::
         throw std::bad_alloc();
     }
     ggml_tensor * rows    = ggml_new_tensor_3d(context.get(), GGML_TYPE_F32, n_rot, 1, n);
-    ggml_tensor * at      = ggml_new_tensor_1d(context.get(), GGML_TYPE_I32, n);
+    ggml_tensor * at      = ggml_new_tensor_1d(context.get(), GGML_TYPE_I32, n_at);
     ggml_tensor * factors = nullptr;
     for (size_t i = 0; i < n * n_rot; ++i) {
         const size_t k = i % n_rot;
         static_cast<float *>(rows->data)[i] = (neighbours ? k % 2 == 0 : k < size_t(n_rot) / 2) ? 1.0f : 0.0f;
     }
-    std::copy(positions.begin(), positions.end(), static_cast<int32_t *>(at->data));
+    for (size_t i = 0; i < n_at; ++i) {
+        static_cast<int32_t *>(at->data)[i] = i < 3 * n ? positions[i % n] : 0;
+    }
     if (rope.factors != nullptr) {
         const std::vector<float> values = read_factors(rope);
         factors = ggml_new_tensor_1d(context.get(), GGML_TYPE_F32, values.size());
         std::copy(values.begin(), values.end(), static_cast<float *>(factors->data));
     }
-    ggml_tensor * turned = ggml_rope_ext(context.get(), rows, at, factors, n_rot, rope.params[2], 0, 1.0f, 1.0f, 0.0f, 1.0f, 0.0f, 0.0f);
+    ggml_tensor * turned =
+        ggml_rope_multi(context.get(), rows, at, factors, n_rot, nullptr, rope.params[2], 0, 1.0f, 1.0f, 0.0f, 1.0f, 0.0f, 0.0f);
     std::copy(rope.params.begin(), rope.params.end(), turned->op_params);
 
     ggml_cgraph * graph = ggml_new_graph_custom(context.get(), 8, false);
@@ -114,6 +137,7 @@ RopeAngles rope_angles(const KeyRope & rope) {
     }
     RopeAngles angles;
     angles.neighbours = neighbours_of(rope);
+    angles.first      = rope.first;
     angles.n_rot      = static_cast<uint32_t>(n_rot_of(rope));
 
     std::vector<int32_t> positions(n_measured);
@@ -149,12 +173,16 @@ RopeAngles rope_angles(const KeyRope & rope) {
     return angles;
 }
 
-RopeAngles rope_angles(const llama_context & ctx, uint32_t il) {
-    const FlatCache & flat   = *memory_of(&ctx).flat;
-    const auto &      layers = flat.layers();
+void require_movable(const llama_context & ctx) {
     if (memory_of(&ctx).windows != nullptr) {
         refuse("the layers with a sliding window keep their positions");
     }
+}
+
+RopeAngles rope_angles(const llama_context & ctx, uint32_t il) {
+    const FlatCache & flat   = *memory_of(&ctx).flat;
+    const auto &      layers = flat.layers();
+    require_movable(ctx);
     if (std::all_of(layers.begin(), layers.end(), [&](const auto & layer) { return flat.attention(layer.il).rope.op == GGML_OP_NONE; })) {
         refuse("architecture '" + ctx.get_model().arch_name() + "' has no RoPE");
     }
@@ -165,10 +193,10 @@ RopeAngles rope_angles(const llama_context & ctx, uint32_t il) {
 
 using namespace edgekv;
 
-enum edgekv_status edgekv_context_rope(const struct llama_context * ctx, uint32_t layer, double * angles, uint32_t * n_rot,
-                                       int32_t * neighbours, char * err, size_t err_size) {
+enum edgekv_status edgekv_context_rope(const struct llama_context * ctx, uint32_t layer, double * angles, uint32_t * first,
+                                       uint32_t * n_rot, int32_t * neighbours, char * err, size_t err_size) {
     return guard(err, err_size, [&] {
-        require(ctx && angles && n_rot && neighbours, "ctx, angles, n_rot or neighbours is NULL");
+        require(ctx && angles && first && n_rot && neighbours, "ctx, angles, first, n_rot or neighbours is NULL");
         const auto & layers = memory_of(ctx).flat->layers();
         if (layer >= layers.size()) {
             fail(EDGEKV_STATUS_INVALID_ARGUMENT, "layer %u does not exist; the cache has %zu layers", layer, layers.size());
@@ -179,6 +207,7 @@ enum edgekv_status edgekv_context_rope(const struct llama_context * ctx, uint32_
                  found.n_rot, *n_rot);
         }
         std::copy(found.w.begin(), found.w.end(), angles);
+        *first      = found.first;
         *n_rot      = found.n_rot;
         *neighbours = found.neighbours;
     });

@@ -11,8 +11,9 @@ struct llama_context;
 namespace edgekv {
 
 struct RopeAngles {
-    uint32_t            n_rot      = 0;     // leading elements that turn; 0 = the key says nothing of its position
-    bool                neighbours = false; // pair i is elements 2i, 2i + 1; else i, i + n_rot/2
+    uint32_t            first      = 0;     // element of a key that those which turn begin at
+    uint32_t            n_rot      = 0;     // elements that turn; 0 = the key says nothing of its position
+    bool                neighbours = false; // pair i is elements 2i, 2i + 1 of them; else i, i + n_rot/2
     std::vector<double> w;                  // (n_rot/2,) radians per position
 };
 
@@ -20,6 +21,9 @@ struct RopeAngles {
 // magnitude is no part of an angle. Throws Error(EDGEKV_STATUS_UNSUPPORTED) where a key cannot be turned by an angle that is
 // linear in the position.
 RopeAngles rope_angles(const KeyRope & rope);
+
+// Throws Error(EDGEKV_STATUS_UNSUPPORTED) where other layers keep their positions, so that all must.
+void require_movable(const llama_context & ctx);
 
 // Of llama.cpp's layer il. Also throws where positions do not come from RoPE, or the context is not one that edgekv runs.
 RopeAngles rope_angles(const llama_context & ctx, uint32_t il);

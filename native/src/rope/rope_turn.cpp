@@ -63,21 +63,24 @@ void turn_neighbours(float * EDGEKV_RESTRICT row, const float * EDGEKV_RESTRICT 
 } // namespace
 
 RopeTurn::RopeTurn(const RopeAngles & angles, uint32_t head_dim, int32_t type, uint32_t rotation) :
-    neighbours_(angles.neighbours), rotation_(rotation), to_float_(row_to_float(type)), from_float_(row_from_float(type)),
+    neighbours_(angles.neighbours), rotation_(rotation), type_(type), to_float_(row_to_float(type)), from_float_(row_from_float(type)),
     w_(angles.w) {
     const auto n_block = static_cast<uint32_t>(ggml_blck_size(static_cast<ggml_type>(type)));
     require(head_dim % n_block == 0, "a row is not whole blocks of its type");
     require(rotation == 0 || ((rotation & (rotation - 1)) == 0 && head_dim % rotation == 0),
             "the rotation is not a power of two that divides a row");
-    if (angles.n_rot % 2 != 0 || angles.n_rot > head_dim) {
-        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "n_rot is %u; it must be even, and at most the %u elements of a row", angles.n_rot,
-             head_dim);
+    if (angles.n_rot % 2 != 0 || angles.first > head_dim || angles.n_rot > head_dim - angles.first) {
+        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "n_rot is %u; it must be even, and at most the %u elements of a row from %u on",
+             angles.n_rot, head_dim, angles.first);
     }
     require(w_.size() == angles.n_rot / 2, "there is not one angle a pair");
     require(std::all_of(w_.begin(), w_.end(), [](double w) { return std::isfinite(w); }), "an angle is NaN or infinite");
 
-    n_turned_ = static_cast<uint32_t>(round_up(angles.n_rot, std::max(n_block, rotation)));
-    row_.resize(n_turned_);
+    const uint32_t step = std::max(n_block, rotation); // both are powers of two
+    begin_    = angles.first / step * step;
+    skipped_  = angles.first - begin_;
+    n_turned_ = static_cast<uint32_t>(round_up(skipped_ + angles.n_rot, step));
+    part_.resize(n_turned_);
     turn_.resize(angles.n_rot);
     one_.resize(angles.n_rot);
     now_.resize(angles.n_rot);
@@ -105,29 +108,34 @@ void RopeTurn::turn(void * row, int32_t delta) {
     if (delta == 0 || w_.empty()) {
         return;
     }
-    to_float_(row, row_.data(), n_turned_);
-    turn_floats(row_.data(), delta);
-    from_float_(row_.data(), row, n_turned_);
+    char * part = static_cast<char *>(row) + ggml_row_size(static_cast<ggml_type>(type_), begin_);
+    to_float_(part, part_.data(), n_turned_);
+    turn_part(part_.data(), delta);
+    from_float_(part_.data(), part, n_turned_);
 }
 
 void RopeTurn::turn_floats(float * row, int32_t delta) {
-    if (delta == 0 || w_.empty()) {
-        return;
+    if (delta != 0 && !w_.empty()) {
+        turn_part(row + begin_, delta);
     }
+}
+
+void RopeTurn::turn_part(float * part, int32_t delta) {
     turn_on(delta);
     const size_t  n_pairs = w_.size();
     const float * cosines = turn_.data();
     const float * sines   = cosines + n_pairs;
+    float *       turned  = part + skipped_;
     if (rotation_ > 0) {
-        rotate_hadamard(row, n_turned_, rotation_);
+        rotate_hadamard(part, n_turned_, rotation_);
     }
     if (neighbours_) {
-        turn_neighbours(row, cosines, sines, n_pairs);
+        turn_neighbours(turned, cosines, sines, n_pairs);
     } else {
-        turn_halves(row, row + n_pairs, cosines, sines, n_pairs);
+        turn_halves(turned, turned + n_pairs, cosines, sines, n_pairs);
     }
     if (rotation_ > 0) {
-        rotate_hadamard(row, n_turned_, rotation_);
+        rotate_hadamard(part, n_turned_, rotation_);
     }
 }
 

@@ -28,17 +28,21 @@ class RopeTurn {
 
   private:
     void turn_on(int32_t delta);
+    void turn_part(float * part, int32_t delta); // elements [begin_, begin_ + n_turned_) of a row
 
     bool                neighbours_;
-    uint32_t            n_turned_; // elements that are read and written
+    uint32_t            begin_;    // elements that are read and written: from here,
+    uint32_t            n_turned_; // so many,
+    uint32_t            skipped_;  // of which those that turn begin here
     uint32_t            rotation_;
+    int32_t             type_;
     ggml_to_float_t     to_float_;
     ggml_from_float_t   from_float_;
     std::vector<double> w_;
     std::vector<double> one_;       // cosines of all pairs, then sines, of a turn by one position
     std::vector<double> now_;       // the same of a turn by `delta_`
     std::vector<float>  turn_;      // now_, rounded
-    std::vector<float>  row_;       // the turned elements of a row
+    std::vector<float>  part_;      // of a row, what is read and written
     int32_t             delta_ = 0;
 };
 

@@ -66,6 +66,7 @@ void edgekv_cache::score_custom(uint32_t il, uint32_t begin, uint32_t end, const
     view.head_dim_k        = layer.head_dim_k;
     view.head_dim_v        = layer.head_dim_v;
     view.positions         = custom_.positions.data();
+    view.sinks             = layer.sinks.empty() ? nullptr : &layer.sinks[begin * layer.n_group];
     for (const bool values : { false, true }) {
         if (!(scorer.reads & (values ? EDGEKV_READS_VALUES : EDGEKV_READS_KEYS))) {
             continue;

@@ -16,7 +16,8 @@ struct AttentionTile {
     size_t           dim_v;
     const float *    queries; // (n_queries, dim_k), times the scale of logits
     const float *    keys;    // (n_cells, dim_k); memory up to a multiple of n_lanes cells
-    const float *    values;  // (n_cells, dim_v)
+    const float *    values;  // (n_cells, dim_v), rows value_stride floats apart
+    size_t           value_stride;
     const uint32_t * n_seen;  // (n_queries,): each sees the first ones of the cells
     float            softcap; // 0 = none
     float *          logits;  // scratch, n_queries times as many as the cells that keys has memory for

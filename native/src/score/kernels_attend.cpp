@@ -85,20 +85,21 @@ float weigh(float * logits, size_t n, uint32_t n_seen, float softcap, float & mo
     return factor[0];
 }
 
-// out (n, dim) += weights (n, n_cells) times values (n_cells, dim), `n_columns` vectors of them
-template <size_t n, size_t n_columns>
-void add_columns(const float * weights, size_t stride, const float * values, size_t n_cells, size_t dim, float * out) {
+// out (n, dim_v) += weights (n, n_cells) times values (n_cells, dim_v): vectors [0, n_columns) of the columns from `column` on
+template <size_t n, size_t n_columns> void add_columns(const AttentionTile & tile, size_t stride, size_t first, size_t column) {
+    const float * weights = tile.logits + first * stride;
+    float *       out     = tile.out + first * tile.dim_v + column;
     Vector sums[n][n_columns];
     for (size_t q = 0; q < n; ++q) {
         for (size_t i = 0; i < n_columns; ++i) {
-            sums[q][i] = load(out + q * dim + i * width);
+            sums[q][i] = load(out + q * tile.dim_v + i * width);
         }
     }
-    for (size_t c = 0; c < n_cells; ++c) {
+    for (size_t c = 0; c < tile.n_cells; ++c) {
         Vector row[n_columns];
 #pragma GCC unroll 4
         for (size_t i = 0; i < n_columns; ++i) {
-            row[i] = load(values + c * dim + i * width);
+            row[i] = load(tile.values + c * tile.value_stride + column + i * width);
         }
 #pragma GCC unroll 4
         for (size_t q = 0; q < n; ++q) {
@@ -111,20 +112,18 @@ void add_columns(const float * weights, size_t stride, const float * values, siz
     }
     for (size_t q = 0; q < n; ++q) {
         for (size_t i = 0; i < n_columns; ++i) {
-            store(out + q * dim + i * width, sums[q][i]);
+            store(out + q * tile.dim_v + i * width, sums[q][i]);
         }
     }
 }
 
 template <size_t n> void add_values(const AttentionTile & tile, size_t stride, size_t first) {
-    const float * weights = tile.logits + first * stride;
-    float *       out     = tile.out + first * tile.dim_v;
-    size_t        i       = 0;
-    for (; i + n_columns_at_once * width <= tile.dim_v; i += n_columns_at_once * width) {
-        add_columns<n, n_columns_at_once>(weights, stride, tile.values + i, tile.n_cells, tile.dim_v, out + i);
+    size_t column = 0;
+    for (; column + n_columns_at_once * width <= tile.dim_v; column += n_columns_at_once * width) {
+        add_columns<n, n_columns_at_once>(tile, stride, first, column);
     }
-    for (; i < tile.dim_v; i += width) {
-        add_columns<n, 1>(weights, stride, tile.values + i, tile.n_cells, tile.dim_v, out + i);
+    for (; column < tile.dim_v; column += width) {
+        add_columns<n, 1>(tile, stride, first, column);
     }
 }
 

@@ -23,6 +23,7 @@ template <typename F> void Scratch::each(const ScratchSize & size, F f) {
     f(positions, size.n_rows);
     f(gains, size.n_rows);
     f(wo_values, size.wo_values);
+    f(wo_latents, size.wo_latents);
     f(wo_slice, size.wo_slice);
     f(wo_bytes, size.wo_bytes);
 }

@@ -17,8 +17,9 @@ struct ScratchSize {
     size_t n_window  = 0; // query heads of one KV head x rows, at most; 0 = no attention
     size_t n_rows    = 0; // rows of queries, at most
     size_t wo_values = 0; // values of one layer's KV heads whose norm1(V W_O) is computed at once, in floats
+    size_t wo_latents = 0; // floats of latents that they are made of
     size_t wo_slice  = 0; // floats of a slice of W_O
-    size_t wo_bytes  = 0; // bytes of a few rows of W_O, where they must be copied to be read
+    size_t wo_bytes  = 0; // bytes of a few rows of W_O or W_V, where they must be copied to be read
 };
 
 struct Scratch {
@@ -42,8 +43,9 @@ struct Scratch {
     std::vector<int32_t>  positions; // (n_rows,) of the window
     std::vector<float>    gains;     // (n_rows,) scale of each row
     std::vector<float>    wo_values; // values in panels
+    std::vector<float>    wo_latents;
     std::vector<float>    wo_slice;  // rows of W_O
-    std::vector<char>     wo_bytes;  // rows of W_O as they are stored
+    std::vector<char>     wo_bytes;  // rows of W_O or W_V as they are stored
 
     void reserve(const ScratchSize & size);
 
