@@ -391,7 +391,7 @@ enum edgekv_reads {
 struct edgekv_layer_view {
     uint32_t        layer;
     uint32_t        n_head_kv; // KV heads of this call
-    uint32_t        n_head;    // their query heads
+    uint32_t        n_head;    // their query heads, of all layers of the model that attend with these rows
     uint32_t        n;         // cells of each head
     uint32_t        n_rows;    // newest rows of queries
     uint32_t        head_dim_k;

@@ -96,6 +96,7 @@ void test_readers_of_rows() {
     CHECK(layer.il == 3 && layer.n_group == 7 && layer.n_head() == 14 && layer.readers.size() == 3);
     CHECK(layer.readers[1].il == 7 && layer.readers[1].first == 2 && layer.readers[1].n_group == 4);
     CHECK(layer.readers[2].il == 9 && layer.readers[2].first == 6 && layer.readers[2].n_group == 1);
+    CHECK(guard(nullptr, 0, [&] { flat.add_reader(11, 3, 3); }) != EDGEKV_STATUS_OK && layer.n_group == 7);
 }
 
 // A graph holds for one version: what it was built for has changed where the version has.

@@ -3,6 +3,8 @@
 #include "abi/status.h"
 
 #include <algorithm>
+#include <stdexcept>
+#include <string>
 
 namespace edgekv {
 
@@ -86,6 +88,10 @@ void FlatCache::add_layer(ggml_context * context, bool host, uint32_t il, uint32
 void FlatCache::add_reader(uint32_t il, uint32_t n_head, uint32_t owner) {
     Layer &        layer   = layers_[index_.at(owner)];
     const uint32_t n_group = n_head / layer.n_head_kv;
+    if (n_group * layer.n_head_kv != n_head) {
+        throw std::runtime_error("the " + std::to_string(n_head) + " heads of layer " + std::to_string(il) + " do not share the " +
+                                 std::to_string(layer.n_head_kv) + " KV heads of layer " + std::to_string(owner) + " evenly");
+    }
     layer.readers.push_back({ il, layer.n_group, n_group });
     layer.n_group += n_group;
     index_[il] = index_.at(owner);

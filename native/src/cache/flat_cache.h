@@ -121,7 +121,7 @@ class FlatCache {
     void add_layer(ggml_context * context, bool host, uint32_t il, uint32_t n_head, uint32_t n_head_kv, ggml_type type_k,
                    uint32_t head_dim_k, ggml_type type_v, uint32_t head_dim_v);
 
-    // Let layer `il`, of n_head query heads, attend with the rows of `owner`.
+    // Let layer `il`, of n_head query heads, attend with the rows of `owner`. Throws where they are no multiple of its KV heads.
     void add_reader(uint32_t il, uint32_t n_head, uint32_t owner);
 
     uint32_t                   n_cells() const { return layout_.n_cells; } // of every head on average

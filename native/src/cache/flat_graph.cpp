@@ -140,7 +140,8 @@ void FlatGraph::keep_queries(ggml_context * context, ggml_cgraph * graph, ggml_t
         return;
     }
     const FlatCache::Layer & layer  = cache_.layer(il);
-    const auto               reader = std::find_if(layer.readers.begin(), layer.readers.end(), [&](const auto & it) { return it.il == il; });
+    const auto &             all    = layer.readers;
+    const auto               reader = std::find_if(all.begin(), all.end(), [&](const auto & it) { return it.il == il; });
     const int64_t            n_rows = query_rows_->ne[0];
 
     ggml_tensor * newest =
@@ -152,7 +153,8 @@ void FlatGraph::keep_queries(ggml_context * context, ggml_cgraph * graph, ggml_t
     const int64_t n       = q->ne[0] * reader->n_group;
     ggml_tensor * ring    = cache_.query_ring(il);
     ggml_tensor * queries = ggml_view_3d(context, newest, n, n_rows, layer.n_head_kv, newest->nb[2], n * sizeof(float), 0);
-    ggml_tensor * place   = ggml_view_3d(context, ring, n, ring->ne[1], layer.n_head_kv, ring->nb[1], layer.n_group * head, reader->first * head);
+    ggml_tensor * place   = ggml_view_3d(context, ring, n, ring->ne[1], layer.n_head_kv, ring->nb[1], layer.n_group * head,
+                                         reader->first * head);
     ggml_build_forward_expand(graph, ggml_set_rows(context, place, queries, query_rows_));
 }
 
