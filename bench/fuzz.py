@@ -94,13 +94,16 @@ def open_many(first: int, n: int, folder: Path) -> None:
         print(peak_resident_bytes(), outcome, flush=True)
 
 
-def outcomes(first: int, n: int, folder: Path) -> Iterator[tuple[int, str, int, str]]:
-    """Number, kind, peak in bytes so far and outcome of every file, each opened in a process apart from this one."""
+def outcomes(first: int, n: int, folder: Path, program: str | Path = __file__) -> Iterator[tuple[int, str, int, str]]:
+    """Number, kind, peak in bytes so far and outcome of every file, each opened in a process apart from this one.
+
+    program: opens them; its options are those of this one
+    """
     number, end = first, first + n
     while number < end:
         command = [
             sys.executable,
-            __file__,
+            str(program),
             "--first",
             str(number),
             "--files",

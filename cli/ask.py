@@ -11,6 +11,7 @@ import typer
 
 import edgekv
 from edgekv.engine.reply import INSTRUCTION
+from edgekv.store.named import existing_path_of
 
 from .files import text_files
 from .options import AsJson, Raw, System, opened, with_common_options
@@ -28,6 +29,9 @@ def ask(
         list[Path] | None, typer.Option("-f", "--file", help="Text file to read first; repeatable; - for stdin.")
     ] = None,
     system: System = None,
+    saved: Annotated[
+        str | None, typer.Option("--from", metavar="NAME", help="Go on from what `edgekv read --save NAME` has read.")
+    ] = None,
     raw: Raw = False,
     as_json: AsJson = False,
 ) -> None:
@@ -36,10 +40,13 @@ def ask(
     Without -f, text that is piped in is read. In a loop over lines add </dev/null, or it takes the loop's lines.
     """
     arguments = reply_arguments(reply) | {"instruction": "" if raw else INSTRUCTION}
+    begun = None if saved is None else existing_path_of(saved)
+    if begun is not None and system is not None:
+        raise edgekv.ConfigError(f"{saved!r} has a system message of its own; leave out --system, or --from")
     with ExitStack() as stack:
         files = stack.enter_context(text_files(file))
         rt = stack.enter_context(opened(runtime))
-        session = stack.enter_context(rt.session(system))
+        session = stack.enter_context(rt.session(system) if begun is None else rt.load_session(begun))
         answer: list[str] = []
         exceeded: edgekv.CeilingExceededError | None = None
         with reading_bar() as progress:

@@ -12,7 +12,7 @@ import typer.core
 import edgekv
 from edgekv.prompt.spool import PROC
 
-from . import ask, bench, chat, evaluate, inspect, models, plan, policies, pull
+from . import ask, bench, chat, evaluate, inspect, models, plan, policies, pull, read, sessions
 from .wording import speak_of, worded
 
 typer.core.HAS_RICH = False  # with it, plain help shows brackets escaped for a rich help that is off
@@ -44,6 +44,8 @@ def _options(
 
 app.command()(ask.ask)
 app.command()(chat.chat)
+app.command()(read.read)
+app.add_typer(sessions.app, name="sessions")
 app.add_typer(evaluate.app, name="eval")
 app.command()(inspect.inspect)
 app.command()(plan.plan)

@@ -22,6 +22,7 @@ __all__ = [
     "Snapshot",
     "Stats",
     "Survey",
+    "Turn",
     "plan",
     "policies",
     "survey",
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from .planning.surveys import Survey
     from .runtime import Runtime, plan, survey
     from .session import Session
+    from .store.log import Turn
 else:
     # Every pytest run imports this package, for the plug-in in it; those who do not use it must not wait for numpy.
     _MODULES = {
@@ -51,6 +53,7 @@ else:
         "Snapshot": "engine.snapshot",
         "Stats": "engine.stats",
         "Survey": "planning.surveys",
+        "Turn": "store.log",
         "plan": "runtime",
         "survey": "runtime",
     }

@@ -16,6 +16,7 @@
     |-- SessionError               a session is used out of turn
     |   |-- RestingError           there is no room for the session that should give up the cells
     |   `-- DroppedError           what a session had read and said is gone
+    |-- SessionFileError           a saved session cannot be written, read, or gone on with here
     |-- NativeError                the native library is missing, foreign, or reports a failure
     `-- WorkerError                the worker process of an isolated runtime died, or no longer responds
 
@@ -42,6 +43,7 @@ __all__ = [
     "PolicyError",
     "RestingError",
     "SessionError",
+    "SessionFileError",
     "UnsupportedModelError",
     "WorkerError",
 ]
@@ -134,6 +136,10 @@ class RestingError(SessionError):
 
 class DroppedError(SessionError):
     """What a session had read and said is gone, as `rest_full="drop"` allows, or because its file is."""
+
+
+class SessionFileError(EdgeKVError):
+    """A saved session cannot be written, read, or gone on with here."""
 
 
 class NativeError(EdgeKVError):

@@ -14,9 +14,12 @@ from .binding.model import Context, Model
 from .engine.controller import Controller
 from .engine.guard import Guard
 from .engine.local import LocalEngine
+from .engine.protocol import Conversation
+from .engine.reply import Logging
 from .engine.snapshot import Snapshot
 from .engines import open_engine, plan_for, survey_for
-from .errors import ConfigError, ModelNotFoundError, SessionError
+from .errors import ConfigError, EdgeKVError, ModelNotFoundError, SessionError
+from .memory.sizes import parse_size
 from .models.registry import find_model, is_remote
 from .planning.choice import Request
 from .planning.estimate import Plan
@@ -79,24 +82,75 @@ class Runtime:
         self.load_s = time.perf_counter() - started
         self.closed = False
 
-    def session(self, system: str | None = None, *, start: Snapshot | None = None) -> Session:
+    def session(
+        self,
+        system: str | None = None,
+        *,
+        start: Snapshot | None = None,
+        log: bool | str | os.PathLike[str] = False,
+        checkpoint_bytes: int | str | None = None,
+    ) -> Session:
         """Open a conversation, beside those that are open. Its system message, if one is given, is never evicted.
 
         start: what it begins with, in place of a system message: all that was read and said when this was taken
+        log: remember the tokens that are read and said, so that the session can go back (`rewind`, `continue_from`).
+            They lie in private files, which go with the session, in this folder; True = the one that TMPDIR names
+        checkpoint_bytes: the most that checkpoints may take there, bytes or a size; 0 = there are none, and the session
+            goes back by reading from the beginning; None = 256 MiB, or four checkpoints where these take more
 
         One session has the cells at a time. The others rest, in `resting` bytes of memory or in `rest_dir`. Raises
-        SessionError if the runtime is closed, and for a snapshot of another one; BudgetError if the system message
-        leaves no cells.
+        SessionError if the runtime is closed, and for a snapshot of another one, or without a log that is wanted;
+        BudgetError if the system message leaves no cells, SessionFileError if the folder takes no files, and
+        ConfigError for too few bytes.
         """
-        if self.closed:
-            raise SessionError("this runtime is closed; open another")
+        self._check_open()
+        logging = _logging(log, checkpoint_bytes)
         if start is not None:
             if system is not None:
                 raise ConfigError("a session has the system message of the snapshot in start; leave system out")
             if start.runtime != self._engine.mark:
                 raise SessionError("the snapshot in start is of another runtime; read the text in this one")
+            if logging is not None and start.log is None:
+                raise SessionError("the snapshot in start is of a session without a log; take it with log=True")
             system = start.system
-        return Session(self._engine, self._engine.converse(system), start, able_to_focus=self.options.focus)
+        return self._opened(self._engine.converse(system, logging), start)
+
+    def load_session(self, path: str | os.PathLike[str], *, instead_of: Session | None = None) -> Session:
+        """Go on with a session that `Session.save` wrote, in this process or another (docs/sessions.md).
+
+        instead_of: an open session, which ends when the file is loaded; if that fails, it goes on. It needs no room to
+            rest, as another session does
+
+        The model and the policy must be those that it was saved with. More cells than this runtime holds are evicted,
+        and cells of another kv_type are converted. If it had a log, it keeps one, in the folder that TMPDIR names.
+        Raises SessionFileError for a file that is damaged or cannot be gone on with, BudgetError if what it protects
+        does not fit the budget, CeilingError if there is no room for evicting, and RestingError if there is none for
+        the session that has the cells.
+        """
+        self._check_open()
+        path = Path(os.path.abspath(path))
+        if instead_of is None:
+            with self._engine.line.place(object()) as place:
+                place.enter()
+                return self._opened(self._engine.resume(path))
+        with instead_of.alone() as conversation, self._engine.line.place(instead_of) as place:
+            place.enter()
+            n_past = conversation.n_past
+            try:
+                session = self._opened(self._engine.resume(path, conversation))
+            except EdgeKVError:
+                if conversation.n_past != n_past:
+                    instead_of.close()  # its cells are gone: a file that was found sound failed later
+                raise
+        instead_of.close()
+        return session
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise SessionError("this runtime is closed; open another")
+
+    def _opened(self, conversation: Conversation, start: Snapshot | None = None) -> Session:
+        return Session(self._engine, conversation, start, able_to_focus=self.options.focus)
 
     def close(self) -> None:
         """Free the model and its cells. Open sessions end with it; a reply that is under way is cancelled first."""
@@ -142,6 +196,13 @@ class Runtime:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _logging(log: bool | str | os.PathLike[str], checkpoint_bytes: int | str | None) -> Logging | None:
+    if log is False:
+        return None
+    cap = checkpoint_bytes if checkpoint_bytes in (0, None) else parse_size(checkpoint_bytes)
+    return Logging(None if log is True else os.path.abspath(log), cap)
 
 
 def plan(model: str | os.PathLike[str] | None = None, **options: object) -> Plan:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import threading
 import weakref
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,17 +14,23 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from .engine.history import contents_of, token_ids
 from .engine.protocol import Conversation, Engine
-from .engine.reply import INSTRUCTION, MAX_TOKENS, ProgressCallback, Wanted
+from .engine.reply import INSTRUCTION, MAX_TOKENS, ProgressCallback, Rewinding, Wanted
 from .engine.sampler import Sampling
 from .engine.snapshot import Snapshot
 from .engine.stats import Stats
 from .errors import ConfigError, InputError, SessionError
 from .prompt.spool import rereadable
 from .prompt.turns import PARAGRAPH
+from .store.log import Turn
+from .store.transcript import write_transcript
 
 # the question that texts are read with while none is known; chosen by measurement (docs/policies.md)
 GENERAL_QUESTION = "Which names, places, dates, numbers and other facts are mentioned above?"
+
+TURNS_AT_ONCE = 256  # asked for, of a log that may be long
+TOKENS_AT_ONCE = 4096
 
 
 class Session:
@@ -180,6 +187,90 @@ class Session:
         for _ in self._reply(Wanted(content=_content(files, text), kind="read", question=question), progress):
             pass
 
+    def continue_from(
+        self,
+        history: Sequence[int] | Sequence[Mapping[str, str]],
+        *,
+        max_tokens: int | None = MAX_TOKENS,
+        stop: str | Sequence[str] = (),
+        allow_loops: bool = False,
+        sampling: Sampling | None = None,
+        progress: ProgressCallback | None = None,
+    ) -> Iterator[str]:
+        """Answer a whole history, of which the session may have seen the beginning; needs a session with log=True.
+
+        The session goes back to where the history leaves what it read and said, and reads only what comes after.
+        `stats.reused_tokens` says how many tokens it did not read.
+
+        history: token ids, which may be control tokens; or messages {"role": ..., "content": ...}, of "user" and
+            "assistant" in turn, the last one of the user. A "system" message may come first, if it is the session's
+
+        Other arguments and errors as for `chat`. Afterwards `chat` goes on with messages, and `generate` with ids.
+        """
+        self._live()
+        how = Wanted(
+            kind="tokens",
+            max_tokens=max_tokens,
+            stop=_texts(stop),
+            allow_loops=allow_loops,
+            sampling=sampling or Sampling(),
+        )
+        if len(history) and isinstance(history[0], Mapping):
+            system, content = contents_of(history)
+            return self._reply(replace(how, kind="messages", system=system, content=content), progress)
+        return self._reply(replace(how, tokens=token_ids(history)), progress)
+
+    def rewind(self, n_tokens: int, *, other_draws: bool = False, progress: ProgressCallback | None = None) -> None:
+        """Go back to the first `n_tokens` tokens that were read and said; needs a session with log=True.
+
+        The session returns to the newest checkpoint before, and reads again from there. If a turn ended with
+        `n_past == n_tokens`, and its checkpoint is still there, the session is what it was then.
+
+        n_tokens: at most `n_past`
+        other_draws: later replies draw further random numbers, and not again those that were drawn before
+        progress: called with a `Progress` after every block that is read again
+
+        Afterwards `stats` are those of the reading. `cancel` ends it, with fewer tokens than were wanted. Raises
+        ConfigError for a number that is not possible, and SessionError without a log or during a reply.
+        """
+        for _ in self._reply(Rewinding(n_tokens=n_tokens, other_draws=other_draws), progress):
+            pass
+
+    def turns(self) -> Iterator[Turn]:
+        """Whose the tokens of the log are: `Turn(role, start, stop)`, without what the chat template puts between.
+
+        Raises SessionError without a log, or during a reply.
+        """
+        first = 0
+        while True:
+            with self.alone(), self._begun() as conversation:
+                some = conversation.turns(first, TURNS_AT_ONCE)
+            yield from some
+            first += len(some)
+            if len(some) < TURNS_AT_ONCE:
+                return
+
+    def text(self, turn: Turn | None = None) -> Iterator[str]:
+        """The text of a turn in pieces; or of all that was read and said, with the chat template, as the model saw it.
+
+        Raises SessionError without a log, or during a reply.
+        """
+        with self.alone(), self._begun() as conversation:
+            start, stop = (0, conversation.n_logged) if turn is None else (turn.start, turn.stop)
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        for first in range(start, stop, TOKENS_AT_ONCE):
+            with self.alone() as conversation:
+                piece = conversation.logged(first, min(stop, first + TOKENS_AT_ONCE), turn is None)
+            yield decoder.decode(piece, final=first + TOKENS_AT_ONCE >= stop)
+
+    def export(self, path: str | os.PathLike[str]) -> None:
+        """Write roles and texts of all turns to a file, as Markdown (.md) or JSON (.json).
+
+        Raises SessionError without a log or during a reply, ConfigError for another ending, and SessionFileError where
+        the file cannot be written. Whatever had that name before is then untouched.
+        """
+        write_transcript(Path(path), ((turn.role, self.text(turn)) for turn in self.turns()))
+
     def snapshot(self) -> Snapshot:
         """Copy all that the session has read and said, so that `restore` can go back to it.
 
@@ -187,17 +278,27 @@ class Session:
         Raises SessionError while the session is answering. Raises CeilingError, before the copy is made, if it would
         bring the process over its ceiling.
         """
-        with self._alone(), self._at_cells() as conversation:
+        with self.alone(), self._at_cells() as conversation:
             return conversation.snapshot()
 
     def restore(self, snapshot: Snapshot) -> None:
         """Return to the state of a snapshot, as often as you like.
 
-        Raises SessionError while the session is answering, and for a snapshot of another runtime or of a session with
-        another system message.
+        Raises SessionError while the session is answering, and for a snapshot of another runtime, of a session with
+        another system message, or, with log=True, of one without a log.
         """
-        with self._alone(), self._at_cells() as conversation:
+        with self.alone(), self._at_cells() as conversation:
             conversation.restore(snapshot)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write all that the session has read and said to a file, for `Runtime.load_session` (docs/sessions.md).
+
+        The file is whole or not there: if this fails, or the process ends, what had that name before is untouched. It
+        takes no memory to speak of, and only its owner can read it.
+        Raises SessionFileError where it cannot be written, and SessionError while the session is answering.
+        """
+        with self.alone(), self._at_cells() as conversation:
+            conversation.save(Path(os.path.abspath(path)))
 
     def cancel(self) -> None:
         """End the running reply, if any, at the next block or token. May be called from any thread."""
@@ -211,9 +312,7 @@ class Session:
         self._ended = True
         self.cancel()
         self._leave()
-        with self._engine.line.place(self) as place:
-            if place.enter_if_free():
-                self._engine.sweep()
+        self._sweep()
 
     def __enter__(self) -> Session:
         return self
@@ -274,19 +373,21 @@ class Session:
         wanted = able and otherwise if focus is None else focus
         return usual if wanted else None
 
-    def _reply(self, wanted: Wanted, progress: ProgressCallback | None) -> Generator[str, None, None]:
-        with self._alone() as conversation, ExitStack() as copies:
+    def _reply(self, wanted: Wanted | Rewinding, progress: ProgressCallback | None) -> Generator[str, None, None]:
+        with self.alone() as conversation, ExitStack() as copies:
             conversation.cancelled.clear()
-            content = tuple(
-                copies.enter_context(rereadable(part, conversation.cancelled)) if isinstance(part, Path) else part
-                for part in wanted.content
-            )
+            if isinstance(wanted, Wanted):
+                content = (
+                    copies.enter_context(rereadable(part, conversation.cancelled)) if isinstance(part, Path) else part
+                    for part in wanted.content
+                )
+                wanted = replace(wanted, content=tuple(content))
             place = copies.enter_context(self._engine.line.place(self, conversation.cancelled))
             if not place.enter():  # cancelled while it waited, or while a pipe was copied
                 conversation.stats = Stats(finish_reason="cancelled")
                 return
             self._begin(self._live())
-            pieces = copies.enter_context(closing(conversation.reply(replace(wanted, content=content), progress)))
+            pieces = copies.enter_context(closing(conversation.reply(wanted, progress)))
             for piece in pieces:
                 if piece:
                     place.pause()
@@ -319,7 +420,7 @@ class Session:
             self._start = None
 
     @contextmanager
-    def _alone(self) -> Iterator[Conversation]:
+    def alone(self) -> Iterator[Conversation]:
         """The conversation, for one user at a time. Raises SessionError while another one has it."""
         if not self._running.acquire(blocking=False):
             raise SessionError("this session is already answering; wait for the reply or cancel it")
@@ -327,6 +428,14 @@ class Session:
             yield self._live()
         finally:
             self._running.release()
+            if self._ended:
+                self._sweep()
+
+    def _sweep(self) -> None:
+        """Free what closed sessions held, if nobody is at work."""
+        with self._engine.line.place(self) as place:
+            if place.enter_if_free():
+                self._engine.sweep()
 
 
 def _content(files: Sequence[str | os.PathLike[str]], text: str) -> tuple[str | Path, ...]:

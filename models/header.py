@@ -7,6 +7,7 @@ The reader of the `gguf` package is not used here: it holds an object for each e
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import stat
@@ -22,7 +23,7 @@ from .metadata import TOKENS_KEY, Metadata, Scalar, read_metadata
 from .stream import Stream
 from .tokenizer import check_tokenizer
 
-__all__ = ["Header", "TensorInfo", "parse_header", "read_header"]
+__all__ = ["Header", "TensorInfo", "header_digest", "parse_header", "read_header"]
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
@@ -154,6 +155,22 @@ def read_header(path: str | os.PathLike[str]) -> Header:
         raise _unreadable(path, error) from error
     except ModelError as error:
         raise type(error)(f"{str(path)!r}: {error}") from None
+
+
+def header_digest(path: Path, header: Header) -> str:
+    """A digest of everything before the tensor data: metadata, vocabulary and the table of tensors, in hexadecimals.
+
+    It does not depend on where the file lies. Models that differ in nothing but their weights have the same one.
+    Raises InvalidModelError where the file can no longer be read.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    try:
+        with path.open("rb") as file:
+            for first in range(0, header.data_offset, _READ_BYTES):
+                digest.update(file.read(min(_READ_BYTES, header.data_offset - first)))
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    return digest.hexdigest()
 
 
 def _unreadable(path: Path, error: OSError) -> InvalidModelError:

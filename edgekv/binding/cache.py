@@ -41,6 +41,7 @@ class Cache:
         self._library = library.load()
         self._policies: dict[Policy, NativePolicy] = {}
         self._query_rows = max(params.n_query_rows, params.n_probe_rows)
+        self.n_query_rows = int(params.n_query_rows)  # newest queries of the text that it keeps
         self.repositions = bool(params.repositions)
         self.shape = context.shape()
 
@@ -87,17 +88,30 @@ class Cache:
     def snapshot(self) -> CacheSnapshot:
         """A copy of every used cell, of what it carries, and of the newest queries; not of logits or a last probe."""
         data = new_pages(self.snapshot_bytes)
-        library.call("edgekv_cache_save", self._handle, data.ctypes.data, data.nbytes)
+        self.copy_snapshot(0, data)
         data.flags.writeable = False
         return CacheSnapshot(data)
+
+    def copy_snapshot(self, first: int, into: npt.NDArray[np.uint8]) -> None:
+        """Fill `into` with the bytes of a snapshot from byte `first` on."""
+        library.call("edgekv_cache_save", self._handle, first, into.ctypes.data, into.nbytes)
 
     def restore(self, snapshot: CacheSnapshot) -> None:
         """Put the cells back into the state of a snapshot, as often as you like.
 
-        Raises ConfigError for a snapshot of a cache of another shape, type or params, and leaves the cache as it was.
+        Raises ConfigError for a snapshot of another kind, or one with more cells than there are, and leaves the cache
+        as it was.
         """
         data = snapshot.data
         library.call("edgekv_cache_restore", self._handle, data.ctypes.data, data.nbytes)
+
+    def restore_numbers(self, data: npt.NDArray[np.uint8]) -> None:
+        """The same with a snapshot that ends where its rows begin. `restore_rows` must bring these next, or `clear`."""
+        library.call("edgekv_cache_restore_numbers", self._handle, data.ctypes.data, data.nbytes)
+
+    def restore_rows(self, first: int, rows: npt.NDArray[np.uint8]) -> None:
+        """Put rows where a snapshot taken now would have them, from its byte `first` on."""
+        library.call("edgekv_cache_restore_rows", self._handle, first, rows.ctypes.data, rows.nbytes)
 
     def feed(self, tokens: Sequence[int], *, want_logits: bool = False) -> None:
         """Decode tokens at the next positions; at most a block, and at most the free cells.
@@ -204,6 +218,32 @@ class Cache:
             "edgekv_cache_read", self._handle, layer, head, values, data.ctypes.data, data.nbytes, c.byref(rows)
         )
         return data[: rows.n * rows.stride_bytes].reshape(rows.n, rows.stride_bytes), rows
+
+    def holds(self, cells: npt.NDArray[np.int64]) -> bool:
+        """Whether its rows can be divided into so many cells of every head, (n_heads,)."""
+        pools: dict[tuple[int, int], list[int]] = {}  # heads of one shape draw on one
+        first = 0
+        for layer in range(self.shape.n_layer):
+            n_heads = self.layer_heads(layer)[0]
+            shape = (self.row_format(layer).dim, self.row_format(layer, values=True).dim)
+            pools.setdefault(shape, []).extend(cells[first : first + n_heads].tolist())
+            first += n_heads
+        return all(
+            max(pool) <= self.shape.n_cells_max and sum(pool) <= len(pool) * self.shape.n_cells
+            for pool in pools.values()
+        )
+
+    def row_format(self, layer: int, *, values: bool = False) -> structs.Rows:
+        """The type, width and rotation of a layer's keys or values, without the rows."""
+        rows = structs.Rows()
+        library.call("edgekv_cache_read", self._handle, layer, 0, values, None, 0, c.byref(rows))
+        return rows
+
+    def layer_heads(self, layer: int) -> tuple[int, int]:
+        """KV heads and query heads of a layer."""
+        heads = (self._library.edgekv_cache_n_heads, self._library.edgekv_cache_n_query_heads)
+        n_head_kv, n_head = (int(n_heads(self._handle, layer)) for n_heads in heads)
+        return n_head_kv, n_head
 
     def queries(
         self, layer: int, *, probed: bool = False

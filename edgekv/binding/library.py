@@ -65,8 +65,11 @@ _CALLS: dict[str, tuple[Any, ...]] = {
     "edgekv_cache_rope_positions": (_P, c.c_uint32, c.c_uint32, _P),
     "edgekv_cache_read": (_P, c.c_uint32, c.c_uint32, c.c_int32, _P, c.c_size_t, _P),
     "edgekv_cache_queries": (_P, c.c_uint32, c.c_int32, _P, _P, _P, _P),
-    "edgekv_cache_save": (_P, _P, c.c_size_t),
+    "edgekv_cache_save": (_P, c.c_uint64, _P, c.c_size_t),
     "edgekv_cache_restore": (_P, _P, c.c_size_t),
+    "edgekv_cache_restore_numbers": (_P, _P, c.c_size_t),
+    "edgekv_cache_restore_rows": (_P, c.c_uint64, _P, c.c_size_t),
+    "edgekv_rows_convert": (_P, c.c_int32, c.c_uint32, _P, c.c_size_t),
 }
 
 # name -> (result type, argument types): calls that cannot fail

@@ -237,3 +237,28 @@ class Compaction(Struct):
     """struct edgekv_compaction"""
 
     _fields_ = (("n_evicted", c.c_uint64), ("score_us", c.c_int64), ("move_us", c.c_int64))
+
+
+class SnapshotKind(Struct):
+    """struct edgekv_snapshot_kind"""
+
+    _fields_ = (
+        *((name, c.c_uint64) for name in ("cell_bytes", "query_row_bytes", "state_bytes")),
+        *((name, c.c_uint32) for name in ("n_layer", "n_heads", "head_dim_k", "head_dim_v")),
+        *((name, c.c_int32) for name in ("type_k", "type_v")),
+        *((name, c.c_uint32) for name in ("rotation_k", "rotation_v")),
+        *((name, c.c_uint32) for name in ("repositions", "accumulates", "wo_norms", "n_ring")),
+    )
+
+
+class Snapshot(Struct):
+    """struct edgekv_snapshot"""
+
+    _fields_ = (
+        ("magic", c.c_char * 8),
+        *((name, c.c_uint64) for name in ("n_bytes", "rows_begin")),
+        ("kind", SnapshotKind),
+        *((name, c.c_uint32) for name in ("version", "n_queries", "n_filled", "n_fresh", "divided")),
+        *((name, c.c_int32) for name in ("n_past", "rope_past", "normed")),
+        *((name, c.c_uint32) for name in ("ring_head", "reserved")),
+    )

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
+from typing import TypeVar
 
 from .controller import Controller
 from .resting import Resting
 from .tenant import Tenant
+
+Filled = TypeVar("Filled")
 
 
 class Cells:
@@ -41,6 +45,25 @@ class Cells:
             self._rest(tenant)
             self._admit(tenant)
 
+    def begin(self, tenant: Tenant, fill: Callable[[], Filled], instead_of: Tenant | None = None) -> Filled:
+        """Give a new tenant the cells, which `fill` fills; returns what that returns. Whoever has them rests first.
+
+        instead_of: who gives up what it has if `fill` succeeds; where it has the cells, `fill` finds them as they are
+
+        Raises what `fill` raises, and RestingError where there is no room for whoever should rest.
+        """
+        self.sweep()
+        if self._tenant is None or self._tenant is not instead_of:
+            self._rest(tenant)
+            self._controller.clear()
+        filled = fill()
+        if self._tenant is not None:
+            self.note(self._tenant)
+            self._tenant.lost = "another session was loaded instead of this one"
+        self._controller.work = tenant.work
+        self._tenant = tenant
+        return filled
+
     def leave(self, tenant: Tenant) -> None:
         """Have a tenant forgotten at the next use. From any thread, and in the midst of any call."""
         self._left.append(tenant)
@@ -54,6 +77,9 @@ class Cells:
             if self._tenant is tenant:
                 self.note(tenant)
                 self._tenant = None
+                self._controller.log = None
+            if tenant.release is not None:
+                tenant.release()
 
     def close(self) -> None:
         """Forget everybody, before the cells are freed."""

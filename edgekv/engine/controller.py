@@ -5,10 +5,13 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from io import FileIO
 
-from edgekv.binding.cache import Cache
+from edgekv.binding.cache import Cache, CacheSnapshot
+from edgekv.binding.filed import FiledSnapshot, restore_snapshot, write_snapshot
 from edgekv.options import UBATCH, Options
+from edgekv.store.log import TokenLog
 
 from .drafts import History, Worth
 from .positions import Positions
@@ -37,6 +40,7 @@ class Controller:
 
     pinned: position ranges [p0, p1) that are never evicted
     logits_row: token of the last batch whose logits are the next token's; -1 = the last one
+    log: where the tokens of every feed are noted; None = nowhere
     watch: called with the tokens of every feed, while all of them are still in the cache; None = nobody watches
     """
 
@@ -46,6 +50,7 @@ class Controller:
         self.budget = budget
         self.pinned: tuple[tuple[int, int], ...] = ()
         self.work = Work()
+        self.log: TokenLog | None = None
         self.watch: Callable[[Sequence[int]], None] | None = None
         self.logits_row = -1
         self._options = options
@@ -56,11 +61,16 @@ class Controller:
         self._asked: Sequence[int] = ()  # the last probe, where its queries may score once more
 
     def clear(self) -> None:
-        """Start over with an empty cache and fresh counters."""
-        self.cache.clear()
-        self.positions.clear()
+        """Start over with an empty cache, fresh counters and no log."""
+        self.begin()
+        self.log = None
         self.pinned = ()
         self.work = Work()
+
+    def begin(self) -> None:
+        """Empty the cells, and forget what belonged to them."""
+        self.cache.clear()
+        self.positions.clear()
         self._fresh = 0
         self._asked = ()
         self._draft = []
@@ -73,18 +83,41 @@ class Controller:
 
     def snapshot(self) -> ControllerSnapshot:
         """A copy of the cells and of what belongs to them, without counters and budget."""
-        state = (self.pinned, self._fresh, self.positions.is_long, self._history.to_bytes())
-        return ControllerSnapshot(self.cache.snapshot(), *state)
+        return self.noted(self.cache.snapshot())
+
+    def noted(self, cells: CacheSnapshot | FiledSnapshot) -> ControllerSnapshot:
+        """What belongs to the cells, with a copy of them that was made elsewhere."""
+        return ControllerSnapshot(cells, self.pinned, self._fresh, self.positions.is_long, self._history.to_bytes())
+
+    def filed(self, file: FileIO) -> ControllerSnapshot:
+        """The same, with the cells in an empty file, and without the tokens that drafts come from: the log has them."""
+        return replace(self.noted(write_snapshot(self.cache, file)), history=b"")
 
     def restore(self, snapshot: ControllerSnapshot) -> None:
-        """Go back to a snapshot. Raises ConfigError for one of another cache."""
-        self.cache.restore(snapshot.cells)
+        """Go back to a snapshot. Raises ConfigError for one of another cache.
+
+        Raises OSError where a file is not read; the cells are then as before, or empty.
+        """
+        if isinstance(snapshot.cells, FiledSnapshot):
+            restore_snapshot(self.cache, snapshot.cells)
+        else:
+            self.cache.restore(snapshot.cells)
+        self.take(snapshot)
+
+    def take(self, snapshot: ControllerSnapshot) -> None:
+        """Note what belongs to cells that the cache holds already."""
         self.pinned = snapshot.pinned
         self._fresh = snapshot.fresh
         self._asked = ()
-        self.positions.is_long = snapshot.is_long
+        self.positions.is_long = snapshot.is_long or self._options.reposition == "always"
         self._draft = []
-        self._history.restore(snapshot.history)
+        self._history.restore(snapshot.history if self._options.n_draft else b"")
+
+    def shrink(self) -> None:
+        """Evict what is beyond the budget, as before the next block."""
+        self._draft = []
+        self._asked = ()
+        self._compact(full=True)
 
     def read(
         self,
@@ -130,6 +163,7 @@ class Controller:
         drafts: decode with it what may follow, or take what was; `logits_row` then says whose logits come next
         """
         if drafts and self._draft[:1] == [token]:
+            self._make_room(1)
             self.cache.accept()
             self._draft.pop(0)
             self.logits_row += 1
@@ -151,6 +185,7 @@ class Controller:
     ) -> None:
         if not tokens:
             return
+        self._make_room(len(tokens))
         self._draft = []
         spare = self._options.block if spare is None else spare
         n_new = len(tokens)
@@ -171,9 +206,16 @@ class Controller:
             self._worth.decoded(len(draft), seconds)
         self._fed(tokens)
 
+    def _make_room(self, n_tokens: int) -> None:
+        """Before tokens get cells, see to it that they can be noted: what was fed is in the log, whatever fails."""
+        if self.log is not None:
+            self.log.make_room(n_tokens)
+
     def _fed(self, tokens: list[int]) -> None:
         """Note tokens that have their cells."""
         self._fresh += len(tokens)
+        if self.log is not None:
+            self.log.follow(tokens, self.cache.n_past)
         if self._options.n_draft:
             self._history.add(tokens)
         if self.watch is not None:

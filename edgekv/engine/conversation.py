@@ -2,32 +2,49 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from edgekv.errors import CeilingExceededError, InputError, SessionError
-from edgekv.prompt.text import Prompt
+from edgekv.errors import CeilingExceededError, ConfigError, InputError, SessionError
 from edgekv.prompt.turns import STATES, Kind, Turns
+from edgekv.store.log import LogCopy, Turn
 
 from .endings import Circles, StopTexts
+from .history import prompt_of
 from .loaded import Loaded
-from .reply import Progress, ProgressCallback, Wanted
+from .past import Past
+from .reply import Progress, ProgressCallback, Rewinding, Wanted
 from .sampler import Sampler, SamplerState
-from .snapshot import Snapshot
+from .session_file import ELSEWHERE, log_sections, save_session
+from .snapshot import ControllerSnapshot, Snapshot
 from .stats import Stats
 from .tenant import Tenant
 
 
 class LocalConversation:
-    """A `Conversation` over an engine of this process; `LocalEngine.converse` makes one."""
+    """A `Conversation` over an engine of this process; `LocalEngine` makes one.
 
-    def __init__(self, engine: Loaded, system: str | None) -> None:
+    past: its log and checkpoints; None = it keeps none
+    begun: the rest of a session whose cells the engine holds, as those of `tenant`; None = nothing was read yet
+    """
+
+    def __init__(
+        self,
+        engine: Loaded,
+        system: str | None,
+        past: Past | None = None,
+        *,
+        begun: Snapshot | None = None,
+        tenant: Tenant | None = None,
+    ) -> None:
         self.stats = Stats()
         self.cancelled = threading.Event()
         self._engine = engine
@@ -35,8 +52,14 @@ class LocalConversation:
         self._turns = Turns(engine.model, system)
         self._pending: list[int] = []  # said, but not fed yet
         self._sampler: SamplerState | None = None  # where the last reply left it
-        self.tenant = Tenant()
-        if system is not None:
+        self._past = past
+        self.tenant = Tenant() if tenant is None else tenant
+        self.tenant.release = self._let_past_go
+        if begun is not None:
+            self._take(begun)
+            self._at_cells()
+            self._remember()
+        elif system is not None:
             self._pin_system()
 
     @property
@@ -64,13 +87,12 @@ class LocalConversation:
 
     def snapshot(self) -> Snapshot:
         """All that it has read and said. Raises CeilingError where that has no room."""
-        engine = self._at_cells()
-        self.check_room(engine.controller.cache.snapshot_bytes)
-        state, pending = self._turns.state, tuple(self._pending)
-        return Snapshot(engine.mark, self._system, state, pending, self._sampler, engine.controller.snapshot())
+        engine, past = self._at_cells(), self._past
+        self.check_room(engine.controller.cache.snapshot_bytes + (0 if past is None else past.log.nbytes))
+        return self._noted(engine.controller.snapshot(), None if past is None else past.log.copy())
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Go back to a snapshot. Raises SessionError for one of another runtime or system message."""
+        """Go back to a snapshot. Raises SessionError for one of another runtime or system message, or without a log."""
         engine = self._open()
         if (snapshot.runtime, snapshot.system) != (engine.mark, self._system):
             raise SessionError(
@@ -78,10 +100,32 @@ class LocalConversation:
                 "was taken, or in a session of that runtime with that message"
             )
         self._at_cells()
-        engine.controller.restore(snapshot.controller)
-        self._turns.state = snapshot.turns
-        self._pending = list(snapshot.pending)
-        self._sampler = snapshot.sampler
+        if self._past is None:
+            engine.controller.restore(snapshot.controller)
+        else:
+            self._past = self._past.restored(snapshot, engine.controller)
+        self._take(snapshot)
+        self._remember()
+
+    def save(self, path: Path) -> None:
+        """Write all of it to a file. Raises SessionFileError; what had that name before is then untouched."""
+        engine, past = self._at_cells(), self._past
+        further = [] if past is None else log_sections(past.log)
+        save_session(path, engine, self._noted(engine.controller.noted(ELSEWHERE)), further)
+
+    def turns(self, first: int, n: int) -> list[Turn]:
+        """At most n turns of the log from turn `first` on. Raises SessionError where there is no log."""
+        return list(itertools.islice(self._kept().log.turns(len(self._pending)), first, first + n))
+
+    def logged(self, start: int, stop: int, control: bool) -> bytearray:
+        """What the tokens in [start, stop) of the log stand for. control: with the names of control tokens"""
+        model, tokens = self._open().model, self._kept().tokens(start, stop, self._pending)
+        return bytearray().join(model.piece(token, special=control) for token in tokens)
+
+    @property
+    def n_logged(self) -> int:
+        """Tokens of the log, and those that were said and not fed yet. Raises SessionError where there is no log."""
+        return len(self._kept().log) + len(self._pending)
 
     def check_room(self, snapshot_bytes: int) -> None:
         """Raise CeilingError if holding a snapshot, or passing it to the host, takes the process over its ceiling."""
@@ -96,29 +140,31 @@ class LocalConversation:
         """Have it forgotten at the engine's next use."""
         self._engine.cells.leave(self.tenant)
 
-    def reply(self, wanted: Wanted, progress: ProgressCallback | None) -> Generator[str, None, None]:
+    def reply(self, wanted: Wanted | Rewinding, progress: ProgressCallback | None) -> Generator[str, None, None]:
         """Read the prompt, then say token by token."""
         engine = self._open()
         stats = self.stats = Stats(budget_cells=engine.plan.budget_cells)
         before = replace(engine.cells.note(self.tenant).work)
         try:
             self._at_cells()
-            prompt = self._turns.prompt(wanted.kind, wanted.content, wanted.instruction)
-            stats.prompt_tokens = prompt.count() + len(self._pending)
-            self._check_length(stats.prompt_tokens)
+            if isinstance(wanted, Rewinding):
+                self._rewind(wanted, stats, progress)
+                return
+            if wanted.kind in ("messages", "tokens"):
+                tokens, probe = self._history(wanted, stats)
+            else:
+                tokens, probe = self._turn(wanted, stats)
             engine.controller.positions.expect(stats.prompt_tokens)
             stats.finish_reason = "closed"  # unless something better is known
-            fits = self.n_cells + stats.prompt_tokens <= engine.plan.budget_cells
-            question = None if fits else wanted.question
-            probe = [] if question is None else self._turns.probe(question, engine.options.probe_tokens)
-            if not self._read(prompt, wanted.kind, stats, progress, probe):
+            if not self._read(tokens, wanted.kind, stats, progress, probe):
                 return
             if wanted.kind == "read":
                 stats.finish_reason = "read"
             else:
-                with closing(self._say(wanted, stats)) as tokens:
-                    yield from _until_stop(engine.model.text(tokens), wanted.stop, stats)
+                with closing(self._say(wanted, stats)) as said:
+                    yield from _until_stop(engine.model.text(said), wanted.stop, stats)
         finally:
+            self._remember()
             stats.finish(engine.cells.note(self.tenant), before)
 
     def _open(self) -> Loaded:
@@ -127,10 +173,102 @@ class LocalConversation:
         return self._engine
 
     def _at_cells(self) -> Loaded:
-        """The engine, with this conversation in its cells. Raises RestingError and DroppedError."""
+        """The engine, with this conversation in its cells, which notes in its log what is fed.
+
+        Raises RestingError and DroppedError.
+        """
         engine = self._open()
         engine.cells.take(self.tenant)
+        engine.controller.log = None if self._past is None else self._past.log
         return engine
+
+    def _turn(self, wanted: Wanted, stats: Stats) -> tuple[Iterator[int], Sequence[int]]:
+        """The tokens to read for a turn, and the probe to read them with. Nothing is changed but `stats`."""
+        engine, past = self._open(), self._past
+        prompt = self._turns.prompt(wanted.kind, wanted.content, wanted.instruction)
+        stats.prompt_tokens = prompt.count() + len(self._pending)
+        self._check_length(self.n_past + stats.prompt_tokens)
+        fits = self.n_cells + stats.prompt_tokens <= engine.plan.budget_cells
+        question = None if fits else wanted.question
+        probe = [] if question is None else self._turns.probe(question, engine.options.probe_tokens)
+        mark = None if past is None else past.marker(wanted.kind, self.n_past + len(self._pending))
+        return itertools.chain(self._pending, prompt.tokens(mark)), probe
+
+    def _history(self, wanted: Wanted, stats: Stats) -> tuple[Iterator[int], Sequence[int]]:
+        """Go back to where a history leaves the log; returns the tokens to read from there, without a probe."""
+        past, model = self._kept(), self._open().model
+        prompt = prompt_of(wanted, model, self._turns, past.replies(self._pending))
+        n_common, n_tokens = past.log.common(prompt.tokens())
+        self._check_length(n_tokens)
+        if n_tokens == 0:
+            prompt.count()  # says what is wrong
+        n_seen = min(n_common, n_tokens - 1)  # logits come from the last token
+        self._go_back(n_seen)
+        self._pending = []
+        stats.reused_tokens = self.n_past
+        stats.prompt_tokens = n_tokens - self.n_past
+        return itertools.islice(prompt.tokens(past.marker(wanted.kind, known=n_common)), self.n_past, None), ()
+
+    def _rewind(self, wanted: Rewinding, stats: Stats, progress: ProgressCallback | None) -> None:
+        """Go back to the newest checkpoint before, and read again from there."""
+        past, n, drawn = self._kept(), wanted.n_tokens, self._sampler
+        if n > self.n_past:
+            raise ConfigError(
+                f"n_tokens={n} is beyond the {self.n_past} tokens that the session has read and said; give fewer"
+            )
+        self._go_back(n)
+        if wanted.other_draws and drawn is not None:
+            newest = () if self._sampler is None else self._sampler.newest
+            self._sampler = replace(drawn, newest=newest)
+        stats.reused_tokens = self.n_past
+        stats.prompt_tokens = n - self.n_past
+        if self.n_past < n:
+            self._open().controller.positions.expect(stats.prompt_tokens)
+            try:
+                self._read(past.log.tokens(self.n_past, n), "read", stats, progress)
+            finally:
+                self._turns.state = past.log.state_at(self.n_past)
+        stats.finish_reason = stats.finish_reason or "read"
+
+    def _go_back(self, n: int) -> None:
+        """To the newest checkpoint of at most n tokens, where there are more. The log keeps n."""
+        past = self._kept()
+        if n >= self.n_past:
+            return
+        found = past.back_to(n, self._open().controller)
+        if found is not None:
+            self._take(found)
+        else:
+            self._turns.state, self._pending, self._sampler = "new", [], None
+        past.log.cut(n)
+
+    def _kept(self) -> Past:
+        """The log and the checkpoints. Raises SessionError where there are none."""
+        if self._past is None:
+            raise SessionError("this session keeps no log; open one with Runtime.session(log=True)")
+        return self._past
+
+    def _let_past_go(self) -> None:
+        """Remove what it has on the disk."""
+        if self._past is not None:
+            self._past.close()
+            self._past = None
+
+    def _remember(self) -> None:
+        """End the log with the last token that has cells, and keep a checkpoint; unless others have the cells."""
+        past, engine = self._past, self._engine
+        if past is not None and not engine.closed and engine.controller.log is past.log:
+            state = (self._turns.state, tuple(self._pending), self._sampler)
+            past.note(self.n_past, state, lambda file: self._noted(engine.controller.filed(file)))
+
+    def _noted(self, controller: ControllerSnapshot, log: LogCopy | None = None) -> Snapshot:
+        engine, pending = self._open(), tuple(self._pending)
+        return Snapshot(engine.mark, self._system, self._turns.state, pending, self._sampler, controller, log)
+
+    def _take(self, snapshot: Snapshot) -> None:
+        self._turns.state = snapshot.turns
+        self._pending = list(snapshot.pending)
+        self._sampler = snapshot.sampler
 
     def _pin_system(self) -> None:
         """Protect the system message, and refuse one that leaves no room."""
@@ -141,21 +279,24 @@ class LocalConversation:
 
     def _check_length(self, n_tokens: int) -> None:
         positions = self._open().controller.positions
-        total = self.n_past + n_tokens
-        if positions.limit is not None and total > positions.limit:
+        if positions.limit is not None and n_tokens > positions.limit:
             raise InputError(
-                f"the prompt ends at token {total}, but the model was trained on {positions.limit}, and "
+                f"the prompt ends at token {n_tokens}, but the model was trained on {positions.limit}, and "
                 f"{positions.obstacle}, give a shorter text, or allow_beyond_trained=True to read on all the same"
             )
 
     def _read(
-        self, prompt: Prompt, kind: Kind, stats: Stats, progress: ProgressCallback | None, probe: Sequence[int]
+        self,
+        tokens: Iterable[int],
+        kind: Kind,
+        stats: Stats,
+        progress: ProgressCallback | None,
+        probe: Sequence[int] = (),
     ) -> bool:
-        """Read the prompt; returns whether the reply may begin."""
+        """Read the tokens of a prompt; returns whether the reply may begin."""
         engine = self._open()
         controller = engine.controller
         exceeded: CeilingExceededError | None = None
-        tokens = _chained(self._pending, prompt.tokens())
         started = time.perf_counter()
         done = 0
 
@@ -167,8 +308,6 @@ class LocalConversation:
             exceeded = engine.guard.check()
             return exceeded is None and not self.cancelled.is_set()
 
-        if self.n_cells + len(self._pending) + stats.prompt_tokens <= controller.budget:
-            probe = ()  # no cell has to go
         self._pending = []
         self._turns.state, afterwards = STATES[kind]
         try:
@@ -178,6 +317,8 @@ class LocalConversation:
             stats.read_tokens = done
         if complete:
             self._turns.state = afterwards
+            if self._past is not None and afterwards != "open":
+                self._past.log.mark(self.n_past, "assistant", afterwards)
         if exceeded is not None:
             stats.finish_reason = "ceiling"
             raise exceeded
@@ -244,8 +385,3 @@ def _until_stop(pieces: Iterable[str], stops: Sequence[str], stats: Stats) -> It
         yield text.rest()
         raise
     yield text.rest()
-
-
-def _chained(first: list[int], rest: Iterable[int]) -> Iterator[int]:
-    yield from first
-    yield from rest

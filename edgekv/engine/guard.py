@@ -35,7 +35,7 @@ class Guard:
             raise CeilingError(
                 f"memory={format_size(ceiling)} does not hold {what}: {format_size(n_bytes)} beside the "
                 f"{format_size(resident)} that are resident{kept} are {format_size(needed - ceiling)} too much; raise "
-                f"the ceiling to {-(-needed // MIB)}MiB, {remedy}",
+                f"the ceiling to {-(-needed // MIB)}MiB{', ' if remedy else ''}{remedy}",
                 required_bytes=needed,
                 ceiling_bytes=ceiling,
             )

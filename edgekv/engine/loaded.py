@@ -10,6 +10,7 @@ from edgekv.binding.cache import Cache
 from edgekv.binding.model import Context, Model
 from edgekv.errors import UnsupportedModelError
 from edgekv.memory import process
+from edgekv.models.header import header_digest
 from edgekv.options import Options
 from edgekv.planning.choice import Request
 from edgekv.planning.estimate import Plan, cache_params_of
@@ -29,6 +30,7 @@ class Loaded:
     """A model in this process under its plan, and its cells. Raises what `Runtime` does.
 
     mark: bytes that the snapshots of this engine carry, so that no other engine restores them; None = new ones
+    model_digest: says in a session file which model its cells are of
     """
 
     def __init__(self, path: Path, request: Request, mark: bytes | None = None) -> None:
@@ -41,10 +43,11 @@ class Loaded:
         self.guard = Guard(self.plan)
         self.model = Model(path, options)
         try:
+            self.model_digest = header_digest(path, self.model.header)
             resting = _resting(self.plan, options)
             process.return_freed_memory()  # what loading took beside the model
             self.context = self.model.new_context(self.plan.n_cells, options, n_cells_max=self.plan.n_cells_max)
-            cache = _open_cache(self.context, options)
+            cache = open_cache(self.context, options)
             process.return_freed_memory()
         except BaseException:
             self.model.close()
@@ -71,7 +74,7 @@ def _resting(plan: Plan, options: Options) -> Resting:
     return Resting(room, plan.session_bytes, folder, options.rest_dir_bytes, drops=options.rest_full == "drop")
 
 
-def _open_cache(context: Context, options: Options) -> Cache:
+def open_cache(context: Context, options: Options) -> Cache:
     """The cache of a context. It repositions keys unless the options say never, or say "auto" and the model cannot."""
     params = cache_params_of(options)
     try:

@@ -9,6 +9,11 @@ from edgekv.planning.choice import Request
 from .conversation import LocalConversation
 from .line import Line
 from .loaded import Loaded
+from .past import Past
+from .protocol import Conversation
+from .reply import Logging
+from .session_file import load_log, load_session
+from .tenant import Tenant
 
 
 class LocalEngine(Loaded):
@@ -20,13 +25,27 @@ class LocalEngine(Loaded):
         super().__init__(path, request, mark)
         self.line = Line()
 
-    def converse(self, system: str | None) -> LocalConversation:
+    def converse(self, system: str | None, logging: Logging | None = None) -> LocalConversation:
         """A new conversation. It has the cells if they are free."""
-        conversation = LocalConversation(self, system)
+        conversation = LocalConversation(self, system, None if logging is None else Past(logging, self.plan))
         with self.line.place(conversation) as place:
             if place.enter_if_free():
                 self.cells.offer(conversation.tenant)
         return conversation
+
+    def resume(self, path: Path, instead_of: Conversation | None = None) -> LocalConversation:
+        """The conversation of a session file, which takes over the cells. It keeps a log if the file has one."""
+        past = load_log(path, self, Logging())
+        tenant = Tenant()
+        replaced = instead_of.tenant if isinstance(instead_of, LocalConversation) else None
+        try:
+            begun = self.cells.begin(tenant, lambda: load_session(path, self), replaced)
+        except BaseException:
+            if past is not None:
+                past.close()
+            raise
+        tenant.pinned = begun.controller.pinned
+        return LocalConversation(self, begun.system, past, begun=begun, tenant=tenant)
 
     def sweep(self) -> None:
         """Free what closed conversations left."""

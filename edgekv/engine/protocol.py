@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Generator
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from edgekv.planning.estimate import Plan
+from edgekv.store.log import Turn
 
 from .line import Line
-from .reply import ProgressCallback, Wanted
+from .reply import Logging, ProgressCallback, Rewinding, Wanted
 from .snapshot import Snapshot
 from .stats import Stats
 
@@ -23,7 +25,7 @@ class Conversation(Protocol):
     stats: Stats
     cancelled: threading.Event
 
-    def reply(self, wanted: Wanted, progress: ProgressCallback | None) -> Generator[str, None, None]:
+    def reply(self, wanted: Wanted | Rewinding, progress: ProgressCallback | None) -> Generator[str, None, None]:
         """Read a prompt and yield the text of each generated token, empty while a character is incomplete.
 
         Works only while it is iterated; between two pieces another conversation may have the cells. Once `cancelled` is
@@ -35,7 +37,20 @@ class Conversation(Protocol):
         """All that it has read and said. Raises CeilingError where that has no room; no reply may be under way."""
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Go back to a snapshot. Raises SessionError for one of another runtime or system message."""
+        """Go back to a snapshot. Raises SessionError for one of another runtime or system message, or without a log."""
+
+    def turns(self, first: int, n: int) -> list[Turn]:
+        """At most n turns of the log from turn `first` on. Raises SessionError where there is no log."""
+
+    def logged(self, start: int, stop: int, control: bool) -> bytearray:
+        """What the tokens in [start, stop) of the log stand for. control: with the names of control tokens"""
+
+    @property
+    def n_logged(self) -> int:
+        """Tokens of the log, and those that were said and not fed yet. Raises SessionError where there is no log."""
+
+    def save(self, path: Path) -> None:
+        """Write all of it to a file, by an absolute path. Raises SessionFileError; no reply may be under way."""
 
     @property
     def n_past(self) -> int:
@@ -79,8 +94,20 @@ class Engine(Protocol):
     def worker_pid(self) -> int | None:
         """The process that it runs in; None = this one."""
 
-    def converse(self, system: str | None) -> Conversation:
-        """A new conversation. Raises BudgetError where the system message leaves no cells."""
+    def converse(self, system: str | None, logging: Logging | None = None) -> Conversation:
+        """A new conversation. Raises BudgetError where the system message leaves no cells.
+
+        logging: keeps a log; raises SessionFileError where the disk does not take it, ConfigError for too small a cap
+        """
+
+    def resume(self, path: Path, instead_of: Conversation | None = None) -> Conversation:
+        """The conversation of a session file, by an absolute path, which takes over the cells. For who has the turn.
+
+        instead_of: whose cells it may take, where these have no room to rest
+
+        Raises SessionFileError, BudgetError or CeilingError where it cannot be gone on with, and RestingError; the
+        cells are as before.
+        """
 
     def sweep(self) -> None:
         """Free what closed conversations left. For who has the turn."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +24,10 @@ INSTRUCTION = "Answer in one or two sentences, from the text above:"
 class Wanted:
     """What to read, and the reply to give; no reply if `kind` is the beginning of a turn.
 
-    content: texts (str) and text files (Path), in the order in which they are read
+    content: texts (str) and text files (Path), in the order in which they are read; of "messages", what user and
+        assistant wrote in turn
+    system: the system message that "messages" begin with
+    tokens: what to read, of "tokens"
     instruction: put before the last content if the turn has another one above it
     question: the question to read with; None = none
     max_tokens: longest reply; None = until the model ends it, or its trained context is full
@@ -32,7 +35,9 @@ class Wanted:
     allow_loops: go on when the reply loops
     """
 
-    content: tuple[str | Path, ...]
+    content: tuple[str | Path, ...] = ()
+    system: str | None = None
+    tokens: Sequence[int] = ()
     kind: Kind
     instruction: str = ""
     question: str | None = None
@@ -47,6 +52,33 @@ class Wanted:
         for text in self.stop:
             if not isinstance(text, str) or not text:
                 raise ConfigError(f"stop={text!r} is not possible; give a text that is not empty")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewinding:
+    """A return to the first n_tokens tokens, without a reply.
+
+    other_draws: later replies draw further random numbers, and not again those that were drawn before
+    """
+
+    n_tokens: int
+    other_draws: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.n_tokens, bool) or not isinstance(self.n_tokens, int) or self.n_tokens < 0:
+            raise ConfigError(f"n_tokens={self.n_tokens!r} is not possible; give a number of tokens, at least 0")
+
+
+@dataclass(frozen=True, slots=True)
+class Logging:
+    """What a session keeps of its past, on the disk.
+
+    folder: where; None = that of TMPDIR
+    checkpoint_bytes: the most that checkpoints may take; None = 256 MiB, or four of them
+    """
+
+    folder: str | None = None
+    checkpoint_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,8 +160,10 @@ class Resting:
             if not self._drops:
                 raise self._full(rested.n_bytes)
             self._drop(older[0])
+        cells = rested.snapshot.cells
+        assert isinstance(cells, CacheSnapshot)  # checkpoints are files from the beginning
         try:
-            file = folder.write(rested.snapshot.cells.data.data, memoryview(rested.snapshot.history))
+            file = folder.write(cells.data.data, memoryview(rested.snapshot.history))
         except OSError as error:
             raise RestingError(
                 f"rest_dir={str(folder.parent)!r} does not take the {format_size(rested.n_bytes)} of a resting "

@@ -6,6 +6,8 @@ import secrets
 from dataclasses import dataclass
 
 from edgekv.binding.cache import CacheSnapshot
+from edgekv.binding.filed import FiledSnapshot
+from edgekv.store.log import LogCopy
 
 from .sampler import SamplerState
 
@@ -14,7 +16,7 @@ from .sampler import SamplerState
 class ControllerSnapshot:
     """Cells, and what the controller knew of them, for `Controller.restore`."""
 
-    cells: CacheSnapshot
+    cells: CacheSnapshot | FiledSnapshot
     pinned: tuple[tuple[int, int], ...]
     fresh: int
     is_long: bool
@@ -39,6 +41,7 @@ class Snapshot:
     turns: the state of the conversation's turns
     pending: tokens said, but not fed yet
     sampler: the state of the sampler after the last reply; None = there was no reply
+    log: the tokens that it has read and said; None = it keeps no log
     """
 
     runtime: bytes
@@ -47,8 +50,9 @@ class Snapshot:
     pending: tuple[int, ...]
     sampler: SamplerState | None
     controller: ControllerSnapshot
+    log: LogCopy | None = None
 
     @property
     def nbytes(self) -> int:
-        """Bytes that its cells take."""
-        return self.controller.cells.nbytes
+        """Bytes that its cells and its log take."""
+        return self.controller.cells.nbytes + (0 if self.log is None else self.log.nbytes)

@@ -15,8 +15,10 @@ class Stats:
     """Figures of one reply. Times are in seconds.
 
     finish_reason: "end" (the model ended it), "stop" (a stop text came), "loop" (it looped), "length" (max_tokens),
-        "context" (trained context full), "read" (of `Session.read`), "cancelled", "ceiling" (exceeded, which is an
-        error), "closed" (the caller stopped iterating), "failed" (nothing was read), or "" before the first reply
+        "context" (trained context full), "read" (of `Session.read` and `rewind`), "cancelled", "ceiling" (exceeded,
+        which is an error), "closed" (the caller stopped iterating), "failed" (nothing was read), or "" before the
+        first reply
+    reused_tokens: tokens of a history that the session had seen, and did not read again (`Session.continue_from`)
     read_tokens: prompt tokens read; fewer than prompt_tokens if reading was cancelled
     evictions, evicted_cells: compactions, and the cells that they evicted, summed over layers and heads
     repositions: compactions that turned the kept keys to other RoPE positions
@@ -31,6 +33,7 @@ class Stats:
     """
 
     finish_reason: str = ""
+    reused_tokens: int = 0
     prompt_tokens: int = 0
     read_tokens: int = 0
     generated_tokens: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from edgekv.errors import DroppedError
@@ -17,6 +18,7 @@ class Tenant:
     work: what was done for it
     n_past, n_cells: tokens read and said, and cells used per head, when it last had the cells
     lost: why its state is gone; "" = it is not
+    release: frees what it has beside the cells, when it is forgotten
     """
 
     pinned: tuple[tuple[int, int], ...] = ()
@@ -24,6 +26,7 @@ class Tenant:
     n_past: int = 0
     n_cells: int = 0
     lost: str = ""
+    release: Callable[[], None] | None = None
 
     def dropped(self) -> DroppedError:
         """The error for whoever uses it although its state is gone."""

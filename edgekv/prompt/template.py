@@ -1,6 +1,6 @@
 """The model's own chat template, cut into what comes before, between and after the contents of turns.
 
-A session keeps no transcript, because a transcript grows without end. It feeds each turn as it comes. So it needs the
+A session holds no transcript, because a transcript grows without end. It feeds each turn as it comes. So it needs the
 text that the template puts around a turn, not a whole rendered conversation. It renders a short conversation whose
 contents are marks, and cuts the result at the marks.
 """

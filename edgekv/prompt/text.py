@@ -5,12 +5,14 @@ from __future__ import annotations
 import codecs
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from edgekv.binding.model import Model
 from edgekv.errors import InputError
+from edgekv.store.log import TEMPLATE
 
 PIECE_BYTES = 1 << 16
 CHUNK_CHARS = 1 << 14
@@ -51,6 +53,15 @@ def decoded(file: BinaryIO, name: str) -> Iterator[str]:
         raise InputError(f"{name} holds {what}; give a file with a text in it")
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A stretch of a prompt: texts, or tokens that are there already."""
+
+    role: str
+    sources: Sequence[str | os.PathLike[str]] = ()
+    ids: Sequence[int] = ()
+
+
 class Prompt:
     """A prompt of parts, each a text or a text file, that can be tokenised again and again.
 
@@ -61,27 +72,49 @@ class Prompt:
         """`begin` starts with what the model wants before a text, if anything."""
         self._model = model
         self._begin = begin
-        self._parts: list[tuple[bool, Sequence[str | os.PathLike[str]]]] = []
+        self._parts: list[_Part] = []
 
     def template(self, text: str) -> Prompt:
         """Add text that may hold control tokens."""
-        self._parts.append((True, [text]))
+        return self._add(_Part(TEMPLATE, (text,)))
+
+    def content(self, *sources: str | os.PathLike[str], role: str = "user") -> Prompt:
+        """Add texts (str) and text files (Path) as one run of content of a role (`store.log.ROLES`)."""
+        return self._add(_Part(role, sources))
+
+    def ids(self, tokens: Sequence[int], role: str) -> Prompt:
+        """Add tokens."""
+        return self._add(_Part(role, ids=tokens))
+
+    def _add(self, part: _Part) -> Prompt:
+        self._parts.append(part)
         return self
 
-    def content(self, *sources: str | os.PathLike[str]) -> Prompt:
-        """Add texts (str) and text files (Path) as one run of content."""
-        self._parts.append((False, sources))
-        return self
+    def tokens(self, mark: Callable[[int, str], None] | None = None) -> Iterator[int]:
+        """Its tokens, made as they are taken. Raises InputError for a file that is not text.
 
-    def tokens(self) -> Iterator[int]:
-        """Its tokens, made as they are taken. Raises InputError for a file that is not text."""
+        mark: called before the first token of each part, with the number of tokens before it and its role
+        """
+        n_before = 0
         if self._begin:
-            yield from self._model.tokenize("", begin=True)
-        for i, (is_template, sources) in enumerate(self._parts):
-            if is_template:
-                yield from self._model.tokenize(str(sources[0]), special=True)
-            else:
-                yield from tokenize_pieces(self._model, _pieces(sources), space_prefix=self._begin and i == 0)
+            if mark is not None:
+                mark(0, TEMPLATE)
+            for token in self._model.tokenize("", begin=True):
+                n_before += 1
+                yield token
+        for i, part in enumerate(self._parts):
+            if mark is not None:
+                mark(n_before, part.role)
+            for token in self._tokens_of(part, is_first=i == 0):
+                n_before += 1
+                yield token
+
+    def _tokens_of(self, part: _Part, *, is_first: bool) -> Iterable[int]:
+        if len(part.ids):
+            return part.ids
+        if part.role == TEMPLATE:
+            return self._model.tokenize(str(part.sources[0]), special=True)
+        return tokenize_pieces(self._model, _pieces(part.sources), space_prefix=self._begin and is_first)
 
     def count(self) -> int:
         """Number of its tokens; reads every file once. Raises InputError where there is none to read."""

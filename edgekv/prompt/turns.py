@@ -16,14 +16,17 @@ Content = Sequence[str | os.PathLike[str]]
 
 PARAGRAPH = "\n\n"  # between the texts of a turn
 
-# a turn in the model's chat template, the beginning of one that the next goes on with, or a text to continue
-Kind = Literal["chat", "read", "text"]
+# a turn in the model's chat template, the beginning of one that the next goes on with, or a text to continue; a whole
+# conversation, or a whole text as tokens, of which the session may have seen the beginning
+Kind = Literal["chat", "read", "text", "messages", "tokens"]
 
 # states while a prompt is read, and after
 STATES: dict[Kind, tuple[str, str]] = {
     "chat": ("user", "assistant"),
     "read": ("open", "open"),
     "text": ("text", "text"),
+    "messages": ("user", "assistant"),
+    "tokens": ("text", "text"),
 }
 
 
@@ -37,21 +40,21 @@ class Turns:
     def __init__(self, model: Model, system: str | None) -> None:
         self.state = "new"
         self._model = model
-        self._system = system
+        self.system = system
         self._known: ChatFormat | None = None
 
     @property
     def _format(self) -> ChatFormat:
         if self._known is None:
-            self._known = chat_format(self._model, with_system=self._system is not None)
+            self._known = chat_format(self._model, with_system=self.system is not None)
         return self._known
 
     def opening(self) -> Prompt:
         """The prompt up to the first user content. Raises UnsupportedModelError for a model without a template."""
         form = self._format
         prompt = Prompt(self._model, begin=not form.holds_bos)
-        if self._system is not None:
-            prompt.template(form.before_system).content(self._system)
+        if self.system is not None:
+            prompt.template(form.before_system).content(self.system, role="system")
         return prompt.template(form.before_first)
 
     def prompt(self, kind: Kind, content: Content, instruction: str = "") -> Prompt:
@@ -82,9 +85,25 @@ class Turns:
 
     def text(self, content: Content) -> Prompt:
         """The prompt of a text as it stands. Raises SessionError if the conversation is a chat."""
-        if self.state not in ("new", "text") or self._system is not None:
+        if self.state not in ("new", "text") or self.system is not None:
             raise SessionError("this session is a chat; open another to continue a text")
-        return Prompt(self._model, begin=self.state == "new").content(*content)
+        return Prompt(self._model, begin=self.state == "new").content(*content, role="text")
+
+    def ids(self, tokens: Sequence[int]) -> Prompt:
+        """The prompt of a whole text as tokens."""
+        return Prompt(self._model).ids(tokens, "text")
+
+    def whole(self, messages: Sequence[str | Sequence[int]]) -> Prompt:
+        """The prompt of a conversation from its beginning: contents and replies in turn. A reply may come as tokens."""
+        form = self._format
+        prompt = self.opening().content(str(messages[0])).template(form.after_user)
+        for reply, content in zip(messages[1::2], messages[2::2], strict=True):
+            if isinstance(reply, str):
+                prompt.content(reply, role="assistant")
+            else:
+                prompt.ids(reply, "assistant")
+            prompt.template(form.between).content(str(content)).template(form.after_user)
+        return prompt
 
     def probe(self, question: str, n_tokens: int) -> list[int]:
         """The tokens whose attention says what matters: the question, as a turn of its own after what was read.

@@ -34,6 +34,7 @@ from .messages import (
     Proceed,
     Raised,
     Reply,
+    Resume,
     decode,
     encode,
     portable,
@@ -82,7 +83,11 @@ class Server:
                 estimate = make_survey if message.around else make_plan
                 return estimate(message.path, unpack(message.request))
             if isinstance(message, Converse):
-                self._converse(message)
+                self._conversations[message.number] = self._loaded().converse(message.system, message.logging)
+                return None
+            if isinstance(message, Resume):
+                replaced = None if message.instead_of is None else self._conversations[message.instead_of]
+                self._conversations[message.number] = self._loaded().resume(message.path, replaced)
                 return None
             if isinstance(message, Leave):
                 self._leave(message)
@@ -100,10 +105,10 @@ class Server:
         self._engine = LocalEngine(message.path, unpack(message.request), message.mark)
         return self._engine.plan
 
-    def _converse(self, message: Converse) -> None:
+    def _loaded(self) -> LocalEngine:
         if self._engine is None:
             raise SessionError("no model is loaded")
-        self._conversations[message.number] = self._engine.converse(message.system)
+        return self._engine
 
     def _leave(self, message: Leave) -> None:
         self._conversations.pop(message.number).close()

@@ -5,7 +5,7 @@ of text and the wish for the next one go with every token. They travel as a lett
 
     Load                     -> the Plan
     Estimate                 -> a Plan or Survey
-    Converse, Leave          -> None
+    Converse, Resume, Leave  -> None
     Look                     -> what it asked for
     Reply, Proceed, Drop     -> the next Progress or piece of text (str), or Ended with the reply
     any of them              -> Raised, instead
@@ -22,7 +22,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from edgekv.engine.reply import Wanted
+from edgekv.engine.reply import Logging, Rewinding, Wanted
 from edgekv.engine.stats import Stats
 from edgekv.errors import ConfigError, WorkerError
 from edgekv.planning.choice import Request
@@ -52,6 +52,15 @@ class Converse(NamedTuple):
 
     number: int
     system: str | None
+    logging: Logging | None = None
+
+
+class Resume(NamedTuple):
+    """Begin conversation `number` with a session file, by its absolute path; it may take the cells of another one."""
+
+    number: int
+    path: Path
+    instead_of: int | None
 
 
 class Leave(NamedTuple):
@@ -73,7 +82,7 @@ class Reply(NamedTuple):
 
     number: int
     conversation: int
-    wanted: Wanted
+    wanted: Wanted | Rewinding
     folder: str | None
 
 

@@ -15,15 +15,17 @@ import numpy as np
 import numpy.typing as npt
 
 from edgekv.engine.line import Line
-from edgekv.engine.reply import Progress, ProgressCallback, Wanted
+from edgekv.engine.protocol import Conversation
+from edgekv.engine.reply import Logging, Progress, ProgressCallback, Rewinding, Wanted
 from edgekv.engine.snapshot import Snapshot, new_mark
 from edgekv.engine.stats import Stats
 from edgekv.errors import EdgeKVError, WorkerError
 from edgekv.planning.choice import Request
 from edgekv.planning.estimate import Plan
 from edgekv.planning.surveys import Survey
+from edgekv.store.log import Turn
 
-from .messages import Converse, Drop, Ended, Estimate, Leave, Load, Look, Proceed, Reply, encode, pack
+from .messages import Converse, Drop, Ended, Estimate, Leave, Load, Look, Proceed, Reply, Resume, encode, pack
 from .process import Worker
 
 
@@ -53,11 +55,22 @@ class WorkerEngine:
         """The worker process."""
         return self._worker.pid
 
-    def converse(self, system: str | None) -> WorkerConversation:
+    def converse(self, system: str | None, logging: Logging | None = None) -> WorkerConversation:
         """A new conversation. It has the cells if they are free."""
         self.sweep()
         number = self.new_number()
-        self.ask(Converse(number, system))
+        self.ask(Converse(number, system, logging))
+        return WorkerConversation(self, number)
+
+    def resume(self, path: Path, instead_of: Conversation | None = None) -> WorkerConversation:
+        """The conversation of a session file, which the worker reads itself."""
+        self.sweep()
+        replaced = None
+        if isinstance(instead_of, WorkerConversation):
+            instead_of.end_unfinished()
+            replaced = instead_of.number
+        number = self.new_number()
+        self.ask(Resume(number, path, replaced))
         return WorkerConversation(self, number)
 
     def sweep(self) -> None:
@@ -121,6 +134,21 @@ class WorkerConversation:
         budgets: list[list[int]] = self._look("budgets")
         return budgets
 
+    def turns(self, first: int, n: int) -> list[Turn]:
+        """At most n turns of the log from turn `first` on. Raises SessionError where there is no log."""
+        turns: list[Turn] = self._look("turns", first, n)
+        return turns
+
+    def logged(self, start: int, stop: int, control: bool) -> bytearray:
+        """What the tokens in [start, stop) of the log stand for. control: with the names of control tokens"""
+        logged: bytearray = self._look("logged", start, stop, control)
+        return logged
+
+    @property
+    def n_logged(self) -> int:
+        """Tokens of the log, and those that were said and not fed yet. Raises SessionError where there is no log."""
+        return int(self._look("n_logged"))
+
     def snapshot(self) -> Snapshot:
         """All that it has read and said. Raises CeilingError where the worker has no room to send it."""
         self.end_unfinished()
@@ -133,13 +161,18 @@ class WorkerConversation:
         self._look("check_room", snapshot.nbytes)
         self._look("restore", snapshot)
 
-    def reply(self, wanted: Wanted, progress: ProgressCallback | None) -> Generator[str, None, None]:
+    def save(self, path: Path) -> None:
+        """Have the worker write it to a file."""
+        self.end_unfinished()
+        self._look("save", path)
+
+    def reply(self, wanted: Wanted | Rewinding, progress: ProgressCallback | None) -> Generator[str, None, None]:
         """Ask for the reply part by part; between two parts the worker waits."""
         self._engine.sweep()
         self.end_unfinished()
         self.stats = Stats(finish_reason="failed", budget_cells=self._engine.plan.budget_cells)
         number = self._engine.new_number()
-        has_files = any(isinstance(part, Path) for part in wanted.content)
+        has_files = isinstance(wanted, Wanted) and any(isinstance(part, Path) for part in wanted.content)
         proceed, cancel = (encode(Proceed(number, cancelled)) for cancelled in (False, True))
         try:
             part = self._advance(number, Reply(number, self.number, wanted, os.getcwd() if has_files else None))

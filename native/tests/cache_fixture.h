@@ -75,7 +75,7 @@ using Bytes = std::vector<char>;
 
 inline Bytes save(const Cache & cache) {
     Bytes bytes(edgekv_cache_snapshot_bytes(cache.get()));
-    CHECK(edgekv_cache_save(cache.get(), bytes.data(), bytes.size(), nullptr, 0) == EDGEKV_STATUS_OK);
+    CHECK(edgekv_cache_save(cache.get(), 0, bytes.data(), bytes.size(), nullptr, 0) == EDGEKV_STATUS_OK);
     return bytes;
 }
 

@@ -4,6 +4,7 @@
 #include "failing.h"
 #include "llama-kv-cache.h"
 
+#include <cstring>
 #include <functional>
 
 namespace {
@@ -157,7 +158,7 @@ void test_operations(const Model & model, const char * kv_type) {
         fail_each("probe", cache, before, probe, norms, compaction(variant.policy, false, true));
 
         Bytes           room(before.size());
-        const Operation saved = [&](edgekv_cache * c) { return edgekv_cache_save(c, room.data(), room.size(), nullptr, 0); };
+        const Operation saved = [&](edgekv_cache * c) { return edgekv_cache_save(c, 0, room.data(), room.size(), nullptr, 0); };
         fail_each("save", cache, before, saved, norms);
         CHECK(room == before);
 
@@ -166,6 +167,16 @@ void test_operations(const Model & model, const char * kv_type) {
         const Bytes     other    = save(cache);
         const Operation restored = [&](edgekv_cache * c) { return edgekv_cache_restore(c, other.data(), other.size(), nullptr, 0); };
         fail_each("restore", cache, before, restored, norms);
+
+        edgekv_snapshot head;
+        std::memcpy(&head, before.data(), sizeof(head));
+        const Operation numbered = [&](edgekv_cache * c) {
+            const edgekv_status status = edgekv_cache_restore_numbers(c, before.data(), head.rows_begin, nullptr, 0);
+            return status != EDGEKV_STATUS_OK ? status
+                                              : edgekv_cache_restore_rows(c, head.rows_begin, before.data() + head.rows_begin,
+                                                                          before.size() - head.rows_begin, nullptr, 0);
+        };
+        fail_each("restore in two", cache, before, numbered, norms);
     }
 }
 

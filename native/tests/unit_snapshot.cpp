@@ -1,6 +1,7 @@
 // Snapshots of a cache: what goes on from one does so bit for bit, and what is none is refused.
 #include "cache_fixture.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace {
@@ -55,6 +56,63 @@ struct Opened {
     Context context;
     Cache   cache;
 };
+
+template <typename T> T number_at(const Bytes & bytes, size_t at = 0) {
+    T value;
+    std::memcpy(&value, bytes.data() + at, sizeof(value));
+    return value;
+}
+
+// Pieces of a snapshot are those of the whole, and bring it back: numbers first, then rows.
+void test_pieces(const Model & model, const char * kv_type) {
+    for (const edgekv_policy & policy : policies()) {
+        Opened one(model, kv_type, policy), other(model, kv_type, policy);
+        one.read(policy, 6, 10);
+        CHECK(feed(one.cache, 3) == EDGEKV_STATUS_OK);
+        const Bytes  taken = save(one.cache);
+        const size_t begin = number_at<edgekv_snapshot>(taken).rows_begin;
+        other.read(policy, 2, 50);
+        CHECK(edgekv_cache_restore_numbers(other.cache.get(), taken.data(), begin, nullptr, 0) == EDGEKV_STATUS_OK);
+        for (const size_t n : { size_t(61), size_t(1000), taken.size() }) {
+            Bytes pieces(taken.size());
+            for (size_t at = 0; at < taken.size(); at += n) {
+                const size_t there = std::min(n, taken.size() - at);
+                CHECK(edgekv_cache_save(one.cache.get(), at, pieces.data() + at, there, nullptr, 0) == EDGEKV_STATUS_OK);
+            }
+            CHECK(pieces == taken);
+            for (size_t at = begin; at < taken.size(); at += n) {
+                const size_t there = std::min(n, taken.size() - at);
+                const Bytes  zeros(there);
+                CHECK(edgekv_cache_restore_rows(other.cache.get(), at, zeros.data(), there, nullptr, 0) == EDGEKV_STATUS_OK);
+            }
+            CHECK(save(other.cache) != taken);
+            for (size_t at = begin; at < taken.size(); at += n) {
+                const size_t there = std::min(n, taken.size() - at);
+                CHECK(edgekv_cache_restore_rows(other.cache.get(), at, taken.data() + at, there, nullptr, 0) == EDGEKV_STATUS_OK);
+            }
+            CHECK(save(other.cache) == taken);
+        }
+        CHECK(read_all(other.cache) == read_all(one.cache) && other.outcome(model).second == one.outcome(model).second);
+    }
+}
+
+// A cache of other room takes it where it has room for its cells.
+void test_other_room(const Model & model, const char * kv_type) {
+    const edgekv_policy policy = policies()[2];
+    Opened              one(model, kv_type, policy);
+    one.read(policy, 6, 10);
+    const Bytes         taken = save(one.cache);
+    edgekv_cache_params needs = {};
+    needs.repositions         = 1;
+    CHECK(edgekv_cache_params_for(&policy, n_ubatch, 0, &needs, nullptr, 0) == EDGEKV_STATUS_OK);
+    for (const uint32_t n_cells : { budget - 1, budget, 4 * budget }) {
+        const Context context(model, kv_type, 1, { n_cells, n_cells, 0 });
+        const Cache   cache = open_cache(context, false, needs);
+        const bool    fits  = n_cells >= budget;
+        CHECK(restore(cache, taken) == (fits ? EDGEKV_STATUS_OK : EDGEKV_STATUS_INVALID_ARGUMENT));
+        CHECK(!fits || save(cache) == taken);
+    }
+}
 
 // After other texts, and in another context, as in the cache that went on.
 void test_going_on(const Model & model, const char * kv_type) {
@@ -159,10 +217,22 @@ void test_refusals(const Model & model, const char * kv_type) {
     }
     CHECK(read_all(opened.cache) == held);
 
-    char small[8];
-    CHECK(edgekv_cache_save(opened.cache.get(), small, sizeof(small), nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
-    CHECK(edgekv_cache_save(opened.cache.get(), nullptr, size, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
-    CHECK(edgekv_cache_save(nullptr, small, sizeof(small), nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    char       small[8];
+    const auto rows_begin = number_at<edgekv_snapshot>(taken).rows_begin;
+    for (const uint64_t first : { uint64_t(size - 7), uint64_t(size + 1), UINT64_MAX }) {
+        CHECK(edgekv_cache_save(opened.cache.get(), first, small, 8, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+        CHECK(edgekv_cache_restore_rows(opened.cache.get(), first, small, 8, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    }
+    CHECK(edgekv_cache_restore_rows(opened.cache.get(), rows_begin - 1, small, 1, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(edgekv_cache_restore_rows(opened.cache.get(), 0, small, 8, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(edgekv_cache_restore_rows(opened.cache.get(), rows_begin, nullptr, 8, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(edgekv_cache_restore_rows(nullptr, rows_begin, small, 8, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(edgekv_cache_save(opened.cache.get(), 0, nullptr, size, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(edgekv_cache_save(nullptr, 0, small, sizeof(small), nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(edgekv_cache_restore(opened.cache.get(), taken.data(), rows_begin, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(edgekv_cache_restore_numbers(opened.cache.get(), taken.data(), size, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(edgekv_cache_restore_numbers(nullptr, taken.data(), rows_begin, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(save(opened.cache) == taken);
     CHECK(edgekv_cache_restore(opened.cache.get(), nullptr, size, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
     CHECK(edgekv_cache_restore(nullptr, small, sizeof(small), nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
     CHECK(edgekv_cache_snapshot_bytes(nullptr) == 0);
@@ -185,6 +255,8 @@ void test_foreign_cells(const Model & model, const char * kv_type) {
 void test_snapshot(const char * model_path, const char * kv_type) {
     const Model model(model_path);
     test_going_on(model, kv_type);
+    test_pieces(model, kv_type);
+    test_other_room(model, kv_type);
     test_a_fresh_cache(model, kv_type);
     test_size(model, kv_type);
     test_refusals(model, kv_type);

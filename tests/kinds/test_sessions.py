@@ -93,6 +93,24 @@ def test_a_plan_knows_what_a_session_takes(talkative, family_model, name):
         assert (0 if has_windows else 0.95 * most) < max(sizes) <= most  # the text is shorter than a window
 
 
+@pytest.mark.parametrize("name", RUN)
+def test_a_session_goes_back_to_its_turns(talkative, family_model, name):
+    """By their checkpoints to the bit; without, by reading again in other blocks."""
+    options = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "focus": False}
+    with edgekv.Runtime(family_model(name), **options) as runtime, runtime.session(log=True) as session:
+        session.read(TEXT)
+        ends = []
+        for question in ("What is there?", "And now?"):
+            ends.append((session.n_past, question, "".join(session.chat(question, max_tokens=8))))
+        for n_past, question, reply in reversed(ends):
+            session.rewind(n_past)
+            assert (session.n_past, session.stats.read_tokens) == (n_past, 0)
+            assert "".join(session.chat(question, max_tokens=8)) == reply
+        session.rewind(ends[0][0] - 7)
+        assert (session.n_past, session.stats.reused_tokens) == (ends[0][0] - 7, 0)
+        assert "".join(session.chat("Why?", max_tokens=4))
+
+
 @pytest.mark.parametrize("name", ["lfm2", "gemma3", "mamba2"])
 def test_what_cannot_be_dropped_token_by_token_is_not_drafted(family_model, name):
     with pytest.raises(edgekv.ConfigError, match="keeps sliding windows or recurrent states; give speculate=off"):

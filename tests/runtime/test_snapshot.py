@@ -233,19 +233,25 @@ def test_snapshots_of_others_are_refused(runtime, open_runtime):
 
 
 def test_caches_take_what_fits_them(open_runtime):
-    """Another runtime's cells where all is the same, and none of another type, budget or policy."""
+    """Another runtime's cells where they are of one kind and there is room for them."""
     with open_runtime() as one:
         assert one.controller.read(range(3, 200), lambda n: True)
         taken, expected = one.controller.cache.snapshot(), held(one)
-    with open_runtime() as same:
-        same.controller.cache.restore(taken)
-        assert held(same) == expected
-        assert not taken.data.flags.writeable
-    for options in ({"kv_type": "q8_0"}, {"budget": 65}, {"policy": "h2o"}, {"policy": "keydiff+ada"}):
+    for options in ({}, {"budget": 200, "block": 16}, {"policy": "keydiff+ada"}):
+        with open_runtime(**options) as other:
+            other.controller.cache.restore(taken)
+            assert held(other) == expected
+    assert not taken.data.flags.writeable
+    another = "of another model, layout or cache type"
+    for options, message in (
+        ({"kv_type": "q8_0"}, another),
+        ({"policy": "h2o"}, another),
+        ({"budget": 32, "recent": 8, "block": 8}, "its heads hold too much"),
+    ):
         with open_runtime(**options) as other:
             other.controller.cache.feed([5, 6])
             before = held(other)
-            with pytest.raises(edgekv.ConfigError, match="of another model, layout or cache type"):
+            with pytest.raises(edgekv.ConfigError, match=message):
                 other.controller.cache.restore(taken)
             assert held(other) == before
 

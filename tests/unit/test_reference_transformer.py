@@ -101,7 +101,7 @@ class RowCache:
         self.values.append(self.through_bytes(self.turn(v, 64), self.kv_type))
 
     def attend(self, q, readable):
-        q = self.through_bytes(self.turn(q, len(q)), "q8_0" if self.rotates else "exact")
+        q = self.turn(q, len(q))
         weights = np.exp([q @ self.keys[j] / np.sqrt(len(q)) for j in readable])
         return self.turn(sum(w * self.values[j] for w, j in zip(weights, readable, strict=True)) / weights.sum(), 64)
 

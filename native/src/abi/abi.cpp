@@ -168,3 +168,11 @@ enum edgekv_status edgekv_rope_turn(const struct edgekv_rows * rows, const doubl
         }
     });
 }
+
+enum edgekv_status edgekv_rows_convert(const struct edgekv_rows * rows, int32_t type, uint32_t rotation, void * dst, size_t dst_size,
+                                       char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(rows && dst, "rows or dst is NULL");
+        convert(Rows(*rows), type, rotation, dst, dst_size);
+    });
+}

@@ -146,7 +146,7 @@ enum edgekv_status edgekv_cache_rope_positions(const struct edgekv_cache * cache
 enum edgekv_status edgekv_cache_read(const struct edgekv_cache * cache, uint32_t layer, uint32_t head, int32_t values, void * dst,
                                      size_t dst_size, struct edgekv_rows * rows, char * err, size_t err_size) {
     return guard(err, err_size, [&] {
-        require(cache && dst && rows, "cache, dst or rows is NULL");
+        require(cache && rows && (dst || dst_size == 0), "cache, dst or rows is NULL");
         cache->read(layer, head, values != 0, dst, dst_size, *rows);
     });
 }
@@ -157,17 +157,34 @@ uint64_t edgekv_cache_snapshot_bytes(const struct edgekv_cache * cache) {
     return n_bytes;
 }
 
-enum edgekv_status edgekv_cache_save(const struct edgekv_cache * cache, void * dst, size_t dst_size, char * err, size_t err_size) {
+enum edgekv_status edgekv_cache_save(const struct edgekv_cache * cache, uint64_t first, void * dst, size_t n, char * err,
+                                     size_t err_size) {
     return guard(err, err_size, [&] {
         require(cache && dst, "cache or dst is NULL");
-        cache->save(dst, dst_size);
+        cache->save(first, dst, n);
     });
 }
 
 enum edgekv_status edgekv_cache_restore(struct edgekv_cache * cache, const void * src, size_t size, char * err, size_t err_size) {
     return guard(err, err_size, [&] {
         require(cache && src, "cache or src is NULL");
-        cache->restore(src, size);
+        cache->restore(src, size, true);
+    });
+}
+
+enum edgekv_status edgekv_cache_restore_numbers(struct edgekv_cache * cache, const void * src, size_t size, char * err,
+                                                size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(cache && src, "cache or src is NULL");
+        cache->restore(src, size, false);
+    });
+}
+
+enum edgekv_status edgekv_cache_restore_rows(struct edgekv_cache * cache, uint64_t first, const void * src, size_t n, char * err,
+                                             size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(cache && src, "cache or src is NULL");
+        cache->restore_rows(first, src, n);
     });
 }
 

@@ -213,12 +213,12 @@ void edgekv_cache::read(uint32_t il, uint32_t g, bool values, void * dst, size_t
     ggml_tensor *        tensor = values ? layer.v : layer.k;
     const uint32_t       dim    = values ? layer.head_dim_v : layer.head_dim_k;
     const size_t         bytes  = ggml_row_size(tensor->type, dim); // less than a row, of the values of latents
-    if (dst_size < head.n * bytes) {
+    if (dst != nullptr && dst_size < head.n * bytes) {
         fail(EDGEKV_STATUS_INVALID_ARGUMENT, "dst holds %zu bytes, but %zu are needed", dst_size, head.n * bytes);
     }
     llama_synchronize(ctx);
     const size_t first = head_of(il, g).first;
-    for (size_t i = 0; i < head.n; ++i) {
+    for (size_t i = 0; dst != nullptr && i < head.n; ++i) {
         ggml_backend_tensor_get(tensor, static_cast<char *>(dst) + i * bytes, (first + head.order[i]) * tensor->nb[1], bytes);
     }
     rows = { dst, tensor->type, dim, head.n, bytes, values ? value_rotation_ : rotation_, 0 };

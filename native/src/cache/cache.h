@@ -44,8 +44,9 @@ struct edgekv_cache {
     void read_queries(uint32_t layer, bool probed, float * queries, int32_t * positions, uint32_t & n_rows, float & scale);
 
     uint64_t snapshot_bytes() const;
-    void     save(void * dst, size_t dst_size) const;
-    void     restore(const void * src, size_t size);
+    void     save(uint64_t first, void * dst, size_t n) const;
+    void     restore(const void * src, size_t size, bool with_rows);
+    void     restore_rows(uint64_t first, const void * src, size_t n);
 
     edgekv::HeadCells cells(uint32_t layer, uint32_t head) const; // throws Error where there is no such head
     uint32_t          n_kept(uint32_t layer, uint32_t head) const; // by the last division

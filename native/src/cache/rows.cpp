@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 namespace edgekv {
 
@@ -61,6 +62,25 @@ void Rows::read(size_t first, size_t n, float * dst) const {
     }
     for (size_t i = 0; i < n; ++i) {
         read(first + i, dst + i * dim_);
+    }
+}
+
+void convert(const Rows & rows, int32_t type, uint32_t rotation, void * dst, size_t dst_size) {
+    const ggml_from_float_t write  = row_from_float(type);
+    const size_t            n_row  = ggml_row_size(static_cast<ggml_type>(type), rows.dim());
+    const Rows              checked({ dst, type, rows.dim(), rows.n(), n_row, rotation, 0 });
+    if (dst_size / n_row < rows.n()) {
+        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "dst holds %zu bytes, but %zu rows of %zu are to be written", dst_size, rows.n(), n_row);
+    }
+    std::vector<float> row(rows.dim());
+    for (size_t i = 0; i < checked.n(); ++i) {
+        rows.read(i, row.data());
+        for (const uint32_t run : { rows.rotation(), rotation }) {
+            if (run > 0 && rows.rotation() != rotation) {
+                rotate_hadamard(row.data(), rows.dim(), run);
+            }
+        }
+        write(row.data(), static_cast<char *>(dst) + i * n_row, rows.dim());
     }
 }
 

@@ -38,6 +38,10 @@ class Rows {
     ggml_to_float_t convert_;
 };
 
+// Write rows to dst, adjacent, as another type stores them, Hadamard-rotated in runs of `rotation` elements; 0 = as they are.
+// Throws Error where that type has no such rows, or dst is too small.
+void convert(const Rows & rows, int32_t type, uint32_t rotation, void * dst, size_t dst_size);
+
 // Undo (or do: it is its own inverse) the orthonormal Hadamard rotation of a row, in runs of `run` elements.
 void rotate_hadamard(float * row, uint32_t dim, uint32_t run);
 

@@ -1,5 +1,4 @@
-// A cache as one flat buffer: a header, numbers that describe the rows, and then, of used cells alone, what they carry, their
-// keys and values, and the newest queries.
+// A cache as one run of bytes, which edgekv.h describes: numbers, what cells carry, and rows.
 #include "abi/aborts.h"
 #include "abi/status.h"
 #include "cache/cache.h"
@@ -9,8 +8,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <initializer_list>
 #include <iterator>
+#include <numeric>
 #include <set>
 #include <type_traits>
 #include <utility>
@@ -19,35 +18,12 @@ using namespace edgekv;
 
 namespace {
 
-constexpr char     magic[8] = "edgekvs";
-constexpr uint32_t version  = 2;
-constexpr int32_t  max_past = 1 << 30; // tokens; room to go on
+constexpr char    magic[8] = "edgekvs";
+constexpr int32_t max_past = 1 << 30; // tokens; room to go on
 
-// What two caches must have in common for the one to take the other's snapshot.
-struct Kind {
-    edgekv_shape        shape;
-    edgekv_cache_params params;
-    int32_t             type_k;
-    int32_t             type_v;
-};
-
-struct Header {
-    char     magic[8];
-    uint64_t n_bytes; // of the snapshot
-    uint32_t version;
-    uint32_t n_filled;
-    Kind     kind;
-    int32_t  n_past;
-    int32_t  rope_past;
-    int32_t  normed;
-    uint32_t n_fresh;
-    uint32_t n_queries; // rows
-    uint32_t divided;
-    uint32_t ring_head;
-    uint32_t reserved;
-};
-
-static_assert(std::has_unique_object_representations_v<Header>); // without padding it is compared and written as it lies
+// without padding they are compared and written as they lie
+static_assert(std::has_unique_object_representations_v<edgekv_snapshot_kind>);
+static_assert(std::has_unique_object_representations_v<edgekv_snapshot>);
 
 void expect(bool sound, const char * what) {
     if (!sound) {
@@ -62,6 +38,28 @@ template <typename T> T number(const char * array, size_t i) {
     return value;
 }
 
+// The bytes [first, first + n) of a snapshot, which the caller has at `data`.
+template <typename Byte> class Excerpt {
+  public:
+    Excerpt(uint64_t first, Byte * data, size_t n) : first_(first), end_(first + n), data_(data) {}
+
+    // The next `size` bytes of the snapshot: f(where in `data`, how many of these bytes come before, how many are there).
+    template <typename F> void next(size_t size, F f) {
+        const uint64_t begin = std::max(at_, first_);
+        const uint64_t end   = std::min(at_ + size, end_);
+        if (begin < end) {
+            f(data_ + (begin - first_), static_cast<size_t>(begin - at_), static_cast<size_t>(end - begin));
+        }
+        at_ += size;
+    }
+
+  private:
+    uint64_t first_;
+    uint64_t end_;
+    Byte *   data_;
+    uint64_t at_ = 0;
+};
+
 } // namespace
 
 namespace edgekv {
@@ -71,7 +69,7 @@ struct Snapshot {
     // As the cache is now.
     explicit Snapshot(const edgekv_cache & cache) : header{}, kept(cache.flat_.n_heads()) {
         std::copy_n(magic, sizeof(magic), header.magic);
-        header.version   = version;
+        header.version   = EDGEKV_SNAPSHOT_VERSION;
         header.n_filled  = cache.n_filled_;
         header.kind      = kind_of(cache);
         header.n_past    = cache.n_past;
@@ -90,23 +88,26 @@ struct Snapshot {
             header.ring_head = cache.windows_->head();
             ring             = cache.windows_->positions();
         }
-        header.n_bytes = count(cache);
+        count(cache);
     }
 
-    // As it was written; throws Error where the cache cannot take it.
-    Snapshot(const edgekv_cache & cache, const char * src, size_t size) : header{}, kept(cache.flat_.n_heads()) {
+    // As it was written, with its rows or without; throws Error where the cache cannot take it.
+    Snapshot(const edgekv_cache & cache, const char * src, size_t size, bool with_rows) : header{}, kept(cache.flat_.n_heads()) {
         expect(size >= sizeof(header), "it is cut");
         std::memcpy(&header, src, sizeof(header));
-        expect(std::equal(magic, magic + sizeof(magic), header.magic) && header.version == version, "it does not begin as one");
-        expect(header.n_bytes == size, "it is cut");
-        const Kind kind = kind_of(cache);
+        expect(std::equal(magic, magic + sizeof(magic), header.magic), "it does not begin as one");
+        if (header.version != EDGEKV_SNAPSHOT_VERSION) {
+            fail(EDGEKV_STATUS_INVALID_ARGUMENT, "the snapshot has version %u, but this library takes version %u; take another",
+                 header.version, EDGEKV_SNAPSHOT_VERSION);
+        }
+        const edgekv_snapshot_kind kind = kind_of(cache);
         if (std::memcmp(&kind, &header.kind, sizeof(kind)) != 0) {
             throw Error(EDGEKV_STATUS_INVALID_ARGUMENT, "the snapshot is of another model, layout or cache type, or of a cache that "
                                                         "was opened with other params; restore it where it was taken");
         }
         expect(header.n_queries <= cache.params_.n_query_rows && int64_t(header.n_queries) <= header.n_past, "it has too many queries");
         lags.resize(header.n_queries);
-        ring.resize(cache.shape.window_cells);
+        ring.resize(kind.n_ring);
         size_t at = sizeof(header);
         each_number([&](auto & numbers) {
             const size_t n = numbers.size() * sizeof(numbers[0]);
@@ -115,8 +116,11 @@ struct Snapshot {
             at += n;
         });
         check_numbers(cache);
-        expect(count(cache) == size, "its size is not that of its cells");
-        check_cells(cache, src + at);
+        const edgekv_snapshot given = header;
+        count(cache);
+        expect(std::memcmp(&given, &header, sizeof(header)) == 0 && size == (with_rows ? header.n_bytes : header.rows_begin),
+               "its size is not that of its cells");
+        check_cells(src + at);
     }
 
     size_t numbers_end() const {
@@ -129,20 +133,32 @@ struct Snapshot {
         f(ring);
     }
 
-    // What follows the numbers, in its order: memory(address, bytes) and rows(tensor, first byte, bytes).
-    template <typename Memory, typename Rows> void each_part(const edgekv_cache & cache, Memory memory, Rows rows) const {
-        for (uint32_t il = 0; il < cache.layers_.size(); ++il) {
-            const edgekv_layer & layer = cache.layers_[il];
-            for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
-                const size_t    first = cache.flat_.head(layer.first_head + g).first;
-                const size_t    n     = n_cells(layer.first_head + g);
-                const HeadCells head  = cache.cells(il, g);
-                for (void * carried : std::initializer_list<void *>{ head.position, head.rope_position, head.order,
-                                                                     head.accumulated, head.wo_norm }) {
+    // What follows the numbers, in its order: memory(address, bytes) of what cells carry ...
+    template <typename Memory> void each_carried(const edgekv_cache & cache, Memory memory) const {
+        const auto each_head = [&](auto array) {
+            for (uint32_t il = 0; il < cache.layers_.size(); ++il) {
+                const edgekv_layer & layer = cache.layers_[il];
+                for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
+                    void * carried = array(cache.cells(il, g));
                     if (carried != nullptr) {
-                        memory(static_cast<char *>(carried), n * sizeof(int32_t)); // as wide as a float
+                        memory(static_cast<char *>(carried), n_cells(layer.first_head + g) * sizeof(int32_t)); // as wide as a float
                     }
                 }
+            }
+        };
+        each_head([](const HeadCells & head) -> void * { return head.position; });
+        each_head([](const HeadCells & head) -> void * { return head.rope_position; });
+        each_head([](const HeadCells & head) -> void * { return head.order; });
+        each_head([](const HeadCells & head) -> void * { return head.accumulated; });
+        each_head([](const HeadCells & head) -> void * { return head.wo_norm; });
+    }
+
+    // ... and rows(tensor, first byte, bytes).
+    template <typename Rows> void each_row(const edgekv_cache & cache, Rows rows) const {
+        for (const edgekv_layer & layer : cache.layers_) {
+            for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
+                const size_t first = cache.flat_.head(layer.first_head + g).first;
+                const size_t n     = n_cells(layer.first_head + g);
                 rows(layer.k, first * layer.k->nb[1], n * layer.k->nb[1]);
                 if (!layer.is_latent()) {
                     rows(layer.v, first * layer.v->nb[1], n * layer.v->nb[1]);
@@ -175,7 +191,7 @@ struct Snapshot {
         return cells;
     }
 
-    Header                header;
+    edgekv_snapshot       header;
     std::vector<uint32_t> kept; // of every head
     std::vector<int32_t>  lags; // of every row of queries
     std::vector<int32_t>  ring; // positions in the cells of sliding windows
@@ -183,27 +199,33 @@ struct Snapshot {
   private:
     size_t n_cells(size_t head) const { return size_t(kept[head]) + header.n_filled; }
 
-    static Kind kind_of(const edgekv_cache & cache) {
-        Kind kind = { cache.shape, cache.params_, -1, -1 };
-        if (!cache.layers_.empty()) {
-            kind.type_k = cache.layers_.front().k->type;
-            kind.type_v = cache.layers_.front().v->type;
-        }
-        kind.shape.n_threads = 0; // these change nothing of what is stored
-        kind.shape.staged    = 0;
-        kind.shape.query_row_bytes += kind.shape.device_query_row_bytes;
-        kind.shape.device_query_row_bytes = 0;
-        kind.shape.state_bytes += kind.shape.device_state_bytes;
-        kind.shape.device_state_bytes = 0;
-        kind.params.staged   = 0;
-        return kind;
+    static edgekv_snapshot_kind kind_of(const edgekv_cache & cache) {
+        const edgekv_shape & shape = cache.shape;
+        const bool           empty = cache.layers_.empty();
+        return { shape.cell_bytes,
+                 shape.query_row_bytes + shape.device_query_row_bytes,
+                 shape.state_bytes + shape.device_state_bytes,
+                 shape.n_layer,
+                 shape.n_head_total,
+                 shape.head_dim_k,
+                 shape.head_dim_v,
+                 empty ? -1 : int32_t(cache.layers_.front().k->type),
+                 empty ? -1 : int32_t(cache.layers_.front().v->type),
+                 cache.rotation_,
+                 cache.value_rotation_,
+                 cache.params_.repositions != 0,
+                 cache.params_.accumulates != 0,
+                 cache.params_.wo_norms != 0,
+                 shape.window_cells };
     }
 
-    size_t count(const edgekv_cache & cache) const {
-        size_t n_bytes = numbers_end();
-        each_part(
-            cache, [&](char *, size_t n) { n_bytes += n; }, [&](ggml_tensor *, size_t, size_t n) { n_bytes += n; });
-        return n_bytes;
+    // Note where its rows begin and it ends, which follows from the rest.
+    void count(const edgekv_cache & cache) {
+        header.rows_begin = numbers_end();
+        each_carried(cache, [&](char *, size_t n) { header.rows_begin += n; });
+        header.n_bytes = header.rows_begin;
+        each_row(cache, [&](ggml_tensor *, size_t, size_t n) { header.n_bytes += n; });
+        header.reserved = 0;
     }
 
     void check_numbers(const edgekv_cache & cache) const {
@@ -217,45 +239,46 @@ struct Snapshot {
         expect(n_used <= int64_t(h.rope_past) && h.rope_past <= h.n_past && h.n_past < max_past && (n_used > 0 || h.n_past == 0),
                "its next position is impossible");
         expect(h.normed >= 0 && h.normed <= h.n_past && int64_t(h.n_fresh) <= h.n_past, "it counts more tokens than it has");
-        check_ring();
+        check_ring(cache);
         expect(std::all_of(lags.begin(), lags.end(), [&](int32_t lag) { return lag >= 0 && lag <= h.n_past; }),
                "its queries have impossible positions");
     }
 
-    // Windows end at the newest token, and hold none twice.
-    void check_ring() const {
+    // Windows end at the newest token, and hold those that it and the next one see, none twice.
+    void check_ring(const edgekv_cache & cache) const {
         std::vector<int32_t> held;
         std::copy_if(ring.begin(), ring.end(), std::back_inserter(held), [](int32_t position) { return position != -1; });
         std::sort(held.begin(), held.end());
-        const bool ends = held.empty() ? header.n_past == 0 : held.front() >= 0 && held.back() == header.rope_past - 1;
+        const bool ends = held.empty() ? header.n_past == 0
+                                       : held.front() >= 0 && held.back() == header.rope_past - 1 &&
+                                             cache.windows_->sees(held.front(), header.rope_past - 1);
         expect(ring.empty() || (ends && header.ring_head <= ring.size() && std::adjacent_find(held.begin(), held.end()) == held.end()),
                "its sliding windows hold impossible positions");
     }
 
-    // What is read as an index later is one: orders are permutations, ascending by positions that were fed. `at` is where the
-    // first part lies.
-    void check_cells(const edgekv_cache & cache, const char * at) const {
-        for (const edgekv_layer & layer : cache.layers_) {
-            for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
-                const size_t n         = n_cells(layer.first_head + g);
-                const bool   turned    = cache.params_.repositions != 0;
-                const char * position  = at;
-                const char * turned_to = at + n * sizeof(int32_t);
-                const char * order     = turned_to + (turned ? n * sizeof(int32_t) : 0);
-                int32_t      last      = -1;
-                for (size_t i = 0; i < n; ++i) {
-                    const size_t cell = number<uint32_t>(order, i);
-                    expect(cell < n && number<int32_t>(position, cell) > last && number<int32_t>(position, cell) < header.n_past,
-                           "its cells are in no order");
-                    last = number<int32_t>(position, cell);
-                    if (turned) {
-                        const auto to = number<int32_t>(turned_to, cell);
-                        expect(to >= 0 && to < header.rope_past, "its keys have impossible positions");
-                    }
+    // What is read as an index later is one: orders are permutations, ascending by positions that were fed. `position` is where
+    // the first array of what cells carry lies.
+    void check_cells(const char * position) const {
+        const size_t n_all     = std::accumulate(kept.begin(), kept.end(), kept.size() * header.n_filled);
+        const bool   turned    = header.kind.repositions != 0;
+        const char * turned_to = position + n_all * sizeof(int32_t);
+        const char * order     = turned_to + (turned ? n_all * sizeof(int32_t) : 0);
+        size_t       first     = 0;
+        for (size_t h = 0; h < kept.size(); ++h) {
+            const size_t n    = n_cells(h);
+            int32_t      last = -1;
+            for (size_t i = 0; i < n; ++i) {
+                const size_t cell = number<uint32_t>(order, first + i);
+                expect(cell < n && number<int32_t>(position, first + cell) > last &&
+                           number<int32_t>(position, first + cell) < header.n_past,
+                       "its cells are in no order");
+                last = number<int32_t>(position, first + cell);
+                if (turned) {
+                    const auto to = number<int32_t>(turned_to, first + cell);
+                    expect(to >= 0 && to < header.rope_past, "its keys have impossible positions");
                 }
-                at = order + n * (sizeof(uint32_t) + ((cache.params_.accumulates != 0) + (cache.params_.wo_norms != 0)) * sizeof(float) +
-                                  layer.row_bytes());
             }
+            first += n;
         }
     }
 };
@@ -264,25 +287,29 @@ struct Snapshot {
 
 uint64_t edgekv_cache::snapshot_bytes() const { return Snapshot(*this).header.n_bytes; }
 
-void edgekv_cache::save(void * dst, size_t dst_size) const {
+void edgekv_cache::save(uint64_t first, void * dst, size_t n) const {
     Snapshot snapshot(*this);
-    if (dst_size < snapshot.header.n_bytes) {
-        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "dst holds %zu bytes, but the snapshot takes %llu", dst_size,
-             static_cast<unsigned long long>(snapshot.header.n_bytes));
+    if (first > snapshot.header.n_bytes || n > snapshot.header.n_bytes - first) {
+        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "the snapshot has %llu bytes, and not %zu from byte %llu on",
+             static_cast<unsigned long long>(snapshot.header.n_bytes), n, static_cast<unsigned long long>(first));
     }
     llama_synchronize(ctx);
-    char *     at  = static_cast<char *>(dst);
-    const auto put = [&](const void * data, size_t n) { at = std::copy_n(static_cast<const char *>(data), n, at); };
+    Excerpt<char> out(first, static_cast<char *>(dst), n);
+    const auto    put = [&](const void * data, size_t size) {
+        out.next(size, [&](char * to, size_t skipped, size_t there) {
+            std::copy_n(static_cast<const char *>(data) + skipped, there, to);
+        });
+    };
     put(&snapshot.header, sizeof(snapshot.header));
     snapshot.each_number([&](const auto & numbers) { put(numbers.data(), numbers.size() * sizeof(numbers[0])); });
-    snapshot.each_part(*this, put, [&](ggml_tensor * rows, size_t first, size_t n) {
-        ggml_backend_tensor_get(rows, at, first, n);
-        at += n;
+    snapshot.each_carried(*this, put);
+    snapshot.each_row(*this, [&](ggml_tensor * rows, size_t begin, size_t size) {
+        out.next(size, [&](char * to, size_t skipped, size_t there) { ggml_backend_tensor_get(rows, to, begin + skipped, there); });
     });
 }
 
-void edgekv_cache::restore(const void * src, size_t size) {
-    const Snapshot snapshot(*this, static_cast<const char *>(src), size);
+void edgekv_cache::restore(const void * src, size_t size, bool with_rows) {
+    const Snapshot snapshot(*this, static_cast<const char *>(src), size, with_rows);
     const auto &   header = snapshot.header;
     llama_kv_cells own    = snapshot.own_cells(*this);
     llama_kv_cells ring   = Windows::cells_of(snapshot.ring);
@@ -304,16 +331,16 @@ void edgekv_cache::restore(const void * src, size_t size) {
         window_->restore_text(n_past, snapshot.lags);
     }
     const char * at = static_cast<const char *>(src) + snapshot.numbers_end();
-    snapshot.each_part(
-        *this,
-        [&](char * carried, size_t n) {
-            std::copy_n(at, n, carried);
-            at += n;
-        },
-        [&](ggml_tensor * rows, size_t first, size_t n) {
+    snapshot.each_carried(*this, [&](char * carried, size_t n) {
+        std::copy_n(at, n, carried);
+        at += n;
+    });
+    if (with_rows) {
+        snapshot.each_row(*this, [&](ggml_tensor * rows, size_t first, size_t n) {
             ggml_backend_tensor_set(rows, at, first, n);
             at += n;
         });
+    }
     if (kv != nullptr) {
         kv->take_cells(std::move(own));
     }
@@ -323,4 +350,22 @@ void edgekv_cache::restore(const void * src, size_t size) {
     if (state_ && n_past > 0) {
         state_->replaced(std::move(text), rope_past - 1);
     }
+}
+
+void edgekv_cache::restore_rows(uint64_t first, const void * src, size_t n) {
+    const Snapshot snapshot(*this);
+    const auto &   header = snapshot.header;
+    if (first < header.rows_begin || first > header.n_bytes || n > header.n_bytes - first) {
+        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "the rows of the snapshot are bytes %llu to %llu, and not %zu from byte %llu on",
+             static_cast<unsigned long long>(header.rows_begin), static_cast<unsigned long long>(header.n_bytes), n,
+             static_cast<unsigned long long>(first));
+    }
+    llama_synchronize(ctx);
+    const Computing     computing;
+    Excerpt<const char> in(first - header.rows_begin, static_cast<const char *>(src), n);
+    snapshot.each_row(*this, [&](ggml_tensor * rows, size_t begin, size_t size) {
+        in.next(size, [&](const char * from, size_t skipped, size_t there) {
+            ggml_backend_tensor_set(rows, from, begin + skipped, there);
+        });
+    });
 }

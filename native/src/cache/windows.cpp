@@ -40,10 +40,13 @@ std::vector<int32_t> Windows::positions() const {
             continue;
         }
         const int32_t position = cells.pos_get(cell);
-        const bool    is_seen  = !llama_hparams::is_masked_swa(ring_.n_swa, ring_.swa_type, position, newest + 1);
-        positions[cell]        = is_seen || position == newest ? position : -1;
+        positions[cell]        = sees(position, newest) ? position : -1;
     }
     return positions;
+}
+
+bool Windows::sees(int32_t position, int32_t newest) const {
+    return position == newest || !llama_hparams::is_masked_swa(ring_.n_swa, ring_.swa_type, position, newest + 1);
 }
 
 llama_kv_cells Windows::cells_of(const std::vector<int32_t> & positions) {

@@ -30,6 +30,9 @@ class Windows {
     std::vector<int32_t> positions() const;
     uint32_t             head() const;
 
+    // Whether a window that ends at `newest` keeps a position: the next token sees it, or it is the newest.
+    bool sees(int32_t position, int32_t newest) const;
+
     // f(tensor, first byte, bytes) of all rows of the cells that have such a position.
     template <typename F> void each_part(const std::vector<int32_t> & positions, F f) const {
         for (ggml_tensor * rows : rows_) {

@@ -1,0 +1,183 @@
+"""Cells that come from elsewhere: from a file, or from another cache. Their rows pass through piece by piece.
+
+They are fitted to the cache that takes them, which may carry other things with its cells, keep other windows and store
+another type. The library checks what they say once more before it changes a cell.
+"""
+
+from __future__ import annotations
+
+import ctypes as c
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgekv.errors import ConfigError
+from edgekv.options import KV_TYPES
+
+from . import library, structs
+from .cache import Cache
+from .numbers import Bytes, Numbers, Source, expect, read_header
+
+CHUNK_BYTES = 1 << 18
+F32 = 0  # enum ggml_type
+BLOCKS = {  # elements, bytes
+    F32: (1, 4),
+    KV_TYPES["f16"]: (1, 2),
+    KV_TYPES["q8_0"]: (32, 34),
+    KV_TYPES["q4_0"]: (32, 18),
+}
+Format = tuple[int, int]  # type of rows, and run of their Hadamard rotation
+SHAPE = ("n_layer", "n_heads", "head_dim_k", "head_dim_v", "query_row_bytes", "state_bytes")
+
+
+def move_cells(source: Source, cache: Cache, numbers: Numbers | None = None, *, scores: bool = True) -> None:
+    """Make a cache hold the cells of a snapshot, whatever it holds now. Rows of another type are converted.
+
+    numbers: of the snapshot, which are changed; None = read them
+    scores: keep what earlier scorings left with the cells; False, or where nothing is there: begin at 0, as new cells
+
+    Raises ConfigError, and leaves the cache as it was, for cells of another shape, more than it has room for, or that
+    say what cannot be. Where rows cannot be read later on, raises what the source raises, and leaves the cache empty.
+    """
+    numbers = Numbers.read(source) if numbers is None else numbers
+    if not scores:
+        numbers.carried.pop("accumulated", None)
+    rows = Rows(source, numbers, cache)
+    if scores and not rows.differ:
+        cache.restore_numbers(numbers.data)
+    else:
+        _fit(numbers, rows)
+        cache.restore_numbers(numbers.to_bytes())
+    try:
+        first = numbers.n_bytes
+        for piece in rows.pieces():
+            cache.restore_rows(first, piece)
+            first += piece.nbytes
+    except BaseException:
+        cache.clear()
+        raise
+
+
+def _fit(numbers: Numbers, rows: Rows) -> None:
+    """Make numbers those of a snapshot of the cache that takes the rows."""
+    header, carried, kind = numbers.header, numbers.carried, rows.kind
+    position = carried["position"]
+    if not kind.repositions and not np.array_equal(carried.get("rope_position", position), position):
+        raise ConfigError("its keys were moved to other positions, which reposition='never' forbids; use 'auto'")
+    carried.setdefault("rope_position", position)
+    carried.setdefault("accumulated", np.zeros_like(position))
+    if "wo_norm" not in carried or not kind.wo_norms:
+        carried["wo_norm"], header.normed = np.zeros_like(position), 0  # the next eviction that reads it computes it
+    numbers.lags = numbers.lags[len(numbers.lags) - rows.n_queries :]
+    if len(numbers.ring) != kind.n_ring:
+        held = numbers.ring[numbers.ring >= 0]
+        expect(len(held) < kind.n_ring, "its sliding windows hold too much")
+        numbers.ring = np.concatenate([held, np.full(kind.n_ring - len(held), -1, np.int32)])
+        header.ring_head = len(held)
+    header.kind = kind
+    header.n_queries = rows.n_queries
+    header.rows_begin = numbers.n_bytes
+    header.n_bytes = numbers.n_bytes + rows.n_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The keys or the values of one head: n rows of `dim` elements, as they are stored and as they are wanted."""
+
+    n: int
+    dim: int
+    stored: Format
+    wanted: Format
+
+    def n_bytes(self, kind: int) -> int:
+        elements, size = BLOCKS[kind]
+        return self.n * self.dim // elements * size
+
+
+class Rows:
+    """The rows of a snapshot, as a cache stores them.
+
+    kind: that cache's
+    differ: whether they, or what comes with them, are not as that cache stores them
+    n_queries: of the newest rows of queries, as many as it keeps
+    n_bytes: that it takes
+    """
+
+    def __init__(self, source: Source, numbers: Numbers, cache: Cache) -> None:
+        """Raises ConfigError for rows of another shape, and for a type that cannot be converted."""
+        header, given = numbers.header, numbers.header.kind
+        self.kind = read_header(cache.copy_snapshot).kind
+        if any(getattr(given, name) != getattr(self.kind, name) for name in SHAPE):
+            raise ConfigError("its cells are of a model of another shape; use the model that it was saved with")
+        stored = ((given.type_k, given.rotation_k), (given.type_v, given.rotation_v))
+        wanted = ((self.kind.type_k, self.kind.rotation_k), (self.kind.type_v, self.kind.rotation_v))
+        expect(given.n_layer == 0 or all(kind in BLOCKS for kind, _ in stored), "its cells have an unknown type")
+        if stored != wanted and self.kind.n_ring:
+            raise ConfigError(
+                "its sliding windows hold rows of another kv_type, which cannot be converted; use the one that it was "
+                "saved with"
+            )
+        self._source = source
+        self._converts = stored != wanted
+        self._runs, self._query_runs = _runs(numbers, cache, stored, wanted)
+        n_dropped = max(0, int(header.n_queries) - cache.n_query_rows)
+        self.n_queries = int(header.n_queries) - n_dropped
+        self._begin = int(header.rows_begin)
+        self._cell_bytes = sum(run.n_bytes(run.stored[0]) for run in self._runs)
+        self._query_row_bytes = int(given.query_row_bytes)
+        self._queries_begin = self._begin + self._cell_bytes + n_dropped * self._query_row_bytes
+        self._rest_begin = self._queries_begin + self.n_queries * self._query_row_bytes  # of states and windows
+        self._rest_bytes = int(header.n_bytes) - self._rest_begin
+        expect(self._rest_bytes >= 0, "it has fewer rows than cells")
+        self.differ = bytes(self.kind) != bytes(given) or n_dropped > 0
+        wanted_bytes = sum(run.n_bytes(run.wanted[0]) for run in self._runs)
+        self.n_bytes = wanted_bytes + self.n_queries * self._query_row_bytes + self._rest_bytes
+
+    def pieces(self) -> Iterator[Bytes]:
+        """They, in their order."""
+        if self._converts:
+            yield from self._converted(self._begin, self._runs)
+            yield from self._converted(self._queries_begin, self._query_runs * self.n_queries)
+        else:
+            yield from self._copied(self._begin, self._cell_bytes)
+            yield from self._copied(self._queries_begin, self.n_queries * self._query_row_bytes)
+        yield from self._copied(self._rest_begin, self._rest_bytes)
+
+    def _copied(self, first: int, n_bytes: int) -> Iterator[Bytes]:
+        for at in range(0, n_bytes, CHUNK_BYTES):
+            yield self._read(first + at, min(CHUNK_BYTES, n_bytes - at))
+
+    def _converted(self, first: int, runs: Sequence[Run]) -> Iterator[Bytes]:
+        """Rows from byte `first` on, as they are wanted; of one head at a time."""
+        for run in runs:
+            kind, rotation = run.stored
+            stored = self._read(first, run.n_bytes(kind))
+            first += stored.nbytes
+            if run.n > 0:
+                rows = np.empty(run.n_bytes(run.wanted[0]), np.uint8)
+                given = structs.Rows(stored.ctypes.data, kind, run.dim, run.n, stored.nbytes // run.n, rotation, 0)
+                library.call("edgekv_rows_convert", c.byref(given), *run.wanted, rows.ctypes.data, rows.nbytes)
+                yield rows
+
+    def _read(self, first: int, n_bytes: int) -> Bytes:
+        data = np.empty(n_bytes, np.uint8)
+        self._source.read_into(first, data)
+        return data
+
+
+def _runs(
+    numbers: Numbers, cache: Cache, stored: tuple[Format, Format], wanted: tuple[Format, Format]
+) -> tuple[list[Run], list[Run]]:
+    """Of every head its keys and its values; and of every layer a token's queries, which are rotated as keys are."""
+    rows, queries = [], []
+    cells = iter(numbers.cells.tolist())
+    for layer in range(cache.shape.n_layer):
+        kinds = (False,) if cache.shape.latent_dim_v else (False, True)  # a latent is key and value in one
+        dims = [cache.row_format(layer, values=values).dim for values in kinds]
+        n_head_kv, n_head = cache.layer_heads(layer)
+        for n in itertools.islice(cells, n_head_kv):
+            rows += [Run(n, *parts) for parts in zip(dims, stored, wanted, strict=False)]
+        queries.append(Run(n_head, dims[0], (F32, stored[0][1]), (F32, wanted[0][1])))
+    return rows, queries

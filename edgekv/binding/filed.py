@@ -1,0 +1,63 @@
+"""Snapshots of a cache in a file, for the same cache: they pass through memory piece by piece."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from io import FileIO
+
+import numpy as np
+
+from .cache import Cache
+from .numbers import Bytes, read_header
+
+PIECE_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class FiledSnapshot:
+    """The cells of a cache as they were, in a raw file of their own, for `restore_snapshot`."""
+
+    file: FileIO
+    nbytes: int
+
+
+def write_snapshot(cache: Cache, file: FileIO) -> FiledSnapshot:
+    """Write a snapshot of a cache to an empty file. Raises OSError where the file does not take it."""
+    n_bytes = cache.snapshot_bytes
+    buffer = np.empty(PIECE_BYTES, np.uint8)
+    for first in range(0, n_bytes, PIECE_BYTES):
+        piece = buffer[: n_bytes - first]
+        cache.copy_snapshot(first, piece)
+        rest = piece.data
+        while rest:  # a raw file may take less than it is given
+            rest = rest[file.write(rest) :]
+    return FiledSnapshot(file, n_bytes)
+
+
+def restore_snapshot(cache: Cache, snapshot: FiledSnapshot) -> None:
+    """Put the cache back into the state of a snapshot of itself.
+
+    Raises OSError where the file cannot be read; the cache is then as before, or empty.
+    """
+
+    def read_into(first: int, into: Bytes) -> None:
+        snapshot.file.seek(first)
+        rest = into.data
+        while rest:
+            n_read = snapshot.file.readinto(rest)
+            if not n_read:
+                raise OSError(f"a snapshot of {snapshot.nbytes} bytes is cut")
+            rest = rest[n_read:]
+
+    numbers = np.empty(read_header(read_into).rows_begin, np.uint8)
+    read_into(0, numbers)
+    cache.restore_numbers(numbers)
+    try:
+        buffer = np.empty(PIECE_BYTES, np.uint8)
+        for first in range(numbers.nbytes, snapshot.nbytes, PIECE_BYTES):
+            piece = buffer[: snapshot.nbytes - first]
+            read_into(first, piece)
+            cache.restore_rows(first, piece)
+    except BaseException:
+        cache.clear()
+        raise

@@ -1,0 +1,128 @@
+"""What a snapshot says of its cells before their rows come, as arrays (native/include/edgekv.h has its layout)."""
+
+from __future__ import annotations
+
+import ctypes as c
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from edgekv.errors import ConfigError
+
+from . import structs
+from .cache import Cache
+
+MAGIC = b"edgekvs"
+VERSION = 3  # EDGEKV_SNAPSHOT_VERSION
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class Source(Protocol):
+    """A snapshot, wherever it lies."""
+
+    n_bytes: int
+
+    def read_into(self, first: int, into: Bytes) -> None:
+        """Fill `into` with its bytes from byte `first` on."""
+
+
+class CachedSource:
+    """The snapshot that a cache would give now."""
+
+    def __init__(self, cache: Cache) -> None:
+        self.n_bytes = cache.snapshot_bytes
+        self._cache = cache
+
+    def read_into(self, first: int, into: Bytes) -> None:
+        """Fill `into` with its bytes from byte `first` on."""
+        self._cache.copy_snapshot(first, into)
+
+
+@dataclass
+class Numbers:
+    """The part of a snapshot before its rows.
+
+    kept: (n_heads,) cells that the last eviction left
+    lags: (n_queries,); ring: (n_ring,) positions in sliding windows, -1 = none
+    carried: by name, (n_cells,) each: position, order, and where cells carry them rope_position, accumulated, wo_norm
+    """
+
+    header: structs.Snapshot
+    kept: npt.NDArray[np.uint32]
+    lags: npt.NDArray[np.int32]
+    ring: npt.NDArray[np.int32]
+    carried: dict[str, npt.NDArray[np.uint32]]
+    data: Bytes  # as they were read; the arrays lie in it
+
+    @classmethod
+    def read(cls, source: Source, claim: Callable[[int], None] | None = None) -> Numbers:
+        """Take them from a snapshot. Raises ConfigError where its sizes do not fit one another.
+
+        claim: called with the bytes that they take, before they do; raises what it likes
+        """
+        expect(source.n_bytes >= c.sizeof(structs.Snapshot), "it is cut")
+        header = read_header(source.read_into)
+        if header.magic != MAGIC or header.version != VERSION:
+            raise ConfigError(
+                f"its cells have version {header.version}, but this edgekv reads version {VERSION}; install the edgekv "
+                "that wrote it, or save the session again"
+            )
+        first = c.sizeof(header)
+        expect(first <= header.rows_begin <= header.n_bytes == source.n_bytes, "its cells are cut")
+        n_heads, n_queries, n_ring = int(header.kind.n_heads), int(header.n_queries), int(header.kind.n_ring)
+        expect(first + 4 * (n_heads + n_queries + n_ring) <= header.rows_begin, "it counts too much")
+        expect(header.rows_begin % 4 == 0, "its numbers are no whole ones")
+        if claim is not None:
+            claim(int(header.rows_begin))
+        data = np.empty(int(header.rows_begin), np.uint8)
+        source.read_into(0, data)
+        numbers = data[first:].view(np.uint32)
+        kept, lags, ring, rest = np.split(numbers, np.cumsum([n_heads, n_queries, n_ring]))
+        n_cells = int(kept.sum(dtype=np.uint64)) + n_heads * int(header.n_filled)
+        names = carried_names(header.kind)
+        expect(n_cells * len(names) == len(rest), "it has another number of cells than it says")
+        carried = {name: rest[i * n_cells : (i + 1) * n_cells] for i, name in enumerate(names)}
+        for name in ("accumulated", "wo_norm"):
+            expect(bool(np.isfinite(carried.get(name, kept).view(np.float32)).all()), "its scores are not finite")
+        return cls(header, kept, lags.view(np.int32), ring.view(np.int32), carried, data)
+
+    @property
+    def cells(self) -> npt.NDArray[np.int64]:
+        """Cells of every head, (n_heads,)."""
+        return self.kept.astype(np.int64) + int(self.header.n_filled)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes that they take."""
+        n_carried = len(self.carried["position"]) * len(carried_names(self.header.kind))
+        return c.sizeof(self.header) + 4 * (len(self.kept) + len(self.lags) + len(self.ring) + n_carried)
+
+    def to_bytes(self) -> Bytes:
+        """As a cache takes them, with what was changed since they were read."""
+        parts: list[npt.NDArray[Any]] = [self.kept, self.lags, self.ring]
+        parts += [self.carried[name] for name in carried_names(self.header.kind)]
+        return np.concatenate([np.frombuffer(bytes(self.header), np.uint8), *(part.view(np.uint8) for part in parts)])
+
+
+def read_header(read_into: Callable[[int, Bytes], None]) -> structs.Snapshot:
+    """The beginning of a snapshot."""
+    data = np.empty(c.sizeof(structs.Snapshot), np.uint8)
+    read_into(0, data)
+    return structs.Snapshot.from_buffer_copy(data.data)
+
+
+def carried_names(kind: structs.SnapshotKind) -> list[str]:
+    """What cells carry, in the order of a snapshot."""
+    there = {"rope_position": kind.repositions, "accumulated": kind.accumulates, "wo_norm": kind.wo_norms}
+    names = ("position", "rope_position", "order", "accumulated", "wo_norm")
+    return [name for name in names if there.get(name, True)]
+
+
+def expect(sound: bool, what: str) -> None:
+    """Raise ConfigError where a snapshot says what cannot be."""
+    if not sound:
+        raise ConfigError(f"it is damaged: {what}; save the session again")

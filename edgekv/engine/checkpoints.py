@@ -1,0 +1,101 @@
+"""Checkpoints: what a session was at the ends of its turns, in private files under a cap."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+
+from edgekv.binding.filed import FiledSnapshot
+
+from .snapshot import Snapshot
+
+MAX_CHECKPOINTS = 64  # each is an open file
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """A session after n_past tokens, at least one. The cells of the snapshot lie in a private file."""
+
+    n_past: int
+    snapshot: Snapshot
+
+    def __post_init__(self) -> None:
+        weakref.finalize(self, _close, self.snapshot)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its file."""
+        return self.snapshot.nbytes
+
+    def is_of(self, n_past: int, state: tuple[object, ...]) -> bool:
+        """Whether it is of a session that is so now. state: of the turns, tokens pending, and of the sampler"""
+        snapshot = self.snapshot
+        return (self.n_past, (snapshot.turns, snapshot.pending, snapshot.sampler)) == (n_past, state)
+
+    def close(self) -> None:
+        """Remove its file."""
+        _close(self.snapshot)
+
+
+def _close(snapshot: Snapshot) -> None:
+    cells = snapshot.controller.cells
+    if isinstance(cells, FiledSnapshot):
+        cells.file.close()
+
+
+class Checkpoints:
+    """The checkpoints of one session, by tokens."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self._all: list[Checkpoint] = []
+
+    @property
+    def positions(self) -> list[int]:
+        """Tokens after which there is one, ascending."""
+        return [checkpoint.n_past for checkpoint in self._all]
+
+    @property
+    def newest(self) -> Checkpoint | None:
+        """The last one."""
+        return self._all[-1] if self._all else None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of their files."""
+        return sum(checkpoint.nbytes for checkpoint in self._all)
+
+    def add(self, checkpoint: Checkpoint) -> None:
+        """Take the newest checkpoint; those of as many tokens and more go. Older ones make room, unless it has none."""
+        self.drop_from(checkpoint.n_past)
+        if checkpoint.nbytes > self.max_bytes:
+            checkpoint.close()
+            return
+        self._all.append(checkpoint)
+        while len(self._all) > 1 and (self.nbytes > self.max_bytes or len(self._all) > MAX_CHECKPOINTS):
+            self._all.pop(self._least_missed()).close()
+
+    def before(self, n: int) -> Checkpoint | None:
+        """The newest one of at most n tokens."""
+        return next((checkpoint for checkpoint in reversed(self._all) if checkpoint.n_past <= n), None)
+
+    def drop_from(self, n: int) -> None:
+        """Remove those of n tokens and more."""
+        while self._all and self._all[-1].n_past >= n:
+            self._all.pop().close()
+
+    def close(self) -> None:
+        """Remove all."""
+        self.drop_from(0)
+
+    def _least_missed(self) -> int:
+        """The one without which least is read again, by its distance from the end: they lie denser the newer they are.
+
+        The two newest ones are left out, if there are others.
+        """
+        positions = [0, *self.positions]
+
+        def missed(i: int) -> float:
+            return (positions[i + 2] - positions[i]) / (positions[-1] - positions[i + 1])
+
+        return min(range(len(self._all) - 2), key=missed, default=0)

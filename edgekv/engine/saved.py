@@ -1,0 +1,139 @@
+"""What a session is beside its cells, in the plain values and arrays of a file (docs/sessions.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, fields
+from typing import Any
+
+import numpy as np
+
+from edgekv.binding.cache import CacheSnapshot
+from edgekv.errors import ConfigError, SessionFileError
+from edgekv.prompt.turns import STATES
+from edgekv.store.sections import Section, SectionFile
+
+from .drafts import WINDOW
+from .sampler import MAX_SEED, SamplerState, Sampling
+from .snapshot import ControllerSnapshot, Snapshot
+
+MAX_POSITION = 1 << 30
+MAX_TOKEN = (1 << 31) - 1
+_TURNS = {"new", *(state for states in STATES.values() for state in states)}
+
+
+def described(snapshot: Snapshot) -> dict[str, Any]:
+    """All of a snapshot that is not an array."""
+    sampler, controller = snapshot.sampler, snapshot.controller
+    return {
+        "system": snapshot.system,
+        "turns": snapshot.turns,
+        "pending": list(snapshot.pending),
+        "sampler": None if sampler is None else asdict(sampler),
+        "pinned": [list(pair) for pair in controller.pinned],
+        "fresh": controller.fresh,
+        "is_long": controller.is_long,
+    }
+
+
+def history_section(history: bytes) -> Section:
+    """The newest tokens, which drafts are looked up in."""
+    return Section.of("history", "I32", np.frombuffer(history, dtype=np.int32))
+
+
+def snapshot_of(file: SectionFile, cells: CacheSnapshot, runtime: bytes) -> Snapshot:
+    """What a file says, with these cells and this runtime's mark. Raises SessionFileError where that cannot be."""
+    about = About(file)
+    system = about.value("system", lambda it: it is None or (isinstance(it, str) and _is_text(it)))
+    return Snapshot(
+        runtime,
+        system,
+        about.value("turns", lambda it: isinstance(it, str) and it in _TURNS),
+        tuple(about.value("pending", lambda it: _are_tokens(it) and len(it) <= 1)),
+        _sampler(about),
+        ControllerSnapshot(
+            cells,
+            tuple(map(tuple, about.value("pinned", _are_ranges))),
+            about.value("fresh", _is_position),
+            about.value("is_long", lambda it: isinstance(it, bool)),
+            _history(file),
+        ),
+    )
+
+
+class About:
+    """The plain values of a file, each checked when it is taken."""
+
+    def __init__(self, file: SectionFile, values: Mapping[str, Any] | None = None) -> None:
+        self._file = file
+        self._values = file.about if values is None else values
+
+    def value(self, name: str, sound: Callable[[Any], bool]) -> Any:
+        """A value for which sound(value) is true."""
+        if name not in self._values or not sound(self._values[name]):
+            raise self._file.damaged(f"its {name!r} is impossible")
+        return self._values[name]
+
+    def inner(self, name: str) -> About | None:
+        """Values within, or None."""
+        values = self.value(name, lambda it: it is None or isinstance(it, dict))
+        return None if values is None else About(self._file, values)
+
+    def damaged(self, how: str) -> SessionFileError:
+        return self._file.damaged(how)
+
+
+def _sampler(about: About) -> SamplerState | None:
+    state = about.inner("sampler")
+    if state is None:
+        return None
+    given = state.value("sampling", lambda it: isinstance(it, dict) and it.keys() == {f.name for f in fields(Sampling)})
+    try:
+        sampling = Sampling(**given)
+    except ConfigError:
+        raise about.damaged("its 'sampling' is impossible") from None
+    return SamplerState(
+        sampling,
+        state.value("seed", lambda it: _is_whole(it, MAX_SEED)),
+        state.value("n_drawn", lambda it: _is_whole(it, (1 << 62))),
+        tuple(state.value("newest", lambda it: _are_tokens(it) and len(it) <= sampling.repeat_last)),
+    )
+
+
+def _history(file: SectionFile) -> bytes:
+    """The newest tokens."""
+    if file.n("history") > WINDOW:
+        raise file.damaged("its 'history' is too long")
+    tokens = file.array("history")
+    if tokens.dtype != np.int32 or (len(tokens) and tokens.min() < 0):
+        raise file.damaged("its 'history' holds what is no token")
+    return tokens.tobytes()
+
+
+def _is_whole(value: object, most: int) -> bool:
+    return type(value) is int and 0 <= value <= most
+
+
+def _is_position(value: object) -> bool:
+    return _is_whole(value, MAX_POSITION)
+
+
+def _are_tokens(value: object) -> bool:
+    return isinstance(value, list) and all(_is_whole(token, MAX_TOKEN) for token in value)
+
+
+def _are_ranges(value: object) -> bool:
+    """Whether these are pairs [p0, p1)."""
+    return isinstance(value, list) and all(
+        isinstance(pair, list) and len(pair) == 2 and all(map(_is_position, pair)) and pair[0] <= pair[1]
+        for pair in value
+    )
+
+
+def _is_text(text: str) -> bool:
+    """Whether it has no halves of characters, which no tokenizer takes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,207 @@
+"""Sessions as files: written cell by cell, and gone on with in a runtime whose cells may be others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgekv.binding import structs
+from edgekv.binding.cache import CacheSnapshot
+from edgekv.binding.cells import move_cells
+from edgekv.binding.model import Context
+from edgekv.binding.numbers import CachedSource, Numbers, read_header
+from edgekv.errors import BudgetError, ConfigError, SessionFileError
+from edgekv.memory import process
+from edgekv.store.log import TokenLog
+from edgekv.store.sections import CHUNK_BYTES, Section, SectionFile, write_sections
+
+from .controller import Controller
+from .loaded import Loaded, open_cache
+from .past import Past
+from .reply import Logging
+from .saved import About, described, history_section, snapshot_of
+from .snapshot import ControllerSnapshot, Snapshot
+
+ELSEWHERE = CacheSnapshot(np.empty(0, np.uint8))  # in place of cells that are not copied into memory
+
+
+def save_session(path: Path, engine: Loaded, snapshot: Snapshot, further: Sequence[Section] = ()) -> None:
+    """Write a session whose cells are the engine's, without a copy of them in memory. Raises SessionFileError.
+
+    snapshot: the rest of it
+    further: sections beside its own, such as `tokens`
+    """
+    cells = CachedSource(engine.controller.cache)
+    sections = [Section("cells", "U8", cells.n_bytes, _pieces(cells)), history_section(snapshot.controller.history)]
+    write_sections(path, described(snapshot) | {"saved_with": _saved_with(engine)}, [*sections, *further])
+
+
+def load_session(path: Path, engine: Loaded) -> Snapshot:
+    """Make the engine's cells those of a saved session; returns the rest of it.
+
+    Raises SessionFileError, BudgetError or CeilingError for one that cannot be gone on with here. The cells are then as
+    before. They are empty where what was found sound failed later: the file could not be read to its end, or its cells
+    could not be evicted (NativeError).
+    """
+    with SectionFile(path) as file:
+        snapshot = snapshot_of(file, ELSEWHERE, engine.mark)
+        has_scores = _check(file, engine, snapshot)
+        try:
+            _take(engine, FileSource(file), snapshot.controller, has_scores)
+        except BudgetError:
+            raise
+        except ConfigError as error:
+            raise SessionFileError(f"{str(path)!r} cannot be gone on with: {error}") from error
+    return snapshot
+
+
+def log_sections(log: TokenLog) -> list[Section]:
+    """The sections of a log, which are read from it while they are written."""
+    return [Section(name, "I32", len(numbers), numbers.pieces()) for name, numbers in log.parts().items()]
+
+
+def load_log(path: Path, engine: Loaded, logging: Logging) -> Past | None:
+    """The log of a session file, in private files; None where it has none. Nothing else is changed.
+
+    Raises SessionFileError for a file that is damaged, and where there is no room for the log.
+    """
+    with SectionFile(path) as file:
+        if "tokens" not in file or "marks" not in file:
+            return None
+        past = Past(logging, engine.plan)
+        try:
+            for name, numbers in past.log.parts().items():
+                for piece in file.pieces(name):
+                    if piece.dtype != np.int32:
+                        raise file.damaged(f"its {name!r} are no whole numbers")
+                    numbers.extend(piece)
+            n_past = read_header(FileSource(file).read_into).n_past
+            if len(past.log) != n_past or not past.log.is_sound(engine.model.n_vocab):
+                raise file.damaged("its log is not that of its cells")
+        except BaseException:
+            past.close()
+            raise
+        return past
+
+
+class FileSource:
+    """The cells in a file."""
+
+    def __init__(self, file: SectionFile) -> None:
+        self.n_bytes = file.n("cells")
+        self._file = file
+
+    def read_into(self, first: int, into: npt.NDArray[np.uint8]) -> None:
+        """Fill `into` with their bytes from byte `first` on."""
+        self._file.read_into("cells", first, into)
+
+
+def _pieces(cells: CachedSource) -> Iterator[npt.NDArray[np.uint8]]:
+    """They, in one buffer again and again."""
+    buffer = np.empty(CHUNK_BYTES, np.uint8)
+    for first in range(0, cells.n_bytes, CHUNK_BYTES):
+        piece = buffer[: cells.n_bytes - first]
+        cells.read_into(first, piece)
+        yield piece
+
+
+def _saved_with(engine: Loaded) -> dict[str, Any]:
+    options, cache = engine.options, engine.controller.cache
+    return {
+        "model": engine.plan.model.name,
+        "model_digest": engine.model_digest,
+        "policy": options.parsed_policy.spec,
+        "focus_policy": options.parsed_focus.spec if options.focus else None,
+        "kv_type": options.kv_type,
+        "budget": engine.plan.budget_cells,
+        "block": options.block,
+        "n_past": cache.n_past,
+        "n_cells": cache.n_cells,
+    }
+
+
+def _check(file: SectionFile, engine: Loaded, snapshot: Snapshot) -> bool:
+    """Raise where the session is not one of this model and policy; returns whether its cells' scores still count."""
+    about, options = About(file).inner("saved_with"), engine.options
+    if about is None:
+        raise file.damaged("it does not say what it was saved with")
+    model, digest, policy = (
+        about.value(name, lambda it: isinstance(it, str) and len(it) < 1000)
+        for name in ("model", "model_digest", "policy")
+    )
+    if digest != engine.model_digest:
+        raise SessionFileError(
+            f"{str(file.path)!r} was saved with the model {model!r} ({digest[:8]!r}), but this runtime has "
+            f"{engine.plan.model.name!r} ({engine.model_digest[:8]!r}); open one with the model that it was saved with"
+        )
+    if policy != options.parsed_policy.spec:
+        raise SessionFileError(
+            f"{str(file.path)!r} was saved with policy={policy!r}, but this runtime has "
+            f"policy={options.parsed_policy.spec!r}; open one with policy={policy!r}"
+        )
+    tokens = [*snapshot.pending, *(snapshot.sampler.newest if snapshot.sampler else ())]
+    newest = np.frombuffer(snapshot.controller.history, np.int32)
+    if max([*tokens, newest.max(initial=0)]) >= engine.model.n_vocab:
+        raise file.damaged("it holds tokens that the model does not know")
+    options.check_budget(engine.plan.budget_cells, sum(p1 - p0 for p0, p1 in snapshot.controller.pinned))
+    focus = about.value("focus_policy", lambda it: it is None or isinstance(it, str))
+    return options.parsed_policy.carries or focus == (options.parsed_focus.spec if options.focus else None)
+
+
+def _take(engine: Loaded, cells: FileSource, notes: ControllerSnapshot, has_scores: bool) -> None:
+    """Make the engine's cells those of a file, and evict what is beyond its budget and block."""
+    controller, plan = engine.controller, engine.plan
+    numbers = Numbers.read(cells, lambda n: engine.guard.check_room(n, "what the file says of its cells", ""))
+    if not controller.cache.holds(numbers.cells):
+        _take_by_way_of_more(engine, cells, numbers, notes, has_scores)
+        return
+    move_cells(cells, controller.cache, numbers, scores=has_scores)
+    controller.take(notes)
+    cache = controller.cache
+    if cache.n_cells > plan.budget_cells + plan.block or cache.n_free < engine.options.probe_cells:
+        try:
+            controller.shrink()
+        except BaseException:  # such as scores that are not finite, of rows that are no numbers
+            controller.clear()
+            raise
+
+
+def _take_by_way_of_more(
+    engine: Loaded, cells: FileSource, numbers: Numbers, notes: ControllerSnapshot, has_scores: bool
+) -> None:
+    """The same for more cells than there are: a cache that is large enough takes them, evicts, and is freed again."""
+    plan, held = engine.plan, numbers.cells
+    options = replace(engine.options, ubatch=1)  # it decodes nothing
+    further = plan.n_cells_max - plan.n_cells  # what heads that share may have beyond the mean, after evicting too
+    n_cells = max(2, int(held.max()) - further, *_means(engine, held))
+    engine.guard.check_room(
+        n_cells * plan.cell_bytes + plan.parts.bookkeeping * n_cells // plan.n_cells + plan.parts.compute,
+        f"the {n_cells} cells of the saved session while they are evicted to {plan.budget_cells}",
+        f"or open the runtime with budget={n_cells}",
+    )
+    layout = structs.Layout(n_cells, n_cells + further, 0)
+    with (
+        closing(Context(engine.model, n_cells, options, layout)) as context,
+        closing(open_cache(context, options)) as cache,
+    ):
+        move_cells(cells, cache, numbers, scores=has_scores)
+        larger = Controller(cache, options, plan.budget_cells, engine.model.n_ctx_train)
+        larger.take(notes)
+        larger.shrink()
+        move_cells(CachedSource(cache), engine.controller.cache)
+        engine.controller.take(larger.noted(ELSEWHERE))
+    process.return_freed_memory()
+
+
+def _means(engine: Loaded, held: npt.NDArray[np.int64]) -> list[int]:
+    """Cells of a head on average in every layer, rounded up. Layers whose heads have one shape share a pool."""
+    cache = engine.controller.cache
+    counts = [cache.layer_heads(layer)[0] for layer in range(cache.shape.n_layer)]
+    ends = np.cumsum(counts)
+    return [-(-int(held[end - n : end].sum()) // n) for n, end in zip(counts, ends, strict=True)]

@@ -1,0 +1,193 @@
+"""What a session read and said, as token ids on the disk, and which of them are whose."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from .private import WINDOW, Numbers
+
+TEMPLATE = "template"  # tokens of the chat template, which are nobody's
+ROLES = (TEMPLATE, "system", "user", "assistant", "text")
+STATES = ("new", "open", "user", "assistant", "text")
+
+
+class Turn(NamedTuple):
+    """Tokens [start, stop) of a session that belong to one role.
+
+    role: "system", "user", "assistant" (what was said), or "text" (read as it stands, without a chat template)
+    """
+
+    role: str
+    start: int
+    stop: int
+
+
+class Mark(NamedTuple):
+    """From this position on tokens are of a role. `state`: of the turns (`prompt.turns.Turns`) after such a token."""
+
+    position: int
+    role: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class LogCopy:
+    """A whole log in memory: ids (n,) int32, and marks (n, 3) int32, as `TokenLog.copy` makes them."""
+
+    tokens: npt.NDArray[np.int32]
+    marks: npt.NDArray[np.int32]
+
+    @property
+    def nbytes(self) -> int:
+        return self.tokens.nbytes + self.marks.nbytes
+
+
+class TokenLog:
+    """The ids of all tokens of a session in their order, 4 bytes each in a private file, and marks between them.
+
+    Raises SessionFileError where the folder (None = that of TMPDIR) takes no file, or has no more room.
+    """
+
+    def __init__(self, folder: str | None = None) -> None:
+        self._tokens = Numbers(folder)
+        self._marks = Numbers(folder)
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def close(self) -> None:
+        """Remove the files."""
+        self._tokens.close()
+        self._marks.close()
+
+    # ---- tokens ----
+
+    def make_room(self, n: int) -> None:
+        """See to it that n more tokens can be noted."""
+        self._tokens.make_room(n)
+
+    def follow(self, tokens: Sequence[int], n_past: int) -> None:
+        """Note tokens after which a session has read and said n_past; not again those that the log has already."""
+        n_new = n_past - len(self)
+        if n_new > 0:
+            self._tokens.append(tokens[-n_new:])
+
+    def cut(self, n: int) -> None:
+        """Forget all but the first n tokens."""
+        self._tokens.cut(n)
+        self._forget_marks(n + 1)
+
+    def tokens(self, start: int, stop: int) -> Iterator[int]:
+        """The tokens in [start, stop), read piece by piece."""
+        for first in range(start, stop, WINDOW):
+            yield from self.read(first, min(stop, first + WINDOW)).tolist()
+
+    def read(self, start: int, stop: int) -> npt.NDArray[np.int32]:
+        """The tokens in [start, stop), (n,)."""
+        return self._tokens.read(start, stop)
+
+    def common(self, tokens: Iterable[int]) -> tuple[int, int]:
+        """How many of these tokens the log begins with, and how many there are."""
+        coming = iter(tokens)
+        n_common = 0
+        for ours, theirs in itertools.zip_longest(self.tokens(0, len(self)), coming):
+            if ours != theirs:
+                rest = 0 if theirs is None else 1 + sum(1 for _ in coming)
+                return n_common, n_common + rest
+            n_common += 1
+        return n_common, n_common
+
+    # ---- marks ----
+
+    def mark(self, position: int, role: str, state: str) -> None:
+        """Note whose tokens come from here on; what was noted of this position and later ones is forgotten."""
+        self._forget_marks(position)
+        self._marks.make_room(3)
+        self._marks.append((position, ROLES.index(role), STATES.index(state)))
+
+    def state_at(self, n: int) -> str:
+        """The state of the turns after the first n tokens. Where these end with a whole prompt, its reply begins."""
+        i = self._n_marks_below(n + 1)
+        while i > 0:
+            mark = self._mark(i - 1)
+            if mark.position < n or mark.role == "assistant":
+                return mark.state
+            i -= 1
+        return "new"
+
+    def turns(self, n_said: int = 0) -> Iterator[Turn]:
+        """The turns, without what the template puts around them.
+
+        n_said: tokens that were said and not fed yet; they belong to the last turn
+        """
+        turn: Turn | None = None
+        for mark, stop in self._ranges(n_said):
+            if mark.role == TEMPLATE or mark.position == stop:
+                continue
+            if turn is not None and (turn.role, turn.stop) == (mark.role, mark.position):
+                turn = turn._replace(stop=stop)
+                continue
+            if turn is not None:
+                yield turn
+            turn = Turn(mark.role, mark.position, stop)
+        if turn is not None:
+            yield turn
+
+    def _ranges(self, n_said: int) -> Iterator[tuple[Mark, int]]:
+        """Marks, each with the position at which the next one begins."""
+        n = len(self._marks) // 3
+        for i in range(n):
+            yield self._mark(i), self._mark(i + 1).position if i + 1 < n else len(self) + n_said
+
+    def _mark(self, i: int) -> Mark:
+        position, role, state = self._marks.read(3 * i, 3 * i + 3).tolist()
+        return Mark(position, ROLES[role], STATES[state])
+
+    def _n_marks_below(self, position: int) -> int:
+        """How many marks come before a position; they ascend."""
+        n = len(self._marks) // 3
+        while n > 0 and self._mark(n - 1).position >= position:
+            n -= 1
+        return n
+
+    def _forget_marks(self, position: int) -> None:
+        self._marks.cut(3 * self._n_marks_below(position))
+
+    # ---- all of it ----
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that a copy takes."""
+        return 4 * (len(self._tokens) + len(self._marks))
+
+    def copy(self) -> LogCopy:
+        """All of it in memory."""
+        return LogCopy(self.read(0, len(self)), self._marks.read(0, len(self._marks)).reshape(-1, 3))
+
+    def fill(self, copy: LogCopy) -> None:
+        """Take all of a copy into an empty log."""
+        self._tokens.extend(copy.tokens)
+        self._marks.extend(copy.marks.reshape(-1))
+
+    def parts(self) -> dict[str, Numbers]:
+        """What the log consists of, by the names that files give it: ids, and marks (position, role, state)."""
+        return {"tokens": self._tokens, "marks": self._marks}
+
+    def is_sound(self, n_vocab: int) -> bool:
+        """Whether a log that came from elsewhere holds tokens of a vocabulary, and marks as they are made here."""
+        ids = all(len(piece) == 0 or (piece.min() >= 0 and piece.max() < n_vocab) for piece in self._tokens.pieces())
+        n, last = len(self._marks) // 3, -1
+        if not ids or len(self._marks) % 3:
+            return False
+        for i in range(n):
+            position, role, state = self._marks.read(3 * i, 3 * i + 3).tolist()
+            if not (last < position <= len(self) and 0 <= role < len(ROLES) and 0 <= state < len(STATES)):
+                return False
+            last = position
+        return True

@@ -1,0 +1,67 @@
+"""Saved sessions by name, in a folder of the user's."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import platformdirs
+
+from edgekv.errors import SessionFileError
+
+from .replacing import remove_leftovers
+
+SUFFIX = ".session"
+MAX_NAME_BYTES = 100
+_NAME = re.compile(r"[^\W_][\w.-]*")
+_DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)  # what Windows opens by these names
+
+
+def sessions_folder() -> Path:
+    """Where they lie. It need not exist yet."""
+    return Path(platformdirs.user_data_dir("edgekv", appauthor=False)) / "sessions"
+
+
+def path_of(name: str) -> Path:
+    """The file of a name. Raises SessionFileError for what is no name of a file in that folder."""
+    if not _NAME.fullmatch(name) or _DEVICES.fullmatch(name):
+        raise SessionFileError(
+            f"{name!r} cannot name a session; use letters, digits, '-', '_' and '.', and begin with a letter or a digit"
+        )
+    n_bytes = len(name.encode())
+    if n_bytes > MAX_NAME_BYTES:
+        raise SessionFileError(
+            f"{name!r} cannot name a session: it has {n_bytes} bytes, and {MAX_NAME_BYTES} are possible; shorten it"
+        )
+    return sessions_folder() / f"{name}{SUFFIX}"
+
+
+def writable_path_of(name: str) -> Path:
+    """The same in a folder that is there. Raises SessionFileError where it cannot be made."""
+    path = path_of(name)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise SessionFileError(
+            f"the folder {str(path.parent)!r} cannot be made: {error.strerror}; "
+            "make it, or name another in XDG_DATA_HOME"
+        ) from error
+    return path
+
+
+def existing_path_of(name: str) -> Path:
+    """The same of a session that was saved. Raises SessionFileError where there is none, with those that there are."""
+    path = path_of(name)
+    if not path.is_file():
+        there = ", ".join(saved_names()) or "none"
+        raise SessionFileError(f"there is no saved session {name!r}; saved: {there}")
+    return path
+
+
+def saved_names() -> list[str]:
+    """The names of all that were saved, and removes what killed processes left half-written."""
+    folder = sessions_folder()
+    remove_leftovers(folder)
+    paths = sorted(folder.glob(f"*{SUFFIX}"))
+    names = [path.name.removesuffix(SUFFIX) for path in paths if path.is_file()]
+    return [name for name in names if _NAME.fullmatch(name)]

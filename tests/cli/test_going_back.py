@@ -1,0 +1,99 @@
+"""/undo, /retry, and what was said as text, in `edgekv chat`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+from contextlib import contextmanager
+
+import pytest
+from command import COMMAND, SMALL, words
+
+import edgekv
+from edgekv.cli.commands import Chat, Message, run_command
+
+SHORT = ["--max-tokens", "8", "--stop", "\n"]  # a reply is a line
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model):
+    return tiny_model(n_layer=2, n_ctx_train=2048)
+
+
+def chat(model, lines, *options):
+    """The lines that were said, and what was shown beside them."""
+    command = [*COMMAND, "chat", "-m", str(model), *SMALL, *SHORT, *options]
+    result = subprocess.run(command, input=lines.encode(), capture_output=True, timeout=300, check=False)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.decode().split("\n")[:-1], result.stderr.decode()
+
+
+@pytest.mark.parametrize("isolated", [[], ["--isolated"]], ids=["here", "isolated"])
+def test_what_is_undone_was_never_said(model, isolated):
+    options = ["--seed", "5", "--temp", "0", *isolated]
+    plain = chat(model, "Hello\nWhy?\n", *options)
+    undone = chat(model, "Hello\nOther\nThird\n/undo\n/undo\nWhy?\n/undo\n/undo\n/undo\nHello\n", *options)
+    (first, second), (said, shown) = plain[0], undone
+    assert (said[0], said[3], said[4]) == (first, second, first)
+    assert "nothing can be taken back" in shown
+    seen = re.findall(r"taken back: ([\d,]+) tokens seen", shown)
+    assert len(seen) == 4
+    assert seen[-1] == "0"
+
+
+def test_a_retry_says_something_else(model, text_file):
+    """With the files that the message had; where nothing is drawn, the same."""
+    book = text_file(words(60))
+    lines = f"Hello\n/read {book}\nWhat?\n/retry\n/retry\n"
+    said, shown = chat(model, lines, "--temp", "1.5", "--seed", "3", "--top-k", "4")
+    assert len(set(said[1:])) == 3
+    assert len(set(re.findall(r"([\d,]+) tokens seen", shown)[1:])) <= 2  # a reply may end early
+    said, _ = chat(model, lines, "--temp", "0")
+    assert said[1] == said[2] == said[3]
+    assert "nothing can be taken back" in chat(model, "/retry\n")[1]
+
+
+def test_what_was_said_is_saved_as_text(model, tmp_path):
+    _, shown = chat(model, f"Hello\n/save {tmp_path / 'a.json'}\n/save {tmp_path / 'a.md'}\n/save {tmp_path}/no/a.md\n")
+    messages = json.loads((tmp_path / "a.json").read_text())["messages"]
+    assert [message["role"] for message in messages][:1] == ["user"]
+    assert messages[0]["content"] == "Hello"
+    assert (tmp_path / "a.md").read_text().startswith("## User\n\nHello\n")
+    assert "what was said is in" in shown
+    assert "cannot be written" in shown
+
+
+def test_a_chat_goes_on_where_no_folder_takes_its_log(model):
+    """The system lets the program write no file."""
+    command = ["bash", "-c", 'ulimit -f 0; exec "$@"', "-", *COMMAND, "chat", "-m", str(model), *SMALL, *SHORT]
+    ended = subprocess.run(
+        command, input="Hello\n/undo\nWhy?\n", capture_output=True, text=True, timeout=300, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr.count("tok/s") == 4
+    assert "keeps no log" in ended.stderr
+
+
+@pytest.mark.parametrize("isolated", [False, True], ids=["here", "isolated"])
+def test_ctrl_c_stops_a_return(model, monkeypatch, isolated):
+    """Where all is read again, because there are no checkpoints. The session goes on from where it came to."""
+
+    @contextmanager
+    def interrupted():
+        yield lambda progress: os.kill(os.getpid(), signal.SIGINT) if progress.tokens_done == 64 else None
+
+    monkeypatch.setattr("edgekv.cli.commands.reading_bar", interrupted)
+    options = {"memory": "1GiB", "budget": 64, "block": 32, "threads": 1, "isolated": isolated}
+    with edgekv.Runtime(model, **options) as rt, rt.session(log=True, checkpoint_bytes=0) as session:
+        session.read(words(60))
+        talk = Chat(rt, session, messages=[Message("Why?", [], session.n_past)])
+        "".join(session.chat("Why?", max_tokens=4))
+        with pytest.raises(edgekv.InputError, match=r"^stopped after 64 of \d+ tokens that were kept"):
+            run_command(talk, "/undo")
+        assert (session.n_past, talk.messages) == (64, [])
+        with pytest.raises(edgekv.InputError, match="nothing can be taken back"):
+            run_command(talk, "/undo")
+        assert "".join(session.chat("Why?", max_tokens=4)) or session.stats.finish_reason == "end"

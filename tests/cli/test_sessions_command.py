@@ -1,0 +1,217 @@
+"""Sessions that are kept by name: chats that go on another day, texts that are read once, and what manages them."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+
+import pytest
+from children import started
+from command import COMMAND, SMALL, words
+from terminal import Terminal
+
+import edgekv
+from edgekv.cli.commands import COMMANDS, Chat, run_command
+from edgekv.store.named import MAX_NAME_BYTES, path_of, saved_names, sessions_folder, writable_path_of
+from edgekv.store.replacing import SUFFIX
+
+REPLY = ["--max-tokens", "10", "--temp", "0"]
+
+
+@pytest.fixture(autouse=True)
+def data_home(tmp_path, monkeypatch):
+    """A user's data folder of this test's own."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    return tmp_path / "data"
+
+
+def run(*arguments, stdin=""):
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments)], input=stdin, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model):
+    return tiny_model(n_layer=2, n_ctx_train=2048)
+
+
+@pytest.fixture(scope="module")
+def book(text_file):
+    return text_file(words(200))
+
+
+def chat(model, lines, *options):
+    result = run("chat", "-m", model, *SMALL, *REPLY, *options, stdin=lines)
+    assert result.returncode == 0, result.stderr
+    return result
+
+
+# ---- commands ----
+
+
+@pytest.mark.parametrize("isolated", [[], ["--isolated"]], ids=["here", "isolated"])
+def test_a_chat_goes_on_where_it_was_left(model, isolated):
+    """Its second half says what it says in a chat that was never left."""
+    whole = chat(model, "Hello\nAnd then?\n", *isolated).stdout
+    first = chat(model, "Hello\n", "--session", "mine", *isolated).stdout
+    second = chat(model, "And then?\n", "--session", "mine", *isolated)
+    assert first + second.stdout == whole
+    assert "mine: " in second.stderr
+    assert "tokens seen" in second.stderr
+
+
+def test_slash_commands_of_a_chat(model, data_home):
+    lines = "/sessions\nHello\n/save\n/save a/b\n/save one\n/save two\n/load one\n/sessions\n/load none\n/load\n"
+    result = chat(model, lines + "/nothing\n/what is it\nWhat?\n/help\n")
+    for said in (
+        "no session was saved yet",
+        "this chat has no name yet; write /save and a name",
+        "'a/b' cannot name a session",
+        "saved as one, and again after every reply",
+        "one (this one) · two",
+        "there is no saved session 'none'; saved: one, two",
+        "'/nothing' is no command; possible: /read, /undo, /retry, /save, /load, /sessions, /help, /exit",
+        "'/what' is no command",
+        "nothing is named; write /load and the name",
+        "/load NAME goes on with a saved one",
+    ):
+        assert said in result.stderr, said
+    assert result.stderr.count("generation") == 2  # two replies: no command became a message
+    sizes = {name: json.loads(run("sessions", "show", name, "--json").stdout)["n_past"] for name in ("one", "two")}
+    assert sizes["one"] > sizes["two"]  # it was gone on with, and kept
+    assert sorted(path.name for path in (data_home / "edgekv" / "sessions").iterdir()) == ["one.session", "two.session"]
+
+
+def test_a_killed_chat_loses_the_running_turn_alone(model, book):
+    main, terminal = pty.openpty()
+    command = [*COMMAND, "chat", "-m", str(model), *SMALL, *REPLY, "--session", "mine"]
+    with started(command, stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True) as process:
+        os.close(terminal)
+        output = Terminal(main)
+        output.wait_for("> ")
+        output.type("Hello")
+        output.wait_for("generation")
+        output.wait_for("> ")
+        output.type(f"/read {book}")
+        output.wait_for("goes with your next message")
+        output.type("What?")
+        process.send_signal(signal.SIGKILL)
+        process.wait(60)
+    os.close(main)
+    whole = chat(model, "Hello\nAnd then?\n").stdout
+    assert whole.endswith(chat(model, "And then?\n", "--session", "mine").stdout)
+
+
+def test_a_text_is_read_once_and_asked_about_again(model, book):
+    read = run("read", "-m", model, *SMALL, "-f", book, "--save", "book")
+    assert read.returncode == 0, read.stderr
+    assert "saved as book, " in read.stderr
+    assert "tokens seen" in read.stderr
+    answers = [run("ask", "-m", model, *SMALL, "--from", "book", "What?", "--max-tokens", 20) for _ in range(2)]
+    with edgekv.Runtime(model, memory="1GiB", budget=64, block=32, threads=1) as rt, rt.session() as session:
+        session.read(files=[book])
+        expected = "".join(session.ask("What?", max_tokens=20)) + "\n"
+    assert [answer.stdout for answer in answers] == [expected] * 2
+    assert run("ask", "-m", model, *SMALL, "--from", "other", "What?").returncode == 2
+    piped = run("read", "-m", model, *SMALL, "--save", "piped", stdin="some words")
+    assert piped.returncode == 0, piped.stderr
+    nothing = run("read", "-m", model, *SMALL, "--save", "empty")
+    assert (nothing.returncode, saved_names()) == (2, ["book", "piped"])
+    assert "there is nothing to read" in nothing.stderr
+
+
+def test_listing_showing_and_removing(model, data_home):
+    assert json.loads(run("sessions", "list", "--json").stdout) == []
+    chat(model, "Hello\n", "--session", "mine")
+    folder = data_home / "edgekv" / "sessions"
+    (folder / "broken.session").write_bytes(b"no session")
+    (folder / f".0-0{SUFFIX}").write_bytes(b"half of one")
+    listed = {it["name"]: it for it in json.loads(run("sessions", "list", "--json").stdout)}
+    assert set(listed) == {"mine", "broken"}
+    assert "is no session file" in listed["broken"]["error"]
+    assert listed["mine"]["policy"] == "keydiff"
+    assert listed["mine"]["bytes"] == (folder / "mine.session").stat().st_size
+    assert not (folder / f".0-0{SUFFIX}").exists()
+    table = run("sessions", "list").stdout
+    assert "mine" in table
+    assert "cannot be read" in table
+    shown = run("sessions", "show", "mine").stdout
+    assert "n_past: " in shown
+    assert run("sessions", "show", "broken").returncode == 2
+    assert run("sessions", "rm", "mine", "nobody").returncode == 2
+    assert (folder / "mine.session").exists()  # all are there, or none is removed
+    assert run("sessions", "rm", "mine", "broken").returncode == 0
+    assert saved_names() == []
+
+
+def test_what_is_refused(model, tmp_path):
+    chat(model, "Hello\n", "--session", "mine", "--system", "Be brief.")
+    for arguments, message in (
+        (
+            ("chat", "--session", "mine", "--system", "Be long."),
+            "'mine' has a system message of its own; leave out --system",
+        ),
+        (("chat", "--session", "../mine"), "'../mine' cannot name a session"),
+        (("chat", "--session", "mine", "--policy", "h2o"), "was saved with --policy 'keydiff'"),
+        (("ask", "--from", "mine", "--system", "Be long.", "What?"), "has a system message of its own"),
+        (("read", "--save", "", "-f", "x"), "'' cannot name a session"),
+        (("ask", "--from", "nobody", "What?"), "there is no saved session 'nobody'; saved: mine"),
+    ):
+        result = run(arguments[0], "-m", model, *SMALL, *arguments[1:], stdin="Hello\n")
+        assert (result.returncode, result.stdout) == (2, ""), arguments
+        assert message in result.stderr, result.stderr
+    assert chat(model, "And then?\n", "--session", "mine").stdout
+
+
+# ---- names ----
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "_a", "a/b", "a\\b", "/a", ".a", "-a", "a b", "a\0", "a\n", "nul", "COM1.x", "ä" * 60]
+)
+def test_names_that_cannot_be(name):
+    with pytest.raises(edgekv.SessionFileError, match="cannot name a session"):
+        path_of(name)
+
+
+@pytest.mark.parametrize("name", ["a", "2", "my-chat_2.old", "café", "a" * MAX_NAME_BYTES, "console"])
+def test_names_that_can(name):
+    assert path_of(name).parent == sessions_folder()
+    assert path_of(name).name == f"{name}.session"
+
+
+def test_a_folder_that_cannot_be_made(data_home):
+    data_home.write_text("no folder")
+    with pytest.raises(edgekv.SessionFileError, match=r"cannot be made: .*; make it, or name another"):
+        writable_path_of("a")
+    assert saved_names() == []
+
+
+# ---- the table ----
+
+
+def test_every_command_is_written_as_it_is_called():
+    for name, command in COMMANDS.items():
+        assert command.usage.split()[0] == name
+        assert command.meaning
+
+
+def test_a_refused_load_leaves_the_chat(model, tmp_path):
+    with edgekv.Runtime(model, memory="1GiB", budget=64, block=32, threads=1) as rt:
+        talk = Chat(rt, rt.session(), "mine")
+        list(talk.session.chat("Hello", max_tokens=2))
+        talk.save()
+        before, n_past = talk.session, talk.session.n_past
+        path_of("bad").write_bytes(b"no session")
+        with pytest.raises(edgekv.SessionFileError):
+            run_command(talk, "/load bad")
+        assert (talk.session, talk.session.closed, talk.name) == (before, False, "mine")
+        run_command(talk, "/load mine")
+        assert before.closed
+        assert talk.session.n_past == n_past
+        run_command(talk, "/exit")
+        assert talk.ended

@@ -1,0 +1,20 @@
+"""A chat with a log, for a fresh process. It imports nothing that would count as memory."""
+
+from __future__ import annotations
+
+
+def chat(model, text, n_turns, n_returns, **options):
+    """Turns, each gone back on and said again some times; tokens seen, bytes of the largest checkpoint and planned."""
+    import edgekv
+
+    with edgekv.Runtime(model, **options) as rt, rt.session(log=True) as session:
+        for _ in range(n_turns):
+            n_past = session.n_past
+            for _ in range(n_returns):
+                for _ in session.chat(text, max_tokens=8):
+                    pass
+                session.rewind(n_past)
+            for _ in session.chat(text, max_tokens=8):
+                pass
+        largest = max(checkpoint.nbytes for checkpoint in session._conversation._past.checkpoints._all)
+        return session.n_past, largest, rt.plan.peak_bytes

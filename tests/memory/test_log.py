@@ -1,0 +1,31 @@
+"""A session with a log holds no more memory than one without: tokens and checkpoints lie on the disk."""
+
+from __future__ import annotations
+
+import pytest
+from logged_chat import chat
+
+MIB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def on_a_disk(monkeypatch, tmp_path):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+
+
+def test_a_chat_that_goes_back_stays_under_a_ceiling_that_its_cells_fill(memory_ceiling, default_model):
+    """One checkpoint in memory would exceed it."""
+    options = {"memory": "208MiB", "threads": 2, "kv_type": "f16", "focus": False}
+    ended = memory_ceiling("208MiB").run(chat, default_model, "the old house by the river " * 60, 2, 1, **options)
+    _, largest, planned = ended.value
+    assert largest > 16 * MIB
+    assert ended.peak_bytes <= planned < ended.peak_bytes + largest
+
+
+def test_a_log_does_not_grow_the_process(memory_ceiling, tiny_model):
+    options = {"memory": "1GiB", "budget": 64, "block": 32, "threads": 1}
+    model = tiny_model(n_layer=2, n_ctx_train=2048)
+    text = "the old house by the river " * 200
+    short, long = (memory_ceiling("1GiB").run(chat, model, text, n, 0, **options) for n in (2, 40))
+    assert long.value[0] - short.value[0] > 100_000
+    assert long.peak_bytes - short.peak_bytes < 4 * 100_000 // 2  # of the bytes of the log

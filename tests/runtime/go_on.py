@@ -1,0 +1,45 @@
+"""A program of its own: goes on with saved sessions, and says what they then say and hold.
+
+python go_on.py CASES.json    [[model, options, file, question], ...] -> one JSON object a line
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+import edgekv
+from edgekv.binding.model import Model
+from edgekv.binding.numbers import CachedSource, Numbers
+from edgekv.engine.sampler import GREEDY
+
+N_TOKENS = 200
+
+
+def held(runtime):
+    """A digest of every cell, of what it carries, and of windows and states."""
+    data = runtime.controller.cache.snapshot().data.copy()
+    numbers = Numbers.read(CachedSource(runtime.controller.cache))
+    if "wo_norm" in numbers.carried:  # of cells that came since, it is computed when it is read
+        numbers.carried["wo_norm"][numbers.carried["position"] >= numbers.header.normed] = 0
+    data[: numbers.header.rows_begin] = numbers.to_bytes()
+    return hashlib.sha256(data).hexdigest()
+
+
+def go_on(runtime, session, question):
+    """The next tokens as text, and all that is held afterwards."""
+    said = list(session.chat(question, max_tokens=N_TOKENS, allow_loops=True, sampling=GREEDY))
+    return {"said": said, "n": session.stats.generated_tokens, "n_past": session.n_past, "held": held(runtime)}
+
+
+def main(cases):
+    Model.is_end = lambda model, token: False  # random weights may end a reply at any token
+    for model, options, path, question in cases:
+        with edgekv.Runtime(model, **options) as runtime, runtime.load_session(path) as session:
+            print(json.dumps(go_on(runtime, session, question)), flush=True)
+
+
+if __name__ == "__main__":
+    main(json.loads(Path(sys.argv[1]).read_text()))

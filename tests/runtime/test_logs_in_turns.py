@@ -1,0 +1,82 @@
+"""Sessions with logs, saved ones and such that begin with a snapshot, side by side in one runtime."""
+
+from __future__ import annotations
+
+import pytest
+from test_rewinding import DRAWN, log_of, open_runtime, say, state, words  # noqa: F401  (a fixture)
+
+import edgekv
+
+
+def pieces_of(session, text):
+    return session.chat(text, max_tokens=12, sampling=DRAWN, allow_loops=True)
+
+
+def history(runtime, text, **options):
+    """What a session says and holds that is alone in its runtime, before and after it went back."""
+    with runtime.session(log=True, **options) as session:
+        session.read(words(200))
+        n_read = session.n_past
+        first = say(session, text, allow_loops=True)
+        whole = "".join(session.text())
+        session.rewind(n_read)
+        return n_read, first, whole, say(session, "Another?", allow_loops=True), state(session)
+
+
+@pytest.mark.parametrize("isolated", [False, True], ids=["here", "isolated"])
+def test_sessions_that_take_turns_keep_their_own_logs(open_runtime, tmp_path, isolated):  # noqa: F811
+    """Token by token, and on the way back, by way of the disk."""
+    texts = ["What was it?", "And who came then?"]
+    with open_runtime(isolated=isolated) as runtime:
+        expected = [history(runtime, text) for text in texts]
+    with open_runtime(isolated=isolated, resting="1MiB", rest_dir=tmp_path) as runtime:
+        sessions = [runtime.session(log=True) for _ in texts]
+        reads, said = [], ["" for _ in texts]
+        for session in sessions:
+            session.read(words(200))
+            reads.append(session.n_past)
+        replies = [
+            s.chat(t, max_tokens=20, sampling=DRAWN, allow_loops=True) for s, t in zip(sessions, texts, strict=True)
+        ]
+        for _ in range(40):
+            for i, reply in enumerate(replies):
+                said[i] += next(reply, "")
+        wholes = ["".join(session.text()) for session in sessions]
+        for session, n in zip(sessions, reads, strict=True):
+            session.rewind(n)
+        again = [say(session, "Another?", allow_loops=True) for session in sessions]
+        states = [state(session) for session in sessions]
+        assert list(zip(reads, said, wholes, again, states, strict=True)) == expected
+        if not isolated:
+            assert all(len(log_of(session)) == session.n_past for session in sessions)
+
+
+@pytest.mark.parametrize("isolated", [False, True], ids=["here", "isolated"])
+def test_a_session_is_loaded_beside_others(open_runtime, tmp_path, isolated):  # noqa: F811
+    """What is loaded has the log of its file, and the one that had the cells goes on as if nothing had come between."""
+    with open_runtime(isolated=isolated) as runtime:
+        with runtime.session(log=True) as session:
+            session.read(words(150))
+            session.save(tmp_path / "a")
+            expected = say(session, allow_loops=True), "".join(session.text())
+        with runtime.session() as alone:
+            own = "".join(pieces_of(alone, "Hello"))
+        with runtime.session() as session:
+            reply = pieces_of(session, "Hello")
+            said = next(reply)
+            with runtime.load_session(tmp_path / "a") as loaded:
+                assert (say(loaded, allow_loops=True), "".join(loaded.text())) == expected
+                loaded.rewind(40)
+                assert loaded.n_past == 40
+            assert said + "".join(reply) == own
+
+
+def test_a_session_with_a_log_begins_with_a_snapshot_that_has_one(open_runtime):  # noqa: F811
+    with open_runtime() as runtime, runtime.session(log=True) as first, runtime.session() as plain:
+        first.read(words(150))
+        plain.read("a b c")
+        with runtime.session(start=first.snapshot(), log=True) as second:
+            assert [turn.role for turn in second.turns()] == [turn.role for turn in first.turns()]
+            assert say(second, allow_loops=True) == say(first, allow_loops=True)
+        with pytest.raises(edgekv.SessionError, match="without a log"):
+            runtime.session(start=plain.snapshot(), log=True)

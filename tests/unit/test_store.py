@@ -1,0 +1,256 @@
+"""Files that are whole or not there: the format, what is refused of it, and writers that die or race."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import edgekv
+from edgekv.models.header import header_digest, read_header
+from edgekv.store.replacing import SUFFIX, remove_leftovers, replacing
+from edgekv.store.sections import FRAME, MAX_HEADER_BYTES, Section, SectionFile, write_sections
+
+ABOUT = {"system": "Sei knapp: ä", "n": 2**40, "floats": [0.1, 1e-300], "none": None}
+
+
+def sections():
+    yield Section.of("cells", "U8", np.arange(300, dtype=np.uint8))
+    yield Section.of("none", "F32", np.empty(0, np.float32))
+    yield Section("tokens", "I32", 5, iter([np.arange(2, dtype=np.int32), np.arange(3, dtype=np.int32)]))
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "a"
+    write_sections(path, ABOUT, list(sections()))
+    return path
+
+
+def summed(data):
+    return data + hashlib.blake2b(data, digest_size=32).digest()
+
+
+# ---- the format ----
+
+
+def test_what_is_written_is_read(path):
+    with SectionFile(path) as file:
+        assert file.about == ABOUT
+        assert file.array("cells").tolist() == np.arange(300, dtype=np.uint8).tolist()
+        assert (file.array("none").dtype, file.n("none")) == (np.float32, 0)
+        assert file.array("tokens").tolist() == [0, 1, 0, 1, 2]
+        middle = np.empty(2, np.int32)
+        file.read_into("tokens", 3, middle)
+        assert middle.tolist() == [1, 2]
+        assert "tokens" in file
+        assert "other" not in file
+        for use in (lambda: file.array("other"), lambda: file.read_into("tokens", 4, middle)):
+            with pytest.raises(edgekv.SessionFileError, match="is damaged"):
+                use()
+
+
+def test_the_documented_bytes(path):
+    """As docs/sessions.md says, without the reader."""
+    raw = path.read_bytes()
+    magic, version, header_bytes, file_bytes = FRAME.unpack_from(raw)
+    assert (magic, version, file_bytes) == (b"edgekv\r\n", 1, len(raw))
+    header = json.loads(raw[24 : 24 + header_bytes])
+    assert header["sections"] == [["cells", "U8", 300], ["none", "F32", 0], ["tokens", "I32", 5]]
+    begin = -(-(24 + header_bytes) // 64) * 64
+    assert raw[begin : begin + 300] == bytes(range(256)) + bytes(range(44))
+    tokens = begin + 320  # the next multiple of 64; a section without elements takes none
+    assert raw[tokens : tokens + 20] == np.array([0, 1, 0, 1, 2], "<i4").tobytes()
+    assert raw[-32:] == hashlib.blake2b(raw[:-32], digest_size=32).digest()
+    assert len(raw) == tokens + 20 + 32
+
+
+def test_a_long_section_comes_in_pieces(tmp_path):
+    tokens = np.arange(300_000, dtype=np.int32)
+    write_sections(tmp_path / "a", {}, [Section.of("tokens", "I32", tokens)])
+    with SectionFile(tmp_path / "a") as file:
+        pieces = list(file.pieces("tokens"))
+    assert len(pieces) > 1
+    assert np.array_equal(np.concatenate(pieces), tokens)
+
+
+@pytest.mark.parametrize("step", [1, 7])
+def test_every_byte_counts(path, step):
+    raw = path.read_bytes()
+    for at in range(0, len(raw), step):
+        path.write_bytes(raw[:at] + bytes([raw[at] ^ 16]) + raw[at + 1 :])
+        with pytest.raises(edgekv.SessionFileError):
+            SectionFile(path)
+        path.write_bytes(raw[:at])
+        with pytest.raises(edgekv.SessionFileError):
+            SectionFile(path)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"{}",
+        b"\xff",
+        b"[" * 100_000,
+        b'{"about": {}}',
+        b'{"about": [], "sections": []}',
+        b'{"about": {}, "sections": {}}',
+        b'{"about": {}, "sections": [[]]}',
+        b'{"about": {}, "sections": [["a", "U8", -1]]}',
+        b'{"about": {}, "sections": [["a", "U8", 1.0]]}',
+        b'{"about": {}, "sections": [["a", "U8", true]]}',
+        b'{"about": {}, "sections": [["A", "U8", 0]]}',
+        b'{"about": {}, "sections": [["a", "U9", 0]]}',
+        b'{"about": {}, "sections": [["a", [], 0]]}',
+        b'{"about": {}, "sections": [["a", "U8", 0], ["a", "U8", 0]]}',
+        b'{"about": {}, "sections": [["a", "I32", 4611686018427387904]]}',
+        b'{"about": {"n": NaN}, "sections": []}',
+        b'{"about": {"n": 123456789012345678901234567890}, "sections": []}',
+        json.dumps({"about": {}, "sections": [[f"a{i}", "U8", 0] for i in range(65)]}).encode(),
+    ],
+)
+def test_headers_that_are_none(path, header):
+    frame = FRAME.pack(b"edgekv\r\n", 1, len(header), FRAME.size + len(header) + 32)
+    path.write_bytes(summed(frame + header))
+    with pytest.raises(edgekv.SessionFileError, match=r"its header|its sections"):
+        SectionFile(path)
+
+
+def test_a_header_that_is_too_long(path, tmp_path):
+    long = b" " * MAX_HEADER_BYTES + b'{"about": {}, "sections": []}'
+    path.write_bytes(summed(FRAME.pack(b"edgekv\r\n", 1, len(long), FRAME.size + len(long) + 32) + long))
+    with pytest.raises(edgekv.SessionFileError, match="is damaged"):
+        SectionFile(path)
+    with pytest.raises(edgekv.SessionFileError, match=r"would have a header of .* and 1048576 are possible"):
+        write_sections(tmp_path / "b", {"system": "x" * MAX_HEADER_BYTES}, [])
+    assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize("lie", [["cells", "U8", 100], ["cells", "U8", 400], ["cells", "F32", 30], ["none", "F32", 99]])
+def test_sections_that_lie_about_their_sizes(path, lie):
+    """The checksum is right, and so are all places but those that follow from the lie."""
+    raw = path.read_bytes()
+    n = FRAME.unpack_from(raw)[2]
+    header = json.loads(raw[24 : 24 + n])
+    header["sections"][0] = lie
+    text = json.dumps(header, separators=(",", ":")).encode()
+    data = text.ljust(n) + raw[24 + n : -32]
+    path.write_bytes(summed(FRAME.pack(b"edgekv\r\n", 1, n, len(raw)) + data))
+    with pytest.raises(edgekv.SessionFileError, match="is damaged: its"):
+        SectionFile(path)
+
+
+# ---- writing ----
+
+
+def test_writers_that_race_leave_a_whole_file(tmp_path):
+    """Two processes replace a file again and again; whoever reads it finds one or the other, whole."""
+    path = tmp_path / "a"
+    write_sections(path, {"who": 0}, [])
+    code = (
+        "import sys, numpy as np; from pathlib import Path; from edgekv.store.sections import Section, write_sections\n"
+        "for i in range(150):\n"
+        "    data = np.full(200_000, int(sys.argv[2]), np.uint8)\n"
+        "    write_sections(Path(sys.argv[1]), {'who': int(sys.argv[2])}, [Section.of('a', 'U8', data)])\n"
+    )
+    writers = [subprocess.Popen([sys.executable, "-c", code, str(path), str(who)]) for who in (1, 2)]
+    seen = set()
+    while any(writer.poll() is None for writer in writers):
+        with SectionFile(path) as file:
+            who = file.about["who"]
+            assert who == 0 or set(file.array("a").tolist()) == {who}
+            seen.add(who)
+    assert [writer.wait() for writer in writers] == [0, 0]
+    assert seen >= {1, 2}
+    assert [it.name for it in tmp_path.iterdir()] == ["a"]
+
+
+def test_what_dies_before_it_is_renamed_leaves_the_old_file(path, tmp_path):
+    before = path.read_bytes()
+
+    def fail(error):
+        with replacing(path) as file:
+            file.write(b"half")
+            raise error
+
+    for error in (OSError("gone"), KeyboardInterrupt()):
+        with pytest.raises(type(error)):
+            fail(error)
+        assert path.read_bytes() == before
+        assert os.listdir(tmp_path) == ["a"]
+
+
+def test_leftovers_are_those_that_nobody_writes(tmp_path):
+    with replacing(tmp_path / "a") as file:
+        file.write(b"half")
+        assert remove_leftovers(tmp_path) == 0
+    left = tmp_path / f".x-1{SUFFIX}"
+    left.write_bytes(b"half")
+    with left.open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        assert remove_leftovers(tmp_path) == 0
+    assert remove_leftovers(tmp_path, "a") == 0  # it is not a's
+    assert remove_leftovers(tmp_path) == 1
+    assert os.listdir(tmp_path) == ["a"]
+    assert remove_leftovers(tmp_path / "absent") == 0
+
+
+def test_a_file_that_is_taken_for_a_leftover_before_it_is_locked_is_made_anew(tmp_path, monkeypatch):
+    """The time between making a file and locking it, as another process may use it."""
+    from edgekv.store import replacing as module
+
+    lock, n = module._locked, []
+
+    def lock_late(descriptor):
+        n.append(descriptor)
+        if len(n) == 1:
+            assert remove_leftovers(tmp_path) == 1
+        return lock(descriptor)
+
+    monkeypatch.setattr(module, "_locked", lock_late)
+    with replacing(tmp_path / "a") as file:
+        file.write(b"whole")
+    assert len(n) == 2
+    assert (tmp_path / "a").read_bytes() == b"whole"
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_threads_do_not_share_a_file(tmp_path):
+    def write(i):
+        for _ in range(20):
+            write_sections(tmp_path / "a", {"who": i}, [])
+
+    threads = [threading.Thread(target=write, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert os.listdir(tmp_path) == ["a"]
+    SectionFile(tmp_path / "a").close()
+
+
+# ---- which model ----
+
+
+def test_a_digest_is_of_the_header_alone(tiny_model, tmp_path):
+    path = tiny_model(n_layer=2)
+    header = read_header(path)
+    raw = path.read_bytes()
+    digest = header_digest(path, header)
+    (tmp_path / "weights.gguf").write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
+    assert header_digest(tmp_path / "weights.gguf", header) == digest
+    at = raw.index(b"general.name")
+    (tmp_path / "name.gguf").write_bytes(raw[: at + 20] + bytes([raw[at + 20] ^ 1]) + raw[at + 21 :])
+    assert header_digest(tmp_path / "name.gguf", header) != digest
+    with pytest.raises(edgekv.InvalidModelError, match="cannot be read"):
+        header_digest(tmp_path / "absent.gguf", header)
