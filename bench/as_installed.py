@@ -80,6 +80,8 @@ def main() -> None:
         child = subprocess.run(command, input=json.dumps(case), stdout=subprocess.PIPE, text=True, check=True)
         peer = json.loads(child.stdout)
         ours = common.in_fresh_process(__file__, case | {"memory": int(args.share * peer["peak"])})
+        if "refused" in ours:
+            sys.exit(f"{args.share:g} of llama.cpp's peak is too little: {ours['refused']}; name a larger --share")
         pairs.append((peer, ours))
     threads = case["threads"] or "each its own default of"
     print(f"{pairs[0][0]['tokens']:,} tokens, {threads} threads; edgekv: {pairs[-1][1]['setting']}")
@@ -89,6 +91,9 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["--case"]:
-        print(json.dumps(run_case(json.load(sys.stdin))))
+        try:
+            print(json.dumps(run_case(json.load(sys.stdin))))
+        except edgekv.CeilingError as error:
+            print(json.dumps({"refused": str(error)}))
     else:
         main()

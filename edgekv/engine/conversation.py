@@ -17,7 +17,7 @@ from edgekv.errors import CeilingExceededError, ConfigError, InputError, Session
 from edgekv.prompt.turns import STATES, Kind, Turns
 from edgekv.store.log import LogCopy, Turn
 
-from .endings import Circles, StopTexts
+from .endings import Circles, until_stop
 from .history import prompt_of
 from .loaded import Loaded
 from .past import Past
@@ -162,7 +162,7 @@ class LocalConversation:
                 stats.finish_reason = "read"
             else:
                 with closing(self._say(wanted, stats)) as said:
-                    yield from _until_stop(engine.model.text(said), wanted.stop, stats)
+                    yield from until_stop(engine.model.text(said), wanted.stop, stats)
         finally:
             self._remember()
             stats.finish(engine.cells.note(self.tenant), before)
@@ -370,18 +370,3 @@ class LocalConversation:
             if exceeded is not None:
                 stats.finish_reason = "ceiling"
                 raise exceeded
-
-
-def _until_stop(pieces: Iterable[str], stops: Sequence[str], stats: Stats) -> Iterator[str]:
-    """The pieces of a reply up to a stop text. A piece that may be the beginning of one is held back."""
-    text = StopTexts(stops)
-    try:
-        for piece in pieces:
-            yield text.push(piece)
-            if text.found:
-                stats.finish_reason = "stop"
-                return
-    except CeilingExceededError:
-        yield text.rest()
-        raise
-    yield text.rest()

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+
+from edgekv.errors import CeilingExceededError
+
+from .stats import Stats
 
 LONGEST_CIRCLE = 60  # tokens
 ROUNDS = 3
@@ -56,6 +60,21 @@ class StopTexts:
         """What was still held back when the last piece has come."""
         held, self._held = self._held, ""
         return held
+
+
+def until_stop(pieces: Iterable[str], stops: Sequence[str], stats: Stats) -> Iterator[str]:
+    """The pieces of a reply up to a stop text. A piece that may be the beginning of one is held back."""
+    text = StopTexts(stops)
+    try:
+        for piece in pieces:
+            yield text.push(piece)
+            if text.found:
+                stats.finish_reason = "stop"
+                return
+    except CeilingExceededError:
+        yield text.rest()
+        raise
+    yield text.rest()
 
 
 def _overlap(text: str, stop: str) -> int:

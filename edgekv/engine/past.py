@@ -31,7 +31,7 @@ class Past:
 
     def __init__(self, logging: Logging, plan: Plan) -> None:
         """Raises SessionFileError where the folder takes no file, and ConfigError for a cap below one checkpoint."""
-        largest = plan.cell_bytes * plan.n_cells + plan.parts.state
+        largest = plan.session_bytes
         cap = max(CHECKPOINT_BYTES, 4 * largest) if logging.checkpoint_bytes is None else logging.checkpoint_bytes
         if 0 < cap < largest:
             raise ConfigError(

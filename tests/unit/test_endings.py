@@ -6,8 +6,7 @@ import random
 
 import pytest
 
-from edgekv.engine.conversation import _until_stop
-from edgekv.engine.endings import LONGEST_CIRCLE, SHORTEST_LOOP, Circles, StopTexts
+from edgekv.engine.endings import LONGEST_CIRCLE, SHORTEST_LOOP, Circles, StopTexts, until_stop
 from edgekv.engine.stats import Stats
 from edgekv.errors import CeilingExceededError
 
@@ -62,7 +61,7 @@ def test_what_is_said_again_now_and_then_is_no_loop():
 def shown(pieces, stops):
     """What is shown of a text that comes in pieces, piece by piece."""
     stats = Stats()
-    return list(_until_stop(pieces, stops, stats)), stats.finish_reason == "stop"
+    return list(until_stop(pieces, stops, stats)), stats.finish_reason == "stop"
 
 
 def first_stop(text, stops):
@@ -108,7 +107,7 @@ def test_what_is_held_back_is_shown_before_an_error():
         yield "one S"
         raise CeilingExceededError("too much", planned_bytes=1, measured_bytes=3, ceiling_bytes=2)
 
-    shown = _until_stop(pieces(), ("STOP",), Stats())
+    shown = until_stop(pieces(), ("STOP",), Stats())
     assert (next(shown), next(shown)) == ("one ", "S")
     with pytest.raises(CeilingExceededError):
         next(shown)
