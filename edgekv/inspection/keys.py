@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from numpy.random import default_rng  # here, as numpy imports it when it is first used: after the plan
 
+from edgekv.warmup import before_plans
+
 Keys = npt.NDArray[np.floating]
 
 COLUMNS = ("keys of", "kept", "evicted", "log det: kept", "random", "all", "on 2 axes")
@@ -119,3 +121,14 @@ def volumes(keys: Keys, kept: npt.NDArray[np.bool_]) -> Volumes:
         else:
             mean = -math.inf
     return Volumes(log_det_gram(keys[kept]), log_det_gram(keys), mean, deviation)
+
+
+def _rehearse() -> None:
+    """Have the linear algebra take the memory that it keeps, for keys of the usual sizes."""
+    for n in (64, 512, 2048):
+        keys = default_rng(0).standard_normal((n, 128))
+        principal(keys)
+        log_det_gram(keys)
+
+
+before_plans(_rehearse)

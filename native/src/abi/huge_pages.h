@@ -12,6 +12,9 @@ extern "C" {
 // 2 MiB at a time.
 void edgekv_use_huge_pages(void * data, size_t n);
 
+// Take that back before the bytes are freed: an allocator may give them out again, in small pieces.
+void edgekv_use_small_pages(void * data, size_t n);
+
 #ifdef __cplusplus
 }
 #endif
