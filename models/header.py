@@ -259,11 +259,13 @@ def _read_tensor(stream: Stream) -> TensorInfo:
             f"{what} has rows of {shape[0]} values, but {ggml_type.name} needs a multiple "
             f"of {ggml_type.block_values}; download the file again"
         )
-    # Vectors are added and multiplied as they are, which ggml does in F32 alone; on other types it aborts the process.
-    if not ggml_type.is_weight or (n_dims == 1 and ggml_type.name != "F32"):
+    # Vectors, and norms by group, are added and multiplied as they are, which ggml does in F32 alone; on other types it
+    # aborts the process.
+    is_vector = n_dims == 1 or "norm" in name
+    if not ggml_type.is_weight or (is_vector and ggml_type.name != "F32"):
         raise InvalidModelError(
-            f"{what} has the type {ggml_type.name} in {n_dims} dimensions, but vectors must be F32, and weights of a "
-            "type that ggml multiplies with; convert the model anew or download it again"
+            f"{what} has the type {ggml_type.name} in {n_dims} dimensions, but vectors and norms must be F32, and "
+            "weights of a type that ggml multiplies with; convert the model anew or download it again"
         )
     return TensorInfo(name, shape, ggml_type, offset=stream.u64(what))
 

@@ -14,6 +14,7 @@ from gguf_bytes import BYTE_TOKENS, GgufBytes, as_keys, f32, i32s, metadata, str
 
 from edgekv.errors import InvalidModelError, ModelError, ModelNotFoundError, UnsupportedModelError
 from edgekv.models import Header, read_header
+from edgekv.models.families import make_family
 from edgekv.models.ggml_types import GGML_TYPES
 
 Read = Callable[[bytes], Header]
@@ -341,3 +342,15 @@ def test_the_types_agree_with_gguf() -> None:
         if theirs is not None and ours.name != "Q8_1":
             assert ours.name == theirs.name
             assert (ours.block_values, ours.block_bytes) == gguf.GGML_QUANT_SIZES[theirs]
+
+
+def test_norms_by_group_must_be_f32(tmp_path):
+    """A Mamba-2 model multiplies by a norm of two dimensions; ggml would abort the process."""
+    path = make_family(tmp_path / "model.gguf", "mamba2")
+    raw = bytearray(path.read_bytes())
+    name = b"blk.0.ssm_norm.weight"
+    type_at = raw.index(name) + len(name) + 4 + 2 * 8  # dimensions, and two of them
+    raw[type_at : type_at + 4] = (1).to_bytes(4, "little")  # F16
+    path.write_bytes(raw)
+    with pytest.raises(InvalidModelError, match="vectors and norms must be F32"):
+        read_header(path)
