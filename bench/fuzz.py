@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import common
@@ -127,33 +127,33 @@ def outcomes(first: int, n: int, folder: Path, program: str | Path = __file__) -
         number = reached
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def read_arguments(doc: str | None) -> argparse.Namespace:
+    """The options of a program that damages files; `open` names the folder of one that opens them for another."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", type=int, default=2000)
     parser.add_argument("--first", type=int, default=0, help="number of the first file")
     parser.add_argument("--keep", type=Path, help="write the first file here, and open nothing")
     parser.add_argument("--open", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.open is not None:
-        open_many(options.first, options.files, options.open)
-        return
+    return parser.parse_args()
 
+
+def report(kinds: Iterable[str], opened: Iterable[tuple[int, str, int, str]], failures: Sequence[str]) -> None:
+    """Print what became of the files, and end the program: with status 1 where one failed or took too much memory.
+
+    kinds: of damage, by name; opened: as `outcomes` gives them; failures: outcomes that no file may have
+    """
     started, peak = time.perf_counter(), 0
-    counts: dict[str, Counter[str]] = {mutate.__name__: Counter() for mutate in mutations.KINDS}
+    counts: dict[str, Counter[str]] = {kind: Counter() for kind in kinds}
     bad = []
-    with tempfile.TemporaryDirectory() as name:
-        bases = make_bases(Path(name))
-        if options.keep is not None:
-            options.keep.write_bytes(make_damaged(options.first, sorted(bases))[1])
-            return
-        for number, kind, n_bytes, outcome in outcomes(options.first, options.files, Path(name)):
-            counts[kind]["untyped" if outcome.startswith("untyped") else outcome] += 1
-            peak = max(peak, n_bytes)
-            if outcome.startswith("untyped") or outcome in ("crashed", "hung"):
-                bad.append(f"{number} ({kind}): {outcome}")
+    for number, kind, n_bytes, outcome in opened:
+        name = outcome.split()[0]  # what is untyped goes on with the error
+        counts[kind][name] += 1
+        peak = max(peak, n_bytes)
+        if name in failures:
+            bad.append(f"{number} ({kind}): {outcome}")
 
     errors = sorted({outcome for counter in counts.values() for outcome in counter if outcome.endswith("Error")})
-    columns = [*errors, "loaded", "untyped", "crashed", "hung"]
+    columns = [*errors, "loaded", *failures]
     total = sum(counts.values(), Counter())
     common.print_table(
         ["damage", "files", *columns],
@@ -164,6 +164,20 @@ def main() -> None:
     )
     print(f"{time.perf_counter() - started:.0f} s; peak of a process {peak / common.MIB:.0f} MiB", *bad, sep="\n")
     sys.exit(bool(bad) or peak > MAX_PEAK_BYTES)
+
+
+def main() -> None:
+    options = read_arguments(__doc__)
+    if options.open is not None:
+        open_many(options.first, options.files, options.open)
+        return
+    with tempfile.TemporaryDirectory() as name:
+        bases = make_bases(Path(name))
+        if options.keep is not None:
+            options.keep.write_bytes(make_damaged(options.first, sorted(bases))[1])
+            return
+        opened = outcomes(options.first, options.files, Path(name))
+        report([mutate.__name__ for mutate in mutations.KINDS], opened, ("untyped", "crashed", "hung"))
 
 
 if __name__ == "__main__":

@@ -12,16 +12,11 @@ own number. A process loads them one after the other, and goes on with those tha
 
 from __future__ import annotations
 
-import argparse
 import faulthandler
-import sys
 import tempfile
-import time
-from collections import Counter
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-import common
 import fuzz
 import session_damage
 
@@ -95,43 +90,19 @@ def load_many(first: int, n: int, folder: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--files", type=int, default=2000)
-    parser.add_argument("--first", type=int, default=0, help="number of the first file")
-    parser.add_argument("--keep", type=Path, help="write the first file here, and load nothing")
-    parser.add_argument("--open", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = fuzz.read_arguments(__doc__)
     if options.open is not None:
         load_many(options.first, options.files, options.open)
         return
-
-    started, peak = time.perf_counter(), 0
-    counts: dict[str, Counter[str]] = {damage.__name__: Counter() for damage in session_damage.KINDS}
-    bad = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make_models(folder)
         if options.keep is not None:
             options.keep.write_bytes(make_damaged(options.first, folder)[2])
             return
-        for number, kind, n_bytes, outcome in fuzz.outcomes(options.first, options.files, folder, __file__):
-            counts[kind]["untyped" if outcome.startswith("untyped") else outcome] += 1
-            peak = max(peak, n_bytes)
-            if outcome.startswith("untyped") or outcome in ("crashed", "hung", "wrong"):
-                bad.append(f"{number} ({kind}): {outcome}")
-
-    errors = sorted({outcome for counter in counts.values() for outcome in counter if outcome.endswith("Error")})
-    columns = [*errors, "loaded", "wrong", "untyped", "crashed", "hung"]
-    total = sum(counts.values(), Counter())
-    common.print_table(
-        ["damage", "files", *columns],
-        [
-            [kind, counter.total(), *(counter[column] for column in columns)]
-            for kind, counter in [*counts.items(), ("all", total)]
-        ],
-    )
-    print(f"{time.perf_counter() - started:.0f} s; peak of a process {peak / common.MIB:.0f} MiB", *bad, sep="\n")
-    sys.exit(bool(bad) or peak > fuzz.MAX_PEAK_BYTES)
+        opened = fuzz.outcomes(options.first, options.files, folder, __file__)
+        kinds = [damage.__name__ for damage in session_damage.KINDS]
+        fuzz.report(kinds, opened, ("wrong", "untyped", "crashed", "hung"))
 
 
 if __name__ == "__main__":

@@ -134,7 +134,7 @@ def _list_models(as_json: bool) -> None:
 
 def _known(model: KnownModel) -> dict[str, Any]:
     path = model.path
-    return asdict(model) | {"source": "package", "installed": path is not None, "path": path and str(path)}
+    return asdict(model) | {"source": "package", "installed": model.is_installed, "path": path and str(path)}
 
 
 def _found(model: FoundModel) -> dict[str, Any]:

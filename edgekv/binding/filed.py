@@ -7,6 +7,8 @@ from io import FileIO
 
 import numpy as np
 
+from edgekv.memory.raw_files import read_all, write_all
+
 from .cache import Cache
 from .numbers import Bytes, read_header
 
@@ -28,9 +30,7 @@ def write_snapshot(cache: Cache, file: FileIO) -> FiledSnapshot:
     for first in range(0, n_bytes, PIECE_BYTES):
         piece = buffer[: n_bytes - first]
         cache.copy_snapshot(first, piece)
-        rest = piece.data
-        while rest:  # a raw file may take less than it is given
-            rest = rest[file.write(rest) :]
+        write_all(file, piece.data)
     return FiledSnapshot(file, n_bytes)
 
 
@@ -42,12 +42,8 @@ def restore_snapshot(cache: Cache, snapshot: FiledSnapshot) -> None:
 
     def read_into(first: int, into: Bytes) -> None:
         snapshot.file.seek(first)
-        rest = into.data
-        while rest:
-            n_read = snapshot.file.readinto(rest)
-            if not n_read:
-                raise OSError(f"a snapshot of {snapshot.nbytes} bytes is cut")
-            rest = rest[n_read:]
+        if not read_all(snapshot.file, into.data):
+            raise OSError(f"a snapshot of {snapshot.nbytes} bytes is cut")
 
     numbers = np.empty(read_header(read_into).rows_begin, np.uint8)
     read_into(0, numbers)

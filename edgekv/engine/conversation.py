@@ -23,8 +23,8 @@ from .loaded import Loaded
 from .past import Past
 from .reply import Progress, ProgressCallback, Rewinding, Wanted
 from .sampler import Sampler, SamplerState
-from .session_file import ELSEWHERE, log_sections, save_session
-from .snapshot import ControllerSnapshot, Snapshot
+from .session_file import log_sections, save_session
+from .snapshot import ELSEWHERE, ControllerSnapshot, Snapshot
 from .stats import Stats
 from .tenant import Tenant
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from edgekv.errors import ConfigError
 from edgekv.memory.pages import new_pages
+from edgekv.memory.raw_files import read_all, write_all
 
 if sys.platform == "win32":
     import msvcrt
@@ -70,9 +71,7 @@ class RestFolder:
             with open(path, "xb", buffering=0, opener=_private) as file:
                 for array in arrays:
                     checksum = zlib.crc32(array, checksum)
-                    rest = array
-                    while rest:  # a raw file may take less than it is given
-                        rest = rest[file.write(rest) :]
+                    write_all(file, array)
         except BaseException:
             with suppress(OSError):
                 path.unlink()
@@ -85,9 +84,7 @@ class RestFolder:
         with open(file.path, "rb", buffering=0) as opened:
             for n_bytes in file.sizes:
                 array = new_pages(n_bytes)
-                rest = array.data
-                while rest and (n := opened.readinto(rest)):
-                    rest = rest[n:]
+                read_all(opened, array.data)  # the checksum tells of a file that was cut
                 checksum = zlib.crc32(array.data, checksum)
                 arrays.append(array)
         if checksum != file.checksum:

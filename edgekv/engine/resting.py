@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from edgekv.binding.cache import CacheSnapshot
 from edgekv.errors import RestingError
 from edgekv.memory import process
@@ -14,10 +12,8 @@ from edgekv.memory.sizes import format_size
 from edgekv.planning.estimate import Plan
 
 from .rest_folder import RestFile, RestFolder
-from .snapshot import ControllerSnapshot
+from .snapshot import ELSEWHERE, ControllerSnapshot
 from .tenant import Tenant
-
-NO_CELLS = CacheSnapshot(np.empty(0, dtype=np.uint8))
 
 
 class Room:
@@ -169,7 +165,7 @@ class Resting:
                 f"rest_dir={str(folder.parent)!r} does not take the {format_size(rested.n_bytes)} of a resting "
                 f"session: {error.strerror or error}; make room there, or name another folder"
             ) from error
-        rested.snapshot = replace(rested.snapshot, cells=NO_CELLS, history=b"")
+        rested.snapshot = replace(rested.snapshot, cells=ELSEWHERE, history=b"")
         rested.file = file
 
     def _beyond_limit(self, n_bytes: int, keep: Tenant) -> list[Tenant]:

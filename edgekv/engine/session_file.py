@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from edgekv.binding import structs
-from edgekv.binding.cache import CacheSnapshot
 from edgekv.binding.cells import move_cells
 from edgekv.binding.model import Context
 from edgekv.binding.numbers import CachedSource, Numbers, read_header
@@ -26,9 +25,7 @@ from .loaded import Loaded, open_cache
 from .past import Past
 from .reply import Logging
 from .saved import About, described, history_section, snapshot_of
-from .snapshot import ControllerSnapshot, Snapshot
-
-ELSEWHERE = CacheSnapshot(np.empty(0, np.uint8))  # in place of cells that are not copied into memory
+from .snapshot import ELSEWHERE, ControllerSnapshot, Snapshot
 
 
 def save_session(path: Path, engine: Loaded, snapshot: Snapshot, further: Sequence[Section] = ()) -> None:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass
 
+import numpy as np
+
 from edgekv.binding.cache import CacheSnapshot
 from edgekv.binding.filed import FiledSnapshot
 from edgekv.store.log import LogCopy
 
 from .sampler import SamplerState
+
+ELSEWHERE = CacheSnapshot(np.empty(0, np.uint8))  # in place of cells that are not in memory
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgekv.errors import SessionFileError
+from edgekv.memory.raw_files import read_all, write_all
 
 WINDOW = 4096  # newest numbers that lie in memory alone
 
@@ -52,11 +53,9 @@ class Numbers:
     def make_room(self, n: int) -> None:
         """See to it that n more, at most WINDOW, can be appended. Raises SessionFileError where the disk is full."""
         if self._n_newest + n > WINDOW:
-            rest = self._newest[: self._n_newest].view(np.uint8).data
             try:
                 self._file.seek(4 * self._n_written)
-                while rest:  # a raw file may take less than it is given
-                    rest = rest[self._file.write(rest) :]
+                write_all(self._file, self._newest[: self._n_newest].view(np.uint8).data)
             except OSError as error:
                 raise SessionFileError(
                     f"the log of the session cannot be written: {error.strerror or error}; make room on the disk, or "
@@ -98,14 +97,10 @@ class Numbers:
         return found
 
     def _read_file(self, start: int, into: npt.NDArray[np.int32]) -> None:
-        rest = into.view(np.uint8).data
         try:
             self._file.seek(4 * start)
-            while rest:
-                n_read = self._file.readinto(rest)
-                if not n_read:
-                    raise OSError("it was cut")
-                rest = rest[n_read:]
+            if not read_all(self._file, into.view(np.uint8).data):
+                raise OSError("it was cut")
         except OSError as error:
             raise SessionFileError(
                 f"the log of the session cannot be read: {error.strerror or error}; open another session"

@@ -1,10 +1,23 @@
-"""What tests of runtimes share; each module that uses these has an `open_runtime` of its own."""
+"""What tests of runtimes share; a module may have an `open_runtime` of its own."""
 
 from __future__ import annotations
 
 import pytest
+from small import SETTINGS
 
+import edgekv
 from edgekv.binding.model import Model
+
+
+@pytest.fixture(scope="module")
+def open_runtime(tiny_model):
+    """A function that opens a runtime over a tiny model; `head_dim=64` has its quantised keys rotated."""
+
+    def open_runtime(n_ctx_train=2048, **options):
+        path = tiny_model(n_layer=2, n_ctx_train=n_ctx_train, head_dim=64)
+        return edgekv.Runtime(path, **(SETTINGS | options))
+
+    return open_runtime
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["here", "isolated"])

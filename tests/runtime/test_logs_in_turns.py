@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from test_rewinding import DRAWN, log_of, open_runtime, say, state, words  # noqa: F401  (a fixture)
+from small import words
+from test_rewinding import DRAWN, log_of, say, state
 
 import edgekv
 
@@ -24,7 +25,7 @@ def history(runtime, text, **options):
 
 
 @pytest.mark.parametrize("isolated", [False, True], ids=["here", "isolated"])
-def test_sessions_that_take_turns_keep_their_own_logs(open_runtime, tmp_path, isolated):  # noqa: F811
+def test_sessions_that_take_turns_keep_their_own_logs(open_runtime, tmp_path, isolated):
     """Token by token, and on the way back, by way of the disk."""
     texts = ["What was it?", "And who came then?"]
     with open_runtime(isolated=isolated) as runtime:
@@ -52,7 +53,7 @@ def test_sessions_that_take_turns_keep_their_own_logs(open_runtime, tmp_path, is
 
 
 @pytest.mark.parametrize("isolated", [False, True], ids=["here", "isolated"])
-def test_a_session_is_loaded_beside_others(open_runtime, tmp_path, isolated):  # noqa: F811
+def test_a_session_is_loaded_beside_others(open_runtime, tmp_path, isolated):
     """What is loaded has the log of its file, and the one that had the cells goes on as if nothing had come between."""
     with open_runtime(isolated=isolated) as runtime:
         with runtime.session(log=True) as session:
@@ -71,7 +72,7 @@ def test_a_session_is_loaded_beside_others(open_runtime, tmp_path, isolated):  #
             assert said + "".join(reply) == own
 
 
-def test_a_session_with_a_log_begins_with_a_snapshot_that_has_one(open_runtime):  # noqa: F811
+def test_a_session_with_a_log_begins_with_a_snapshot_that_has_one(open_runtime):
     with open_runtime() as runtime, runtime.session(log=True) as first, runtime.session() as plain:
         first.read(words(150))
         plain.read("a b c")

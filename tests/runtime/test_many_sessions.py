@@ -12,26 +12,15 @@ import threading
 
 import pytest
 from children import started
+from small import SETTINGS, words
 
 import edgekv
 from edgekv.engine import line
 from edgekv.engine.rest_folder import RestFolder
 from edgekv.engine.sampler import GREEDY
 
-SETTINGS = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "probe_tokens": 16}
 POLICIES = ["keydiff", "h2o", "ahakv", "snapkv(window=16, carry=0.65)", "keydiff+critical", "snapkv+ada"]
 LIMIT_S = 100
-
-
-@pytest.fixture(scope="module")
-def open_runtime(tiny_model):
-    """A function that opens a runtime over a tiny model; `head_dim=64` has its quantised keys rotated."""
-
-    def open_runtime(n_ctx_train=2048, **options):
-        path = tiny_model(n_layer=2, n_ctx_train=n_ctx_train, head_dim=64)
-        return edgekv.Runtime(path, **(SETTINGS | options))
-
-    return open_runtime
 
 
 @pytest.fixture
@@ -44,10 +33,6 @@ def open_tight(tiny_model, open_runtime, tmp_path):
         return open_runtime(resting=plan.session_bytes, **options)
 
     return open_tight
-
-
-def words(n, word="word"):
-    return " ".join(f"{word}{i % 97}" for i in range(n))
 
 
 def figures(session):
@@ -386,7 +371,7 @@ def test_a_single_session_loses_no_cells(tiny_model):
     memory = edgekv.plan(path, memory="4GiB", budget=4000, **options).peak_bytes
     plain = edgekv.plan(path, memory=memory, **options)
     assert plain.parts.resting == 0
-    assert plain.budget_cells >= 3900
+    assert memory - plain.peak_bytes < 1 << 14  # cells take all of it
     disk = edgekv.plan(path, memory=memory, rest_dir=".", **options)
     assert disk.parts.resting == disk.session_bytes
     assert disk.budget_cells < plain.budget_cells < 2.2 * disk.budget_cells

@@ -8,27 +8,16 @@ import os
 
 import numpy as np
 import pytest
-from test_snapshot import Steps, held, words
+from small import words
+from test_snapshot import Steps, held
 
 import edgekv
 from edgekv.binding.cache import Cache
 from edgekv.binding.filed import FiledSnapshot, restore_snapshot
 from edgekv.engine.sampler import GREEDY, Sampler
 
-SETTINGS = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "probe_tokens": 16}
 POLICIES = ["keydiff", "snapkv+ada", "h2o", "snapkv(window=16, carry=0.65)", "keydiff+critical", "ahakv"]
 DRAWN = edgekv.Sampling(temperature=1.5, seed=3)
-
-
-@pytest.fixture(scope="module")
-def open_runtime(tiny_model):
-    """A function that opens a runtime over a tiny model; `head_dim=64` has its quantised keys rotated."""
-
-    def open_runtime(n_ctx_train=2048, **options):
-        path = tiny_model(n_layer=2, n_ctx_train=n_ctx_train, head_dim=64)
-        return edgekv.Runtime(path, **(SETTINGS | options))
-
-    return open_runtime
 
 
 @pytest.fixture

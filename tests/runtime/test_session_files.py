@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from go_on import go_on
+from small import SETTINGS, words
 
 import edgekv
 from edgekv.binding.numbers import CachedSource, Numbers
 from edgekv.store.replacing import SUFFIX, _prefix
 from edgekv.store.sections import Section, SectionFile, write_sections
 
-SETTINGS = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "probe_tokens": 16}
 PROGRAM = Path(__file__).with_name("go_on.py")
 FUZZ = Path(__file__).parents[2] / "bench" / "fuzz_sessions.py"
 # whatever a session may carry: scores that add up, norms, shared budgets, windows of queries
@@ -32,21 +32,6 @@ STATEFUL = [
     "snapkv+ada",
     "h2o+pyramid",
 ]
-
-
-@pytest.fixture(scope="module")
-def open_runtime(tiny_model):
-    """A function that opens a runtime over a tiny model; `head_dim=64` has its quantised keys rotated."""
-
-    def open_runtime(n_ctx_train=2048, **options):
-        path = tiny_model(n_layer=2, n_ctx_train=n_ctx_train, head_dim=64)
-        return edgekv.Runtime(path, **(SETTINGS | options))
-
-    return open_runtime
-
-
-def words(n, word="word"):
-    return " ".join(f"{word}{i % 97}" for i in range(n))
 
 
 def ask(session, question="What was it?", n=40, **options):

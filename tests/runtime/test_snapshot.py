@@ -8,27 +8,12 @@ import sys
 
 import numpy as np
 import pytest
+from small import words
 
 import edgekv
 from edgekv.memory.process import resident_bytes
 
-SETTINGS = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "probe_tokens": 16}
 POLICIES = ["keydiff", "snapkv+ada", "h2o", "snapkv(window=16, carry=0.65)", "keydiff+critical", "ahakv"]
-
-
-@pytest.fixture(scope="module")
-def open_runtime(tiny_model):
-    """A function that opens a runtime over a tiny model; `head_dim=64` has its quantised keys rotated."""
-
-    def open_runtime(n_ctx_train=2048, **options):
-        path = tiny_model(n_layer=2, n_ctx_train=n_ctx_train, head_dim=64)
-        return edgekv.Runtime(path, **(SETTINGS | options))
-
-    return open_runtime
-
-
-def words(n, word="word"):
-    return " ".join(f"{word}{i % 97}" for i in range(n))
 
 
 def ask(session, question="What was it?", n=40, **options):

@@ -1,0 +1,9 @@
+"""A runtime with few cells, and texts that are more than it holds."""
+
+from __future__ import annotations
+
+SETTINGS = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "probe_tokens": 16}
+
+
+def words(n, word="word"):
+    return " ".join(f"{word}{i % 97}" for i in range(n))
