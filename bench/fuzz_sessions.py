@@ -33,6 +33,7 @@ BASES = (
     ("gemma3", {"policy": "keydiff"}),
     ("lfm2", {"policy": "snapkv"}),
 )
+LOGGED = (0, 1, 4)  # the bases with a token log
 UNSUMMED = {damage.__name__ for damage in session_damage.UNSUMMED}
 
 
@@ -42,7 +43,7 @@ def make_models(folder: Path) -> None:
     for name in ("gemma3", "lfm2"):
         make_family(folder / f"{name}.gguf", name)
     for i, (name, options) in enumerate(BASES):
-        with open_base(folder, name, options) as runtime, runtime.session(system="Be brief.") as session:
+        with open_base(folder, name, options) as runtime, runtime.session("Be brief.", log=i in LOGGED) as session:
             session.read("The old house by the river stood empty. " * 20)
             list(session.chat("Who lived there?", max_tokens=9))
             session.save(folder / f"{i}.session")
@@ -65,6 +66,9 @@ def load_one(runtime: edgekv.Runtime, path: Path) -> str:
         with runtime.load_session(path) as session, suppress(edgekv.EdgeKVError):
             list(session.chat("And then?", max_tokens=2))
             list(session.chat("Why is that? " * 30, max_tokens=2))  # evicts
+            "".join(session.text())  # of those that have a log
+            session.rewind(session.n_past // 2)
+            list(session.chat("Who?", max_tokens=2))
     except edgekv.EdgeKVError as error:
         return type(error).__name__
     except Exception as error:

@@ -119,11 +119,17 @@ def other_rows(rng: random.Random, raw: bytes) -> bytes:
 
 
 def other_history(rng: random.Random, raw: bytes) -> bytes:
-    """Tokens that no model knows, where drafts are looked up; a section that is longer than it may be."""
+    """Numbers of the log, its marks, or the tokens where drafts are looked up, are others: some, or all and more."""
     header, body = _parse(raw)
-    tokens = struct.pack("<i", rng.choice((-1, 1 << 30, 5))) * rng.choice((1, 100, 1 << 15))
     sections = {name: data for name, _, data in body}
-    sections["history"] = tokens
+    name = rng.choice([name for name in ("history", "tokens", "marks") if name in sections])
+    number = struct.pack("<i", rng.choice((-1, 1 << 30, (1 << 31) - 1, 0, 1, 2, 5)))
+    data = sections[name]
+    if rng.random() < 0.5 and data:
+        at = 4 * rng.randrange(len(data) // 4)
+        sections[name] = data[:at] + number + data[at + 4 :]
+    else:
+        sections[name] = number * rng.choice((0, 1, 100, 1 << 15))
     header["sections"] = [[name, kind, len(sections[name]) // (1 if kind == "U8" else 4)] for name, kind, _ in body]
     return _build(header, [(name, kind, sections[name]) for name, kind, _ in body])
 
