@@ -58,7 +58,7 @@ class Controller:
         self._worth = Worth()
         self._draft: list[int] = []  # decoded, and neither said nor dropped
         self._fresh = 0  # tokens fed since the last scoring
-        self._asked: Sequence[int] = ()  # the last probe, where its queries may score once more
+        self._since_probe: int | None = None  # tokens fed since; None = no probe's queries may score again
 
     def clear(self) -> None:
         """Start over with an empty cache, fresh counters and no log."""
@@ -72,7 +72,7 @@ class Controller:
         self.cache.clear()
         self.positions.clear()
         self._fresh = 0
-        self._asked = ()
+        self._since_probe = None
         self._draft = []
         self._history.restore(b"")
 
@@ -108,7 +108,7 @@ class Controller:
         """Note what belongs to cells that the cache holds already."""
         self.pinned = snapshot.pinned
         self._fresh = snapshot.fresh
-        self._asked = ()
+        self._since_probe = None
         self.positions.is_long = snapshot.is_long or self._options.reposition == "always"
         self._draft = []
         self._history.restore(snapshot.history if self._options.n_draft else b"")
@@ -116,7 +116,7 @@ class Controller:
     def shrink(self) -> None:
         """Evict what is beyond the budget, as before the next block."""
         self._draft = []
-        self._asked = ()
+        self._since_probe = None
         self._compact(full=True)
 
     def read(
@@ -131,12 +131,12 @@ class Controller:
 
         after_ubatch: called with the number of tokens read since the last call; returns False to stop reading. What was
             read until then stays in the cache
-        probe: tokens whose attention says which cells to keep. They are fed after every second block and the last one,
-            and their cells are removed again; between these, the queries of the last probe score. A probe leaves no
-            logits, so the last token of the last block is fed after it
+        probe: tokens whose attention says which cells to keep. They are fed after a block, and their cells are removed
+            again. Their queries score until UBATCH tokens have come after them; the last block has a probe of its own.
+            A probe leaves no logits, so the last token of the last block is fed after it
         want_logits: compute the logits of the last token
         """
-        self._asked = ()
+        self._since_probe = None
         coming = blocks(tokens, self._options.block)
         block = next(coming, None)
         while block is not None:
@@ -239,13 +239,15 @@ class Controller:
         options = self._options
         full |= self.cache.n_cells > self.budget
         probed = len(probe) > 0 and (full or options.parsed_focus.base.sees_every_probe)
+        if self._since_probe is not None:
+            self._since_probe += self._fresh
         if not full and not probed and not options.parsed_policy.carries:
             self._fresh = 0
             return
-        if probed and (is_last or not self._asked or self._fresh > UBATCH):
+        if not probed:
+            self._since_probe = None
+        elif is_last or self._since_probe is None or self._since_probe > UBATCH:
             self._ask(probe)
-        else:
-            self._asked = ()
         reposition = full and self.positions.due()
         result = self.cache.compact(
             options.parsed_focus if probed else options.parsed_policy,
@@ -265,13 +267,13 @@ class Controller:
         self.work.compact_s += result.move_us / 1e6
 
     def _ask(self, probe: Sequence[int]) -> None:
-        """Feed a probe. Its queries score twice where they can be turned, and where scores do not add up."""
+        """Feed a probe. Its queries score again where they can be turned, and where scores do not add up."""
         started = time.perf_counter()
         self.cache.probe(probe)
         self.work.probes += 1
         self.work.probe_s += time.perf_counter() - started
-        twice = self.cache.repositions and not self._options.parsed_focus.carries
-        self._asked = probe if twice else ()
+        again = self.cache.repositions and not self._options.parsed_focus.carries
+        self._since_probe = 0 if again else None
 
 
 def blocks(tokens: Iterable[int], size: int) -> Iterator[list[int]]:
