@@ -4,7 +4,8 @@
     |-- ConfigError                an option has a value that cannot work
     |   |-- PolicyError            a policy spec is misspelt or impossible
     |   `-- BudgetError            the budget cannot hold the cells that must be kept
-    |-- InputError                 a prompt or a file cannot be read as text, or is too long
+    |-- InputError                 a prompt or a file cannot be read as text
+    |   `-- PromptLengthError      a prompt has more tokens than may be read
     |-- CeilingError               the plan does not fit the memory ceiling
     |-- CeilingExceededError       the process went over its ceiling, although the plan fitted
     |-- ModelError                 a model file cannot be used
@@ -41,6 +42,7 @@ __all__ = [
     "ModelNotFoundError",
     "NativeError",
     "PolicyError",
+    "PromptLengthError",
     "RestingError",
     "SessionError",
     "SessionFileError",
@@ -75,6 +77,15 @@ class BudgetError(ConfigError):
 
 class InputError(EdgeKVError, ValueError):
     """A prompt or a file cannot be read as text, or is too long."""
+
+
+class PromptLengthError(InputError):
+    """A prompt ends at token `n_tokens`, and `limit` are the most that may be read."""
+
+    def __init__(self, message: str, *, n_tokens: int, limit: int) -> None:
+        super().__init__(message)
+        self.n_tokens = n_tokens
+        self.limit = limit
 
 
 class CeilingError(EdgeKVError):

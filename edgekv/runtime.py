@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +13,7 @@ from types import TracebackType
 from .binding.model import Context, Model
 from .engine.controller import Controller
 from .engine.guard import Guard
+from .engine.history import History, token_ids, wanted_of
 from .engine.local import LocalEngine
 from .engine.protocol import Conversation
 from .engine.reply import Logging
@@ -144,6 +145,29 @@ class Runtime:
                 raise
         instead_of.close()
         return session
+
+    def tokenize(self, text: str, *, begin: bool = False, special: bool = False) -> list[int]:
+        """Token ids of a text.
+
+        begin: with what the model wants before a text; special: read the names of control tokens as these tokens
+        """
+        self._check_open()
+        return self._engine.tokenize(text, begin, special)
+
+    def text_of(self, tokens: Sequence[int]) -> str:
+        """The text of token ids. Raises InputError for what is no id of the vocabulary."""
+        self._check_open()
+        return self._engine.text_of(token_ids(tokens) if len(tokens) else ())
+
+    def count_tokens(self, history: History) -> int:
+        """How many tokens a history has, given as to `Session.continue_from`. Raises InputError as that does."""
+        self._check_open()
+        return self._engine.count(wanted_of(history))
+
+    def reply_opening(self) -> str:
+        """What the chat template puts before a reply; "" where there is no template that can be used."""
+        self._check_open()
+        return self._engine.reply_opening()
 
     def _check_open(self) -> None:
         if self.closed:

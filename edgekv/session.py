@@ -7,7 +7,7 @@ import codecs
 import os
 import threading
 import weakref
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from .engine.history import contents_of, token_ids
+from .engine.history import History, question_of, wanted_of
 from .engine.protocol import Conversation, Engine
 from .engine.reply import INSTRUCTION, MAX_TOKENS, ProgressCallback, Rewinding, Wanted
 from .engine.sampler import Sampling
@@ -190,8 +190,10 @@ class Session:
 
     def continue_from(
         self,
-        history: Sequence[int] | Sequence[Mapping[str, str]],
+        history: History,
         *,
+        focus: bool | str = False,
+        on_overflow: str = "evict",
         max_tokens: int | None = MAX_TOKENS,
         stop: str | Sequence[str] = (),
         allow_loops: bool = False,
@@ -203,23 +205,39 @@ class Session:
         The session goes back to where the history leaves what it read and said, and reads only what comes after.
         `stats.reused_tokens` says how many tokens it did not read.
 
-        history: token ids, which may be control tokens; or messages {"role": ..., "content": ...}, of "user" and
-            "assistant" in turn, the last one of the user. A "system" message may come first, if it is the session's
+        history: messages {"role": ..., "content": ...} of "system", "user" and "assistant", in an order that the
+            model's chat template takes, of which each content is a text or the Path of a text file; a text or the Path
+            of one as it stands; or token ids, which may be control tokens. If the session has a system message, it must
+            come first
+        focus: the question to read with, where more than a block is read and not all of it fits. True = the last
+            message of the user
+        on_overflow: what a history of more tokens than the budget is: "evict" reads it, "error" refuses it before
+            anything is read, with a PromptLengthError
 
         Other arguments and errors as for `chat`. Afterwards `chat` goes on with messages, and `generate` with ids.
         """
-        self._live()
-        how = Wanted(
-            kind="tokens",
+        wanted = wanted_of(history)
+        asked = question_of(wanted.roles, wanted.content) if focus is True else None
+        wanted = replace(
+            wanted,
+            question=self._question(focus, asked or "", otherwise=False) or None,
+            on_overflow=on_overflow,
             max_tokens=max_tokens,
             stop=_texts(stop),
             allow_loops=allow_loops,
             sampling=sampling or Sampling(),
         )
-        if len(history) and isinstance(history[0], Mapping):
-            system, content = contents_of(history)
-            return self._reply(replace(how, kind="messages", system=system, content=content), progress)
-        return self._reply(replace(how, tokens=token_ids(history)), progress)
+        return self._reply(wanted, progress)
+
+    def seen(self, history: History) -> int:
+        """How many tokens of a history, given as to `continue_from`, are those that the session begins with.
+
+        Raises SessionError without a log, during a reply, and for another system message; InputError as
+        `continue_from` does.
+        """
+        wanted = wanted_of(history)
+        with self.alone(), self._begun() as conversation:
+            return conversation.seen(wanted)
 
     def rewind(self, n_tokens: int, *, other_draws: bool = False, progress: ProgressCallback | None = None) -> None:
         """Go back to the first `n_tokens` tokens that were read and said; needs a session with log=True.
@@ -330,6 +348,11 @@ class Session:
     def stats(self) -> Stats:
         """Tokens, times and memory of the last reply, complete when that has ended."""
         return self._conversation.stats
+
+    @property
+    def system(self) -> str | None:
+        """Its system message, which is never evicted."""
+        return self._live().system
 
     @property
     def n_past(self) -> int:

@@ -1,4 +1,4 @@
-"""Imports and builds beforehand what the process will need, so that a plan measures it.
+"""What the process will need beside the model: done or named beforehand, so that a plan counts it.
 
 Python imports many things only when they are first used. What comes after the measurement would be in no plan.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 _waiting: list[Callable[[], object]] = []
+_reserved: list[int] = []
 
 
 def before_plans(work: Callable[[], object]) -> None:
@@ -23,3 +24,19 @@ def warm_up() -> None:
     """Do all that is waiting."""
     while _waiting:
         _waiting.pop(0)()
+
+
+def reserve(n_bytes: int) -> Callable[[], None]:
+    """Have plans of this process count bytes that the program takes later. Call what is returned to give them back."""
+    _reserved.append(n_bytes)
+
+    def give_back() -> None:
+        if n_bytes in _reserved:
+            _reserved.remove(n_bytes)
+
+    return give_back
+
+
+def reserved_bytes() -> int:
+    """All that was reserved."""
+    return sum(_reserved)

@@ -2,8 +2,9 @@
 
     python scripts/check_rooms.py [CHECKOUT]
 
-`edgekv.models`, `edgekv.cli` and `edgekv.evals` lie beside edgekv/ in a checkout, so the package is put together as it
-is installed, in a temporary folder. Needs the development dependencies. Exits with 1 where an import is wrong.
+`edgekv.models`, `edgekv.cli`, `edgekv.evals` and `edgekv.server` lie beside edgekv/ in a checkout, so the package is
+put together as it is installed, in a temporary folder. Needs the development dependencies. Exits with 1 where an import
+is wrong.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
-BESIDE = ("models", "cli", "evals")
+BESIDE = ("models", "cli", "evals", "server")
 LINT = "from importlinter.cli import lint_imports_command; lint_imports_command()"
 
 

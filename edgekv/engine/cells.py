@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from .controller import Controller
 from .resting import Resting
+from .snapshot import ControllerSnapshot
 from .tenant import Tenant
 
 Filled = TypeVar("Filled")
@@ -108,16 +109,32 @@ class Cells:
         """Copy the cells of whoever has them, so that `following` may."""
         present = self._tenant
         if present is not None and self.note(present).n_past > 0:
-            self.resting.make_room(self._controller.snapshot_bytes, keep=following)
-            self.resting.put(present, self._controller.snapshot())
+            present.rests_filed = present.filed() is not None
+            if not present.rests_filed:
+                self._keep(present, following)
         self._tenant = None
 
+    def _keep(self, present: Tenant, following: Tenant) -> None:
+        """Copy the cells into memory, or on to the disk."""
+        self.resting.make_room(self._controller.snapshot_bytes, keep=following)
+        self.resting.put(present, self._controller.snapshot())
+
     def _admit(self, tenant: Tenant) -> None:
-        snapshot = self.resting.get(tenant)
+        snapshot = tenant.filed() if tenant.rests_filed else self.resting.get(tenant)
         self._controller.clear()
         self._controller.pinned = tenant.pinned
         if snapshot is not None:
-            self._controller.restore(snapshot)
+            self._restore(tenant, snapshot)
             self.resting.forget(tenant)
         self._controller.work = tenant.work
         self._tenant = tenant
+
+    def _restore(self, tenant: Tenant, snapshot: ControllerSnapshot) -> None:
+        """Fill the cells again. Raises DroppedError where a file does not give the snapshot back."""
+        try:
+            self._controller.restore(snapshot)
+        except OSError as error:
+            self._controller.clear()
+            tenant.lost = f"what this session had read and said cannot be read back: {error.strerror or error}"
+            raise tenant.dropped() from error
+        tenant.rests_filed = False

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from edgekv.errors import CeilingExceededError, ConfigError, InputError, SessionError
+from edgekv.errors import CeilingExceededError, ConfigError, PromptLengthError, SessionError
 from edgekv.prompt.turns import STATES, Kind, Turns
 from edgekv.store.log import LogCopy, Turn
 
@@ -55,12 +55,18 @@ class LocalConversation:
         self._past = past
         self.tenant = Tenant() if tenant is None else tenant
         self.tenant.release = self._let_past_go
+        self.tenant.filed = self._filed
         if begun is not None:
             self._take(begun)
             self._at_cells()
             self._remember()
         elif system is not None:
             self._pin_system()
+
+    @property
+    def system(self) -> str | None:
+        """The message that it never evicts, if it has one."""
+        return self._system
 
     @property
     def n_past(self) -> int:
@@ -150,7 +156,7 @@ class LocalConversation:
             if isinstance(wanted, Rewinding):
                 self._rewind(wanted, stats, progress)
                 return
-            if wanted.kind in ("messages", "tokens"):
+            if wanted.kind in ("messages", "whole", "tokens"):
                 tokens, probe = self._history(wanted, stats)
             else:
                 tokens, probe = self._turn(wanted, stats)
@@ -195,11 +201,18 @@ class LocalConversation:
         return itertools.chain(self._pending, prompt.tokens(mark)), probe
 
     def _history(self, wanted: Wanted, stats: Stats) -> tuple[Iterator[int], Sequence[int]]:
-        """Go back to where a history leaves the log; returns the tokens to read from there, without a probe."""
-        past, model = self._kept(), self._open().model
+        """Go back to where a history leaves the log; returns the tokens to read from there, and the probe."""
+        past, model, plan = self._kept(), self._open().model, self._open().plan
         prompt = prompt_of(wanted, model, self._turns, past.replies(self._pending))
         n_common, n_tokens = past.log.common(prompt.tokens())
         self._check_length(n_tokens)
+        if wanted.on_overflow == "error" and n_tokens > plan.budget_cells:
+            raise PromptLengthError(
+                f"the prompt has {n_tokens} tokens, and the budget is {plan.budget_cells} cells; give a shorter one, "
+                "or on_overflow='evict' to read it all the same",
+                n_tokens=n_tokens,
+                limit=plan.budget_cells,
+            )
         if n_tokens == 0:
             prompt.count()  # says what is wrong
         n_seen = min(n_common, n_tokens - 1)  # logits come from the last token
@@ -207,7 +220,16 @@ class LocalConversation:
         self._pending = []
         stats.reused_tokens = self.n_past
         stats.prompt_tokens = n_tokens - self.n_past
-        return itertools.islice(prompt.tokens(past.marker(wanted.kind, known=n_common)), self.n_past, None), ()
+        # cells are chosen while more than a block is read
+        evicts = self.n_cells + stats.prompt_tokens > plan.budget_cells and stats.prompt_tokens > plan.block
+        question = wanted.question if evicts else None
+        probe = () if question is None else self._turns.probe(question, self._open().options.probe_tokens)
+        return itertools.islice(prompt.tokens(past.marker(wanted.kind, known=n_common)), self.n_past, None), probe
+
+    def seen(self, wanted: Wanted) -> int:
+        """How many tokens of a history the log begins with. Raises what answering it would before anything is read."""
+        past, model = self._kept(), self._open().model
+        return past.log.beginning(prompt_of(wanted, model, self._turns, past.replies(self._pending)).tokens())
 
     def _rewind(self, wanted: Rewinding, stats: Stats, progress: ProgressCallback | None) -> None:
         """Go back to the newest checkpoint before, and read again from there."""
@@ -258,8 +280,16 @@ class LocalConversation:
         """End the log with the last token that has cells, and keep a checkpoint; unless others have the cells."""
         past, engine = self._past, self._engine
         if past is not None and not engine.closed and engine.controller.log is past.log:
-            state = (self._turns.state, tuple(self._pending), self._sampler)
-            past.note(self.n_past, state, lambda file: self._noted(engine.controller.filed(file)))
+            past.note(self.n_past, self._state, lambda file: self._noted(engine.controller.filed(file)))
+
+    @property
+    def _state(self) -> tuple[object, ...]:
+        """What it is beside its cells and its log."""
+        return (self._turns.state, tuple(self._pending), self._sampler)
+
+    def _filed(self) -> ControllerSnapshot | None:
+        """The newest checkpoint, if it is of now: whoever has one rests in it, and takes no room."""
+        return None if self._past is None else self._past.as_it_is(self.tenant.n_past, self._state)
 
     def _noted(self, controller: ControllerSnapshot, log: LogCopy | None = None) -> Snapshot:
         engine, pending = self._open(), tuple(self._pending)
@@ -280,9 +310,11 @@ class LocalConversation:
     def _check_length(self, n_tokens: int) -> None:
         positions = self._open().controller.positions
         if positions.limit is not None and n_tokens > positions.limit:
-            raise InputError(
+            raise PromptLengthError(
                 f"the prompt ends at token {n_tokens}, but the model was trained on {positions.limit}, and "
-                f"{positions.obstacle}, give a shorter text, or allow_beyond_trained=True to read on all the same"
+                f"{positions.obstacle}, give a shorter text, or allow_beyond_trained=True to read on all the same",
+                n_tokens=n_tokens,
+                limit=positions.limit,
             )
 
     def _read(

@@ -37,21 +37,22 @@ class Circles:
 
 
 class StopTexts:
-    """Cuts a text that comes in pieces before the first stop text that is complete."""
+    """Cuts a text that comes in pieces before the first stop text that is complete, which is `found` then."""
 
     def __init__(self, stops: Sequence[str]) -> None:
-        self.found = False
+        self.found = ""
         self._stops = stops
         self._held = ""  # may be the beginning of a stop text
 
     def push(self, piece: str) -> str:
-        """Take the next piece; returns what certainly belongs to the text. Once `found` is set, nothing more does."""
+        """Take the next piece; returns what certainly belongs to the text. Once one is `found`, nothing more does."""
         text = self._held + piece
         # the first one that is complete, and of those that end together the longest: however the text was cut
-        ends = [(start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0]
+        ends = [(start + len(stop), start, stop) for stop in self._stops if (start := text.find(stop)) >= 0]
         if ends:
-            self.found, self._held = True, ""
-            return text[: min(ends)[1]]
+            _, start, self.found = min(ends)
+            self._held = ""
+            return text[:start]
         n_held = max((_overlap(text, stop) for stop in self._stops), default=0)
         self._held = text[len(text) - n_held :]
         return text[: len(text) - n_held]
@@ -69,7 +70,7 @@ def until_stop(pieces: Iterable[str], stops: Sequence[str], stats: Stats) -> Ite
         for piece in pieces:
             yield text.push(piece)
             if text.found:
-                stats.finish_reason = "stop"
+                stats.finish_reason, stats.stop_text = "stop", text.found
                 return
     except CeilingExceededError:
         yield text.rest()

@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+import os
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from edgekv.errors import InputError, SessionError
+
+from .reply import Wanted
 
 if TYPE_CHECKING:
     from edgekv.binding.model import Model
     from edgekv.prompt.text import Prompt
     from edgekv.prompt.turns import Turns
 
-    from .reply import Wanted
+History: TypeAlias = str | Path | Sequence[int] | Sequence[Mapping[str, Any]]
+MESSAGE_ROLES = ("system", "user", "assistant")
+QUESTION_CHARS = 4096  # of which a probe has the last tokens
+
+
+def wanted_of(history: History) -> Wanted:
+    """A reply to a history of messages, to a text or to token ids. Raises InputError for what is none of them."""
+    if isinstance(history, (str, Path)):
+        if history == "":
+            raise InputError("the history is empty; give a text, token ids or messages to go on from")
+        return Wanted(kind="whole", content=(_absolute(history),))
+    if len(history) and isinstance(history[0], Mapping):
+        roles, content = messages_of(history)
+        return Wanted(kind="messages", roles=roles, content=content)
+    return Wanted(kind="tokens", tokens=token_ids(history))
 
 
 def token_ids(tokens: Sequence[Any]) -> array[int]:
@@ -26,28 +45,50 @@ def token_ids(tokens: Sequence[Any]) -> array[int]:
     return array("i", tokens)
 
 
-def contents_of(messages: Sequence[Any]) -> tuple[str | None, tuple[str, ...]]:
-    """The system message, if one comes first, and what user and assistant wrote in turn.
+def check_ids(tokens: Sequence[int], n_vocab: int) -> Sequence[int]:
+    """The same ids. Raises InputError for one that the vocabulary lacks."""
+    for token in tokens:
+        if token >= n_vocab:
+            raise InputError(f"the vocabulary has no token {token}; give ids in [0, {n_vocab})")
+    return tokens
 
-    Raises InputError for messages that are no such conversation.
-    """
+
+def messages_of(messages: Sequence[Any]) -> tuple[tuple[str, ...], tuple[str | Path, ...]]:
+    """Roles and contents of the messages of a conversation. Raises InputError for what is no message."""
     for message in messages:
-        if not isinstance(message, Mapping) or not all(
-            isinstance(message.get(key), str) for key in ("role", "content")
+        if not isinstance(message, Mapping) or not (
+            isinstance(message.get("role"), str) and isinstance(message.get("content"), (str, Path))
         ):
             raise InputError(f"a message is {message!r}; give each as {{'role': ..., 'content': ...}}, both texts")
-    system = messages[0]["content"] if messages[0]["role"] == "system" else None
-    turns = messages[system is not None :]
-    roles = [message["role"] for message in turns]
-    for i, role in enumerate(roles):
-        expected = ("user", "assistant")[i % 2]
-        if role != expected:
-            raise InputError(f"message {i} after the system message is of {role!r}; let {expected!r} write it")
-    if len(turns) % 2 == 0:
-        raise InputError("the last message of the history is not of 'user'; end with what is to be answered")
-    if not all(message["content"].strip() for message in turns[::2]):
-        raise InputError("a message of 'user' is empty; write something to answer")
-    return system, tuple(message["content"] for message in turns)
+        if message["role"] not in MESSAGE_ROLES:
+            raise InputError(f"a message is of {message['role']!r}; let one of {', '.join(MESSAGE_ROLES)} write it")
+    last = messages[-1]
+    if last["role"] == "user" and isinstance(last["content"], str) and not last["content"].strip():
+        raise InputError("the last message of 'user' is empty; write something to answer")
+    return tuple(message["role"] for message in messages), tuple(_absolute(it["content"]) for it in messages)
+
+
+def _absolute(content: str | Path) -> str | Path:
+    """The same for a worker, which may be in another folder."""
+    return Path(os.path.abspath(content)) if isinstance(content, Path) else content
+
+
+def question_of(roles: Sequence[str], contents: Sequence[str | Path]) -> str | None:
+    """The end of the last message of the user, which the others are read with in mind; None = there is none."""
+    for role, content in zip(reversed(roles), reversed(contents), strict=True):
+        if role == "user":
+            return _end_of(content) or None
+    return None
+
+
+def _end_of(content: str | Path) -> str:
+    if isinstance(content, str):
+        return content[-QUESTION_CHARS:]
+    with suppress(OSError), content.open("rb") as file:  # whoever reads all of it says why it cannot be read
+        file.seek(0, 2)
+        file.seek(max(0, file.tell() - QUESTION_CHARS))
+        return file.read().decode("utf-8", "ignore")
+    return ""
 
 
 def prompt_of(wanted: Wanted, model: Model, turns: Turns, replies: Iterable[list[int]]) -> Prompt:
@@ -56,15 +97,18 @@ def prompt_of(wanted: Wanted, model: Model, turns: Turns, replies: Iterable[list
     replies: tokens of what was said before. A reply that has the text of one word for word is given its tokens
     """
     if wanted.kind == "tokens":
-        for token in wanted.tokens:
-            if token >= model.n_vocab:
-                raise InputError(f"the vocabulary has no token {token}; give ids in [0, {model.n_vocab})")
-        return turns.ids(wanted.tokens)
-    if wanted.system != turns.system:
+        return turns.ids(check_ids(wanted.tokens, model.n_vocab))
+    if wanted.kind == "whole":
+        return turns.from_beginning(wanted.content)
+    system = wanted.content[0] if wanted.roles[0] == "system" else None
+    if turns.system is not None and turns.system != system:
         raise SessionError(
-            f"the history has the system message {wanted.system!r}, but the session has {turns.system!r}; open a "
-            "session with that of the history"
+            f"the history has the system message {system!r}, but the session has {turns.system!r}; open a session "
+            "with that of the history"
         )
     said = {"".join(model.text(tokens)): tokens for tokens in replies}
-    contents = [str(content) for content in wanted.content]
-    return turns.whole([said.get(text, text) if i % 2 else text for i, text in enumerate(contents)])
+    contents = [
+        said.get(content, content) if role == "assistant" and isinstance(content, str) else content
+        for role, content in zip(wanted.roles, wanted.content, strict=True)
+    ]
+    return turns.whole(wanted.roles, contents)

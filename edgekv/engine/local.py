@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+from edgekv.errors import UnsupportedModelError
 from edgekv.planning.choice import Request
+from edgekv.prompt.template import chat_format
+from edgekv.prompt.turns import Turns
 
 from .conversation import LocalConversation
+from .history import check_ids, prompt_of
 from .line import Line
 from .loaded import Loaded
 from .past import Past
 from .protocol import Conversation
-from .reply import Logging
+from .reply import Logging, Wanted
 from .session_file import load_log, load_session
 from .tenant import Tenant
 
@@ -46,6 +51,25 @@ class LocalEngine(Loaded):
             raise
         tenant.pinned = begun.controller.pinned
         return LocalConversation(self, begun.system, past, begun=begun, tenant=tenant)
+
+    def tokenize(self, text: str, begin: bool, special: bool) -> list[int]:
+        """Tokens of a text. begin: with what the model wants before one; special: names of control tokens are these"""
+        return self.model.tokenize(text, begin=begin, special=special, space_prefix=begin)
+
+    def text_of(self, tokens: Sequence[int]) -> str:
+        """The text of tokens. Raises InputError for ids that the vocabulary lacks."""
+        return "".join(self.model.text(check_ids(tokens, self.model.n_vocab)))
+
+    def count(self, wanted: Wanted) -> int:
+        """Tokens of a history. Raises InputError."""
+        return prompt_of(wanted, self.model, Turns(self.model, None), ()).count()
+
+    def reply_opening(self) -> str:
+        """What the chat template puts before a reply; "" where there is no template that can be used."""
+        try:
+            return chat_format(self.model, with_system=False).after_user
+        except UnsupportedModelError:
+            return ""
 
     def sweep(self) -> None:
         """Free what closed conversations left."""

@@ -18,7 +18,7 @@ from .checkpoints import Checkpoint, Checkpoints
 from .controller import Controller
 from .drafts import WINDOW
 from .reply import Logging
-from .snapshot import Snapshot
+from .snapshot import ControllerSnapshot, Snapshot
 
 CHECKPOINT_BYTES = 256 * MIB  # on the disk, unless four checkpoints take more
 
@@ -74,9 +74,8 @@ class Past:
         """
         self.checkpoints.drop_from(n + 1)
         while (checkpoint := self.checkpoints.newest) is not None:
-            newest = self.log.read(max(0, checkpoint.n_past - WINDOW), checkpoint.n_past).tobytes()
             try:
-                controller.restore(replace(checkpoint.snapshot.controller, history=newest))
+                controller.restore(self._with_history(checkpoint))
             except OSError:
                 self.checkpoints.drop_from(checkpoint.n_past)
             else:
@@ -84,16 +83,28 @@ class Past:
         controller.begin()
         return None
 
+    def as_it_is(self, n_past: int, state: tuple[object, ...]) -> ControllerSnapshot | None:
+        """The newest checkpoint, if it is of a session that is so now."""
+        newest = self.checkpoints.newest
+        if newest is None or not newest.is_of(n_past, state):
+            return None
+        return self._with_history(newest)
+
+    def _with_history(self, checkpoint: Checkpoint) -> ControllerSnapshot:
+        """What a checkpoint holds, with the tokens that drafts come from."""
+        newest = self.log.read(max(0, checkpoint.n_past - WINDOW), checkpoint.n_past).tobytes()
+        return replace(checkpoint.snapshot.controller, history=newest)
+
     def marker(self, kind: Kind, first: int = 0, *, known: int = 0) -> Callable[[int, str], None]:
         """A function that notes whose the tokens of a prompt are; `Prompt.tokens` calls it.
 
         first: position of its first token
-        known: tokens of a history of ids that the log knows better
+        known: tokens of a history without turns that the log knows better
         """
         while_read = STATES[kind][0]
 
         def mark(n_before: int, role: str) -> None:
-            position = max(first + n_before, known if kind == "tokens" else 0)
+            position = max(first + n_before, known if kind in ("whole", "tokens") else 0)
             self.log.mark(position, role, "assistant" if role == "assistant" else while_read)
 
         return mark

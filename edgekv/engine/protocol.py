@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -25,6 +25,10 @@ class Conversation(Protocol):
     stats: Stats
     cancelled: threading.Event
 
+    @property
+    def system(self) -> str | None:
+        """The message that it never evicts, if it has one."""
+
     def reply(self, wanted: Wanted | Rewinding, progress: ProgressCallback | None) -> Generator[str, None, None]:
         """Read a prompt and yield the text of each generated token, empty while a character is incomplete.
 
@@ -44,6 +48,9 @@ class Conversation(Protocol):
 
     def logged(self, start: int, stop: int, control: bool) -> bytearray:
         """What the tokens in [start, stop) of the log stand for. control: with the names of control tokens"""
+
+    def seen(self, wanted: Wanted) -> int:
+        """How many tokens of a history the log begins with. Raises what answering it would before anything is read."""
 
     @property
     def n_logged(self) -> int:
@@ -108,6 +115,18 @@ class Engine(Protocol):
         Raises SessionFileError, BudgetError or CeilingError where it cannot be gone on with, and RestingError; the
         cells are as before.
         """
+
+    def tokenize(self, text: str, begin: bool, special: bool) -> list[int]:
+        """Tokens of a text. begin: with what the model wants before one; special: names of control tokens are these"""
+
+    def text_of(self, tokens: Sequence[int]) -> str:
+        """The text of tokens. Raises InputError for ids that the vocabulary lacks."""
+
+    def count(self, wanted: Wanted) -> int:
+        """Tokens of a history. Raises InputError."""
+
+    def reply_opening(self) -> str:
+        """What the chat template puts before a reply; "" where there is no template that can be used."""
 
     def sweep(self) -> None:
         """Free what closed conversations left. For who has the turn."""

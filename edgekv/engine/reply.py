@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from edgekv.prompt.turns import Kind  # imports jinja2, which a command's help does without
 
 MAX_TOKENS = 1024  # of a reply, unless another number is asked for
+ON_OVERFLOW = ("evict", "error")
 
 # put before a question about a text; chosen by measurement (docs/python.md)
 INSTRUCTION = "Answer in one or two sentences, from the text above:"
@@ -24,19 +25,19 @@ INSTRUCTION = "Answer in one or two sentences, from the text above:"
 class Wanted:
     """What to read, and the reply to give; no reply if `kind` is the beginning of a turn.
 
-    content: texts (str) and text files (Path), in the order in which they are read; of "messages", what user and
-        assistant wrote in turn
-    system: the system message that "messages" begin with
+    content: texts (str) and text files (Path), in the order in which they are read; of "messages", one for each
+    roles: of "messages", whose each is
     tokens: what to read, of "tokens"
     instruction: put before the last content if the turn has another one above it
     question: the question to read with; None = none
     max_tokens: longest reply; None = until the model ends it, or its trained context is full
     stop: texts that end the reply; it ends before the first one that is complete
     allow_loops: go on when the reply loops
+    on_overflow: what a history of more tokens than the budget is: "evict" reads it, "error" refuses it
     """
 
     content: tuple[str | Path, ...] = ()
-    system: str | None = None
+    roles: tuple[str, ...] = ()
     tokens: Sequence[int] = ()
     kind: Kind
     instruction: str = ""
@@ -45,6 +46,7 @@ class Wanted:
     stop: tuple[str, ...] = ()
     allow_loops: bool = False
     sampling: Sampling = field(default_factory=Sampling)
+    on_overflow: str = "evict"
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and (isinstance(self.max_tokens, bool) or self.max_tokens < 1):
@@ -52,6 +54,8 @@ class Wanted:
         for text in self.stop:
             if not isinstance(text, str) or not text:
                 raise ConfigError(f"stop={text!r} is not possible; give a text that is not empty")
+        if self.on_overflow not in ON_OVERFLOW:
+            raise ConfigError(f"on_overflow={self.on_overflow!r} is unknown; possible: {', '.join(ON_OVERFLOW)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ class Stats:
         "context" (trained context full), "read" (of `Session.read` and `rewind`), "cancelled", "ceiling" (exceeded,
         which is an error), "closed" (the caller stopped iterating), "failed" (nothing was read), or "" before the
         first reply
+    stop_text: the stop text that ended the reply; "" where none did
     reused_tokens: tokens of a history that the session had seen, and did not read again (`Session.continue_from`)
     read_tokens: prompt tokens read; fewer than prompt_tokens if reading was cancelled
     evictions, evicted_cells: compactions, and the cells that they evicted, summed over layers and heads
@@ -33,6 +34,7 @@ class Stats:
     """
 
     finish_reason: str = ""
+    stop_text: str = ""
     reused_tokens: int = 0
     prompt_tokens: int = 0
     read_tokens: int = 0

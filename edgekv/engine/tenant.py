@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from edgekv.errors import DroppedError
 
 from .controller import Work
+from .snapshot import ControllerSnapshot
 
 
 @dataclass(slots=True, eq=False)
@@ -18,6 +19,8 @@ class Tenant:
     work: what was done for it
     n_past, n_cells: tokens read and said, and cells used per head, when it last had the cells
     lost: why its state is gone; "" = it is not
+    filed: gives its state where that lies on the disk already, as it is now; None = it does not
+    rests_filed: it rests as `filed`, and in no other way
     release: frees what it has beside the cells, when it is forgotten
     """
 
@@ -26,6 +29,8 @@ class Tenant:
     n_past: int = 0
     n_cells: int = 0
     lost: str = ""
+    filed: Callable[[], ControllerSnapshot | None] = lambda: None
+    rests_filed: bool = False
     release: Callable[[], None] | None = None
 
     def dropped(self) -> DroppedError:

@@ -20,7 +20,7 @@ from edgekv.memory.sizes import MIB
 from edgekv.models.header import read_header
 from edgekv.options import Options
 from edgekv.prompt.template import rehearse
-from edgekv.warmup import warm_up
+from edgekv.warmup import reserved_bytes, warm_up
 
 from .resting import planned_resting_bytes, session_bytes_of
 
@@ -157,9 +157,9 @@ class Estimator:
         rehearse(self._header.chat_template)
         self._models: dict[bool, Model] = {}  # by repacking, which is chosen when a model is loaded
         self._plans: dict[Options, Plan] = {}
-        self._python_bytes = _counted_bytes()
+        self._python_bytes = _counted_bytes() + reserved_bytes()
         self._model(options)
-        self._vocabulary_bytes = max(0, _counted_bytes() - self._python_bytes)
+        self._vocabulary_bytes = max(0, _counted_bytes() + reserved_bytes() - self._python_bytes)
         self._graph_bytes: dict[str, int] = {}  # by cache type, which makes nodes
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ contents are marks, and cuts the result at the marks.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import jinja2
 import jinja2.sandbox
 
 from edgekv.binding.model import Model
-from edgekv.errors import UnsupportedModelError
+from edgekv.errors import InputError, UnsupportedModelError
 
 _MAX_NUMBER = 1 << 20  # in a template: times to repeat a text, places to pad to
 
@@ -42,9 +43,7 @@ def chat_format(model: Model, *, with_system: bool) -> ChatFormat:
     """Cut a model's template up. Raises UnsupportedModelError when it has none, or one that cannot be used so."""
     template = model.header.chat_template
     if template is None:
-        raise UnsupportedModelError(
-            f"{model.path.name} has no chat template; use Session.generate, or an instruct model"
-        )
+        raise _no_template(model)
     system = [{"role": "system", "content": _SYSTEM}] if with_system else []
     opening = [*system, {"role": "user", "content": _FIRST}]
     turns = [*opening, {"role": "assistant", "content": _REPLY}, {"role": "user", "content": _SECOND}]
@@ -58,6 +57,51 @@ def chat_format(model: Model, *, with_system: bool) -> ChatFormat:
         what = " with a system message" if with_system else ""
         raise UnsupportedModelError(f"the chat template of {model.path.name} cannot be used{what}: {error}") from error
     return ChatFormat(before_system, before_first, after_user, between, bool(bos) and one.startswith(bos))
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """Template text around the contents of whole messages; every piece may hold control tokens.
+
+    before: what comes before each content, (n_messages,); after: what comes after the last one
+    """
+
+    before: tuple[str, ...]
+    after: str
+    holds_bos: bool
+
+
+def rendered(model: Model, roles: Sequence[str]) -> Rendered:
+    """The template text of a conversation whose messages have these roles, in any order that the template takes.
+
+    Raises UnsupportedModelError where there is no template, InputError where it does not take such messages.
+    """
+    template = model.header.chat_template
+    if template is None:
+        raise _no_template(model)
+    marks = [f"EDGEKV-MARK-{i}-" for i in range(len(roles))]
+    messages = [{"role": role, "content": mark} for role, mark in zip(roles, marks, strict=True)]
+    bos, eos = (model.control_text(name) for name in ("bos", "eos"))
+    try:
+        whole = rest = _render(template, messages, bos, eos)
+    except Exception as error:  # a template is a program, and may raise anything
+        raise InputError(
+            f"the chat template of {model.path.name} does not take messages of {', '.join(roles[:20])}: {error}"
+        ) from error
+    before = []
+    for role, mark in zip(roles, marks, strict=True):
+        text, found, rest = rest.partition(mark)
+        if not found or mark in rest:
+            raise InputError(
+                f"the chat template of {model.path.name} leaves a message of {role!r} out, or moves it; leave it out, "
+                "or give it another role"
+            )
+        before.append(text)
+    return Rendered(tuple(before), rest, bool(bos) and whole.startswith(bos))
+
+
+def _no_template(model: Model) -> UnsupportedModelError:
+    return UnsupportedModelError(f"{model.path.name} has no chat template; use Session.generate, or an instruct model")
 
 
 class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
@@ -92,6 +136,7 @@ def _render(template: str, messages: list[dict[str, str]], bos: str, eos: str) -
     return _compile(template).render(messages=messages, add_generation_prompt=True, bos_token=bos, eos_token=eos)
 
 
+@functools.lru_cache(maxsize=2)  # that of the model, which every history is rendered with, and the rehearsal's
 def _compile(template: str) -> jinja2.Template:
     environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
     environment.globals["raise_exception"] = _raise

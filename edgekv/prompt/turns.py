@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Sequence
 from typing import Literal
 
 from edgekv.binding.model import Model
 from edgekv.errors import SessionError
 
-from .template import ChatFormat, chat_format
+from .template import ChatFormat, chat_format, rendered
 from .text import Prompt
 
 Content = Sequence[str | os.PathLike[str]]
@@ -17,8 +18,8 @@ Content = Sequence[str | os.PathLike[str]]
 PARAGRAPH = "\n\n"  # between the texts of a turn
 
 # a turn in the model's chat template, the beginning of one that the next goes on with, or a text to continue; a whole
-# conversation, or a whole text as tokens, of which the session may have seen the beginning
-Kind = Literal["chat", "read", "text", "messages", "tokens"]
+# conversation, or a whole text as it stands or as tokens, of which the session may have seen the beginning
+Kind = Literal["chat", "read", "text", "messages", "whole", "tokens"]
 
 # states while a prompt is read, and after
 STATES: dict[Kind, tuple[str, str]] = {
@@ -26,6 +27,7 @@ STATES: dict[Kind, tuple[str, str]] = {
     "read": ("open", "open"),
     "text": ("text", "text"),
     "messages": ("user", "assistant"),
+    "whole": ("text", "text"),
     "tokens": ("text", "text"),
 }
 
@@ -89,21 +91,28 @@ class Turns:
             raise SessionError("this session is a chat; open another to continue a text")
         return Prompt(self._model, begin=self.state == "new").content(*content, role="text")
 
+    def from_beginning(self, content: Content) -> Prompt:
+        """The prompt of a whole text as it stands, from its beginning."""
+        return Prompt(self._model, begin=True).content(*content, role="text")
+
     def ids(self, tokens: Sequence[int]) -> Prompt:
         """The prompt of a whole text as tokens."""
         return Prompt(self._model).ids(tokens, "text")
 
-    def whole(self, messages: Sequence[str | Sequence[int]]) -> Prompt:
-        """The prompt of a conversation from its beginning: contents and replies in turn. A reply may come as tokens."""
-        form = self._format
-        prompt = self.opening().content(str(messages[0])).template(form.after_user)
-        for reply, content in zip(messages[1::2], messages[2::2], strict=True):
-            if isinstance(reply, str):
-                prompt.content(reply, role="assistant")
+    def whole(self, roles: Sequence[str], contents: Sequence[str | os.PathLike[str] | Sequence[int]]) -> Prompt:
+        """The prompt of a conversation from its beginning: a role and a content for each message.
+
+        A content may come as tokens. Raises InputError for roles in an order that the template does not take.
+        """
+        form = rendered(self._model, roles)
+        prompt = Prompt(self._model, begin=not form.holds_bos)
+        for before, role, content in zip(form.before, roles, contents, strict=True):
+            prompt.template(before)
+            if isinstance(content, (str, os.PathLike)):
+                prompt.content(content, role=role)
             else:
-                prompt.ids(reply, "assistant")
-            prompt.template(form.between).content(str(content)).template(form.after_user)
-        return prompt
+                prompt.ids(content, role)
+        return prompt.template(form.after)
 
     def probe(self, question: str, n_tokens: int) -> list[int]:
         """The tokens whose attention says what matters: the question, as a turn of its own after what was read.
@@ -112,4 +121,4 @@ class Turns:
         """
         form = self._format
         probe = Prompt(self._model).template(form.after_user + form.between).content(question)
-        return list(probe.tokens())[-n_tokens:]
+        return list(deque(probe.tokens(), maxlen=n_tokens))

@@ -103,6 +103,11 @@ class TokenLog:
             n_common += 1
         return n_common, n_common
 
+    def beginning(self, tokens: Iterable[int]) -> int:
+        """How many of these tokens the log begins with; takes none after the first that differs."""
+        pairs = zip(self.tokens(0, len(self)), tokens, strict=False)
+        return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+
     # ---- marks ----
 
     def mark(self, position: int, role: str, state: str) -> None:

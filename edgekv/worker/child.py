@@ -93,7 +93,8 @@ class Server:
                 self._leave(message)
                 return None
             if isinstance(message, Look):
-                found = getattr(self._conversations[message.conversation], message.name)
+                number = message.conversation
+                found = getattr(self._loaded() if number is None else self._conversations[number], message.name)
                 return found(*message.arguments) if callable(found) else found
             if isinstance(message, Reply):
                 return self._reply(message)

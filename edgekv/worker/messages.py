@@ -70,9 +70,9 @@ class Leave(NamedTuple):
 
 
 class Look(NamedTuple):
-    """Ask for a property of a conversation, or call one of its methods."""
+    """Ask for a property of a conversation, or call one of its methods. None = of the engine"""
 
-    conversation: int
+    conversation: int | None
     name: str
     arguments: tuple[Any, ...] = ()
 

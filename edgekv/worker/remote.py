@@ -6,7 +6,7 @@ import itertools
 import os
 import threading
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,23 @@ class WorkerEngine:
         self.ask(Resume(number, path, replaced))
         return WorkerConversation(self, number)
 
+    def tokenize(self, text: str, begin: bool, special: bool) -> list[int]:
+        """Tokens of a text. begin: with what the model wants before one; special: names of control tokens are these"""
+        tokens: list[int] = self.ask(Look(None, "tokenize", (text, begin, special)))
+        return tokens
+
+    def text_of(self, tokens: Sequence[int]) -> str:
+        """The text of tokens. Raises InputError for ids that the vocabulary lacks."""
+        return str(self.ask(Look(None, "text_of", (tokens,))))
+
+    def count(self, wanted: Wanted) -> int:
+        """Tokens of a history. Raises InputError."""
+        return int(self.ask(Look(None, "count", (wanted,))))
+
+    def reply_opening(self) -> str:
+        """What the chat template puts before a reply; "" where there is no template that can be used."""
+        return str(self.ask(Look(None, "reply_opening")))
+
     def sweep(self) -> None:
         """Have the worker forget closed conversations."""
         with suppress(IndexError, WorkerError):  # there are no more, or it died and has forgotten everything
@@ -110,6 +127,12 @@ class WorkerConversation:
         self._unfinished: int | None = None  # the reply that the worker is at, or waits with
 
     @property
+    def system(self) -> str | None:
+        """The message that it never evicts, if it has one."""
+        system: str | None = self._look("system")
+        return system
+
+    @property
     def n_past(self) -> int:
         """Tokens read and said so far."""
         return int(self._look("n_past"))
@@ -143,6 +166,10 @@ class WorkerConversation:
         """What the tokens in [start, stop) of the log stand for. control: with the names of control tokens"""
         logged: bytearray = self._look("logged", start, stop, control)
         return logged
+
+    def seen(self, wanted: Wanted) -> int:
+        """How many tokens of a history the log begins with."""
+        return int(self._look("seen", wanted))
 
     @property
     def n_logged(self) -> int:

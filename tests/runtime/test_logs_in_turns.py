@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from small import words
 from test_rewinding import DRAWN, log_of, say, state
@@ -81,3 +83,50 @@ def test_a_session_with_a_log_begins_with_a_snapshot_that_has_one(open_runtime):
             assert say(second, allow_loops=True) == say(first, allow_loops=True)
         with pytest.raises(edgekv.SessionError, match="without a log"):
             runtime.session(start=plain.snapshot(), log=True)
+
+
+@pytest.mark.usefixtures("talkative")
+@pytest.mark.parametrize("isolated", [False, True], ids=["here", "isolated"])
+def test_sessions_with_logs_rest_where_there_is_no_room(open_runtime, isolated):
+    """Their newest checkpoint is what they are, so a switch takes no copy; nor does one that was never interrupted."""
+    texts = ["What was it?", "And who came then?", words(100)]
+    with open_runtime(isolated=isolated, speculate="auto") as runtime:
+        expected = [history(runtime, text) for text in texts]
+    with open_runtime(isolated=isolated, speculate="auto", resting=0) as runtime:
+        sessions = [runtime.session(log=True) for _ in texts]
+        reads, firsts = [], []
+        for session in sessions:
+            session.read(words(200))
+            reads.append(session.n_past)
+        for session, text in zip(sessions, texts, strict=True):
+            firsts.append(say(session, text, allow_loops=True))
+        wholes = ["".join(session.text()) for session in sessions]
+        for session, n in zip(sessions, reads, strict=True):
+            session.rewind(n)
+        again = [say(session, "Another?", allow_loops=True) for session in sessions]
+        states = [state(session) for session in sessions]
+        assert list(zip(reads, firsts, wholes, again, states, strict=True)) == expected
+        with runtime.session() as plain:
+            say(plain)
+            with pytest.raises(edgekv.RestingError):
+                say(sessions[0])
+        reply = pieces_of(sessions[0], "Go on")
+        next(reply)
+        with pytest.raises(edgekv.RestingError):  # in the midst of a reply there is no checkpoint of it
+            say(sessions[1])
+        assert len("".join(reply)) > 0
+        assert say(sessions[1])
+
+
+@pytest.mark.usefixtures("talkative")
+def test_a_checkpoint_that_a_session_rests_in_is_lost(open_runtime):
+    with open_runtime(resting=0) as runtime, runtime.session(log=True) as lost, runtime.session(log=True) as other:
+        say(lost)
+        expected = say(other)
+        os.ftruncate(lost._conversation._past.checkpoints.newest.snapshot.controller.cells.file.fileno(), 100)
+        with pytest.raises(edgekv.DroppedError, match="cannot be read back"):
+            say(lost)
+        with pytest.raises(edgekv.DroppedError, match="cannot be read back"):
+            say(lost)
+        other.rewind(0)
+        assert say(other) == expected

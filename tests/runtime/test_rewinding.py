@@ -8,13 +8,14 @@ import os
 
 import numpy as np
 import pytest
-from small import words
+from small import SETTINGS, words
 from test_snapshot import Steps, held
 
 import edgekv
 from edgekv.binding.cache import Cache
 from edgekv.binding.filed import FiledSnapshot, restore_snapshot
 from edgekv.engine.sampler import GREEDY, Sampler
+from edgekv.models.header import Header
 
 POLICIES = ["keydiff", "snapkv+ada", "h2o", "snapkv(window=16, carry=0.65)", "keydiff+critical", "ahakv"]
 DRAWN = edgekv.Sampling(temperature=1.5, seed=3)
@@ -393,7 +394,7 @@ def test_ids_that_go_on_with_a_chat_leave_its_turns(open_runtime):
 
 
 def test_what_a_history_refuses(logged):
-    user, assistant = ({"role": role, "content": "text"} for role in ("user", "assistant"))
+    user = {"role": "user", "content": "text"}
     say(logged)
     before = state(logged)
     for history, error, message in (
@@ -402,16 +403,105 @@ def test_what_a_history_refuses(logged):
         ([1, 2.5], edgekv.InputError, "holds 2.5, which is no token id"),
         ([1, 1 << 20], edgekv.InputError, "the vocabulary has no token 1048576; give ids in"),
         ([user, {"role": "user"}], edgekv.InputError, "give each as"),
-        ([user, user, user], edgekv.InputError, "let 'assistant' write it"),
-        ([user, assistant], edgekv.InputError, "not of 'user'"),
-        ([{"role": "tool", "content": "x"}], edgekv.InputError, "let 'user' write it"),
+        ([{"role": "judge", "content": "x"}], edgekv.InputError, "let one of system, user, assistant write it"),
         ([{"role": "user", "content": " "}], edgekv.InputError, "is empty"),
-        ([{"role": "system", "content": "Be loud."}, user], edgekv.SessionError, "open a session with that"),
     ):
         with pytest.raises(error, match=message):
             list(logged.continue_from(history))
         assert state(logged) == before
     assert say(logged, n=3) or logged.stats.finish_reason == "end"
+
+
+def test_a_history_has_roles_in_any_order_that_the_template_takes(runtime):
+    """Several messages of the user in a row, a reply that comes last, a system message that is no session's."""
+    user, assistant, system = ({"role": role, "content": f"{role} text"} for role in ("user", "assistant", "system"))
+    with runtime.session(log=True) as session:
+        for history in ([user, user, user], [user, assistant], [system, user, assistant, assistant, user]):
+            "".join(session.continue_from(history, max_tokens=2))
+            *turns, reply = session.turns()
+            assert [turn.role for turn in turns] == [message["role"] for message in history]
+            assert ["".join(session.text(turn)) for turn in turns] == [message["content"] for message in history]
+            assert runtime.count_tokens(history) == reply.start
+            assert session.system is None
+
+
+def test_a_history_that_the_template_refuses(tiny_model, monkeypatch):
+    template = (
+        "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+        "{% if not loop.last or m.role == 'user' %}<{{ m.content }}>{% endif %}{% endfor %}"
+    )
+    monkeypatch.setattr(Header, "chat_template", template)
+    user, assistant, system = ({"role": role, "content": f"{role} text"} for role in ("user", "assistant", "system"))
+    with edgekv.Runtime(tiny_model(), **SETTINGS) as rt, rt.session(log=True) as session:
+        for history, message in (
+            ([system, user], "does not take messages of system, user: no system"),
+            ([user, assistant], "leaves a message of 'assistant' out"),
+        ):
+            with pytest.raises(edgekv.InputError, match=message):
+                list(session.continue_from(history))
+        assert session.n_past == 0
+
+
+@pytest.mark.usefixtures("talkative")
+def test_what_a_session_has_seen_of_a_history(runtime, logged, tmp_path):
+    user = {"role": "user", "content": words(20)}
+    assert logged.seen([user]) == 0
+    reply = "".join(logged.continue_from([user], max_tokens=5))
+    n_prompt = logged.stats.prompt_tokens
+    again = [user, {"role": "assistant", "content": reply}, {"role": "user", "content": "And?"}]
+    assert logged.seen(again) == logged.n_past
+    assert logged.seen([user]) == n_prompt == runtime.count_tokens([user])
+    assert n_prompt > logged.seen([{"role": "user", "content": words(10)}]) > 10
+    path = tmp_path / "text.txt"
+    path.write_text(words(20))
+    assert logged.seen([{"role": "user", "content": path}]) == n_prompt
+    with runtime.session("Be brief.", log=True) as other, pytest.raises(edgekv.SessionError, match="open a session"):
+        other.seen([user])
+
+
+@pytest.mark.usefixtures("talkative")
+def test_a_history_is_read_with_its_question_in_mind(runtime, tmp_path):
+    """Where more than a block is read and not all of it fits, and not otherwise."""
+    book = {"role": "user", "content": words(150)}
+    question = {"role": "user", "content": "What was it?"}
+    with runtime.session(log=True) as session:
+        "".join(session.continue_from([book, question], max_tokens=2))
+        assert session.stats.probes == 0
+    for content in (book["content"], tmp_path / "book.txt"):
+        (tmp_path / "book.txt").write_text(words(150))
+        with runtime.session(log=True) as session:
+            first = [book | {"content": content}, question]
+            reply = "".join(session.continue_from(first, max_tokens=2, focus=True))
+            assert session.stats.probes > 0
+            again = [*first, {"role": "assistant", "content": reply}, question]
+            "".join(session.continue_from(again, max_tokens=2, focus=True))
+            assert (session.stats.probes, session.stats.reused_tokens > 150) == (0, True)
+    with runtime.session(log=True) as session:
+        "".join(session.continue_from([book], max_tokens=2, focus=True))
+        assert session.stats.probes > 0
+
+
+@pytest.mark.usefixtures("talkative")
+def test_a_history_that_overflows_may_be_an_error(runtime, logged):
+    fitting, long = ([{"role": "user", "content": words(n)}] for n in (10, 100))
+    "".join(logged.continue_from(fitting, max_tokens=2, on_overflow="error"))
+    before = state(logged)
+    with pytest.raises(edgekv.PromptLengthError, match=r"and the budget is 64 cells; give a shorter one") as raised:
+        list(logged.continue_from(long, on_overflow="error"))
+    assert (raised.value.n_tokens, raised.value.limit) == (runtime.count_tokens(long), 64)
+    assert state(logged) == before
+    with pytest.raises(edgekv.ConfigError, match="on_overflow='explode' is unknown; possible: evict, error"):
+        logged.continue_from(long, on_overflow="explode")
+
+
+def test_texts_and_their_tokens(runtime):
+    text = "Hello <|im_start|> w\u00f6rld"
+    tokens = runtime.tokenize(text)
+    assert runtime.text_of(tokens) == text
+    assert len(runtime.tokenize(text, special=True)) < len(tokens)
+    assert runtime.text_of([]) == ""
+    with pytest.raises(edgekv.InputError, match="the vocabulary has no token 1048576"):
+        runtime.text_of([1 << 20])
 
 
 def test_a_history_beyond_the_trained_context_is_refused(open_runtime):

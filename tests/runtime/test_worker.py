@@ -70,6 +70,10 @@ def runtime(workers, open_runtime):
 # ---- the same as in one process ----
 
 
+def test_what_comes_before_a_reply_is_known(runtime, local_runtime):
+    assert runtime.reply_opening() == local_runtime.reply_opening() == "<|im_end|>\n<|im_start|>assistant\n"
+
+
 def test_replies_and_their_figures_are_those_of_one_process(runtime, local_runtime, tmp_path):
     """Text, progress and stats, but for times and memory, of a conversation with every kind of reply."""
     book = tmp_path / "book.txt"

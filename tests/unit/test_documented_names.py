@@ -41,11 +41,14 @@ NAMES = [
     "edgekv.policies.register",
     "edgekv.policies.score",
     "edgekv.policies.select",
+    "edgekv.server.Settings",
+    "edgekv.server.app",
     "edgekv.session.GENERAL_QUESTION",
     "edgekv.survey",
     "edgekv.testing.ceiling.OverCeilingError",
     "edgekv.testing.fresh.FreshProcessError",
     "edgekv.warmup.before_plans",
+    "edgekv.warmup.reserve",
 ]
 METADATA = {
     "edgekv.policies.export",

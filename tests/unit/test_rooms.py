@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("importlinter")
 
 ROOT = Path(__file__).resolve().parents[2]
-TREES = ("edgekv", "models", "cli", "evals")
+TREES = ("edgekv", "models", "cli", "evals", "server")
 
 
 def check(checkout):

@@ -1,0 +1,64 @@
+"""A server that benches ask: `edgekv serve` in a process of its own."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass
+class Serving:
+    """A running server. url: where it is asked"""
+
+    process: subprocess.Popen[str]
+    url: str
+
+    def worker_pid(self) -> int | None:
+        """The process with the model, if it is another one."""
+        lists = Path(f"/proc/{self.process.pid}/task").glob("*/children")  # each thread has its own
+        children = [child for path in lists for child in path.read_text().split()]
+        return int(children[-1]) if children else None
+
+    def peak_bytes(self) -> int:
+        """The most that the process with the model has held, as the kernel counts it."""
+        return _status(self.worker_pid() or self.process.pid, "VmHWM")
+
+    def resident_bytes(self) -> int:
+        """What the server's own process holds."""
+        return _status(self.process.pid, "VmRSS")
+
+
+def _status(pid: int, field: str) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+
+
+@contextmanager
+def serving(options: Sequence[str]) -> Iterator[Serving]:
+    """A server with these options, which is ended as a service is."""
+    command = [sys.executable, "-m", "edgekv", "serve", "--port", "0", *options]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    try:
+        for line in process.stderr:
+            found = re.search(r"http://\S+(?=/v1)", line)
+            if found:
+                break
+        else:
+            raise SystemExit("the server does not start")
+        with open("/tmp/edgekv-server.log", "w") as log:  # whatever it says must be read
+            drain = subprocess.Popen(["cat"], stdin=process.stderr, stdout=log)
+            try:
+                yield Serving(process, found[0])
+            finally:
+                process.send_signal(signal.SIGTERM)
+                process.wait(60)
+                drain.wait(10)
+    finally:
+        process.kill()

@@ -1,0 +1,88 @@
+"""`edgekv serve`: a model for programs that speak OpenAI's API."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import edgekv
+from edgekv.extras import needed
+
+from .options import with_common_options
+from .render import loading
+
+
+@with_common_options
+def serve(
+    runtime: dict[str, Any],
+    host: Annotated[str, typer.Option(help="Address to listen at; other machines need a key.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at; 0 = any that is free.")] = 8080,
+    api_key: Annotated[
+        list[str] | None,
+        typer.Option(envvar="EDGEKV_API_KEY", help="A key that requests must bear; again for more. Default: none."),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A further name that requests may ask by; again for more."),
+    ] = None,
+    allow_origin: Annotated[
+        list[str] | None, typer.Option(metavar="URL", help="A web page that may ask, as https://NAME; again for more.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="The model's name to clients. Default: that of its file.")] = None,
+    queue: Annotated[int, typer.Option(min=0, help="Requests that may wait; more are refused with 429.")] = 64,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds for a request, with the time that it waits.")] = 600,
+    keep: Annotated[int, typer.Option(min=1, help="Conversations that are kept for their next message.")] = 8,
+    sessions: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Save conversations there when the server ends, and go on with them."),
+    ] = None,
+    rest_dir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where conversations rest meanwhile. Default: TMPDIR.")
+    ] = None,
+) -> None:
+    """Serve the model to programs that speak OpenAI's API, under the memory ceiling. Ctrl-C or SIGTERM ends it."""
+    for module in ("starlette", "uvicorn", "pydantic", "prometheus_client"):
+        needed(module, "server")
+    from edgekv.server.application import Application
+    from edgekv.server.serving import listening, serve
+    from edgekv.server.settings import Settings
+
+    for option, named in (("sessions", sessions), ("rest_dir", rest_dir)):
+        _make(option, named)
+    with tempfile.TemporaryDirectory(prefix="edgekv-serve-", dir=rest_dir) as folder:
+        settings = Settings.at(
+            host,
+            api_keys=tuple(api_key or ()),
+            hosts=tuple(allow_host or ()),
+            origins=tuple(allow_origin or ()),
+            name=name,
+            queue=queue,
+            request_s=timeout,
+            sessions=keep,
+            rest_dir=Path(folder),
+            sessions_dir=sessions or (Path(folder) if runtime["isolated"] else None),
+            focus=runtime["focus"],
+        )
+        with listening(host, port) as listener:
+            with loading():
+                application = Application.over(lambda: edgekv.Runtime(**runtime), settings)
+            plan = application.state.pool.runtime.plan
+            address, bound = listener.getsockname()[:2]
+            where = f"[{address}]" if ":" in address else address
+            print(f"{plan.model.name}, {plan.budget_cells:,} cells: http://{where}:{bound}/v1", file=sys.stderr)
+            serve(application, listener)
+
+
+def _make(option: str, folder: Path | None) -> None:
+    """See to it that a folder is there. Raises ConfigError."""
+    if folder is not None:
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise edgekv.ConfigError(
+                f"{option}={str(folder)!r} cannot be made: {error.strerror or error}; name another folder"
+            ) from error

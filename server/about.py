@@ -1,0 +1,66 @@
+"""What a server says of itself: its model, whether it is well, and what it holds. No path of the machine is in it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from .failures import Failure
+from .state import State, state_of
+
+
+def _model(state: State) -> dict[str, Any]:
+    return {"id": state.model_name, "object": "model", "created": state.started, "owned_by": "edgekv"}
+
+
+async def models(request: Request) -> Response:
+    return JSONResponse({"object": "list", "data": [_model(state_of(request))]})
+
+
+async def model(request: Request) -> Response:
+    state = state_of(request)
+    if request.path_params["name"] != state.model_name:
+        raise Failure(404, "model_not_found", f"this server has one model, {state.model_name!r}", param="model")
+    return JSONResponse(_model(state))
+
+
+async def health(request: Request) -> Response:
+    return JSONResponse({"status": "ok"})
+
+
+async def props(request: Request) -> Response:
+    state = state_of(request)
+    runtime, settings = state.pool.runtime, state.settings
+    plan, options = runtime.plan, runtime.options
+    return JSONResponse(
+        {
+            "model": state.model_name,
+            "ceiling_bytes": plan.ceiling_bytes,
+            "planned_peak_bytes": plan.peak_bytes,
+            "budget": plan.budget_cells,
+            "block": plan.block,
+            "kv_type": plan.kv_type,
+            "cells": plan.n_cells,
+            "trained_context": plan.n_ctx_train,
+            "session_bytes": plan.session_bytes,
+            "parts": asdict(plan.parts),
+            "policy": options.parsed_policy.spec,
+            "focus_policy": options.parsed_focus.spec if options.focus else None,
+            "focus": options.focus and settings.focus,
+            "isolated": options.isolated,
+            "queue": settings.queue,
+            "sessions": settings.sessions,
+        }
+    )
+
+
+routes = [
+    Route("/v1/models", models),
+    Route("/v1/models/{name:path}", model),
+    Route("/health", health),
+    Route("/props", props),
+]

@@ -1,0 +1,102 @@
+"""POST /v1/completions: a text goes on as it stands, without a chat template."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from array import array
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from .answer import PING, Answer, as_json, server_sent
+from .body import Text, read_body
+from .failures import unsupported
+from .job import Ended, Event, Job, Piece
+from .openai_shape import DONE, FINISH_REASONS, Wishes, edgekv_of, failed, failed_late, usage_of
+from .settings import Settings
+from .state import state_of
+
+Ids = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(min_length=1)]
+Prompt = Annotated[Text, Field(min_length=1)]
+
+
+class CompletionBody(Wishes):
+    """The body of a request."""
+
+    prompt: Prompt | Ids | Annotated[list[Prompt] | list[Ids], Field(min_length=1)]
+    echo: bool | None = None
+    suffix: str | None = None
+    best_of: int | None = None
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+
+
+def job_of(body: CompletionBody, settings: Settings) -> Job:
+    """The job that a body asks for. Raises Failure for what cannot be done here."""
+    if body.echo:
+        raise unsupported("echo", "the prompt is not repeated in the reply")
+    if body.suffix:
+        raise unsupported("suffix", "a text is only gone on with at its end")
+    if body.best_of is not None and body.best_of > 1:
+        raise unsupported("best_of", f"best_of={body.best_of} replies cannot be had: this server makes one")
+    if body.logprobs is not None:
+        raise unsupported("logprobs", "this server tells no log probabilities")
+    prompt: Any = body.prompt
+    if isinstance(prompt, list) and not isinstance(prompt[0], int):
+        if len(prompt) > 1:
+            raise unsupported("prompt", f"{len(prompt)} prompts cannot be answered by one request; send one prompt")
+        prompt = prompt[0]
+    if isinstance(prompt, list):
+        prompt = array("i", prompt)  # 4 bytes each, while they wait
+    return Job(prompt=prompt, **body.arguments(settings))
+
+
+async def completions(request: Request) -> Response:
+    state = state_of(request)
+    body = await read_body(request, CompletionBody, state.settings, state.room)
+    running = state.jobs.run(job_of(body, state.settings))
+    about = {
+        "id": f"cmpl-{secrets.token_hex(12)}",
+        "object": "text_completion",
+        "created": int(time.time()),
+        "model": state.model_name,
+    }
+    if not body.stream:
+        return Answer(running, _whole(running, about), failed)
+    parts = _streamed(running, about, with_usage=body.wants_usage)
+    return Answer(running, parts, failed, ping=PING, ping_s=state.settings.ping_s, late=failed_late)
+
+
+def _choice(text: str, finish_reason: str | None = None) -> dict[str, Any]:
+    return {"index": 0, "text": text, "finish_reason": finish_reason, "logprobs": None}
+
+
+async def _whole(events: AsyncIterator[Event], about: dict[str, Any]) -> AsyncIterator[bytes]:
+    said: list[str] = []
+    async for event in events:
+        if isinstance(event, Piece):
+            said.append(event.text)
+        elif isinstance(event, Ended):
+            choice = _choice("".join(said), FINISH_REASONS[event.reason])
+            told = {"usage": usage_of(event.usage), "edgekv": edgekv_of(event.usage, event.reason)}
+            yield as_json(about | {"choices": [choice]} | told)
+
+
+async def _streamed(events: AsyncIterator[Event], about: dict[str, Any], *, with_usage: bool) -> AsyncIterator[bytes]:
+    nothing_yet = {"usage": None} if with_usage else {}
+    async for event in events:
+        if isinstance(event, Piece):
+            yield server_sent(about | {"choices": [_choice(event.text)]} | nothing_yet)
+        elif isinstance(event, Ended):
+            yield server_sent(about | {"choices": [_choice("", FINISH_REASONS[event.reason])]} | nothing_yet)
+            if with_usage:
+                told = {"usage": usage_of(event.usage), "edgekv": edgekv_of(event.usage, event.reason)}
+                yield server_sent(about | {"choices": []} | told)
+            yield DONE
+
+
+routes = [Route("/v1/completions", completions, methods=["POST"])]

@@ -1,0 +1,50 @@
+"""Conversations as clients send them, made into turns as models know them."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from edgekv.prompt.turns import PARAGRAPH
+
+from .failures import Failure
+
+
+def in_turn(messages: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
+    """Messages of which no two in a row are of one role: what one role wrote in a row is paragraphs of one message."""
+    turns: list[dict[str, Any]] = []
+    for message in messages:
+        if turns and turns[-1]["role"] == message["role"]:
+            turns[-1]["content"] += PARAGRAPH + message["content"]
+        else:
+            turns.append(dict(message))
+    return tuple(turns)
+
+
+def text_of_file(data: str, param: str) -> str:
+    """The text of a file that comes as a data URL (RFC 2397). Raises Failure for a file that is not text."""
+    about, _, encoded = data.partition(",")
+    if not about.startswith("data:") or not about.endswith(";base64"):
+        raise _refused(param, "is no data URL in base64; give data:text/plain;base64,...")
+    try:
+        text = base64.b64decode(encoded, validate=True).decode()
+    except ValueError:
+        raise _refused(param, "is no text in UTF-8, in base64; convert the file to text") from None
+    if "\0" in text:
+        raise _refused(param, "holds a NUL, so it is no text; convert the file to text")
+    return text
+
+
+def _refused(param: str, why: str) -> Failure:
+    return Failure(400, "unsupported_value", f"{param} {why}", param=param)
+
+
+def missing(param: str) -> Failure:
+    """The failure for a field that what is beside it asks for."""
+    return Failure(400, "missing_required_parameter", f"{param} is missing", param=param)
+
+
+def unreadable(param: str, kind: str, readable: str) -> Failure:
+    """The failure for a part of a conversation that is known, perhaps, and cannot be read here."""
+    return _refused(param, f"is {kind[:40]!r}; this server reads {readable}")

@@ -1,0 +1,66 @@
+"""What can go wrong with a request, in no protocol's words. Each API renders it in its own shape.
+
+A message tells the client what to do. It never holds a path of this machine: errors whose messages may name one become
+general here, and the log of the server has the rest.
+"""
+
+from __future__ import annotations
+
+import edgekv
+
+
+class Failure(Exception):  # noqa: N818  (also what a client did wrong)
+    """Why there is no reply.
+
+    status: of HTTP
+    code: a word for programs, of OpenAI's where it has one
+    param: the field of the body that is wrong, as in "messages.0.role"
+    retry_after_s: when it is worth asking again
+    """
+
+    def __init__(
+        self, status: int, code: str, message: str, *, param: str | None = None, retry_after_s: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.param = param
+        self.retry_after_s = retry_after_s
+
+
+RETRY_S = 5  # where only time helps, and nothing says how much
+
+# the first class that matches decides; None = the error's own message, which speaks of what the client sent
+_OF: tuple[tuple[type[Exception], int, str, str | None], ...] = (
+    (edgekv.PromptLengthError, 400, "context_length_exceeded", None),
+    (edgekv.InputError, 400, "invalid_prompt", None),
+    (edgekv.UnsupportedModelError, 400, "unsupported_model", "the model has no chat template; ask /v1/completions"),
+    (edgekv.ConfigError, 400, "invalid_value", None),
+    (
+        edgekv.WorkerError,
+        503,
+        "model_restarted",
+        "the process with the model ended; a new one starts, so try again",
+    ),
+    (edgekv.CeilingExceededError, 503, "memory_ceiling", "memory ran short while the reply was made; try again"),
+    (edgekv.CeilingError, 503, "memory_ceiling", "memory does not hold this request now; try again"),
+    (edgekv.SessionError, 503, "no_room", "there is no room for another conversation now; try again"),
+    (edgekv.SessionFileError, 503, "no_room", "the disk does not take what this request needs; try again later"),
+)
+
+
+def failure_of(error: Exception) -> Failure:
+    """The failure that an error of the runtime is to a client."""
+    if isinstance(error, Failure):
+        return error
+    for kind, status, code, message in _OF:
+        if isinstance(error, kind):
+            retry = RETRY_S if status == 503 else None
+            return Failure(status, code, str(error) if message is None else message, retry_after_s=retry)
+    return Failure(500, "internal_error", "the server failed; its log says how")
+
+
+def unsupported(param: str, what: str) -> Failure:
+    """The failure for something that is known and cannot be had here."""
+    return Failure(400, "unsupported_value", f"{what}; leave {param!r} out", param=param)

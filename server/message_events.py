@@ -1,0 +1,137 @@
+"""A reply as the Messages API tells it: events, from which clients build the message that the last one ends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Literal, TypeAlias
+
+from .failures import Failure
+from .job import Ended, Event, Piece, Reading, ToolCall, Usage
+from .openai_shape import edgekv_of
+
+# what a client is given of thoughts: all of them, a block without their text, or no block
+Thoughts: TypeAlias = Literal["whole", "omitted"] | None
+
+# why a reply ended -> the stop reason
+_STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use"}
+
+# of errors, by the status of HTTP
+_ERRORS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+def failed(failure: Failure) -> dict[str, Any]:
+    """The body of an error, which is an event as well."""
+    kind = _ERRORS.get(failure.status, "api_error" if failure.status >= 500 else "invalid_request_error")
+    return {"type": "error", "error": {"type": kind, "message": failure.message}}
+
+
+class MessageEvents:
+    """The events of one reply, in the order in which clients await them. `whole` is the whole message at the end.
+
+    The message begins with the first event of its job, when it is known how much there is to read.
+    """
+
+    def __init__(self, message: dict[str, Any], *, thoughts: Thoughts) -> None:
+        """message: what is known of it before the reply; see `messages.message_of`"""
+        self.whole = message
+        self._thoughts = thoughts
+        self._has_begun = False
+        self._block: dict[str, Any] | None = None  # the one that is open
+        self._pieces: list[str] = []
+
+    def push(self, event: Event) -> Iterator[dict[str, Any]]:
+        """What a job's event is to clients."""
+        if not self._has_begun:
+            self._has_begun = True
+            if isinstance(event, Reading):
+                self.whole["usage"]["input_tokens"] = event.total
+            yield {"type": "message_start", "message": self.whole | {"content": []}}
+        if isinstance(event, Piece):
+            yield from self._thought(event.text) if event.reasoning else self._text(event.text)
+        elif isinstance(event, ToolCall):
+            yield from self._call(event)
+        elif isinstance(event, Ended):
+            yield from self._end(event)
+
+    def fail(self, failure: Failure) -> Iterator[dict[str, Any]]:
+        """The last event of a message that cannot go on."""
+        yield failed(failure)
+
+    def _thought(self, text: str) -> Iterator[dict[str, Any]]:
+        if self._thoughts is None:
+            return
+        yield from self._open("thinking", {"thinking": "", "signature": ""})
+        yield from self._delta("thinking_delta", "thinking", text if self._thoughts == "whole" else "")
+
+    def _text(self, text: str) -> Iterator[dict[str, Any]]:
+        yield from self._open("text", {"text": ""})
+        yield from self._delta("text_delta", "text", text)
+
+    def _call(self, call: ToolCall) -> Iterator[dict[str, Any]]:
+        yield from self._close()
+        yield from self._open("tool_use", {"id": call.id, "name": call.name, "input": {}})
+        yield from self._delta("input_json_delta", "partial_json", call.arguments)
+        yield from self._close()
+
+    def _end(self, ended: Ended) -> Iterator[dict[str, Any]]:
+        if self._block is None and not self.whole["content"]:
+            yield from self._text("")  # clients look for the text of the first block
+        yield from self._close()
+        stop = {"stop_reason": _STOP_REASONS.get(ended.reason, "end_turn"), "stop_sequence": None}
+        if ended.stop_text is not None:
+            stop = {"stop_reason": "stop_sequence", "stop_sequence": ended.stop_text}
+        usage, edgekv = _usage(ended.usage), edgekv_of(ended.usage, ended.reason)
+        self.whole.update(stop, usage=usage, edgekv=edgekv)
+        yield {"type": "message_delta", "delta": stop, "usage": usage, "edgekv": edgekv}
+        yield {"type": "message_stop"}
+
+    def _open(self, kind: str, fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Begin a block, unless one of that kind is open."""
+        if self._block is not None and self._block["type"] == kind:
+            return
+        yield from self._close()
+        self._block = {"type": kind, **fields}
+        yield {"type": "content_block_start", "index": self._index, "content_block": {**self._block}}
+
+    def _delta(self, kind: str, field: str, text: str) -> Iterator[dict[str, Any]]:
+        self._pieces.append(text)
+        if text:
+            yield {"type": "content_block_delta", "index": self._index, "delta": {"type": kind, field: text}}
+
+    def _close(self) -> Iterator[dict[str, Any]]:
+        """End the block that is open, if one is."""
+        block, text = self._block, "".join(self._pieces)
+        self._block, self._pieces = None, []
+        if block is None:
+            return
+        yield {"type": "content_block_stop", "index": self._index}
+        if block["type"] == "tool_use":
+            block["input"] = json.loads(text)
+        else:
+            block[block["type"]] = text  # a block of thoughts has them in "thinking", one of text in "text"
+        self.whole["content"].append(block)
+
+    @property
+    def _index(self) -> int:
+        """Of the block that is open, or would be next."""
+        return len(self.whole["content"])
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    return {
+        "input_tokens": usage.prompt_tokens - usage.cached_tokens,
+        "cache_read_input_tokens": usage.cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"thinking_tokens": usage.reasoning_tokens},
+    }

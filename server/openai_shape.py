@@ -1,0 +1,132 @@
+"""What OpenAI's endpoints share: fields that say how a reply is made, and the shape of errors and usage."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from edgekv.engine.reply import MAX_TOKENS
+from edgekv.engine.sampler import MAX_SEED, Sampling
+
+from .answer import server_sent
+from .body import Body, Text
+from .failures import Failure, unsupported
+from .job import Reason, Usage
+from .settings import Settings
+
+FINISH_REASONS: dict[Reason, str] = {
+    "stop": "stop",
+    "length": "length",
+    "loop": "stop",  # OpenAI has no word for it; the `edgekv` object says it
+    "cancelled": "stop",
+    "tool_calls": "tool_calls",
+}
+
+DONE = b"data: [DONE]\n\n"
+
+Stop = Annotated[Text, Field(min_length=1)]
+
+
+class StreamOptions(Body):
+    """What a stream tells beside the reply."""
+
+    include_usage: bool | None = None
+
+
+class Further(Body):
+    """Fields of edgekv's own. focus: read with the last user message in mind; None = as the server does"""
+
+    focus: bool | None = None
+    on_overflow: Literal["evict", "error"] = "evict"
+
+
+class Wishes(Body):
+    """How a reply is made: fields of every endpoint. Defaults are those of `edgekv chat`."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: Annotated[int, Field(ge=1)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=0, le=1 << 20)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repeat_penalty: Annotated[float, Field(ge=1, le=10)] | None = None
+    seed: int | None = None
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    user: str | None = None
+    edgekv: Further = Further()
+
+    def check(self) -> None:
+        """Raise Failure for what is known and cannot be done here."""
+        if self.n is not None and self.n > 1:
+            raise unsupported("n", f"n={self.n} replies cannot be had of one request: this server gives one")
+        for name in ("frequency_penalty", "presence_penalty"):
+            if getattr(self, name):
+                raise unsupported(name, f"{name} is not possible; use repeat_penalty")
+        if self.logit_bias:
+            raise unsupported("logit_bias", "logit_bias is not possible")
+
+    def arguments(self, settings: Settings, max_tokens: int | None = None) -> dict[str, Any]:
+        """Arguments of a `Job`. max_tokens: of another field, which comes first"""
+        self.check()
+        focus = settings.focus if self.edgekv.focus is None else self.edgekv.focus
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        return {
+            "sampling": self.sampling(),
+            "max_tokens": max_tokens or self.max_tokens or MAX_TOKENS,
+            "stop": stop,
+            "focus": focus,
+            "on_overflow": self.edgekv.on_overflow,
+            "user": self.user or "",
+        }
+
+    def sampling(self) -> Sampling:
+        """How tokens are chosen; what is not said is as in `edgekv chat`."""
+        named = {
+            name: value
+            for name in ("temperature", "top_p", "top_k", "min_p", "repeat_penalty")
+            if (value := getattr(self, name)) is not None
+        }
+        seed = None if self.seed is None else self.seed % (MAX_SEED + 1)
+        return Sampling(**({"temperature": 0.7} | named), seed=seed)
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether a stream ends with a chunk that says what the reply took."""
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+
+def failed(failure: Failure) -> dict[str, Any]:
+    """The body of an error."""
+    kind = "server_error" if failure.status >= 500 else "invalid_request_error"
+    if failure.status == 429:
+        kind = "rate_limit_error"
+    return {"error": {"message": failure.message, "type": kind, "param": failure.param, "code": failure.code}}
+
+
+def failed_late(failure: Failure) -> bytes:
+    """The last part of a stream that has begun."""
+    return server_sent(failed(failure))
+
+
+def usage_of(usage: Usage) -> dict[str, Any]:
+    """OpenAI's object `usage`."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+    }
+
+
+def edgekv_of(usage: Usage, reason: Reason) -> dict[str, Any]:
+    """The object `edgekv`: what was read, what was kept of it, and in how much memory."""
+    names = ("seen", "kept", "evicted", "evictions", "peak_bytes", "ceiling_bytes", "budget")
+    return {name: getattr(usage, name) for name in names} | {"finish_reason": reason}

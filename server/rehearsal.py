@@ -1,0 +1,85 @@
+"""Requests answered to nobody, so that a plan measures what the server imports and builds when it is first asked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from starlette.types import Message
+
+from .job import Ended, Event, Job, Piece, Reading, Usage
+from .jobs import Stop
+from .pool import Pool
+
+_CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "text"}], "stream_options": {"include_usage": True}}
+_ASKED = (
+    ("GET", "/metrics", None),
+    ("GET", "/v1/models", None),
+    ("POST", "/v1/chat/completions", _CHAT),
+    ("POST", "/v1/chat/completions", _CHAT | {"stream": True}),
+    ("POST", "/v1/chat/completions", _CHAT | {"messages": []}),
+    ("POST", "/v1/completions", {"prompt": "text"}),
+    ("GET", "/nothing", None),
+)
+
+
+class Nobody(Pool):
+    """A pool without a model, whose replies are all the same."""
+
+    def __init__(self) -> None:
+        self.n_restarts = 0
+        self.runtime: Any = SimpleNamespace(
+            plan=SimpleNamespace(model=Path("nobody"), ceiling_bytes=1, budget_cells=1), close=lambda: None
+        )
+        self._kept = []
+
+    def answer(self, job: Job, emit: Callable[[Event], None], stop: Stop) -> None:
+        """Say a word."""
+        for event in (Reading(1, 1), Piece("text"), Ended("stop", Usage(*[0] * 11))):
+            emit(event)
+
+
+def rehearsed(make: Callable[[], Any]) -> None:
+    """Have an application answer some requests, in a thread: this one may be at work in an event loop."""
+    thread = threading.Thread(target=lambda: asyncio.run(_asked(make())))
+    thread.start()
+    thread.join()
+
+
+async def _asked(application: Any) -> None:
+    for method, path, body in _ASKED:
+        await _answered(application, method, path, b"" if body is None else json.dumps(body).encode())
+    application.close()
+
+
+async def _answered(application: Any, method: str, path: str, body: bytes) -> None:
+    coming: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> Message:
+        if not coming:
+            await asyncio.Event().wait()  # the client stays until it has its answer
+        return coming.pop()
+
+    async def send(message: Message) -> None:
+        pass
+
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": [(b"host", b"localhost"), (b"content-type", b"application/json")],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 1),
+    }
+    await application(scope, receive, send)

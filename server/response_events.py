@@ -1,0 +1,145 @@
+"""A reply as the Responses API tells it: typed events, the last of which carries the whole response."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+from .failures import Failure
+from .job import Ended, Event, Piece, ToolCall, Usage
+from .openai_shape import edgekv_of
+
+
+class ResponseEvents:
+    """The events of one reply, in the order in which clients await them. `whole` is the whole response at the end.
+
+    The output has an item of thoughts, then one of text, then one for each tool that the model calls.
+    """
+
+    def __init__(self, response: dict[str, Any]) -> None:
+        """response: what is known of it before the reply; see `responses.response_of`"""
+        self.whole = response
+        self._n_events = 0
+        self._open: _Text | None = None
+
+    def push(self, event: Event) -> Iterator[dict[str, Any]]:
+        """What a job's event is to clients."""
+        yield from self._begin()
+        if isinstance(event, Piece):
+            yield from self._text(event)
+        elif isinstance(event, ToolCall):
+            yield from self._close()
+            yield from self._call(event)
+        elif isinstance(event, Ended):
+            yield from self._end(event)
+
+    def fail(self, failure: Failure) -> Iterator[dict[str, Any]]:
+        """The last events of a reply that cannot go on."""
+        yield from self._begin()
+        yield from self._close("incomplete")
+        code = "server_error" if failure.status >= 500 else "invalid_prompt"  # of the codes that the API has
+        self.whole.update(status="failed", error={"code": code, "message": failure.message})
+        yield self._event("failed", response=self._snapshot())
+
+    def _begin(self) -> Iterator[dict[str, Any]]:
+        if not self._n_events:
+            yield self._event("created", response=self._snapshot())
+            yield self._event("in_progress", response=self._snapshot())
+
+    def _text(self, piece: Piece) -> Iterator[dict[str, Any]]:
+        if self._open is None or self._open.is_thought != piece.reasoning:
+            yield from self._close()
+            self._open = _Text(piece.reasoning)
+            yield self._event("output_item.added", output_index=self._index, item=self._open.item("in_progress", []))
+            yield self._event("content_part.added", **self._place(self._open), part=self._open.part(""))
+        if piece.text:
+            self._open.pieces.append(piece.text)
+            yield self._event(
+                f"{self._open.name}.delta", **self._place(self._open), delta=piece.text, **self._open.logprobs
+            )
+
+    def _close(self, status: str = "completed") -> Iterator[dict[str, Any]]:
+        """End the item that is open, if one is."""
+        text, self._open = self._open, None
+        if text is None:
+            return
+        whole = "".join(text.pieces)
+        part, place = text.part(whole), self._place(text)
+        yield self._event(f"{text.name}.done", **place, text=whole, **text.logprobs)
+        yield self._event("content_part.done", **place, part=part)
+        yield from self._done(text.item(status, [part]))
+
+    def _call(self, call: ToolCall) -> Iterator[dict[str, Any]]:
+        item = {"type": "function_call", "id": _new_id("fc"), "call_id": call.id, "name": call.name}
+        place = {"item_id": item["id"], "output_index": self._index}
+        begun = item | {"arguments": "", "status": "in_progress"}
+        yield self._event("output_item.added", output_index=self._index, item=begun)
+        yield self._event("function_call_arguments.delta", **place, delta=call.arguments)
+        yield self._event("function_call_arguments.done", **place, name=call.name, arguments=call.arguments)
+        yield from self._done(item | {"arguments": call.arguments, "status": "completed"})
+
+    def _done(self, item: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        yield self._event("output_item.done", output_index=self._index, item=item)
+        self.whole["output"].append(item)
+
+    def _end(self, ended: Ended) -> Iterator[dict[str, Any]]:
+        if self._open is None and not self.whole["output"]:
+            yield from self._text(Piece(""))  # clients look for a message
+        status = "incomplete" if ended.reason in ("length", "cancelled") else "completed"
+        yield from self._close(status)
+        self.whole.update(status=status, usage=_usage(ended.usage), edgekv=edgekv_of(ended.usage, ended.reason))
+        if ended.reason == "length":
+            self.whole["incomplete_details"] = {"reason": "max_output_tokens"}
+        yield self._event(status, response=self._snapshot())
+
+    @property
+    def _index(self) -> int:
+        """Of the item that is open, or would be next."""
+        return len(self.whole["output"])
+
+    def _place(self, text: _Text) -> dict[str, Any]:
+        return {"item_id": text.id, "output_index": self._index, "content_index": 0}
+
+    def _event(self, kind: str, /, **fields: Any) -> dict[str, Any]:
+        event = {"type": f"response.{kind}", "sequence_number": self._n_events, **fields}
+        self._n_events += 1
+        return event
+
+    def _snapshot(self) -> dict[str, Any]:
+        return self.whole | {"output": [*self.whole["output"]]}
+
+
+class _Text:
+    """An item of text while it grows: a message, or thoughts."""
+
+    def __init__(self, is_thought: bool) -> None:
+        self.is_thought = is_thought
+        self.id = _new_id("rs" if is_thought else "msg")
+        self.name = "reasoning_text" if is_thought else "output_text"
+        self.logprobs: dict[str, Any] = {} if is_thought else {"logprobs": []}
+        self.pieces: list[str] = []
+
+    def part(self, text: str) -> dict[str, Any]:
+        part = {"type": self.name, "text": text}
+        return part if self.is_thought else part | {"annotations": [], "logprobs": []}
+
+    def item(self, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
+        item = {"id": self.id, "status": status, "content": content}
+        return item | (
+            {"type": "reasoning", "summary": []} if self.is_thought else {"type": "message", "role": "assistant"}
+        )
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    }
+
+
+def _new_id(kind: str) -> str:
+    return f"{kind}_{secrets.token_hex(16)}"

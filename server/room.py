@@ -1,0 +1,84 @@
+"""The memory that requests may hold together, and the disk that takes what is long."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+from edgekv.errors import InputError
+from edgekv.prompt.spool import spooled
+
+from .failures import RETRY_S, Failure
+from .job import Job
+
+log = logging.getLogger("edgekv.server")
+
+LONG_CHARS = 1 << 14  # a longer text lies on the disk until it is read, piece by piece
+
+
+class Room:
+    """Bytes that requests hold together: bodies that come in, and what waits of them. For any thread."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._held = 0
+        self._lock = threading.Lock()
+
+    def take(self, n_bytes: int) -> None:
+        """Hold so many more. Raises Failure where there is no room for them; nothing is held then."""
+        with self._lock:
+            has_room = self._held + n_bytes <= self._limit
+            if has_room:
+                self._held += n_bytes
+        if not has_room:
+            raise Failure(
+                429, "rate_limit_exceeded", "the requests that wait fill their memory; try again later", retry_after_s=1
+            )
+
+    def give_back(self, n_bytes: int) -> None:
+        """Hold so many less."""
+        with self._lock:
+            self._held -= n_bytes
+
+
+def laid_out(job: Job, stack: ExitStack) -> Job:
+    """The job with its long texts in files, which are there until the stack is closed. Raises Failure."""
+    try:
+        return _laid_out_job(job, stack)
+    except InputError as error:  # the disk does not take them
+        log.warning("%s", error)
+        raise Failure(
+            503, "no_room", "the disk does not take what this request needs; try again later", retry_after_s=RETRY_S
+        ) from error
+
+
+def _laid_out_job(job: Job, stack: ExitStack) -> Job:
+    messages = tuple(_laid_out(message, stack) for message in job.messages)
+    prompt = job.prompt
+    if isinstance(prompt, str) and _is_long(prompt):
+        prompt = stack.enter_context(spooled([prompt]))
+    return replace(job, messages=messages, prompt=prompt)
+
+
+def _laid_out(message: Mapping[str, Any], stack: ExitStack) -> Mapping[str, Any]:
+    content = message["content"]
+    if not isinstance(content, str) or not _is_long(content):
+        return message
+    return {**message, "content": stack.enter_context(spooled([content]))}
+
+
+def _is_long(text: str) -> bool:
+    """Whether a text should lie in a file, and may: files of blanks, or with a NUL in them, are refused as no texts."""
+    return len(text) > LONG_CHARS and "\0" not in text and not text.isspace()
+
+
+def held_bytes(job: Job) -> int:
+    """Bytes that the texts of a job take."""
+    texts = [content for message in job.messages if isinstance(content := message["content"], str)]
+    prompt = [] if job.prompt is None else [job.prompt]
+    return sum(map(sys.getsizeof, [*texts, *prompt]))

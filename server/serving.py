@@ -1,0 +1,66 @@
+"""The server as a process: uvicorn over the application, until a signal ends it."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+import sys
+
+import uvicorn
+
+from edgekv.errors import ConfigError
+
+from .application import Application
+from .connection import Connection
+from .settings import HEAD_BYTES
+
+END_S = 30  # for the reply that is under way when a signal comes
+KEEP_ALIVE_S = 20
+
+
+class Server(uvicorn.Server):
+    """A uvicorn server that refuses the requests that wait, as soon as it is to end."""
+
+    def __init__(self, config: uvicorn.Config, application: Application) -> None:
+        super().__init__(config)
+        self._application = application
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let the reply that is under way end, and end."""
+        self._application.stop()
+        await super().shutdown(sockets)
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that listens. Raises ConfigError for an address that cannot be had."""
+    try:
+        family = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family)
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"host={host!r} with port={port} cannot be listened at: {error}; name others") from error
+
+
+def serve(application: Application, listener: socket.socket) -> None:
+    """Answer requests until SIGTERM, which ends the process quietly, or Ctrl-C. The application is closed then."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s: %(message)s")
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # it warns of every request that is none
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # raised again by uvicorn when all is closed
+
+    class OneOf(Connection):
+        limit = application.state.settings.connections
+
+    config = uvicorn.Config(
+        application,
+        loop="asyncio",
+        http=OneOf,
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        h11_max_incomplete_event_size=HEAD_BYTES,
+        timeout_graceful_shutdown=END_S,
+    )
+    Server(config, application).run(sockets=[listener])

@@ -1,0 +1,96 @@
+"""The settings of a server: one frozen, validated object."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+from edgekv.errors import ConfigError
+
+VALUES_BYTES = 4 << 20  # of as many values as a body may hold
+CONNECTION_BYTES = 24 << 10  # of an open connection whose reply is streamed, at most
+
+HEAD_BYTES = 16 << 10  # of a request's head
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a server allows. Raises ConfigError for values that cannot work.
+
+    name: the model's, as clients see it; None = that of its file
+    api_keys: a request must bear one of them; none = any request may ask
+    hosts: names in the header Host that requests may have; () = any. They keep a page of the web from asking a server
+        on this machine by a name that it made to point here
+    origins: web pages that may ask, as in "https://chat.example"; none but the server's own otherwise
+    queue: requests that may wait while one is answered; more are refused with 429
+    sessions: conversations that are kept; the next one ends another
+    rest_dir: where they rest while others are answered; None = the folder that TMPDIR names
+    sessions_dir: where they are saved when the server stops, and found when it starts; None = they end with it
+    request_s: seconds for a request, with the time that it waits
+    max_body: bytes of a request's body
+    bodies: bytes that all requests together may hold, those that come in and those that wait; long texts lie on the
+        disk and do not count
+    connections: that may be open at once
+    body_s: seconds for a body to come
+    ping_s: seconds of silence after which a stream says that it is alive
+    focus: read long prompts with the last user message in mind, unless a request says otherwise
+    """
+
+    name: str | None = None
+    api_keys: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = LOOPBACK
+    origins: tuple[str, ...] = ()
+    queue: int = 64
+    sessions: int = 8
+    rest_dir: Path | None = None
+    sessions_dir: Path | None = None
+    request_s: float = 600.0
+    max_body: int = 1 << 20
+    bodies: int = 4 << 20
+    connections: int = 128
+    body_s: float = 30.0
+    ping_s: float = 5.0
+    focus: bool = True
+
+    @property
+    def memory_bytes(self) -> int:
+        """What a server takes beside the model and what it has imported; plans count it.
+
+        A body that is read takes its JSON, its texts at up to four bytes a character, and its values.
+        """
+        parsing = 5 * self.max_body + VALUES_BYTES
+        return self.bodies + parsing + self.connections * CONNECTION_BYTES
+
+    @classmethod
+    def at(cls, host: str, *, api_keys: tuple[str, ...] = (), hosts: tuple[str, ...] = (), **further: Any) -> Settings:
+        """The settings of a server that listens at an address. Raises ConfigError where others could ask without a key.
+
+        hosts: names that it has beside that address
+        """
+        is_own = is_loopback(host)
+        if not is_own and not api_keys:
+            raise ConfigError(
+                f"host={host!r} lets other machines ask; give an api_key that they must know, or listen at 127.0.0.1"
+            )
+        any_address = host in ("", "0.0.0.0", "::")
+        names = hosts if any_address else (*LOOPBACK, host, *hosts)
+        return cls(api_keys=api_keys, hosts=names, **further)
+
+    def __post_init__(self) -> None:
+        for name, low in (("queue", 0), ("sessions", 1), ("request_s", 1), ("max_body", 1024), ("body_s", 1)):
+            if getattr(self, name) < low:
+                raise ConfigError(f"{name}={getattr(self, name)} is not possible; give at least {low}")
+        if not all(self.api_keys):
+            raise ConfigError("api_key='' protects nothing; give a key, or leave it out")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only programs of this machine can ask at an address."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"

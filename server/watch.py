@@ -1,0 +1,122 @@
+"""What a server counts and logs of its requests. Neither holds a word of what was asked or said."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from edgekv.memory import process
+
+from .job import Usage
+
+if TYPE_CHECKING:
+    from .state import State
+
+access = logging.getLogger("edgekv.server.access")
+
+SECONDS = (0.1, 0.3, 1, 3, 10, 30, 100, 300)
+
+
+class Metrics:
+    """Counters of one server, in a registry of its own."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry(auto_describe=False)
+        self.requests = Counter("edgekv_requests", "Answered requests.", ["path", "status"], registry=registry)
+        self.prompt = Counter("edgekv_prompt_tokens", "Tokens of prompts.", registry=registry)
+        self.cached = Counter("edgekv_cached_tokens", "Tokens of prompts that were not read again.", registry=registry)
+        self.said = Counter("edgekv_completion_tokens", "Tokens of replies.", registry=registry)
+        self.evictions = Counter("edgekv_evictions", "Times that cells were evicted.", registry=registry)
+        self.seconds = Histogram(
+            "edgekv_request_seconds", "From a request to the end of its answer.", buckets=SECONDS, registry=registry
+        )
+        self.first = Histogram(
+            "edgekv_first_token_seconds", "From a job's turn to its first token.", buckets=SECONDS, registry=registry
+        )
+        self._gauges = {
+            name: Gauge(f"edgekv_{name}", text, registry=registry)
+            for name, text in (
+                ("ceiling_bytes", "The memory ceiling of the process with the model."),
+                ("peak_bytes", "The most that it has held, as of the last reply."),
+                ("resident_bytes", "What this process holds now."),
+                ("budget_cells", "Cells that each layer and head keeps."),
+                ("queue", "Requests that wait."),
+                ("busy", "1 while a request is answered."),
+                ("sessions", "Conversations that are kept."),
+                ("worker_restarts", "Times that the process with the model was started again."),
+            )
+        }
+
+    def took(self, usage: Usage, first_s: float) -> None:
+        """Count a reply."""
+        self.prompt.inc(usage.prompt_tokens)
+        self.cached.inc(usage.cached_tokens)
+        self.said.inc(usage.completion_tokens)
+        self.evictions.inc(usage.evictions)
+        self.first.observe(first_s)
+        self._gauges["peak_bytes"].set(usage.peak_bytes)
+
+    def text(self, state: State) -> bytes:
+        """All of them in Prometheus' format."""
+        plan = state.pool.runtime.plan
+        now = {
+            "ceiling_bytes": plan.ceiling_bytes,
+            "resident_bytes": process.resident_bytes(),
+            "budget_cells": plan.budget_cells,
+            "queue": state.jobs.n_waiting,
+            "busy": int(state.jobs.is_busy),
+            "sessions": state.pool.n_sessions,
+            "worker_restarts": state.pool.n_restarts,
+        }
+        for name, value in now.items():
+            self._gauges[name].set(value)
+        return generate_latest(self.registry)
+
+
+class Watched:
+    """An ASGI application around another: counts its requests, and logs each with a line when its answer has ended."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, paths: frozenset[str]) -> None:
+        """paths: that are told apart; what else is asked for counts as one"""
+        self._app = app
+        self._metrics = metrics
+        self._paths = paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = time.monotonic()
+        status = n_bytes = 0
+
+        async def counted(message: Message) -> None:
+            nonlocal status, n_bytes
+            status = message.get("status", status)
+            n_bytes += len(message.get("body", b""))
+            await send(message)
+
+        try:
+            await self._app(scope, receive, counted)
+        finally:
+            seconds = time.monotonic() - started
+            path = scope["path"] if scope["path"] in self._paths else "other"
+            self._metrics.requests.labels(path, str(status)).inc()
+            self._metrics.seconds.observe(seconds)
+            client = (scope.get("client") or ("-",))[0]
+            access.info("%s %s %s %d %d bytes %.3f s", client, scope["method"], path, status, n_bytes, seconds)
+
+
+async def metrics(request: Request) -> Response:
+    state: State = request.app.state.server
+    return Response(state.metrics.text(state), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+
+routes = [Route("/metrics", metrics)]

@@ -1,0 +1,128 @@
+"""Connections whose clients are slow, and too many of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+import uvicorn
+from uvicorn.server import ServerState
+
+from edgekv.server import connection
+from edgekv.server.connection import Connection
+
+GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch):
+    monkeypatch.setattr(connection, "HEAD_S", 0.1)
+    monkeypatch.setattr(connection, "STALLED_S", 0.1)
+
+
+@contextlib.asynccontextmanager
+async def listening(app, *, limit=128):
+    """A function that opens a connection to an application."""
+    config = uvicorn.Config(app, ws="none", lifespan="off", log_config=None)
+    config.load()
+    state = ServerState()
+    kind = type("OneOf", (Connection,), {"limit": limit})
+    server = await asyncio.get_running_loop().create_server(lambda: kind(config, state, {}), "127.0.0.1")
+    writers = []
+
+    async def connect(**options):
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname(), **options)
+        writers.append(writer)
+        return reader, writer
+
+    try:
+        yield connect
+    finally:
+        for writer in writers:
+            writer.close()
+        server.close()
+        await asyncio.gather(*state.tasks, return_exceptions=True)
+
+
+async def hello(scope, receive, send):
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"hi"})
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HT", GET[:-2]], ids=["nothing", "a word", "no end"])
+def test_a_head_that_does_not_come_to_its_end(sent):
+    async def work():
+        async with listening(hello) as connect:
+            reader, writer = await connect()
+            writer.write(sent)
+            with contextlib.suppress(ConnectionResetError):
+                assert await reader.read() == b""
+
+    asyncio.run(work())
+
+
+def test_a_second_request_has_its_own_time():
+    async def work():
+        async with listening(hello) as connect:
+            reader, writer = await connect()
+            writer.write(GET)
+            assert (await reader.readuntil(b"hi")).startswith(b"HTTP/1.1 200")
+            writer.write(GET[:-2])
+            with contextlib.suppress(ConnectionResetError):
+                assert await reader.read() == b""
+
+    asyncio.run(work())
+
+
+def test_a_reply_that_takes_longer_than_a_head_may(monkeypatch):
+    async def late(scope, receive, send):
+        await asyncio.sleep(0.3)
+        await hello(scope, receive, send)
+
+    async def work():
+        async with listening(late) as connect:
+            reader, writer = await connect()
+            writer.write(GET)
+            assert (await reader.readuntil(b"hi")).startswith(b"HTTP/1.1 200")
+
+    asyncio.run(work())
+
+
+def test_a_client_that_does_not_read():
+    left = asyncio.Event()
+
+    async def endless(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        while not left.is_set():
+            await send({"type": "http.response.body", "body": b"x" * 65536, "more_body": True})
+            if (await _now(receive())) == {"type": "http.disconnect"}:
+                left.set()
+
+    async def _now(waiting):
+        with contextlib.suppress(TimeoutError, asyncio.TimeoutError):
+            return await asyncio.wait_for(waiting, 0.001)
+
+    async def work():
+        async with listening(endless) as connect:
+            _, writer = await connect(limit=1024)
+            writer.write(GET)
+            await left.wait()
+
+    asyncio.run(work())
+
+
+def test_too_many_connections():
+    async def work():
+        async with listening(hello, limit=2) as connect:
+            kept = [await connect() for _ in range(2)]
+            reader, _ = await connect()
+            answer = await reader.read()
+            head, _, body = answer.partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 503")
+            assert b"content-length: %d" % len(body) in head
+            reader, writer = kept[0]
+            writer.write(GET)
+            assert (await reader.readuntil(b"hi")).startswith(b"HTTP/1.1 200")
+
+    asyncio.run(work())

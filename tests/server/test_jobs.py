@@ -1,0 +1,171 @@
+"""The queue: order, limits, clients that leave, and the end of a server."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from edgekv.errors import InputError
+from edgekv.server.failures import Failure
+from edgekv.server.job import Ended, Job, Piece, Reading, Usage
+from edgekv.server.jobs import Jobs
+from edgekv.server.room import LONG_CHARS, Room
+
+USAGE = Usage(*[0] * 11)
+
+
+class Model:
+    """Answers each job with its `user`, once `go` is set; `order` has the jobs whose turn came."""
+
+    def __init__(self):
+        self.go = threading.Event()
+        self.order = []
+        self.stopped = []
+
+    def __call__(self, job, emit, stop):
+        self.order.append(job.user)
+        emit(Reading(1, 2))
+        while not self.go.wait(0.01):
+            if stop:
+                self.stopped.append(job.user)
+                return
+        for piece in job.user:
+            emit(Piece(piece))
+        emit(Ended("stop", USAGE))
+
+
+@pytest.fixture
+def model():
+    return Model()
+
+
+@pytest.fixture
+def room():
+    return Room(1 << 20)
+
+
+@pytest.fixture
+def jobs(model, room):
+    made = Jobs(model, limit=2, seconds=60, room=room)
+    yield made
+    model.go.set()
+    made.close()
+
+
+async def text(running):
+    return "".join([event.text async for event in running if isinstance(event, Piece)])
+
+
+async def until(condition):
+    while not condition():
+        await asyncio.sleep(0.01)
+
+
+def test_jobs_are_answered_in_order(jobs, model):
+    async def work():
+        running = []
+        for name in ("one", "two", "three"):
+            running.append(jobs.run(Job(user=name)))
+            await until(lambda: model.order)
+        with pytest.raises(Failure) as full:
+            jobs.run(Job(user="four"))
+        assert (full.value.status, full.value.retry_after_s) == (429, 5)
+        model.go.set()
+        assert [await text(it) for it in running] == ["one", "two", "three"]
+        assert model.order == ["one", "two", "three"]
+        return [await text(jobs.run(Job(user="five")))]
+
+    assert asyncio.run(work()) == ["five"]
+
+
+def test_who_leaves_makes_way(jobs, model):
+    """While it waits, and while it is answered."""
+
+    async def work():
+        first = jobs.run(Job(user="one"))
+        await until(lambda: model.order == ["one"])
+        second, third = (jobs.run(Job(user=name)) for name in ("two", "three"))
+        await second.aclose()
+        await first.aclose()
+        await until(lambda: model.order == ["one", "three"])
+        assert model.stopped == ["one"]
+        model.go.set()
+        assert await text(third) == "three"
+
+    asyncio.run(work())
+
+
+def test_a_slow_client_holds_its_text_alone(jobs, model):
+    async def work():
+        model.go.set()
+        running = jobs.run(Job(user="text"))
+        await until(lambda: len(running._events) >= 3 and not jobs.is_busy)
+        assert [event async for event in running] == [Reading(1, 2), Piece("text"), Ended("stop", USAGE)]
+
+    asyncio.run(work())
+
+
+def test_time_is_up(model, room):
+    jobs = Jobs(model, limit=2, seconds=0.05, room=room)
+
+    async def work():
+        with pytest.raises(Failure, match="took too long") as late:
+            await text(jobs.run(Job(user="one")))
+        assert late.value.status == 504
+        await until(lambda: model.stopped == ["one"])
+
+    asyncio.run(work())
+    jobs.close()
+
+
+def test_a_server_that_stops_ends_what_it_has_begun(jobs, model):
+    async def work():
+        first, second = jobs.run(Job(user="one")), jobs.run(Job(user="two"))
+        await until(lambda: model.order == ["one"])
+        jobs.stop()
+        with pytest.raises(Failure) as refused:
+            await text(second)
+        assert (refused.value.status, refused.value.code) == (503, "stopping")
+        with pytest.raises(Failure, match="is stopping"):
+            jobs.run(Job())
+        model.go.set()
+        assert await text(first) == "one"
+
+    asyncio.run(work())
+
+
+def test_what_waits_is_bounded(model, room):
+    jobs = Jobs(model, limit=100, seconds=60, room=room)
+
+    async def work():
+        short = tuple({"role": "user", "content": "x" * (LONG_CHARS - i)} for i in range(40))
+        running = [jobs.run(Job(messages=short))]
+        with pytest.raises(Failure, match="fill their memory"):
+            running.append(jobs.run(Job(messages=short)))
+        long = ({"role": "user", "content": "x" * (1 << 20)},)
+        running += [jobs.run(Job(messages=long)) for _ in range(10)]
+        paths = [it.job.messages[0]["content"] for it in running[1:]]
+        assert all(path.stat().st_size == 1 << 20 for path in paths)
+        for it in running:
+            await it.aclose()
+        await until(lambda: not jobs.is_busy and not room._held)
+        assert not any(path.exists() for path in paths)
+
+    asyncio.run(work())
+    jobs.close()
+
+
+def test_a_disk_without_room_is_said(jobs, monkeypatch):
+    def full(pieces):
+        raise InputError("the text cannot be copied to /tmp/x")
+
+    monkeypatch.setattr("edgekv.server.room.spooled", full)
+
+    async def work():
+        with pytest.raises(Failure, match="the disk does not take") as refused:
+            jobs.run(Job(prompt="x" * (1 << 20)))
+        assert (refused.value.status, jobs.n_waiting) == (503, 0)
+
+    asyncio.run(work())

@@ -1,0 +1,113 @@
+"""Events of the Messages API, read with the types of the official client."""
+
+from __future__ import annotations
+
+import pytest
+from job_usage import USAGE
+
+from edgekv.server.failures import Failure
+from edgekv.server.job import Ended, Piece, Reading, ToolCall
+from edgekv.server.message_events import MessageEvents, failed
+from edgekv.server.messages import message_of
+
+pydantic = pytest.importorskip("pydantic")
+types = pytest.importorskip("anthropic.types")
+
+EVENT = pydantic.TypeAdapter(types.RawMessageStreamEvent)
+
+
+def pushed(*events, thoughts="whole"):
+    """The events that clients get, and the whole message."""
+    machine = MessageEvents(message_of("a-model"), thoughts=thoughts)
+    told = [EVENT.validate_python(event) for event in [told for event in events for told in machine.push(event)]]
+    return told, types.Message.model_validate(machine.whole)
+
+
+def test_a_text_in_pieces():
+    told, whole = pushed(Reading(10, 40), Piece("One"), Reading(20, 40), Piece(" two"), Ended("stop", USAGE))
+    assert [event.type for event in told] == [
+        "message_start",
+        "content_block_start",
+        "content_block_delta",
+        "content_block_delta",
+        "content_block_stop",
+        "message_delta",
+        "message_stop",
+    ]
+    assert told[0].message.content == []
+    assert told[0].message.usage.input_tokens == 40
+    assert [block.text for block in whole.content] == ["One two"]
+    assert (whole.stop_reason, whole.stop_sequence) == ("end_turn", None)
+    assert (whole.usage.input_tokens, whole.usage.cache_read_input_tokens, whole.usage.output_tokens) == (40, 60, 7)
+    assert told[-2].usage.input_tokens == 40
+    assert told[-2].edgekv == whole.edgekv
+    assert whole.edgekv["evictions"] == 2
+
+
+@pytest.mark.parametrize(
+    ("thoughts", "content"),
+    [
+        ("whole", [("thinking", "Hm."), ("text", "Yes")]),
+        ("omitted", [("thinking", ""), ("text", "Yes")]),
+        (None, [("text", "Yes")]),
+    ],
+)
+def test_thoughts_are_given_to_those_who_ask(thoughts, content):
+    told, whole = pushed(Piece("Hm", True), Piece(".", True), Piece("Yes"), Ended("stop", USAGE), thoughts=thoughts)
+    assert [(block.type, getattr(block, block.type)) for block in whole.content] == content
+    starts = [event for event in told if event.type == "content_block_start"]
+    assert [(event.index, event.content_block.type) for event in starts] == [
+        (i, kind) for i, (kind, _) in enumerate(content)
+    ]
+    assert whole.usage.output_tokens_details.thinking_tokens == 3
+
+
+def test_calls_of_tools():
+    calls = (ToolCall("call_1", "add", '{"a":1}'), ToolCall("call_2", "add", "{}"))
+    told, whole = pushed(Piece("Adding."), *calls, Ended("tool_calls", USAGE))
+    assert whole.stop_reason == "tool_use"
+    assert [(block.id, block.name, block.input) for block in whole.content[1:]] == [
+        ("call_1", "add", {"a": 1}),
+        ("call_2", "add", {}),
+    ]
+    deltas = [event.delta.partial_json for event in told if event.type == "content_block_delta" and event.index]
+    assert deltas == ['{"a":1}', "{}"]
+
+
+@pytest.mark.parametrize(
+    ("ended", "reason", "sequence"),
+    [
+        (Ended("length", USAGE), "max_tokens", None),
+        (Ended("loop", USAGE), "end_turn", None),
+        (Ended("stop", USAGE, stop_text="END"), "stop_sequence", "END"),
+    ],
+)
+def test_how_it_ended(ended, reason, sequence):
+    told, whole = pushed(Piece("One"), ended)
+    assert (whole.stop_reason, whole.stop_sequence) == (reason, sequence)
+    assert (told[-2].delta.stop_reason, told[-2].delta.stop_sequence) == (reason, sequence)
+
+
+def test_an_empty_reply_has_a_text():
+    _, whole = pushed(Ended("stop", USAGE))
+    assert [block.text for block in whole.content] == [""]
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, "invalid_request_error"),
+        (401, "authentication_error"),
+        (404, "not_found_error"),
+        (415, "invalid_request_error"),
+        (413, "request_too_large"),
+        (429, "rate_limit_error"),
+        (500, "api_error"),
+        (503, "overloaded_error"),
+        (504, "timeout_error"),
+    ],
+)
+def test_errors_have_types_of_their_own(status, kind):
+    failure = Failure(status, "a_code", "what to do")
+    assert failed(failure) == {"type": "error", "error": {"type": kind, "message": "what to do"}}
+    assert list(MessageEvents(message_of("a-model"), thoughts=None).fail(failure)) == [failed(failure)]

@@ -1,0 +1,164 @@
+"""Which session a request goes on with."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from asgi import fetched
+from test_chat_completions import GREEDY, PATH
+
+import edgekv
+
+pytestmark = pytest.mark.usefixtures("talkative")
+
+
+def words(n, word="word"):
+    return " ".join(f"{word}{i % 97}" for i in range(n))
+
+
+class Client:
+    """A conversation, resent with every message."""
+
+    def __init__(self, application, *messages):
+        self.application = application
+        self.messages = list(messages)
+
+    def say(self, text, **wishes):
+        self.messages.append({"role": "user", "content": text})
+        reply = asyncio.run(fetched(self.application, PATH, {"messages": self.messages, **GREEDY, **wishes}))
+        assert reply.status_code == 200, reply.text
+        self.messages.append(reply.json()["choices"][0]["message"])
+        usage = reply.json()["usage"]
+        return usage["prompt_tokens_details"]["cached_tokens"], usage["prompt_tokens"], reply.json()["edgekv"]
+
+
+@pytest.fixture(params=[False, True], ids=["here", "isolated"])
+def application(open_server, request, tmp_path):
+    with open_server(sessions=3, sessions_dir=tmp_path, options={"isolated": request.param, "budget": 900}) as made:
+        yield made
+
+
+def test_conversations_go_on_beside_each_other(application):
+    clients = [Client(application) for _ in range(3)]
+    for i, client in enumerate(clients):
+        assert client.say(f"{i} begins {words(20)}")[0] < 20
+    for _ in range(2):
+        for client in clients:
+            before = len(client.messages)
+            cached, total, _ = client.say("And then?")
+            assert total - cached < 40, before
+    assert application.state.pool.n_sessions == 3
+
+
+def test_side_requests_leave_the_conversation(application):
+    """They have a session of their own, and end each other's, not that of the conversation."""
+    main = Client(application)
+    main.say(words(40))
+    main.say("Go on")
+    for i in range(6):
+        Client(application).say(f"Find a title for this chat {i}: {words(40)}")
+    cached, total, _ = main.say("And then?")
+    assert total - cached < 40
+    assert application.state.pool.n_sessions == 3
+
+
+def test_a_last_message_that_is_edited(application):
+    client = Client(application)
+    client.say(words(40))
+    client.say("A question")
+    del client.messages[-2:]
+    cached, total, _ = client.say("Another question")
+    assert total - cached < 40
+    assert application.state.pool.n_sessions == 1
+
+
+def test_roles_in_any_order(application):
+    system, user = ({"role": role, "content": f"{role} {words(10)}"} for role in ("system", "user"))
+    client = Client(application, system, user, user)
+    client.say("Now")
+    cached, total, _ = client.say("And then?")
+    assert total - cached < 40
+    assert application.state.pool._kept[0].session.system == system["content"]
+    Client(application, {"role": "system", "content": words(300)}).say("Too long a message to be kept for ever")
+    assert application.state.pool._kept[1].session.system is None
+
+
+def test_long_prompts_are_read_and_reported(open_server):
+    with open_server() as application:
+        client = Client(application, {"role": "user", "content": words(4000)})
+        _, total, told = client.say("What was it?")
+        assert total > 4000
+        assert told["seen"] == total + 11
+        assert told["evicted"] == told["seen"] - told["kept"] > 3900
+        assert told["evictions"] > 50
+        body = {"messages": client.messages, "edgekv": {"on_overflow": "error"}}
+        refused = asyncio.run(fetched(application, PATH, body))
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "context_length_exceeded")
+
+
+def test_focus_and_its_switches(open_server):
+    probed = []
+    with open_server() as application:
+        session = application.state.pool
+        for focus in (None, False, True):
+            client = Client(application, {"role": "user", "content": f"{focus} {words(300)}"})
+            client.say("What was it?", **({} if focus is None else {"edgekv": {"focus": focus}}))
+            probed.append(session._kept[-1].session.stats.probes > 0)
+    assert probed == [True, False, True]
+    with open_server(focus=False) as application:
+        Client(application, {"role": "user", "content": words(300)}).say("What was it?")
+        assert application.state.pool._kept[-1].session.stats.probes == 0
+    with open_server(options={"focus": False}) as application:
+        Client(application, {"role": "user", "content": words(300)}).say("What was it?")
+
+
+def test_sessions_outlive_a_server(open_server, tmp_path):
+    with open_server(sessions_dir=tmp_path) as application:
+        client = Client(application, {"role": "system", "content": "Brief."})
+        client.say(words(20))
+    assert [path.suffix for path in tmp_path.iterdir()] == [".session"]
+    (tmp_path / "damaged.session").write_bytes(b"no session")
+    with open_server(sessions_dir=tmp_path) as application:
+        assert application.state.pool.n_sessions == 1
+        client.application = application
+        cached, total, _ = client.say("And then?")
+        assert total - cached < 40
+
+
+def test_a_worker_that_dies_is_replaced(open_server, tmp_path):
+    """The request that it was at fails; the conversations go on."""
+    with open_server(sessions_dir=tmp_path, options={"isolated": True, "budget": 900}) as application:
+        client = Client(application)
+        client.say(words(20))
+        pool = application.state.pool
+        for _ in range(2):
+            while application.state.jobs.is_busy:  # the conversation is saved after its reply
+                time.sleep(0.01)
+            died = pool.runtime.worker_pid
+            pool.runtime._engine._worker._process.kill()
+            refused = asyncio.run(fetched(application, PATH, {"messages": client.messages, **GREEDY}))
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "model_restarted")
+            assert pool.runtime.worker_pid != died
+            cached, total, _ = client.say("And then?")
+            assert total - cached < 40
+        assert pool.n_restarts == 2
+        assert "edgekv_worker_restarts 2.0" in asyncio.run(fetched(application, "/metrics")).text
+
+
+def test_a_worker_that_does_not_start_is_tried_again(open_server, tmp_path):
+    with open_server(sessions_dir=tmp_path, options={"isolated": True, "budget": 900}) as application:
+        pool, body = application.state.pool, {"messages": [{"role": "user", "content": "Hello"}], **GREEDY}
+        opened, fails = pool._open_runtime, [True, True]
+
+        def open_runtime():
+            if fails:
+                fails.pop()
+                raise edgekv.WorkerError("no memory for a process")
+            return opened()
+
+        pool._open_runtime = open_runtime
+        pool.runtime._engine._worker._process.kill()
+        answers = [asyncio.run(fetched(application, PATH, body)).status_code for _ in range(3)]
+        assert answers == [503, 503, 200]

@@ -1,0 +1,71 @@
+"""Thoughts are told from answers, however the text is cut."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgekv.server.reasoning import Thoughts, opens_thoughts
+
+THINKING = (
+    "<think>\nIs 1 < 2, or </thin like a tag?\n  It is.\n</think>\n\nYes: a <think> in </think> an answer is text.\n"
+)
+
+
+def split(pieces, **options):
+    """(thoughts, answer) of a reply in pieces."""
+    thoughts = Thoughts(**options)
+    parts = [part for piece in pieces for part in thoughts.push(piece)] + thoughts.rest()
+    assert all(text for text, _ in parts)
+    return tuple("".join(text for text, is_thought in parts if is_thought == wanted) for wanted in (True, False))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 11, 1000])
+def test_tags_may_be_cut_anywhere(size):
+    pieces = [THINKING[i : i + size] for i in range(0, len(THINKING), size)]
+    thoughts, answer = split(pieces)
+    assert thoughts == "Is 1 < 2, or </thin like a tag?\n  It is."
+    assert answer == "Yes: a <think> in </think> an answer is text.\n"
+
+
+@pytest.mark.parametrize(
+    ("reply", "thoughts", "answer"),
+    [
+        ("Paris.", "", "Paris."),
+        ("  Paris.", "", "  Paris."),
+        ("A <think> is a tag.", "", "A <think> is a tag."),
+        ("<thin", "", "<thin"),
+        ("", "", ""),
+        ("<think>\n\n</think>\n\nParis.", "", "Paris."),
+        ("<think>cut short ", "cut short", ""),
+        ("<think>cut </thi", "cut </thi", ""),
+        ("<think> </thi", "</thi", ""),
+        ("<think>a</think>", "a", ""),
+    ],
+)
+def test_what_is_thought_and_what_is_said(reply, thoughts, answer):
+    assert split(list(reply)) == (thoughts, answer)
+
+
+def test_a_template_may_have_opened_the_tag():
+    assert opens_thoughts("<|im_start|>assistant\n<think>\n")
+    assert not opens_thoughts("<|im_start|>assistant\n<think>\n\n</think>\n\n")
+    assert split(list("\nHm.\n</think>\n\nParis."), begun=True) == ("Hm.", "Paris.")
+
+
+def test_a_text_that_is_no_reply_has_no_thoughts():
+    assert split(list("<think>a</think> b"), begun=None) == ("", "<think>a</think> b")
+
+
+def test_pieces_that_were_thought_are_counted():
+    thoughts = Thoughts()
+    for piece in ("<think>", "one", " two", "</think>", "\n\n", "three"):
+        thoughts.push(piece)
+    assert thoughts.n_pieces == 3  # with the tag that closes them
+
+
+def test_what_is_certain_is_not_held_back():
+    thoughts = Thoughts()
+    assert thoughts.push("<think>one two <") == [("one two", True)]
+    assert thoughts.push(" three") == [(" < three", True)]
+    assert thoughts.push("</think>") == []
+    assert thoughts.push("\n\nfour ") == [("four ", False)]

@@ -1,0 +1,37 @@
+"""The promise, over HTTP: the peak of the server stays under its plan, with many clients and long bodies at once."""
+
+from __future__ import annotations
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+from test_chat_completions import PATH
+from test_serve_command import serving
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+CLIENTS = 24
+
+
+def test_the_peak_stays_under_the_plan(default_model):
+    options = ["-m", default_model, "--memory", "256MiB", "--budget", "256", "--block", "64", "--kv-type", "f16"]
+    with serving(*options, small=()) as (process, url, _):
+        props = httpx.get(f"{url}/props").json()
+
+        def ask(i):
+            """A short question, or a body that is as long as one may be, and is refused after it was read."""
+            messages = [{"role": "user", "content": f"{i} What is this? " * (1 if i % 3 else 40_000)}]
+            further = {"edgekv": {"on_overflow": "error"}, "max_tokens": 2, "stream": i % 6 == 1}
+            with httpx.Client(timeout=300) as client:
+                return client.post(url + PATH, json={"messages": messages, **further}).status_code
+
+        with ThreadPoolExecutor(CLIENTS) as clients:
+            statuses = list(clients.map(ask, range(CLIENTS)))
+        assert statuses.count(200) == CLIENTS * 2 // 3
+        assert set(statuses) <= {200, 400, 429}
+        status = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+        (peak,) = (int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
+    assert peak <= props["planned_peak_bytes"] <= props["ceiling_bytes"]
