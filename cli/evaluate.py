@@ -12,7 +12,7 @@ import typer
 from edgekv.errors import ConfigError
 
 from .evaluate_options import grid_options, run_options
-from .options import gathered
+from .options import gathered, one_way_to_share
 from .render import console, measuring_bar
 
 if TYPE_CHECKING:  # what measures is loaded by those who measure
@@ -167,8 +167,7 @@ def _how(threads: int | None, workers: int, cluster: str | None) -> Measure:
     """What measures cases: this process, others of this machine, or a cluster."""
     from edgekv.evals import grid, spread
 
-    if workers and cluster is not None:
-        raise ConfigError(f"--workers {workers} and --cluster {cluster} are two ways to share the work; give one")
+    one_way_to_share(workers, cluster)
     if cluster is not None:
         return functools.partial(spread.over_cluster, scheduler=cluster, threads=threads)
     if workers:

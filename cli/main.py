@@ -12,7 +12,7 @@ import typer.core
 import edgekv
 from edgekv.prompt.spool import PROC
 
-from . import ask, bench, chat, evaluate, inspect, models, plan, policies, pull, read, serve, sessions
+from . import ask, batch, bench, chat, evaluate, inspect, models, plan, policies, pull, read, serve, sessions
 from .wording import speak_of, worded
 
 typer.core.HAS_RICH = False  # with it, plain help shows brackets escaped for a rich help that is off
@@ -49,6 +49,7 @@ app.add_typer(sessions.app, name="sessions")
 app.add_typer(evaluate.app, name="eval")
 app.command()(inspect.inspect)
 app.command()(serve.serve)
+app.command()(batch.batch)
 app.command()(plan.plan)
 app.command()(pull.pull)
 app.add_typer(models.app, name="models")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
 
@@ -93,9 +93,21 @@ def opened(options: dict[str, Any]) -> Iterator[edgekv.Runtime]:
         yield runtime
 
 
-def gathered(command: Callable[..., Any], options: Callable[..., None], into: str) -> Callable[..., Any]:
-    """Give a command the options that are the parameters of another function; it receives them as one dict."""
-    shared = inspect.signature(options, eval_str=True).parameters
+def one_way_to_share(workers: int, cluster: str | None) -> None:
+    """Raise ConfigError where work is to be shared out in two ways."""
+    if workers and cluster is not None:
+        raise edgekv.ConfigError(f"workers and cluster={cluster} are two ways to share the work; give one")
+
+
+def gathered(
+    command: Callable[..., Any], options: Callable[..., None], into: str, *, without: Collection[str] = ()
+) -> Callable[..., Any]:
+    """Give a command the options that are the parameters of another function; it receives them as one dict.
+
+    without: those that it does not get
+    """
+    every = inspect.signature(options, eval_str=True).parameters
+    shared = {name: parameter for name, parameter in every.items() if name not in without}
     signature = inspect.signature(command, eval_str=True)
     own = [p for p in signature.parameters.values() if p.name != into]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from .engine.history import History, question_of, wanted_of
+from .engine.history import History, question_of, token_ids, wanted_of
 from .engine.protocol import Conversation, Engine
 from .engine.reply import INSTRUCTION, MAX_TOKENS, ProgressCallback, Rewinding, Wanted
 from .engine.sampler import Sampling
@@ -228,6 +228,22 @@ class Session:
             sampling=sampling or Sampling(),
         )
         return self._reply(wanted, progress)
+
+    def read_ahead(
+        self, tokens: Sequence[int], *, focus: str | None = None, progress: ProgressCallback | None = None
+    ) -> None:
+        """Read token ids that histories begin with, without a reply; needs a session with log=True.
+
+        `continue_from` then goes on with such a history, and `rewind(len(tokens))` comes back for the next one. Whole
+        blocks that are read without a question make no difference to reading all at once (docs/python.md).
+
+        focus: the question to read with, where more than a block is read and not all of it fits; None = none
+
+        Afterwards `stats` are those of the reading. Errors as for `continue_from`.
+        """
+        question = self._question(focus or False, "", otherwise=False)
+        for _ in self._reply(Wanted(kind="ahead", tokens=token_ids(tokens), question=question), progress):
+            pass
 
     def seen(self, history: History) -> int:
         """How many tokens of a history, given as to `continue_from`, are those that the session begins with.

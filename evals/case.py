@@ -12,10 +12,10 @@ from typing import Any
 
 from edgekv.binding.model import Model
 from edgekv.models import find_model
+from edgekv.store.fingerprint import fingerprint
 
 from . import prose
 from .setting import Setting
-from .source import fingerprint
 
 GENERATED = "generated"
 

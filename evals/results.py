@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from edgekv.errors import ConfigError, InputError
+from edgekv.store.lines import LineFile
 
 Config = Mapping[str, Any]
 
@@ -24,41 +23,29 @@ class Results:
 
     A result is whole and on the disk once `add` returns: a process that is killed loses what it was measuring, and
     leaves at most one cut line, which is dropped when the file is opened again. Raises InputError for a file that holds
-    anything else, and ConfigError while another process has it open.
+    anything else, and ConfigError for one that cannot be written, or that another process has open.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("a+b")
+        self._file = LineFile(path, opening='{"config": {')
         try:
-            _lock(self._file.fileno(), path)
             self._rows = self._read()
         except BaseException:
             self._file.close()
             raise
 
     def _read(self) -> dict[str, Any]:
-        self._file.seek(0)
-        whole, rows = 0, {}
-        for number, line in enumerate(self._file, 1):
-            if not line.endswith(b"\n"):
-                break
+        rows = {}
+        for number, row in self._file.read():
             try:
-                row = json.loads(line)
                 rows[key_of(row["config"])] = row["result"]
-            except (ValueError, TypeError, KeyError) as error:
-                raise InputError(f"line {number} of {self.path} is no result; name another file") from error
-            whole += len(line)
-        self._file.truncate(whole)
+            except (TypeError, KeyError) as error:
+                raise self._file.foreign(number) from error
         return rows
 
     def add(self, config: Config, result: Mapping[str, Any]) -> None:
         """Append a result, and wait until it is on the disk."""
-        line = json.dumps({"config": config, "result": result}, allow_nan=False) + "\n"
-        self._file.write(line.encode())
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        self._file.append({"config": config, "result": result})
         self._rows[key_of(config)] = dict(result)
 
     def get(self, config: Config) -> dict[str, Any] | None:
@@ -76,15 +63,3 @@ class Results:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _lock(file: int, path: Path) -> None:
-    """Keep other processes from appending; where the platform has no such lock, nothing."""
-    try:
-        import fcntl
-    except ImportError:
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        raise ConfigError(f"{path} is in use by another process; wait for it, or name another file") from error

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+from edgekv import cluster
 from edgekv.extras import needed
 
 from .case import Case
@@ -21,11 +22,7 @@ def over_processes(cases: Sequence[Case], *, workers: int, threads: int) -> Done
 
     Raises ConfigError without the extra "dask".
     """
-    distributed = needed("distributed", "dask")
-    with (
-        distributed.LocalCluster(workers, threads_per_worker=1, dashboard_address=None) as cluster,
-        distributed.Client(cluster) as client,
-    ):
+    with cluster.local_workers(workers) as client:
         yield from _spread(client, cases, threads)
 
 
@@ -33,10 +30,9 @@ def over_cluster(cases: Sequence[Case], *, scheduler: str, threads: int | None) 
     """Measure on the workers of a Dask scheduler at this address, as "tcp://host:8786".
 
     They need edgekv, and models and books under the same paths. Each measures one case at a time, whatever threads
-    Dask gives it. Raises ConfigError without the extra "dask", OSError where there is no scheduler.
+    Dask gives it. Raises ConfigError without the extra "dask", and where there is no scheduler.
     """
-    distributed = needed("distributed", "dask")
-    with distributed.Client(scheduler) as client:
+    with cluster.connected(scheduler) as client:
         yield from _spread(client, cases, threads)
 
 

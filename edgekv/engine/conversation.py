@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgekv.errors import CeilingExceededError, ConfigError, PromptLengthError, SessionError
-from edgekv.prompt.turns import STATES, Kind, Turns
+from edgekv.prompt.turns import BEGINNINGS, HISTORIES, STATES, Kind, Turns
 from edgekv.store.log import LogCopy, Turn
 
 from .endings import Circles, until_stop
@@ -156,7 +156,7 @@ class LocalConversation:
             if isinstance(wanted, Rewinding):
                 self._rewind(wanted, stats, progress)
                 return
-            if wanted.kind in ("messages", "whole", "tokens"):
+            if wanted.kind in HISTORIES:
                 tokens, probe = self._history(wanted, stats)
             else:
                 tokens, probe = self._turn(wanted, stats)
@@ -164,7 +164,7 @@ class LocalConversation:
             stats.finish_reason = "closed"  # unless something better is known
             if not self._read(tokens, wanted.kind, stats, progress, probe):
                 return
-            if wanted.kind == "read":
+            if wanted.kind in BEGINNINGS:
                 stats.finish_reason = "read"
             else:
                 with closing(self._say(wanted, stats)) as said:
@@ -215,7 +215,7 @@ class LocalConversation:
             )
         if n_tokens == 0:
             prompt.count()  # says what is wrong
-        n_seen = min(n_common, n_tokens - 1)  # logits come from the last token
+        n_seen = min(n_common, n_tokens - (wanted.kind not in BEGINNINGS))  # logits come from the last token
         self._go_back(n_seen)
         self._pending = []
         stats.reused_tokens = self.n_past
@@ -343,7 +343,7 @@ class LocalConversation:
         self._pending = []
         self._turns.state, afterwards = STATES[kind]
         try:
-            complete = controller.read(tokens, after_ubatch, probe, want_logits=kind != "read")
+            complete = controller.read(tokens, after_ubatch, probe, want_logits=kind not in BEGINNINGS)
         finally:
             stats.prefill_s = time.perf_counter() - started
             stats.read_tokens = done

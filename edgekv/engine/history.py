@@ -96,7 +96,7 @@ def prompt_of(wanted: Wanted, model: Model, turns: Turns, replies: Iterable[list
 
     replies: tokens of what was said before. A reply that has the text of one word for word is given its tokens
     """
-    if wanted.kind == "tokens":
+    if wanted.kind in ("tokens", "ahead"):
         return turns.ids(check_ids(wanted.tokens, model.n_vocab))
     if wanted.kind == "whole":
         return turns.from_beginning(wanted.content)

@@ -23,11 +23,11 @@ INSTRUCTION = "Answer in one or two sentences, from the text above:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What to read, and the reply to give; no reply if `kind` is the beginning of a turn.
+    """What to read, and the reply to give; no reply if `kind` is a beginning.
 
     content: texts (str) and text files (Path), in the order in which they are read; of "messages", one for each
     roles: of "messages", whose each is
-    tokens: what to read, of "tokens"
+    tokens: what to read, of "tokens" and "ahead"
     instruction: put before the last content if the turn has another one above it
     question: the question to read with; None = none
     max_tokens: longest reply; None = until the model ends it, or its trained context is full

@@ -18,8 +18,12 @@ Content = Sequence[str | os.PathLike[str]]
 PARAGRAPH = "\n\n"  # between the texts of a turn
 
 # a turn in the model's chat template, the beginning of one that the next goes on with, or a text to continue; a whole
-# conversation, or a whole text as it stands or as tokens, of which the session may have seen the beginning
-Kind = Literal["chat", "read", "text", "messages", "whole", "tokens"]
+# conversation, or a whole text as it stands or as tokens, of which the session may have seen the beginning; such a
+# beginning as tokens
+Kind = Literal["chat", "read", "text", "messages", "whole", "tokens", "ahead"]
+
+BEGINNINGS: tuple[Kind, ...] = ("read", "ahead")  # to which there is no reply
+HISTORIES: tuple[Kind, ...] = ("messages", "whole", "tokens", "ahead")  # told from their first token on
 
 # states while a prompt is read, and after
 STATES: dict[Kind, tuple[str, str]] = {
@@ -29,6 +33,7 @@ STATES: dict[Kind, tuple[str, str]] = {
     "messages": ("user", "assistant"),
     "whole": ("text", "text"),
     "tokens": ("text", "text"),
+    "ahead": ("text", "text"),
 }
 
 

@@ -6,4 +6,6 @@ named       where sessions are kept by name
 transcript  roles and texts for people, in Markdown and JSON
 private     lists of numbers that only this process sees
 log         what a session read and said, as such lists
+lines       JSON lines that only grow: results of long runs
+fingerprint names of files in results
 """

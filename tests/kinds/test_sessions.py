@@ -115,3 +115,22 @@ def test_a_session_goes_back_to_its_turns(talkative, family_model, name):
 def test_what_cannot_be_dropped_token_by_token_is_not_drafted(family_model, name):
     with pytest.raises(edgekv.ConfigError, match="keeps sliding windows or recurrent states; give speculate=off"):
         edgekv.plan(family_model(name), memory="4GiB", budget=64, block=32, speculate="auto")
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_histories_go_on_from_a_beginning_as_if_each_were_the_first(talkative, family_model, name):
+    options = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "focus": False}
+    with edgekv.Runtime(family_model(name), **options) as runtime:
+        tokens = runtime.tokenize(TEXT)
+        histories = [tokens[:160] + tokens[k : k + 20] for k in (3, 9)]
+        found = []
+        for history in histories:
+            with runtime.session(log=True) as session:
+                session.read_ahead(history[:160])
+                found.append("".join(session.continue_from(history, max_tokens=8)))
+        with runtime.session(log=True) as session:
+            session.read_ahead(histories[0][:160])
+            for history, reply in [*zip(histories, found, strict=True)][::-1]:
+                session.rewind(160)
+                assert "".join(session.continue_from(history, max_tokens=8)) == reply
+                assert session.stats.reused_tokens == 160

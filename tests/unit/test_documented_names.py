@@ -21,6 +21,7 @@ NAMES = [
     "edgekv.Runtime",
     "edgekv.Sampling",
     "edgekv.WorkerError",
+    "edgekv.batch.batch.Batch",
     "edgekv.evals.needle",
     "edgekv.evals.perplexity",
     "edgekv.evals.prose",

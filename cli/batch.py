@@ -1,0 +1,83 @@
+"""`edgekv batch`: a file of requests, answered once each."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edgekv.extras import needed
+from edgekv.memory.sizes import format_size
+
+from .options import AsJson, common, gathered, one_way_to_share
+from .render import console, loading, measuring_bar, packed
+
+if TYPE_CHECKING:  # what answers is loaded by those who ask
+    from edgekv.batch.batch import Batch
+
+FAILED = 1  # exit status where some results are errors
+
+
+@functools.partial(gathered, options=common, into="runtime", without=("isolated",))
+def batch(
+    requests: Annotated[Path, typer.Argument(help="Requests: JSON lines in OpenAI's batch format.")],
+    runtime: dict[str, Any],
+    results: Annotated[
+        Path, typer.Option("-o", "--results", metavar="FILE", help="Where results are appended, a line for each.")
+    ],
+    workers: Annotated[int, typer.Option(min=1, help="Workers of this machine; each has --memory for itself.")] = 1,
+    cluster: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Dask scheduler whose workers share the work instead.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Answer a file of requests, each once. A batch that was stopped goes on: what has a result is not answered again.
+
+    Each worker has the model in a process of its own, and --memory is the ceiling of each. Requests that begin alike go
+    to one worker, which reads what they have in common once.
+    """
+    for module in ("starlette", "pydantic"):
+        needed(module, "server")
+    one_way_to_share(workers - 1, cluster)
+    from edgekv.batch.batch import Batch
+
+    with loading():
+        opened = Batch(requests, results, **runtime)
+    with opened as under_way:
+        try:
+            with measuring_bar(under_way.readings.n_tokens) as bar:
+                for answered in under_way.run(workers=workers, cluster=cluster):
+                    bar(under_way.readings.n_tokens[answered.number], answered.custom_id)
+        finally:
+            _report(under_way, as_json=as_json)
+        if any(under_way.results.answered.values()):
+            raise typer.Exit(FAILED)
+
+
+def _report(batch: Batch, *, as_json: bool) -> None:
+    """How far it has come, and what it took."""
+    answered, took = batch.results.answered, batch.took
+    n_failed = sum(answered.values())
+    if as_json:
+        figures = {"requests": len(batch), "results": len(answered), "failed": n_failed, **vars(took)}
+        print(json.dumps(figures | {"ceiling_bytes": batch.conditions.options["memory"]}))
+        return
+    said = f"{len(answered):,} of {len(batch):,} requests have a result in {batch.results.path}"
+    if n_failed:
+        said += f", {n_failed:,} of them an error"
+    if len(answered) < len(batch):
+        said += "; the same command goes on from there"
+    console.print(said, soft_wrap=True, markup=False)
+    if took.answered:
+        ceiling = format_size(batch.conditions.options["memory"])
+        parts = [
+            f"{took.answered:,} answered now",
+            f"beginnings read once: {took.beginnings:,}, {took.beginning_tokens:,} tokens",
+            f"not read again: {took.shared_tokens:,} tokens",
+            f"peak {format_size(took.peak_bytes)} of {ceiling} for each worker",
+        ]
+        for line in packed(parts, console.width):
+            console.print(f"[dim]{line}[/dim]", soft_wrap=True)

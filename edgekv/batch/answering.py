@@ -1,0 +1,192 @@
+"""One worker's part: it answers jobs over a model in a process of its own, and reads what they begin with once."""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from dataclasses import dataclass
+from typing import Any
+
+import edgekv
+from edgekv.engine.history import History
+from edgekv.errors import EdgeKVError, WorkerError
+from edgekv.server.failures import Failure, failure_of
+from edgekv.server.job import Ended, Event, Job, Reading
+from edgekv.server.jobs import Stop
+from edgekv.server.pool import Kept, Pool
+from edgekv.session import GENERAL_QUESTION
+
+MOST_DEATHS = 3  # of the process with the model, at one job
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A runtime for a worker. model: path of its file; options: arguments of `edgekv.Runtime`"""
+
+    model: str
+    options: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What several jobs begin with, which is read before the first of them.
+
+    key: what identifies it; tokens: int32 ids
+    focus: read it with the general question in mind, where it does not fit
+    """
+
+    key: bytes
+    tokens: array[int]
+    focus: bool
+
+
+@dataclass(frozen=True)
+class Task:
+    """A job for a worker. beginning: None = it is read from its own first token"""
+
+    job: Job
+    beginning: Beginning | None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a task.
+
+    events: of the reply; none where there is none
+    failure: why there is none: the arguments of `Failure`
+    died: the process with the model died of it, again and again; `failure` says how
+    begun: tokens of its beginning, where that was read for it
+    peak_bytes: the most that the process with the model held until now
+    """
+
+    events: tuple[Event, ...] = ()
+    failure: dict[str, Any] | None = None
+    died: bool = False
+    begun: int = 0
+    peak_bytes: int = 0
+
+
+def died(message: str) -> Outcome:
+    """What came of a task that ended every process that was at it."""
+    return Outcome(failure={"status": 500, "code": "worker_died", "message": message}, died=True)
+
+
+class Answerer:
+    """Answers tasks one at a time, over a runtime that is opened for the first of them."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self._pool: BeginningPool | None = None
+        self._stop = Stop()
+
+    def answer(self, task: Task) -> Outcome:
+        """What comes of a task. Where the process with the model dies, another one is started, and tries again.
+
+        Raises EdgeKVError for what is no fault of the task.
+        """
+        if self._pool is None:
+            self._pool = BeginningPool(self.setup)
+        for _ in range(MOST_DEATHS):
+            try:
+                return self._pool.outcome(task, self._stop)
+            except WorkerError as error:
+                if self._stop:
+                    raise
+                message = str(error)
+        return died(message)
+
+    def cancel(self) -> None:
+        """End what it is at, and answer nothing from now on. From another thread."""
+        self._stop.set()
+
+    def close(self) -> None:
+        """Free the model."""
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
+
+
+class BeginningPool(Pool):
+    """Answers each job from the end of its beginning, which is read by itself: no reply depends on earlier jobs."""
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(lambda: edgekv.Runtime(setup.model, **setup.options), max_sessions=1)
+        self._beginning: Beginning | None = None  # that of the task
+        self._read: Beginning | None = None  # that of the session
+        self._stop = Stop()
+        self._begun = 0
+
+    def outcome(self, task: Task, stop: Stop) -> Outcome:
+        """What comes of a task. Raises EdgeKVError for what is no fault of the task."""
+        self._beginning, self._stop, self._begun = task.beginning, stop, 0
+        events: list[Event] = []
+
+        def note(event: Event) -> None:
+            if not isinstance(event, Reading):
+                events.append(event)
+
+        try:
+            self.answer(task.job, note, stop)
+        except (Failure, EdgeKVError) as error:
+            found = failure_of(error)
+            if found.status >= 500:
+                raise
+            failure = {name: getattr(found, name) for name in ("status", "code", "message", "param")}
+            return Outcome(failure=failure, begun=self._begun)
+        ended = events[-1] if events else None
+        if not isinstance(ended, Ended) or ended.reason == "cancelled":
+            raise WorkerError("the worker was told to stop; run this again to go on")
+        return Outcome(tuple(events), begun=self._begun, peak_bytes=ended.usage.peak_bytes)
+
+    def _choose(self, history: History, *_further: Any) -> Kept:
+        """A session that has read the beginning, and nothing else."""
+        beginning = self._beginning
+        if self._kept:
+            kept = self._kept[0]
+            if beginning is not None and self._read == beginning:
+                kept.session.rewind(len(beginning.tokens))
+                if kept.session.stats.reused_tokens == len(beginning.tokens):
+                    return kept
+            self._end(kept)  # it has read something else, or the disk has lost the end of the beginning
+        self._read = None
+        kept = Kept(self.runtime.session(self._pinned(history), log=True))
+        self._kept.append(kept)
+        if beginning is not None:
+            self._read_beginning(kept.session, beginning)
+        return kept
+
+    def _read_beginning(self, session: edgekv.Session, beginning: Beginning) -> None:
+        def look(_progress: edgekv.Progress) -> None:
+            if self._stop:
+                session.cancel()
+
+        focus = GENERAL_QUESTION if beginning.focus else None
+        session.read_ahead(beginning.tokens, focus=focus, progress=look)
+        self._begun = session.n_past
+        if self._begun == len(beginning.tokens):
+            self._read = beginning
+
+
+# ---- in a worker of a cluster, which may have several threads ----
+
+_BUSY = threading.Lock()
+_here: list[Answerer] = []  # at most one: a worker holds one model
+
+
+def answered_here(setup: Setup, task: Task) -> Outcome:
+    """What comes of a task in this process, whose model stays open for the next one."""
+    with _BUSY:
+        if _here and _here[0].setup != setup:
+            _here.pop().close()
+        if not _here:
+            _here.append(Answerer(setup))
+        return _here[0].answer(task)
+
+
+def closed_here() -> None:
+    """End what this process is at, and free its model."""
+    for answerer in list(_here):
+        answerer.cancel()
+    with _BUSY:
+        while _here:
+            _here.pop().close()

@@ -1,0 +1,156 @@
+"""A batch: a file of requests, the file of their results, and the workers that answer what has no result yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from edgekv.binding.model import Model
+from edgekv.options import Options, default_threads
+from edgekv.server.failures import Failure
+
+from . import seats
+from .answering import Outcome, Setup
+from .conditions import settled
+from .dealing import Dealer
+from .endpoints import Endpoints, Reply, reply_of
+from .readings import Readings
+from .requests import Requests
+from .results import Results, digest_of, with_own_ids
+
+
+class Answered(NamedTuple):
+    """A request that has a result. number: which one, from 0 on; failed: its result is an error"""
+
+    number: int
+    custom_id: str
+    failed: bool
+
+
+@dataclass
+class Took:
+    """What the workers of a batch did.
+
+    answered: requests that they gave a result
+    beginnings: beginnings that were read for several requests; one counts again where a further worker reads it
+    beginning_tokens: tokens of these; shared_tokens: those that were not read again for each request
+    peak_bytes: the most that a process with the model held
+    """
+
+    answered: int = 0
+    beginnings: int = 0
+    beginning_tokens: int = 0
+    shared_tokens: int = 0
+    peak_bytes: int = 0
+
+    def add(self, outcome: Outcome, n_shared: int) -> None:
+        """Count what came of a request."""
+        self.answered += 1
+        self.beginnings += outcome.begun > 0
+        self.beginning_tokens += outcome.begun
+        self.shared_tokens += n_shared if not outcome.begun and outcome.failure is None else 0
+        self.peak_bytes = max(self.peak_bytes, outcome.peak_bytes)
+
+
+class Batch:
+    """Answers the requests of a file that have no result yet. Use it in `with`, or close it.
+
+        with Batch(Path("requests.jsonl"), Path("results.jsonl"), memory="256MiB") as batch:
+            for answered in batch.run():
+                print(answered.custom_id)
+
+    requests: JSON lines in OpenAI's batch format
+    results: where a line is appended for each; what is in there is not answered again
+    model, options: as for `edgekv.Runtime`. Each worker has the model in a process of its own, under this ceiling
+
+    Raises, before anything is answered, InputError for a file that holds no such requests, ConfigError for results that
+    are not those of these requests, this model and these options, and what `edgekv.plan` raises.
+    """
+
+    def __init__(self, requests: Path, results: Path, model: str | None = None, **options: Any) -> None:
+        self.took = Took()
+        self._open = ExitStack()
+        try:
+            self.requests = self._open.enter_context(Requests(requests))
+            self.results = self._open.enter_context(Results(results, self.requests))
+            self.conditions = settled(model, options, results, begun=bool(self.results.answered))
+            path, chosen = self.conditions.model, self.conditions.chosen
+            vocabulary = self._open.enter_context(Model(path, Options(), no_alloc=True))
+            self._endpoints = self._open.enter_context(Endpoints(path.stem))
+            self.readings = Readings(
+                self.requests, self._endpoints, vocabulary, step=self.conditions.step, focus=chosen.focus
+            )
+        except BaseException:
+            self._open.close()
+            raise
+
+    def close(self) -> None:
+        """Close all files."""
+        self._open.close()
+
+    def __enter__(self) -> Batch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return len(self.requests)
+
+    def run(self, *, workers: int = 1, cluster: str | None = None) -> Iterator[Answered]:
+        """Answer what has no result; yields every request once it has one.
+
+        A result is on the disk before it is yielded. What is under way when this is closed is dropped.
+
+        workers: of this machine; cluster: those of a Dask scheduler at this address, in place of them
+
+        Raises ConfigError where there is no such cluster; and what the runtime raises that is no fault of a request, as
+        CeilingError and CeilingExceededError.
+        """
+        left = []
+        for number, custom_id in enumerate(self.requests.custom_ids):
+            if custom_id in self.results.answered:
+                yield Answered(number, custom_id, self.results.answered[custom_id])
+            elif number in self.readings.refused:
+                yield self._noted(number, self.readings.refused[number])
+            else:
+                left.append(number)
+        dealer = Dealer(self.readings.piles(left))
+        with self._seats(min(workers, len(left)), cluster) if left else nullcontext(()) as taken:
+            for number, outcome in seats.shared_out(taken, dealer, self.readings.task_of):
+                self.took.add(outcome, self.readings.n_shared[number])
+                yield self._told(number, outcome)
+
+    def _seats(self, workers: int, cluster: str | None) -> AbstractContextManager[Sequence[seats.Seat]]:
+        options = self.conditions.options
+        if cluster is not None:
+            return seats.of_cluster(cluster, Setup(str(self.conditions.model), options))
+        threads = options.get("threads") or max(1, default_threads() // workers)
+        return seats.of_this_machine(workers, Setup(str(self.conditions.model), options | {"threads": threads}))
+
+    def _told(self, number: int, outcome: Outcome) -> Answered:
+        """Write down what came of a request."""
+        if outcome.died:
+            assert outcome.failure is not None
+            error = {name: outcome.failure[name] for name in ("code", "message")}
+            return self._added(number, None, error)
+        if outcome.failure is not None:
+            return self._noted(number, reply_of(Failure(**outcome.failure)))
+        return self._noted(number, self._endpoints.told(self.requests[number], outcome.events))
+
+    def _noted(self, number: int, reply: Reply) -> Answered:
+        """Write down a reply, without what differs from one run to the next: what a process held, and random ids."""
+        own = digest_of(self.requests.digest, self.requests.custom_ids[number])
+        body = with_own_ids(reply.body, own)
+        body.get("edgekv", {}).pop("peak_bytes", None)
+        return self._added(number, {"status_code": reply.status, "request_id": f"req_{own}", "body": body}, None)
+
+    def _added(self, number: int, response: dict[str, Any] | None, error: dict[str, Any] | None) -> Answered:
+        custom_id = self.requests.custom_ids[number]
+        return Answered(number, custom_id, self.results.add(custom_id, response, error))

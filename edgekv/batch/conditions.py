@@ -1,0 +1,126 @@
+"""What answers depend on besides their requests: the model, and options of which none is left open.
+
+They lie beside the results, so that a batch goes on as it began, even where the planner would choose otherwise now.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import edgekv
+from edgekv.errors import CeilingError, ConfigError
+from edgekv.memory.sizes import MIB
+from edgekv.models import find_model
+from edgekv.options import Options
+from edgekv.store.fingerprint import fingerprint
+from edgekv.store.replacing import replacing
+
+SUFFIX = ".batch"  # behind the name of the results
+SLACK_BYTES = 2 * MIB  # by which what two processes measure of themselves may differ
+CHOSEN = ("budget", "block", "kv_type", "repack")  # by the planner, where nobody names them
+NAMED = (
+    *("budget", "block", "ubatch", "kv_type", "repack", "n_sink", "recent", "evict_every", "focus", "probe_tokens"),
+    *("reposition", "speculate", "allow_beyond_trained", "gpu_layers"),
+)
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Equal conditions give equal answers.
+
+    model: path of its file
+    options: arguments of `edgekv.Runtime`, in a worker process of its own, with nothing left to the planner
+    chosen: these options
+    described: all that answers depend on, as plain values; the model by name and digest
+    """
+
+    model: Path
+    options: dict[str, Any]
+    chosen: Options
+    described: dict[str, Any]
+
+    @property
+    def step(self) -> int:
+        """Tokens after which a text may be read in two parts, as often as one likes, and is decoded as in one."""
+        block, ubatch = self.chosen.block, self.chosen.n_ubatch
+        return ubatch if block % ubatch == 0 else block
+
+
+def settled(model: str | None, options: dict[str, Any], results: Path, *, begun: bool) -> Conditions:
+    """The conditions of a batch: those that its results were begun with, or new ones, which are written beside them.
+
+    options: arguments of `edgekv.Runtime`; what is None is chosen here
+    begun: whether there are results
+
+    Raises ConfigError for options that are others than those that it was begun with, and where these are lost; and what
+    `edgekv.plan` raises.
+    """
+    file = results.with_name(results.name + SUFFIX)
+    kept = _read(file, results) if begun else None
+    path = find_model(model)
+    named = {name: value for name, value in options.items() if value is not None}
+    if kept is not None:
+        named = {name: kept[name] for name in CHOSEN if name in kept} | named
+    chosen = _planned(path, named)
+    described = _described(path, chosen)
+    if kept is None:
+        _write(file, described)
+    elif kept != described:
+        name = next(name for name in (*described, *kept) if kept.get(name) != described.get(name))
+        raise ConfigError(
+            f"{results} was begun with {name}={kept.get(name)}, and this would be {name}={described.get(name)}; give "
+            "what it was begun with, or name another file for the results"
+        )
+    settled = {name: getattr(chosen, name) for name in (*CHOSEN, "mmap")}
+    return Conditions(path, named | settled | {"memory": chosen.ceiling_bytes, "isolated": True}, chosen, described)
+
+
+def _planned(model: Path, named: dict[str, Any]) -> Options:
+    """The options, with nothing left open, that every worker can open under this ceiling."""
+    options = Options(**named)
+    if options.budget is None:
+        try:
+            plan = edgekv.plan(model, **named | {"isolated": True, "memory": options.ceiling_bytes - SLACK_BYTES})
+        except CeilingError:
+            pass  # then there is nothing to spare
+        else:
+            return plan.settle(options)
+    return edgekv.plan(model, **named | {"isolated": True}).settle(options)
+
+
+def _described(model: Path, options: Options) -> dict[str, Any]:
+    return {
+        "edgekv": version("edgekv"),
+        "model": fingerprint(model),
+        "policy": options.parsed_policy.spec,
+        "focus_policy": options.parsed_focus.spec if options.focus else None,
+        **{name: getattr(options, name) for name in NAMED},
+    }
+
+
+def _read(file: Path, results: Path) -> dict[str, Any]:
+    try:
+        kept = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        kept = None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file} cannot be read: {error}; name another file for the results") from error
+    if not isinstance(kept, dict):
+        raise ConfigError(
+            f"{file} does not say how the results in {results} were made; put it back, or name another file for them"
+        )
+    return kept
+
+
+def _write(file: Path, described: dict[str, Any]) -> None:
+    try:
+        with replacing(file) as new:
+            new.write((json.dumps(described, indent=2) + "\n").encode())
+    except OSError as error:
+        raise ConfigError(
+            f"{file} cannot be written: {error.strerror or error}; name another file for the results"
+        ) from error

@@ -1,0 +1,193 @@
+"""OpenAI's endpoints, as `edgekv serve` has them, without a server: bodies become jobs, and events become replies.
+
+Each request goes through its endpoint twice: once to find out what it asks of the model, which nobody answers then, and
+once to write down what the model said.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from anyio import sleep_forever
+from anyio.from_thread import start_blocking_portal
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+from starlette.types import Message
+
+from edgekv.server import application
+from edgekv.server.answer import Refused
+from edgekv.server.failures import Failure
+from edgekv.server.job import Event, Job
+from edgekv.server.openai_shape import failed
+from edgekv.server.room import Room
+from edgekv.server.settings import Settings
+
+from .requests import Request
+from .results import digest_of
+
+PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/responses")  # of what OpenAI's batches may ask
+ROUTES = [route for route in application.ROUTES if route.path in PATHS]
+ANY_LENGTH = 1 << 62  # bytes of a body, which is a line of a file that somebody chose
+SEED_DIGITS = 7  # in hex
+
+
+class Reply(NamedTuple):
+    """What an endpoint answers: a status of HTTP, and a body of JSON."""
+
+    status: int
+    body: dict[str, Any]
+
+
+class Endpoints:
+    """The endpoints over a model of this name, for many threads. Close it, or use it in `with`.
+
+    Their event loop has a thread of its own, which Ctrl-C does not reach.
+    """
+
+    def __init__(self, model_name: str) -> None:
+        self._open = ExitStack()
+        self._loop = self._open.enter_context(start_blocking_portal())
+        self._name = model_name
+        self._settings = Settings(name=model_name, max_body=ANY_LENGTH, body_s=math.inf)
+
+    def asked(self, request: Request) -> Job | Reply:
+        """What a request asks of the model; or why nothing, which is then its answer.
+
+        A job that leaves the seed open gets one that follows from the request, so that the reply is the same whoever
+        makes it.
+        """
+        jobs: list[Job] = []
+
+        def note(job: Job) -> Sequence[Event]:
+            jobs.append(job)
+            raise Failure(503, "not_now", "it is only noted now")
+
+        reply = self._through(request, note)
+        if not jobs:
+            return reply
+        job = jobs[0]
+        seed = job.sampling.seed
+        if seed is None:
+            seed = int(digest_of(request.custom_id, digits=SEED_DIGITS), 16)
+        return replace(job, sampling=replace(job.sampling, seed=seed))
+
+    def told(self, request: Request, events: Sequence[Event]) -> Reply:
+        """What a request is answered where these came of its job."""
+        return self._through(request, lambda _: events)
+
+    def _through(self, request: Request, answer: Callable[[Job], Sequence[Event]]) -> Reply:
+        """What an endpoint answers over someone who answers jobs."""
+        failure = _mistake(request)
+        if failure is not None:
+            return reply_of(failure)
+        app = Starlette(routes=ROUTES, exception_handlers={Failure: _refused, HTTPException: _refused})
+        app.state.server = _Desk(self._settings, self._name, answer)
+        reply: Reply = self._loop.call(_posted, app, request)
+        return reply
+
+    def close(self) -> None:
+        """End the thread."""
+        self._open.close()
+
+    def __enter__(self) -> Endpoints:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def reply_of(failure: Failure) -> Reply:
+    """What a request is answered that failed."""
+    return Reply(failure.status, failed(failure))
+
+
+class _Desk:
+    """What endpoints find where a server has its state (`server.state.State`): someone who answers jobs at once."""
+
+    def __init__(self, settings: Settings, model_name: str, answer: Callable[[Job], Sequence[Event]]) -> None:
+        self.settings = settings
+        self.room = Room(ANY_LENGTH)
+        self.model_name = model_name
+        self.jobs = self
+        self._answer = answer
+
+    def run(self, job: Job) -> _Events:
+        return _Events(self._answer(job))
+
+
+class _Events:
+    """What came of a job, for those who wait for it."""
+
+    def __init__(self, events: Sequence[Event]) -> None:
+        self._events = iter(events)
+
+    def __aiter__(self) -> _Events:
+        return self
+
+    async def __anext__(self) -> Event:
+        for event in self._events:
+            return event
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        pass
+
+
+def _mistake(request: Request) -> Failure | None:
+    """What is wrong with a line beside its body."""
+    if request.method != "POST":
+        return Failure(400, "invalid_method", f"method is {request.method!r}; write 'POST'", param="method")
+    if not isinstance(request.url, str) or request.url not in {route.path for route in ROUTES}:
+        known = ", ".join(route.path for route in ROUTES)
+        return Failure(400, "invalid_url", f"url is {request.url!r}; possible: {known}", param="url")
+    if not isinstance(request.body, dict):
+        return Failure(400, "invalid_value", "body is no JSON object; give what the endpoint takes", param="body")
+    if request.body.get("stream"):
+        return Failure(
+            400, "unsupported_value", "the answers of a batch are no streams; leave 'stream' out", param="stream"
+        )
+    return None
+
+
+async def _posted(app: Starlette, request: Request) -> Reply:
+    """What an application answers to a request that is posted to it."""
+    came: list[Message] = [{"type": "http.request", "body": json.dumps(request.body).encode()}]
+    status, parts = 0, []
+
+    async def receive() -> Message:
+        if not came:
+            await sleep_forever()  # the client never leaves
+        return came.pop()
+
+    async def send(message: Message) -> None:
+        nonlocal status
+        status = message.get("status", status)
+        parts.append(message.get("body", b""))
+
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": request.method,
+        "scheme": "http",
+        "path": request.url,
+        "query_string": b"",
+        "root_path": "",
+        "headers": [(b"content-type", b"application/json")],
+    }
+    await app(scope, receive, send)
+    return Reply(status, json.loads(b"".join(parts)))
+
+
+async def _refused(_request: HttpRequest, error: Exception) -> Response:
+    """The answer to a request that its endpoint refuses."""
+    if not isinstance(error, Failure):
+        error = Failure(getattr(error, "status_code", 500), "invalid_request", str(error))
+    return Refused(error, failed)

@@ -1,0 +1,100 @@
+"""What each request reads: how many tokens, and which of them others begin with too."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from array import array
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from edgekv.binding.model import Model
+from edgekv.engine.history import prompt_of, wanted_of
+from edgekv.errors import EdgeKVError, UnsupportedModelError
+from edgekv.prompt.turns import Turns
+from edgekv.server.failures import Failure, failure_of
+from edgekv.server.job import Job
+
+from .answering import Beginning, Task
+from .beginnings import chain_of, groups_of
+from .dealing import Pile
+from .endpoints import Endpoints, Reply, reply_of
+from .requests import Requests
+
+REPLY_TOKENS = 200  # of a reply whose length nobody knows, and whose tokens take longer than those that are read
+
+
+class Readings:
+    """What the requests of a file read. It follows from the whole file, and not from what is answered already.
+
+    refused: by their numbers, the answers to requests that ask nothing of the model
+    n_tokens: of each prompt; 0 where it is not known
+    n_shared: tokens at its beginning that others begin with too, and that are read once for all; 0 = none
+    """
+
+    def __init__(self, requests: Requests, endpoints: Endpoints, model: Model, *, step: int, focus: bool) -> None:
+        """model: its vocabulary; step: tokens of a block that is shared; focus: whether the runtime is able to"""
+        self._requests = requests
+        self._endpoints = endpoints
+        self._model = model
+        self._focus = focus
+        self.refused: dict[int, Reply] = {}
+        self.n_tokens: list[int] = []
+        chains: list[bytes] = []
+        for number in range(len(requests)):
+            chain, n = self._looked_at(number, step)
+            chains.append(chain)
+            self.n_tokens.append(n)
+        self.n_shared = [0] * len(requests)
+        self._groups = groups_of(chains)
+        for group in self._groups:
+            for number in group.members:
+                self.n_shared[number] = group.n_blocks * step
+
+    def _looked_at(self, number: int, step: int) -> tuple[bytes, int]:
+        """The chain of a request, and its tokens; of one that is refused, nothing."""
+        job = self._endpoints.asked(self._requests[number])
+        if isinstance(job, Job):
+            try:
+                chain, n_tokens = chain_of(self._tokens(job), step, _kind(job))
+                return (b"" if job.tools else chain), n_tokens  # a template may put tools anywhere
+            except UnsupportedModelError as error:  # it has no chat template: a matter of the endpoint
+                job = reply_of(Failure(400, "unsupported_model", str(error)))
+            except EdgeKVError as error:
+                failure = failure_of(error)
+                if failure.status >= 500:
+                    raise
+                job = reply_of(failure)
+        self.refused[number] = job
+        return b"", 0
+
+    def piles(self, numbers: Iterable[int]) -> Iterator[Pile]:
+        """These requests, those that begin alike together."""
+        wanted = set(numbers)
+        for group in self._groups:
+            left = [number for number in group.members if number in wanted]
+            own = ((number, self.n_tokens[number] - self.n_shared[number] + REPLY_TOKENS) for number in left)
+            if left:
+                yield Pile(self.n_shared[left[0]], deque(own))
+
+    def task_of(self, number: int) -> Task:
+        """A request as a worker gets it. From any thread."""
+        job = self._endpoints.asked(self._requests[number])
+        assert isinstance(job, Job)
+        n_shared = self.n_shared[number]
+        if not n_shared:
+            return Task(job, None)
+        tokens = array("i", itertools.islice(self._tokens(job), n_shared))
+        return Task(job, Beginning(_kind(job), tokens, self._focus and job.focus and job.prompt is None))
+
+    def _tokens(self, job: Job) -> Iterator[int]:
+        """The tokens of a job's prompt, as a session reads them. Raises InputError, and UnsupportedModelError."""
+        wanted = wanted_of(job.messages if job.prompt is None else job.prompt)
+        return prompt_of(wanted, self._model, Turns(self._model, None), ()).tokens()
+
+
+def _kind(job: Job) -> bytes:
+    """What two jobs must have in common, beside tokens, to be read alike: a system message may never be evicted."""
+    first = job.messages[0] if job.messages else {}
+    system = first.get("content") if first.get("role") == "system" else None
+    return json.dumps([job.prompt is None, job.focus, system]).encode()

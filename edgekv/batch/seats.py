@@ -1,0 +1,147 @@
+"""Workers that answer one task at a time: of this machine, or of a Dask cluster."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from queue import SimpleQueue
+from typing import Any, Protocol
+
+from edgekv import cluster
+from edgekv.errors import ConfigError, EdgeKVError, WorkerError
+
+from .answering import Answerer, Outcome, Setup, Task, answered_here, closed_here, died
+from .dealing import Dealer
+
+
+class Seat(Protocol):
+    """A worker, as a thread of this process uses it."""
+
+    def answer(self, task: Task) -> Outcome:
+        """What comes of a task."""
+
+    def cancel(self) -> None:
+        """Have it end early what it is at. From another thread."""
+
+
+@contextmanager
+def of_this_machine(n: int, setup: Setup) -> Iterator[Sequence[Seat]]:
+    """n workers of this machine. Each has its model in a process of its own."""
+    with ExitStack() as stack:
+        seats = [Answerer(setup) for _ in range(n)]
+        for seat in seats:
+            stack.callback(seat.close)
+        yield seats
+
+
+@contextmanager
+def of_cluster(address: str, setup: Setup) -> Iterator[Sequence[Seat]]:
+    """The workers of a Dask scheduler at this address. Raises ConfigError without the extra "dask", or without them."""
+    with cluster.connected(address) as client:
+        workers = _Workers(client)
+        seats = [_Remote(workers, setup) for _ in workers.addresses()]
+        if not seats:
+            raise ConfigError(f"the Dask scheduler at cluster={address} has no workers; start some with `dask worker`")
+        try:
+            yield seats
+        finally:
+            with suppress(Exception):  # whoever has gone holds nothing
+                client.run(closed_here)
+
+
+def shared_out(seats: Sequence[Seat], dealer: Dealer, task_of: Callable[[int], Task]) -> Iterator[tuple[int, Outcome]]:
+    """Have workers answer what a dealer deals; yields numbers of requests with what came of them, as they are done.
+
+    When it is closed, what is under way is cancelled and forgotten. Raises what a worker raises.
+    """
+    done: SimpleQueue[tuple[int, Outcome] | BaseException | None] = SimpleQueue()
+    stopped = threading.Event()
+
+    def work(worker: int, seat: Seat) -> None:
+        try:
+            while not stopped.is_set() and (number := dealer.take(worker)) is not None:
+                done.put((number, seat.answer(task_of(number))))
+            done.put(None)
+        except BaseException as error:
+            done.put(error)
+
+    threads = [threading.Thread(target=work, args=each, daemon=True) for each in enumerate(seats)]
+    for thread in threads:
+        thread.start()
+    try:
+        left = len(threads)
+        while left:
+            found = done.get()
+            if isinstance(found, BaseException):
+                raise found
+            if found is None:
+                left -= 1
+            else:
+                yield found
+    finally:
+        stopped.set()
+        for seat in seats:
+            seat.cancel()
+        for thread in threads:
+            thread.join()
+
+
+class _Workers:
+    """The workers of a cluster, and which of them a seat has."""
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+        self._lock = threading.Lock()
+        self._taken: dict[int, str] = {}
+
+    def addresses(self) -> list[str]:
+        """Those that are there now."""
+        return list(self.client.scheduler_info(n_workers=-1)["workers"])
+
+    def of(self, seat: int) -> str | None:
+        """The worker of a seat: the same one as long as it is there. None = all that are there have seats."""
+        with self._lock:
+            there = self.addresses()
+            mine = self._taken.pop(seat, None)
+            if mine not in there:
+                mine = next((address for address in there if address not in self._taken.values()), None)
+            if mine is not None:
+                self._taken[seat] = mine
+            return mine
+
+
+class _Remote:
+    """A seat of a cluster. Where its worker ends, it goes on with one that has none."""
+
+    def __init__(self, workers: _Workers, setup: Setup) -> None:
+        self._workers = workers
+        self._setup = setup
+        self._future: Any = None
+
+    def answer(self, task: Task) -> Outcome:
+        """What comes of a task. A worker that ends has its task done by another one."""
+        address = self._workers.of(id(self))
+        self._future = self._workers.client.submit(
+            answered_here,
+            self._setup,
+            task,
+            workers=None if address is None else [address],
+            allow_other_workers=address is not None,
+            pure=False,
+        )
+        try:
+            outcome: Outcome = self._future.result()
+        except EdgeKVError:
+            raise
+        except Exception as error:
+            if type(error).__name__ == "KilledWorker":  # again and again, wherever it was tried
+                return died("the worker processes that were at this request ended, one after the other")
+            raise WorkerError(f"the Dask cluster failed: {error}; run this again to go on") from error
+        return outcome
+
+    def cancel(self) -> None:
+        """Give up the task. The worker ends what it is at when the batch ends."""
+        if self._future is not None:
+            with suppress(Exception):  # the cluster may have gone
+                self._future.cancel()

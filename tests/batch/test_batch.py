@@ -1,0 +1,346 @@
+"""A batch over a tiny model: every request is answered once, and the same whoever does it and in whatever order."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+
+import pytest
+
+pytest.importorskip("starlette")
+from batch_files import CHAT, RESPONSES, SMALL, TEXT, about_documents, chat, rows, said, words, write
+
+import edgekv
+from edgekv.batch.answering import Answerer, Setup
+from edgekv.batch.batch import Batch
+from edgekv.batch.results import digest_of
+from edgekv.errors import ConfigError, InputError
+from edgekv.session import GENERAL_QUESTION
+
+
+@pytest.fixture
+def opened(tiny_model, tmp_path):
+    """A function that opens a batch over a tiny model; None = the requests are there already."""
+    model = str(tiny_model(n_layer=2, n_ctx_train=2048, head_dim=64))
+
+    def open_batch(requests=None, results="results.jsonl", **options):
+        if requests is not None:
+            write(tmp_path / "requests.jsonl", requests)
+        return Batch(tmp_path / "requests.jsonl", tmp_path / results, model, **(SMALL | options))
+
+    return open_batch
+
+
+@pytest.fixture
+def answer(opened, tmp_path):
+    """A function that answers requests; returns the results, and what it took."""
+
+    def run(requests=None, results="results.jsonl", *, workers=1, **options):
+        with opened(requests, results, **options) as batch:
+            numbers = [answered.number for answered in batch.run(workers=workers)]
+        assert sorted(numbers) == list(range(len(batch)))
+        return rows(tmp_path / results), batch.took
+
+    return run
+
+
+REQUESTS = [
+    *about_documents(3, 4),
+    chat("alone", "Hello"),
+    chat("with-system", "Hello", system="Be brief."),
+    chat("long-alone", words(200, "z"), stop=["q"]),
+    {"custom_id": "text", "method": "POST", "url": TEXT, "body": {"prompt": "One two three", "max_tokens": 5}},
+    *(
+        {"custom_id": f"r{i}", "method": "POST", "url": RESPONSES, "body": {"input": f"{words(50, 'r')} {i}"}}
+        for i in range(2)
+    ),
+]
+
+
+def test_every_request_is_answered_and_each_document_read_once(answer):
+    found, took = answer(REQUESTS)
+    assert sorted(found) == sorted(request["custom_id"] for request in REQUESTS)
+    for custom_id, row in found.items():
+        assert row["error"] is None
+        assert row["id"].startswith("batch_req_")
+        assert row["response"]["status_code"] == 200
+        assert row["response"]["request_id"].startswith("req_")
+        body = row["response"]["body"]
+        kinds = {"t": "text_completion", "r": "response"}
+        assert body["object"] == kinds.get(custom_id[0], "chat.completion")
+        assert "peak_bytes" not in body["edgekv"]
+        usage = body["usage"]
+        shared = usage.get("prompt_tokens_details", usage.get("input_tokens_details"))["cached_tokens"]
+        assert (shared > 0) == (custom_id[0] in "dr")
+        assert shared % SMALL["block"] == 0
+    assert len({said(row) for row in found.values()}) > 8
+    assert took.beginnings == 4
+    assert took.answered == len(REQUESTS)
+    assert 2 * took.beginning_tokens < took.shared_tokens < 3 * took.beginning_tokens
+    assert 0 < took.peak_bytes < 4 << 30
+
+
+@pytest.mark.parametrize("options", [{}, {"focus": False}, {"kv_type": "q8_0", "policy": "snapkv"}, {"budget": 1024}])
+def test_neither_order_nor_sharing_makes_a_difference(answer, options):
+    alone, _ = answer(REQUESTS, **options)
+    shared, took = answer(None, "shared.jsonl", workers=3, **options)
+    assert shared == alone
+    assert took.beginnings >= 4
+    shuffled = random.Random(1).sample(REQUESTS, len(REQUESTS))
+    other, _ = answer(shuffled, "other.jsonl", **options)
+    assert {name: said(row) for name, row in other.items()} == {name: said(row) for name, row in alone.items()}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"budget": 64}, {"budget": 1024}, {"budget": 1024, "block": 256}],
+    ids=["evicts", "fits", "a block is several decodes"],
+)
+def test_without_focus_a_request_says_what_it_says_alone(answer, tiny_model, options):
+    found, took = answer(REQUESTS, focus=False, **options)
+    assert took.beginnings >= 3
+    path = tiny_model(n_layer=2, n_ctx_train=2048, head_dim=64)
+    with edgekv.Runtime(path, **SMALL | options, focus=False) as runtime:
+        for request in REQUESTS[:6]:
+            seed = int(digest_of(request["custom_id"], digits=7), 16)
+            sampling = edgekv.Sampling(temperature=1.5, repeat_penalty=1, seed=seed)
+            with runtime.session(log=True) as session:
+                pieces = session.continue_from(request["body"]["messages"], max_tokens=8, sampling=sampling)
+                assert "".join(pieces) == said(found[request["custom_id"]])
+
+
+def test_what_is_shared_is_read_with_a_general_question(answer, monkeypatch):
+    asked = []
+    read_ahead = edgekv.Session.read_ahead
+
+    def watched(session, tokens, *, focus=None, **further):
+        asked.append((len(tokens), focus))
+        read_ahead(session, tokens, focus=focus, **further)
+
+    monkeypatch.setattr(edgekv.Session, "read_ahead", watched)
+    answer(about_documents(2, 2))
+    assert [focus for _, focus in asked] == [GENERAL_QUESTION] * 2
+    unfocused = [
+        request | {"body": request["body"] | {"edgekv": {"focus": False}}} for request in about_documents(2, 2)
+    ]
+    answer(unfocused, "unfocused.jsonl")
+    answer(about_documents(2, 2), "off.jsonl", focus=False)
+    assert [focus for _, focus in asked[2:]] == [None] * 4
+
+
+def test_a_batch_goes_on_where_it_was(answer, opened, tmp_path):
+    whole, _ = answer(REQUESTS, "whole.jsonl")
+    with opened() as batch:
+        for n_answered, _ in enumerate(batch.run(), 1):
+            if n_answered == 5:
+                break
+    first = (tmp_path / "results.jsonl").read_bytes()
+    assert first.count(b"\n") == 5
+    (tmp_path / "results.jsonl").write_bytes(first + b'{"id": "batch_req_torn')
+    found, took = answer()
+    assert found == whole
+    assert took.answered == len(REQUESTS) - 5
+    assert (tmp_path / "results.jsonl").read_bytes().startswith(first)
+    before = (tmp_path / "results.jsonl").read_bytes()
+    _, took = answer()
+    assert (took.answered, (tmp_path / "results.jsonl").read_bytes()) == (0, before)
+
+
+HELLO = {"messages": [{"role": "user", "content": "Hello"}]}
+WRONG = {
+    "method": ({"method": "GET", "body": HELLO}, "method"),
+    "url": ({"url": "/v1/embeddings", "body": HELLO}, "url"),
+    "no url": ({"url": None, "body": HELLO}, "url"),
+    "no body": ({"body": None}, "body"),
+    "no messages": ({"body": {}}, "messages"),
+    "temperature": ({"body": HELLO | {"temperature": -1}}, "temperature"),
+    "stream": ({"body": HELLO | {"stream": True}}, "stream"),
+    "two replies": ({"body": HELLO | {"n": 2}}, "n"),
+    "blank": ({"body": {"messages": [{"role": "user", "content": " "}]}}, None),
+    "overflow": (chat("", words(300), edgekv={"on_overflow": "error"}), None),
+    "no token": ({"url": TEXT, "body": {"prompt": [1 << 30]}}, None),
+}
+
+
+def test_a_request_that_cannot_be_answered_has_an_error_and_the_rest_goes_on(answer):
+    wrong = [{"method": "POST", "url": CHAT} | request | {"custom_id": name} for name, (request, _) in WRONG.items()]
+    found, _ = answer([chat("before", "Hello"), *wrong, chat("after", "Hello you")])
+    assert [found[name]["response"]["status_code"] for name in ("before", "after")] == [200, 200]
+    for name, (_, param) in WRONG.items():
+        assert found[name]["response"]["status_code"] == 400, name
+        assert found[name]["error"] is None
+        error = found[name]["response"]["body"]["error"]
+        assert set(error) == {"message", "type", "param", "code"}
+        assert (name, error["type"], error["param"]) == (name, "invalid_request_error", param)
+
+
+def test_a_text_beyond_the_trained_context_has_an_error(answer):
+    options = {"reposition": "never", "policy": "sink"}
+    found, _ = answer([*about_documents(2, 2), chat("long", words(2000))], **options)
+    assert [row["response"]["status_code"] for _, row in sorted(found.items())] == [200] * 4 + [400]
+    assert "2048" in found["long"]["response"]["body"]["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "holds no request"),
+        ("\n \n", "holds no request"),
+        ("{", "line 1 of .* is not JSON"),
+        ('{"custom_id": "1"}\n[1]\n', "line 2 of .* is no JSON object"),
+        ('{"custom_id": "1"}\n{"custom_id": 2}\n', "line 2 of .* has the custom_id 2"),
+        ('{"custom_id": " "}\n', "line 1 of .* has the custom_id ' '"),
+        ('{"custom_id": "1"}\n\n{"custom_id": "1"}\n', "lines 1 and 3 of .* have the custom_id '1'"),
+        ("[" * 200_000, "line 1 of .* is not JSON"),
+        (b'{"custom_id": "\xff"}', "line 1 of .* is not JSON"),
+    ],
+)
+def test_a_file_that_holds_no_requests_is_refused(opened, tmp_path, text, message):
+    (tmp_path / "requests.jsonl").write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(InputError, match=message):
+        opened()
+    assert not (tmp_path / "results.jsonl").exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
+def test_requests_are_read_again_so_they_are_a_file(opened, tmp_path):
+    os.mkfifo(tmp_path / "requests.jsonl")
+    with pytest.raises(InputError, match=r"requests\.jsonl is no plain file"):
+        opened()
+    (tmp_path / "requests.jsonl").unlink()
+    with pytest.raises(InputError, match="No such file"):
+        opened()
+
+
+def test_results_of_something_else_are_refused(answer, opened, tmp_path):
+    requests = [chat("one", "Hello"), chat("two", "Hello you")]
+    answer(requests)
+    kept = (tmp_path / "results.jsonl").read_bytes()
+    for changed in ([*requests, chat("three", "More")], requests[::-1], [requests[0], chat("two", "Changed")]):
+        with pytest.raises(ConfigError, match=r"results\.jsonl has answers to another file than .*requests\.jsonl"):
+            opened(changed)
+    write(tmp_path / "requests.jsonl", requests)
+    for options, what in (
+        ({"budget": 80}, "budget=64, and this would be budget=80"),
+        ({"policy": "snapkv"}, "policy=keydiff, and this would be policy=snapkv"),
+        ({"focus": False}, "focus_policy="),
+    ):
+        with pytest.raises(ConfigError, match=f"was begun with {what}"):
+            opened(**options)
+    (tmp_path / "results.jsonl.batch").unlink()
+    with pytest.raises(ConfigError, match=r"results\.jsonl\.batch does not say how"):
+        opened()
+    assert (tmp_path / "results.jsonl").read_bytes() == kept
+    (tmp_path / "notes.txt").write_text("milk")
+    with pytest.raises(InputError, match=r"line 1 of .*notes\.txt is no result"):
+        opened(None, "notes.txt")
+    assert (tmp_path / "notes.txt").read_text() == "milk"
+    with pytest.raises(ConfigError, match="is the file of requests"):
+        opened(None, "requests.jsonl")
+    for text in ('{"id": [1], "custom_id": [2]}\n', '{"id": "batch_req_1"}\n', "7\n"):
+        (tmp_path / "notes.txt").write_text(text)
+        with pytest.raises(InputError, match="line 1 of"):
+            opened(None, "notes.txt")
+    os.symlink(tmp_path / "requests.jsonl", tmp_path / "link.jsonl")
+    with pytest.raises(ConfigError, match="is the file of requests"):
+        opened(None, "link.jsonl")
+
+
+def test_what_the_planner_chose_stays(answer, opened):
+    """Also where it would choose otherwise now."""
+    answer([chat("one", "Hello")], budget=None, block=None, kv_type=None, memory="300MiB")
+    with opened(budget=None, block=None, kv_type=None, memory="400MiB") as batch:
+        assert batch.conditions.described["budget"] == batch.conditions.options["budget"]
+        assert batch.conditions.options["memory"] == 400 << 20
+
+
+def test_requests_that_change_meanwhile_are_found_out(opened, tmp_path):
+    with opened([chat("one", "Hello"), chat("two", "Hello you")]) as batch:
+        running = batch.run()
+        text = (tmp_path / "requests.jsonl").read_text()
+        with (tmp_path / "requests.jsonl").open("r+") as file:
+            file.write(text.replace("Hello", "Jello"))
+        with pytest.raises(InputError, match="changed while it was answered"):
+            list(running)
+
+
+@pytest.mark.parametrize("n_deaths", [1, 5])
+def test_a_worker_that_dies_is_started_again(answer, monkeypatch, n_deaths):
+    """And a request that ends every one that is at it has an error, of no status of HTTP."""
+    deaths = []
+    choose = edgekv.Session.continue_from
+
+    def killed(session, history, **options):
+        if "fatal" in str(history) and len(deaths) < n_deaths:
+            deaths.append(session)
+            session._engine._worker._process.kill()
+        return choose(session, history, **options)
+
+    monkeypatch.setattr(edgekv.Session, "continue_from", killed)
+    documents = about_documents(1, 4)
+    documents[1]["body"]["messages"][0]["content"] += " fatal"
+    found, _ = answer(documents)
+    died = found[documents[1]["custom_id"]]
+    assert len(deaths) == min(n_deaths, 3)
+    if n_deaths == 1:
+        assert died["response"]["status_code"] == 200
+        monkeypatch.undo()
+        whole, _ = answer(documents, "whole.jsonl")
+        assert whole == found
+    else:
+        assert (died["response"], died["error"]["code"]) == (None, "worker_died")
+    assert sum(row["error"] is None for row in found.values()) == (4 if n_deaths == 1 else 3)
+
+
+def test_what_is_no_fault_of_a_request_stops_the_batch(opened, monkeypatch, tmp_path):
+    with opened(about_documents(2, 2)) as batch:
+        monkeypatch.setattr(Answerer, "answer", _over)
+        with pytest.raises(edgekv.CeilingExceededError):
+            list(batch.run(workers=2))
+        assert batch.results.answered == {}
+
+
+def _over(answerer, task):
+    raise edgekv.CeilingExceededError("too much", planned_bytes=1, measured_bytes=2, ceiling_bytes=1)
+
+
+def test_the_reading_of_a_beginning_is_cancelled(opened, monkeypatch):
+    seen, read_ahead = [], edgekv.Session.read_ahead
+
+    def watched(session, tokens, *, focus, progress):
+        def look(found):
+            seen.append(found.tokens_done)
+            answerer.cancel()
+            progress(found)
+
+        read_ahead(session, tokens, focus=focus, progress=look)
+
+    monkeypatch.setattr(edgekv.Session, "read_ahead", watched)
+    with opened(about_documents(1, 2, n_words=300)) as batch:
+        answerer = Answerer(Setup(str(batch.conditions.model), batch.conditions.options))
+        with pytest.raises(edgekv.WorkerError, match="told to stop"):
+            answerer.answer(batch.readings.task_of(0))
+        answerer.close()
+        assert seen == [SMALL["block"]]
+        assert batch.readings.n_shared[0] > 5 * SMALL["block"]
+
+
+def test_a_beginning_whose_end_is_lost_is_read_again(answer, monkeypatch):
+    """It makes no difference to what is said."""
+    whole, took = answer(about_documents(2, 3), "whole.jsonl")
+    session = edgekv.Runtime.session
+    monkeypatch.setattr(
+        edgekv.Runtime,
+        "session",
+        lambda runtime, *arguments, **options: session(runtime, *arguments, **options, checkpoint_bytes=0),
+    )
+    found, again = answer(None)
+    assert found == whole
+    assert (took.beginnings, again.beginnings) == (2, 6)
+
+
+def test_results_are_lines_of_ascii(answer, tmp_path):
+    answer([chat("ä\ud800", "Hello")])
+    (line,) = (tmp_path / "results.jsonl").read_bytes().splitlines()
+    assert json.loads(line.decode("ascii"))["custom_id"] == "ä\ud800"
