@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from edgekv.engine.shades import levels
 from edgekv.inspection import Kept, Observation
-from edgekv.inspection.kept import levels
 from edgekv.inspection.keys import COLUMNS
 
 MARKS = " ░▒▓█"  # by shade

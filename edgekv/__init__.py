@@ -19,6 +19,7 @@ __all__ = [
     "Runtime",
     "Sampling",
     "Session",
+    "Shaded",
     "Snapshot",
     "Stats",
     "Survey",
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from . import policies
     from .engine.reply import Progress
     from .engine.sampler import Sampling
+    from .engine.shades import Shaded
     from .engine.snapshot import Snapshot
     from .engine.stats import Stats
     from .options import Options
@@ -50,6 +52,7 @@ else:
         "Runtime": "runtime",
         "Sampling": "engine.sampler",
         "Session": "session",
+        "Shaded": "engine.shades",
         "Snapshot": "engine.snapshot",
         "Stats": "engine.stats",
         "Survey": "planning.surveys",

@@ -19,6 +19,7 @@ from .engine.history import History, question_of, token_ids, wanted_of
 from .engine.protocol import Conversation, Engine
 from .engine.reply import INSTRUCTION, MAX_TOKENS, ProgressCallback, Rewinding, Wanted
 from .engine.sampler import Sampling
+from .engine.shades import Shaded
 from .engine.snapshot import Snapshot
 from .engine.stats import Stats
 from .errors import ConfigError, InputError, SessionError
@@ -293,10 +294,32 @@ class Session:
         with self.alone(), self._begun() as conversation:
             start, stop = (0, conversation.n_logged) if turn is None else (turn.start, turn.stop)
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        for pieces in self._pieces(start, stop, turn is None):
+            yield decoder.decode(b"".join(pieces))
+        rest = decoder.decode(b"", final=True)
+        if rest:
+            yield rest
+
+    def kept(self, turn: Turn | None = None) -> Iterator[Shaded]:
+        """The text of a turn, or all that the model saw, in runs `Shaded(text, shade)` of tokens that are kept alike.
+
+        The shades are those of the cells when this begins. A token that was said and not fed yet has no cells, and is
+        left out.
+
+        Raises SessionError without a log, or during a reply.
+        """
+        with self.alone(), self._at_cells() as conversation:
+            start, stop = (0, conversation.n_logged) if turn is None else (turn.start, turn.stop)
+            stop = min(stop, conversation.n_past)
+            holders = conversation.holders()
+        yield from holders.shaded(self._pieces(start, stop, turn is None), start)
+
+    def _pieces(self, start: int, stop: int, control: bool) -> Iterator[list[bytes]]:
+        """What each token in [start, stop) of the log stands for, some at a time."""
         for first in range(start, stop, TOKENS_AT_ONCE):
             with self.alone() as conversation:
-                piece = conversation.logged(first, min(stop, first + TOKENS_AT_ONCE), turn is None)
-            yield decoder.decode(piece, final=first + TOKENS_AT_ONCE >= stop)
+                pieces = conversation.pieces(first, min(stop, first + TOKENS_AT_ONCE), control)
+            yield pieces
 
     def export(self, path: str | os.PathLike[str]) -> None:
         """Write roles and texts of all turns to a file, as Markdown (.md) or JSON (.json).

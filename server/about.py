@@ -52,6 +52,7 @@ async def props(request: Request) -> Response:
             "focus_policy": options.parsed_focus.spec if options.focus else None,
             "focus": options.focus and settings.focus,
             "isolated": options.isolated,
+            "max_body": settings.max_body,
             "queue": settings.queue,
             "sessions": settings.sessions,
         }

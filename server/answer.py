@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from .failures import Failure
+from .job import Reading
 from .jobs import Running
 
 PING = b": ping\n\n"  # a comment, which clients leave out
@@ -112,6 +113,11 @@ class Answer(Response):
 def as_json(value: object) -> bytes:
     """JSON without blanks."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def progress(reading: Reading) -> bytes:
+    """A comment of a stream: how much of the prompt has been read."""
+    return f": reading {reading.seen} of {reading.total}\n\n".encode()
 
 
 def server_sent(value: object, event: str | None = None) -> bytes:

@@ -19,7 +19,18 @@ import edgekv
 from edgekv.errors import EdgeKVError
 from edgekv.warmup import before_plans, reserve
 
-from . import about, chat_completions, completions, message_events, messages, openai_shape, responses, tokens, watch
+from . import (
+    about,
+    chat_completions,
+    completions,
+    message_events,
+    messages,
+    openai_shape,
+    page,
+    responses,
+    tokens,
+    watch,
+)
 from .answer import Failed, Refused
 from .failures import Failure, failure_of
 from .guard import Guard
@@ -41,7 +52,9 @@ ROUTES = [
     *tokens.routes,
     *about.routes,
     *watch.routes,
+    *page.routes,
 ]
+OPEN = ("/health", *(route.path for route in page.routes))  # where no key is needed
 
 
 class Application:
@@ -60,7 +73,7 @@ class Application:
         handlers = {Failure: _refused, HTTPException: _refused, EdgeKVError: _refused, Exception: _refused}
         routed = Starlette(routes=ROUTES, exception_handlers=handlers, lifespan=self._lifespan)
         routed.state.server = self.state
-        guarded: ASGIApp = Guard(routed, settings, _shape_at)
+        guarded: ASGIApp = Guard(routed, settings, _shape_at, OPEN)
         if settings.origins:  # outside the guard: a browser asks first whether it may ask, and shows no key then
             guarded = CORSMiddleware(
                 guarded, settings.origins, allow_methods=["GET", "POST"], allow_headers=["*"], max_age=600

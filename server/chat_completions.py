@@ -12,10 +12,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from .answer import PING, Answer, as_json, server_sent
+from .answer import PING, Answer, as_json, progress, server_sent
 from .body import Body, Text, read_body
 from .failures import Failure, unsupported
-from .job import Ended, Event, Job, Piece
+from .job import Ended, Event, Job, Piece, Reading
 from .openai_shape import DONE, FINISH_REASONS, Wishes, edgekv_of, failed, failed_late, usage_of
 from .settings import Settings
 from .state import state_of
@@ -121,10 +121,14 @@ async def _streamed(events: AsyncIterator[Event], about: dict[str, Any], *, with
         if not begun:
             begun = True
             yield chunk({"role": "assistant", "content": ""}, **nothing_yet)
-        if isinstance(event, Piece):
+        if isinstance(event, Reading):
+            yield progress(event)
+        elif isinstance(event, Piece):
             yield chunk({"reasoning_content" if event.reasoning else "content": event.text}, **nothing_yet)
         elif isinstance(event, Ended):
             yield chunk({}, FINISH_REASONS[event.reason], **nothing_yet)
+            for part in event.shades or ():
+                yield server_sent(about | {"choices": [], "edgekv": {"shades": part}})
             if with_usage:
                 told = {"usage": usage_of(event.usage), "edgekv": edgekv_of(event.usage, event.reason)}
                 yield server_sent(about | {"choices": []} | told)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -12,8 +12,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from .answer import Failed, Refused
 from .failures import Failure
 from .settings import HEAD_BYTES, Settings
-
-OPEN = ("/health",)  # for those who watch a server and have no key
 
 
 class Guard:
@@ -25,9 +23,12 @@ class Guard:
     """
 
     def __init__(
-        self, app: ASGIApp, settings: Settings, shape_at: Callable[[str], Failed], open_paths: tuple[str, ...] = OPEN
+        self, app: ASGIApp, settings: Settings, shape_at: Callable[[str], Failed], open_paths: Sequence[str]
     ) -> None:
-        """shape_at: how failures look at a path"""
+        """shape_at: how failures look at a path
+
+        open_paths: for those who have no key: they watch a server, or will be asked for one
+        """
         self._app = app
         self._settings = settings
         self._shape_at = shape_at

@@ -10,6 +10,8 @@ from typing import Any, Literal, TypeAlias
 from edgekv.engine.reply import MAX_TOKENS
 from edgekv.engine.sampler import Sampling
 
+from .shades import Shades
+
 Reason = Literal["stop", "length", "loop", "cancelled", "tool_calls"]
 
 
@@ -24,8 +26,10 @@ class Job:
     n_logprobs: alternatives whose log probabilities are told with each token; None = none are told
     shape: what the reply must be; None = any text
     tools, tool_choice: what the model may call, and whether it must
-    focus: read with the last user message in mind, where what precedes it is read for the first time
+    focus: read with the last user message in mind, or another question, where what precedes it is read for the first
+        time
     on_overflow: a prompt of more tokens than there are cells is read and "evict"s, or is an "error"
+    shades: tell what is kept of the conversation when the reply has ended
     user: whom the client asks for; told to nobody
     """
 
@@ -38,8 +42,9 @@ class Job:
     shape: Any = None
     tools: tuple[Mapping[str, Any], ...] = ()
     tool_choice: Any = None
-    focus: bool = True
+    focus: bool | str = True
     on_overflow: Literal["evict", "error"] = "evict"
+    shades: bool = False
     user: str = ""
 
 
@@ -95,11 +100,16 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The reply is over; nothing follows. stop_text: the one that ended it, if one did"""
+    """The reply is over; nothing follows.
+
+    stop_text: the one that ended it, if one did
+    shades: what is kept, where the job wants to know and the disk takes it
+    """
 
     reason: Reason
     usage: Usage
     stop_text: str | None = None
+    shades: Shades | None = None
 
 
 Event: TypeAlias = Reading | Piece | ToolCall | Ended

@@ -35,9 +35,14 @@ class StreamOptions(Body):
 
 
 class Further(Body):
-    """Fields of edgekv's own. focus: read with the last user message in mind; None = as the server does"""
+    """Fields of edgekv's own.
 
-    focus: bool | None = None
+    focus: read with the last user message in mind, or with this question; None = as the server does
+    shades: a stream tells at its end what is kept of the conversation
+    """
+
+    focus: bool | Text | None = None
+    shades: bool = False
     on_overflow: Literal["evict", "error"] = "evict"
 
 
@@ -64,6 +69,8 @@ class Wishes(Body):
 
     def check(self) -> None:
         """Raise Failure for what is known and cannot be done here."""
+        if self.edgekv.shades and not self.stream:
+            raise unsupported("edgekv.shades", "only streams tell what is kept")
         if self.n is not None and self.n > 1:
             raise unsupported("n", f"n={self.n} replies cannot be had of one request: this server gives one")
         for name in ("frequency_penalty", "presence_penalty"):
@@ -83,6 +90,7 @@ class Wishes(Body):
             "stop": stop,
             "focus": focus,
             "on_overflow": self.edgekv.on_overflow,
+            "shades": self.edgekv.shades,
             "user": self.user or "",
         }
 

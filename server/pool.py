@@ -17,6 +17,7 @@ from .failures import Failure
 from .job import Ended, Event, Job, Piece, Reading, Reason, Usage
 from .jobs import Stop
 from .reasoning import Thoughts, opens_thoughts
+from .shades import shades_of
 
 log = logging.getLogger("edgekv.server")
 
@@ -105,7 +106,9 @@ class Pool:
                     raise
             else:
                 kept.n_jobs += 1
-                emit(Ended(REASONS[stats.finish_reason], self._usage(stats, n_thought), stats.stop_text or None))
+                shades = shades_of(kept.session) if job.shades and not stop else None
+                usage = self._usage(stats, n_thought)
+                emit(Ended(REASONS[stats.finish_reason], usage, stats.stop_text or None, shades))
                 if self.runtime.options.isolated:
                     self._save(kept)
                 return
@@ -125,7 +128,7 @@ class Pool:
 
         pieces = session.continue_from(
             history,
-            focus=job.focus and job.prompt is None and self.runtime.options.focus,
+            focus=job.focus if job.prompt is None and self.runtime.options.focus else False,
             on_overflow=job.on_overflow,
             max_tokens=job.max_tokens,
             stop=job.stop,

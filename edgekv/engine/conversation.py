@@ -24,6 +24,7 @@ from .past import Past
 from .reply import Progress, ProgressCallback, Rewinding, Wanted
 from .sampler import Sampler, SamplerState
 from .session_file import log_sections, save_session
+from .shades import Holders
 from .snapshot import ELSEWHERE, ControllerSnapshot, Snapshot
 from .stats import Stats
 from .tenant import Tenant
@@ -91,6 +92,12 @@ class LocalConversation:
         """Cells that the last eviction left, per layer and head; 0 before the first one."""
         return self._at_cells().controller.cache.budgets()
 
+    def holders(self) -> Holders:
+        """How many heads hold each token."""
+        cache = self._at_cells().controller.cache
+        heads = [(layer, head) for layer, budgets in enumerate(cache.budgets()) for head in range(len(budgets))]
+        return Holders.of(cache.positions(layer, head) for layer, head in heads)
+
     def snapshot(self) -> Snapshot:
         """All that it has read and said. Raises CeilingError where that has no room."""
         engine, past = self._at_cells(), self._past
@@ -123,10 +130,10 @@ class LocalConversation:
         """At most n turns of the log from turn `first` on. Raises SessionError where there is no log."""
         return list(itertools.islice(self._kept().log.turns(len(self._pending)), first, first + n))
 
-    def logged(self, start: int, stop: int, control: bool) -> bytearray:
-        """What the tokens in [start, stop) of the log stand for. control: with the names of control tokens"""
+    def pieces(self, start: int, stop: int, control: bool) -> list[bytes]:
+        """What each token in [start, stop) of the log stands for. control: with the names of control tokens"""
         model, tokens = self._open().model, self._kept().tokens(start, stop, self._pending)
-        return bytearray().join(model.piece(token, special=control) for token in tokens)
+        return [model.piece(token, special=control) for token in tokens]
 
     @property
     def n_logged(self) -> int:

@@ -15,6 +15,7 @@ from edgekv.store.log import Turn
 
 from .line import Line
 from .reply import Logging, ProgressCallback, Rewinding, Wanted
+from .shades import Holders
 from .snapshot import Snapshot
 from .stats import Stats
 
@@ -46,8 +47,8 @@ class Conversation(Protocol):
     def turns(self, first: int, n: int) -> list[Turn]:
         """At most n turns of the log from turn `first` on. Raises SessionError where there is no log."""
 
-    def logged(self, start: int, stop: int, control: bool) -> bytearray:
-        """What the tokens in [start, stop) of the log stand for. control: with the names of control tokens"""
+    def pieces(self, start: int, stop: int, control: bool) -> list[bytes]:
+        """What each token in [start, stop) of the log stands for. control: with the names of control tokens"""
 
     def seen(self, wanted: Wanted) -> int:
         """How many tokens of a history the log begins with. Raises what answering it would before anything is read."""
@@ -76,6 +77,9 @@ class Conversation(Protocol):
 
     def kept_positions(self, layer: int, head: int) -> npt.NDArray[np.int32]:
         """True positions that one (layer, KV head) still holds, (n_cells,) ascending."""
+
+    def holders(self) -> Holders:
+        """How many heads hold each token."""
 
     def budgets(self) -> list[list[int]]:
         """Cells that the last eviction left, per layer and head; 0 before the first one."""

@@ -11,9 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from edgekv.binding.model import Model
+from edgekv.engine.shades import levels
 from edgekv.session import Session
-
-N_LEVELS = 4  # shades of what was kept, beside the one of what was not
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class Kept:
 
     @property
     def levels(self) -> npt.NDArray[np.int64]:
-        """The shade of each token, (n,): 0 = no head holds it, then by share of the heads up to N_LEVELS."""
+        """The shade of each token, (n,): 0 = no head holds it, then by share of the heads up to 4."""
         return levels(self.counts / max(1, len(self.heads)))
 
     def row(self, layer: int, head: int) -> npt.NDArray[np.bool_]:
@@ -56,11 +55,6 @@ class Kept:
         """Tokens that each head holds, layer by layer."""
         pairs = zip(self.heads, self.mask.sum(axis=1).tolist(), strict=True)
         return [[n for _, n in layer] for _, layer in groupby(pairs, key=lambda pair: pair[0][0])]
-
-
-def levels(shares: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    """The shades of shares in [0, 1]: 0 for none, and up to N_LEVELS for all."""
-    return np.ceil(shares * N_LEVELS).astype(np.int64)
 
 
 def runs(row: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:

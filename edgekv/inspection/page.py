@@ -7,7 +7,9 @@ from pathlib import Path
 
 import jinja2
 
-from .kept import N_LEVELS, runs
+from edgekv.engine.shades import N_LEVELS
+
+from .kept import runs
 from .keys import COLUMNS
 from .observe import Observation
 

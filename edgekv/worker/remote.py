@@ -17,6 +17,7 @@ import numpy.typing as npt
 from edgekv.engine.line import Line
 from edgekv.engine.protocol import Conversation
 from edgekv.engine.reply import Logging, Progress, ProgressCallback, Rewinding, Wanted
+from edgekv.engine.shades import Holders
 from edgekv.engine.snapshot import Snapshot, new_mark
 from edgekv.engine.stats import Stats
 from edgekv.errors import EdgeKVError, WorkerError
@@ -157,15 +158,20 @@ class WorkerConversation:
         budgets: list[list[int]] = self._look("budgets")
         return budgets
 
+    def holders(self) -> Holders:
+        """How many heads hold each token."""
+        holders: Holders = self._look("holders")
+        return holders
+
     def turns(self, first: int, n: int) -> list[Turn]:
         """At most n turns of the log from turn `first` on. Raises SessionError where there is no log."""
         turns: list[Turn] = self._look("turns", first, n)
         return turns
 
-    def logged(self, start: int, stop: int, control: bool) -> bytearray:
-        """What the tokens in [start, stop) of the log stand for. control: with the names of control tokens"""
-        logged: bytearray = self._look("logged", start, stop, control)
-        return logged
+    def pieces(self, start: int, stop: int, control: bool) -> list[bytes]:
+        """What each token in [start, stop) of the log stands for. control: with the names of control tokens"""
+        pieces: list[bytes] = self._look("pieces", start, stop, control)
+        return pieces
 
     def seen(self, wanted: Wanted) -> int:
         """How many tokens of a history the log begins with."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
@@ -10,6 +9,7 @@ import shutil
 import subprocess
 
 import pytest
+from browser import chromium, opened
 from command import COMMAND, SMALL, words
 
 import edgekv
@@ -19,7 +19,6 @@ HOSTILE = (
     "</div><script>document.title = 'taken over'</script><img src='http://edgekv.invalid/x.png'> "
     '& "q" 漢字 \x1b[31m\n'
 )
-PATIENCE_MS = 300_000  # a machine may be busy; the browser must not be what fails
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -156,31 +155,8 @@ def test_what_is_refused(model, book, tmp_path):
 
 @pytest.fixture(scope="module")
 def browser():
-    """A headless Chromium that is installed on this machine."""
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if path is None:
-        pytest.skip("no Chromium is installed")
-    with sync_api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"], timeout=PATIENCE_MS)
-        yield chromium
-        chromium.close()
-
-
-@contextlib.contextmanager
-def opened(browser, path, **settings):
-    """The page as it is rendered; whatever it asked for or complained about in the meantime fails the test."""
-    with browser.new_context(**settings) as context:
-        context.set_default_timeout(PATIENCE_MS)
-        page = context.new_page()
-        requests, complaints = [], []
-        page.on("request", lambda request: requests.append(request.url))
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.goto(path.as_uri())
-        yield page
-        assert [url for url in requests if not url.startswith("data:")] == [path.as_uri()]
-        assert complaints == []
+    with chromium() as found:
+        yield found
 
 
 SHADED = """() => [...document.querySelectorAll(".text span")].filter(
@@ -189,7 +165,7 @@ SHADED = """() => [...document.querySelectorAll(".text span")].filter(
 
 @pytest.mark.parametrize("settings", [{}, {"java_script_enabled": False}, {"color_scheme": "dark"}], ids=str)
 def test_a_browser_shows_the_text_and_shades_what_was_kept(browser, report, settings):
-    with opened(browser, report["page"], **settings) as page:
+    with opened(browser, report["page"].as_uri(), **settings) as page:
         assert page.title().startswith("What tiny-")
         assert page.locator(".text").evaluate("text => text.textContent") == "".join(report["pieces"])
         assert page.locator(".text span").count() == len(report["pieces"])
@@ -212,7 +188,7 @@ def test_text_stays_text(browser, model, tmp_path):
     path = tmp_path / "page.html"
     page_text = render_page(dataclasses.replace(found, kept=dataclasses.replace(found.kept, pieces=pieces)))
     path.write_text(page_text, encoding="utf-8")
-    with opened(browser, path) as page:
+    with opened(browser, path.as_uri()) as page:
         assert page.locator(".text").evaluate("text => text.textContent") == "".join(pieces)
         assert page.title() == "What <i>&amp;.gguf kept"
         assert page.locator("h1").text_content() == page.title()
@@ -220,7 +196,7 @@ def test_text_stays_text(browser, model, tmp_path):
 
 
 def test_choosing_a_head_shades_what_that_one_kept(browser, report):
-    with opened(browser, report["page"]) as page:
+    with opened(browser, report["page"].as_uri()) as page:
         for i, head in enumerate(report["heads"]):
             page.locator("select").select_option(
                 label=f"layer {head['layer']}, head {head['head']}: {head['n_kept']} kept"

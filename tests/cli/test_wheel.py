@@ -14,6 +14,8 @@ import pytest
 CHECKOUT = Path(__file__).parents[2]
 
 NAMES = "import importlib.metadata as m; print(*{f.parts[0] for f in m.files('edgekv')})"
+ASSETS = """import edgekv.server, importlib.resources as r
+print(*(f.name for f in r.files('edgekv.server').joinpath('page/assets').iterdir()))"""
 LIBRARY = "from edgekv.binding import library; print(library.load()._name)"
 
 
@@ -57,6 +59,8 @@ def test_the_wheel_works_without_the_checkout(environment, tmp_path):
     names = set(run(python, "-c", NAMES, folder=tmp_path).split())
     assert {name for name in names if name != ".." and not name.endswith(".dist-info")} == {"edgekv"}
     assert Path(run(python, "-c", LIBRARY, folder=tmp_path).strip()).is_relative_to(environment)
+    assets = {path.name for path in (CHECKOUT / "server" / "page" / "assets").iterdir()}
+    assert set(run(python, "-c", ASSETS, folder=tmp_path).split()) == assets
     listed = json.loads(run(edgekv, "models", "--json", folder=tmp_path))
     (model,) = (model for model in listed if model["source"] == "package")  # the machine may have others
     plan = json.loads(run(edgekv, "plan", "--json", folder=tmp_path))

@@ -134,3 +134,16 @@ def test_histories_go_on_from_a_beginning_as_if_each_were_the_first(talkative, f
                 session.rewind(160)
                 assert "".join(session.continue_from(history, max_tokens=8)) == reply
                 assert session.stats.reused_tokens == 160
+
+
+@pytest.mark.parametrize("name", ["gemma3", "gemma4", "lfm2", "deepseek2", "mamba2"])
+def test_what_is_kept_has_shades(talkative, family_model, name):
+    """Of the layers whose rows are evicted; a model of states alone holds no token, and says so."""
+    common = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1}
+    with edgekv.Runtime(family_model(name), **common) as runtime, runtime.session(log=True) as session:
+        "".join(session.chat(TEXT, max_tokens=4))
+        (user, _) = session.turns()
+        runs = list(session.kept(user))
+        assert "".join(text for text, _ in runs) == "".join(session.text(user))
+        shades = {shade for _, shade in runs}
+        assert shades == {0} if name == "mamba2" else shades >= {0, 4}

@@ -11,7 +11,7 @@ import pytest
 
 from edgekv.errors import ConfigError
 from edgekv.inspection import KeyStudy, log_det_gram, principal
-from edgekv.inspection.kept import N_LEVELS, levels, runs
+from edgekv.inspection.kept import runs
 from edgekv.inspection.keys import volumes
 from edgekv.inspection.observe import MAX_HEADS, chosen_heads
 
@@ -101,12 +101,6 @@ def test_runs_are_the_positions_of_a_row(rng, share):
     found = runs(row)
     assert [p for start, end in found for p in range(start, end)] == np.flatnonzero(row).tolist()
     assert all(end < start for (_, end), (start, _) in itertools.pairwise(found))
-
-
-def test_levels_are_quarters_and_only_none_is_0():
-    shares = np.array([0, 1e-9, 0.25, 0.26, 0.5, 0.75, 0.76, 1])
-    assert levels(shares).tolist() == [0, 1, 1, 2, 2, 3, 4, 4]
-    assert levels(np.arange(91) / 90).max() == N_LEVELS
 
 
 def test_heads_that_are_named_and_heads_that_are_not():

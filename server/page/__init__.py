@@ -1,0 +1,72 @@
+"""The page at `/`: a chat that shows its memory. Its files lie in `assets`, and ask nothing of any other server.
+
+It uses the public endpoints alone, with addresses relative to its own, so an application that is mounted below another
+one has it too. It holds no secret, and so it is given to everybody: what it asks for bears the key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import PurePath
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+# nothing from elsewhere, nothing inline, and no text may become markup, whatever a model says
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    )
+)
+
+HEADERS = {
+    "Cache-Control": "no-cache",  # asked for again each time, and sent again only where it changed
+    "Content-Security-Policy": POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """A file of the page."""
+
+    body: bytes
+    media_type: str
+    etag: str
+
+    @classmethod
+    def of(cls, name: str, body: bytes) -> Asset:
+        return cls(body, TYPES[PurePath(name).suffix], f'"{hashlib.sha256(body).hexdigest()[:16]}"')
+
+    async def answer(self, request: Request) -> Response:
+        headers = HEADERS | {"ETag": self.etag}
+        known = [tag.strip().removeprefix("W/") for tag in request.headers.get("If-None-Match", "").split(",")]
+        if self.etag in known or "*" in known:
+            return Response(status_code=304, headers=headers)
+        return Response(self.body, headers=headers, media_type=self.media_type)
+
+
+def _routes() -> list[Route]:
+    """A route for each file; there is no other name to ask for."""
+    assets = {it.name: Asset.of(it.name, it.read_bytes()) for it in files(__name__).joinpath("assets").iterdir()}
+    return [Route("/" if name == "index.html" else f"/page/{name}", it.answer) for name, it in sorted(assets.items())]
+
+
+routes = _routes()

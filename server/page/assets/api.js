@@ -1,0 +1,147 @@
+// The server's endpoints: a reply as it is said, the model, memory. Failures come as a Failure that says what to do.
+
+const KEY = "edgekv.key"; // of sessionStorage
+
+export function setKey(key) {
+  sessionStorage.setItem(KEY, key);
+}
+
+/** Why there is no reply, in a sentence for the reader. wantsKey: it is the API key that is missing or wrong */
+export class Failure extends Error {
+  constructor(message, { wantsKey = false } = {}) {
+    super(message);
+    this.wantsKey = wantsKey;
+  }
+}
+
+const GONE = "The server does not answer. Is it still running?";
+const BROKEN = "The connection ended before the reply did.";
+
+/** The answer to a request that succeeded. */
+async function request(path, options = {}) {
+  const key = sessionStorage.getItem(KEY);
+  const headers = { ...options.headers, ...(key && { Authorization: `Bearer ${key}` }) };
+  let response;
+  try {
+    response = await fetch(new URL(path, document.baseURI), { ...options, headers, cache: "no-store" });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Failure(GONE);
+  }
+  if (!response.ok) throw await refusal(response);
+  return response;
+}
+
+async function refusal(response) {
+  const said = await response.json().then((body) => body.error?.message, () => undefined);
+  const wait = response.headers.get("Retry-After");
+  const later = /^\d+$/.test(wait ?? "") ? ` Try again in ${wait} s.` : "";
+  const meaning = {
+    401: "The server wants an API key.",
+    403: "The server refuses this page.",
+    413: "This is more than the server takes at once.",
+    429: "The server has too much to do at the moment.",
+    503: "The model is not there at the moment.",
+    504: "The server gave up, because the reply took too long.",
+  }[response.status] ?? `The server refuses this (status ${response.status}).`;
+  return new Failure(`${meaning}${said ? ` It says: ${said}` : ""}${later}`, { wantsKey: response.status === 401 });
+}
+
+/** What the server says of itself: model, ceiling, plan. */
+export async function properties() {
+  return (await request("props")).json();
+}
+
+/** Bytes that the server holds, that it held at most, and the ceiling. */
+export async function memory() {
+  const metrics = await (await request("metrics")).text();
+  const value = (name) => Number(new RegExp(`^edgekv_${name}_bytes (\\S+)`, "m").exec(metrics)?.[1]);
+  return { held: value("resident"), peak: value("peak"), ceiling: value("ceiling") };
+}
+
+/** The body of a request for a reply to messages, which are read with a question in mind.
+ *  What is said about files is the likeliest, as `edgekv ask` has it; else it is drawn as the server does.
+ */
+export function bodyOf(messages, question, aboutFiles) {
+  return JSON.stringify({
+    messages,
+    ...(aboutFiles && { temperature: 0 }),
+    stream: true,
+    stream_options: { include_usage: true },
+    edgekv: { focus: question, shades: true },
+  });
+}
+
+/** The reply to a body, piece by piece:
+ *  { read, total } while the prompt is read, { text }, { thought }, { reason } at the end, then { usage, edgekv }, and
+ *  { shades }: what is kept of the conversation, as [{ role, runs: [[text, shade]] }].
+ */
+export async function* reply(body, signal) {
+  const response = await request("v1/chat/completions", {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body,
+    signal,
+  });
+  const shades = [];
+  let whole = false;
+  for await (const { comment, data } of events(response)) {
+    if (comment !== undefined) {
+      const [, read, total] = /^reading (\d+) of (\d+)/.exec(comment) ?? [];
+      if (total) yield { read: +read, total: +total };
+    } else if (data === "[DONE]") {
+      whole = true;
+    } else {
+      const chunk = JSON.parse(data);
+      const part = chunk.edgekv?.shades; // a turn may come in several
+      if (part) (shades[part.turn] ??= { role: part.role, runs: [] }).runs.push(...part.runs);
+      else yield* parts(chunk);
+    }
+  }
+  if (shades.length) yield { shades };
+  if (!whole) throw new Failure(BROKEN);
+}
+
+function* parts(chunk) {
+  if (chunk.error) throw new Failure(`The reply failed. The server says: ${chunk.error.message}`);
+  for (const { delta, finish_reason: reason } of chunk.choices ?? []) {
+    if (delta?.reasoning_content) yield { thought: delta.reasoning_content };
+    if (delta?.content) yield { text: delta.content };
+    if (reason) yield { reason };
+  }
+  if (chunk.usage || chunk.edgekv) yield { usage: chunk.usage, edgekv: chunk.edgekv };
+}
+
+/** The events of a stream as server-sent events: { data }, and { comment }. */
+async function* events(response) {
+  let data = [];
+  for await (const line of lines(response)) {
+    if (line === "" && data.length) {
+      yield { data: data.join("\n") };
+      data = [];
+    } else if (line.startsWith(":")) {
+      yield { comment: line.slice(1).trim() };
+    } else if (line.startsWith("data:")) {
+      data.push(line.slice(5).replace(/^ /, ""));
+    }
+  }
+}
+
+async function* lines(response) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  try {
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) break;
+      const found = (rest + value).split(/\r\n|\n/);
+      rest = found.pop();
+      yield* found;
+    }
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Failure(BROKEN);
+  } finally {
+    reader.cancel().catch(() => {});
+  }
+}

@@ -1,0 +1,406 @@
+// The page: one conversation at a time is shown, each may have a reply under way.
+
+import * as api from "./api.js";
+import { asked, button, byId, count, element, plural, size } from "./dom.js";
+import * as files from "./files.js";
+import * as memory from "./memory.js";
+import { messageElement, sizeOf } from "./messages.js";
+import * as spoken from "./spoken.js";
+import * as store from "./store.js";
+
+const SELECTED = "edgekv.selected"; // of sessionStorage: what this tab shows
+const WATCH_MS = 1000; // between two looks at the memory while a reply is under way
+
+const conversations = store.all();
+const running = new Map(); // by conversation: what stops its reply, and how far that is
+const attached = new Map(); // by conversation: files that were not sent yet
+const shades = new Map(); // by conversation: what is kept of it, as long as this page knows
+let current = null;
+let last = null; // the element of the current conversation's last message
+let server = null; // its properties
+let peak = 0;
+
+// ---- conversations ----
+
+function begin() {
+  select(conversations.find((one) => one.messages.length === 0) ?? add(store.created()));
+  byId("message").focus();
+}
+
+function add(conversation) {
+  conversations.unshift(conversation);
+  return conversation;
+}
+
+function select(conversation) {
+  if (current) keep(current); // with what was typed
+  current = conversation;
+  sessionStorage.setItem(SELECTED, current.id);
+  fold();
+  show();
+}
+
+/** Shows the current conversation anew. */
+function show() {
+  spoken.hush();
+  const message = byId("message");
+  message.value = current.draft;
+  grow(message);
+  showAttached();
+  showMessages();
+  showList();
+  showState();
+  memory.showFigures(current.figures);
+  memory.showMap(shadesOf(current));
+}
+
+const shadesOf = (conversation) => shades.get(conversation) ?? store.shades(conversation);
+
+async function rename() {
+  const conversation = current;
+  const name = byId("new-name");
+  name.value = titleOf(conversation);
+  const sure = asked(byId("name"));
+  name.select();
+  if (!(await sure)) return;
+  conversation.title = name.value.trim();
+  keep(conversation);
+  showList();
+}
+
+async function remove() {
+  const conversation = current;
+  if (!(await asked(byId("sure")))) return;
+  running.get(conversation)?.controller.abort();
+  store.remove(conversation);
+  forget(conversation);
+}
+
+function forget(conversation) {
+  conversations.splice(conversations.indexOf(conversation), 1);
+  if (conversation === current) select(conversations[0] ?? add(store.created()));
+  else showList();
+}
+
+function titleOf({ title, messages }) {
+  const first = messages[0];
+  return title || first?.text.trim().split("\n")[0].slice(0, 80) || first?.files[0]?.name || "New conversation";
+}
+
+/** Stores a conversation; what has no message and no draft is not worth an entry. */
+function keep(conversation) {
+  if (!conversations.includes(conversation)) return; // deleted meanwhile
+  if (conversation.messages.length === 0 && !conversation.draft) return store.remove(conversation);
+  if (!store.save(conversation))
+    notify("This browser has no room left: what is new here is lost with the page. Delete other conversations.");
+}
+
+// ---- asking ----
+
+function send() {
+  const text = byId("message").value.trim();
+  const sent = attached.get(current) ?? [];
+  if (running.has(current) || (text === "" && sent.length === 0)) return;
+  if (text === "") return tell("Write what you want to know of these files.");
+  const message = { role: "user", text, files: sent };
+  const bytes = new Blob([bodyOf([...current.messages, message])]).size;
+  if (bytes > server?.max_body)
+    return notify(
+      `With this the conversation has ${size(bytes)}, and the server takes ${size(server.max_body)} at once. ` +
+        "Attach less, or begin a new conversation.",
+    );
+  current.messages.push(message);
+  current.draft = "";
+  byId("message").value = "";
+  grow(byId("message"));
+  attached.delete(current);
+  showAttached();
+  answer(current);
+}
+
+/** Has the last message answered, or answered again. */
+async function answer(conversation) {
+  if (running.has(conversation)) return;
+  if (conversation.messages.at(-1).role === "assistant") conversation.messages.pop();
+  const said = { role: "assistant", text: "", thought: "", reason: null, failure: null, figures: null };
+  const body = bodyOf(conversation.messages);
+  const run = { controller: new AbortController(), state: "Waiting for the model", progress: "" };
+  conversation.messages.push(said);
+  conversation.at = Date.now();
+  conversations.sort((one, other) => other.at - one.at);
+  running.set(conversation, run);
+  keep(conversation);
+  showList();
+  watchMemory();
+  if (conversation === current) {
+    notify("");
+    spoken.hush();
+    showMessages();
+    showState();
+  }
+  let wantsKey = false;
+  try {
+    for await (const part of api.reply(body, run.controller.signal)) take(conversation, said, run, part);
+  } catch (error) {
+    if (error.name === "AbortError") said.reason = "cancelled";
+    else if (error instanceof api.Failure) ({ message: said.failure, wantsKey } = error);
+    else said.failure = `This page cannot read the reply: ${error.message}`;
+  } finally {
+    running.delete(conversation);
+    keep(conversation);
+    if (conversation === current) {
+      spoken.finish();
+      showLast(false);
+      showState(said.failure ?? (said.reason === "cancelled" ? "Stopped." : "The reply is complete."));
+    }
+    showList();
+  }
+  if (wantsKey && (await askForKey())) answer(conversation);
+}
+
+function bodyOf(messages) {
+  const aboutFiles = messages.some((message) => message.files?.length);
+  return api.bodyOf(messages.map(asSent), sendable(messages.at(-1).text), aboutFiles);
+}
+
+/** A message as the API has it. A user's files are parts before what was asked about them. */
+function asSent({ role, text, files: sent = [] }) {
+  if (sent.length === 0) return { role, content: sendable(text) };
+  const texts = [...sent.map((file) => `${file.text}\n\n`), text];
+  return { role, content: texts.map((part) => ({ type: "text", text: sendable(part) })) };
+}
+
+/** A text without what no request may hold: NUL, and halves of characters. */
+const sendable = (text) => text.replaceAll("\0", "\ufffd").toWellFormed();
+
+function take(conversation, said, run, { read, total, text, thought, reason, usage, edgekv, shades: kept }) {
+  if (total) Object.assign(run, { state: "Reading", progress: `${count(read)} of ${plural(total, "token")}` });
+  if (thought) said.thought += thought;
+  if (text) said.text += text;
+  if (thought || text) Object.assign(run, { state: "Replying", progress: "" });
+  if (reason) said.reason = reason;
+  if (usage)
+    said.figures = {
+      n_prompt: usage.prompt_tokens,
+      n_known: usage.prompt_tokens_details?.cached_tokens ?? 0,
+      n_said: usage.completion_tokens,
+    };
+  if (edgekv) {
+    const { finish_reason: why, ...figures } = edgekv;
+    said.reason = why ?? said.reason;
+    conversation.figures = figures;
+    peak = Math.max(peak, figures.peak_bytes);
+    if (conversation === current) {
+      memory.showFigures(figures);
+      memory.showMemory({ held: null, peak, ceiling: figures.ceiling_bytes });
+    }
+  }
+  if (kept) {
+    shades.set(conversation, kept);
+    store.saveShades(conversation, kept);
+    if (conversation === current) memory.showMap(kept);
+  }
+  if (conversation !== current) return;
+  if (text) spoken.speak(text);
+  if (text || thought) drawLast();
+  else showState();
+}
+
+async function askForKey() {
+  const input = byId("api-key");
+  input.value = "";
+  const sure = await asked(byId("key"));
+  if (sure) api.setKey(input.value.trim());
+  return sure;
+}
+
+// ---- what is shown ----
+
+function showList() {
+  byId("title").textContent = titleOf(current);
+  document.title = `${titleOf(current)} · edgekv`;
+  const drawn = conversations.map((conversation) => {
+    const mark = conversation === current ? { "aria-current": "true" } : {};
+    const state = running.has(conversation) ? [element("span", { class: "faint" }, " replying")] : [];
+    return element("li", {}, button([titleOf(conversation)], () => select(conversation), mark), ...state);
+  });
+  const list = byId("list");
+  const focused = [...list.querySelectorAll("button")].indexOf(document.activeElement);
+  list.replaceChildren(...drawn);
+  if (focused >= 0) list.querySelector("[aria-current]").focus();
+}
+
+function showMessages() {
+  const views = current.messages.map(messageElement);
+  byId("messages").replaceChildren(...views.map((view) => view.node));
+  byId("empty").hidden = views.length > 0;
+  views.forEach((view) => view.update(false));
+  last = views.at(-1) ?? null;
+  showLast(running.has(current));
+  follow(true);
+}
+
+/** Brings the last message up to date. Only the last reply can be asked for again. */
+function showLast(isRunning) {
+  last?.update(isRunning, () => answer(current));
+}
+
+let drawing = false;
+
+/** The same at the next frame. */
+function drawLast() {
+  if (drawing) return;
+  drawing = true;
+  requestAnimationFrame(() => {
+    drawing = false;
+    if (!running.has(current)) return;
+    const below = atEnd();
+    showLast(true);
+    follow(below);
+    showState();
+  });
+}
+
+const scroller = () => byId("messages");
+const atEnd = () => scroller().scrollHeight - scroller().scrollTop - scroller().clientHeight < 40;
+
+function follow(wanted) {
+  if (wanted) scroller().scrollTop = scroller().scrollHeight;
+}
+
+/** Which buttons there are, and how far the reply is. */
+function showState(outcome = "") {
+  const run = running.get(current);
+  if (document.activeElement === byId(run ? "send" : "stop")) byId("message").focus(); // which is about to go
+  byId("stop").hidden = !run;
+  byId("send").hidden = Boolean(run);
+  tell(run ? `${run.state} …` : outcome);
+  byId("progress").textContent = run?.progress ?? ""; // beside the status, which would say every step aloud
+}
+
+function tell(text) {
+  const status = byId("status");
+  if (status.textContent !== text) status.textContent = text;
+}
+
+function notify(text) {
+  byId("notice").textContent = text;
+  byId("notice").hidden = text === "";
+}
+
+// ---- files ----
+
+let arriving = Promise.resolve(); // until the files that were given last are attached
+
+function attach(chosen) {
+  const conversation = current;
+  const texts = files.read(chosen);
+  arriving = arriving.then(async () => {
+    const { files: read, refused } = await texts;
+    attached.set(conversation, [...(attached.get(conversation) ?? []), ...read]);
+    if (refused.length) notify(refused.join(" "));
+    showAttached();
+    byId("message").focus();
+  });
+}
+
+function showAttached() {
+  const own = attached.get(current) ?? [];
+  byId("attached").replaceChildren(
+    ...own.map((file) => {
+      const drop = () => {
+        attached.set(current, own.filter((other) => other !== file));
+        showAttached();
+        byId("message").focus();
+      };
+      const remove = button("Remove", drop, { "aria-label": `Remove ${file.name}` });
+      return element("li", {}, file.name, " ", sizeOf(file.text), remove);
+    }),
+  );
+}
+
+// ---- the server ----
+
+let watching = false;
+
+async function watchMemory() {
+  if (watching) return;
+  watching = true;
+  while (running.size) {
+    await look().catch(() => {}); // the reply itself says what is wrong
+    await new Promise((resolve) => setTimeout(resolve, WATCH_MS));
+  }
+  watching = false;
+}
+
+/** Shows the model's name, and what the server holds now. */
+async function look() {
+  server ??= await api.properties();
+  byId("model").textContent = `The model is ${server.model}.`;
+  const found = await api.memory();
+  peak = Math.max(peak, found.peak);
+  // of an isolated model this is another process, which tells its peak after each reply
+  memory.showMemory({ held: server.isolated ? null : found.held, peak, ceiling: found.ceiling });
+}
+
+// ---- at the beginning ----
+
+function grow(message) {
+  message.style.height = "auto";
+  message.style.height = `${message.scrollHeight}px`;
+}
+
+function fold(open = false) {
+  byId("unfold").setAttribute("aria-expanded", open);
+  document.body.classList.toggle("unfolded", open);
+  if (open) byId("begin").focus();
+}
+
+byId("begin").addEventListener("click", begin);
+byId("rename").addEventListener("click", rename);
+byId("delete").addEventListener("click", remove);
+byId("unfold").addEventListener("click", () => fold(!document.body.classList.contains("unfolded")));
+byId("stop").addEventListener("click", () => running.get(current)?.controller.abort());
+byId("show-kept").addEventListener("click", () => memory.openKept(shadesOf(current)));
+byId("composer").addEventListener("submit", (event) => {
+  event.preventDefault();
+  arriving.then(send);
+});
+byId("message").addEventListener("input", ({ target }) => {
+  current.draft = target.value;
+  grow(target);
+});
+byId("message").addEventListener("keydown", (event) => {
+  const newline = event.shiftKey || event.isComposing || matchMedia("(pointer: coarse)").matches;
+  if (event.key !== "Enter" || newline) return;
+  event.preventDefault();
+  arriving.then(send);
+});
+addEventListener("keydown", ({ key }) => {
+  if (key !== "Escape" || document.querySelector("dialog[open]")) return;
+  if (document.body.classList.contains("unfolded")) fold();
+  else running.get(current)?.controller.abort();
+});
+byId("files").addEventListener("change", ({ target }) => {
+  attach([...target.files]);
+  target.value = "";
+});
+files.watch(attach);
+addEventListener("pagehide", () => [current, ...running.keys()].forEach(keep));
+store.watch((id, changed) => {
+  const known = conversations.find((conversation) => conversation.id === id);
+  if (known && running.has(known)) return; // this tab knows better
+  if (changed === null) return known && forget(known);
+  const typed = known === current && { draft: current.draft };
+  if (known) Object.assign(known, changed, typed);
+  else add(changed);
+  if (known === current) show();
+  else showList();
+});
+
+const id = sessionStorage.getItem(SELECTED);
+select(conversations.find((conversation) => conversation.id === id) ?? conversations[0] ?? add(store.created()));
+look().catch(async (error) => {
+  if (error.wantsKey && (await askForKey())) look().catch((again) => notify(again.message));
+  else notify(error.message);
+});

@@ -1,0 +1,81 @@
+// The gauge of memory under the ceiling, the figures of a conversation, and the map of what is kept of it.
+
+import { byId, count, element, mebibytes, svg } from "./dom.js";
+
+export const LEVELS = [0, 1, 2, 3, 4]; // as `edgekv inspect` has them: none, and quarters of the heads
+
+/** Memory in bytes: what is held (null where it is not known), the peak, and the ceiling. */
+export function showMemory({ held, peak, ceiling }) {
+  const gauge = byId("gauge");
+  const shown = held ?? peak;
+  const most = Math.max(shown, peak);
+  const across = (bytes) => Math.min(110, (100 * bytes) / ceiling); // the ceiling's line is at 100
+  const text = `${mebibytes(shown)} of ${mebibytes(ceiling)} MiB`;
+  gauge.setAttribute("aria-valuemax", ceiling);
+  gauge.setAttribute("aria-valuenow", shown);
+  gauge.setAttribute("aria-valuetext", text);
+  gauge.querySelector(".held").setAttribute("width", across(shown));
+  gauge.querySelector(".peak").setAttribute("d", `M${across(most)} 0v10`);
+  byId("held").textContent = `${text}, at most ${mebibytes(most)} so far`;
+}
+
+/** What a conversation came to, in tokens; null = nothing yet */
+export function showFigures(figures) {
+  const rows = figures
+    ? {
+        "Tokens seen": figures.seen,
+        "Tokens kept": figures.kept,
+        "Tokens evicted": figures.evicted,
+        "Evictions for this reply": figures.evictions,
+        "Budget, in cells": figures.budget,
+      }
+    : {};
+  byId("figures").replaceChildren(
+    ...Object.entries(rows).map(([name, n]) =>
+      element("div", {}, element("dt", {}, name), element("dd", {}, count(n))),
+    ),
+  );
+}
+
+/** The map: the conversation from left to right, in shades. shades: [{ role, runs: [[text, shade]] }], or null */
+export function showMap(shades) {
+  const runs = (shades ?? []).flatMap((turn) => turn.runs);
+  const lines = LEVELS.map(() => "");
+  const lengths = LEVELS.map(() => 0);
+  let at = 0;
+  for (const [text, shade] of runs) {
+    lines[shade] += `M${at} .5h${text.length}`;
+    lengths[shade] += text.length;
+    at += text.length;
+  }
+  const map = byId("map");
+  map.setAttribute("viewBox", `0 0 ${Math.max(1, at)} 1`);
+  map.replaceChildren(...LEVELS.map((level) => svg("path", { class: `s${level}`, d: lines[level] })));
+  const share = at && `${Math.round((100 * (at - lengths[0])) / at)} %`;
+  byId("share").textContent = at ? `${share} of the text is held by at least one head` : "It is known after a reply.";
+  map.setAttribute("aria-label", at ? `A map of the conversation: ${share} of it is kept` : "An empty map");
+  byId("show-kept").disabled = at === 0;
+}
+
+/** The conversation in shades, in a dialog. */
+export function openKept(shades) {
+  byId("legend").replaceChildren(
+    "Held by: ",
+    ...LEVELS.flatMap((level) => [
+      element("span", { class: `s${level}` }, level ? `up to ${25 * level} % of the heads` : "no head"),
+      " ",
+    ]),
+  );
+  const names = { system: "System message", user: "You", assistant: "Reply" };
+  byId("shades").replaceChildren(
+    ...shades.map(({ role, runs }) =>
+      element(
+        "section",
+        {},
+        element("h3", {}, names[role] ?? role),
+        element("p", { class: "text" }, ...runs.map(([text, shade]) => element("span", { class: `s${shade}` }, text))),
+      ),
+    ),
+  );
+  byId("kept").showModal();
+}

@@ -1,0 +1,64 @@
+// Conversations, kept in this browser alone: one entry of localStorage each, so that tabs do not overwrite each other.
+//
+// A conversation: { id, title, at, messages, draft, figures }
+//   at: when it was last written to, in ms; draft: what was typed and not sent; figures: of the last reply
+// A message: { role: "user", text, files: [{ name, text }] }
+//   or { role: "assistant", text, thought, reason, failure, figures }
+
+const PREFIX = "edgekv.conversation.";
+const SHADES = "edgekv.shades.";
+
+export function created() {
+  const id = `${Date.now()}-${Math.random().toString(36).slice(2)}`;
+  return { id, title: "", at: Date.now(), messages: [], draft: "", figures: null };
+}
+
+/** All conversations, the newest first. */
+export function all() {
+  const names = Object.keys(localStorage).filter((name) => name.startsWith(PREFIX));
+  const found = names.map((name) => JSON.parse(localStorage.getItem(name)));
+  for (const { messages } of found) {
+    const last = messages.at(-1);
+    if (last?.role === "assistant" && !last.reason) last.failure ??= "The page was closed before the reply ended.";
+  }
+  return found.sort((one, other) => other.at - one.at);
+}
+
+/** Whether there was room for it. */
+export function save(conversation) {
+  return put(PREFIX + conversation.id, conversation);
+}
+
+export function remove(conversation) {
+  localStorage.removeItem(PREFIX + conversation.id);
+  localStorage.removeItem(SHADES + conversation.id);
+}
+
+/** What was kept after the last reply. It goes where there is no room: the next reply brings it again. */
+export function saveShades(conversation, shades) {
+  if (!put(SHADES + conversation.id, shades)) localStorage.removeItem(SHADES + conversation.id);
+}
+
+export function shades(conversation) {
+  try {
+    return JSON.parse(localStorage.getItem(SHADES + conversation.id));
+  } catch {
+    return null;
+  }
+}
+
+/** Calls back with the conversation that another tab changed, or null where it was deleted. */
+export function watch(changed) {
+  addEventListener("storage", ({ key, newValue }) => {
+    if (key?.startsWith(PREFIX)) changed(key.slice(PREFIX.length), newValue === null ? null : JSON.parse(newValue));
+  });
+}
+
+function put(name, value) {
+  try {
+    localStorage.setItem(name, JSON.stringify(value));
+    return true;
+  } catch {
+    return false; // full, or switched off
+  }
+}

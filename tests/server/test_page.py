@@ -1,0 +1,492 @@
+"""The page at `/`, in a browser: over a server with a tiny model, and over answers that servers rarely give."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import re
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("starlette")
+pytest.importorskip("playwright")
+import uvicorn
+from browser import PATIENCE_MS, chromium, opened
+from playwright.sync_api import expect
+from test_serve_command import serving
+
+from edgekv.binding.model import Model
+from edgekv.engine.sampler import Sampler
+
+LIMIT_S = 300
+expect.set_options(timeout=PATIENCE_MS)
+HOSTILE = (
+    "<script>document.title = 'taken over'</script><img src=x onerror='alert(1)'> & **bold** `<b>`\n\n- one\n- two"
+)
+BOOK = " ".join(f"word{i % 97}" for i in range(150))
+
+
+class Gate:
+    """Lets so many tokens be said, and then no more until it is opened."""
+
+    def __init__(self):
+        self._tokens = threading.Semaphore(0)
+        self._open = threading.Event()
+        self._said = itertools.count()
+
+    def let(self, n):
+        self._tokens.release(n)
+
+    def open(self):
+        self._open.set()
+        self._tokens.release()
+
+    def close(self):
+        self._open.clear()
+
+    def passes(self, *_):
+        """Whether the model ends here: never while tokens are counted, else after some."""
+        if not self._open.is_set():
+            assert self._tokens.acquire(timeout=LIMIT_S)
+            return False
+        return next(self._said) % 12 == 11
+
+
+@pytest.fixture
+def gate(monkeypatch):
+    """Replies of letters, without an end that random weights may choose."""
+    found, letters = Gate(), itertools.cycle(range(40, 60))
+    monkeypatch.setattr(Model, "is_end", found.passes)
+    monkeypatch.setattr(Sampler, "sample", lambda *_: next(letters))
+    yield found
+    found.open()
+
+
+@contextlib.contextmanager
+def served(application):
+    """The address of an application that a thread serves."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        config = uvicorn.Config(application, ws="none", lifespan="off", log_config=None, timeout_graceful_shutdown=5)
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        finally:
+            server.should_exit = True
+            thread.join(LIMIT_S)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def address(server):
+    with served(server) as found:
+        yield found
+
+
+def drop(page, *files):
+    """Drop files, (name, content), on the page; at least one is a text."""
+    page.evaluate(
+        """files => {
+            const data = new DataTransfer();
+            for (const [name, bytes] of files) data.items.add(new File([new Uint8Array(bytes)], name));
+            const init = { dataTransfer: data, bubbles: true, cancelable: true };
+            for (const kind of ["dragenter", "dragover", "drop"])
+                document.body.dispatchEvent(new DragEvent(kind, init));
+        }""",
+        [[name, list(content)] for name, content in files],
+    )
+    page.locator("#attached li").first.wait_for()
+
+
+def say(page, text):
+    page.get_by_label("Message", exact=True).fill(text)
+    page.keyboard.press("Enter")
+
+
+def finished(page):
+    """Wait for the end of the reply; returns what the status says."""
+    page.get_by_role("button", name="Send").wait_for()
+    return page.get_by_role("status").text_content()
+
+
+def figures(page):
+    rows = page.locator("#figures div").all()
+    return {row.locator("dt").text_content(): row.locator("dd").text_content() for row in rows}
+
+
+def newly_read(page):
+    """Tokens of the last prompt that the server had not read before, as the page says."""
+    foot = page.locator("li.assistant .foot").last.text_content()
+    read, known = re.match(r"([\d,]+) tokens, ([\d,]+) of them known already", foot).groups()
+    return int(read.replace(",", "")) - int(known.replace(",", ""))
+
+
+# ---- a conversation ----
+
+
+def test_a_text_is_dropped_asked_about_and_gone_on_with(browser, address, gate):
+    with opened(browser, address) as page:
+        drop(page, ("notes.txt", BOOK.encode()), ("picture.png", b"\x89PNG\r\n\x1a\n\0"), ("none.txt", b" \n"))
+        assert page.get_by_role("alert").text_content() == "picture.png is no text in UTF-8. none.txt is empty."
+        assert "notes.txt" in page.get_by_role("list", name="Attached files").text_content()
+        say(page, "What is it?")
+        gate.let(3)
+        reply = page.locator("li.assistant").last
+        reply.locator(".said :text-matches('.')").first.wait_for()  # while the model waits for the gate
+        assert page.get_by_role("button", name="Stop").is_visible()
+        assert reply.get_attribute("aria-busy") == "true"
+        page.get_by_role("button", name="Stop").click()
+        assert finished(page) == "Stopped."
+        stopped = reply.locator(".said").text_content()
+        assert stopped
+
+        gate.open()
+        say(page, "And then?")
+        assert finished(page) == "The reply is complete."
+        assert page.locator("li.user .said").all_text_contents() == ["What is it?", "And then?"]
+        assert page.locator("li.assistant .said").first.text_content() == stopped
+        found = figures(page)
+        assert int(found["Tokens seen"].replace(",", "")) > int(found["Tokens kept"].replace(",", "")) > 0
+        assert int(found["Tokens evicted"]) > 0
+        gauge = page.get_by_role("meter", name="Memory")
+        assert 0 < int(gauge.get_attribute("aria-valuenow")) < int(gauge.get_attribute("aria-valuemax")) == 4 << 30
+        held, ceiling = (page.locator(part).bounding_box() for part in ("#gauge .held", "#gauge .ceiling"))
+        assert held["x"] + held["width"] < ceiling["x"]
+
+        page.get_by_role("button", name="Show what is kept").click()
+        text = page.get_by_role("region", name="The conversation in shades").locator("section").first.locator("p")
+        assert text.text_content() == f"{BOOK}\n\nWhat is it?"
+        assert text.locator("span.s0").count() > 0
+        page.keyboard.press("Escape")
+
+        page.locator("details.file summary").click()
+        assert page.locator("details.file pre").text_content() == BOOK
+
+
+def test_conversations_are_switched_renamed_deleted_and_found_again(browser, address, gate):
+    gate.open()
+    listed = "#list button"
+    with opened(browser, address) as page:
+        drop(page, ("notes.txt", BOOK.encode()))
+        say(page, "First")
+        finished(page)
+        page.get_by_role("button", name="New conversation").first.click()
+        say(page, "Second")
+        finished(page)
+        assert page.locator(listed).all_text_contents() == ["Second", "First"]
+        page.get_by_label("Message", exact=True).fill("not sent yet")
+        page.get_by_role("button", name="First").click()
+        page.get_by_role("button", name="Rename").click()
+        page.get_by_label("Name of this conversation").fill("About <b>notes</b>")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("heading", level=1)).to_have_text("About <b>notes</b>")
+
+        before = page.locator("#messages").inner_text(), figures(page), page.locator("#share").text_content()
+        page.reload()
+        assert page.get_by_role("heading", level=1).text_content() == "About <b>notes</b>"
+        assert (page.locator("#messages").inner_text(), figures(page), page.locator("#share").text_content()) == before
+        page.get_by_role("button", name="Second").click()
+        assert page.get_by_label("Message", exact=True).input_value() == "not sent yet"
+
+        page.get_by_role("button", name="Delete").click()
+        page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+        assert page.locator(listed).count() == 2
+        page.get_by_role("button", name="Delete").click()
+        page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+        expect(page.locator(listed)).to_have_text(["About <b>notes</b>"])
+        page.reload()
+        assert page.locator(listed).all_text_contents() == ["About <b>notes</b>"]
+
+
+def test_a_resent_history_costs_its_difference(browser, address, gate):
+    gate.open()
+    with opened(browser, address) as page:
+        drop(page, ("notes.txt", BOOK.encode()))
+        say(page, "First")
+        finished(page)
+        say(page, "Again")
+        finished(page)
+        assert newly_read(page) < 30
+
+
+# ---- answers that servers rarely give ----
+
+
+def told(*chunks):
+    return "".join(f"data: {chunk if isinstance(chunk, str) else json.dumps(chunk)}\n\n" for chunk in chunks)
+
+
+def piece(text, **further):
+    return {"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None}], **further}
+
+
+END = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+ERROR = {"error": {"message": "so it is"}}
+
+
+@contextlib.contextmanager
+def scripted(browser, address, *answers, **settings):
+    """The page where a server gives these answers in turn: arguments of `Route.fulfill`, or None for no answer."""
+    asked, coming = [], iter(answers)
+
+    def answer(route):
+        asked.append(route.request)
+        found = next(coming)
+        if found is None:
+            route.abort()
+        else:
+            route.fulfill(**({"content_type": "text/event-stream"} | found))
+
+    with opened(browser, address, expected=["Failed to load resource"], **settings) as page:
+        page.route("**/v1/chat/completions", answer)
+        yield page, asked
+
+
+def test_what_a_model_says_stays_text(browser, address):
+    chunks = [piece(character) for character in HOSTILE]
+    with scripted(browser, address, {"body": told(*chunks, END, "[DONE]")}) as (page, asked):
+        say(page, f"{HOSTILE} it is")
+        finished(page)
+        said = page.locator("li.assistant .said")
+        assert said.locator("p").text_content() == HOSTILE.partition("\n")[0].replace("**", "").replace("`", "")
+        assert said.locator("strong").all_text_contents() == ["bold"]
+        assert said.locator("code").all_text_contents() == ["<b>"]
+        assert said.locator("ul li").all_text_contents() == ["one", "two"]
+        assert page.locator("li.user .said").text_content() == f"{HOSTILE} it is"
+        assert page.locator("main script, main img, main b").count() == 0
+        assert page.get_by_role("heading", level=1).text_content() == HOSTILE.partition("\n")[0][:80]
+        assert json.loads(asked[0].post_data)["messages"] == [{"role": "user", "content": f"{HOSTILE} it is"}]
+
+
+MARKDOWN = {
+    "a *b* _c_ **d e** `f*g*`": "a <em>b</em> <em>c</em> <strong>d e</strong> <code>f*g*</code>",
+    "snake_case_name 2 * 3 * 4 **": "snake_case_name 2 * 3 * 4 **",
+    "```py\nif a:\n    b = '*c*'\n```\nx": "<pre><code>if a:\n    b = '*c*'</code></pre><p>x</p>",
+    "~~~\n```\nnot closed": "<pre><code>```\nnot closed</code></pre>",
+    "1. a\n2. b\n   - c\n   - d\n3. e": "<ol><li>a</li><li>b<ul><li>c</li><li>d</li></ul></li><li>e</li></ol>",
+    "- a\n\n- b\nafter": "<ul><li>a</li><li>b</li></ul><p>after</p>",
+    "3) a": '<ol start="3"><li>a</li></ol>',
+    "# A\nb\nc\n\nd": "<p><strong>A</strong></p><p>b\nc</p><p>d</p>",
+    "  - a\n- b\n* c": "<ul><li>a</li><li>b</li><li>c</li></ul>",
+    "[a](javascript:b) ![c](http://d)": "[a](javascript:b) ![c](http://d)",
+}
+
+
+def test_markdown(browser, address):
+    """Exactly these elements, and every other character as it was written."""
+    with opened(browser, address) as page:
+        for text, expected in MARKDOWN.items():
+            found = page.evaluate(
+                """async text => {
+                    const { rendered } = await import("/page/markdown.js");
+                    const box = document.createElement("div");
+                    box.append(...rendered(text));
+                    return box.innerHTML.replaceAll(' tabindex="0"', "");
+                }""",
+                text,
+            )
+            assert found in (expected, f"<p>{expected}</p>"), text
+
+
+REFUSALS = [
+    (
+        {"status": 429, "headers": {"Retry-After": "7"}, "body": json.dumps(ERROR)},
+        "The server has too much to do at the moment. It says: so it is Try again in 7 s.",
+    ),
+    ({"status": 503, "body": json.dumps(ERROR)}, "The model is not there at the moment. It says: so it is"),
+    ({"status": 413, "body": "no JSON"}, "This is more than the server takes at once."),
+    ({"status": 418, "body": json.dumps(ERROR)}, "The server refuses this (status 418). It says: so it is"),
+    (None, "The server does not answer. Is it still running?"),
+    ({"body": told(piece("half"))}, "The connection ended before the reply did."),
+    ({"body": told(piece("half"), ERROR)}, "The reply failed. The server says: so it is"),
+]
+
+
+@pytest.mark.parametrize(("answer", "message"), REFUSALS, ids=lambda value: str(value)[:30])
+def test_a_failure_is_said_and_nothing_is_lost(browser, address, answer, message):
+    whole = {"body": ": ping\r\n\r\n" + told(piece("whole"), END, "[DONE]").replace("\n", "\r\n")}
+    with scripted(browser, address, answer, whole) as (page, asked):
+        drop(page, ("notes.txt", b"Some notes"))
+        say(page, "What?")
+        assert finished(page) == page.locator(".failure").text_content() == message
+        page.reload()
+        assert page.locator(".failure").text_content() == message
+        page.get_by_role("button", name="Try again").click()
+        assert finished(page) == "The reply is complete."
+        assert page.locator("li.assistant .said").all_text_contents() == ["whole"]
+        bodies = [json.loads(request.post_data)["messages"] for request in asked]
+        parts = [{"type": "text", "text": text} for text in ("Some notes\n\n", "What?")]
+        assert bodies == [[{"role": "user", "content": parts}]] * 2
+
+
+def test_a_key_is_asked_for_and_kept_by_the_tab(browser, open_server, gate):
+    gate.open()
+    with contextlib.ExitStack() as stack:
+        address = stack.enter_context(served(stack.enter_context(open_server(api_keys=("the key",)))))
+        page = stack.enter_context(opened(browser, address, expected=["401"]))
+        key = page.get_by_role("dialog").get_by_label("API key")
+        key.fill("another")
+        key.press("Enter")
+        page.get_by_role("alert").filter(has_text="wants an API key").wait_for()
+        say(page, "What?")
+        key.fill("the key")
+        key.press("Enter")
+        page.get_by_role("status").filter(has_text="The reply is complete.").wait_for()
+        page.reload()
+        say(page, "And?")
+        assert finished(page) == "The reply is complete."
+        assert page.evaluate("() => JSON.stringify(localStorage)").count("the key") == 0
+
+
+def test_where_the_browser_has_no_room_the_conversation_goes_on(browser, address, gate):
+    gate.open()
+    with opened(browser, address) as page:
+        page.evaluate("() => localStorage.setItem('other', 'x'.repeat(5 * 2 ** 20 - 200))")
+        say(page, BOOK)
+        finished(page)
+        page.get_by_role("alert").filter(has_text="no room left").wait_for()
+        say(page, "And?")
+        assert finished(page) == "The reply is complete."
+        assert page.locator("li.assistant").count() == 2
+
+
+def test_what_is_more_than_the_server_takes_is_not_sent(browser, open_server, gate):
+    gate.open()
+    with open_server(max_body=4096) as application, served(application) as address, opened(browser, address) as page:
+        page.get_by_text("The model is").wait_for()
+        drop(page, ("notes.txt", b"a b c " * 800))
+        say(page, "What?")
+        assert "has 5.0 kB, and the server takes 4.1 kB" in page.get_by_role("alert").text_content()
+        assert page.get_by_label("Message", exact=True).input_value() == "What?"
+        page.get_by_role("button", name="Remove notes.txt").click()
+        say(page, "What?")
+        assert finished(page) == "The reply is complete."
+
+
+# ---- the default model, in a process of its own ----
+
+
+def test_the_ceiling_of_a_server_holds_while_a_file_is_read(browser, default_model):
+    """A file is dropped and asked about, its reading stopped; then it goes on, and reads only what is new."""
+    text = (Path(__file__).parents[2] / "examples" / "oz.txt").read_bytes()[:3000]
+    options = ("--memory", "256MiB", "--budget", "256", "--block", "64", "--threads", "2", "-m", default_model)
+    with serving(*options) as (_, url, _), opened(browser, f"{url}/") as page:
+        drop(page, ("oz.txt", text))
+        say(page, "Where does Dorothy live?")
+        page.get_by_text(re.compile(r"^\d+ of \d{3} tokens$")).wait_for()
+        page.get_by_role("button", name="Stop").click()
+        assert finished(page) == "Stopped."
+        page.get_by_role("button", name="Try again").click()
+        assert finished(page) == "The reply is complete."
+        say(page, "With whom?")
+        assert finished(page) == "The reply is complete."
+        found = {name: int(n.replace(",", "")) for name, n in figures(page).items()}
+        assert found["Tokens seen"] > 600
+        assert found["Budget, in cells"] == 256
+        assert found["Tokens kept"] <= 256 + 64
+        assert 0 < newly_read(page) < 100
+        gauge = page.get_by_role("meter", name="Memory")
+        assert (
+            100 << 20
+            < int(gauge.get_attribute("aria-valuenow"))
+            < int(gauge.get_attribute("aria-valuemax"))
+            == 256 << 20
+        )
+
+
+# ---- for everybody ----
+
+
+def test_a_keyboard_is_enough(browser, address, gate):
+    with opened(browser, address) as page:
+        page.keyboard.press("Tab")
+        page.keyboard.press("Enter")  # the link to the message
+        page.keyboard.type("One")
+        page.keyboard.press("Shift+Enter")
+        page.keyboard.type("two")
+        page.keyboard.press("Enter")
+        gate.let(2)
+        page.locator("li.assistant .said :text-matches('.')").first.wait_for()
+        page.keyboard.press("Escape")
+        assert finished(page) == "Stopped."
+        assert page.locator("li.user .said").text_content() == "One\ntwo"
+        assert page.evaluate("() => document.activeElement.id") == "message"
+        page.keyboard.type("Stopped before a word is said\n")
+        page.keyboard.press("Escape")
+        assert finished(page) == "Stopped."
+        gate.open()
+        page.keyboard.type("Go on\n")
+        assert finished(page) == "The reply is complete."
+        assert page.get_by_role("button", name="Try again").count() == 0  # only the last reply is asked for again
+
+
+def test_two_tabs_show_what_each_adds_and_keep_what_is_typed(browser, address, gate):
+    gate.open()
+    with opened(browser, address) as page:
+        say(page, "First")
+        finished(page)
+        other = page.context.new_page()
+        other.goto(address)
+        other.get_by_label("Message", exact=True).fill("typed here")
+        say(page, "Second")
+        finished(page)
+        expect(other.locator("li.user")).to_have_count(2)
+        expect(other.locator("li.assistant .foot").last).to_contain_text("said")
+        assert other.locator("#messages").inner_text() == page.locator("#messages").inner_text()
+        assert other.get_by_label("Message", exact=True).input_value() == "typed here"
+        page.get_by_role("button", name="Delete").click()
+        page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+        expect(other.locator("li.user")).to_have_count(0)
+
+
+def test_a_screen_reader_is_told_whole_sentences(browser, address):
+    chunks = [piece(text) for text in ("Yel", "low bri", "ck. It i", "s said", " so")]
+    with scripted(browser, address, {"body": told(*chunks, END, "[DONE]")}) as (page, _):
+        say(page, "What?")
+        finished(page)
+        spoken = page.get_by_role("log", name="Reply")
+        assert spoken.locator("p").all_text_contents() == ["Yellow brick. ", "It is said so"]
+
+
+VIEWS = {
+    "light": {"color_scheme": "light"},
+    "dark": {"color_scheme": "dark"},
+    "narrow": {"viewport": {"width": 360, "height": 640}},
+    "still": {"reduced_motion": "reduce", "forced_colors": "active"},
+}
+
+
+@pytest.mark.parametrize("settings", VIEWS.values(), ids=VIEWS)
+def test_nothing_stands_in_the_way(browser, address, gate, settings):
+    """What axe finds, with a conversation and with each dialog open; and nothing is wider than the screen."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
+    gate.open()
+
+    def check():
+        found = axe.Axe().run(page)
+        assert found.violations_count == 0, found.generate_report()
+        assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
+
+    with opened(browser, address, **settings) as page:
+        check()
+        drop(page, ("notes.txt", BOOK.encode()))
+        say(page, "What?")
+        finished(page)
+        check()
+        for name in ("Show what is kept", "Rename", "Delete"):
+            page.get_by_role("button", name=name, exact=True).click()
+            check()
+            page.keyboard.press("Escape")
+        if settings == VIEWS["narrow"]:
+            page.get_by_role("button", name="Conversations").click()
+            check()
