@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 import edgekv
 from edgekv.engine.reply import INSTRUCTION
 
 from .files import text_files
 from .options import AsJson, Raw, System, opened, with_common_options
-from .render import console, reading_bar
+from .render import console, console_of, reading_bar
 
 
 @with_common_options
@@ -76,7 +75,7 @@ def inspect(
     if as_json:
         print(json.dumps(found.as_dict() | {"pictures": list(map(str, written))}, ensure_ascii=False))
         return
-    print_observation(Console(highlight=False), found, layer or ())
+    print_observation(console_of(stderr=False), found, layer or ())
     for path in (*([] if html is None else [html]), *written):
         console.print(f"wrote {path}", soft_wrap=True, markup=False)
 

@@ -5,7 +5,8 @@ A shade is a colour behind the text. Where there are no colours it is a mark in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +16,11 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from edgekv.engine.shades import levels
-from edgekv.inspection import Kept, Observation
-from edgekv.inspection.keys import COLUMNS
+
+from .render import printable
+
+if TYPE_CHECKING:
+    from edgekv.inspection import Kept, Observation
 
 MARKS = " ░▒▓█"  # by shade
 STYLES = ("dim", "black on #fff0cc", "black on #ffdd88", "black on #ffc844", "black on #ffb000")
@@ -28,16 +32,15 @@ def print_observation(console: Console, found: Observation, layers: Sequence[int
     kept = found.kept
     n_tokens = len(kept.pieces)
     console.print(_headline(found), soft_wrap=True, markup=False)
-    console.print(_legend(console.color_system is not None))
-    for line in _shaded(kept).wrap(console, console.width, tab_size=TAB):
-        console.print(line, soft_wrap=True)
-        if console.color_system is None and line.plain.strip():
-            console.print(_marks(line), soft_wrap=True)
+    print_legend(console)
+    print_shades(console, zip(kept.pieces, kept.levels.tolist(), strict=True))
     console.print()
     console.print(f"positions 0 to {n_tokens - 1:,}; by layer, the share of its heads; tokens that a head holds")
     for row in _map(kept, layers, console.width):
         console.print(row, soft_wrap=True)
     if found.keys:
+        from edgekv.inspection.keys import COLUMNS
+
         table = Table(*(Column(name, justify="right" if i else "left") for i, name in enumerate(COLUMNS)))
         for study in found.keys:
             table.add_row(*study.as_row())
@@ -53,24 +56,37 @@ def _headline(found: Observation) -> str:
     )
 
 
-def _legend(coloured: bool) -> Text:
+def print_shades(console: Console, runs: Iterable[tuple[str, int]]) -> None:
+    """Print a text that comes in runs of one shade each, in colours or with marks in a line below.
+
+    Control characters, which a terminal might obey, are shown as such.
+    """
+    paragraph = Text()
+    for text, shade in runs:
+        first, *others = printable(text).split("\n")
+        paragraph.append(first, STYLES[shade])
+        for other in others:
+            _print_shaded(console, paragraph)
+            paragraph = Text(other, STYLES[shade])
+    if paragraph:
+        _print_shaded(console, paragraph)
+
+
+def _print_shaded(console: Console, paragraph: Text) -> None:
+    for line in paragraph.wrap(console, console.width, tab_size=TAB):
+        console.print(line, soft_wrap=True)
+        if console.color_system is None and line.plain.strip():
+            console.print(_marks(line), soft_wrap=True)
+
+
+def print_legend(console: Console) -> None:
+    """Print what the shades mean."""
+    coloured = console.color_system is not None
     legend = Text("kept by no head")
     for level, mark in enumerate(MARKS[1:], 1):
         legend.append(", ").append(f" {mark} " if not coloured else "   ", STYLES[level])
         legend.append(f" up to {level / (len(MARKS) - 1):.0%}")
-    return legend
-
-
-def _shaded(kept: Kept) -> Text:
-    """The text, each token in its shade. Control characters, which a terminal might obey, are shown as such."""
-    text = Text()
-    for piece, level in zip(kept.pieces, kept.levels.tolist(), strict=True):
-        text.append("".join(map(_printable, piece)), STYLES[level])
-    return text
-
-
-def _printable(character: str) -> str:
-    return character if character.isprintable() or character in "\n\t" else "\N{REPLACEMENT CHARACTER}"
+    console.print(legend)
 
 
 def _marks(line: Text) -> str:

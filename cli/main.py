@@ -8,11 +8,13 @@ from typing import Annotated
 
 import typer
 import typer.core
+import typer.main
 
 import edgekv
 from edgekv.prompt.spool import PROC
 
 from . import ask, batch, bench, chat, evaluate, inspect, models, plan, policies, pull, read, serve, sessions
+from .settings import defaults
 from .wording import speak_of, worded
 
 typer.core.HAS_RICH = False  # with it, plain help shows brackets escaped for a rich help that is off
@@ -20,7 +22,6 @@ typer.core.HAS_RICH = False  # with it, plain help shows brackets escaped for a 
 app = typer.Typer(
     name="edgekv",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -76,7 +77,8 @@ def main() -> int:
     if not PROC.is_dir():  # copies of texts have names there, and something has to remove them
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     try:
-        app()
+        command = typer.main.get_command(app)
+        command(default_map=defaults(command))
     except edgekv.EdgeKVError as error:
         print(f"edgekv: {worded(str(error))}", file=sys.stderr)
         return next(status for kind, status in EXIT_STATUS if isinstance(error, kind))

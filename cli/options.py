@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
@@ -81,7 +81,7 @@ def common(
 
 def with_common_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the common options; it receives them as one dict, its parameter `runtime`."""
-    return gathered(command, common, "runtime")
+    return gathered(command, common, "runtime", variables=True)
 
 
 @contextmanager
@@ -100,14 +100,24 @@ def one_way_to_share(workers: int, cluster: str | None) -> None:
 
 
 def gathered(
-    command: Callable[..., Any], options: Callable[..., None], into: str, *, without: Collection[str] = ()
+    command: Callable[..., Any],
+    options: Callable[..., None],
+    into: str,
+    *,
+    without: Collection[str] = (),
+    variables: bool = False,
 ) -> Callable[..., Any]:
     """Give a command the options that are the parameters of another function; it receives them as one dict.
 
     without: those that it does not get
+    variables: take an option that is not given, unless it is a list, from the environment: EDGEKV_MEMORY
     """
     every = inspect.signature(options, eval_str=True).parameters
     shared = {name: parameter for name, parameter in every.items() if name not in without}
+    for name, parameter in shared.items():
+        kind, option = get_args(parameter.annotation)
+        if variables and "list" not in str(kind):
+            option.envvar = f"EDGEKV_{name.upper()}"
     signature = inspect.signature(command, eval_str=True)
     own = [p for p in signature.parameters.values() if p.name != into]
 

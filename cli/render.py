@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +18,24 @@ from edgekv.engine.reply import ProgressCallback
 from edgekv.memory.sizes import format_size
 from edgekv.warmup import before_plans
 
-console = Console(stderr=True, highlight=False)
+
+def console_of(*, stderr: bool) -> Console:
+    """A console over one of the two streams, which writes no escape codes where NO_COLOR is set, as in a pipe."""
+    return Console(stderr=stderr, highlight=False, force_terminal=False if os.environ.get("NO_COLOR") else None)
+
+
+console = console_of(stderr=True)
+
+# control characters but tabs and line breaks, and what turns the direction of writing
+_CONTROLS = re.compile("[\\0-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+
+# how a reply ended, where that is worth a word
+NOTES = {
+    "cancelled": "stopped",
+    "loop": "ended: it repeats itself",
+    "length": "cut at --max-tokens",
+    "context": "trained context full",
+}
 
 
 class Speed(ProgressColumn):
@@ -78,23 +97,21 @@ def reading_bar(console: Console = console) -> Iterator[ProgressCallback]:
 
 def print_footer(stats: edgekv.Stats, plan: edgekv.Plan) -> None:
     """What a reply took: tokens, cells, speed, memory; in as many lines as it needs, which end between two of them."""
+    for line in packed(figures_of(stats, plan), console.width):
+        console.print(f"[dim]{line}[/dim]", soft_wrap=True)
+
+
+def figures_of(stats: edgekv.Stats, plan: edgekv.Plan) -> list[str]:
+    """How a reply ended, where that is worth a word; tokens, cells, both speeds, memory."""
     kept = min(stats.cells_used, stats.tokens_seen)
-    notes = {
-        "cancelled": "stopped",
-        "loop": "ended: it repeats itself",
-        "length": "cut at --max-tokens",
-        "context": "trained context full",
-    }
-    parts = [
-        *([notes[stats.finish_reason]] if stats.finish_reason in notes else []),
+    return [
+        *([NOTES[stats.finish_reason]] if stats.finish_reason in NOTES else []),
         f"{stats.tokens_seen:,} tokens seen, {kept:,} kept",
         f"{stats.cells_used:,} cells of {stats.budget_cells:,}+{plan.block}",
         f"prompt {stats.prefill_tok_per_s:.0f} tok/s",
         f"generation {stats.decode_tok_per_s:.0f} tok/s",
         f"peak {format_size(stats.peak_rss_bytes)} of {format_size(plan.ceiling_bytes)}",
     ]
-    for line in packed(parts, console.width):
-        console.print(f"[dim]{line}[/dim]", soft_wrap=True)
 
 
 def packed(items: Iterable[str], width: int) -> list[str]:
@@ -119,6 +136,16 @@ def _rehearse() -> None:
 
 
 before_plans(_rehearse)
+
+
+def say(text: str, style: str = "dim") -> None:
+    """A line about what was done, beside what is said; a terminal breaks it between words."""
+    console.print(text, style=style, markup=False, soft_wrap=not console.is_terminal)
+
+
+def printable(text: str) -> str:
+    """A text with a mark in place of each control character, which a terminal might obey."""
+    return _CONTROLS.sub("\ufffd", text)
 
 
 def write(text: str) -> None:

@@ -45,7 +45,7 @@ def with_reply_options(*, temp: float) -> Callable[[Callable[..., Any]], Callabl
     ) -> None:
         """Never called: its parameters are the options."""
 
-    return lambda command: gathered(command, options, "reply")
+    return lambda command: gathered(command, options, "reply", variables=True)
 
 
 def reply_arguments(options: dict[str, Any]) -> dict[str, Any]:

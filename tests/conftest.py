@@ -16,6 +16,15 @@ from edgekv.models import known_models
 from edgekv.models.tiny import make_tiny
 
 
+@pytest.fixture(autouse=True, scope="session")
+def no_settings(tmp_path_factory):
+    """No test, and no program that one starts, reads the settings of who runs it."""
+    file = tmp_path_factory.mktemp("settings") / "config.toml"
+    file.touch()
+    with mock.patch.dict(os.environ, {"EDGEKV_CONFIG": str(file)}):
+        yield
+
+
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory):
     """A function from `make_tiny`'s arguments to the path of such a model."""

@@ -104,6 +104,13 @@ def _no_template(model: Model) -> UnsupportedModelError:
     return UnsupportedModelError(f"{model.path.name} has no chat template; use Session.generate, or an instruct model")
 
 
+def opens_with(template: str) -> str:
+    """What a template puts between a user's turn and the reply to it; "" where it cannot be rendered."""
+    with suppress(Exception):  # what is wrong with a template is told to those who chat
+        return _render(template, [{"role": "user", "content": _FIRST}], "", "").partition(_FIRST)[2]
+    return ""
+
+
 class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
     """Also refuses single steps that would take gigabytes. Loops of many small steps are not bounded."""
 

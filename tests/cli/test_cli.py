@@ -207,7 +207,7 @@ def test_interrupting_ask_exits_with_130(model, endless_book):
 def test_ctrl_c_in_chat_stops_the_reply_and_keeps_the_session(model, endless_book, isolated):
     """On a terminal: Ctrl-C while a prompt is read, then another line is answered, then /exit leaves."""
     main, terminal = pty.openpty()
-    command = [*COMMAND, "chat", "-m", str(model), *SMALL, "--max-tokens", "3", *isolated]
+    command = [*COMMAND, "chat", "-m", str(model), *SMALL, "--max-tokens", "3", "--plain", *isolated]
     with started(command, stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True) as process:
         os.close(terminal)
         output = Terminal(main)

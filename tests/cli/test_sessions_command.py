@@ -14,7 +14,8 @@ from command import COMMAND, SMALL, words
 from terminal import Terminal
 
 import edgekv
-from edgekv.cli.commands import COMMANDS, Chat, run_command
+from edgekv.cli.commands import COMMANDS, run_command
+from edgekv.cli.talk.conversation import Chat
 from edgekv.store.named import MAX_NAME_BYTES, path_of, saved_names, sessions_folder, writable_path_of
 from edgekv.store.replacing import SUFFIX
 
@@ -65,7 +66,7 @@ def test_a_chat_goes_on_where_it_was_left(model, isolated):
 
 
 def test_slash_commands_of_a_chat(model, data_home):
-    lines = "/sessions\nHello\n/save\n/save a/b\n/save one\n/save two\n/load one\n/sessions\n/load none\n/load\n"
+    lines = "/session\nHello\n/save\n/save a/b\n/save one\n/save two\n/load one\n/session\n/load none\n/load\n"
     result = chat(model, lines + "/nothing\n/what is it\nWhat?\n/help\n")
     for said in (
         "no session was saved yet",
@@ -74,7 +75,7 @@ def test_slash_commands_of_a_chat(model, data_home):
         "saved as one, and again after every reply",
         "one (this one) · two",
         "there is no saved session 'none'; saved: one, two",
-        "'/nothing' is no command; possible: /read, /undo, /retry, /save, /load, /sessions, /help, /exit",
+        "'/nothing' is no command; possible: /read, /kept, /undo, /retry, /copy, /thoughts, /set, /system, /policy, ",
         "'/what' is no command",
         "nothing is named; write /load and the name",
         "/load NAME goes on with a saved one",
@@ -88,7 +89,7 @@ def test_slash_commands_of_a_chat(model, data_home):
 
 def test_a_killed_chat_loses_the_running_turn_alone(model, book):
     main, terminal = pty.openpty()
-    command = [*COMMAND, "chat", "-m", str(model), *SMALL, *REPLY, "--session", "mine"]
+    command = [*COMMAND, "chat", "-m", str(model), *SMALL, *REPLY, "--session", "mine", "--plain"]
     with started(command, stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True) as process:
         os.close(terminal)
         output = Terminal(main)

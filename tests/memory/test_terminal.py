@@ -34,6 +34,11 @@ sys.exit(status)
 MIB = 1 << 20
 
 
+# all that a chat can do; the answer is long enough to be drawn more than once
+TYPED = "/read {text}\nWho?\n/kept\n/stats\n/policy\n/set temp 0.5\n/retry\n/copy\n/thoughts\n/undo\nWhy?\n/save one\n"
+TYPED += "/session two\nAnd?\n/session\n/load one\n/system Be brief.\nWhy?\n/help\n/nothing\n/exit\n"
+
+
 def run(where, *arguments, program=MAIN, typed="", **variables):
     """Run `edgekv ARGUMENTS` in a "terminal" or with "pipes", with no byte code written; what the launcher says."""
     command = [sys.executable, "-I", "-S", LAUNCHER, where, "300", sys.executable, "-c", program, *arguments]
@@ -64,24 +69,36 @@ def test_ask_stays_under_its_ceiling(default_model, text, code, where, ceiling):
     assert ended["peak_bytes"] <= ceiling * MIB
 
 
-def test_chat_and_inspect_stay_under_their_ceiling(default_model, text, tmp_path):
+@pytest.mark.parametrize("term", ["xterm", "dumb"])
+@pytest.mark.parametrize("ceiling", [200, 208])
+def test_chat_stays_under_its_ceiling(default_model, text, tmp_path, ceiling, term):
+    """With the line editor and Markdown under the higher ceiling, and without where they are not."""
+    options = ("-m", str(default_model), "--memory", f"{ceiling}MiB", "--threads", "1", "--max-tokens", "12")
+    places = {"PYTHONPYCACHEPREFIX": str(tmp_path / "cache"), "XDG_DATA_HOME": str(tmp_path / "data"), "TERM": term}
+    ended = run("terminal", "chat", *options, typed=TYPED.format(text=text), **places)
+    assert ended["status"] == 0, ended["output"]
+    assert "above memory=" not in ended["output"]
+    assert ended["peak_bytes"] <= ceiling * MIB
+    is_drawn = (ceiling, term) == (208, "xterm")
+    assert ("[?2004h" in ended["output"]) == is_drawn
+    assert ("plain: the ceiling has no" in ended["output"]) == ((ceiling, term) == (200, "xterm"))
+
+
+def test_inspect_stays_under_its_ceiling(default_model, text, tmp_path):
     options = ("-m", str(default_model), "--memory", "200MiB", "--threads", "1")
-    fresh = {"PYTHONPYCACHEPREFIX": str(tmp_path / "cache")}
-    typed = f"/read {text}\nWho?\nAnd where?\n/exit\n"
-    for ended in (
-        run("terminal", "chat", *options, "--max-tokens", "4", typed=typed, **fresh),
-        run("terminal", "inspect", *options, "-f", text, **fresh),
-    ):
-        assert ended["status"] == 0, ended["output"]
-        assert "above memory=" not in ended["output"]
-        assert ended["peak_bytes"] <= 200 * MIB
+    ended = run("terminal", "inspect", *options, "-f", text, PYTHONPYCACHEPREFIX=str(tmp_path / "cache"))
+    assert ended["status"] == 0, ended["output"]
+    assert "above memory=" not in ended["output"]
+    assert ended["peak_bytes"] <= 200 * MIB
 
 
+@pytest.mark.parametrize("term", ["xterm", "dumb"])
 @pytest.mark.parametrize("command", ["ask", "chat", "inspect"])
-def test_nothing_is_imported_after_the_plan(tiny_model, text, command):
+def test_nothing_is_imported_after_the_plan(tiny_model, text, tmp_path, command, term):
     options = ("-m", str(tiny_model(n_layer=2)), "--memory", "1GiB", "--budget", "64", "--block", "32")
     options += ("--threads", "1", *(() if command == "chat" else ("-f", text, "Who?")))
-    ended = run("terminal", command, *options, program=LATE, typed=f"/read {text}\nWho?\n/exit\n")
+    places = {"XDG_DATA_HOME": str(tmp_path / "data"), "TERM": term}
+    ended = run("terminal", command, *options, program=LATE, typed=TYPED.format(text=text), **places)
     assert ended["status"] == 0, ended["output"]
     assert ended["output"].rpartition("imported late:")[2].split() == [], ended["output"]
 

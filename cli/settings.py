@@ -1,0 +1,111 @@
+"""Settings of a user's own: a TOML file with options for all commands, for one, and presets of `edgekv chat`.
+
+What is given on the command line comes first, then the environment (`EDGEKV_MEMORY`), a preset, the file.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import platformdirs
+
+from edgekv.errors import ConfigError
+from edgekv.extras import needed
+
+VARIABLE = "EDGEKV_CONFIG"  # names another file
+PRESETS = "preset"
+
+Options = Mapping[str, Any]
+
+
+def settings_path() -> Path:
+    """Where the file lies. It need not exist."""
+    named = os.environ.get(VARIABLE)
+    return Path(named or Path(platformdirs.user_config_dir("edgekv", appauthor=False)) / "config.toml").expanduser()
+
+
+def defaults(command: click.Command) -> dict[str, Any]:
+    """The options that the file gives to each command, for click's `default_map`. Raises ConfigError for mistakes."""
+    path = settings_path()
+    settings = _read(path)
+    if not settings:
+        return {}
+    commands: dict[str, click.Command] = getattr(command, "commands", {})
+    general = {key: value for key, value in settings.items() if not isinstance(value, dict)}
+    everywhere = {key for it in commands.values() for key in _parameters(it)}
+    _checked(general, everywhere, f"{path}", "of any command")
+    for name in settings.keys() - general.keys() - {PRESETS}:
+        if name not in commands:
+            raise ConfigError(f"{path}: [{name}] is no command; possible: {', '.join(commands)}, {PRESETS}.NAME")
+    found = {}
+    for name, inner in commands.items():
+        parameters = _parameters(inner)
+        own = _checked(settings.get(name, {}), parameters, f"{path}: [{name}]", f"of edgekv {name}")
+        shared = {key: value for key, value in general.items() if _spelt(key) in parameters}
+        found[name] = {parameters[_spelt(key)]: value for key, value in {**shared, **own}.items()}
+    return found
+
+
+def preset_options(name: str, command: click.Command) -> dict[str, Any]:
+    """The options of a preset, for a command. Raises ConfigError where there is none of this name."""
+    path = settings_path()
+    presets = _read(path).get(PRESETS, {})
+    if not isinstance(presets, dict) or not isinstance(presets.get(name), dict):
+        there = ", ".join(presets) or "none"
+        raise ConfigError(f"there is no preset {name!r} in {path}; there: {there}; write a table [{PRESETS}.{name}]")
+    parameters = _parameters(command)
+    options = _checked(presets[name], parameters, f"{path}: [{PRESETS}.{name}]", f"of edgekv {command.name}")
+    return {parameters[_spelt(key)]: value for key, value in options.items()}
+
+
+def preset_names() -> list[str]:
+    """The names of all presets."""
+    presets = _read(settings_path()).get(PRESETS, {})
+    return list(presets) if isinstance(presets, dict) else []
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        if VARIABLE in os.environ:
+            raise ConfigError(f"{VARIABLE} names {str(path)!r}, which is not a file; write it, or unset {VARIABLE}")
+        return {}
+    toml = importlib.import_module("tomllib") if sys.version_info >= (3, 11) else needed("tomli", "chat")
+    try:
+        return dict(toml.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be used: {error}; mend it, or name another file in {VARIABLE}") from error
+
+
+def _parameters(command: click.Command) -> dict[str, str]:
+    """The parameters of a command's options, by their long spelling without dashes."""
+    return dict(_options(command))
+
+
+def _options(command: click.Command) -> Iterator[tuple[str, str]]:
+    for option in command.params:
+        if isinstance(option, click.Option) and option.name and not option.is_eager:
+            yield from ((_spelt(it), option.name) for it in option.opts if it.startswith("--"))
+
+
+def _spelt(key: str) -> str:
+    return key.lstrip("-").replace("-", "_")
+
+
+def _checked(options: Any, possible: Mapping[str, str] | set[str], where: str, what: str) -> Options:
+    """Options of the file. Raises ConfigError for those that are none, and for values that no option has."""
+    if not isinstance(options, dict):
+        raise ConfigError(f"{where} is no table; write its options below a line [...]")
+    for key, value in options.items():
+        if _spelt(key) not in possible:
+            raise ConfigError(f"{where}: {key!r} is no option {what}; possible: {', '.join(sorted(possible))}")
+        if isinstance(value, dict) or not isinstance(value, str | int | float | list):
+            raise ConfigError(
+                f"{where}: {key} = {value!r} is not possible; give a text, a number, true, false or a list"
+            )
+    return options

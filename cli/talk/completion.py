@@ -1,0 +1,39 @@
+"""What may follow what was typed: commands, and the files, names and settings that they take."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+Arguments = Callable[[str], Iterable[str]]  # from the beginning of an argument to all that it may become
+
+
+def candidates(line: str, commands: Mapping[str, Arguments | None]) -> Iterator[tuple[str, int]]:
+    """Texts that may stand at the end of a line, and how many of its characters each replaces.
+
+    commands: by name, what their argument may be; None = none, or anything
+    """
+    if not line.startswith("/") or "\n" in line:
+        return
+    name, blank, argument = line.partition(" ")
+    if not blank:
+        yield from ((command, len(line)) for command in commands if command.startswith(line))
+        return
+    arguments = commands.get(name)
+    if arguments is not None:
+        yield from ((it, len(argument)) for it in arguments(argument) if it.startswith(argument))
+
+
+def paths(beginning: str) -> Iterator[str]:
+    """Files and folders whose path begins so; folders end with a slash. `~` stays as it is written."""
+    folder, name = os.path.split(beginning)
+    try:
+        with os.scandir(os.path.expanduser(folder) or ".") as entries:
+            found = sorted(
+                entry.name + "/" * entry.is_dir()
+                for entry in entries
+                if entry.name.startswith(name) and (name or not entry.name.startswith("."))
+            )
+    except OSError:
+        return
+    yield from (os.path.join(folder, it) for it in found)

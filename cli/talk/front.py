@@ -1,0 +1,100 @@
+"""What a chat is typed into and shown by: drawn on a terminal, or plain."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from edgekv.cli.render import NOTES, console_of, print_footer, say
+from edgekv.memory.sizes import format_size
+
+from .completion import Arguments
+from .conversation import Chat
+from .history import History, history_path
+from .lines import Typed
+from .plain import PlainInput, PlainReply
+from .room import COMFORT_BYTES, can_draw, has_room, start_again
+from .telling import reply_line
+
+
+class Input(Protocol):
+    """Reads what is typed."""
+
+    def read(self, bottom_line: Callable[[int], str]) -> Typed:
+        """The next message or command, above a line that is made for a number of columns.
+
+        Raises EOFError at the end, and KeyboardInterrupt for Ctrl-C.
+        """
+
+
+class Reply(Protocol):
+    """Shows the pieces of one reply, in `with`."""
+
+    def __enter__(self) -> Reply:
+        """It begins."""
+
+    def add(self, piece: str) -> None:
+        """Show a piece."""
+
+    def __exit__(self, *_: Any) -> None:
+        """It has ended, however it did."""
+
+
+@dataclass(frozen=True)
+class Front:
+    """How a chat meets its user.
+
+    reply: makes what shows the next reply
+    figures: shows what it took
+    """
+
+    input: Input
+    reply: Callable[[Chat], Reply]
+    figures: Callable[[Chat], None]
+
+
+def front(runtime: dict[str, Any], commands: Mapping[str, Arguments | None], *, plain: bool, remember: bool) -> Front:
+    """The front that this terminal and the ceiling allow. Make it before the runtime, whose plan then counts it.
+
+    runtime: arguments of `edgekv.Runtime`
+    commands: by name, what their argument may be
+    remember: keep what is typed for later chats
+    """
+    if plain or not can_draw():
+        return Front(PlainInput(), lambda _: PlainReply(), _print_footer)
+    if not has_room(runtime):
+        say(f"plain: the ceiling has no {format_size(COMFORT_BYTES)} for a line editor and Markdown")
+        start_again(EDGEKV_PLAIN="1")
+        return Front(PlainInput(), lambda _: PlainReply(), _print_footer)
+    from . import drawn
+
+    drawn.rehearse()
+    console = console_of(stderr=False)
+
+    def drawn_reply(chat: Chat) -> Reply:
+        figures = lambda n, seconds, width: reply_line(chat, n, seconds, width)  # noqa: E731
+        return drawn.DrawnReply(console, figures, thinks=chat.thinks)
+
+    return Front(_editor(commands, remember), drawn_reply, _print_note)
+
+
+def _editor(commands: Mapping[str, Arguments | None], remember: bool) -> Input:
+    if importlib.util.find_spec("prompt_toolkit") is None:
+        say("plain input: a line editor needs prompt_toolkit; pip install 'edgekv[chat]'")
+        return PlainInput()
+    from . import editor
+
+    editor.rehearse()
+    return editor.Editor(History(history_path()) if remember else None, commands)
+
+
+def _print_footer(chat: Chat) -> None:
+    print_footer(chat.session.stats, chat.runtime.plan)
+
+
+def _print_note(chat: Chat) -> None:
+    """How a reply ended, where that is worth a word; its figures are in the line below what is typed."""
+    if chat.session.stats.finish_reason in NOTES:
+        say(NOTES[chat.session.stats.finish_reason])

@@ -1,0 +1,69 @@
+"""`/save`, `/load`, `/session` and `/system`: chats under names, and chats that begin anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import edgekv
+from edgekv.cli.render import console, packed, say
+from edgekv.store.named import existing_path_of, path_of, saved_names, writable_path_of
+from edgekv.store.transcript import FORMATS
+
+from .conversation import Chat, new_session, system_of
+
+
+def save(chat: Chat, name: str) -> None:
+    """Keep the chat under a name from now on, or write it as text."""
+    if Path(name).suffix in FORMATS:
+        path = Path(name).expanduser()
+        chat.session.export(path)
+        say(f"what was said is in {path}")
+        return
+    if not name and chat.name is None:
+        raise edgekv.InputError("this chat has no name yet; write /save and a name")
+    chat.session.save(writable_path_of(name or str(chat.name)))
+    chat.name = name or chat.name
+    say(f"saved as {chat.name}, and again after every reply")
+
+
+def load(chat: Chat, name: str) -> None:
+    """Go on with a saved chat."""
+    if not name:
+        raise edgekv.InputError("nothing is named; write /load and the name of a saved session (/session lists them)")
+    session = chat.runtime.load_session(existing_path_of(name), instead_of=chat.session)
+    chat.go_on_with(session, name, system_of(session))
+    say(f"{name}: {session.n_past:,} tokens seen, {session.n_cells:,} cells")
+
+
+def session(chat: Chat, name: str) -> None:
+    """List the saved chats, or go to one, which may be new."""
+    if not name:
+        names = [f"{name} (this one)" if name == chat.name else name for name in saved_names()]
+        for line in packed(names, console.width) or ["no session was saved yet; /save NAME saves this one"]:
+            say(line)
+    elif path_of(name).exists():
+        load(chat, name)
+    else:
+        _begin_anew(chat, name, chat.system)
+        say(f"{name}: a new chat, saved after every reply")
+
+
+def system(chat: Chat, text: str) -> None:
+    """Show the system message, or begin anew with another one."""
+    if not text:
+        say(
+            "there is no system message; /system TEXT begins a new chat with one"
+            if chat.system is None
+            else chat.system
+        )
+        return
+    had_begun = chat.session.n_past > 0
+    _begin_anew(chat, None if had_begun else chat.name, text)
+    say(f"a {'new ' * had_begun}chat with this system message")
+
+
+def _begin_anew(chat: Chat, name: str | None, system: str | None) -> None:
+    """Leave the session for a new one. It is opened first, so that the old one stays where it cannot be."""
+    opened = new_session(chat.runtime, system)
+    chat.session.close()
+    chat.go_on_with(opened, name, system)

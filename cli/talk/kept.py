@@ -1,0 +1,37 @@
+"""`/kept`: what of a text is still there, in shades."""
+
+from __future__ import annotations
+
+import edgekv
+from edgekv.cli.kept_text import print_legend, print_shades
+from edgekv.cli.render import console_of, say
+
+from .conversation import Chat
+
+SHOWN = 4096  # tokens at once
+
+
+def kept(chat: Chat, argument: str) -> None:
+    """Show the text that was attached last; without one, the longest message. An argument says where to begin."""
+    turn = _attached(chat)
+    if turn is None:
+        raise edgekv.InputError("nothing was read yet; write /read and the path of a text file, then a message")
+    n_tokens = turn.stop - turn.start
+    if argument and not (argument.isdecimal() and int(argument) < n_tokens):
+        raise edgekv.InputError(f"{argument!r} is no token of the text; give a number in [0, {n_tokens})")
+    first = int(argument or 0)
+    last = min(n_tokens, first + SHOWN)
+    console = console_of(stderr=False)
+    print_legend(console)
+    print_shades(console, chat.session.kept(turn._replace(start=turn.start + first, stop=turn.start + last)))
+    more = f"; /kept {last} shows what follows" if last < n_tokens else ""
+    say(f"tokens {first:,} to {last - 1:,} of {n_tokens:,}{more}")
+
+
+def _attached(chat: Chat) -> edgekv.Turn | None:
+    """The turn of the newest message with a file; where none is known, the longest turn of the user."""
+    turns = [turn for turn in chat.session.turns() if turn.role == "user"]
+    began = max((message.n_past for message in chat.messages if message.files), default=None)
+    if began is not None:
+        turns = [turn for turn in turns if turn.start >= began][:1]
+    return max(turns, key=lambda turn: turn.stop - turn.start, default=None)

@@ -1,0 +1,48 @@
+"""Input and replies as they are: in pipes, on terminals that cannot be drawn on, and where `--plain` asks for it."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable
+
+from edgekv.cli.render import printable, write
+
+from .lines import Typed, is_open, unquoted
+
+
+class PlainInput:
+    """Reads lines as a terminal or a pipe gives them. On a terminal Python's readline edits them, if it is there."""
+
+    def __init__(self) -> None:
+        """Make it before a plan, which counts readline."""
+        self._is_terminal = sys.stdin.isatty()
+        if self._is_terminal:
+            with contextlib.suppress(ImportError):
+                import readline  # noqa: F401  (`input` uses it)
+
+    def read(self, _bottom_line: Callable[[int], str]) -> Typed:
+        """The next message or command. Raises EOFError at the end, and KeyboardInterrupt for Ctrl-C."""
+        text = input("> " if self._is_terminal else "")
+        while is_open(text):
+            try:
+                text += "\n" + input("  " if self._is_terminal else "")
+            except EOFError:
+                break
+        return Typed(unquoted(text))
+
+
+class PlainReply:
+    """A reply as it comes, but a terminal is given no control characters."""
+
+    def __enter__(self) -> PlainReply:
+        self._checked = printable if sys.stdout.isatty() else str
+        return self
+
+    def add(self, piece: str) -> None:
+        """Write a piece."""
+        write(self._checked(piece))
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            write("\n")

@@ -1,0 +1,47 @@
+"""Whether there is room under the ceiling for a line editor and for Markdown, which are Python that a reply lacks."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import edgekv
+from edgekv.memory.sizes import MIB
+
+COMFORT_BYTES = 17 * MIB  # measured: 16; the module `editor` and what it imports take 11, `drawn` takes 5
+
+
+def can_draw() -> bool:
+    """Whether this is a terminal that one can draw on, and its user wants that."""
+    dull = os.environ.get("TERM", "dumb") in ("dumb", "unknown") and sys.platform != "win32"
+    return sys.stdin.isatty() and sys.stdout.isatty() and not dull and not os.environ.get("NO_COLOR")
+
+
+def has_room(options: dict[str, Any]) -> bool:
+    """Whether a runtime of these options has enough cells beside the editor, or all that were asked for."""
+    if options["isolated"]:  # the ceiling is for the worker
+        return True
+    from edgekv.planning.choice import ENOUGH_CELLS, Request  # other commands show their help without it
+
+    asked = Request.of(**{name: value for name, value in options.items() if name != "model"}).options
+    try:
+        plan = edgekv.plan(**options | {"memory": asked.ceiling_bytes - COMFORT_BYTES})
+    except edgekv.CeilingError:
+        return False
+    beside = plan.block + (asked.probe_tokens if asked.focus else 0)
+    enough = min(ENOUGH_CELLS, plan.n_ctx_train - beside) if asked.budget is None else asked.budget
+    return not plan.cell_bytes or plan.budget_cells >= enough
+
+
+def start_again(**variables: str) -> None:
+    """Run this command anew in the same process with further variables, without the MiB that a plan left behind.
+
+    Returns where that is not possible.
+    """
+    arguments = sys.argv[1:]
+    as_started = not arguments or sys.orig_argv[-len(arguments) :] == arguments
+    if os.name == "posix" and as_started and sys.executable:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.execve(sys.executable, sys.orig_argv, os.environ | variables)

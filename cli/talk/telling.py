@@ -1,0 +1,117 @@
+"""`/set`, `/policy` and `/stats`: how replies are made, and what they took. Also the line below what is typed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import edgekv
+from edgekv.cli.render import console, figures_of, packed, say
+from edgekv.memory.process import peak_resident_bytes
+from edgekv.memory.sizes import format_size
+
+from .conversation import Chat
+
+# by the name that /set knows: an argument of `Sampling`, and what its value is made by; None leaves it open
+SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "temp": ("temperature", float),
+    "top-k": ("top_k", int),
+    "top-p": ("top_p", float),
+    "min-p": ("min_p", float),
+    "repeat-penalty": ("repeat_penalty", float),
+    "seed": ("seed", int),
+    "max-tokens": ("max_tokens", int),
+}
+OPEN = "none"  # of the seed: a new one
+
+
+def set_(chat: Chat, argument: str) -> None:
+    """Show how replies are made, or change it."""
+    if argument:
+        name, _, written = argument.partition(" ")
+        _change(chat, name, written.strip())
+    sampling, max_tokens = chat.reply["sampling"], chat.reply["max_tokens"]
+    values = {name: getattr(sampling, field, max_tokens) for name, (field, _) in SETTINGS.items()}
+    for line in packed([f"{name} {OPEN if value is None else value}" for name, value in values.items()], console.width):
+        say(line)
+
+
+def _change(chat: Chat, name: str, written: str) -> None:
+    if name not in SETTINGS:
+        raise edgekv.InputError(f"{name!r} cannot be set; possible: {', '.join(SETTINGS)}")
+    field, kind = SETTINGS[name]
+    try:
+        value: Any = None if (name, written) == ("seed", OPEN) else kind(written)
+    except ValueError:
+        raise edgekv.InputError(f"{written or 'nothing'!r} is not possible for {name}; give a number") from None
+    if field != "max_tokens":
+        chat.reply["sampling"] = replace(chat.reply["sampling"], **{field: value})
+    elif value < 1:
+        raise edgekv.ConfigError(f"max_tokens={value} is not possible; give at least 1")
+    else:
+        chat.reply["max_tokens"] = value
+
+
+def policy(chat: Chat, argument: str) -> None:
+    """Show what chooses the cells that stay."""
+    options, plan = chat.runtime.options, chat.runtime.plan
+    if argument:
+        raise edgekv.InputError(
+            f"a chat keeps its policy, {options.parsed_policy.spec}; leave, and begin another with: "
+            f"edgekv chat --policy {argument!r} (edgekv policies lists them)"
+        )
+    focus = [f"focus {options.parsed_focus.spec}"] if options.focus else []
+    cells = f"{plan.budget_cells:,} cells in each of the heads, and {plan.block} spare ones"
+    for line in packed([f"policy {options.parsed_policy.spec}", *focus, cells, plan.kv_type], console.width):
+        say(line)
+
+
+def stats(chat: Chat, _argument: str) -> None:
+    """Show what the last reply took, and where the memory goes."""
+    session, plan, last = chat.session, chat.runtime.plan, chat.session.stats
+    parts = [
+        plan.model.name,
+        *([] if chat.name is None else [f"session {chat.name}"]),
+        *_standing(chat),
+        f"planned {format_size(plan.peak_bytes)}",
+    ]
+    if last.finish_reason:
+        parts += [
+            f"last reply: {last.read_tokens:,} tokens read and {last.generated_tokens:,} said",
+            f"first token after {last.ttft_s:.1f} s",
+            *figures_of(last, plan)[-3:-1],
+            f"{last.evictions:,} evictions",
+        ]
+    if session.n_exceeded:
+        parts.append(f"over the ceiling {session.n_exceeded} times")
+    for line in packed(parts, console.width):
+        say(line)
+
+
+def bottom_line(chat: Chat, width: int) -> str:
+    """How the conversation stands, as far as it fits into one line."""
+    speed = chat.session.stats.decode_tok_per_s
+    return packed([*_standing(chat), *([f"{speed:.0f} tok/s"] if speed else [])], width)[0]
+
+
+def reply_line(chat: Chat, n_tokens: int, seconds: float, width: int) -> str:
+    """How a reply comes on, as far as it fits into one line."""
+    parts = [f"{n_tokens:,} tokens", *([f"{n_tokens / seconds:.0f} tok/s"] if n_tokens > 1 else []), *_memory(chat)]
+    return packed([*parts, "Ctrl-C stops"], width)[0]
+
+
+def _standing(chat: Chat) -> list[str]:
+    session, plan = chat.session, chat.runtime.plan
+    return [
+        f"{session.n_cells:,} cells of {plan.budget_cells:,}+{plan.block}",
+        *_memory(chat),
+        f"{session.n_past:,} tokens",
+    ]
+
+
+def _memory(chat: Chat) -> list[str]:
+    """The peak under the ceiling; of a worker, as the last reply told it."""
+    isolated = chat.runtime.worker_pid is not None
+    peak = chat.session.stats.peak_rss_bytes if isolated else peak_resident_bytes()
+    return [f"{format_size(peak)} of {format_size(chat.runtime.plan.ceiling_bytes)}"] if peak else []

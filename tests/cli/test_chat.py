@@ -1,0 +1,295 @@
+"""`edgekv chat` on a terminal: the editor, Markdown, every command, Ctrl-C, and what it does where it cannot draw."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+from command import COMMAND, SMALL, words
+
+pytest.importorskip("prompt_toolkit", reason="the extra edgekv[chat] is not installed")
+pytest.importorskip("pyte")
+pytest.importorskip("pexpect")
+
+from screen import screen
+
+from edgekv.cli.commands import COMMANDS
+from edgekv.cli.talk.history import history_path
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no such terminals")
+
+REPLY = ["--max-tokens", "12", "--temp", "0"]
+FIGURES = re.compile(r"cells of [\d,]+\+\d+ · [\d.]+ MiB of [\d.]+ MiB · [\d,]+ tokens")
+
+
+@pytest.fixture(autouse=True)
+def homes(tmp_path, monkeypatch):
+    """A user's folders of this test's own."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model):
+    return tiny_model(n_layer=2, n_ctx_train=2048)
+
+
+@pytest.fixture
+def chat(model):
+    """A function that opens a chat with a model in a terminal, and waits for its prompt."""
+
+    def opened(*options, **terminal):
+        given = [] if "-m" in options else ["-m", model, *SMALL]
+        return screen([*COMMAND, "chat", *given, *REPLY, *options], **terminal)
+
+    return opened
+
+
+def begun(shown):
+    shown.wait_for("/help lists the commands", " 0 tokens")
+
+
+def done(shown, line, *expected):
+    """Send a message or a command, and wait for what it shows, and for the next prompt."""
+    shown.type(line)
+    shown.wait_for(f"{line}\n", *expected, "\n>")
+
+
+def written(path):
+    """What the user wrote, of a chat that was saved as JSON."""
+    return [it["content"] for it in json.loads(path.read_text())["messages"] if it["role"] == "user"]
+
+
+def exercised(shown, book, folder):
+    """Every command, in a conversation about a book."""
+    begun(shown)
+    done(shown, "/help", *(command.usage for command in COMMANDS.values()))
+    done(shown, f"/read {book}", "goes with your next message")
+    done(shown, "What is it?")
+    done(shown, "/kept", "kept by no head", "tokens 0 to ")
+    done(shown, "/stats", "last reply:", "first token after", "evictions")
+    done(shown, "/policy", "policy keydiff · focus", "cells in each of the heads")
+    done(shown, "/policy h2o", "a chat keeps its policy", "--policy 'h2o'")
+    for name, value in (("temp", "0.5"), ("top-p", "0.8"), ("min-p", "0.1"), ("seed", "7"), ("max-tokens", "9")):
+        done(shown, f"/set {name} {value}", f"{name} {value}")
+    done(shown, "/set temp hot", "'hot' is not possible for temp; give a number")
+    done(shown, "/set volume 11", "'volume' cannot be set; possible: temp")
+    done(shown, "/retry")
+    done(shown, "/copy", "characters are on the clipboard, if this terminal allows it")
+    done(shown, "/thoughts", "came without reasoning")
+    done(shown, "/undo", "your last message and its answer are taken back: 0 tokens seen")
+    done(shown, "/undo", "nothing can be taken back")
+    done(shown, "/save one", "saved as one")
+    done(shown, "Hello")
+    done(shown, "/session two", "two: a new chat")
+    done(shown, "Other")
+    done(shown, "/session", "one · two (this one)")
+    done(shown, "/load one", "one: ", "tokens seen")
+    done(shown, f"/save {folder / 'said.md'}", "what was said is in")
+    done(shown, "/system Be brief.", "a new chat with this system message")
+    done(shown, "/system", "Be brief.")
+    done(shown, "Hello")
+    done(shown, "/nothing at all", "'/nothing' is no command; possible: /read")
+    shown.type("/exit")
+    assert shown.ended() == 0
+    assert (folder / "said.md").read_text().startswith("## User\n\nHello\n\n## Assistant")
+
+
+@pytest.mark.parametrize("isolated", [[], ["--isolated"]], ids=["here", "isolated"])
+def test_every_command(chat, text_file, tmp_path, isolated):
+    with chat(*isolated, columns=160) as shown:
+        exercised(shown, text_file(words(200)), tmp_path)
+        assert "Traceback" not in shown.text()
+
+
+def test_every_command_with_the_default_model(chat, default_model, text_file, tmp_path):
+    options = ["-m", default_model, "--memory", "256MiB", "--threads", "1"]
+    with chat(*options, columns=160) as shown:
+        exercised(shown, text_file("The old house by the river was red. " * 20), tmp_path)
+
+
+def test_lines_history_and_completion(chat, tmp_path):
+    (tmp_path / "novel.txt").write_text("Once upon a time.")
+    with chat(columns=160) as shown:
+        begun(shown)
+        shown.press("/re\t")
+        shown.wait_for("/read", "/retry")
+        shown.press(f"ad {tmp_path}/nov\t\r")
+        shown.wait_for("novel.txt goes with your next message", "tokens")
+        shown.press("one\x1b\rtwo\r")
+        shown.wait_for("> one", "  two", "tok/s")
+        shown.press('"""three\rfour"""\r')
+        shown.wait_for('"""three', 'four"""', "tok/s")
+        shown.type(f"/save {tmp_path / 'said.json'}")
+        shown.wait_for("what was said is in")
+        shown.press("\x04")
+        assert shown.ended() == 0
+    said = [
+        it["content"] for it in json.loads((tmp_path / "said.json").read_text())["messages"] if it["role"] == "user"
+    ]
+    assert said == ["Once upon a time.\n\none\ntwo", "three\nfour"]
+    assert history_path().stat().st_mode & 0o777 == 0o600
+    with chat() as shown:
+        begun(shown)
+        shown.press("\x1b[A" * 2)
+        shown.wait_for('"""three', 'four"""')
+    kept = history_path().read_bytes()
+    with chat("--no-history") as shown:
+        begun(shown)
+        done(shown, "Hello")
+    assert history_path().read_bytes() == kept
+
+
+def test_a_long_paste_goes_with_the_message(chat, tmp_path):
+    """It is not drawn, and a question behind it is answered with it; without one it waits for the next message."""
+    pasted = "The old house by the river. " * 3572
+    with chat() as shown:
+        begun(shown)
+        shown.paste(pasted)
+        shown.wait_for("[paste 1: 100,016 characters]")
+        shown.press("\x7f" * 40)
+        shown.paste("short ")
+        shown.paste("a\nb\n" * 50)
+        shown.wait_for("short [paste 2: 200 characters]")
+        done(shown, "What?")
+        shown.paste(pasted[:2000])
+        done(shown, "", "2,000 characters go with your next message")
+        done(shown, "Why?")
+        shown.type(f"/save {tmp_path / 'said.json'}")
+        shown.wait_for("what was said is in")
+        assert len(shown.raw) < 30_000
+    said = [
+        it["content"] for it in json.loads((tmp_path / "said.json").read_text())["messages"] if it["role"] == "user"
+    ]
+    assert said == ["a\nb\n" * 50 + "\n\nshort What?", pasted[:2000] + "\n\nWhy?"]
+    assert all(len(entry) < 100 for entry in map(json.loads, history_path().read_text().splitlines()))
+
+
+def test_a_paste_of_100_000_characters_stays_under_the_ceiling(chat, tmp_path):
+    with chat() as shown:
+        begun(shown)
+        before = float(re.search(r"· ([\d.]+) MiB of", shown.text())[1])
+        shown.paste("The old house by the river. " * 3572)
+        shown.wait_for("characters]")
+        shown.press("\x15")
+        done(shown, "/stats", "planned")
+        after = [float(it) for it in re.findall(r"([\d.]+) MiB of", shown.text())]
+        assert max(after) - before < 1  # the margin of every plan
+
+
+def test_ctrl_c_once_stops_and_twice_leaves(chat):
+    endless = ["--max-tokens", "100000", "--allow-loops", "--temp", "2"]
+    with chat(*endless) as shown:
+        begun(shown)
+        shown.type("Hello")
+        shown.wait_for("Ctrl-C stops")
+        shown.press("\x03")
+        shown.wait_for("stopped", "cells of")
+        shown.type("Hello again")
+        shown.wait_for("Ctrl-C stops")
+        shown.press("\x03\x03")
+        assert shown.ended() == 0
+
+
+@pytest.mark.parametrize("plain", [[], ["--plain"]], ids=["drawn", "plain"])
+def test_ctrl_c_at_the_prompt_drops_the_line_and_then_leaves(chat, plain):
+    with chat(*plain) as shown:
+        shown.wait_for("/help lists the commands", "\n>")
+        shown.press("half a line")
+        shown.wait_for("half a line")
+        shown.press("\x03")
+        shown.wait_for("Ctrl-C again leaves", "\n>")
+        done(shown, "/policy", "policy keydiff")
+        shown.press("\x03\x03")
+        assert shown.ended() == 0
+
+
+@pytest.mark.parametrize("how", ["drawn", "plain"])
+def test_a_killed_chat_has_all_but_the_running_turn(chat, model, how):
+    """The chat that goes on says what one says that was never killed."""
+    name = ["--session", "mine", *(["--plain"] if how == "plain" else [])]
+    with chat(*name) as shown:
+        shown.wait_for("/help lists the commands")
+        done(shown, "Hello")
+        shown.type("/set max-tokens 100000")
+        shown.wait_for("max-tokens 100000")
+        shown.type("Tell me all")
+        shown.wait_for("Tell me all", *(["Ctrl-C stops"] if how == "drawn" else ["\n"]))
+        os.kill(shown.child.pid, signal.SIGKILL)
+        assert shown.ended() == -signal.SIGKILL
+    command = [*COMMAND, "chat", "-m", str(model), *SMALL, *REPLY]
+    said = {}
+    for session, lines in ((["--session", "mine"], "And then?\n"), ([], "Hello\nAnd then?\n")):
+        ended = subprocess.run([*command, *session], input=lines, capture_output=True, text=True, timeout=300)
+        said[len(session)] = ended.stdout
+    assert said[0].endswith(said[2])
+    assert said[2]
+
+
+@pytest.mark.parametrize("columns", [40, 120])
+def test_lines_fit_the_terminal(chat, columns):
+    with chat(columns=columns) as shown:
+        begun_narrow = ["commands", "cells of"]
+        shown.wait_for(*begun_narrow)
+        shown.press("中文" * 30)
+        shown.wait_for("中文" * 5)
+        shown.press("\r")
+        shown.wait_for("cells of")
+        done(shown, "/stats", "last reply:", "evictions")
+        assert not any("tokens" in line and len(line) > columns for line in shown.lines())
+        shown.press("\x04")
+        assert shown.ended() == 0
+
+
+@pytest.mark.parametrize("variables", [{"TERM": "dumb"}, {"NO_COLOR": "1"}, {}], ids=["dumb", "no colour", "plain"])
+def test_where_nothing_is_drawn_there_are_no_escape_codes(chat, variables):
+    with chat(*([] if variables else ["--plain"]), **variables) as shown:
+        shown.wait_for("/help lists the commands")
+        shown.type("Hello")
+        shown.wait_for("generation")
+        shown.type("/kept")
+        shown.wait_for("tokens 0 to ")
+        shown.type("/exit")
+        assert shown.ended() == 0
+        if variables:
+            assert not re.findall(r"\x1b(?!\[\?2004[hl])[^\r\n]*", shown.raw)
+
+
+def test_a_pipe_is_given_no_escape_codes(model):
+    command = [*COMMAND, "chat", "-m", str(model), *SMALL, *REPLY]
+    lines = 'Hello\n/kept\n/stats\n/copy\n"""a\nb"""\n/nothing\n'
+    ended = subprocess.run(command, input=lines, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0
+    assert "\x1b" not in ended.stdout + ended.stderr
+    assert ended.stderr.count("generation") == 2 + 1  # two replies, and /stats
+    assert "there is no clipboard here" in ended.stderr
+
+
+IMPORTED = "import sys; from edgekv.cli.main import main; main(); "
+IMPORTED += "print('imported', *{'prompt_toolkit', 'markdown_it', 'pygments', 'asyncio'} & set(sys.modules), sep=':')"
+
+
+@pytest.mark.parametrize("variables", [{}, {"TERM": "dumb"}], ids=["plain", "dumb"])
+def test_plain_chats_import_nothing_to_draw_with(model, variables):
+    plain = [] if variables else ["--plain"]
+    with screen([sys.executable, "-c", IMPORTED, "chat", "-m", model, *SMALL, *plain], **variables) as shown:
+        shown.wait_for("commands", "\n>")
+        shown.type("/exit")
+        assert shown.ended() == 0
+        assert shown.text().endswith("imported")
+
+
+def test_without_prompt_toolkit_lines_are_read_plainly(model):
+    program = "import sys; sys.modules['prompt_toolkit'] = None; from edgekv.cli.main import main; sys.exit(main())"
+    with screen([sys.executable, "-c", program, "chat", "-m", model, *SMALL, *REPLY]) as shown:
+        shown.wait_for("a line editor needs prompt_toolkit; pip install 'edgekv[chat]'", "\n>")
+        shown.type("Hello")
+        shown.wait_for("\n>")
+        shown.type("/exit")
+        assert shown.ended() == 0
+        assert shown.text().count("prompt_toolkit") == 1
