@@ -11,6 +11,7 @@ import typer
 
 import edgekv
 from edgekv.engine.reply import INSTRUCTION
+from edgekv.prompt.text import read_text
 from edgekv.store.named import existing_path_of
 
 from .files import text_files
@@ -33,13 +34,25 @@ def ask(
         str | None, typer.Option("--from", metavar="NAME", help="Go on from what `edgekv read --save NAME` has read.")
     ] = None,
     raw: Raw = False,
+    json_schema: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The answer is JSON that fits this JSON schema.")
+    ] = None,
+    grammar: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The answer follows this grammar, in GBNF or Lark.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Answer a question about text files of any length, under the memory ceiling.
 
     Without -f, text that is piped in is read. In a loop over lines add </dev/null, or it takes the loop's lines.
     """
-    arguments = reply_arguments(reply) | {"instruction": "" if raw else INSTRUCTION}
+    held_to = {
+        name: "".join(read_text(path))
+        for name, path in (("json_schema", json_schema), ("grammar", grammar))
+        if path is not None
+    }
+    arguments = reply_arguments(reply) | {"instruction": "" if raw or held_to else INSTRUCTION} | held_to
+    runtime = runtime | {"grammars": bool(held_to)}
     begun = None if saved is None else existing_path_of(saved)
     if begun is not None and system is not None:
         raise edgekv.ConfigError(f"{saved!r} has a system message of its own; leave out --system, or --from")

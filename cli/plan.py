@@ -33,6 +33,9 @@ def plan(
         str | None,
         typer.Option(help="Memory for sessions that rest while another has the cells. Default: what is left free."),
     ] = None,
+    grammars: Annotated[
+        bool, typer.Option("--grammars", help="Plan memory for replies that follow a grammar or a JSON schema.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the budget that fits the ceiling, where every byte goes, and what else would fit.
@@ -44,7 +47,7 @@ def plan(
             raise edgekv.ConfigError(f"model={runtime['model']!r} and {named!r} are two models; name one")
         runtime["model"] = named
     with loading():
-        survey = edgekv.survey(**runtime, resting=resting)
+        survey = edgekv.survey(**runtime, resting=resting, grammars=grammars)
     if as_json:
         print(json.dumps(survey.as_dict()))
         return

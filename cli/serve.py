@@ -40,12 +40,19 @@ def serve(
         Path | None,
         typer.Option(metavar="DIR", help="Save conversations there when the server ends, and go on with them."),
     ] = None,
+    grammars: Annotated[
+        bool,
+        typer.Option(
+            "--grammars/--no-grammars",
+            help="Give JSON by a schema, and call tools; takes memory, of the default model some 26 MiB.",
+        ),
+    ] = True,
     rest_dir: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where conversations rest meanwhile. Default: TMPDIR.")
     ] = None,
 ) -> None:
     """Serve the model to programs that speak OpenAI's API, under the memory ceiling. Ctrl-C or SIGTERM ends it."""
-    for module in ("starlette", "uvicorn", "pydantic", "prometheus_client"):
+    for module in ("starlette", "uvicorn", "pydantic", "prometheus_client", *(["llguidance"] if grammars else [])):
         needed(module, "server")
     from edgekv.server.application import Application
     from edgekv.server.serving import listening, serve
@@ -54,6 +61,7 @@ def serve(
     for option, named in (("sessions", sessions), ("rest_dir", rest_dir)):
         _make(option, named)
     with tempfile.TemporaryDirectory(prefix="edgekv-serve-", dir=rest_dir) as folder:
+        options = runtime | {"grammars": grammars}
         settings = Settings.at(
             host,
             api_keys=tuple(api_key or ()),
@@ -69,7 +77,7 @@ def serve(
         )
         with listening(host, port) as listener:
             with loading():
-                application = Application.over(lambda: edgekv.Runtime(**runtime), settings)
+                application = Application.over(lambda: edgekv.Runtime(**options), settings)
             plan = application.state.pool.runtime.plan
             address, bound = listener.getsockname()[:2]
             where = f"[{address}]" if ":" in address else address

@@ -13,7 +13,9 @@ from .errors import *  # noqa: F403
 
 __all__ = [
     *errors.__all__,
+    "Chance",
     "Options",
+    "Piece",
     "Plan",
     "Progress",
     "Runtime",
@@ -23,6 +25,7 @@ __all__ = [
     "Snapshot",
     "Stats",
     "Survey",
+    "Token",
     "Turn",
     "plan",
     "policies",
@@ -32,6 +35,7 @@ __all__ = [
 if TYPE_CHECKING:
     __version__: str
     from . import policies
+    from .engine.pieces import Chance, Piece, Token
     from .engine.reply import Progress
     from .engine.sampler import Sampling
     from .engine.shades import Shaded
@@ -46,7 +50,9 @@ if TYPE_CHECKING:
 else:
     # Every pytest run imports this package, for the plug-in in it; those who do not use it must not wait for numpy.
     _MODULES = {
+        "Chance": "engine.pieces",
         "Options": "options",
+        "Piece": "engine.pieces",
         "Plan": "planning.estimate",
         "Progress": "engine.reply",
         "Runtime": "runtime",
@@ -56,6 +62,7 @@ else:
         "Snapshot": "engine.snapshot",
         "Stats": "engine.stats",
         "Survey": "planning.surveys",
+        "Token": "engine.pieces",
         "Turn": "store.log",
         "plan": "runtime",
         "survey": "runtime",

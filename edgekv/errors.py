@@ -3,6 +3,7 @@
     EdgeKVError
     |-- ConfigError                an option has a value that cannot work
     |   |-- PolicyError            a policy spec is misspelt or impossible
+    |   |-- GrammarError           a grammar or a JSON schema cannot be honoured
     |   `-- BudgetError            the budget cannot hold the cells that must be kept
     |-- InputError                 a prompt or a file cannot be read as text
     |   `-- PromptLengthError      a prompt has more tokens than may be read
@@ -36,6 +37,7 @@ __all__ = [
     "DownloadError",
     "DroppedError",
     "EdgeKVError",
+    "GrammarError",
     "InputError",
     "InvalidModelError",
     "ModelError",
@@ -73,6 +75,10 @@ class PolicyError(ConfigError):
 
 class BudgetError(ConfigError):
     """The budget cannot hold the cells that must be kept."""
+
+
+class GrammarError(ConfigError):
+    """A grammar or a JSON schema cannot be honoured."""
 
 
 class InputError(EdgeKVError, ValueError):

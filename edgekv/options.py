@@ -54,6 +54,7 @@ class Options:
     reposition: turn kept keys to adjacent RoPE positions, so that a text may be longer than the trained context:
         "auto" = where a text is longer than half of it, "always" = at every eviction, "never"
     speculate: "auto" = say several tokens with one decode where the text suggests them and that pays, "off"
+    grammars: replies may follow a grammar or a JSON schema; the plan counts the memory for that
     allow_beyond_trained: feed positions past the trained context where keys are not repositioned
     repack: keep weights in the processor's own order, where that is faster
     mmap: map the weights from the file; None = only if they are not repacked; both together hold them twice
@@ -83,6 +84,7 @@ class Options:
     probe_tokens: int = 64
     reposition: str = "auto"
     speculate: str = "off"
+    grammars: bool = False
     allow_beyond_trained: bool = False
     repack: bool = False
     mmap: bool | None = None

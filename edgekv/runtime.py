@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from .binding.model import Context, Model
 from .engine.controller import Controller
@@ -26,6 +27,7 @@ from .planning.choice import Request
 from .planning.estimate import Plan
 from .planning.surveys import Survey
 from .policies import Policy
+from .prompt.tools import tool_use
 from .session import Session
 
 
@@ -159,10 +161,10 @@ class Runtime:
         self._check_open()
         return self._engine.text_of(token_ids(tokens) if len(tokens) else ())
 
-    def count_tokens(self, history: History) -> int:
-        """How many tokens a history has, given as to `Session.continue_from`. Raises InputError as that does."""
+    def count_tokens(self, history: History, *, tools: Sequence[Mapping[str, Any]] = ()) -> int:
+        """How many tokens a history has, given with its tools as to `Session.continue_from`. Raises what that does."""
         self._check_open()
-        return self._engine.count(wanted_of(history))
+        return self._engine.count(replace(wanted_of(history), tools=tool_use(tools)))
 
     def reply_opening(self) -> str:
         """What the chat template puts before a reply; "" where there is no template that can be used."""

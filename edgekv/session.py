@@ -7,10 +7,11 @@ import codecs
 import os
 import threading
 import weakref
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +24,9 @@ from .engine.shades import Shaded
 from .engine.snapshot import Snapshot
 from .engine.stats import Stats
 from .errors import ConfigError, InputError, SessionError
+from .grammar.source import grammar_of
 from .prompt.spool import rereadable
+from .prompt.tools import tool_use
 from .prompt.turns import PARAGRAPH
 from .store.log import Turn
 from .store.transcript import write_transcript
@@ -74,6 +77,9 @@ class Session:
         stop: str | Sequence[str] = (),
         allow_loops: bool = False,
         sampling: Sampling | None = None,
+        grammar: str | None = None,
+        json_schema: Mapping[str, Any] | str | bool | None = None,
+        logprobs: int | None = None,
         progress: ProgressCallback | None = None,
     ) -> Iterator[str]:
         """Answer one turn, with `files` before `text`; yields pieces of the reply.
@@ -85,11 +91,17 @@ class Session:
         allow_loops: go on when the reply loops. It loops when its last tokens are one sequence of at most 60 tokens,
             three times in a row or more, and these are at least 60 tokens together
         sampling: how tokens are chosen; None = `Sampling()`
+        grammar: what the reply must be, in the syntax of llama.cpp (GBNF) or of Lark (docs/replies.md)
+        json_schema: a JSON schema that the reply must fit, as a mapping or a text; True = any JSON. Both need a runtime
+            opened with grammars=True
+        logprobs: yield `edgekv.Piece`s, texts which have their tokens with log probabilities, and this many of the
+            most probable alternatives, at most 20; None = plain texts
         progress: called with a `Progress` after every block that is read
 
         Before anything is read, raises ConfigError for values that cannot work and for a focus in a runtime opened
         with focus=False; InputError for an empty text, for a file that is empty or not text, and for a prompt beyond
-        the trained context; SessionError if the session is closed or is already answering.
+        the trained context; SessionError if the session is closed or is already answering; GrammarError for a grammar
+        or a schema that cannot be honoured. In the midst of a reply that is raised for one that turns out too complex.
         Between two blocks, raises CeilingExceededError if the process went over its ceiling. The session then goes on
         from what was read and said.
         """
@@ -102,6 +114,9 @@ class Session:
             stop=stop,
             allow_loops=allow_loops,
             sampling=sampling,
+            grammar=grammar,
+            json_schema=json_schema,
+            logprobs=logprobs,
             progress=progress,
         )
 
@@ -116,6 +131,9 @@ class Session:
         stop: str | Sequence[str] = (),
         allow_loops: bool = False,
         sampling: Sampling | None = None,
+        grammar: str | None = None,
+        json_schema: Mapping[str, Any] | str | bool | None = None,
+        logprobs: int | None = None,
         progress: ProgressCallback | None = None,
     ) -> Iterator[str]:
         """Answer a question about text files of any length: a chat turn that reads the files before the question.
@@ -136,6 +154,8 @@ class Session:
             stop=_texts(stop),
             allow_loops=allow_loops,
             sampling=sampling or Sampling(),
+            grammar=grammar_of(grammar, json_schema),
+            logprobs=logprobs,
         )
         return self._reply(wanted, progress)
 
@@ -147,6 +167,9 @@ class Session:
         stop: str | Sequence[str] = (),
         allow_loops: bool = False,
         sampling: Sampling | None = None,
+        grammar: str | None = None,
+        json_schema: Mapping[str, Any] | str | bool | None = None,
+        logprobs: int | None = None,
         progress: ProgressCallback | None = None,
     ) -> Iterator[str]:
         """Continue a text as it stands, without a chat template. Use a session either for this or for chat, not both.
@@ -163,6 +186,8 @@ class Session:
             stop=_texts(stop),
             allow_loops=allow_loops,
             sampling=sampling or Sampling(),
+            grammar=grammar_of(grammar, json_schema),
+            logprobs=logprobs,
         )
         return self._reply(wanted, progress)
 
@@ -195,10 +220,16 @@ class Session:
         *,
         focus: bool | str = False,
         on_overflow: str = "evict",
+        tools: Sequence[Mapping[str, Any]] = (),
+        tool_choice: str | Mapping[str, Any] = "auto",
+        parallel_tool_calls: bool = True,
         max_tokens: int | None = MAX_TOKENS,
         stop: str | Sequence[str] = (),
         allow_loops: bool = False,
         sampling: Sampling | None = None,
+        grammar: str | None = None,
+        json_schema: Mapping[str, Any] | str | bool | None = None,
+        logprobs: int | None = None,
         progress: ProgressCallback | None = None,
     ) -> Iterator[str]:
         """Answer a whole history, of which the session may have seen the beginning; needs a session with log=True.
@@ -209,11 +240,16 @@ class Session:
         history: messages {"role": ..., "content": ...} of "system", "user" and "assistant", in an order that the
             model's chat template takes, of which each content is a text or the Path of a text file; a text or the Path
             of one as it stands; or token ids, which may be control tokens. If the session has a system message, it must
-            come first
+            come first. "assistant" may have "tool_calls", and then "tool" has the result of each (docs/replies.md)
         focus: the question to read with, where more than a block is read and not all of it fits. True = the last
             message of the user
         on_overflow: what a history of more tokens than the budget is: "evict" reads it, "error" refuses it before
             anything is read, with a PromptLengthError
+        tools: functions that the model may call, each {"type": "function", "function": {"name", "description",
+            "parameters"}}, with a JSON schema of its parameters. The pieces are then the text before the first call,
+            and `stats.tool_calls` are the calls. Needs a runtime opened with grammars=True, and messages
+        tool_choice: "auto", "none", "required", or {"type": "function", "function": {"name"}} for a call of that tool
+        parallel_tool_calls: a reply may have several calls
 
         Other arguments and errors as for `chat`. Afterwards `chat` goes on with messages, and `generate` with ids.
         """
@@ -223,11 +259,16 @@ class Session:
             wanted,
             question=self._question(focus, asked or "", otherwise=False) or None,
             on_overflow=on_overflow,
+            tools=tool_use(tools, tool_choice, parallel=parallel_tool_calls),
             max_tokens=max_tokens,
             stop=_texts(stop),
             allow_loops=allow_loops,
             sampling=sampling or Sampling(),
+            grammar=grammar_of(grammar, json_schema),
+            logprobs=logprobs,
         )
+        if wanted.tools is not None and (wanted.kind != "messages" or (wanted.tools.callable and wanted.grammar)):
+            raise ConfigError("tools are called in a reply to messages, without a grammar; leave the one or the other")
         return self._reply(wanted, progress)
 
     def read_ahead(
@@ -246,13 +287,13 @@ class Session:
         for _ in self._reply(Wanted(kind="ahead", tokens=token_ids(tokens), question=question), progress):
             pass
 
-    def seen(self, history: History) -> int:
+    def seen(self, history: History, *, tools: Sequence[Mapping[str, Any]] = ()) -> int:
         """How many tokens of a history, given as to `continue_from`, are those that the session begins with.
 
         Raises SessionError without a log, during a reply, and for another system message; InputError as
         `continue_from` does.
         """
-        wanted = wanted_of(history)
+        wanted = replace(wanted_of(history), tools=tool_use(tools))
         with self.alone(), self._begun() as conversation:
             return conversation.seen(wanted)
 

@@ -116,8 +116,10 @@ def app(
 ) -> Application:
     """The application over a model, which is loaded before this returns.
 
-    model, options: as for `edgekv.Runtime`
+    model, options: as for `edgekv.Runtime`. grammars: whether JSON by a schema and calls of tools can be had, which
+        takes memory; here they can by default
     """
+    options = {"grammars": True} | options
     return Application.over(lambda: edgekv.Runtime(model, **options), settings or Settings())
 
 

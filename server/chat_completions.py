@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -12,12 +12,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from edgekv.engine.pieces import Token
+
 from .answer import PING, Answer, as_json, progress, server_sent
 from .body import Body, Text, read_body
-from .failures import Failure, unsupported
-from .job import Ended, Event, Job, Piece, Reading
+from .failures import Failure
+from .job import Ended, Event, Job, Piece, Reading, ToolCall
 from .openai_shape import DONE, FINISH_REASONS, Wishes, edgekv_of, failed, failed_late, usage_of
 from .settings import Settings
+from .shapes import ResponseFormat, chat_logprobs, n_logprobs, told_call
 from .state import state_of
 
 
@@ -31,8 +34,9 @@ class Part(Body):
 class Message(Body):
     """A message of a conversation."""
 
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Text | list[Part]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Text | list[Part] | None = None
+    tool_calls: list[dict[str, Any]] | None = None
 
 
 class ChatBody(Wishes):
@@ -42,24 +46,31 @@ class ChatBody(Wishes):
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    response_format: dict[str, Any] | None = None
+    response_format: ResponseFormat | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
 
 
 def job_of(body: ChatBody, settings: Settings) -> Job:
     """The job that a body asks for. Raises Failure for what cannot be done here."""
-    if body.response_format is not None and body.response_format.get("type") != "text":
-        raise unsupported("response_format", "only replies of type 'text' can be had from this server")
-    if body.tools and body.tool_choice != "none":
-        raise unsupported("tools", "this server calls no tools")
-    if body.logprobs or body.top_logprobs:
-        raise unsupported("logprobs", "this server tells no log probabilities")
-    messages = tuple(
-        {"role": "system" if it.role == "developer" else it.role, "content": text_of(it.content, f"messages.{i}")}
-        for i, it in enumerate(body.messages)
+    return Job(
+        messages=tuple(_message(message, f"messages.{i}") for i, message in enumerate(body.messages)),
+        n_logprobs=n_logprobs(body.logprobs, body.top_logprobs),
+        shape=None if body.response_format is None else body.response_format.shape(),
+        tools=tuple(body.tools or ()),
+        tool_choice="auto" if body.tool_choice is None else body.tool_choice,
+        parallel_tool_calls=body.parallel_tool_calls is not False,
+        **body.arguments(settings, body.max_completion_tokens),
     )
-    return Job(messages=messages, **body.arguments(settings, body.max_completion_tokens))
+
+
+def _message(message: Message, param: str) -> dict[str, Any]:
+    if message.content is None and not message.tool_calls:
+        raise Failure(400, "missing_required_parameter", f"{param}.content is missing", param=f"{param}.content")
+    role = "system" if message.role == "developer" else message.role
+    content = "" if message.content is None else text_of(message.content, param)
+    return {"role": role, "content": content, "tool_calls": message.tool_calls or ()}
 
 
 def text_of(content: str | list[Part], param: str) -> str:
@@ -96,14 +107,27 @@ async def chat_completions(request: Request) -> Response:
 async def _whole(events: AsyncIterator[Event], about: dict[str, Any]) -> AsyncIterator[bytes]:
     said: list[str] = []
     thought: list[str] = []
+    tokens: list[Token] = []
+    calls: list[ToolCall] = []
     async for event in events:
         if isinstance(event, Piece):
             (thought if event.reasoning else said).append(event.text)
+            tokens += event.logprobs
+        elif isinstance(event, ToolCall):
+            calls.append(event)
         elif isinstance(event, Ended):
             message: dict[str, Any] = {"role": "assistant", "content": "".join(said)}
             if thought:
                 message["reasoning_content"] = "".join(thought)
-            choice = {"index": 0, "message": message, "finish_reason": FINISH_REASONS[event.reason], "logprobs": None}
+            if calls:
+                message["content"] = message["content"] or None
+                message["tool_calls"] = [told_call(call) for call in calls]
+            choice = {
+                "index": 0,
+                "message": message,
+                "finish_reason": FINISH_REASONS[event.reason],
+                "logprobs": chat_logprobs(tokens) if tokens else None,
+            }
             told = {"usage": usage_of(event.usage), "edgekv": edgekv_of(event.usage, event.reason)}
             yield as_json(about | {"choices": [choice]} | told)
 
@@ -111,12 +135,15 @@ async def _whole(events: AsyncIterator[Event], about: dict[str, Any]) -> AsyncIt
 async def _streamed(events: AsyncIterator[Event], about: dict[str, Any], *, with_usage: bool) -> AsyncIterator[bytes]:
     """Chunks: the role comes first, as soon as it is certain that there will be a reply."""
 
-    def chunk(delta: dict[str, Any], finish_reason: str | None = None, **further: Any) -> bytes:
-        choice = {"index": 0, "delta": delta, "finish_reason": finish_reason, "logprobs": None}
+    def chunk(
+        delta: dict[str, Any], finish_reason: str | None = None, tokens: Sequence[Token] = (), **further: Any
+    ) -> bytes:
+        logprobs = chat_logprobs(tokens) if tokens else None
+        choice = {"index": 0, "delta": delta, "finish_reason": finish_reason, "logprobs": logprobs}
         return server_sent(about | {"choices": [choice]} | further)
 
-    nothing_yet = {"usage": None} if with_usage else {}
-    begun = False
+    nothing_yet: dict[str, Any] = {"usage": None} if with_usage else {}
+    begun, n_calls = False, 0
     async for event in events:
         if not begun:
             begun = True
@@ -124,7 +151,11 @@ async def _streamed(events: AsyncIterator[Event], about: dict[str, Any], *, with
         if isinstance(event, Reading):
             yield progress(event)
         elif isinstance(event, Piece):
-            yield chunk({"reasoning_content" if event.reasoning else "content": event.text}, **nothing_yet)
+            delta = {"reasoning_content" if event.reasoning else "content": event.text}
+            yield chunk(delta, tokens=event.logprobs, **nothing_yet)
+        elif isinstance(event, ToolCall):
+            yield chunk({"tool_calls": [{"index": n_calls} | told_call(event)]}, **nothing_yet)
+            n_calls += 1
         elif isinstance(event, Ended):
             yield chunk({}, FINISH_REASONS[event.reason], **nothing_yet)
             for part in event.shades or ():

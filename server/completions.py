@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from array import array
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -13,12 +13,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from edgekv.engine.pieces import Token
+
 from .answer import PING, Answer, as_json, server_sent
 from .body import Text, read_body
 from .failures import unsupported
 from .job import Ended, Event, Job, Piece
 from .openai_shape import DONE, FINISH_REASONS, Wishes, edgekv_of, failed, failed_late, usage_of
 from .settings import Settings
+from .shapes import text_logprobs
 from .state import state_of
 
 Ids = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(min_length=1)]
@@ -43,8 +46,6 @@ def job_of(body: CompletionBody, settings: Settings) -> Job:
         raise unsupported("suffix", "a text is only gone on with at its end")
     if body.best_of is not None and body.best_of > 1:
         raise unsupported("best_of", f"best_of={body.best_of} replies cannot be had: this server makes one")
-    if body.logprobs is not None:
-        raise unsupported("logprobs", "this server tells no log probabilities")
     prompt: Any = body.prompt
     if isinstance(prompt, list) and not isinstance(prompt[0], int):
         if len(prompt) > 1:
@@ -52,7 +53,7 @@ def job_of(body: CompletionBody, settings: Settings) -> Job:
         prompt = prompt[0]
     if isinstance(prompt, list):
         prompt = array("i", prompt)  # 4 bytes each, while they wait
-    return Job(prompt=prompt, **body.arguments(settings))
+    return Job(prompt=prompt, n_logprobs=body.logprobs, **body.arguments(settings))
 
 
 async def completions(request: Request) -> Response:
@@ -71,26 +72,34 @@ async def completions(request: Request) -> Response:
     return Answer(running, parts, failed, ping=PING, ping_s=state.settings.ping_s, late=failed_late)
 
 
-def _choice(text: str, finish_reason: str | None = None) -> dict[str, Any]:
-    return {"index": 0, "text": text, "finish_reason": finish_reason, "logprobs": None}
+def _choice(
+    text: str, finish_reason: str | None = None, tokens: Sequence[Token] = (), offset: int = 0
+) -> dict[str, Any]:
+    logprobs = text_logprobs(tokens, offset) if tokens else None
+    return {"index": 0, "text": text, "finish_reason": finish_reason, "logprobs": logprobs}
 
 
 async def _whole(events: AsyncIterator[Event], about: dict[str, Any]) -> AsyncIterator[bytes]:
     said: list[str] = []
+    tokens: list[Token] = []
     async for event in events:
         if isinstance(event, Piece):
             said.append(event.text)
+            tokens += event.logprobs
         elif isinstance(event, Ended):
-            choice = _choice("".join(said), FINISH_REASONS[event.reason])
+            choice = _choice("".join(said), FINISH_REASONS[event.reason], tokens)
             told = {"usage": usage_of(event.usage), "edgekv": edgekv_of(event.usage, event.reason)}
             yield as_json(about | {"choices": [choice]} | told)
 
 
 async def _streamed(events: AsyncIterator[Event], about: dict[str, Any], *, with_usage: bool) -> AsyncIterator[bytes]:
     nothing_yet = {"usage": None} if with_usage else {}
+    offset = 0
     async for event in events:
         if isinstance(event, Piece):
-            yield server_sent(about | {"choices": [_choice(event.text)]} | nothing_yet)
+            choice = _choice(event.text, None, event.logprobs, offset)
+            offset += len(event.text)
+            yield server_sent(about | {"choices": [choice]} | nothing_yet)
         elif isinstance(event, Ended):
             yield server_sent(about | {"choices": [_choice("", FINISH_REASONS[event.reason])]} | nothing_yet)
             if with_usage:

@@ -12,14 +12,27 @@ from .failures import Failure
 
 
 def in_turn(messages: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
-    """Messages of which no two in a row are of one role: what one role wrote in a row is paragraphs of one message."""
+    """What one role wrote in a row, as paragraphs of one message. Outputs of tools stay messages of their own."""
     turns: list[dict[str, Any]] = []
     for message in messages:
-        if turns and turns[-1]["role"] == message["role"]:
-            turns[-1]["content"] += PARAGRAPH + message["content"]
-        else:
+        last = turns[-1] if turns else None
+        if last is None or last["role"] != message["role"] or message["role"] == "tool":
             turns.append(dict(message))
+            continue
+        last["content"] = PARAGRAPH.join(text for text in (last["content"], message["content"]) if text)
+        if "tool_calls" in message:
+            last["tool_calls"] = (*last.get("tool_calls", ()), *message["tool_calls"])
     return tuple(turns)
+
+
+def function_of(name: str, description: str | None, parameters: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A tool, as a `Job` has it."""
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+
+
+def call_of(call_id: str, name: str, arguments: str | Mapping[str, Any]) -> dict[str, Any]:
+    """A call in a message of the assistant, as a `Job` has it."""
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def text_of_file(data: str, param: str) -> str:

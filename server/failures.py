@@ -35,6 +35,7 @@ RETRY_S = 5  # where only time helps, and nothing says how much
 _OF: tuple[tuple[type[Exception], int, str, str | None], ...] = (
     (edgekv.PromptLengthError, 400, "context_length_exceeded", None),
     (edgekv.InputError, 400, "invalid_prompt", None),
+    (edgekv.GrammarError, 400, "invalid_schema", None),
     (edgekv.UnsupportedModelError, 400, "unsupported_model", "the model has no chat template; ask /v1/completions"),
     (edgekv.ConfigError, 400, "invalid_value", None),
     (

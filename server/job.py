@@ -24,8 +24,8 @@ class Job:
     max_tokens: longest reply; None = until the model ends it
     stop: texts that end the reply
     n_logprobs: alternatives whose log probabilities are told with each token; None = none are told
-    shape: what the reply must be; None = any text
-    tools, tool_choice: what the model may call, and whether it must
+    shape: a JSON schema that the reply must fit; None = any text
+    tools, tool_choice, parallel_tool_calls: what the model may call, and how, as in `Session.continue_from`
     focus: read with the last user message in mind, or another question, where what precedes it is read for the first
         time
     on_overflow: a prompt of more tokens than there are cells is read and "evict"s, or is an "error"
@@ -39,9 +39,10 @@ class Job:
     max_tokens: int | None = MAX_TOKENS
     stop: tuple[str, ...] = ()
     n_logprobs: int | None = None
-    shape: Any = None
+    shape: Mapping[str, Any] | None = None
     tools: tuple[Mapping[str, Any], ...] = ()
-    tool_choice: Any = None
+    tool_choice: str | Mapping[str, Any] = "auto"
+    parallel_tool_calls: bool = True
     focus: bool | str = True
     on_overflow: Literal["evict", "error"] = "evict"
     shades: bool = False

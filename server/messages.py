@@ -15,14 +15,17 @@ from starlette.routing import Route
 from edgekv.prompt.turns import PARAGRAPH
 
 from .body import Body, Text, read_body
-from .conversation import in_turn, missing, unreadable
-from .failures import Failure, unsupported
+from .conversation import call_of, function_of, in_turn, missing, unreadable
+from .failures import Failure
 from .job import Job
 from .message_events import MessageEvents, Thoughts, failed
 from .openai_shape import Stop, Wishes
 from .settings import Settings
 from .state import state_of
 from .typed_events import answer
+
+# blocks that are read elsewhere, or not again
+NO_TEXT = ("tool_use", "tool_result", "thinking", "redacted_thinking")
 
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 
@@ -41,6 +44,11 @@ class Block(Body):
     text: Text | None = None
     source: Source | None = None
     title: Text | None = None
+    id: Text | None = None
+    name: Text | None = None
+    input: dict[str, Any] | None = None
+    tool_use_id: Text | None = None
+    content: Text | list[Block] | None = None
 
 
 class Message(Body):
@@ -53,7 +61,7 @@ class Message(Body):
 class Thinking(Body):
     """Whether thoughts are shown. How long a model thinks is its own matter, and part of max_tokens."""
 
-    type: Literal["enabled", "adaptive", "disabled"]
+    type: Literal["enabled", "adaptive", "between_tools", "disabled"]
     display: Literal["summarized", "omitted"] | None = None
 
     @property
@@ -64,13 +72,48 @@ class Thinking(Body):
         return "omitted" if self.display == "omitted" else "whole"
 
 
+class Tool(Body):
+    """A tool that the client carries out."""
+
+    type: str | None = None
+    name: Text
+    description: Text | None = None
+    input_schema: dict[str, Any] | None = None
+
+
+class Choice(Body):
+    """What may be called."""
+
+    type: Literal["auto", "any", "tool", "none"] = "auto"
+    name: Text | None = None
+    disable_parallel_tool_use: bool = False
+
+
+class Format(Body):
+    """What the text of a reply must be."""
+
+    type: Literal["json_schema"]
+    schema_: Annotated[dict[str, Any], Field(alias="schema")]
+
+
+class OutputWishes(Body):
+    """How a reply is to be."""
+
+    format: Format | None = None
+
+    @property
+    def shape(self) -> dict[str, Any] | None:
+        """The JSON schema that it asks for; None = any text."""
+        return None if self.format is None else self.format.schema_
+
+
 class Conversation(Body):
     """The part of a body that the model reads."""
 
     messages: Annotated[list[Message], Field(min_length=1)]
     system: Text | list[Block] | None = None
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: dict[str, Any] | None = None
+    tools: list[Tool] | None = None
+    tool_choice: Choice | None = None
 
 
 class MessagesBody(Wishes, Conversation):
@@ -78,19 +121,40 @@ class MessagesBody(Wishes, Conversation):
 
     max_tokens: Annotated[int, Field(ge=1)]
     stop_sequences: Annotated[list[Stop], Field(max_length=16)] | None = None
-    thinking: Thinking = Thinking(type="disabled")
+    thinking: Thinking | None = None
+    output_config: OutputWishes | None = None
 
 
 def job_of(body: MessagesBody, settings: Settings) -> Job:
     """The job that a body asks for. Raises Failure for what cannot be done here."""
     arguments = body.arguments(settings) | {"stop": tuple(body.stop_sequences or ())}
-    return Job(messages=messages_of(body), **arguments)
+    choice = body.tool_choice or Choice()
+    return Job(
+        messages=messages_of(body),
+        shape=None if body.output_config is None else body.output_config.shape,
+        tools=tools_of(body),
+        tool_choice=_choice(choice),
+        parallel_tool_calls=not choice.disable_parallel_tool_use,
+        **arguments,
+    )
+
+
+def tools_of(body: Conversation) -> tuple[dict[str, Any], ...]:
+    """The tools of a body. Raises Failure for those that only another server carries out."""
+    for i, tool in enumerate(body.tools or ()):
+        if tool.type not in (None, "custom"):
+            raise unreadable(f"tools.{i}.type", tool.type, "tools with an input_schema, which the client carries out")
+    return tuple(function_of(tool.name, tool.description, tool.input_schema) for tool in body.tools or ())
+
+
+def _choice(choice: Choice) -> str | dict[str, Any]:
+    if choice.type == "tool":
+        return {"type": "function", "function": {"name": choice.name}}
+    return "required" if choice.type == "any" else choice.type
 
 
 def messages_of(body: Conversation) -> tuple[dict[str, Any], ...]:
     """The conversation of a body. Raises Failure for what cannot be read here."""
-    if body.tools and (body.tool_choice or {}).get("type") != "none":
-        raise unsupported("tools", "this server calls no tools")
     if body.messages[-1].role == "assistant":
         last = f"messages.{len(body.messages) - 1}"
         what = f"{last} is the beginning of a reply, which the model begins itself; end with a message of the user"
@@ -102,16 +166,41 @@ def _messages(body: Conversation) -> Iterator[dict[str, Any]]:
     if body.system:
         yield {"role": "system", "content": _text(body.system, "system", PARAGRAPH)}
     for i, message in enumerate(body.messages):
-        between = "" if message.role == "assistant" else PARAGRAPH
-        yield {"role": message.role, "content": _text(message.content, f"messages.{i}.content", between)}
+        param = f"messages.{i}.content"
+        blocks = [] if isinstance(message.content, str) else list(enumerate(message.content))
+        for j, block in blocks:
+            if block.type == "tool_result":
+                yield _result(block, f"{param}.{j}")
+        calls = tuple(_call(block, f"{param}.{j}") for j, block in blocks if block.type == "tool_use")
+        between = "" if message.role == "assistant" else PARAGRAPH  # a reply is given back as it was said
+        text = _text(message.content, param, between)
+        if text or calls or not blocks:
+            yield {"role": message.role, "content": text} | ({"tool_calls": calls} if calls else {})
+
+
+def _call(block: Block, param: str) -> dict[str, Any]:
+    """What a model called."""
+    if block.name is None or block.input is None:
+        raise missing(f"{param}.{'name' if block.name is None else 'input'}")
+    return call_of(block.id or "", block.name, block.input)
+
+
+def _result(block: Block, param: str) -> dict[str, Any]:
+    """What came of a call."""
+    return {
+        "role": "tool",
+        "tool_call_id": block.tool_use_id,
+        "content": _text(block.content or "", f"{param}.content", PARAGRAPH),
+    }
 
 
 def _text(content: str | list[Block], param: str, between: str) -> str:
-    """The text of a content, without thoughts: they are not read again. Raises Failure for blocks that are no text."""
+    """The text of a content. Raises Failure for blocks that are no text."""
     if isinstance(content, str):
         return content
-    said = ((f"{param}.{i}", block) for i, block in enumerate(content) if "thinking" not in block.type)
-    return between.join(_text_of_block(block, where) for where, block in said)
+    return between.join(
+        _text_of_block(block, f"{param}.{i}") for i, block in enumerate(content) if block.type not in NO_TEXT
+    )
 
 
 def _text_of_block(block: Block, param: str) -> str:
@@ -146,7 +235,8 @@ def message_of(model: str) -> dict[str, Any]:
 async def count_tokens(request: Request) -> Response:
     state = state_of(request)
     body = await read_body(request, Conversation, state.settings, state.room)
-    n_tokens = await to_thread.run_sync(state.pool.runtime.count_tokens, messages_of(body))
+    read, tools = messages_of(body), tools_of(body)
+    n_tokens = await to_thread.run_sync(lambda: state.pool.runtime.count_tokens(read, tools=tools))
     return JSONResponse({"input_tokens": n_tokens})
 
 
@@ -154,7 +244,9 @@ async def messages(request: Request) -> Response:
     state = state_of(request)
     body = await read_body(request, MessagesBody, state.settings, state.room)
     running = state.jobs.run(job_of(body, state.settings))
-    events = MessageEvents(message_of(state.model_name), thoughts=body.thinking.shown)
+    events = MessageEvents(
+        message_of(state.model_name), thoughts=None if body.thinking is None else body.thinking.shown
+    )
     return answer(running, events, failed, stream=bool(body.stream), ping=PING, ping_s=state.settings.ping_s)
 
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Mapping
+import secrets
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import edgekv
 from edgekv.engine.history import History
 from edgekv.engine.stats import Stats
 
-from .failures import Failure
-from .job import Ended, Event, Job, Piece, Reading, Reason, Usage
+from .job import Ended, Event, Job, Reading, Reason, ToolCall, Usage
 from .jobs import Stop
 from .reasoning import Thoughts, opens_thoughts
 from .shades import shades_of
@@ -84,7 +85,6 @@ class Pool:
 
     def answer(self, job: Job, emit: Callable[[Event], None], stop: Stop) -> None:
         """Make the reply to a job; calls `emit` with its events. Raises Failure and EdgeKVError."""
-        _refuse_what_is_not_here(job)
         if self.runtime.closed:  # it could not be opened again
             self._open()
         try:
@@ -96,7 +96,7 @@ class Pool:
     def _answer(self, job: Job, emit: Callable[[Event], None], stop: Stop) -> None:
         history: History = job.messages if job.prompt is None else job.prompt
         while not stop:
-            kept = self._choose(history)
+            kept = self._choose(history, job.tools)
             try:
                 stats, n_thought = self._said(kept.session, job, history, emit, stop)
             except edgekv.DroppedError:
@@ -107,8 +107,8 @@ class Pool:
             else:
                 kept.n_jobs += 1
                 shades = shades_of(kept.session) if job.shades and not stop else None
-                usage = self._usage(stats, n_thought)
-                emit(Ended(REASONS[stats.finish_reason], usage, stats.stop_text or None, shades))
+                reason = "tool_calls" if stats.tool_calls else REASONS[stats.finish_reason]
+                emit(Ended(reason, self._usage(stats, n_thought), stats.stop_text or None, shades))
                 if self.runtime.options.isolated:
                     self._save(kept)
                 return
@@ -133,22 +133,27 @@ class Pool:
             max_tokens=job.max_tokens,
             stop=job.stop,
             sampling=job.sampling,
+            json_schema=job.shape,
+            logprobs=job.n_logprobs,
+            tools=job.tools,
+            tool_choice=job.tool_choice,
+            parallel_tool_calls=job.parallel_tool_calls,
             progress=reading,
         )
-        thoughts = Thoughts(begun=self._begins_thinking if job.prompt is None else None)
+        is_plain = job.prompt is not None or job.shape is not None  # what follows a schema has no room for thoughts
+        thoughts = Thoughts(begun=None if is_plain else self._begins_thinking)
         with stop.calls(session.cancel):
-            for piece in pieces:
-                for text, is_thought in thoughts.push(piece):
-                    emit(Piece(text, is_thought))
-        for text, is_thought in thoughts.rest():
-            emit(Piece(text, is_thought))
+            for piece in thoughts.told_apart(pieces):
+                emit(piece)
+        for call in session.stats.tool_calls:
+            emit(ToolCall(f"call_{secrets.token_hex(12)}", call.name, call.arguments))
         return session.stats, thoughts.n_pieces
 
-    def _choose(self, history: History) -> Kept:
+    def _choose(self, history: History, tools: Sequence[Mapping[str, Any]]) -> Kept:
         """The session that has read most of a history, unless it would lose most of what it has; or a new one."""
         system = self._pinned(history)
         fitting = [kept for kept in self._kept if kept.session.system == system]
-        seen = {kept: kept.session.seen(history) for kept in fitting}
+        seen = {kept: kept.session.seen(history, tools=tools) for kept in fitting}
         kept = max(fitting, key=lambda kept: seen[kept], default=None)
         if kept is None or 2 * seen[kept] < kept.session.n_past:
             while len(self._kept) >= self._max_sessions and self._make_room():
@@ -240,14 +245,3 @@ class Pool:
             ceiling_bytes=plan.ceiling_bytes,
             budget=plan.budget_cells,
         )
-
-
-def _refuse_what_is_not_here(job: Job) -> None:
-    """Raise Failure for what this server cannot do yet."""
-    for name, wanted in (
-        ("logprobs", job.n_logprobs is not None),
-        ("response_format", job.shape is not None),
-        ("tools", bool(job.tools)),
-    ):
-        if wanted:
-            raise Failure(400, "unsupported_value", f"{name} cannot be had from this server; leave it out", param=name)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from .job import Piece
 
 OPENED, CLOSED = "<think>", "</think>"
 
@@ -22,6 +25,20 @@ class Thoughts:
         self._held = ""  # may belong to a tag, or to the white space around thoughts
         self._split = {None: self._answer, False: self._beginning, True: self._thoughts}[begun]
         self._begins = bool(begun)  # white space is dropped where thoughts, or the answer after them, begin
+
+    def told_apart(self, pieces: Iterable[str]) -> Iterator[Piece]:
+        """The pieces of a reply. Log probabilities of text that is held back come with the text after it."""
+        tokens: tuple[Any, ...] = ()
+        for piece in pieces:
+            tokens += getattr(piece, "tokens", ())
+            for text, is_thought in self.push(piece):
+                yield Piece(text, is_thought, tokens)
+                tokens = ()
+        for text, is_thought in self.rest():
+            yield Piece(text, is_thought, tokens)
+            tokens = ()
+        if tokens:
+            yield Piece("", logprobs=tokens)
 
     def push(self, piece: str) -> list[tuple[str, bool]]:
         """Take the next piece; texts that certainly belong somewhere, each with whether it is thought and not said."""

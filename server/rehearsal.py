@@ -24,6 +24,11 @@ _ASKED = (
     ("POST", "/v1/chat/completions", _CHAT | {"stream": True}),
     ("POST", "/v1/chat/completions", _CHAT | {"messages": []}),
     ("POST", "/v1/completions", {"prompt": "text"}),
+    ("POST", "/v1/responses", {"input": "text"}),
+    ("POST", "/v1/responses", {"input": "text", "stream": True}),
+    ("POST", "/v1/messages", _CHAT | {"max_tokens": 1}),
+    ("POST", "/v1/messages", _CHAT | {"max_tokens": 1, "stream": True}),
+    ("POST", "/v1/messages", _CHAT),
     ("GET", "/nothing", None),
 )
 

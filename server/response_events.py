@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
+
+from edgekv.engine.pieces import Token
 
 from .failures import Failure
 from .job import Ended, Event, Piece, ToolCall, Usage
 from .openai_shape import edgekv_of
+from .shapes import chat_logprobs
 
 
 class ResponseEvents:
@@ -52,21 +55,19 @@ class ResponseEvents:
             yield from self._close()
             self._open = _Text(piece.reasoning)
             yield self._event("output_item.added", output_index=self._index, item=self._open.item("in_progress", []))
-            yield self._event("content_part.added", **self._place(self._open), part=self._open.part(""))
-        if piece.text:
-            self._open.pieces.append(piece.text)
-            yield self._event(
-                f"{self._open.name}.delta", **self._place(self._open), delta=piece.text, **self._open.logprobs
-            )
+            yield self._event("content_part.added", **self._place(self._open), part=self._open.part())
+        if piece.text or piece.logprobs:
+            told = self._open.add(piece)
+            yield self._event(f"{self._open.name}.delta", **self._place(self._open), delta=piece.text, **told)
 
     def _close(self, status: str = "completed") -> Iterator[dict[str, Any]]:
         """End the item that is open, if one is."""
         text, self._open = self._open, None
         if text is None:
             return
-        whole = "".join(text.pieces)
-        part, place = text.part(whole), self._place(text)
-        yield self._event(f"{text.name}.done", **place, text=whole, **text.logprobs)
+        part, place = text.part(), self._place(text)
+        told = {} if text.is_thought else {"logprobs": part["logprobs"]}
+        yield self._event(f"{text.name}.done", **place, text=part["text"], **told)
         yield self._event("content_part.done", **place, part=part)
         yield from self._done(text.item(status, [part]))
 
@@ -117,18 +118,30 @@ class _Text:
         self.is_thought = is_thought
         self.id = _new_id("rs" if is_thought else "msg")
         self.name = "reasoning_text" if is_thought else "output_text"
-        self.logprobs: dict[str, Any] = {} if is_thought else {"logprobs": []}
-        self.pieces: list[str] = []
+        self._pieces: list[str] = []
+        self._tokens: list[Token] = []
 
-    def part(self, text: str) -> dict[str, Any]:
-        part = {"type": self.name, "text": text}
-        return part if self.is_thought else part | {"annotations": [], "logprobs": []}
+    def add(self, piece: Piece) -> dict[str, Any]:
+        """Take the next piece; returns what is told with it."""
+        self._pieces.append(piece.text)
+        self._tokens += piece.logprobs
+        return {} if self.is_thought else {"logprobs": _logprobs(piece.logprobs)}
+
+    def part(self) -> dict[str, Any]:
+        """The text so far."""
+        part = {"type": self.name, "text": "".join(self._pieces)}
+        return part if self.is_thought else part | {"annotations": [], "logprobs": _logprobs(self._tokens)}
 
     def item(self, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
         item = {"id": self.id, "status": status, "content": content}
         return item | (
             {"type": "reasoning", "summary": []} if self.is_thought else {"type": "message", "role": "assistant"}
         )
+
+
+def _logprobs(tokens: Iterable[Token]) -> list[dict[str, Any]]:
+    told: list[dict[str, Any]] = chat_logprobs(tokens)["content"]
+    return told
 
 
 def _usage(usage: Usage) -> dict[str, Any]:

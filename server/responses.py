@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -17,11 +17,12 @@ from edgekv.prompt.turns import PARAGRAPH
 
 from .answer import PING
 from .body import Body, Text, read_body
-from .conversation import in_turn, missing, text_of_file, unreadable
+from .conversation import call_of, function_of, in_turn, missing, text_of_file, unreadable
 from .failures import unsupported
 from .job import Job
 from .openai_shape import Wishes, failed
 from .response_events import ResponseEvents
+from .room import LONG_CHARS
 from .settings import Settings
 from .state import state_of
 from .typed_events import answer
@@ -34,6 +35,15 @@ NOT_HERE = {
     "background": "replies are made while the client waits",
     "prompt": "there are no stored prompts here; send the text as input",
 }
+
+# what items have, by type
+ITEM_FIELDS = {
+    "message": ("role", "content"),
+    "function_call": ("call_id", "name", "arguments"),
+    "function_call_output": ("call_id", "output"),
+}
+
+LOGPROBS = "message.output_text.logprobs"  # in `include`
 
 # where parts have their text, by type
 TEXT_FIELDS = {
@@ -60,18 +70,42 @@ class Item(Body):
     type: str | None = None
     role: Literal["user", "assistant", "system", "developer"] | None = None
     content: Text | list[Part] | None = None
+    call_id: Text | None = None
+    name: Text | None = None
+    arguments: Text | None = None
+    output: Text | list[Part] | None = None
 
 
 class Format(Body):
     """What the text of a reply must be."""
 
-    type: str
+    type: Literal["text", "json_object", "json_schema"]
+    name: Text | None = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+
+    def shape(self) -> Mapping[str, Any] | None:
+        """The JSON schema that it asks for; None = any text. Raises Failure for a schema that is not there."""
+        if self.type == "json_schema" and self.schema_ is None:
+            raise missing("text.format.schema")
+        return {"text": None, "json_object": {"type": "object"}, "json_schema": self.schema_}[self.type]
 
 
 class TextWishes(Body):
     """How the text of a reply is to be."""
 
     format: Format | None = None
+
+
+class Function(Body):
+    """A tool."""
+
+    type: str
+    name: Text | None = None
+    description: Text | None = None
+    parameters: dict[str, Any] | None = None
+
+
+Label = Annotated[str, Field(max_length=512)]
 
 
 class ResponsesBody(Wishes):
@@ -82,11 +116,12 @@ class ResponsesBody(Wishes):
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
     truncation: Literal["auto", "disabled"] | None = None
     text: TextWishes | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: list[Function] | None = None
     tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
     include: list[str] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    metadata: dict[str, str] | None = None
+    metadata: Annotated[dict[Annotated[str, Field(max_length=64)], Label], Field(max_length=16)] | None = None
     previous_response_id: str | None = None
     conversation: str | dict[str, Any] | None = None
     background: bool | None = None
@@ -98,35 +133,60 @@ def job_of(body: ResponsesBody, settings: Settings) -> Job:
     for name, remedy in NOT_HERE.items():
         if getattr(body, name):
             raise unsupported(name, remedy)
-    if body.text is not None and body.text.format is not None and body.text.format.type != "text":
-        raise unsupported("text.format", "only replies of type 'text' can be had from this server")
-    if body.tools and body.tool_choice != "none":
-        raise unsupported("tools", "this server calls no tools")
-    if body.top_logprobs or "message.output_text.logprobs" in (body.include or ()):
-        raise unsupported("top_logprobs", "this server tells no log probabilities")
-    job = Job(messages=in_turn(_messages(body)), **body.arguments(settings, body.max_output_tokens))
+    wants_logprobs = body.top_logprobs or LOGPROBS in (body.include or ())
+    job = Job(
+        messages=in_turn(_messages(body)),
+        n_logprobs=(body.top_logprobs or 0) if wants_logprobs else None,
+        shape=body.text.format.shape() if body.text is not None and body.text.format is not None else None,
+        tools=tuple(_function(tool, f"tools.{i}") for i, tool in enumerate(body.tools or ())),
+        tool_choice=_choice(body.tool_choice),
+        parallel_tool_calls=body.parallel_tool_calls is not False,
+        **body.arguments(settings, body.max_output_tokens),
+    )
     return replace(job, on_overflow="error") if body.truncation == "disabled" else job
 
 
-def _messages(body: ResponsesBody) -> Iterator[dict[str, str]]:
+def _function(tool: Function, param: str) -> dict[str, Any]:
+    if tool.type != "function":
+        raise unreadable(f"{param}.type", tool.type, "tools of type 'function', which the client carries out")
+    if tool.name is None:
+        raise missing(f"{param}.name")
+    return function_of(tool.name, tool.description, tool.parameters)
+
+
+def _choice(choice: str | dict[str, Any] | None) -> str | dict[str, Any]:
+    if isinstance(choice, dict) and choice.get("type") == "function":
+        return {"type": "function", "function": {"name": choice.get("name")}}
+    return "auto" if choice is None else choice
+
+
+def _messages(body: ResponsesBody) -> Iterator[dict[str, Any]]:
     if body.instructions:
         yield {"role": "system", "content": body.instructions}
     if isinstance(body.input, str):
         yield {"role": "user", "content": body.input}
         return
     for i, item in enumerate(body.input):
-        param = f"input.{i}"
-        if item.type == "reasoning":
-            continue  # what was thought is not read again
-        if item.type not in (None, "message"):
-            raise unreadable(f"{param}.type", item.type, "items of type 'message'")
-        if item.role is None:
-            raise missing(f"{param}.role")
-        if item.content is None:
-            raise missing(f"{param}.content")
-        role = "system" if item.role == "developer" else item.role
-        between = "" if role == "assistant" else PARAGRAPH  # a reply is given back as it was said
-        yield {"role": role, "content": _text(item.content, f"{param}.content", between)}
+        if item.type != "reasoning":  # what was thought is not read again
+            yield _message(item, f"input.{i}")
+
+
+def _message(item: Item, param: str) -> dict[str, Any]:
+    kind = item.type or "message"
+    if kind not in ITEM_FIELDS:
+        raise unreadable(f"{param}.type", kind, f"items of type {', '.join(map(repr, ITEM_FIELDS))}")
+    for field in ITEM_FIELDS[kind]:
+        if getattr(item, field) is None:
+            raise missing(f"{param}.{field}")
+    if kind == "function_call":
+        call = call_of(str(item.call_id), str(item.name), str(item.arguments))
+        return {"role": "assistant", "content": "", "tool_calls": (call,)}
+    if kind == "function_call_output":
+        output = _text(item.output or "", f"{param}.output", PARAGRAPH)
+        return {"role": "tool", "tool_call_id": item.call_id, "content": output}
+    role = "system" if item.role == "developer" else item.role
+    between = "" if role == "assistant" else PARAGRAPH  # a reply is given back as it was said
+    return {"role": role, "content": _text(item.content or "", f"{param}.content", between)}
 
 
 def _text(content: str | list[Part], param: str, between: str) -> str:
@@ -147,7 +207,10 @@ def _text_of_part(part: Part, param: str) -> str:
 
 
 def response_of(body: ResponsesBody, job: Job, model: str) -> dict[str, Any]:
-    """A response before anything of its reply is there."""
+    """A response before anything of its reply is there.
+
+    It waits with the job. So it holds nothing long that the job does not hold: long instructions are not repeated.
+    """
     return {
         "id": f"resp_{secrets.token_hex(16)}",
         "object": "response",
@@ -156,25 +219,32 @@ def response_of(body: ResponsesBody, job: Job, model: str) -> dict[str, Any]:
         "background": False,
         "error": None,
         "incomplete_details": None,
-        "instructions": body.instructions,
+        "instructions": body.instructions if len(body.instructions or "") <= LONG_CHARS else None,
         "max_output_tokens": body.max_output_tokens,
         "metadata": body.metadata or {},
         "model": model,
         "output": [],
-        "parallel_tool_calls": False,
+        "parallel_tool_calls": job.parallel_tool_calls,
         "previous_response_id": None,
         "reasoning": {"effort": None, "summary": None},
         "store": False,
         "temperature": job.sampling.temperature,
-        "text": {"format": {"type": "text"}},
-        "tool_choice": "none",
-        "tools": [],
-        "top_logprobs": 0,
+        "text": {"format": _format(body)},
+        "tool_choice": body.tool_choice or "auto",
+        "tools": [{"type": "function", "strict": True} | tool["function"] for tool in job.tools],
+        "top_logprobs": job.n_logprobs or 0,
         "top_p": job.sampling.top_p,
         "truncation": "disabled" if job.on_overflow == "error" else "auto",
         "usage": None,
         "user": body.user,
     }
+
+
+def _format(body: ResponsesBody) -> dict[str, Any]:
+    if body.text is None or body.text.format is None:
+        return {"type": "text"}
+    told = {"type": body.text.format.type, "name": body.text.format.name, "schema": body.text.format.schema_}
+    return {name: value for name, value in told.items() if value is not None}
 
 
 async def responses(request: Request) -> Response:

@@ -78,7 +78,14 @@ def _is_long(text: str) -> bool:
 
 
 def held_bytes(job: Job) -> int:
-    """Bytes that the texts of a job take."""
-    texts = [content for message in job.messages if isinstance(content := message["content"], str)]
-    prompt = [] if job.prompt is None else [job.prompt]
-    return sum(map(sys.getsizeof, [*texts, *prompt]))
+    """Bytes that a job takes: its messages or its prompt, its tools and whatever else may be long."""
+    return sum(map(_bytes_of, (job.messages, job.prompt, job.tools, job.tool_choice, job.shape, job.stop, job.user)))
+
+
+def _bytes_of(value: object) -> int:
+    n_bytes = sys.getsizeof(value)
+    if isinstance(value, Mapping):
+        return n_bytes + sum(_bytes_of(key) + _bytes_of(item) for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return n_bytes + sum(map(_bytes_of, value))
+    return n_bytes

@@ -14,7 +14,6 @@ from edgekv.server.failures import Failure, failure_of
 from edgekv.server.job import Ended, Event, Job, Reading
 from edgekv.server.jobs import Stop
 from edgekv.server.pool import Kept, Pool
-from edgekv.session import GENERAL_QUESTION
 
 MOST_DEATHS = 3  # of the process with the model, at one job
 
@@ -32,12 +31,12 @@ class Beginning:
     """What several jobs begin with, which is read before the first of them.
 
     key: what identifies it; tokens: int32 ids
-    focus: read it with the general question in mind, where it does not fit
+    focus: the question that it is read with, where it does not fit; None = none
     """
 
     key: bytes
     tokens: array[int]
-    focus: bool
+    focus: str | None
 
 
 @dataclass(frozen=True)
@@ -160,8 +159,7 @@ class BeginningPool(Pool):
             if self._stop:
                 session.cancel()
 
-        focus = GENERAL_QUESTION if beginning.focus else None
-        session.read_ahead(beginning.tokens, focus=focus, progress=look)
+        session.read_ahead(beginning.tokens, focus=beginning.focus, progress=look)
         self._begun = session.n_past
         if self._begun == len(beginning.tokens):
             self._read = beginning

@@ -14,6 +14,7 @@ from edgekv.errors import EdgeKVError, UnsupportedModelError
 from edgekv.prompt.turns import Turns
 from edgekv.server.failures import Failure, failure_of
 from edgekv.server.job import Job
+from edgekv.session import GENERAL_QUESTION
 
 from .answering import Beginning, Task
 from .beginnings import chain_of, groups_of
@@ -85,7 +86,13 @@ class Readings:
         if not n_shared:
             return Task(job, None)
         tokens = array("i", itertools.islice(self._tokens(job), n_shared))
-        return Task(job, Beginning(_kind(job), tokens, self._focus and job.focus and job.prompt is None))
+        return Task(job, Beginning(_kind(job), tokens, self._question(job)))
+
+    def _question(self, job: Job) -> str | None:
+        """What a beginning is read with: the question of all jobs that share it, or a general one."""
+        if not (self._focus and job.focus and job.prompt is None):
+            return None
+        return job.focus if isinstance(job.focus, str) else GENERAL_QUESTION
 
     def _tokens(self, job: Job) -> Iterator[int]:
         """The tokens of a job's prompt, as a session reads them. Raises InputError, and UnsupportedModelError."""

@@ -8,6 +8,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from edgekv.errors import ConfigError, EdgeKVError, InvalidModelError, UnsupportedModelError
 from edgekv.memory import process
 from edgekv.models.header import Header, read_header
@@ -123,6 +126,12 @@ class Model:
         if rest:
             yield rest
 
+    def addresses(self) -> tuple[int, int]:
+        """Where the vocabulary and llama.cpp's tokenizer lie, for a library that calls it; while the model is open."""
+        tokenize = c.cast(library.load().llama_tokenize, c.c_void_p).value
+        assert tokenize is not None
+        return int(self._vocab), tokenize
+
     def is_end(self, token: int) -> bool:
         """Whether a token ends a generation."""
         return bool(self._llama.llama_vocab_is_eog(self._vocab, token))
@@ -210,6 +219,10 @@ class Context:
         library.call("edgekv_context_memory", self.handle, c.byref(memory))
         return memory
 
-    def logits(self) -> Any:
-        """Pointer to the logits (n_vocab,) float32 of the last token fed with logits wanted."""
-        return self._llama.llama_get_logits_ith(self.handle, -1)
+    def logits(self, row: int = -1) -> Any:
+        """Pointer to the logits (n_vocab,) float32 after a token of the last batch; -1 = the last one with logits."""
+        return self._llama.llama_get_logits_ith(self.handle, row)
+
+    def logits_array(self, row: int = -1) -> npt.NDArray[np.float32]:
+        """The same as an array, until the next batch. What is written to it is what is sampled from."""
+        return np.ctypeslib.as_array(self.logits(row), (self.model.n_vocab,))

@@ -13,21 +13,28 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from edgekv.errors import CeilingExceededError, ConfigError, PromptLengthError, SessionError
+from edgekv.errors import CeilingError, CeilingExceededError, ConfigError, GrammarError, PromptLengthError, SessionError
+from edgekv.grammar.masks import Matcher
+from edgekv.memory.sizes import MIB
+from edgekv.prompt.tool_form import tool_form
 from edgekv.prompt.turns import BEGINNINGS, HISTORIES, STATES, Kind, Turns
 from edgekv.store.log import LogCopy, Turn
 
-from .endings import Circles, until_stop
+from .calls import CallReader
+from .chooser import Chooser
+from .endings import Circles
 from .history import prompt_of
 from .loaded import Loaded
 from .past import Past
 from .reply import Progress, ProgressCallback, Rewinding, Wanted
-from .sampler import Sampler, SamplerState
+from .sampler import SamplerState
 from .session_file import log_sections, save_session
 from .shades import Holders
 from .snapshot import ELSEWHERE, ControllerSnapshot, Snapshot
 from .stats import Stats
 from .tenant import Tenant
+
+NOTED, NOTES_BYTES = 16, MIB  # tokens after which a grammar is looked at, and more than it notes of so many
 
 
 class LocalConversation:
@@ -163,6 +170,8 @@ class LocalConversation:
             if isinstance(wanted, Rewinding):
                 self._rewind(wanted, stats, progress)
                 return
+            wanted, reader = self._with_calls(wanted)
+            matcher = None if wanted.grammar is None else engine.matcher(wanted.grammar)
             if wanted.kind in HISTORIES:
                 tokens, probe = self._history(wanted, stats)
             else:
@@ -174,8 +183,10 @@ class LocalConversation:
             if wanted.kind in BEGINNINGS:
                 stats.finish_reason = "read"
             else:
-                with closing(self._say(wanted, stats)) as said:
-                    yield from until_stop(engine.model.text(said), wanted.stop, stats)
+                yield from self._said(wanted, matcher, reader, stats)
+        except (GrammarError, CeilingError):
+            stats.finish_reason = "failed"
+            raise
         finally:
             self._remember()
             stats.finish(engine.cells.note(self.tenant), before)
@@ -366,22 +377,31 @@ class LocalConversation:
             return False
         return True
 
-    def _say(self, wanted: Wanted, stats: Stats) -> Generator[int, None, None]:
-        """Say tokens. The sampler starts in the state that the last reply left; its own is kept for the next."""
-        with closing(Sampler(wanted.sampling, self._sampler)) as sampler:
-            try:
-                yield from self._sampled(wanted, sampler, stats)
-            finally:
-                self._sampler = sampler.state(ended=stats.finish_reason == "end")
+    def _with_calls(self, wanted: Wanted) -> tuple[Wanted, CallReader | None]:
+        """A reply that may call tools as one that follows a grammar, and what then reads the calls."""
+        use = wanted.tools
+        if use is None or not use.callable:
+            return wanted, None
+        form = tool_form(self._open().model).calls
+        return replace(wanted, grammar=form.grammar(use)), CallReader(form)
 
-    def _sampled(self, wanted: Wanted, sampler: Sampler, stats: Stats) -> Iterator[int]:
-        """Sample and feed tokens until the reply ends; yields those that belong to it."""
+    def _said(self, wanted: Wanted, matcher: Matcher | None, reader: CallReader | None, stats: Stats) -> Iterator[str]:
+        """The reply in pieces. The sampler starts in the state that the last reply left; its own is kept."""
+        with closing(Chooser(wanted, matcher, self._sampler, self._open().context, reader)) as chooser:
+            try:
+                with closing(self._say(wanted, chooser, stats)) as said:
+                    yield from chooser.pieces(said, stats)
+            finally:
+                self._sampler = chooser.state(ended=stats.finish_reason == "end" and not self._pending)
+
+    def _say(self, wanted: Wanted, chooser: Chooser, stats: Stats) -> Generator[int, None, None]:
+        """Choose and feed tokens until the reply ends; yields those that belong to it."""
         engine = self._open()
         limit = engine.controller.positions.limit
         circles = Circles()
         started = time.perf_counter()
         while True:
-            token = sampler.sample(engine.context, engine.controller.logits_row)
+            token = chooser.next(engine.controller.logits_row)
             if stats.generated_tokens == 0:
                 stats.ttft_s = stats.prefill_s + time.perf_counter() - started
             if engine.model.is_end(token):
@@ -391,10 +411,13 @@ class LocalConversation:
             self._pending = [token]
             yield token
             stats.decode_s = time.perf_counter() - started
+            if chooser.is_complete:
+                stats.finish_reason = "end"
+                return
             if circles.closed_by(token) and not wanted.allow_loops:
                 stats.finish_reason = "loop"
                 return
-            if stats.generated_tokens == wanted.max_tokens:
+            if stats.generated_tokens == wanted.most_tokens:
                 stats.finish_reason = "length"
                 return
             if limit is not None and self.n_past + 1 >= limit:
@@ -405,6 +428,8 @@ class LocalConversation:
                 return
             self._at_cells().controller.step(token, drafts=True)  # others may have had them since the yield
             self._pending = []
+            if chooser.notes is not None and stats.generated_tokens % NOTED == 0:
+                engine.guard.check_room(NOTES_BYTES, chooser.notes, "or give a simpler one")
             exceeded = engine.guard.check() if stats.generated_tokens % engine.options.block == 0 else None
             if exceeded is not None:
                 stats.finish_reason = "ceiling"

@@ -53,7 +53,7 @@ class StopTexts:
             _, start, self.found = min(ends)
             self._held = ""
             return text[:start]
-        n_held = max((_overlap(text, stop) for stop in self._stops), default=0)
+        n_held = max((overlap(text, stop) for stop in self._stops), default=0)
         self._held = text[len(text) - n_held :]
         return text[: len(text) - n_held]
 
@@ -78,7 +78,7 @@ def until_stop(pieces: Iterable[str], stops: Sequence[str], stats: Stats) -> Ite
     yield text.rest()
 
 
-def _overlap(text: str, stop: str) -> int:
+def overlap(text: str, stop: str) -> int:
     """Characters at the end of a text that `stop` begins with; less than all of `stop`."""
     longest = min(len(text), len(stop) - 1)
     return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)

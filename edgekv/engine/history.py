@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from edgekv.errors import InputError, SessionError
+from edgekv.prompt.tool_form import check_tools, generic, tool_form
+from edgekv.prompt.tools import calls_of
 
 from .reply import Wanted
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from edgekv.prompt.turns import Turns
 
 History: TypeAlias = str | Path | Sequence[int] | Sequence[Mapping[str, Any]]
-MESSAGE_ROLES = ("system", "user", "assistant")
+MESSAGE_ROLES = ("system", "user", "assistant", "tool")
 QUESTION_CHARS = 4096  # of which a probe has the last tokens
 
 
@@ -30,8 +32,7 @@ def wanted_of(history: History) -> Wanted:
             raise InputError("the history is empty; give a text, token ids or messages to go on from")
         return Wanted(kind="whole", content=(_absolute(history),))
     if len(history) and isinstance(history[0], Mapping):
-        roles, content = messages_of(history)
-        return Wanted(kind="messages", roles=roles, content=content)
+        return messages_of(history)
     return Wanted(kind="tokens", tokens=token_ids(history))
 
 
@@ -53,19 +54,28 @@ def check_ids(tokens: Sequence[int], n_vocab: int) -> Sequence[int]:
     return tokens
 
 
-def messages_of(messages: Sequence[Any]) -> tuple[tuple[str, ...], tuple[str | Path, ...]]:
-    """Roles and contents of the messages of a conversation. Raises InputError for what is no message."""
-    for message in messages:
+def messages_of(messages: Sequence[Any]) -> Wanted:
+    """A reply to the messages of a conversation. Raises InputError for what is no message."""
+    calls = tuple(calls_of(it.get("tool_calls") or ()) if isinstance(it, Mapping) else () for it in messages)
+    messages = [  # a message that only calls tools may have no content
+        {**message, "content": ""} if its and message.get("content") is None else message
+        for message, its in zip(messages, calls, strict=True)
+    ]
+    for message, its in zip(messages, calls, strict=True):
         if not isinstance(message, Mapping) or not (
             isinstance(message.get("role"), str) and isinstance(message.get("content"), (str, Path))
         ):
             raise InputError(f"a message is {message!r}; give each as {{'role': ..., 'content': ...}}, both texts")
         if message["role"] not in MESSAGE_ROLES:
             raise InputError(f"a message is of {message['role']!r}; let one of {', '.join(MESSAGE_ROLES)} write it")
+        if its and (message["role"] != "assistant" or isinstance(message["content"], Path)):
+            raise InputError(f"a message of {message['role']!r} has tool_calls; let 'assistant' write them, and a text")
     last = messages[-1]
     if last["role"] == "user" and isinstance(last["content"], str) and not last["content"].strip():
         raise InputError("the last message of 'user' is empty; write something to answer")
-    return tuple(message["role"] for message in messages), tuple(_absolute(it["content"]) for it in messages)
+    roles = tuple(message["role"] for message in messages)
+    contents = tuple(_absolute(message["content"]) for message in messages)
+    return Wanted(kind="messages", roles=roles, content=contents, calls=calls)
 
 
 def _absolute(content: str | Path) -> str | Path:
@@ -94,7 +104,8 @@ def _end_of(content: str | Path) -> str:
 def prompt_of(wanted: Wanted, model: Model, turns: Turns, replies: Iterable[list[int]]) -> Prompt:
     """The prompt of a history. Raises InputError for ids that the vocabulary lacks, SessionError for another system.
 
-    replies: tokens of what was said before. A reply that has the text of one word for word is given its tokens
+    replies: tokens of what was said before. A reply that has the text of one word for word, or calls the same tools,
+        is given its tokens
     """
     if wanted.kind in ("tokens", "ahead"):
         return turns.ids(check_ids(wanted.tokens, model.n_vocab))
@@ -106,9 +117,34 @@ def prompt_of(wanted: Wanted, model: Model, turns: Turns, replies: Iterable[list
             f"the history has the system message {system!r}, but the session has {turns.system!r}; open a session "
             "with that of the history"
         )
-    said = {"".join(model.text(tokens)): tokens for tokens in replies}
+    roles, written, tools = with_tools(wanted, model)
+    alike = tool_form(model).calls.alike if any(wanted.calls) else str
+    said = {alike("".join(model.text(tokens))): tokens for tokens in replies}
     contents = [
-        said.get(content, content) if role == "assistant" and isinstance(content, str) else content
-        for role, content in zip(wanted.roles, wanted.content, strict=True)
+        said.get(alike(content), content) if role == "assistant" and isinstance(content, str) else content
+        for role, content in zip(roles, written, strict=True)
     ]
-    return turns.whole(wanted.roles, contents)
+    return turns.whole(roles, contents, tools)
+
+
+def with_tools(
+    wanted: Wanted, model: Model
+) -> tuple[tuple[str, ...], tuple[str | Path, ...], Sequence[dict[str, Any]]]:
+    """Roles and contents of messages with their calls written out, and the tools that the template is to describe.
+
+    Raises InputError for tools that hold names of control tokens.
+    """
+    roles, contents, use = wanted.roles, wanted.content, wanted.tools
+    if use is None and "tool" not in roles and not any(wanted.calls):
+        return roles, contents, ()
+    form = tool_form(model)
+    contents = tuple(
+        f"{content}{form.calls.written(calls)}" if calls else content
+        for content, calls in zip(contents, wanted.calls, strict=True)
+    )
+    if not form.is_native:
+        return *generic(roles, contents, () if use is None else use.tools), ()
+    if use is None:
+        return roles, contents, ()
+    check_tools(model, use)
+    return roles, contents, [tool.as_dict() for tool in use.tools]

@@ -8,7 +8,9 @@ from pathlib import Path
 
 from edgekv.binding.cache import Cache
 from edgekv.binding.model import Context, Model
-from edgekv.errors import UnsupportedModelError
+from edgekv.errors import ConfigError, UnsupportedModelError
+from edgekv.grammar.masks import COMBINING_BYTES, Matcher, Vocabulary
+from edgekv.grammar.source import Grammar
 from edgekv.memory import process
 from edgekv.models.header import header_digest
 from edgekv.options import Options
@@ -45,6 +47,7 @@ class Loaded:
         try:
             self.model_digest = header_digest(path, self.model.header)
             resting = _resting(self.plan, options)
+            self._vocabulary = Vocabulary(self.model) if options.grammars else None
             process.return_freed_memory()  # what loading took beside the model
             self.context = self.model.new_context(self.plan.n_cells, options, n_cells_max=self.plan.n_cells_max)
             cache = open_cache(self.context, options)
@@ -56,11 +59,26 @@ class Loaded:
         self.cells = Cells(self.controller, resting)
         self.closed = False
 
+    def matcher(self, grammar: Grammar) -> Matcher:
+        """What a reply that follows a grammar is held to.
+
+        Raises GrammarError, CeilingError where there is no room, and ConfigError without grammars=True.
+        """
+        if self._vocabulary is None:
+            raise ConfigError(
+                f"{grammar.name} needs a runtime opened with grammars=True, which plans memory for what it takes"
+            )
+        if grammar.multiplies:
+            what = f"what it takes to combine the alternatives of {grammar.name}"
+            self.guard.check_room(COMBINING_BYTES, what, "or give a schema without allOf")
+        return self._vocabulary.begin(grammar)
+
     def close(self) -> None:
         """Free the model and its cells."""
         if self.closed:
             return
         self.closed = True
+        self._vocabulary = None
         self.cells.close()
         self.controller.cache.close()
         self.context.close()

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgekv.errors import ConfigError
+from edgekv.grammar.source import MAX_REPLY, Grammar
+from edgekv.prompt.tools import ToolCall, ToolUse
 
 from .sampler import Sampling
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from edgekv.prompt.turns import Kind  # imports jinja2, which a command's help does without
 
 MAX_TOKENS = 1024  # of a reply, unless another number is asked for
+MOST_ALTERNATIVES = 20  # of a token, with their log probabilities
 ON_OVERFLOW = ("evict", "error")
 
 # put before a question about a text; chosen by measurement (docs/python.md)
@@ -33,6 +36,10 @@ class Wanted:
     max_tokens: longest reply; None = until the model ends it, or its trained context is full
     stop: texts that end the reply; it ends before the first one that is complete
     allow_loops: go on when the reply loops
+    grammar: what the reply may be; None = anything
+    logprobs: how many of the most probable tokens to note with each; None = pieces are plain texts
+    calls: of "messages", the calls of tools that each has
+    tools: those that the model is told of, and may call; None = there are none
     on_overflow: what a history of more tokens than the budget is: "evict" reads it, "error" refuses it
     """
 
@@ -46,6 +53,10 @@ class Wanted:
     stop: tuple[str, ...] = ()
     allow_loops: bool = False
     sampling: Sampling = field(default_factory=Sampling)
+    grammar: Grammar | None = None
+    logprobs: int | None = None
+    calls: tuple[tuple[ToolCall, ...], ...] = ()
+    tools: ToolUse | None = None
     on_overflow: str = "evict"
 
     def __post_init__(self) -> None:
@@ -54,8 +65,20 @@ class Wanted:
         for text in self.stop:
             if not isinstance(text, str) or not text:
                 raise ConfigError(f"stop={text!r} is not possible; give a text that is not empty")
+        n_top = 0 if self.logprobs is None else self.logprobs
+        if isinstance(n_top, bool) or not isinstance(n_top, int) or not 0 <= n_top <= MOST_ALTERNATIVES:
+            raise ConfigError(
+                f"logprobs={n_top!r} is not possible; give a number of alternatives in [0, {MOST_ALTERNATIVES}]"
+            )
         if self.on_overflow not in ON_OVERFLOW:
             raise ConfigError(f"on_overflow={self.on_overflow!r} is unknown; possible: {', '.join(ON_OVERFLOW)}")
+
+    @property
+    def most_tokens(self) -> int | None:
+        """The longest reply. One that follows a grammar has an end, as its parser keeps notes of each token."""
+        if self.grammar is None:
+            return self.max_tokens
+        return MAX_REPLY if self.max_tokens is None else min(self.max_tokens, MAX_REPLY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from edgekv.memory import process
+from edgekv.prompt.tools import ToolCall
 
 from .controller import Work
 from .tenant import Tenant
@@ -16,8 +17,8 @@ class Stats:
 
     finish_reason: "end" (the model ended it), "stop" (a stop text came), "loop" (it looped), "length" (max_tokens),
         "context" (trained context full), "read" (of `Session.read` and `rewind`), "cancelled", "ceiling" (exceeded,
-        which is an error), "closed" (the caller stopped iterating), "failed" (nothing was read), or "" before the
-        first reply
+        which is an error), "closed" (the caller stopped iterating), "failed" (nothing was read, or the grammar became
+        too complex), or "" before the first reply
     stop_text: the stop text that ended the reply; "" where none did
     reused_tokens: tokens of a history that the session had seen, and did not read again (`Session.continue_from`)
     read_tokens: prompt tokens read; fewer than prompt_tokens if reading was cancelled
@@ -29,6 +30,7 @@ class Stats:
     prefill_s: time to read the prompt
     ttft_s: time from the start of reading to the first token, which may be the end of the reply
     decode_s: time to generate all tokens
+    tool_calls: calls of tools that the reply ends with
     score_s, compact_s: time to score and to move cells; these and probe_s are part of the times above
     switch_s: time to take the cells from another session: before reading, and where others passed in between
     """
@@ -56,6 +58,7 @@ class Stats:
     compact_s: float = 0.0
     switch_s: float = 0.0
     peak_rss_bytes: int = 0
+    tool_calls: tuple[ToolCall, ...] = ()
 
     @property
     def prefill_tok_per_s(self) -> float:

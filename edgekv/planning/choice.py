@@ -7,8 +7,8 @@ setting with enough cells is taken, in this order: f16 before q8_0, and both at 
 If no setting has enough cells, the one with the most is taken. The rounding of q4_0 shows in the output, so it is taken
 only if nothing else fits.
 
-With focus a probe is fed after each block, or every 160 to 256 tokens where blocks have 128 or fewer. Longer blocks need
-fewer probes, so they are taken where cells abound.
+With focus a probe is fed after each block, or every 160 to 256 tokens where blocks have 128 or fewer. Longer blocks
+need fewer probes, so they are taken where cells abound.
 """
 
 from __future__ import annotations

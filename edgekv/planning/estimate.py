@@ -15,6 +15,7 @@ from edgekv.binding import library, structs
 from edgekv.binding.model import Context, Model
 from edgekv.binding.policy import cache_params
 from edgekv.errors import ConfigError
+from edgekv.grammar.masks import planned_bytes
 from edgekv.memory import process
 from edgekv.memory.sizes import MIB
 from edgekv.models.header import read_header
@@ -51,6 +52,7 @@ class Parts:
     workspace: int
     bookkeeping: int
     resting: int
+    grammars: int
     margin: int
 
     @property
@@ -251,6 +253,7 @@ class Estimator:
             ),
             bookkeeping=int(native.edgekv_cache_estimate_bytes(*own)),
             resting=planned_resting_bytes(options, session_bytes),
+            grammars=planned_bytes(model.n_vocab) if options.grammars else 0,
             margin=MARGIN_BYTES,
         )
         return Plan.of(

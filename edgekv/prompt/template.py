@@ -8,6 +8,7 @@ contents are marks, and cuts the result at the marks.
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -49,7 +50,7 @@ def chat_format(model: Model, *, with_system: bool) -> ChatFormat:
     turns = [*opening, {"role": "assistant", "content": _REPLY}, {"role": "user", "content": _SECOND}]
     try:
         bos, eos = (model.control_text(name) for name in ("bos", "eos"))
-        one, two = (_render(template, messages, bos, eos) for messages in (opening, turns))
+        one, two = (render(template, messages, bos, eos) for messages in (opening, turns))
         before_system, _, rest = one.partition(_SYSTEM) if with_system else ("", "", one)
         before_first, after_user = rest.split(_FIRST)
         between, _ = two.split(_REPLY)[1].split(_SECOND)
@@ -71,8 +72,10 @@ class Rendered:
     holds_bos: bool
 
 
-def rendered(model: Model, roles: Sequence[str]) -> Rendered:
+def rendered(model: Model, roles: Sequence[str], tools: Sequence[dict[str, Any]] = ()) -> Rendered:
     """The template text of a conversation whose messages have these roles, in any order that the template takes.
+
+    tools: what the template describes as tools, which must hold no names of control tokens
 
     Raises UnsupportedModelError where there is no template, InputError where it does not take such messages.
     """
@@ -83,7 +86,7 @@ def rendered(model: Model, roles: Sequence[str]) -> Rendered:
     messages = [{"role": role, "content": mark} for role, mark in zip(roles, marks, strict=True)]
     bos, eos = (model.control_text(name) for name in ("bos", "eos"))
     try:
-        whole = rest = _render(template, messages, bos, eos)
+        whole = rest = render(template, messages, bos, eos, tools)
     except Exception as error:  # a template is a program, and may raise anything
         raise InputError(
             f"the chat template of {model.path.name} does not take messages of {', '.join(roles[:20])}: {error}"
@@ -107,7 +110,8 @@ def _no_template(model: Model) -> UnsupportedModelError:
 def opens_with(template: str) -> str:
     """What a template puts between a user's turn and the reply to it; "" where it cannot be rendered."""
     with suppress(Exception):  # what is wrong with a template is told to those who chat
-        return _render(template, [{"role": "user", "content": _FIRST}], "", "").partition(_FIRST)[2]
+        opening: str = render(template, [{"role": "user", "content": _FIRST}], "", "")
+        return opening.partition(_FIRST)[2]
     return ""
 
 
@@ -134,20 +138,32 @@ def rehearse(template: str | None = None) -> None:
     """Compile a template, or render a small one, only so that the memory for it is taken before a plan is made."""
     with suppress(Exception):  # what is wrong with a template is told to those who chat
         if template is None:
-            _render("{% for m in messages %}{{ m['content'] | trim }}{% endfor %}", [{"content": "text"}], "", "")
+            render("{% for m in messages %}{{ m['content'] | trim }}{% endfor %}", [{"content": "text"}], "", "")
         else:
             _compile(template)
 
 
-def _render(template: str, messages: list[dict[str, str]], bos: str, eos: str) -> str:
-    return _compile(template).render(messages=messages, add_generation_prompt=True, bos_token=bos, eos_token=eos)
+def render(
+    template: str, messages: list[dict[str, Any]], bos: str, eos: str, tools: Sequence[dict[str, Any]] = ()
+) -> str:
+    """What a template makes of messages and tools, up to where the reply begins. Raises anything."""
+    further = {"tools": list(tools)} if tools else {}
+    return _compile(template).render(
+        messages=messages, add_generation_prompt=True, bos_token=bos, eos_token=eos, **further
+    )
 
 
 @functools.lru_cache(maxsize=2)  # that of the model, which every history is rendered with, and the rehearsal's
 def _compile(template: str) -> jinja2.Template:
     environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
     environment.globals["raise_exception"] = _raise
+    environment.filters["tojson"] = _as_json
     return environment.from_string(template)
+
+
+def _as_json(value: Any, indent: int | None = None, **_: Any) -> str:
+    """JSON as models were trained on it: jinja's own is for HTML."""
+    return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
 def _raise(message: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from edgekv.binding.model import Model
 from edgekv.errors import SessionError
@@ -104,12 +104,18 @@ class Turns:
         """The prompt of a whole text as tokens."""
         return Prompt(self._model).ids(tokens, "text")
 
-    def whole(self, roles: Sequence[str], contents: Sequence[str | os.PathLike[str] | Sequence[int]]) -> Prompt:
+    def whole(
+        self,
+        roles: Sequence[str],
+        contents: Sequence[str | os.PathLike[str] | Sequence[int]],
+        tools: Sequence[dict[str, Any]] = (),
+    ) -> Prompt:
         """The prompt of a conversation from its beginning: a role and a content for each message.
 
-        A content may come as tokens. Raises InputError for roles in an order that the template does not take.
+        A content may come as tokens. tools: what the template describes as such.
+        Raises InputError for roles in an order that the template does not take.
         """
-        form = rendered(self._model, roles)
+        form = rendered(self._model, roles, tools)
         prompt = Prompt(self._model, begin=not form.holds_bos)
         for before, role, content in zip(form.before, roles, contents, strict=True):
             prompt.template(before)

@@ -13,14 +13,15 @@ import numpy.typing as npt
 from .private import WINDOW, Numbers
 
 TEMPLATE = "template"  # tokens of the chat template, which are nobody's
-ROLES = (TEMPLATE, "system", "user", "assistant", "text")
+ROLES = (TEMPLATE, "system", "user", "assistant", "text", "tool")
 STATES = ("new", "open", "user", "assistant", "text")
 
 
 class Turn(NamedTuple):
     """Tokens [start, stop) of a session that belong to one role.
 
-    role: "system", "user", "assistant" (what was said), or "text" (read as it stands, without a chat template)
+    role: "system", "user", "assistant" (what was said), "tool" (the result of a call), or "text" (read as it stands,
+        without a chat template)
     """
 
     role: str

@@ -403,7 +403,7 @@ def test_what_a_history_refuses(logged):
         ([1, 2.5], edgekv.InputError, "holds 2.5, which is no token id"),
         ([1, 1 << 20], edgekv.InputError, "the vocabulary has no token 1048576; give ids in"),
         ([user, {"role": "user"}], edgekv.InputError, "give each as"),
-        ([{"role": "judge", "content": "x"}], edgekv.InputError, "let one of system, user, assistant write it"),
+        ([{"role": "judge", "content": "x"}], edgekv.InputError, "let one of system, user, assistant, tool write it"),
         ([{"role": "user", "content": " "}], edgekv.InputError, "is empty"),
     ):
         with pytest.raises(error, match=message):

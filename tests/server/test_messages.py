@@ -74,13 +74,16 @@ def test_how_a_reply_is_made():
     ],
 )
 def test_thoughts_are_shown_to_those_who_ask(thinking, shown):
-    assert read(**({} if thinking is None else {"thinking": thinking})).thinking.shown == shown
+    given = read(thinking=thinking).thinking
+    assert (given and given.shown) == shown
 
 
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("tools", [{"name": "add", "input_schema": {"type": "object"}}]),
+        ("tools", [{"type": "web_search_20250305", "name": "web_search"}]),
+        ("tool_choice", {"type": "some"}),
+        ("output_config", {"format": {"type": "json_schema"}}),
         ("thinking", {"type": "some"}),
         ("max_tokens", 0),
         ("max_tokens", None),

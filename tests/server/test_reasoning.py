@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+import edgekv
+from edgekv.server.job import Piece
 from edgekv.server.reasoning import Thoughts, opens_thoughts
 
 THINKING = (
@@ -61,6 +63,18 @@ def test_pieces_that_were_thought_are_counted():
     for piece in ("<think>", "one", " two", "</think>", "\n\n", "three"):
         thoughts.push(piece)
     assert thoughts.n_pieces == 3  # with the tag that closes them
+
+
+def test_log_probabilities_come_with_the_text_after_them():
+    pieces = [edgekv.Piece(text, [text]) for text in ("<think>", "a ", "b", "</think>", "c", " </")]
+    told = list(Thoughts().told_apart(pieces))
+    assert told == [
+        Piece("a", True, ("<think>", "a ")),
+        Piece(" b", True, ("b",)),
+        Piece("c", False, ("</think>", "c")),
+        Piece(" </", False, (" </",)),
+    ]
+    assert list(Thoughts().told_apart([edgekv.Piece("", ["end"])])) == [Piece("", False, ("end",))]
 
 
 def test_what_is_certain_is_not_held_back():

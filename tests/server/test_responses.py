@@ -10,7 +10,7 @@ from asgi import said
 
 from edgekv.server.body import parsed
 from edgekv.server.failures import Failure
-from edgekv.server.responses import ResponsesBody, job_of
+from edgekv.server.responses import ResponsesBody, job_of, response_of
 from edgekv.server.settings import Settings
 
 PATH = "/v1/responses"
@@ -92,8 +92,9 @@ def test_how_a_reply_is_made():
         ("background", True),
         ("prompt", {"id": "p"}),
         ("text", {"format": {"type": "yaml"}}),
-        ("top_logprobs", 3),
-        ("include", ["message.output_text.logprobs"]),
+        ("text", {"format": {"type": "json_schema", "name": "x"}}),
+        ("tools", [{"type": "web_search"}]),
+        ("top_logprobs", 21),
         ("truncation", "some"),
         ("input", []),
         ("input", [message("user", [{"type": "input_image", "image_url": "x"}])]),
@@ -102,15 +103,21 @@ def test_how_a_reply_is_made():
         ("input", [{"role": "user"}]),
         ("input", [message("user", [{"type": "input_text"}])]),
         ("max_output_tokens", 0),
+        ("metadata", {"a": "x" * 513}),
+        ("metadata", {str(i): "x" for i in range(17)}),
     ],
 )
 def test_what_cannot_be_done_is_refused_by_name(field, value):
     with pytest.raises(Failure) as refused:
         job(**{field: value})
     assert refused.value.status == 400
-    known_as = {"include": "top_logprobs"}.get(field, field)
-    assert refused.value.param.startswith(known_as)
-    assert known_as in refused.value.message
+    assert refused.value.param.startswith(field)
+    assert field in refused.value.message
+
+
+def test_what_waits_holds_no_long_text():
+    body = parsed(ResponsesBody, json.dumps({"input": "x", "instructions": "y" * 20_000}).encode())
+    assert response_of(body, job_of(body, Settings()), "a-model")["instructions"] is None
 
 
 def test_what_is_not_known_is_ignored():

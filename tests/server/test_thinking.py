@@ -16,9 +16,9 @@ GREEDY = {"temperature": 0, "max_tokens": 12}
 @pytest.fixture(scope="module")
 def thinker(open_server):
     """A server whose model never gets further than its thoughts."""
-    rendered = template._render
+    rendered = template.render
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(template, "_render", lambda *arguments: rendered(*arguments) + "<think>\n")
+        patched.setattr(template, "render", lambda *arguments: rendered(*arguments) + "<think>\n")
         with open_server() as application:
             yield application
 
@@ -56,3 +56,9 @@ def test_messages_have_a_block_where_it_is_asked_for(ask):
     assert (block["type"], block["signature"]) == ("thinking", "")
     assert 6 < whole["usage"]["output_tokens_details"]["thinking_tokens"] <= 12
     assert ask("/v1/messages", body).json()["content"] == [{"type": "text", "text": ""}]
+
+
+def test_what_follows_a_schema_is_said_and_not_thought(ask):
+    schema = {"type": "json_schema", "json_schema": {"name": "answer", "schema": {"enum": ["yes", "no"]}}}
+    message = ask("/v1/chat/completions", {"messages": [HELLO], "response_format": schema, **GREEDY}).json()
+    assert message["choices"][0]["message"]["content"] in ('"yes"', '"no"')

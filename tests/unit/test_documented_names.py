@@ -14,9 +14,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # what the pages name
 NAMES = [
+    "edgekv.Chance",
     "edgekv.ConfigError",
     "edgekv.EdgeKVError",
     "edgekv.Options",
+    "edgekv.Piece",
     "edgekv.Progress",
     "edgekv.Runtime",
     "edgekv.Sampling",

@@ -1,0 +1,33 @@
+"""Takes the calls of tools out of a reply that comes in pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from edgekv.prompt.tools import CallFormat
+
+from .endings import overlap
+from .stats import Stats
+
+
+class CallReader:
+    """Gives out the text of a reply before its calls, and reads these when it ends."""
+
+    def __init__(self, form: CallFormat) -> None:
+        self._form = form
+        self._text = ""
+        self._n_given = 0
+
+    def follow(self, texts: Iterable[str], stats: Stats) -> Iterator[str]:
+        """The pieces without calls, which `stats` has at the end. What may begin a call is held back."""
+        for text in texts:
+            self._text += text
+            yield self._new(len(self._text) - overlap(self._text, self._form.before))
+        yield self._new(len(self._text))
+        stats.tool_calls = self._form.parsed(self._text)
+
+    def _new(self, most: int) -> str:
+        end = max(self._n_given, min(most, self._form.n_before_calls(self._text)))
+        new = self._text[self._n_given : end]
+        self._n_given = end
+        return new

@@ -1,0 +1,80 @@
+"""Choosing the tokens of one reply: a sampler, within a grammar, with a note of what the model held probable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from edgekv.binding.model import Context
+from edgekv.grammar.masks import Matcher
+
+from .calls import CallReader
+from .endings import until_stop
+from .pieces import Chances, Noted
+from .reply import Wanted
+from .sampler import Sampler, SamplerState
+from .stats import Stats
+
+
+class Chooser:
+    """Chooses the tokens of one reply. Close it when done.
+
+    matcher: the grammar that the reply follows; None = it is free
+    before: the state of the sampler after the last reply
+    reader: takes calls of tools out of the reply; None = there are none
+    """
+
+    def __init__(
+        self,
+        wanted: Wanted,
+        matcher: Matcher | None,
+        before: SamplerState | None,
+        context: Context,
+        reader: CallReader | None = None,
+    ) -> None:
+        self._wanted = wanted
+        self._matcher = matcher
+        self._context = context
+        self._reader = reader
+        self._noted = None if wanted.logprobs is None else Noted()
+        self._sampler = Sampler(wanted.sampling, before)
+
+    def next(self, row: int) -> int:
+        """The next token, after a token of the last batch. Raises GrammarError for a grammar too complex."""
+        context, model = self._context, self._context.model
+        chances = None if self._wanted.logprobs is None else Chances(context.logits_array(row), self._wanted.logprobs)
+        if self._matcher is not None:
+            self._matcher.mask(context.logits_array(row))
+        token = self._sampler.sample(context, row)
+        if self._matcher is not None:
+            self._matcher.accept(token)
+        if self._noted is not None and chances is not None and not model.is_end(token):
+            self._noted.add(chances.of(token, model))
+        return token
+
+    @property
+    def notes(self) -> str | None:
+        """What keeps notes of each token, for errors; None = nothing does."""
+        return None if self._wanted.grammar is None else f"what {self._wanted.grammar.name} notes of the reply"
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the grammar lets nothing follow but the end of the reply."""
+        return self._matcher is not None and self._matcher.is_complete
+
+    def pieces(self, tokens: Iterable[int], stats: Stats) -> Iterator[str]:
+        """The texts of the tokens up to a stop text, as `Piece` where their log probabilities are wanted."""
+        texts: Iterator[str] = self._context.model.text(tokens)
+        if self._noted is not None:
+            texts = self._noted.follow(texts)
+        texts = until_stop(texts, self._wanted.stop, stats)
+        if self._reader is not None:
+            texts = self._reader.follow(texts, stats)
+        return texts if self._noted is None else self._noted.pieces(texts)
+
+    def state(self, *, ended: bool) -> SamplerState:
+        """The state of the sampler now. ended: the last token ended the reply, and was not said"""
+        return self._sampler.state(ended=ended)
+
+    def close(self) -> None:
+        """Free the sampler."""
+        self._sampler.close()

@@ -1,0 +1,133 @@
+"""Which tokens may come next under a grammar: llguidance, over the vocabulary of a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgekv.binding.model import Model
+from edgekv.errors import GrammarError, UnsupportedModelError
+from edgekv.extras import needed
+from edgekv.memory import process
+from edgekv.memory.sizes import MIB
+
+from .source import Grammar
+
+# Bounds of one grammar, by which it takes at most GRAMMAR_BYTES (tests/memory/test_grammars_ceiling.py).
+LIMITS = {
+    "max_grammar_size": 5_000,  # symbols
+    "max_lexer_states": 5_000,
+    "initial_lexer_fuel": 1_000_000,
+    "step_lexer_fuel": 200_000,
+    "step_max_items": 50_000,
+    "max_items_in_row": 1_000,
+    "precompute_large_lexemes": False,
+    "verbose_errors": False,
+}
+GRAMMAR_BYTES = 8 * MIB
+COMBINING_BYTES = (
+    32 * MIB
+)  # for a moment, where alternatives of a schema are combined; llguidance has a limit of its own
+CODE_BYTES = 8 * MIB  # of llguidance, once all of it was used
+TOKEN_BYTES = 215  # of one token in the trees that are searched
+MAKING_BYTES = 85  # of one token, beside those, while they are made
+
+# Tokens that stay within a JSON string are looked up together. Each such set is another tree, of 100 bytes a token.
+SLICES = [r'[^"\\\x00-\x1F\x7F]+']
+
+CONTROL = b"\xff"  # marks the name of a control token, which no text holds
+
+
+class Vocabulary:
+    """The tokens of a model as grammars need them. Its model outlives it.
+
+    Raises ConfigError where llguidance is not installed, and UnsupportedModelError for tokens that it cannot use.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._lib = needed("llguidance", "grammar")
+        self._tokenizer = self._made()
+        process.return_freed_memory()
+
+    def begin(self, grammar: Grammar) -> Matcher:
+        """What a reply is held to from its beginning. Raises GrammarError for a grammar that cannot be followed."""
+        return Matcher(self._matcher(grammar), grammar, self._model, self._tokenizer.vocab_size)
+
+    def _matcher(self, grammar: Grammar) -> Any:
+        lib = self._lib
+        text = grammar.text
+        if grammar.name == "grammar":
+            try:
+                text = lib.grammar_from("gbnf", text)
+            except (ValueError, RecursionError) as error:
+                raise GrammarError(f"{grammar.name} is refused: {error}; correct it (docs/replies.md)") from error
+        return lib.LLMatcher(self._tokenizer, text, log_level=0, limits=lib.LLParserLimits(**LIMITS))
+
+    def _made(self) -> Any:
+        model = self._model
+        ends = [token for token in range(model.n_vocab) if model.is_end(token)]
+        is_end = set(ends)
+        tokens = [
+            (b"" if token in is_end else model.piece(token)) or CONTROL + model.piece(token, special=True)
+            for token in range(model.n_vocab)
+        ]
+        if not ends:  # a stand-in for the end, which llguidance cannot do without; nobody samples it
+            tokens.append(CONTROL + b"end")
+            ends.append(model.n_vocab)
+        vocabulary, tokenize = model.addresses()
+        try:
+            return self._lib.LLTokenizer.from_llamacpp(
+                tokens=tokens, vocab_ptr=vocabulary, tokenize_fptr=tokenize, eos_token=ends, slices=SLICES
+            )
+        except BaseException as error:
+            if not isinstance(error, ValueError) and type(error).__name__ != "PanicException":  # no Exception
+                raise
+            raise UnsupportedModelError(
+                f"the vocabulary of {model.path.name} cannot be used with a grammar: {error}"
+            ) from error
+
+
+def planned_bytes(n_vocab: int) -> int:
+    """Bytes that grammars take at most, for a vocabulary of this many tokens."""
+    return CODE_BYTES + n_vocab * TOKEN_BYTES + max(n_vocab * MAKING_BYTES, GRAMMAR_BYTES)
+
+
+class Matcher:
+    """A reply that follows a grammar, token by token. n_tokens: of the vocabulary, with a stand-in for the end"""
+
+    def __init__(self, matcher: Any, grammar: Grammar, model: Model, n_tokens: int) -> None:
+        self._matcher = matcher
+        self._bits = np.zeros(-(-n_tokens // 32) * 4, np.uint8)
+        self._n_vocab = model.n_vocab
+        self._name = grammar.name
+        self._check("cannot be followed")
+        if not self._allowed().any():
+            raise GrammarError(f"{grammar.name} allows no reply: nothing can come first; correct it (docs/replies.md)")
+
+    def mask(self, logits: npt.NDArray[np.float32]) -> None:
+        """Set the logits (n_vocab,) of all tokens that may not come next to minus infinity."""
+        np.copyto(logits, -np.inf, where=~self._allowed())
+
+    def accept(self, token: int) -> None:
+        """Note the token that came next, which was allowed."""
+        self._matcher.consume_token(token)
+        self._check("became too complex")
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing can follow but the end of the reply."""
+        return bool(self._matcher.is_stopped())
+
+    def _allowed(self) -> npt.NDArray[np.bool_]:
+        """Which tokens may come next, (n_vocab,)."""
+        self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
+        self._check("became too complex")
+        return np.unpackbits(self._bits, count=self._n_vocab, bitorder="little").view(np.bool_)
+
+    def _check(self, what: str) -> None:
+        if self._matcher.is_error():
+            reason = self._matcher.get_error().strip().splitlines()[0][:300]
+            raise GrammarError(f"{self._name} {what}: {reason}; give a simpler one (docs/replies.md)")

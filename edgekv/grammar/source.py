@@ -1,0 +1,90 @@
+"""What a reply may be, as a caller says it: a grammar or a JSON schema, checked as far as that needs no model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from edgekv.errors import GrammarError
+
+MAX_CHARS = 1 << 17  # of a grammar or a schema
+MAX_REPLY = 8_192  # tokens of a reply that follows one: its parser keeps notes of each
+
+# A schema names what a value is, and leaves blanks to the writer. A small model may write them without end.
+JSON_OPTIONS = {"whitespace_pattern": r"[ ]|\n[ ]{0,40}", "lenient": False, "coerce_one_of": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """What a reply may be, in the syntax of llguidance, which is that of Lark, or as its JSON.
+
+    name: the argument that it was given as, for errors
+    multiplies: it may hold a schema whose alternatives are combined, which takes far more memory than its text
+    """
+
+    text: str
+    name: str
+    multiplies: bool = False
+
+
+def grammar_of(grammar: str | None, json_schema: Mapping[str, Any] | str | bool | None) -> Grammar | None:
+    """The grammar of a reply. Raises GrammarError for what is no grammar and no schema, is too large, or is both."""
+    if grammar is not None and json_schema is not None:
+        raise GrammarError("grammar= and json_schema= are both given; a reply follows one of them")
+    if json_schema is not None:
+        return json_grammar(json_schema)
+    if grammar is None:
+        return None
+    if not isinstance(grammar, str) or not grammar.strip():
+        raise GrammarError(f"grammar={grammar!r} is not possible; give a grammar as a text (docs/replies.md)")
+    _check_size(grammar, "grammar")
+    return Grammar(grammar, "grammar", "%json" in grammar)
+
+
+def json_grammar(schema: Mapping[str, Any] | str | bool, name: str = "json_schema") -> Grammar:
+    """The grammar of the values of a JSON schema: a mapping, its JSON text, or True for any value."""
+    plain = schema_of(schema, name)
+    _check_size(json.dumps(plain), name)
+    text = json.dumps({"grammars": [{"json_schema": {"x-guidance": JSON_OPTIONS} | plain}]})
+    return Grammar(text, name, multiplies(plain))
+
+
+def schema_of(schema: Mapping[str, Any] | str | bool, name: str = "json_schema") -> dict[str, Any]:
+    """The schema as plain values, without what would loosen it. Raises GrammarError for what is no JSON schema."""
+    try:
+        if isinstance(schema, str):
+            _check_size(schema, name)
+            plain = json.loads(schema, parse_constant=_refuse)
+        else:
+            plain = json.loads(json.dumps(schema if isinstance(schema, bool) else dict(schema), allow_nan=False))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise GrammarError(f"{name} is not JSON: {error}; give a JSON schema as a mapping or as a text") from error
+    if plain is True:
+        return {}
+    if not isinstance(plain, dict):
+        raise GrammarError(f"{name}={plain!r} allows no reply; give a JSON schema, which is an object")
+    if "x-guidance" in plain:
+        raise GrammarError(f"{name} holds 'x-guidance', which could loosen it; leave that out")
+    return plain
+
+
+def multiplies(schema: object) -> bool:
+    """Whether alternatives within a schema are combined: each of one list with each of another."""
+    if isinstance(schema, list):
+        return any(map(multiplies, schema))
+    if not isinstance(schema, dict):
+        return False
+    branching = [key for key in ("allOf", "anyOf", "oneOf", "$ref") if key in schema]
+    several = isinstance(schema.get("allOf"), list) and len(schema["allOf"]) > 1
+    return several or len(branching) > 1 or any(map(multiplies, schema.values()))
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def _check_size(text: str, name: str) -> None:
+    if len(text) > MAX_CHARS:
+        raise GrammarError(f"{name} has {len(text)} characters, but at most {MAX_CHARS} are taken; give a smaller one")

@@ -1,0 +1,146 @@
+"""How a chat template speaks of tools, read off what it renders; or a form of edgekv's own, where it says nothing."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from edgekv.binding.model import Model
+from edgekv.errors import InputError
+
+from .template import render
+from .tools import CallFormat, Tool, ToolUse
+
+_TOOL = Tool("EDGEKV_TOOL", "EDGEKV-DESCRIPTION", '{"type": "object", "properties": {}}')
+_ARGUMENTS = ("EDGEKV-KEY", "EDGEKV-VALUE")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolForm:
+    """is_native: the template itself describes tools and wraps their results; calls: how the model writes calls"""
+
+    is_native: bool
+    calls: CallFormat
+
+
+def tool_form(model: Model) -> ToolForm:
+    """The form of a model's template: its own if that writes calls as JSON in text, otherwise edgekv's."""
+    template = model.header.chat_template
+    calls = None if template is None else _derived(template, model.control_text("bos"), model.control_text("eos"))
+    if calls is None or any(_holds_control(model, text) for text in (calls.before, calls.after, calls.between)):
+        return ToolForm(False, CallFormat())
+    return ToolForm(True, calls)
+
+
+@functools.lru_cache(maxsize=2)
+def _derived(template: str, bos: str, eos: str) -> CallFormat | None:
+    """How a template writes calls; None where it says nothing of tools, or writes calls otherwise than as JSON."""
+    for names in (("EDGEKV_ONE", "EDGEKV_TWO"), ("EDGEKV_ONE",)):  # some refuse two calls
+        try:
+            opening = render(template, [{"role": "user", "content": "EDGEKV-QUESTION"}], bos, eos, [_TOOL.as_dict()])
+            whole = render(template, _messages(names), bos, eos, [_TOOL.as_dict()])
+        except Exception:  # a template is a program, and may raise anything
+            continue
+        told = all(text in whole for text in (_TOOL.name, _TOOL.description, "EDGEKV-RESULT"))
+        if told and whole.startswith(opening):
+            return _cut(whole[len(opening) :], names)
+    return None
+
+
+def _messages(names: Sequence[str]) -> list[dict[str, Any]]:
+    calls = [
+        {"id": f"EDGEKV{i:03}", "type": "function", "function": {"name": name, "arguments": dict([_ARGUMENTS])}}
+        for i, name in enumerate(names)
+    ]
+    results = [{"role": "tool", "name": name, "content": "EDGEKV-RESULT"} for name in names]
+    said = {"role": "assistant", "content": "", "tool_calls": calls}
+    return [{"role": "user", "content": "EDGEKV-QUESTION"}, said, *results]
+
+
+def _cut(text: str, names: Sequence[str]) -> CallFormat | None:
+    """The format of calls of these names, which a text begins with."""
+    arguments = re.escape(json.dumps(dict([_ARGUMENTS])))
+    found = [re.search(rf'\{{"(\w+)": "{name}", "(\w+)": {arguments}\}}', text) for name in names]
+    first, last = found[0], found[-1]
+    if first is None or last is None:
+        return None
+    before = text[: first.start()]
+    if first is last:
+        # what ends a call cannot be told from what ends the message, unless nothing begins it either
+        return None if before else CallFormat("", first[1], first[2], "", "")
+    ending = text[first.end() : last.start()].removesuffix(before)
+    after = _common(ending, text[last.end() :])
+    return CallFormat(before, first[1], first[2], after, ending[len(after) :]) if before else None
+
+
+def _common(one: str, other: str) -> str:
+    n = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    return one[:n]
+
+
+def _holds_control(model: Model, text: str) -> bool:
+    """Whether a text would be read as control tokens, if it were a template's."""
+    return model.tokenize(text, special=True) != model.tokenize(text)
+
+
+def check_tools(model: Model, use: ToolUse) -> None:
+    """Raise InputError for tools that hold names of control tokens, which a template would pass on as such."""
+    for tool in use.tools:
+        for text in (tool.description, tool.parameters, *_strings(json.loads(tool.parameters))):
+            if _holds_control(model, text):
+                raise InputError(f"tools describes {tool.name!r} with the name of a control token; leave that out")
+
+
+def _strings(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield key
+            yield from _strings(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _strings(inner)
+
+
+# What a model is told of tools whose template says nothing of them.
+INTRODUCTION = (
+    "You can call functions. Each line between <tools> and </tools> describes one as JSON, with a JSON schema of its "
+    "arguments:\n<tools>\n{tools}\n</tools>\n"
+    "To call a function, write its name and arguments as JSON, and wait for the result:\n"
+    '<tool_call>\n{{"name": "...", "arguments": {{...}}}}\n</tool_call>'
+)
+
+
+def generic(
+    roles: Sequence[str], contents: Sequence[Any], tools: Sequence[Tool]
+) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+    """Messages for a template that knows no tools: the system message tells of them, and the user brings results.
+
+    Raises InputError for such a message that is a file.
+    """
+    messages: list[tuple[str, Any]] = []
+    for role, content in zip(roles, contents, strict=True):
+        if not isinstance(content, str) and (role == "tool" or (role == "system" and tools)):
+            raise InputError(f"the message of {role!r} is the file {content}; the model's template needs a text there")
+        if role != "tool":
+            messages.append((role, content))
+            continue
+        result = f"<tool_response>\n{content}\n</tool_response>"
+        if messages and messages[-1][0] == "tool":
+            result = f"{messages.pop()[1]}\n{result}"
+        messages.append(("tool", result))
+    if tools:
+        lines = "\n".join(json.dumps(tool.as_dict()["function"], ensure_ascii=False) for tool in tools)
+        told = INTRODUCTION.format(tools=lines)
+        if messages[0][0] == "system":
+            told = f"{messages.pop(0)[1]}\n\n{told}"
+        messages.insert(0, ("system", told))
+    return (
+        tuple("user" if role == "tool" else role for role, _ in messages),
+        tuple(content for _, content in messages),
+    )

@@ -1,0 +1,218 @@
+"""Tools that a model may call, how it writes its calls, and the calls that it wrote."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from edgekv.errors import ConfigError, InputError
+from edgekv.grammar.source import JSON_OPTIONS, Grammar, multiplies, schema_of
+
+MOST_TOOLS = 128
+MOST_CALLS = 16  # in one reply
+CHOICES = ("auto", "none", "required")
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that the model may call. parameters: a JSON schema of its arguments, as JSON"""
+
+    name: str
+    description: str
+    parameters: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """As chat templates want it."""
+        function = {"name": self.name, "description": self.description, "parameters": json.loads(self.parameters)}
+        return {"type": "function", "function": function}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call that the model wrote, which somebody else carries out. arguments: JSON that fits the tool's parameters"""
+
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """What a reply may do with tools.
+
+    tools: those that the model is told of
+    callable: those that it may call
+    must_call: the reply is a call, or several
+    most_calls: in the reply
+    """
+
+    tools: tuple[Tool, ...]
+    callable: tuple[Tool, ...]
+    must_call: bool = False
+    most_calls: int = MOST_CALLS
+
+
+def tool_use(
+    tools: Sequence[Mapping[str, Any]], choice: str | Mapping[str, Any] = "auto", *, parallel: bool = True
+) -> ToolUse | None:
+    """What a caller asks for; None where there are no tools.
+
+    tools: each {"type": "function", "function": {"name", "description", "parameters"}}
+    choice: "auto", "none", "required", or {"type": "function", "function": {"name"}} for a call of one
+    parallel: a reply may have several calls
+
+    Raises ConfigError for what is no tool and no choice, and GrammarError for parameters that are no JSON schema.
+    """
+    found = _tools(tools)
+    named = None
+    if isinstance(choice, Mapping):
+        function = choice.get("function")
+        named = function.get("name") if isinstance(function, Mapping) else None
+        if named not in [tool.name for tool in found]:
+            raise ConfigError(f"tool_choice={dict(choice)!r} names no tool; give one of tools, or auto")
+    elif choice not in CHOICES:
+        raise ConfigError(f"tool_choice={choice!r} is unknown; possible: {', '.join(CHOICES)}, or one of tools")
+    if not found:
+        if choice == "required":
+            raise ConfigError("tool_choice='required' needs tools; give some, or leave it out")
+        return None
+    if named is not None:
+        return ToolUse(found, tuple(tool for tool in found if tool.name == named), True, 1)
+    most = MOST_CALLS if parallel else 1
+    return ToolUse(found, () if choice == "none" else found, choice == "required", most)
+
+
+def _tools(tools: Sequence[Mapping[str, Any]]) -> tuple[Tool, ...]:
+    if len(tools) > MOST_TOOLS:
+        raise ConfigError(f"tools has {len(tools)} tools, but at most {MOST_TOOLS} are taken; give fewer")
+    found = tuple(map(_tool, tools))
+    names = [tool.name for tool in found]
+    if len({*names}) < len(names):
+        raise ConfigError(f"tools has two of one name, among {', '.join(names)}; rename one")
+    return found
+
+
+def _tool(given: Mapping[str, Any]) -> Tool:
+    function = given.get("function") if isinstance(given, Mapping) and given.get("type") == "function" else None
+    if not isinstance(function, Mapping):
+        raise ConfigError(f"tools has {given!r}, which is no function; give {{'type': 'function', 'function': ...}}")
+    name, description = function.get("name"), function.get("description") or ""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ConfigError(f"tools names one {name!r}; give a name of at most 64 letters, digits, '_' and '-'")
+    if not isinstance(description, str):
+        raise ConfigError(f"tools describes {name!r} by {description!r}; give a text")
+    parameters = function.get("parameters")
+    schema = schema_of({"type": "object", "properties": {}} if parameters is None else parameters, f"tools {name!r}")
+    return Tool(name, description, json.dumps(schema, ensure_ascii=False))
+
+
+def calls_of(given: Sequence[Any]) -> tuple[ToolCall, ...]:
+    """Calls of a message of the assistant: each {"function": {"name", "arguments"}}, arguments as JSON or a mapping.
+
+    Raises InputError for what is none.
+    """
+    found = []
+    for call in given:
+        function = call.get("function") if isinstance(call, Mapping) else None
+        name, arguments = (function.get("name"), function.get("arguments")) if function else (None, None)
+        if isinstance(arguments, Mapping):
+            arguments = json.dumps(arguments, ensure_ascii=False)
+        try:
+            json.loads(arguments if isinstance(arguments, str) else "")
+        except (ValueError, RecursionError):
+            name = None
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise InputError(
+                f"a message has the tool call {call!r}; give {{'function': {{'name': ..., 'arguments': ...}}}}, with "
+                "arguments as JSON"
+            )
+        found.append(ToolCall(name, str(arguments)))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class CallFormat:
+    """How a model writes calls: before, JSON of a name and of arguments, after; and between two of them.
+
+    before: "" = a reply that begins with a brace is a call, and there is only one
+    """
+
+    before: str = "<tool_call>\n"
+    name_key: str = "name"
+    arguments_key: str = "arguments"
+    after: str = "\n</tool_call>"
+    between: str = "\n"
+
+    def written(self, calls: Sequence[ToolCall]) -> str:
+        """Calls, as the model writes them."""
+        return self.between.join(
+            f"{self.before}{self._head(call.name)}{call.arguments}}}{self.after}" for call in calls
+        )
+
+    def grammar(self, use: ToolUse) -> Grammar:
+        """What a reply that may call tools is: a text, or calls, which may come after a text."""
+        bodies = [f"call_{i}" for i in range(len(use.callable))]
+        rules = [
+            f"{body}: {json.dumps(self._head(tool.name))} {_rule(tool)} {json.dumps('}' + self.after)}"
+            for body, tool in zip(bodies, use.callable, strict=True)
+        ]
+        more = f" ({json.dumps(self.between + self.before)} call){{0,{use.most_calls - 1}}}"
+        calls = "call" + (more if self.before and use.most_calls > 1 else "")
+        if use.must_call:
+            start = [f"start: {json.dumps(self.before) if self.before else ''} {calls}"]
+        elif self.before:
+            # lazy: a text goes on to the first `before`, if there is one
+            start = [f"start: TEXT | head {calls}", f"head[lazy]: TEXT {json.dumps(self.before)}", r"TEXT: /(.|\n)*/"]
+        else:
+            start = ["start: TEXT | call", r"TEXT: /([^{\s](.|\n)*)?/"]
+        text = "\n".join(["%llguidance {}", *start, f"call: {' | '.join(bodies)}", *rules])
+        return Grammar(text, "tools", any(multiplies(json.loads(tool.parameters)) for tool in use.callable))
+
+    def parsed(self, text: str) -> tuple[ToolCall, ...]:
+        """The calls of a reply, without one that was cut off."""
+        calls = []
+        rest = text
+        while len(rest) > (start := self.n_before_calls(rest)):
+            rest = rest[start + len(self.before) :]
+            call = self._first(rest)
+            if call is None:
+                break
+            calls.append(call)
+            rest = rest[len(self._head(call.name)) + len(call.arguments) :]
+        return tuple(calls)
+
+    def alike(self, text: str) -> str:
+        """A reply with its calls in one form: clients may write arguments anew, with other blanks or orders of keys."""
+        before, calls = text[: self.n_before_calls(text)], self.parsed(text)
+        if text != before + self.written(calls):
+            return text  # it has no calls, or one that was cut off
+        plain = [ToolCall(it.name, json.dumps(json.loads(it.arguments), sort_keys=True)) for it in calls]
+        return before + self.written(plain)
+
+    def n_before_calls(self, text: str) -> int:
+        """Characters of a text before its first call; all of them where it has none."""
+        found = text.find(self.before) if self.before else (0 if text.startswith("{") else -1)
+        return len(text) if found < 0 else found
+
+    def _head(self, name: str) -> str:
+        return f'{{"{self.name_key}": "{name}", "{self.arguments_key}": '
+
+    def _first(self, text: str) -> ToolCall | None:
+        """The call that a text begins with."""
+        name = re.match(re.escape(f'{{"{self.name_key}": "') + f"({_NAME.pattern})" + '"', text)
+        if name is None or not text.startswith(head := self._head(name[1])):
+            return None
+        try:
+            _, end = json.JSONDecoder().raw_decode(text, len(head))
+        except (ValueError, RecursionError):
+            return None
+        return ToolCall(name[1], text[len(head) : end]) if text.startswith("}", end) else None
+
+
+def _rule(tool: Tool) -> str:
+    """The arguments of a tool in a grammar."""
+    return "%json " + json.dumps({"x-guidance": JSON_OPTIONS} | json.loads(tool.parameters))

@@ -1,0 +1,85 @@
+"""What a reply must be and what is told of it, in OpenAI's fields: response formats, tools, log probabilities."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from edgekv.engine.pieces import Chance, Token
+
+from .body import Body
+from .failures import Failure
+from .job import ToolCall
+
+NEVER = -9999.0  # the log probability of what cannot come, for which JSON has no number
+
+
+class JsonSchema(Body):
+    """A schema under a name."""
+
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+
+
+class ResponseFormat(Body):
+    """What a reply must be."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+    def shape(self) -> Mapping[str, Any] | None:
+        """The JSON schema that it asks for; None = any text. Raises Failure for a schema that is not there."""
+        if self.type == "text":
+            return None
+        if self.type == "json_object":
+            return {"type": "object"}
+        if self.json_schema is None or self.json_schema.schema_ is None:
+            param = "response_format.json_schema.schema"
+            raise Failure(400, "missing_required_parameter", f"{param} is missing; give a JSON schema", param=param)
+        return self.json_schema.schema_
+
+
+def n_logprobs(logprobs: bool | None, top_logprobs: int | None) -> int | None:
+    """How many alternatives are told with each token; None = nothing is told. Raises Failure."""
+    if top_logprobs and not logprobs:
+        raise Failure(400, "invalid_value", "top_logprobs needs logprobs=true; give both", param="top_logprobs")
+    return (top_logprobs or 0) if logprobs else None
+
+
+def chat_logprobs(tokens: Iterable[Token]) -> dict[str, Any]:
+    """The object `logprobs` of a chat completion."""
+    content = [_told(token) | {"top_logprobs": [_told(other) for other in token.top]} for token in tokens]
+    return {"content": content, "refusal": None}
+
+
+def _told(token: Token | Chance) -> dict[str, Any]:
+    return {"token": _text(token), "logprob": _number(token.logprob), "bytes": list(token.piece)}
+
+
+def text_logprobs(tokens: Sequence[Token], offset: int) -> dict[str, Any]:
+    """The object `logprobs` of a text completion. offset: characters of the reply before the first token"""
+    offsets = []
+    for token in tokens:
+        offsets.append(offset)
+        offset += len(_text(token))
+    return {
+        "tokens": [_text(token) for token in tokens],
+        "token_logprobs": [_number(token.logprob) for token in tokens],
+        "top_logprobs": [{_text(other): _number(other.logprob) for other in token.top} for token in tokens],
+        "text_offset": offsets,
+    }
+
+
+def _text(token: Token | Chance) -> str:
+    return token.piece.decode(errors="replace")
+
+
+def _number(logprob: float) -> float:
+    return logprob if math.isfinite(logprob) else NEVER
+
+
+def told_call(call: ToolCall) -> dict[str, Any]:
+    """A call, in a message of the assistant."""
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}

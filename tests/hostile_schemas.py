@@ -1,0 +1,49 @@
+"""JSON schemas that somebody might send who means no good."""
+
+from __future__ import annotations
+
+import math
+
+HOSTILE = {
+    "remote reference": {"$ref": "https://example.org/person.json"},
+    "reference to nothing": {"$ref": "#/$defs/nothing"},
+    "nothing fits": {"type": "string", "enum": [1, 2]},
+    "contradiction": {"type": "integer", "minimum": 5, "maximum": 4},
+    "false": False,
+    "no schema": "not JSON",
+    "a list": [1, 2],
+    "unknown type": {"type": "person"},
+    "lookahead": {"type": "string", "pattern": "(?=a)b"},
+    "unknown keyword": {"type": "array", "uniqueItems": True},
+    "not": {"not": {"type": "string"}},
+    "if": {"if": {"type": "string"}, "then": {"minLength": 3}},
+    "unknown format": {"type": "string", "format": "my-own"},
+    "loosened": {"x-guidance": {"lenient": True}, "type": "string", "format": "my-own"},
+    "endless": {"$ref": "#"},
+    "large": {"enum": ["x" * 100 + str(i) for i in range(5000)]},
+    "deep": "[" * 100_000,
+    "no number": {"const": math.nan},
+    "not plain": {"enum": [{1, 2}]},
+}
+for _ in range(3000):
+    HOSTILE["deep object"] = {"type": "array", "items": HOSTILE.get("deep object", {"type": "integer"})}
+
+# A reply to these is bounded, whether it fits, is cut, or the grammar becomes too complex on the way.
+HEAVY = {
+    "many repeats": {"type": "string", "pattern": "((((a{1,99}){1,99}){1,99}){1,99}){1,99}"},
+    "wide": {
+        "type": "object",
+        "properties": {f"key{i}": {"$ref": "#/$defs/x"} for i in range(3000)},
+        "$defs": {"x": {"anyOf": [{"type": "string", "pattern": f"[a-z]{{{i}}}{i}.*"} for i in range(30)]}},
+    },
+    "endless object": {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]},
+    "many states": {"type": "string", "pattern": ".*a.{12}b.*|.*b.{13}c.*|.*c.{11}d.*"},
+    "ambiguous": {"anyOf": [{"type": "array", "items": {"$ref": "#"}}] * 50},
+    "combined": {
+        "allOf": [
+            {"anyOf": [{"type": "object", "properties": {f"k{i}.{j}": {"type": "string"}}} for j in range(12)]}
+            for i in range(4)
+        ]
+    },
+    "long": {"type": "string", "minLength": 20000},
+}

@@ -1,0 +1,52 @@
+"""What grammars take is in the plan, whoever wrote them."""
+
+from __future__ import annotations
+
+import pytest
+from held_replies import replies
+from hostile_schemas import HEAVY, HOSTILE
+
+MIB = 1 << 20
+PLAIN = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}, "required": ["name"]}
+OPTIONS = {"memory": "256MiB", "budget": 256, "threads": 1}
+
+# each near a limit, by which it is refused or given up
+LARGE = [
+    {"type": "object", "properties": {f"key{i}": {"type": "string"} for i in range(n)}, "required": required}
+    for n, required in ((200, []), (400, [f"key{i}" for i in range(400)]), (3000, []))
+]
+PLANNED = [schema for name, schema in HEAVY.items() if name != "combined"]
+REGEXES = [{"type": "string", "pattern": pattern} for pattern in (r"(\w{1,999}\W{1,999}){1,999}", "(.*[ab].{9}){3}")]
+
+
+@pytest.mark.parametrize(
+    ("schemas", "refused"),
+    [([PLAIN], 0), ([*PLANNED, *LARGE, *REGEXES], None), (list(HOSTILE.values())[:14], 14)],
+    ids=["plain", "heavy", "hostile"],
+)
+def test_a_grammar_stays_within_the_plan(memory_ceiling, default_model, schemas, refused):
+    ended = memory_ceiling("256MiB").run(replies, default_model, schemas, **OPTIONS)
+    n_refused, planned, for_grammars = ended.value
+    assert refused in (None, n_refused)
+    assert ended.peak_bytes <= planned <= 256 * MIB
+    assert planned - ended.peak_bytes < for_grammars  # some of it was needed
+
+
+def test_combining_stays_below_the_ceiling(memory_ceiling, default_model):
+    roomy, tight = (
+        memory_ceiling(ceiling).run(replies, default_model, [HEAVY["combined"]], **OPTIONS | {"memory": ceiling})
+        for ceiling in ("256MiB", "216MiB")
+    )
+    assert roomy.value[0] == 1  # it is too large in the end
+    assert tight.value[0] == 1
+    assert roomy.peak_bytes > tight.peak_bytes + 8 * MIB
+
+
+def test_nobody_pays_for_grammars_who_does_not_ask(default_model):
+    import edgekv
+
+    options = OPTIONS | {"memory": "4GiB"}  # what this process holds counts, too
+    plain, held = (edgekv.plan(default_model, grammars=grammars, **options) for grammars in (False, True))
+    assert plain.parts.grammars == 0
+    assert 20 * MIB < held.parts.grammars < 30 * MIB
+    assert held.budget_cells == plain.budget_cells

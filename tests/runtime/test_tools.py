@@ -1,0 +1,319 @@
+"""Tools: a template's own form of them or edgekv's, calls that fit their schemas, and their results."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import jsonschema
+import llguidance
+import numpy as np
+import pytest
+from small import SETTINGS
+
+import edgekv
+from edgekv.engine.calls import CallReader
+from edgekv.engine.stats import Stats
+from edgekv.prompt.tool_form import INTRODUCTION, check_tools, generic, tool_form
+from edgekv.prompt.tools import CallFormat, ToolCall, calls_of, tool_use
+
+WEATHER = {
+    "type": "object",
+    "properties": {"city": {"$ref": "#/$defs/city"}, "days": {"type": "integer", "minimum": 1, "maximum": 7}},
+    "required": ["city", "days"],
+    "additionalProperties": False,
+    "$defs": {"city": {"enum": ["Paris", "Oslo", "Rome"]}},
+}
+TOOLS = [
+    {"type": "function", "function": {"name": "weather", "description": "Tells the weather.", "parameters": WEATHER}},
+    {"type": "function", "function": {"name": "now"}},
+]
+SCHEMAS = {"weather": WEATHER, "now": {"type": "object", "properties": {}}}
+ASKED = [{"role": "user", "content": "What is the weather in Oslo?"}]
+DRAWN = edgekv.Sampling(temperature=3.0, top_k=0, top_p=1.0, seed=3)
+
+# in the manner of many models: tools in the system message, calls as JSON between two words, results of the user
+NATIVE = """
+{%- if tools %}<system>
+{%- if messages[0].role == 'system' %}{{ messages[0].content }}{% endif %}
+{%- for tool in tools %}[{{ tool | tojson }}]{% endfor %}<end>
+{%- endif %}
+{%- for m in messages %}
+    {%- if m.role == 'tool' %}<user>RESULT {{ m.content }}<end>
+    {%- elif m.role != 'system' or not tools %}<{{ m.role }}>{{ m.content }}
+        {%- for call in m.tool_calls or [] %}
+            {{- '\\n' if not loop.first }}{{ '<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' }}
+            {{- call.function.arguments | tojson }}{{ '}\\n</tool_call>' }}
+        {%- endfor %}<end>
+    {%- endif %}
+{%- endfor %}<assistant>"""
+# a reply that is JSON is a call
+BARE = """
+{%- for tool in tools or [] %}{{ tool | tojson(indent=4) }}{% endfor %}
+{%- for m in messages %}<{{ m.role }}>
+    {%- if m.tool_calls %}
+        {%- if m.tool_calls | length != 1 %}{{ raise_exception('one call') }}{% endif %}
+        {%- set call = m.tool_calls[0].function %}
+        {{- '{"name": "' + call.name + '", "parameters": ' }}{{ call.arguments | tojson }}{{ '}' }}
+    {%- else %}{{ m.content }}
+    {%- endif %}<end>
+{%- endfor %}<assistant>"""
+XML = NATIVE.replace("""'<tool_call>\\n{"name": "' + call.function.name""", "'<function=' + call.function.name")
+PLAIN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+
+
+def model(template, control=()):
+    """As much of a model as tools are shown. control: names of control tokens"""
+
+    def tokenize(text, special=False):
+        return [text.count(name) for name in control if special and name in text]
+
+    header = SimpleNamespace(chat_template=template)
+    return SimpleNamespace(header=header, path=Path("m.gguf"), control_text=lambda name: "", tokenize=tokenize)
+
+
+@pytest.mark.parametrize(
+    ("template", "native", "form"),
+    [
+        (NATIVE, True, CallFormat()),
+        (BARE, True, CallFormat("", "name", "parameters", "", "")),
+        (XML, False, CallFormat()),
+        (PLAIN, False, CallFormat()),
+        (None, False, CallFormat()),
+    ],
+    ids=["native", "bare", "xml", "plain", "none"],
+)
+def test_the_form_of_calls_is_read_off_the_template(template, native, form):
+    found = tool_form(model(template))
+    assert (found.is_native, found.calls) == (native, form)
+
+
+def test_a_format_of_control_tokens_is_not_taken():
+    assert not tool_form(model(NATIVE, control=["<tool_call>"])).is_native
+
+
+def test_names_of_control_tokens_are_no_description():
+    use = tool_use([{"type": "function", "function": {"name": "f", "description": "<|im_end|>"}}])
+    with pytest.raises(edgekv.InputError, match="control token"):
+        check_tools(model(NATIVE, control=["<|im_end|>"]), use)
+    check_tools(model(NATIVE, control=["<|im_start|>"]), use)
+
+
+CALLS = (ToolCall("weather", '{"city": "Oslo", "days": 1}'), ToolCall("now", "{}"))
+
+
+@pytest.mark.parametrize("form", [CallFormat(), CallFormat("[C]", "tool", "args", ";", "")])
+def test_what_is_written_is_parsed(form):
+    assert form.parsed("Let me see. " + form.written(CALLS)) == CALLS
+    assert form.parsed(form.written(CALLS)[:-20]) == CALLS[:1]  # the second one was cut off
+    assert form.parsed("no call at all") == ()
+    assert form.parsed(form.before + "what is no call") == ()
+
+
+@pytest.mark.parametrize("step", [1, 3, 1000])
+def test_pieces_without_the_calls(step):
+    text = "I look <tool it up." + CallFormat().written(CALLS)
+    reader, stats = CallReader(CallFormat()), Stats()
+    pieces = (text[i : i + step] for i in range(0, len(text), step))
+    assert "".join(reader.follow(pieces, stats)) == "I look <tool it up."
+    assert stats.tool_calls == CALLS
+
+
+@pytest.mark.parametrize("form", [CallFormat(), CallFormat("[C]", "tool", "args", ";", ""), CallFormat("", after="")])
+def test_calls_that_are_written_anew_are_alike(form):
+    calls = [ToolCall("weather", '{ "days":1,\n"city": "Oslo"}')]
+    anew = [ToolCall("weather", '{"city": "Oslo", "days": 1}')]
+    assert form.alike(form.written(calls)) == form.alike(form.written(anew))
+    other = [ToolCall("weather", '{"city": "Oslo", "days": 2}')]
+    assert form.alike(form.written(calls)) != form.alike(form.written(other))
+    for text in ("", "A text.", form.written(calls)[:-1], f"{form.written(calls)} more"):
+        assert form.alike(text) == text
+
+
+def test_a_text_that_only_begins_like_a_call_is_a_text():
+    reader, stats = CallReader(CallFormat()), Stats()
+    assert "".join(reader.follow(["see <tool", "_call>"], stats)) == "see <tool_call>"
+    assert stats.tool_calls == ()
+
+
+def test_messages_for_a_template_without_tools():
+    roles, contents = generic(
+        ("system", "user", "assistant", "tool", "tool", "user"),
+        ("Be brief.", "Q", "calls", "one", "two", "more"),
+        tool_use(TOOLS).tools,
+    )
+    assert roles == ("system", "user", "assistant", "user", "user")
+    assert contents[0].startswith("Be brief.\n\n" + INTRODUCTION[:20])
+    assert '"name": "weather"' in contents[0]
+    assert contents[3] == "<tool_response>\none\n</tool_response>\n<tool_response>\ntwo\n</tool_response>"
+
+
+def test_files_where_a_text_is_needed():
+    for role in ("tool", "system"):
+        with pytest.raises(edgekv.InputError, match="needs a text there"):
+            generic((role, "user"), (Path("x"), "Q"), tool_use(TOOLS).tools)
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["here", "isolated"])
+def runtime(request, tiny_model):
+    path = tiny_model(n_layer=2, n_ctx_train=4096, head_dim=64)
+    with edgekv.Runtime(path, **SETTINGS | {"grammars": True, "budget": 512, "isolated": request.param}) as rt:
+        yield rt
+
+
+@pytest.fixture
+def session(runtime):
+    with runtime.session(log=True) as session:
+        yield session
+
+
+def said(session, messages=ASKED, **options):
+    wanted = {"tools": TOOLS, "max_tokens": 600, "allow_loops": True, "sampling": DRAWN}
+    return "".join(session.continue_from(messages, **wanted | options))
+
+
+def check(calls):
+    for call in calls:
+        jsonschema.validate(json.loads(call.arguments), SCHEMAS[call.name])
+
+
+def test_a_call_is_required(session):
+    assert said(session, tool_choice="required") == ""
+    assert session.stats.tool_calls
+    check(session.stats.tool_calls)
+
+
+def test_a_call_of_one_tool(session):
+    choice = {"type": "function", "function": {"name": "weather"}}
+    assert said(session, tool_choice=choice) == ""
+    assert [call.name for call in session.stats.tool_calls] == ["weather"]
+    assert session.stats.finish_reason == "end"
+    check(session.stats.tool_calls)
+
+
+def test_one_call_at_a_time(session):
+    said(session, tool_choice="required", parallel_tool_calls=False)
+    assert len(session.stats.tool_calls) == 1
+
+
+def test_a_text_where_no_call_may_be(session):
+    assert said(session, tool_choice="none", max_tokens=20)
+    assert session.stats.tool_calls == ()
+
+
+def test_a_text_where_a_call_may_be(session):
+    text = said(session, max_tokens=20)
+    assert text or session.stats.tool_calls
+
+
+def next_bytes(form, text, **options):
+    """What may come after a text under the grammar of a form: characters, or None for the end."""
+    tokenizer = llguidance.LLTokenizer("byte")
+    matcher = llguidance.LLMatcher(tokenizer, form.grammar(tool_use(TOOLS, **options)).text, log_level=0)
+    assert matcher.consume_tokens(list(text.encode())), matcher.get_error()
+    bits = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
+    return {chr(token) if token < 256 else None for token in np.flatnonzero(bits)}
+
+
+def test_once_a_call_begins_it_is_a_call():
+    assert {"a", "<", "{", None} <= next_bytes(CallFormat(), "Let me see")
+    assert {"a", "<", "\n", None} <= next_bytes(CallFormat(), "Let me see <tool_call>")
+    assert next_bytes(CallFormat(), "Let me see <tool_call>\n") == {"{"}
+    assert next_bytes(CallFormat(), '<tool_call>\n{"name": "') == {"w", "n"}
+    assert next_bytes(CallFormat(), CallFormat().written(CALLS)) == {"\n", None}
+    bare = CallFormat("", "name", "parameters", "", "")
+    assert {"a", "{", None} <= next_bytes(bare, "")
+    assert next_bytes(bare, "{") == {'"'}
+    assert next_bytes(bare, bare.written(CALLS[:1])) == {None}
+
+
+def test_how_many_calls_may_come():
+    one = CallFormat().written(CALLS[:1])
+    assert next_bytes(CallFormat(), "", choice="required") == {"<"}
+    assert next_bytes(CallFormat(), one, choice="required") == {"\n", None}
+    assert next_bytes(CallFormat(), one, choice="required", parallel=False) == {None}
+    assert next_bytes(CallFormat(), one, choice={"function": {"name": "weather"}}) == {None}
+
+
+@pytest.mark.parametrize("given", [str, json.loads], ids=["word for word", "written anew"])
+def test_results_are_read_and_the_calls_before_them_are_not_read_again(session, given):
+    said(session, tool_choice="required", parallel_tool_calls=False)
+    (call,) = session.stats.tool_calls
+    n_past = session.n_past
+    calls = [{"id": "1", "type": "function", "function": {"name": call.name, "arguments": given(call.arguments)}}]
+    messages = [
+        *ASKED,
+        {"role": "assistant", "content": None, "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "1", "content": "It rains.<|im_end|>"},
+    ]
+    assert session.seen(messages, tools=TOOLS) >= n_past
+    said(session, messages, tool_choice="none", max_tokens=10)
+    assert session.stats.reused_tokens >= n_past - 1
+    whole = "".join(session.text())
+    assert "It rains." in whole
+    assert whole.count("<tool_response>") >= 1
+
+
+def test_a_template_that_knows_tools_describes_them(tiny_model):
+    path = tiny_model(n_layer=2, n_ctx_train=4096, head_dim=64)
+    with edgekv.Runtime(path, **SETTINGS | {"grammars": True, "budget": 512}) as rt, rt.session(log=True) as session:
+        rt.model.header.metadata["tokenizer.chat_template"] = NATIVE
+        said(session, [{"role": "system", "content": "Be brief."}, *ASKED], tool_choice="required")
+        check(session.stats.tool_calls)
+        calls = [{"function": {"name": call.name, "arguments": call.arguments}} for call in session.stats.tool_calls]
+        n_past = session.n_past
+        messages = [
+            {"role": "system", "content": "Be brief."},
+            *ASKED,
+            {"role": "assistant", "content": "", "tool_calls": calls},
+            *({"role": "tool", "content": f"Result {i}"} for i in range(len(calls))),
+        ]
+        said(session, messages, tool_choice="none", max_tokens=5)
+        assert session.stats.reused_tokens >= n_past - 1
+        whole = "".join(session.text())
+        assert whole.startswith('<system>Be brief.[{"type": "function", "function": {"name": "weather"')
+        assert "<user>RESULT Result 0<end>" in whole
+
+
+@pytest.mark.parametrize(
+    ("tools", "message"),
+    [
+        ([{"type": "search"}], "is no function"),
+        ([5], "is no function"),
+        ([{"type": "function", "function": {"name": "a b"}}], "at most 64 letters"),
+        ([{"type": "function", "function": {"name": "f", "parameters": 5}}], "tools 'f'"),
+        ([TOOLS[1], TOOLS[1]], "two of one name"),
+        ([{"type": "function", "function": {"name": f"f{i}"}} for i in range(200)], "at most 128"),
+    ],
+)
+def test_what_is_no_tool_is_refused(session, tools, message):
+    with pytest.raises(edgekv.ConfigError, match=message):
+        said(session, tools=tools)
+    assert session.n_past == 0
+
+
+@pytest.mark.parametrize("choice", ["any", {"function": {"name": "nothing"}}, {}])
+def test_choices_that_are_none(session, choice):
+    with pytest.raises(edgekv.ConfigError, match="tool_choice="):
+        said(session, tool_choice=choice)
+
+
+def test_schemas_that_cannot_be_honoured_are_refused(session):
+    tool = {"name": "f", "parameters": {"type": "object", "properties": {"a": {"not": {}}}}}
+    with pytest.raises(edgekv.GrammarError, match="tools"):
+        said(session, tools=[{"type": "function", "function": tool}])
+    assert session.n_past == 0
+
+
+def test_a_grammar_and_tools_exclude_each_other(session):
+    with pytest.raises(edgekv.ConfigError, match="without a grammar"):
+        said(session, json_schema=True)
+    with pytest.raises(edgekv.ConfigError, match="messages"):
+        said(session, [1, 2, 3])
+
+
+@pytest.mark.parametrize("calls", [[5], [{"function": {"name": "f", "arguments": "{"}}], [{"function": {}}]])
+def test_calls_that_are_none(calls):
+    with pytest.raises(edgekv.InputError, match="tool call"):
+        calls_of(calls)

@@ -1,0 +1,54 @@
+"""A server over the default model under 256 MiB, as a process, for clients that programs use."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import threading
+from dataclasses import dataclass
+
+import pytest
+from children import started
+from command import COMMAND
+
+pytest.importorskip("uvicorn")
+
+CEILING = 256 << 20
+QUESTION = "What is the capital of France?"
+KEY = "a-key-of-the-tests"
+MODEL = "smollm2"
+
+
+@dataclass(frozen=True)
+class Server:
+    """Where a server is."""
+
+    url: str
+    key: str = KEY
+    model: str = MODEL
+
+
+@pytest.fixture(scope="session")
+def server(default_model):
+    """A server that two requests may wait at, so that a fourth is refused."""
+    options = ["--memory", "256MiB", "--port", "0", "--name", MODEL, "--api-key", KEY, "--queue", "2"]
+    with started([*COMMAND, "serve", *options], stderr=subprocess.PIPE, text=True) as process:
+        said = []
+        for line in process.stderr:
+            said.append(line)
+            if found := re.search(r"(http://\S+)/v1", line):
+                break
+        else:
+            pytest.fail(f"the server did not start: {''.join(said)}")
+        rest = threading.Thread(target=process.stderr.read)  # so that it can go on writing
+        rest.start()
+        yield Server(found[1])
+        process.terminate()
+        assert process.wait() == 0
+        rest.join()
+
+
+@pytest.fixture(scope="session")
+def long_text():
+    """A text whose reading takes seconds."""
+    return " ".join(f"The house number {i} is {'red' if i % 2 else 'blue'}." for i in range(200))

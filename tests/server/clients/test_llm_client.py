@@ -1,0 +1,52 @@
+"""The `llm` command with a model that is registered to a server."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("llm")
+
+PETS = "My cat is called Mia and my dog is called Rex. What is my cat called?"
+DOG = "And what is my dog called?"
+
+
+@pytest.fixture(scope="module", params=["chat", "responses"])
+def llm(server, request, tmp_path_factory):
+    """A function that runs the command, and returns what it says."""
+    folder = tmp_path_factory.mktemp("llm")
+    registered = {
+        "model_id": "here",
+        "model_name": server.model,
+        "api_base": f"{server.url}/v1",
+        "api_key_name": "here",
+        "responses": request.param == "responses",
+    }
+    (folder / "extra-openai-models.yaml").write_text(json.dumps([registered]))  # JSON is YAML
+    (folder / "keys.json").write_text(json.dumps({"here": server.key}))
+    # of its plug-ins only those that come with it: that of the default model's package needs more than the model
+    environment = os.environ | {"LLM_USER_PATH": str(folder), "LLM_LOAD_PLUGINS": ""}
+
+    def run(*arguments):
+        command = [sys.executable, "-m", "llm", *arguments]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+def test_a_chat(llm):
+    assert "here" in llm("models")
+    assert "Mia" in llm("-m", "here", "-o", "temperature", "0", PETS)
+    assert "Rex" in llm("-c", DOG)
+    newest = json.loads(llm("logs", "-n", "1", "--json"))[0]
+    assert (newest["input_tokens"] > newest["output_tokens"] > 0, newest["prompt"]) == (True, DOG)
+
+
+def test_without_a_stream(llm):
+    assert "Mia" in llm("-m", "here", "--no-stream", "-s", "Be brief.", "-o", "temperature", "0", PETS)

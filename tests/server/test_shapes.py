@@ -1,0 +1,202 @@
+"""What a reply must be, as OpenAI's own client asks for it: JSON by a schema, calls of tools, log probabilities."""
+
+from __future__ import annotations
+
+import json
+from enum import Enum
+from typing import Literal
+
+import httpx
+import jsonschema
+import openai
+import pytest
+from asgi import said
+from pydantic import BaseModel, Field
+
+from edgekv.engine.pieces import Token
+from edgekv.server.shapes import chat_logprobs, text_logprobs
+
+PATH = "/v1/chat/completions"
+ASKED = [{"role": "user", "content": "Who is it?"}]
+DRAWN = {"temperature": 2, "seed": 5, "max_tokens": 900}
+
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Address(BaseModel):
+    street: str = Field(max_length=8)
+    number: int = Field(ge=1, le=99)
+
+
+class Person(BaseModel):
+    name: str = Field(max_length=8)
+    colours: list[Colour] = Field(max_length=2)
+    address: Address
+
+
+class Weather(BaseModel):
+    """Tells the weather."""
+
+    city: Literal["Oslo", "Rome"]
+    days: int = Field(ge=1, le=7)
+
+
+@pytest.fixture
+async def client(server):
+    transport = httpx.ASGITransport(server)
+    http = httpx.AsyncClient(transport=transport, base_url="http://localhost")
+    async with openai.AsyncOpenAI(base_url="http://localhost/v1", api_key="none", http_client=http) as client:
+        yield client
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+
+pytestmark = pytest.mark.anyio
+
+
+def asked(**further):
+    return {"model": "any", "messages": ASKED, **DRAWN, **further}
+
+
+async def test_a_model_of_pydantic_is_parsed(client):
+    reply = await client.chat.completions.parse(**asked(response_format=Person))
+    (choice,) = reply.choices
+    assert choice.finish_reason == "stop"
+    assert isinstance(choice.message.parsed, Person)
+    assert 1 <= choice.message.parsed.address.number <= 99
+
+
+async def test_a_stream_of_json(client):
+    schema = {"type": "json_schema", "json_schema": {"name": "person", "schema": Person.model_json_schema()}}
+    chunks = [
+        chunk async for chunk in await client.chat.completions.create(**asked(response_format=schema, stream=True))
+    ]
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    Person.model_validate_json(text)
+    assert chunks[-1].choices[0].finish_reason == "stop"
+
+
+async def test_any_json_object(client):
+    reply = await client.chat.completions.create(**asked(response_format={"type": "json_object"}))
+    if reply.choices[0].finish_reason == "stop":
+        assert isinstance(json.loads(reply.choices[0].message.content), dict)
+    assert reply.choices[0].message.content.startswith("{")
+
+
+async def test_a_tool_is_called_and_its_result_is_read(client):
+    tools = [openai.pydantic_function_tool(Weather)]
+    reply = await client.chat.completions.parse(**asked(tools=tools, tool_choice="required"))
+    (choice,) = reply.choices
+    assert choice.finish_reason == "tool_calls"
+    assert choice.message.content is None
+    assert choice.message.tool_calls
+    assert all(isinstance(call.function.parsed_arguments, Weather) for call in choice.message.tool_calls)
+    results = [{"role": "tool", "tool_call_id": call.id, "content": "It rains."} for call in choice.message.tool_calls]
+    messages = [*ASKED, choice.message.model_dump(exclude_none=True), *results]
+    after = await client.chat.completions.create(
+        **asked(messages=messages, tools=tools, tool_choice="none", max_tokens=5)
+    )
+    assert after.choices[0].message.tool_calls is None
+    assert after.usage.prompt_tokens_details.cached_tokens > reply.usage.prompt_tokens
+
+
+async def test_a_call_in_a_stream(client):
+    tools = [openai.pydantic_function_tool(Weather)]
+    choice = {"type": "function", "function": {"name": "Weather"}}
+    calls, reasons = [], []
+    async for chunk in await client.chat.completions.create(**asked(tools=tools, tool_choice=choice, stream=True)):
+        calls += chunk.choices[0].delta.tool_calls or []
+        reasons.append(chunk.choices[0].finish_reason)
+    (call,) = calls
+    assert (call.index, call.type, call.function.name) == (0, "function", "Weather")
+    assert call.id.startswith("call_")
+    Weather.model_validate_json(call.function.arguments)
+    assert reasons[-1] == "tool_calls"
+
+
+async def test_log_probabilities(client):
+    reply = await client.chat.completions.create(**asked(logprobs=True, top_logprobs=3, max_tokens=12))
+    (choice,) = reply.choices
+    content = choice.logprobs.content
+    assert 0 < len(content) <= 12
+    assert b"".join(bytes(token.bytes) for token in content).decode(errors="replace") == choice.message.content
+    assert all(token.logprob < 0 and len(token.top_logprobs) == 3 for token in content)
+    plain = await client.chat.completions.create(**asked(max_tokens=12))
+    assert plain.choices[0].logprobs is None
+
+
+async def test_log_probabilities_in_a_stream(client):
+    whole = await client.chat.completions.create(**asked(logprobs=True, max_tokens=12))
+    streamed = []
+    async for chunk in await client.chat.completions.create(**asked(logprobs=True, max_tokens=12, stream=True)):
+        if chunk.choices[0].logprobs:
+            streamed += chunk.choices[0].logprobs.content
+    assert [token.bytes for token in streamed] == [token.bytes for token in whole.choices[0].logprobs.content]
+
+
+async def test_log_probabilities_of_a_text(client):
+    reply = await client.completions.create(model="any", prompt="Once", logprobs=2, **DRAWN | {"max_tokens": 10})
+    told = reply.choices[0].logprobs
+    assert 0 < len(told.tokens) <= 10
+    assert len(told.tokens) == len(told.token_logprobs) == len(told.text_offset) == len(told.top_logprobs)
+    assert told.text_offset[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "message"),
+    [
+        ({"response_format": {"type": "xml"}}, "invalid_value", "response_format"),
+        ({"response_format": {"type": "json_schema"}}, "missing_required_parameter", "schema"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"not": {}}}}},
+         "invalid_schema", "not"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"$ref": "http://x.org/y"}}}},
+         "invalid_schema", "json_schema"),
+        ({"tools": [{"type": "web_search"}]}, "invalid_value", "is no function"),
+        ({"tool_choice": "required"}, "invalid_value", "needs tools"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "g"}, "invalid_value", "'g'"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}], "response_format": {"type": "json_object"}},
+         "invalid_value", "without a grammar"),
+        ({"top_logprobs": 3}, "invalid_value", "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "invalid_value", "top_logprobs"),
+        ({"messages": [{"role": "assistant"}]}, "missing_required_parameter", "content"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_had_is_refused(ask, body, code, message):
+    answer = ask(PATH, {"messages": ASKED} | body)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (400, code), error
+    assert message in f"{error['message']} {error['param']}"
+
+
+def test_what_cannot_come_has_a_number_in_json():
+    never = Token(1, b"a", float("-inf"), ())
+    assert chat_logprobs([never])["content"][0]["logprob"] == -9999.0
+    assert text_logprobs([never, never], 3)["text_offset"] == [3, 4]
+    json.dumps(chat_logprobs([never]), allow_nan=False)
+
+
+def test_a_server_without_grammars_refuses_schemas_by_name(open_server, tmp_path):
+    import asyncio
+
+    from asgi import fetched
+
+    with open_server(options={"grammars": False}) as application:
+        body = {"messages": ASKED, "response_format": {"type": "json_object"}}
+        answer = asyncio.run(fetched(application, PATH, body))
+        assert answer.status_code == 400
+        assert "grammars=True" in answer.json()["error"]["message"]
+        assert asyncio.run(fetched(application, PATH, {"messages": ASKED, "max_tokens": 3})).status_code == 200
+
+
+def test_events_of_a_stream_are_json(ask):
+    schema = {"type": "json_schema", "json_schema": {"name": "person", "schema": Person.model_json_schema()}}
+    *chunks, done = said(ask(PATH, {"messages": ASKED, "stream": True, "response_format": schema, **DRAWN}))
+    assert done == "[DONE]"
+    text = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks)
+    jsonschema.validate(json.loads(text), Person.model_json_schema())
