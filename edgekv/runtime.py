@@ -27,7 +27,6 @@ from .planning.choice import Request
 from .planning.estimate import Plan
 from .planning.surveys import Survey
 from .policies import Policy
-from .prompt.tools import tool_use
 from .session import Session
 
 
@@ -164,7 +163,12 @@ class Runtime:
     def count_tokens(self, history: History, *, tools: Sequence[Mapping[str, Any]] = ()) -> int:
         """How many tokens a history has, given with its tools as to `Session.continue_from`. Raises what that does."""
         self._check_open()
-        return self._engine.count(replace(wanted_of(history), tools=tool_use(tools)))
+        wanted = wanted_of(history)
+        if tools:
+            from .prompt.tools import tool_use  # few histories need it
+
+            wanted = replace(wanted, tools=tool_use(tools))
+        return self._engine.count(wanted)
 
     def reply_opening(self) -> str:
         """What the chat template puts before a reply; "" where there is no template that can be used."""

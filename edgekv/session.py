@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,10 +26,12 @@ from .engine.stats import Stats
 from .errors import ConfigError, InputError, SessionError
 from .grammar.source import grammar_of
 from .prompt.spool import rereadable
-from .prompt.tools import tool_use
 from .prompt.turns import PARAGRAPH
 from .store.log import Turn
 from .store.transcript import write_transcript
+
+if TYPE_CHECKING:
+    from .prompt.tools import ToolUse
 
 # the question that texts are read with while none is known; chosen by measurement (docs/policies.md)
 GENERAL_QUESTION = "Which names, places, dates, numbers and other facts are mentioned above?"
@@ -259,7 +261,7 @@ class Session:
             wanted,
             question=self._question(focus, asked or "", otherwise=False) or None,
             on_overflow=on_overflow,
-            tools=tool_use(tools, tool_choice, parallel=parallel_tool_calls),
+            tools=_tool_use(tools, tool_choice, parallel_tool_calls),
             max_tokens=max_tokens,
             stop=_texts(stop),
             allow_loops=allow_loops,
@@ -293,7 +295,7 @@ class Session:
         Raises SessionError without a log, during a reply, and for another system message; InputError as
         `continue_from` does.
         """
-        wanted = replace(wanted_of(history), tools=tool_use(tools))
+        wanted = replace(wanted_of(history), tools=_tool_use(tools))
         with self.alone(), self._begun() as conversation:
             return conversation.seen(wanted)
 
@@ -550,3 +552,13 @@ def _content(files: Sequence[str | os.PathLike[str]], text: str) -> tuple[str | 
 
 def _texts(stop: str | Sequence[str]) -> tuple[str, ...]:
     return (stop,) if isinstance(stop, str) else tuple(stop)
+
+
+def _tool_use(
+    tools: Sequence[Mapping[str, Any]], choice: str | Mapping[str, Any] = "auto", parallel: bool = True
+) -> ToolUse | None:
+    if not tools and choice in ("auto", "none"):
+        return None
+    from .prompt.tools import tool_use  # few replies need it
+
+    return tool_use(tools, choice, parallel=parallel)

@@ -25,8 +25,10 @@ HOSTILE = {
     "no number": {"const": math.nan},
     "not plain": {"enum": [{1, 2}]},
 }
-for _ in range(3000):
-    HOSTILE["deep object"] = {"type": "array", "items": HOSTILE.get("deep object", {"type": "integer"})}
+for _name, _depth in (("deep object", 3000), ("less deep object", 300)):
+    HOSTILE[_name] = {"type": "integer"}
+    for _ in range(_depth):
+        HOSTILE[_name] = {"type": "array", "items": HOSTILE[_name]}
 
 # A reply to these is bounded, whether it fits, is cut, or the grammar becomes too complex on the way.
 HEAVY = {

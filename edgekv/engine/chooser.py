@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from edgekv.binding.model import Context
-from edgekv.grammar.masks import Matcher
 
-from .calls import CallReader
 from .endings import until_stop
-from .pieces import Chances, Noted
 from .reply import Wanted
 from .sampler import Sampler, SamplerState
 from .stats import Stats
+
+if TYPE_CHECKING:
+    from edgekv.grammar.masks import Matcher
+
+    from .calls import CallReader
+    from .pieces import Noted
 
 
 class Chooser:
@@ -35,13 +39,13 @@ class Chooser:
         self._matcher = matcher
         self._context = context
         self._reader = reader
-        self._noted = None if wanted.logprobs is None else Noted()
+        self._noted = None if wanted.logprobs is None else _noted(wanted.logprobs)
         self._sampler = Sampler(wanted.sampling, before)
 
     def next(self, row: int) -> int:
         """The next token, after a token of the last batch. Raises GrammarError for a grammar too complex."""
         context, model = self._context, self._context.model
-        chances = None if self._wanted.logprobs is None else Chances(context.logits_array(row), self._wanted.logprobs)
+        chances = None if self._noted is None else self._noted.chances(context.logits_array(row))
         if self._matcher is not None:
             self._matcher.mask(context.logits_array(row))
         token = self._sampler.sample(context, row)
@@ -78,3 +82,9 @@ class Chooser:
     def close(self) -> None:
         """Free the sampler."""
         self._sampler.close()
+
+
+def _noted(n_top: int) -> Noted:
+    from .pieces import Noted  # few replies need it
+
+    return Noted(n_top)

@@ -9,18 +9,16 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from edgekv.errors import CeilingError, CeilingExceededError, ConfigError, GrammarError, PromptLengthError, SessionError
-from edgekv.grammar.masks import Matcher
 from edgekv.memory.sizes import MIB
-from edgekv.prompt.tool_form import tool_form
 from edgekv.prompt.turns import BEGINNINGS, HISTORIES, STATES, Kind, Turns
 from edgekv.store.log import LogCopy, Turn
 
-from .calls import CallReader
 from .chooser import Chooser
 from .endings import Circles
 from .history import prompt_of
@@ -33,6 +31,11 @@ from .shades import Holders
 from .snapshot import ELSEWHERE, ControllerSnapshot, Snapshot
 from .stats import Stats
 from .tenant import Tenant
+
+if TYPE_CHECKING:
+    from edgekv.grammar.masks import Matcher
+
+    from .calls import CallReader
 
 NOTED, NOTES_BYTES = 16, MIB  # tokens after which a grammar is looked at, and more than it notes of so many
 
@@ -382,6 +385,10 @@ class LocalConversation:
         use = wanted.tools
         if use is None or not use.callable:
             return wanted, None
+        from edgekv.prompt.tool_form import tool_form  # few replies need what these import
+
+        from .calls import CallReader
+
         form = tool_form(self._open().model).calls
         return replace(wanted, grammar=form.grammar(use)), CallReader(form)
 

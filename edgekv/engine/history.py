@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from edgekv.errors import InputError, SessionError
-from edgekv.prompt.tool_form import check_tools, generic, tool_form
-from edgekv.prompt.tools import calls_of
 
 from .reply import Wanted
 
 if TYPE_CHECKING:
     from edgekv.binding.model import Model
     from edgekv.prompt.text import Prompt
+    from edgekv.prompt.tools import ToolCall
     from edgekv.prompt.turns import Turns
 
 History: TypeAlias = str | Path | Sequence[int] | Sequence[Mapping[str, Any]]
@@ -56,7 +55,7 @@ def check_ids(tokens: Sequence[int], n_vocab: int) -> Sequence[int]:
 
 def messages_of(messages: Sequence[Any]) -> Wanted:
     """A reply to the messages of a conversation. Raises InputError for what is no message."""
-    calls = tuple(calls_of(it.get("tool_calls") or ()) if isinstance(it, Mapping) else () for it in messages)
+    calls = tuple(_calls_of(it) for it in messages)
     messages = [  # a message that only calls tools may have no content
         {**message, "content": ""} if its and message.get("content") is None else message
         for message, its in zip(messages, calls, strict=True)
@@ -76,6 +75,15 @@ def messages_of(messages: Sequence[Any]) -> Wanted:
     roles = tuple(message["role"] for message in messages)
     contents = tuple(_absolute(message["content"]) for message in messages)
     return Wanted(kind="messages", roles=roles, content=contents, calls=calls)
+
+
+def _calls_of(message: object) -> tuple[ToolCall, ...]:
+    given = message.get("tool_calls") if isinstance(message, Mapping) else None
+    if not given:
+        return ()
+    from edgekv.prompt.tools import calls_of  # few histories need it
+
+    return calls_of(given)
 
 
 def _absolute(content: str | Path) -> str | Path:
@@ -118,13 +126,22 @@ def prompt_of(wanted: Wanted, model: Model, turns: Turns, replies: Iterable[list
             "with that of the history"
         )
     roles, written, tools = with_tools(wanted, model)
-    alike = tool_form(model).calls.alike if any(wanted.calls) else str
+    alike = _alike(wanted, model)
     said = {alike("".join(model.text(tokens))): tokens for tokens in replies}
     contents = [
         said.get(alike(content), content) if role == "assistant" and isinstance(content, str) else content
         for role, content in zip(roles, written, strict=True)
     ]
     return turns.whole(roles, contents, tools)
+
+
+def _alike(wanted: Wanted, model: Model) -> Callable[[str], str]:
+    """What makes two replies equal that call the same tools."""
+    if not any(wanted.calls):
+        return str
+    from edgekv.prompt.tool_form import tool_form  # few histories need it
+
+    return tool_form(model).calls.alike
 
 
 def with_tools(
@@ -137,6 +154,8 @@ def with_tools(
     roles, contents, use = wanted.roles, wanted.content, wanted.tools
     if use is None and "tool" not in roles and not any(wanted.calls):
         return roles, contents, ()
+    from edgekv.prompt.tool_form import check_tools, generic, tool_form
+
     form = tool_form(model)
     contents = tuple(
         f"{content}{form.calls.written(calls)}" if calls else content

@@ -5,11 +5,11 @@ from __future__ import annotations
 import codecs
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edgekv.binding.cache import Cache
 from edgekv.binding.model import Context, Model
 from edgekv.errors import ConfigError, UnsupportedModelError
-from edgekv.grammar.masks import COMBINING_BYTES, Matcher, Vocabulary
 from edgekv.grammar.source import Grammar
 from edgekv.memory import process
 from edgekv.models.header import header_digest
@@ -26,6 +26,9 @@ from .guard import Guard
 from .rest_folder import RestFolder
 from .resting import Resting, Room
 from .snapshot import new_mark
+
+if TYPE_CHECKING:
+    from edgekv.grammar.masks import Matcher, Vocabulary
 
 
 class Loaded:
@@ -47,7 +50,7 @@ class Loaded:
         try:
             self.model_digest = header_digest(path, self.model.header)
             resting = _resting(self.plan, options)
-            self._vocabulary = Vocabulary(self.model) if options.grammars else None
+            self._vocabulary = _vocabulary(self.model) if options.grammars else None
             process.return_freed_memory()  # what loading took beside the model
             self.context = self.model.new_context(self.plan.n_cells, options, n_cells_max=self.plan.n_cells_max)
             cache = open_cache(self.context, options)
@@ -70,7 +73,7 @@ class Loaded:
             )
         if grammar.multiplies:
             what = f"what it takes to combine the alternatives of {grammar.name}"
-            self.guard.check_room(COMBINING_BYTES, what, "or give a schema without allOf")
+            self.guard.check_room(self._vocabulary.combining_bytes, what, "or give a schema without allOf")
         return self._vocabulary.begin(grammar)
 
     def close(self) -> None:
@@ -83,6 +86,12 @@ class Loaded:
         self.controller.cache.close()
         self.context.close()
         self.model.close()
+
+
+def _vocabulary(model: Model) -> Vocabulary:
+    from edgekv.grammar.masks import Vocabulary  # few runtimes need it
+
+    return Vocabulary(model)
 
 
 def _resting(plan: Plan, options: Options) -> Resting:

@@ -72,11 +72,16 @@ class Chances:
 
 
 class Noted:
-    """The tokens of a reply on their way to its pieces."""
+    """The tokens of a reply on their way to its pieces. n_top: alternatives that are noted with each"""
 
-    def __init__(self) -> None:
+    def __init__(self, n_top: int = 0) -> None:
+        self._n_top = n_top
         self._tokens: deque[tuple[int, Token]] = deque()  # with the characters of the reply before each
         self._n_said = self._n_given = 0  # characters
+
+    def chances(self, logits: npt.NDArray[np.float32]) -> Chances:
+        """What the model holds probable now; logits (n_vocab,)."""
+        return Chances(logits, self._n_top)
 
     def add(self, token: Token) -> None:
         """Note a token that is said now."""

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from edgekv.errors import ConfigError
 from edgekv.grammar.source import MAX_REPLY, Grammar
-from edgekv.prompt.tools import ToolCall, ToolUse
 
 from .sampler import Sampling
 
 if TYPE_CHECKING:
+    from edgekv.prompt.tools import ToolCall, ToolUse
     from edgekv.prompt.turns import Kind  # imports jinja2, which a command's help does without
 
 MAX_TOKENS = 1024  # of a reply, unless another number is asked for

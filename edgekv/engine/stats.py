@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from edgekv.memory import process
-from edgekv.prompt.tools import ToolCall
 
 from .controller import Work
 from .tenant import Tenant
+
+if TYPE_CHECKING:
+    from edgekv.prompt.tools import ToolCall
 
 
 @dataclass(slots=True)

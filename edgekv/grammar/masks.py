@@ -27,9 +27,7 @@ LIMITS = {
     "verbose_errors": False,
 }
 GRAMMAR_BYTES = 8 * MIB
-COMBINING_BYTES = (
-    32 * MIB
-)  # for a moment, where alternatives of a schema are combined; llguidance has a limit of its own
+COMBINING_BYTES = 32 * MIB  # for a moment, where alternatives are combined, within llguidance's own limit
 CODE_BYTES = 8 * MIB  # of llguidance, once all of it was used
 TOKEN_BYTES = 215  # of one token in the trees that are searched
 MAKING_BYTES = 85  # of one token, beside those, while they are made
@@ -43,8 +41,12 @@ CONTROL = b"\xff"  # marks the name of a control token, which no text holds
 class Vocabulary:
     """The tokens of a model as grammars need them. Its model outlives it.
 
+    combining_bytes: taken for a moment by a grammar that `multiplies`
+
     Raises ConfigError where llguidance is not installed, and UnsupportedModelError for tokens that it cannot use.
     """
+
+    combining_bytes = COMBINING_BYTES
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -104,7 +106,7 @@ class Matcher:
         self._n_vocab = model.n_vocab
         self._name = grammar.name
         self._check("cannot be followed")
-        if not self._allowed().any():
+        if not self._allowed("cannot be followed").any():
             raise GrammarError(f"{grammar.name} allows no reply: nothing can come first; correct it (docs/replies.md)")
 
     def mask(self, logits: npt.NDArray[np.float32]) -> None:
@@ -121,10 +123,10 @@ class Matcher:
         """Whether nothing can follow but the end of the reply."""
         return bool(self._matcher.is_stopped())
 
-    def _allowed(self) -> npt.NDArray[np.bool_]:
-        """Which tokens may come next, (n_vocab,)."""
+    def _allowed(self, otherwise: str = "became too complex") -> npt.NDArray[np.bool_]:
+        """Which tokens may come next, (n_vocab,). otherwise: what is wrong where that cannot be told"""
         self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
-        self._check("became too complex")
+        self._check(otherwise)
         return np.unpackbits(self._bits, count=self._n_vocab, bitorder="little").view(np.bool_)
 
     def _check(self, what: str) -> None:

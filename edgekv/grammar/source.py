@@ -10,6 +10,7 @@ from typing import Any
 from edgekv.errors import GrammarError
 
 MAX_CHARS = 1 << 17  # of a grammar or a schema
+MAX_DEPTH = 100  # of a schema, in objects and lists within each other
 MAX_REPLY = 8_192  # tokens of a reply that follows one: its parser keeps notes of each
 
 # A schema names what a value is, and leaves blanks to the writer. A small model may write them without end.
@@ -67,7 +68,14 @@ def schema_of(schema: Mapping[str, Any] | str | bool, name: str = "json_schema")
         raise GrammarError(f"{name}={plain!r} allows no reply; give a JSON schema, which is an object")
     if "x-guidance" in plain:
         raise GrammarError(f"{name} holds 'x-guidance', which could loosen it; leave that out")
+    if not _is_within(plain, MAX_DEPTH):
+        raise GrammarError(f"{name} nests more than {MAX_DEPTH} objects and lists; give a flatter one")
     return plain
+
+
+def _is_within(value: object, depth: int) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return depth > 0 and all(_is_within(it, depth - 1) for it in inner)
 
 
 def multiplies(schema: object) -> bool:

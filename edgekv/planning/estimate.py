@@ -15,7 +15,6 @@ from edgekv.binding import library, structs
 from edgekv.binding.model import Context, Model
 from edgekv.binding.policy import cache_params
 from edgekv.errors import ConfigError
-from edgekv.grammar.masks import planned_bytes
 from edgekv.memory import process
 from edgekv.memory.sizes import MIB
 from edgekv.models.header import read_header
@@ -253,7 +252,7 @@ class Estimator:
             ),
             bookkeeping=int(native.edgekv_cache_estimate_bytes(*own)),
             resting=planned_resting_bytes(options, session_bytes),
-            grammars=planned_bytes(model.n_vocab) if options.grammars else 0,
+            grammars=_grammar_bytes(model) if options.grammars else 0,
             margin=MARGIN_BYTES,
         )
         return Plan.of(
@@ -277,6 +276,12 @@ class Estimator:
                     "which every query head makes its own; choose one that reads keys or attention, such as keydiff "
                     "or snapkv"
                 )
+
+
+def _grammar_bytes(model: Model) -> int:
+    from edgekv.grammar.masks import planned_bytes  # few plans need it
+
+    return planned_bytes(model.n_vocab)
 
 
 def _new_context(model: Model, options: Options, budget: int) -> Context:

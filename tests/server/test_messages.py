@@ -147,6 +147,17 @@ def test_tokens_are_counted_as_they_are_read(ask):
     assert ask(f"{PATH}/count_tokens", {"messages": []}).json()["error"]["type"] == "invalid_request_error"
 
 
+def test_a_conversation_without_a_word_is_refused(ask):
+    thought = {"type": "thinking", "thinking": "Hm", "signature": ""}
+    for path, body in (
+        (PATH, {"messages": [{"role": "user", "content": [thought]}], "max_tokens": 5}),
+        ("/v1/responses", {"input": [{"type": "reasoning", "summary": []}]}),
+    ):
+        refused = ask(path, body)
+        assert refused.status_code == 400
+        assert "give token ids or messages" in refused.json()["error"]["message"]
+
+
 def test_what_goes_wrong_has_the_shape_of_messages(ask):
     for answer in (ask(PATH, {"messages": [HELLO]}), ask(PATH, "["), ask(PATH, b"{}", headers={}), ask(PATH)):
         assert 400 <= answer.status_code < 500
