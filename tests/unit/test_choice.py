@@ -8,7 +8,7 @@ import pytest
 
 import edgekv
 from edgekv.errors import CeilingError, ConfigError
-from edgekv.planning.choice import CELLS_PER_SPARE, ENOUGH_CELLS, LONGER_BLOCKS, Request, choose, smallest_budget
+from edgekv.planning.choice import Request, choose, smallest_budget
 from edgekv.planning.estimate import Parts, Plan
 from edgekv.planning.refusal import refusal
 
@@ -16,6 +16,11 @@ CELL_BYTES = {"f16": 1000, "q8_0": 531, "q4_0": 281}
 FIXED = 100_000
 BLOCK_BYTES = 400  # of the compute buffer, for every token of a block
 TO_REPACK = 60_000  # of FIXED
+
+# native/src/plan/choose.cpp
+ENOUGH_CELLS = 512
+LONGER_BLOCKS = (512, 256)
+CELLS_PER_SPARE = 4
 
 
 class Estimates:

@@ -24,6 +24,7 @@ NAMES = [
     "edgekv.Sampling",
     "edgekv.WorkerError",
     "edgekv.batch.batch.Batch",
+    "edgekv.config",
     "edgekv.evals.needle",
     "edgekv.evals.perplexity",
     "edgekv.evals.prose",

@@ -12,6 +12,7 @@ const char * edgekv_status_name(enum edgekv_status status) {
         case EDGEKV_STATUS_MODEL_INVALID:    return "model invalid";
         case EDGEKV_STATUS_OUT_OF_MEMORY:    return "out of memory";
         case EDGEKV_STATUS_INTERNAL:         return "internal";
+        case EDGEKV_STATUS_OVER_CEILING:     return "over ceiling";
     }
     return "unknown";
 }

@@ -1,0 +1,51 @@
+"""What Python shares with the native planner: the bytes that a process holds, and the order of preference."""
+
+from __future__ import annotations
+
+import ctypes as c
+from collections.abc import Callable
+
+from edgekv.errors import ConfigError
+
+from . import library, structs
+
+OVER_CEILING = 8  # enum edgekv_status
+IMPOSSIBLE, GIVE_UP = -1, -2  # answers of an edgekv_setting_fits, beside 0 and 1
+
+
+def counted_bytes() -> int:
+    """Bytes of this process that a plan counts: what is resident now, but small files of code and edgekv's own in full.
+
+    Raises UnsupportedModelError where the system does not say.
+    """
+    n_bytes = c.c_uint64()
+    library.call("edgekv_process_bytes", c.byref(n_bytes))
+    return n_bytes.value
+
+
+def choose_setting(choice: structs.Choice, fits: Callable[[structs.Setting], bool]) -> structs.Setting | None:
+    """The setting that serves best, or None where nothing fits.
+
+    fits: whether a setting does; raises ConfigError where the model cannot have it
+
+    Raises what `fits` raises, but for a type of cache that the model cannot have and nobody named.
+    """
+    raised: BaseException | None = None
+
+    def answer(_user_data: int | None, setting: c._Pointer[structs.Setting]) -> int:
+        nonlocal raised
+        try:
+            return int(fits(setting.contents))
+        except BaseException as error:  # none may pass through the library
+            raised = error
+            return IMPOSSIBLE if isinstance(error, ConfigError) else GIVE_UP
+
+    chosen, err = structs.Setting(), c.create_string_buffer(library.ERR_SIZE)
+    status = library.load().edgekv_plan_choose(
+        c.byref(choice), structs.SettingFits(answer), None, c.byref(chosen), err, library.ERR_SIZE
+    )
+    if status == OVER_CEILING:
+        return None
+    if status != 0:
+        raise raised or library.error_of(status, err.value.decode(errors="replace"))
+    return chosen

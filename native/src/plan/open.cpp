@@ -1,0 +1,98 @@
+#include "plan/open.h"
+
+#include "llama-model.h"
+#include "plan/process.h"
+
+#include <string>
+
+namespace edgekv {
+
+namespace {
+
+// Called before each weight is read: gives back the buffer that the last weight was repacked from.
+bool give_back(float /*progress*/, void * /*user_data*/) {
+    return_freed_memory();
+    return true;
+}
+
+// Rows of a quantised type are made of blocks.
+void require_heads(const llama_model & model, int32_t kv_type) {
+    const uint32_t head_dim = model.hparams.n_embd_head_k();
+    const int64_t  block    = ggml_blck_size(static_cast<ggml_type>(kv_type));
+    if (head_dim % block != 0) {
+        fail(EDGEKV_STATUS_INVALID_ARGUMENT,
+             "a cache of %s needs heads of a multiple of %d elements, but those of the model have %u; use kv_type = GGML_TYPE_F16",
+             ggml_type_name(static_cast<ggml_type>(kv_type)), static_cast<int>(block), head_dim);
+    }
+}
+
+} // namespace
+
+void require_type(int32_t kv_type) {
+    if (kv_type != GGML_TYPE_F16 && kv_type != GGML_TYPE_Q8_0 && kv_type != GGML_TYPE_Q4_0) {
+        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "kv_type = %d is unknown; give GGML_TYPE_F16, GGML_TYPE_Q8_0 or GGML_TYPE_Q4_0", kv_type);
+    }
+}
+
+Model load_model(const char * path, bool repack, bool no_alloc) {
+    llama_backend_init();
+    llama_model_params params = llama_model_default_params();
+
+    params.n_gpu_layers    = 0;
+    params.use_extra_bufts = repack;
+    params.no_alloc        = no_alloc;
+    params.load_mode       = repack || no_alloc ? LLAMA_LOAD_MODE_NONE : LLAMA_LOAD_MODE_MMAP;
+    if (repack && !no_alloc) {
+        params.progress_callback = give_back;
+    }
+    llama_model * model = nullptr;
+    try {
+        checked(edgekv_model_load, path, &params, &model);
+    } catch (const Error & error) {
+        if (error.status != EDGEKV_STATUS_MODEL_INVALID) {
+            throw;
+        }
+        throw Error(error.status, std::string(path) + " is refused: " + error.what() + "; give the path of a whole GGUF file");
+    }
+    return Model(model, llama_model_free);
+}
+
+Context new_context(const Model & model, const edgekv_plan & plan) {
+    require_type(plan.setting.kv_type);
+    require_heads(*model, plan.setting.kv_type);
+    llama_context_params params = llama_context_default_params();
+
+    params.n_ctx           = plan.layout.n_cells;
+    params.n_batch         = plan.n_ubatch;
+    params.n_ubatch        = plan.n_ubatch;
+    params.n_seq_max       = 1;
+    params.n_outputs_max   = 1;
+    params.n_threads       = static_cast<int32_t>(plan.n_threads);
+    params.n_threads_batch = static_cast<int32_t>(plan.n_threads);
+    params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
+    params.type_k          = static_cast<ggml_type>(plan.setting.kv_type);
+    params.type_v          = params.type_k;
+    params.no_perf         = true;
+    llama_context * ctx = nullptr;
+    checked(edgekv_context_new, model.get(), &params, &plan.layout, &ctx);
+    return Context(ctx, llama_free);
+}
+
+} // namespace edgekv
+
+using namespace edgekv;
+
+enum edgekv_status edgekv_plan_open(const char * path, const struct edgekv_plan * plan, struct llama_model ** model,
+                                    struct llama_context ** ctx, struct edgekv_cache ** cache, char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(path && plan && model && ctx && cache, "path, plan, model, ctx or cache is NULL");
+        return_freed_memory();
+        Model loaded = load_model(path, plan->setting.repack != 0, false);
+        return_freed_memory(); // what loading took beside the model
+        Context opened = new_context(loaded, *plan);
+        checked(edgekv_cache_open, opened.get(), &plan->cache, cache);
+        return_freed_memory();
+        *ctx   = opened.release();
+        *model = loaded.release();
+    });
+}

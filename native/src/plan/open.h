@@ -1,0 +1,36 @@
+// Models and contexts as a plan has them.
+#pragma once
+
+#include "abi/status.h"
+#include "edgekv.h"
+
+#include <memory>
+#include <new>
+
+namespace edgekv {
+
+using Model   = std::unique_ptr<llama_model, decltype(&llama_model_free)>;
+using Context = std::unique_ptr<llama_context, decltype(&llama_free)>;
+
+// Throw Error(EDGEKV_STATUS_INVALID_ARGUMENT) for types that no cache has.
+void require_type(int32_t kv_type);
+
+// With no_alloc only its metadata and vocabulary. Throws Error.
+Model load_model(const char * path, bool repack, bool no_alloc);
+
+// Throws Error(EDGEKV_STATUS_INVALID_ARGUMENT) where the model cannot have the plan's type of cache.
+Context new_context(const Model & model, const edgekv_plan & plan);
+
+// Call an entry point of this library; throws Error with its status and message.
+template <typename Call, typename... Args> void checked(Call call, Args... args) {
+    char                reason[1024] = "";
+    const edgekv_status status       = call(args..., reason, sizeof(reason));
+    if (status == EDGEKV_STATUS_OUT_OF_MEMORY) {
+        throw std::bad_alloc();
+    }
+    if (status != EDGEKV_STATUS_OK) {
+        throw Error(status, reason);
+    }
+}
+
+} // namespace edgekv

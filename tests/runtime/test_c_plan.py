@@ -1,0 +1,222 @@
+"""The plan that a C program makes is the one that Python makes: the setting, the cells, and every part in bytes."""
+
+from __future__ import annotations
+
+import ctypes as c
+import re
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+import edgekv
+from edgekv.binding import library, structs
+from edgekv.binding.policy import NativePolicy
+from edgekv.models.families import make_family
+from edgekv.options import KV_TYPES, default_focus
+from edgekv.planning.choice import KV_NAMES
+from edgekv.planning.estimate import HEAD_LIMIT, cache_params_of
+from edgekv.policies import parse_policy
+
+MIB = 1 << 20
+HEADER = Path(__file__).resolve().parents[2] / "native" / "include" / "edgekv.h"
+# of C -> of Python, where they differ
+NAMES = {
+    "host": "python",
+    "graph": "graphs",
+    "weight": "weights",
+    "repack": "repacking",
+    "output": "outputs",
+    "reserved": "resting",
+}
+MEASURED = ("python", "vocabulary", "graphs", "rounding")
+
+
+def c_plan(path, **fields):
+    """What edgekv_plan_make says; the other fields of the request are its defaults."""
+    request = library.load().edgekv_plan_request_default()
+    for name, value in {"n_threads": 1, **fields}.items():
+        setattr(request, name, value)
+    plan = structs.Plan()
+    library.call("edgekv_plan_make", str(path).encode(), c.byref(request), c.byref(plan))
+    return plan
+
+
+def parts_of(plan):
+    """The parts of a plan of C, by the names of Python's."""
+    native = {name.removesuffix("_bytes"): n for name, n in plan.parts.as_dict().items()}
+    return {NAMES.get(name, name): n for name, n in native.items()}
+
+
+@pytest.fixture
+def python_plan(monkeypatch):
+    """A function that plans under the same ceiling, for a process that holds what C found this one to hold."""
+
+    def plan(path, of_c, **options):
+        measured = sum(parts_of(of_c)[name] for name in MEASURED)
+        monkeypatch.setattr("edgekv.planning.estimate.counted_bytes", lambda: measured)
+        return edgekv.plan(path, memory=of_c.ceiling_bytes, threads=1, **options)
+
+    return plan
+
+
+def check_equal(of_c, of_python):
+    setting = of_c.setting
+    assert (setting.budget, setting.block) == (of_python.budget_cells, of_python.block)
+    assert (KV_NAMES[setting.kv_type], bool(setting.repack)) == (of_python.kv_type, of_python.repack)
+    assert (of_c.layout.n_cells, of_c.layout.n_cells_max) == (of_python.n_cells, of_python.n_cells_max)
+    assert (of_c.cell_bytes, of_c.n_ctx_train) == (of_python.cell_bytes, of_python.n_ctx_train)
+    parts, expected = parts_of(of_c), asdict(of_python.parts)
+    assert {name: n for name, n in parts.items() if name not in MEASURED} == {
+        name: n for name, n in expected.items() if name not in MEASURED
+    }
+    assert of_c.peak_bytes == sum(parts.values()) == of_python.peak_bytes <= of_c.ceiling_bytes
+
+
+def ceiling_of(path, budget, *, spare=MIB + MIB // 4, **fields):
+    """Bytes that a budget needs, and spare ones: what is measured may be a MiB more in the next plan."""
+    return c_plan(path, ceiling_bytes=1 << 40, budget=budget, **fields).peak_bytes + spare
+
+
+@pytest.mark.parametrize("kv_type", KV_TYPES)
+def test_a_named_type_has_the_same_cells(tiny_model, python_plan, kv_type):
+    path, number = tiny_model(n_layer=2, head_dim=32, n_ctx_train=1 << 14), KV_TYPES[kv_type]
+    plan = c_plan(path, ceiling_bytes=ceiling_of(path, 700, kv_type=number), kv_type=number)
+    assert plan.setting.budget > 512
+    check_equal(plan, python_plan(path, plan, kv_type=kv_type))
+
+
+@pytest.mark.parametrize("budget", [150, 400, 4000])
+@pytest.mark.parametrize("quantization", ["F32", "Q4_0"])
+def test_what_is_left_open_is_chosen_alike(tiny_model, python_plan, quantization, budget):
+    path = tiny_model(n_layer=8, n_head_kv=4, head_dim=128, n_ctx_train=1 << 14, quantization=quantization)
+    plan = c_plan(path, ceiling_bytes=ceiling_of(path, budget, kv_type=KV_TYPES["f16"], block=32, spare=MIB // 4))
+    focus = NativePolicy(parse_policy(default_focus(plan.setting.budget))).fields.as_dict()
+    assert plan.probe_policy.as_dict() == focus
+    check_equal(plan, python_plan(path, plan))
+
+
+@pytest.mark.parametrize("spec", ["h2o", "snapkv+critical", "keydiff+caote", "snapkv+ada", "ahakv+pyramid+ada"])
+def test_policies_without_probes(tiny_model, python_plan, spec):
+    path, policy = tiny_model(n_layer=2, head_dim=32, n_ctx_train=1 << 14), parse_policy(spec)
+    fields = {
+        "policy": NativePolicy(policy).fields,
+        "n_probe": 0,
+        "n_recent": edgekv.Options(policy=policy).recent_cells(512),
+    }
+    plan = c_plan(path, ceiling_bytes=ceiling_of(path, 600, **fields), **fields)
+    check_equal(plan, python_plan(path, plan, policy=policy, focus=False))
+
+
+# sliding windows, recurrent states, nothing to evict, latents, layers that read the rows of others
+@pytest.mark.parametrize("name", ["gemma3", "granitehybrid", "mamba2", "deepseek2", "gemma3n"])
+def test_every_kind_of_memory(tmp_path, python_plan, name):
+    path = make_family(tmp_path / "model.gguf", name)
+    plan = c_plan(path, ceiling_bytes=ceiling_of(path, 60))
+    of_python = python_plan(path, plan)
+    check_equal(plan, of_python)
+    options = of_python.settle(edgekv.Options(threads=1))
+    assert plan.cache.as_dict() | {"repositions": 1} == cache_params_of(options).as_dict()
+    with edgekv.Runtime(path, memory="4GiB", budget=60, block=32, threads=1) as runtime:
+        limit = runtime.controller.positions.limit
+        assert plan.cache.repositions == runtime.controller.cache.repositions
+    assert plan.n_tokens_max == (0xFFFFFFFF if limit is None else limit)
+
+
+def test_what_is_opened_takes_what_was_planned(tiny_model):
+    path = tiny_model(n_layer=2, head_dim=32, n_ctx_train=1 << 14)
+    plan = c_plan(path, ceiling_bytes=ceiling_of(path, 300))
+    lib, llama = library.load(), library.bindings()
+    model, ctx, cache = c.c_void_p(), c.c_void_p(), c.c_void_p()
+    library.call("edgekv_plan_open", str(path).encode(), c.byref(plan), c.byref(model), c.byref(ctx), c.byref(cache))
+    memory = structs.Memory()
+    library.call("edgekv_context_memory", ctx, c.byref(memory))
+    assert lib.edgekv_cache_bytes(cache) == plan.parts.bookkeeping_bytes
+    assert (memory.kv_bytes, memory.compute_bytes) == (plan.parts.kv_bytes, plan.parts.compute_bytes)
+    assert lib.edgekv_cache_n_free(cache) == plan.layout.n_cells
+    lib.edgekv_cache_free(cache)
+    llama.llama_free(ctx)
+    llama.llama_model_free(model)
+
+
+def test_defaults_are_those_of_python():
+    request, options = library.load().edgekv_plan_request_default(), edgekv.Options()
+    assert request.policy.as_dict() == NativePolicy(options.parsed_policy).fields.as_dict()
+    focus = NativePolicy(parse_policy(default_focus(None))).fields.as_dict()
+    assert request.probe_policy.as_dict() == focus | {"carry": -1}
+    assert (request.n_probe, request.n_sink) == (options.probe_cells, options.sinks)
+    assert request.n_recent == options.recent_cells(512)
+    (limit,) = re.findall(r"#define EDGEKV_HEAD_LIMIT (\d+)", HEADER.read_text())
+    assert int(limit) == HEAD_LIMIT
+
+
+# ---- refusals ----
+
+
+def refused(path, **fields):
+    """Status, message and plan of a request that fails."""
+    request = library.load().edgekv_plan_request_default()
+    for name, value in {"n_threads": 1, "ceiling_bytes": 1 << 40, **fields}.items():
+        setattr(request, name, value)
+    plan, err = structs.Plan(), c.create_string_buffer(1024)
+    status = library.load().edgekv_plan_make(str(path).encode(), c.byref(request), c.byref(plan), err, 1024)
+    return library.load().edgekv_status_name(status).decode(), err.value.decode(), plan
+
+
+def test_a_ceiling_that_holds_nothing(tiny_model):
+    path = tiny_model(n_layer=2, head_dim=32, n_ctx_train=1 << 14)
+    status, message, plan = refused(path, ceiling_bytes=MIB)
+    assert status == "over ceiling"
+    assert message.startswith(f"ceiling_bytes = {MIB} (1.0 MiB) does not hold {path.name} with a budget of 37 cells")
+    assert f"raise ceiling_bytes to {plan.peak_bytes}, or choose a smaller model" in message
+    assert plan.setting.budget == 37
+    assert c_plan(path, ceiling_bytes=plan.peak_bytes + MIB).setting.budget >= 37
+
+
+def test_a_budget_that_does_not_fit(tiny_model):
+    path = tiny_model(n_layer=2, head_dim=32, n_ctx_train=1 << 14)
+    status, message, plan = refused(path, ceiling_bytes=ceiling_of(path, 300), budget=100_000)
+    assert status == "over ceiling"
+    (fitting,) = re.findall(r"lower budget to (\d+), or raise ceiling_bytes", message)
+    assert plan.setting.budget == 100_000
+    assert 300 <= int(fitting) < 100_000
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"ceiling_bytes": 0}, "ceiling_bytes = 0 is not possible; give a number in [1, "),
+        ({"block": 5000}, "block = 5000 is not possible; give a number in [0, 4096]"),
+        ({"kv_type": 3}, "kv_type = 3 is unknown; give GGML_TYPE_F16"),
+        ({"budget": 36}, "budget = 36 does not hold the protected cells: 4 sinks and 32 recent; raise it"),
+        ({"n_threads": 1000}, "n_threads = 1000 is not possible"),
+    ],
+)
+def test_requests_that_cannot_work(tiny_model, fields, message):
+    status, found, _ = refused(tiny_model(), **fields)
+    assert (status, found[: len(message)]) == ("invalid argument", message)
+
+
+def test_a_type_that_the_model_cannot_have(tiny_model):
+    path = tiny_model(n_layer=2, head_dim=48, n_ctx_train=1 << 14)
+    status, message, _ = refused(path, kv_type=KV_TYPES["q8_0"])
+    assert (status, "multiple of 32 elements, but those of the model have 48" in message) == ("invalid argument", True)
+    assert c_plan(path, ceiling_bytes=ceiling_of(path, 100)).setting.kv_type == KV_TYPES["f16"]
+
+
+def test_files_that_are_no_models(tmp_path, tiny_model):
+    cut, text = tmp_path / "cut.gguf", tmp_path / "text.gguf"
+    cut.write_bytes(tiny_model().read_bytes()[:4000])
+    text.write_text("no model")
+    for path in (cut, text, tmp_path / "none.gguf"):
+        status, message, _ = refused(path)
+        assert status == "model invalid"
+        assert message.startswith(f"{path} is refused: ")
+        assert message.endswith("; give the path of a whole GGUF file")
+
+
+def test_policies_that_compare_values_of_latents(tmp_path):
+    path = make_family(tmp_path / "model.gguf", "deepseek2")
+    status, message, _ = refused(path, policy=NativePolicy(parse_policy("keydiff+caote")).fields)
+    assert status == "invalid argument"
+    assert "compares the values of a head, but model.gguf keeps latents" in message
