@@ -21,6 +21,7 @@ from collections import Counter
 import httpx
 from server_process import Serving, serving
 
+SHARES = (80, 18, 2)  # of texts up to a hundredth of the longest, up to a tenth, and longer ones
 WORDS = ("the", "old", "house", "by", "the", "river", "stood", "where", "two", "roads", "met")
 
 
@@ -39,7 +40,7 @@ async def client(name: int, url: str, arguments: argparse.Namespace, ended: Coun
     async with httpx.AsyncClient(base_url=url, timeout=3600) as http:
         for _ in range(arguments.requests):
             number = chance.randrange(10**6, 10**7)
-            longest = chance.choice([arguments.longest // 100, arguments.longest // 10, arguments.longest])
+            longest = chance.choices([arguments.longest // 100, arguments.longest // 10, arguments.longest], SHARES)[0]
             PLANTED.add(str(number))
             text = text_with(number, max(20, chance.randrange(longest // 2, longest + 1)), chance)
             body = {

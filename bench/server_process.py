@@ -52,13 +52,12 @@ def serving(options: Sequence[str]) -> Iterator[Serving]:
                 break
         else:
             raise SystemExit("the server does not start")
-        with open("/tmp/edgekv-server.log", "w") as log:  # whatever it says must be read
-            drain = subprocess.Popen(["cat"], stdin=process.stderr, stdout=log)
-            try:
-                yield Serving(process, found[0])
-            finally:
-                process.send_signal(signal.SIGTERM)
-                process.wait(60)
-                drain.wait(10)
+        drain = subprocess.Popen(["cat"], stdin=process.stderr, stdout=subprocess.DEVNULL)  # what it says must be read
+        try:
+            yield Serving(process, found[0])
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+            drain.wait(10)
     finally:
         process.kill()
