@@ -126,7 +126,7 @@ def test_lines_history_and_completion(chat, tmp_path):
         shown.press('"""three\rfour"""\r')
         shown.wait_for('"""three', 'four"""', "tok/s")
         shown.type(f"/save {tmp_path / 'said.json'}")
-        shown.wait_for("what was said is in")
+        shown.wait_for("what was said is in", "tok/s")
         shown.press("\x04")
         assert shown.ended() == 0
     said = [

@@ -121,6 +121,6 @@ def test_a_shell_completes_commands_options_and_names(monkeypatch, tmp_path):
         return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True).stdout
 
     assert "complete -o default -F _edgekv_completion edgekv" in asked("source_bash")
-    assert asked("complete_bash", "edgekv se").split() == ["sessions"]
+    assert asked("complete_bash", "edgekv ses").split() == ["sessions"]
     assert asked("complete_bash", "edgekv chat --sess").split() == ["--session"]
     assert asked("complete_bash", "edgekv chat --session ").split() == ["mine"]
