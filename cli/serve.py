@@ -1,4 +1,4 @@
-"""`edgekv serve`: a model for programs that speak OpenAI's API."""
+"""`edgekv serve`: a model for programs that speak the API of OpenAI or of Anthropic."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def serve(
         Path | None, typer.Option(metavar="DIR", help="Where conversations rest meanwhile. Default: TMPDIR.")
     ] = None,
 ) -> None:
-    """Serve the model to programs that speak OpenAI's API, under the memory ceiling. Ctrl-C or SIGTERM ends it."""
+    """Serve the model to programs that speak the API of OpenAI or Anthropic, under the ceiling. Ctrl-C ends it."""
     for module in ("starlette", "uvicorn", "pydantic", "prometheus_client", *(["llguidance"] if grammars else [])):
         needed(module, "server")
     from edgekv.server.application import Application
