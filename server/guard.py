@@ -59,7 +59,10 @@ class Guard:
         return None
 
     def _may_ask(self, origin: str, host: str) -> bool:
-        return origin in self._origins or urlsplit(origin).netloc == host
+        try:
+            return origin in self._origins or urlsplit(origin).netloc == host
+        except ValueError:
+            return False
 
     def _has_key(self, headers: Headers) -> bool:
         scheme, _, given = headers.get("authorization", "").partition(" ")

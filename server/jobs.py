@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 
 from edgekv.errors import EdgeKVError
 
@@ -114,17 +115,26 @@ class Jobs:
         while (running := self._next()) is not None:
             running.begun_s = time.monotonic()
             try:
-                self._answer(running.job, running.post, running.stop)
+                self._answer(running.job, partial(self._post, running), running.stop)
+                if not running.has_end:  # it was told to stop before it began
+                    self._post(running, _stopping())
             except Exception as error:
                 if not isinstance(error, (EdgeKVError, Failure)):
                     log.exception("a request failed")
                 elif failure_of(error).status >= 500:
                     log.warning("a request failed: %s", error)
-                running.post(failure_of(error))
+                self._post(running, failure_of(error))
             finally:
                 running.release()
                 with self._changed:
                     self._running = None
+
+    def _post(self, running: Running, event: Event | Failure) -> None:
+        """Pass an event on. Whoever sees that a reply is over may ask again at once: its place is free by then."""
+        if isinstance(event, (Ended, Failure)):
+            with self._changed:
+                self._running = None
+        running.post(event)
 
     def _next(self) -> Running | None:
         """The next job, once there is one; None = there will be no more."""
@@ -170,6 +180,8 @@ class Running:
 
     Pieces are joined while nobody fetches them, so a slow client holds the text of its reply and no more. Raises
     Failure where the job fails, and where its time is up.
+
+    has_end: its last event is there; whatever comes later is fetched by nobody
     """
 
     def __init__(
@@ -198,6 +210,7 @@ class Running:
         self._posted = asyncio.Event()
         self._lock = threading.Lock()
         self._ended = False
+        self.has_end = False
 
     def release(self) -> None:
         """Free what the job holds, when nobody is at it any more."""
@@ -211,6 +224,7 @@ class Running:
         if isinstance(event, Ended):
             self._told(event.usage, self._first_s or 0.0)
         with self._lock:
+            self.has_end |= isinstance(event, (Ended, Failure))
             last = self._events[-1] if self._events else None
             if isinstance(last, Reading) and isinstance(event, Reading):
                 self._events[-1] = event
@@ -248,9 +262,9 @@ class Running:
         self._left(self)
 
     def _expire(self) -> None:
-        """Its time is up."""
-        self._left(self)
+        """Its time is up, which is said before the reply ends of it."""
         self.post(Failure(504, "timeout", "the request took too long; try again, or ask for less"))
+        self._left(self)
 
 
 def _stopping() -> Failure:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from edgekv.engine.endings import overlap
+
 from .job import Piece
 
 OPENED, CLOSED = "<think>", "</think>"
@@ -70,7 +72,7 @@ class Thoughts:
         text, tag, answer = self._held.partition(CLOSED)
         if self._begins:
             text = text.lstrip()
-        shown = text if tag else text[: len(text) - _overlap(text, CLOSED)]
+        shown = text if tag else text[: len(text) - overlap(text, CLOSED)]
         shown = shown.rstrip()
         if shown:
             self._begins = False
@@ -93,8 +95,3 @@ class Thoughts:
 def opens_thoughts(template_end: str) -> bool:
     """Whether the template text before a reply ends with an open tag."""
     return template_end.rstrip().endswith(OPENED)
-
-
-def _overlap(text: str, tag: str) -> int:
-    """Characters at the end of a text that `tag` begins with; less than all of it."""
-    return next((n for n in range(min(len(text), len(tag) - 1), 0, -1) if text.endswith(tag[:n])), 0)

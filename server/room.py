@@ -73,13 +73,17 @@ def _laid_out(message: Mapping[str, Any], stack: ExitStack) -> Mapping[str, Any]
 
 
 def _is_long(text: str) -> bool:
-    """Whether a text should lie in a file, and may: files of blanks, or with a NUL in them, are refused as no texts."""
-    return len(text) > LONG_CHARS and "\0" not in text and not text.isspace()
+    """Whether a text should lie in a file, and may: files of blanks, or with a NUL in them, are refused as no texts.
+
+    Files may begin with a mark of their encoding, which is no part of their text.
+    """
+    return len(text) > LONG_CHARS and "\0" not in text and not text.removeprefix("\ufeff").isspace()
 
 
 def held_bytes(job: Job) -> int:
     """Bytes that a job takes: its messages or its prompt, its tools and whatever else may be long."""
-    return sum(map(_bytes_of, (job.messages, job.prompt, job.tools, job.tool_choice, job.shape, job.stop, job.user)))
+    held = (job.messages, job.prompt, job.tools, job.tool_choice, job.shape, job.stop, job.focus, job.user)
+    return sum(map(_bytes_of, held))
 
 
 def _bytes_of(value: object) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 
 import pytest
 
@@ -78,6 +79,54 @@ def test_jobs_are_answered_in_order(jobs, model):
         return [await text(jobs.run(Job(user="five")))]
 
     assert asyncio.run(work()) == ["five"]
+
+
+def test_the_place_of_a_reply_is_free_when_its_end_is_seen(room):
+    """Also while what belongs to it is still put away."""
+    put_away = threading.Event()
+
+    def answer(job, emit, stop):
+        if job.user == "refused":
+            raise InputError("no text")
+        emit(Ended("stop", USAGE))
+        put_away.wait()
+
+    jobs = Jobs(answer, limit=0, seconds=60, room=room)
+
+    async def work():
+        for _ in range(20):
+            with pytest.raises(Failure, match="no text"):
+                await text(jobs.run(Job(user="refused")))
+        await text(jobs.run(Job()))
+        following = jobs.run(Job())
+        with pytest.raises(Failure, match="waiting already"):
+            jobs.run(Job())
+        put_away.set()
+        await text(following)
+
+    asyncio.run(work())
+    jobs.close()
+
+
+def test_a_reply_that_never_began_has_an_end(room):
+    """The server was closed between its turn and its beginning."""
+    begun = threading.Event()
+
+    def answer(job, emit, stop):
+        begun.set()
+        while not stop:
+            time.sleep(0.01)
+
+    jobs = Jobs(answer, limit=0, seconds=60, room=room)
+
+    async def work():
+        running = jobs.run(Job())
+        await until(begun.is_set)
+        jobs.close()
+        with pytest.raises(Failure, match="is stopping"):
+            await text(running)
+
+    asyncio.run(work())
 
 
 def test_who_leaves_makes_way(jobs, model):

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from array import array
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
+from edgekv.prompt.text import read_text
 from edgekv.server.job import Job
-from edgekv.server.room import held_bytes
+from edgekv.server.room import LONG_CHARS, held_bytes, laid_out
 
 LONG = "x" * 10_000
+MARK = "\ufeff"  # of an encoding, where a file begins with it
 HELLO = {"role": "user", "content": "Hello"}
 
 
@@ -23,11 +27,32 @@ HELLO = {"role": "user", "content": "Hello"}
         {"tools": ({"function": {"parameters": {"properties": {LONG: {}}}}},)},
         {"shape": {"enum": [LONG]}},
         {"stop": ("x", LONG)},
+        {"focus": LONG},
         {"user": LONG},
     ],
-    ids=["message", "call", "text", "tokens", "tools", "shape", "stop", "user"],
+    ids=["message", "call", "text", "tokens", "tools", "shape", "stop", "focus", "user"],
 )
 def test_whatever_is_long_counts(further):
     short = held_bytes(Job(messages=(HELLO,)))
     assert short < 2_000
     assert 10_000 <= held_bytes(Job(**further)) < 10_000 + short + 2_000
+
+
+@pytest.mark.parametrize(
+    ("text", "lies_on_the_disk"),
+    [
+        ("x" * LONG_CHARS, False),
+        ("x" + "x" * LONG_CHARS, True),
+        ("\0" + "x" * LONG_CHARS, False),
+        (" " + " " * LONG_CHARS, False),
+        (MARK + " " * LONG_CHARS, False),
+        (MARK + "x" * LONG_CHARS, True),
+    ],
+    ids=["short", "long", "NUL", "blanks", "marked blanks", "marked text"],
+)
+def test_only_texts_that_are_read_as_files_lie_in_files(text, lies_on_the_disk):
+    with ExitStack() as stack:
+        prompt = laid_out(Job(prompt=text), stack).prompt
+        assert isinstance(prompt, Path) == lies_on_the_disk
+        if lies_on_the_disk:
+            assert "".join(read_text(prompt)) == text.removeprefix(MARK)

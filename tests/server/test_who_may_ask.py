@@ -82,6 +82,8 @@ def test_hosts(guarded, host, status):
         ("null", 403),
         ("http://localhost:81", 403),
         ("https://chat.example", 403),
+        ("http://[::1", 403),
+        ("", 403),
     ],
 )
 def test_origins(server, origin, status):
