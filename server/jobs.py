@@ -9,7 +9,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 
 from edgekv.errors import EdgeKVError
 
@@ -69,7 +68,9 @@ class Jobs:
         with self._changed:
             if self._stopped:
                 raise _stopping()
-            if len(self._waiting) >= self._limit and (self._waiting or self._running is not None):
+            # whoever sees that a reply is over may ask again at once, though its session is perhaps saved still
+            is_answering = self._running is not None and not self._running.has_end
+            if len(self._waiting) >= self._limit and (self._waiting or is_answering):
                 raise Failure(
                     429,
                     "rate_limit_exceeded",
@@ -115,26 +116,19 @@ class Jobs:
         while (running := self._next()) is not None:
             running.begun_s = time.monotonic()
             try:
-                self._answer(running.job, partial(self._post, running), running.stop)
+                self._answer(running.job, running.post, running.stop)
                 if not running.has_end:  # it was told to stop before it began
-                    self._post(running, _stopping())
+                    running.post(_stopping())
             except Exception as error:
                 if not isinstance(error, (EdgeKVError, Failure)):
                     log.exception("a request failed")
                 elif failure_of(error).status >= 500:
                     log.warning("a request failed: %s", error)
-                self._post(running, failure_of(error))
+                running.post(failure_of(error))
             finally:
                 running.release()
                 with self._changed:
                     self._running = None
-
-    def _post(self, running: Running, event: Event | Failure) -> None:
-        """Pass an event on. Whoever sees that a reply is over may ask again at once: its place is free by then."""
-        if isinstance(event, (Ended, Failure)):
-            with self._changed:
-                self._running = None
-        running.post(event)
 
     def _next(self) -> Running | None:
         """The next job, once there is one; None = there will be no more."""

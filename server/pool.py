@@ -79,8 +79,9 @@ class Pool:
 
     def close(self) -> None:
         """Save all sessions, and free the model."""
-        for kept in self._kept:
-            self._save(kept)
+        with suppress(edgekv.WorkerError):  # it has died, and what was saved before is there
+            for kept in self._kept:
+                self._save(kept)
         self.runtime.close()
 
     def answer(self, job: Job, emit: Callable[[Event], None], stop: Stop) -> None:
@@ -198,8 +199,11 @@ class Pool:
             self._open()
 
     def _open(self) -> None:
-        """Open another runtime, and go on with what was saved."""
-        self.runtime = self._open_runtime()
+        """Open another runtime, and go on with what was saved. What fails is no fault of a job."""
+        try:
+            self.runtime = self._open_runtime()
+        except (edgekv.ConfigError, edgekv.InputError, edgekv.ModelError) as error:
+            raise edgekv.EdgeKVError(f"the model cannot be opened again: {error}") from error
         self._load()
 
     def _load(self) -> None:
@@ -214,11 +218,13 @@ class Pool:
                 log.warning("%s is not gone on with: %s", path, error)
 
     def _save(self, kept: Kept) -> None:
-        """Save a session, if it has something to save and a place."""
+        """Save a session, if it has something to save and a place. Raises WorkerError."""
         if kept.path is None or kept.session.n_past == 0:
             return
         try:
             kept.session.save(kept.path)
+        except edgekv.WorkerError:
+            raise
         except edgekv.EdgeKVError as error:
             log.warning("%s is not saved: %s", kept.path, error)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from edgekv.binding.model import Model
     from edgekv.prompt.text import Prompt
     from edgekv.prompt.tools import ToolCall
-    from edgekv.prompt.turns import Turns
+    from edgekv.prompt.turns import Parts, Turns
 
 History: TypeAlias = str | Path | Sequence[int] | Sequence[Mapping[str, Any]]
 MESSAGE_ROLES = ("system", "user", "assistant", "tool")
@@ -67,8 +67,8 @@ def messages_of(messages: Sequence[Any]) -> Wanted:
             raise InputError(f"a message is {message!r}; give each as {{'role': ..., 'content': ...}}, both texts")
         if message["role"] not in MESSAGE_ROLES:
             raise InputError(f"a message is of {message['role']!r}; let one of {', '.join(MESSAGE_ROLES)} write it")
-        if its and (message["role"] != "assistant" or isinstance(message["content"], Path)):
-            raise InputError(f"a message of {message['role']!r} has tool_calls; let 'assistant' write them, and a text")
+        if its and message["role"] != "assistant":
+            raise InputError(f"a message of {message['role']!r} has tool_calls; let 'assistant' write them")
     last = messages[-1]
     if last["role"] == "user" and isinstance(last["content"], str) and not last["content"].strip():
         raise InputError("the last message of 'user' is empty; write something to answer")
@@ -129,8 +129,8 @@ def prompt_of(wanted: Wanted, model: Model, turns: Turns, replies: Iterable[list
     alike = _alike(wanted, model)
     said = {alike("".join(model.text(tokens))): tokens for tokens in replies}
     contents = [
-        said.get(alike(content), content) if role == "assistant" and isinstance(content, str) else content
-        for role, content in zip(roles, written, strict=True)
+        said.get(alike(text), parts) if role == "assistant" and (text := _text_of(parts)) is not None else parts
+        for role, parts in zip(roles, written, strict=True)
     ]
     return turns.whole(roles, contents, tools)
 
@@ -144,21 +144,26 @@ def _alike(wanted: Wanted, model: Model) -> Callable[[str], str]:
     return tool_form(model).calls.alike
 
 
-def with_tools(
-    wanted: Wanted, model: Model
-) -> tuple[tuple[str, ...], tuple[str | Path, ...], Sequence[dict[str, Any]]]:
+def _text_of(parts: Parts) -> str | None:
+    """A content as one text; None where a file is part of it."""
+    texts = [part for part in parts if isinstance(part, str)]
+    return "".join(texts) if len(texts) == len(parts) else None
+
+
+def with_tools(wanted: Wanted, model: Model) -> tuple[tuple[str, ...], tuple[Parts, ...], Sequence[dict[str, Any]]]:
     """Roles and contents of messages with their calls written out, and the tools that the template is to describe.
 
     Raises InputError for tools that hold names of control tokens.
     """
-    roles, contents, use = wanted.roles, wanted.content, wanted.tools
+    roles, use = wanted.roles, wanted.tools
+    contents: tuple[Parts, ...] = tuple((content,) for content in wanted.content)
     if use is None and "tool" not in roles and not any(wanted.calls):
         return roles, contents, ()
     from edgekv.prompt.tool_form import check_tools, generic, tool_form
 
     form = tool_form(model)
     contents = tuple(
-        f"{content}{form.calls.written(calls)}" if calls else content
+        (*content, form.calls.written(calls)) if calls else content
         for content, calls in zip(contents, wanted.calls, strict=True)
     )
     if not form.is_native:

@@ -14,6 +14,7 @@ from edgekv.errors import InputError
 
 from .template import render
 from .tools import CallFormat, Tool, ToolUse
+from .turns import Parts
 
 _TOOL = Tool("EDGEKV_TOOL", "EDGEKV-DESCRIPTION", '{"type": "object", "properties": {}}')
 _ARGUMENTS = ("EDGEKV-KEY", "EDGEKV-VALUE")
@@ -117,28 +118,23 @@ INTRODUCTION = (
 
 
 def generic(
-    roles: Sequence[str], contents: Sequence[Any], tools: Sequence[Tool]
-) -> tuple[tuple[str, ...], tuple[Any, ...]]:
-    """Messages for a template that knows no tools: the system message tells of them, and the user brings results.
-
-    Raises InputError for such a message that is a file.
-    """
-    messages: list[tuple[str, Any]] = []
+    roles: Sequence[str], contents: Sequence[Parts], tools: Sequence[Tool]
+) -> tuple[tuple[str, ...], tuple[Parts, ...]]:
+    """Messages for a template that knows no tools: the system message tells of them, and the user brings results."""
+    messages: list[tuple[str, Parts]] = []
     for role, content in zip(roles, contents, strict=True):
-        if not isinstance(content, str) and (role == "tool" or (role == "system" and tools)):
-            raise InputError(f"the message of {role!r} is the file {content}; the model's template needs a text there")
         if role != "tool":
             messages.append((role, content))
             continue
-        result = f"<tool_response>\n{content}\n</tool_response>"
+        result = ("<tool_response>\n", *content, "\n</tool_response>")
         if messages and messages[-1][0] == "tool":
-            result = f"{messages.pop()[1]}\n{result}"
+            result = (*messages.pop()[1], "\n", *result)
         messages.append(("tool", result))
     if tools:
         lines = "\n".join(json.dumps(tool.as_dict()["function"], ensure_ascii=False) for tool in tools)
-        told = INTRODUCTION.format(tools=lines)
+        told: Parts = (INTRODUCTION.format(tools=lines),)
         if messages[0][0] == "system":
-            told = f"{messages.pop(0)[1]}\n\n{told}"
+            told = (*messages.pop(0)[1], "\n\n", *told)
         messages.insert(0, ("system", told))
     return (
         tuple("user" if role == "tool" else role for role, _ in messages),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from edgekv.binding.model import Model
 from edgekv.errors import SessionError
@@ -14,6 +14,7 @@ from .template import ChatFormat, chat_format, rendered
 from .text import Prompt
 
 Content = Sequence[str | os.PathLike[str]]
+Parts: TypeAlias = tuple[str | os.PathLike[str], ...]  # of one content: texts and text files
 
 PARAGRAPH = "\n\n"  # between the texts of a turn
 
@@ -107,20 +108,20 @@ class Turns:
     def whole(
         self,
         roles: Sequence[str],
-        contents: Sequence[str | os.PathLike[str] | Sequence[int]],
+        contents: Sequence[Parts | list[int]],
         tools: Sequence[dict[str, Any]] = (),
     ) -> Prompt:
         """The prompt of a conversation from its beginning: a role and a content for each message.
 
-        A content may come as tokens. tools: what the template describes as such.
+        A content may come as a list of tokens. tools: what the template describes as such.
         Raises InputError for roles in an order that the template does not take.
         """
         form = rendered(self._model, roles, tools)
         prompt = Prompt(self._model, begin=not form.holds_bos)
         for before, role, content in zip(form.before, roles, contents, strict=True):
             prompt.template(before)
-            if isinstance(content, (str, os.PathLike)):
-                prompt.content(content, role=role)
+            if isinstance(content, tuple):
+                prompt.content(*content, role=role)
             else:
                 prompt.ids(content, role)
         return prompt.template(form.after)

@@ -140,19 +140,15 @@ def test_a_text_that_only_begins_like_a_call_is_a_text():
 def test_messages_for_a_template_without_tools():
     roles, contents = generic(
         ("system", "user", "assistant", "tool", "tool", "user"),
-        ("Be brief.", "Q", "calls", "one", "two", "more"),
+        (("Be brief.",), ("Q",), ("calls",), ("one",), (Path("two"),), ("more",)),
         tool_use(TOOLS).tools,
     )
     assert roles == ("system", "user", "assistant", "user", "user")
-    assert contents[0].startswith("Be brief.\n\n" + INTRODUCTION[:20])
-    assert '"name": "weather"' in contents[0]
-    assert contents[3] == "<tool_response>\none\n</tool_response>\n<tool_response>\ntwo\n</tool_response>"
-
-
-def test_files_where_a_text_is_needed():
-    for role in ("tool", "system"):
-        with pytest.raises(edgekv.InputError, match="needs a text there"):
-            generic((role, "user"), (Path("x"), "Q"), tool_use(TOOLS).tools)
+    system = "".join(contents[0])
+    assert system.startswith("Be brief.\n\n" + INTRODUCTION[:20])
+    assert '"name": "weather"' in system
+    result = ("<tool_response>\n", "one", "\n</tool_response>")
+    assert contents[3] == (*result, "\n", "<tool_response>\n", Path("two"), "\n</tool_response>")
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["here", "isolated"])
@@ -253,6 +249,28 @@ def test_results_are_read_and_the_calls_before_them_are_not_read_again(session, 
     whole = "".join(session.text())
     assert "It rains." in whole
     assert whole.count("<tool_response>") >= 1
+
+
+def test_each_message_may_be_a_file(session, tmp_path):
+    """It is read as the same text is, whatever the template puts around it."""
+
+    def filed(text):
+        path = tmp_path / text[:4]
+        path.write_text(text)
+        return path
+
+    def messages(given):
+        calls = [{"function": {"name": "now", "arguments": "{}"}}]
+        return [
+            {"role": "system", "content": given("Be brief.")},
+            {"role": "user", "content": given("Rain?")},
+            {"role": "assistant", "content": given("Look.\n"), "tool_calls": calls},
+            {"role": "tool", "content": given("It rains.")},
+            {"role": "tool", "content": given("Still.")},
+        ]
+
+    said(session, messages(str), tool_choice="none", max_tokens=1)
+    assert session.seen(messages(filed), tools=TOOLS) == session.stats.prompt_tokens
 
 
 def test_a_template_that_knows_tools_describes_them(tiny_model):

@@ -34,6 +34,12 @@ class Client:
         return usage["prompt_tokens_details"]["cached_tokens"], usage["prompt_tokens"], reply.json()["edgekv"]
 
 
+def idle(application):
+    """Wait until the conversation is saved after its reply."""
+    while application.state.jobs.is_busy:
+        time.sleep(0.01)
+
+
 @pytest.fixture(params=[False, True], ids=["here", "isolated"])
 def application(open_server, request, tmp_path):
     with open_server(sessions=3, sessions_dir=tmp_path, options={"isolated": request.param, "budget": 900}) as made:
@@ -134,8 +140,7 @@ def test_a_worker_that_dies_is_replaced(open_server, tmp_path):
         client.say(words(20))
         pool = application.state.pool
         for _ in range(2):
-            while application.state.jobs.is_busy:  # the conversation is saved after its reply
-                time.sleep(0.01)
+            idle(application)
             died = pool.runtime.worker_pid
             pool.runtime._engine._worker._process.kill()
             refused = asyncio.run(fetched(application, PATH, {"messages": client.messages, **GREEDY}))
@@ -145,6 +150,43 @@ def test_a_worker_that_dies_is_replaced(open_server, tmp_path):
             assert total - cached < 40
         assert pool.n_restarts == 2
         assert "edgekv_worker_restarts 2.0" in asyncio.run(fetched(application, "/metrics")).text
+
+
+def test_a_worker_that_dies_while_it_saves_is_no_matter_of_the_next_request(open_server, tmp_path, monkeypatch):
+    save, deaths = edgekv.Session.save, [True]
+    with open_server(sessions_dir=tmp_path, options={"isolated": True, "budget": 900}) as application:
+        pool = application.state.pool
+
+        def dies(session, path):
+            if deaths and pool.runtime.worker_pid:
+                deaths.pop()
+                pool.runtime._engine._worker._process.kill()
+            save(session, path)
+
+        client = Client(application)
+        client.say(words(20))
+        idle(application)
+        monkeypatch.setattr(edgekv.Session, "save", dies)
+        client.say("And then?")
+        client.say("And then?")
+        idle(application)
+        assert pool.n_restarts == 1
+        pool.runtime._engine._worker._process.kill()
+    assert list(tmp_path.iterdir())
+
+
+def test_a_runtime_that_cannot_be_opened_again_is_no_fault_of_a_request(open_server, tmp_path):
+    with open_server(options={"isolated": True}) as application:
+        pool, body = application.state.pool, {"messages": [{"role": "user", "content": "Hello"}], **GREEDY}
+
+        def open_runtime():
+            raise edgekv.ConfigError("rest_dir='/var/tmp/x' cannot be used")
+
+        pool._open_runtime = open_runtime
+        pool.runtime._engine._worker._process.kill()
+        answers = [asyncio.run(fetched(application, PATH, body)) for _ in range(2)]
+        assert [answer.status_code for answer in answers] == [503, 500]
+        assert "/var" not in answers[1].text
 
 
 def test_a_worker_that_does_not_start_is_tried_again(open_server, tmp_path):
