@@ -48,6 +48,11 @@ class Job:
     shades: bool = False
     user: str = ""
 
+    @property
+    def needs_grammars(self) -> bool:
+        """Whether it needs a runtime with grammars: the reply must fit a schema, or may call tools."""
+        return self.shape is not None or (bool(self.tools) and self.tool_choice != "none")
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:

@@ -10,8 +10,10 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from edgekv.binding.model import Model
+from edgekv.models import find_model
 from edgekv.options import Options, default_threads
 from edgekv.server.failures import Failure
+from edgekv.server.job import Job
 
 from . import seats
 from .answering import Outcome, Setup
@@ -21,6 +23,8 @@ from .endpoints import Endpoints, Reply, reply_of
 from .readings import Readings
 from .requests import Requests
 from .results import Results, digest_of, with_own_ids
+
+SHAPING = ("response_format", "text", "tools")  # fields of bodies, without which a reply may be any text
 
 
 class Answered(NamedTuple):
@@ -65,7 +69,8 @@ class Batch:
 
     requests: JSON lines in OpenAI's batch format
     results: where a line is appended for each; what is in there is not answered again
-    model, options: as for `edgekv.Runtime`. Each worker has the model in a process of its own, under this ceiling
+    model, options: as for `edgekv.Runtime`. Each worker has the model in a process of its own, under this ceiling.
+        grammars: None = where a request needs them
 
     Raises, before anything is answered, InputError for a file that holds no such requests, ConfigError for results that
     are not those of these requests, this model and these options, and what `edgekv.plan` raises.
@@ -77,10 +82,13 @@ class Batch:
         try:
             self.requests = self._open.enter_context(Requests(requests))
             self.results = self._open.enter_context(Results(results, self.requests))
-            self.conditions = settled(model, options, results, begun=bool(self.results.answered))
-            path, chosen = self.conditions.model, self.conditions.chosen
-            vocabulary = self._open.enter_context(Model(path, Options(), no_alloc=True))
+            path = find_model(model)
             self._endpoints = self._open.enter_context(Endpoints(path.stem))
+            if options.get("grammars") is None:
+                options["grammars"] = _needs_grammars(self.requests, self._endpoints)
+            self.conditions = settled(path, options, results, begun=bool(self.results.answered))
+            chosen = self.conditions.chosen
+            vocabulary = self._open.enter_context(Model(path, Options(), no_alloc=True))
             self.readings = Readings(
                 self.requests, self._endpoints, vocabulary, step=self.conditions.step, focus=chosen.focus
             )
@@ -154,3 +162,14 @@ class Batch:
     def _added(self, number: int, response: dict[str, Any] | None, error: dict[str, Any] | None) -> Answered:
         custom_id = self.requests.custom_ids[number]
         return Answered(number, custom_id, self.results.add(custom_id, response, error))
+
+
+def _needs_grammars(requests: Requests, endpoints: Endpoints) -> bool:
+    """Whether one of the requests needs a runtime with grammars."""
+    for number in range(len(requests)):
+        request = requests[number]
+        if isinstance(request.body, dict) and any(request.body.get(name) for name in SHAPING):
+            job = endpoints.asked(request)
+            if isinstance(job, Job) and job.needs_grammars:
+                return True
+    return False

@@ -14,7 +14,6 @@ from typing import Any
 import edgekv
 from edgekv.errors import CeilingError, ConfigError
 from edgekv.memory.sizes import MIB
-from edgekv.models import find_model
 from edgekv.options import Options
 from edgekv.store.fingerprint import fingerprint
 from edgekv.store.replacing import replacing
@@ -24,7 +23,7 @@ SLACK_BYTES = 2 * MIB  # by which what two processes measure of themselves may d
 CHOSEN = ("budget", "block", "kv_type", "repack")  # by the planner, where nobody names them
 NAMED = (
     *("budget", "block", "ubatch", "kv_type", "repack", "n_sink", "recent", "evict_every", "focus", "probe_tokens"),
-    *("reposition", "speculate", "allow_beyond_trained", "gpu_layers"),
+    *("reposition", "speculate", "allow_beyond_trained", "gpu_layers", "grammars"),
 )
 
 
@@ -50,10 +49,10 @@ class Conditions:
         return ubatch if block % ubatch == 0 else block
 
 
-def settled(model: str | None, options: dict[str, Any], results: Path, *, begun: bool) -> Conditions:
+def settled(path: Path, options: dict[str, Any], results: Path, *, begun: bool) -> Conditions:
     """The conditions of a batch: those that its results were begun with, or new ones, which are written beside them.
 
-    options: arguments of `edgekv.Runtime`; what is None is chosen here
+    path: of the model; options: arguments of `edgekv.Runtime`; what is None is chosen here
     begun: whether there are results
 
     Raises ConfigError for options that are others than those that it was begun with, and where these are lost; and what
@@ -61,7 +60,6 @@ def settled(model: str | None, options: dict[str, Any], results: Path, *, begun:
     """
     file = results.with_name(results.name + SUFFIX)
     kept = _read(file, results) if begun else None
-    path = find_model(model)
     named = {name: value for name, value in options.items() if value is not None}
     if kept is not None:
         named = {name: kept[name] for name in CHOSEN if name in kept} | named

@@ -340,6 +340,55 @@ def test_a_beginning_whose_end_is_lost_is_read_again(answer, monkeypatch):
     assert (took.beginnings, again.beginnings) == (2, 6)
 
 
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"enum": ["Oslo", "Rome"]}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
+}
+PERSON = {"type": "object", "properties": {"age": {"enum": [7, 9]}}, "required": ["age"], "additionalProperties": False}
+
+
+def test_schemas_and_tools_are_had_where_a_request_needs_them(answer, tmp_path):
+    schema = {"type": "json_schema", "json_schema": {"schema": PERSON}}
+    document = words(60, "d")
+    found, _ = answer(
+        [
+            *(chat(f"json-{i}", f"{document} {i}", response_format=schema, max_tokens=99) for i in range(2)),
+            chat("call", "Rain?", tools=[WEATHER], tool_choice="required", parallel_tool_calls=False, max_tokens=99),
+            {
+                "custom_id": "response",
+                "method": "POST",
+                "url": RESPONSES,
+                "body": {"input": "Who?", "text": {"format": {"type": "json_schema", "schema": PERSON}}},
+            },
+            chat("any", "Hello"),
+        ],
+        budget=512,
+    )
+    for custom_id in ("json-0", "json-1", "response"):
+        assert json.loads(said(found[custom_id]))["age"] in (7, 9)
+    assert found["json-0"]["response"]["body"]["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
+    (call,) = found["call"]["response"]["body"]["choices"][0]["message"]["tool_calls"]
+    assert call["function"]["name"] == "weather"
+    assert json.loads(call["function"]["arguments"])["city"] in ("Oslo", "Rome")
+    assert found["any"]["response"]["status_code"] == 200
+    assert json.loads((tmp_path / "results.jsonl.batch").read_text())["grammars"] is True
+
+
+def test_without_schemas_there_are_no_grammars(answer, tmp_path):
+    plain = {"response_format": {"type": "text"}, "tools": []}
+    found, _ = answer([chat("1", "Hello", **plain), chat("2", "Hi", tools=[WEATHER], tool_choice="none")])
+    assert {row["response"]["status_code"] for row in found.values()} == {200}
+    assert json.loads((tmp_path / "results.jsonl.batch").read_text())["grammars"] is False
+
+
 def test_results_are_lines_of_ascii(answer, tmp_path):
     answer([chat("ä\ud800", "Hello")])
     (line,) = (tmp_path / "results.jsonl").read_bytes().splitlines()
