@@ -20,6 +20,7 @@ from .failures import Failure
 from .job import Job
 from .message_events import MessageEvents, Thoughts, failed
 from .openai_shape import Stop, Wishes
+from .room import held_bytes
 from .settings import Settings
 from .state import state_of
 from .typed_events import answer
@@ -236,7 +237,8 @@ async def count_tokens(request: Request) -> Response:
     state = state_of(request)
     body = await read_body(request, Conversation, state.settings, state.room)
     read, tools = messages_of(body), tools_of(body)
-    n_tokens = await to_thread.run_sync(lambda: state.pool.runtime.count_tokens(read, tools=tools))
+    with state.room.held(held_bytes(Job(messages=read, tools=tools))):
+        n_tokens = await to_thread.run_sync(lambda: state.pool.runtime.count_tokens(read, tools=tools))
     return JSONResponse({"input_tokens": n_tokens})
 
 

@@ -80,7 +80,7 @@ class Format(Body):
     """What the text of a reply must be."""
 
     type: Literal["text", "json_object", "json_schema"]
-    name: Text | None = None
+    name: Annotated[Text, Field(max_length=64)] | None = None
     schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
 
     def shape(self) -> Mapping[str, Any] | None:
@@ -160,6 +160,13 @@ def _choice(choice: str | dict[str, Any] | None) -> str | dict[str, Any]:
     return "auto" if choice is None else choice
 
 
+def _told_choice(choice: str | dict[str, Any] | None) -> str | dict[str, Any]:
+    """The same, as far as the job holds it."""
+    if isinstance(choice, dict) and choice.get("type") == "function":
+        return {"type": "function", "name": choice.get("name")}
+    return choice or "auto"
+
+
 def _messages(body: ResponsesBody) -> Iterator[dict[str, Any]]:
     if body.instructions:
         yield {"role": "system", "content": body.instructions}
@@ -230,7 +237,7 @@ def response_of(body: ResponsesBody, job: Job, model: str) -> dict[str, Any]:
         "store": False,
         "temperature": job.sampling.temperature,
         "text": {"format": _format(body)},
-        "tool_choice": body.tool_choice or "auto",
+        "tool_choice": _told_choice(body.tool_choice),
         "tools": [{"type": "function", "strict": True} | tool["function"] for tool in job.tools],
         "top_logprobs": job.n_logprobs or 0,
         "top_p": job.sampling.top_p,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -39,6 +39,15 @@ class Room:
             raise Failure(
                 429, "rate_limit_exceeded", "the requests that wait fill their memory; try again later", retry_after_s=1
             )
+
+    @contextmanager
+    def held(self, n_bytes: int) -> Iterator[None]:
+        """Hold so many more as long as the block lasts. Raises Failure."""
+        self.take(n_bytes)
+        try:
+            yield
+        finally:
+            self.give_back(n_bytes)
 
     def give_back(self, n_bytes: int) -> None:
         """Hold so many less."""

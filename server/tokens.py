@@ -10,8 +10,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from .body import Body, Text, read_body
+from .body import MAX_VALUES, Body, Text, read_body
+from .failures import Failure
 from .state import state_of
+
+TOKEN_BYTES = 40  # of a token in a list
 
 
 class TextBody(Body):
@@ -32,16 +35,23 @@ async def tokenize(request: Request) -> Response:
     state = state_of(request)
     body = await read_body(request, TextBody, state.settings, state.room)
 
+    n_bytes = len(body.content.encode())  # a token stands for one of them, or for several
+    if n_bytes > MAX_VALUES:
+        what = f"content has {n_bytes} bytes, but at most {MAX_VALUES} are taken; send it in parts"
+        raise Failure(400, "invalid_value", what, param="content")
+
     def work() -> list[int]:
         return state.pool.runtime.tokenize(body.content, begin=body.add_special, special=body.parse_special)
 
-    return JSONResponse({"tokens": await to_thread.run_sync(work)})
+    with state.room.held(TOKEN_BYTES * n_bytes):
+        return JSONResponse({"tokens": await to_thread.run_sync(work)})
 
 
 async def detokenize(request: Request) -> Response:
     state = state_of(request)
     body = await read_body(request, TokensBody, state.settings, state.room)
-    return JSONResponse({"content": await to_thread.run_sync(state.pool.runtime.text_of, body.tokens)})
+    with state.room.held(TOKEN_BYTES * len(body.tokens)):
+        return JSONResponse({"content": await to_thread.run_sync(state.pool.runtime.text_of, body.tokens)})
 
 
 routes = [Route("/tokenize", tokenize, methods=["POST"]), Route("/detokenize", detokenize, methods=["POST"])]

@@ -71,4 +71,21 @@ def test_bodies_of_too_many_values_are_refused(ask):
     for body in ('{"prompt": [' + "1," * 70_000 + "1]}", '{"x": [' + '"",' * 40_000 + '""]}', "[" * 70_000):
         assert ask(PATH, body).json()["error"]["code"] == "invalid_json"
     text = '1,2,3 [x] {y} \\" \\\\ ' * 10_000  # what stands within a text counts as one
-    assert ask("/tokenize", {"content": text}).status_code == 200
+    messages = {"messages": [{"role": "user", "content": text}]}
+    assert ask("/v1/messages/count_tokens", messages).status_code == 200
+
+
+def test_what_is_tokenised_counts_while_it_is(ask, server, monkeypatch):
+    held = []
+
+    def tokenize(text, **_):
+        held.append(server.state.room._held)
+        return [1] * len(text)
+
+    monkeypatch.setattr(server.state.pool.runtime, "tokenize", tokenize)
+    assert ask("/tokenize", {"content": "x" * 65_536}).status_code == 200
+    refused = ask("/tokenize", {"content": "\u00e9" * 32_769})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "content")
+    assert "65538 bytes" in refused.json()["error"]["message"]
+    assert held == [40 * 65_536]
+    assert server.state.room._held == 0
