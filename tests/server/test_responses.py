@@ -118,6 +118,12 @@ def test_what_cannot_be_done_is_refused_by_name(field, value):
 def test_what_waits_holds_no_long_text():
     body = parsed(ResponsesBody, json.dumps({"input": "x", "instructions": "y" * 20_000}).encode())
     assert response_of(body, job_of(body, Settings()), "a-model")["instructions"] is None
+    choice = {"type": "function", "name": "f", "further": "y" * 20_000}
+    body = parsed(ResponsesBody, json.dumps({"input": "x", "tool_choice": choice}).encode())
+    told = response_of(body, job_of(body, Settings()), "a-model")["tool_choice"]
+    assert told == {"type": "function", "name": "f"}
+    with pytest.raises(Failure, match="at most 64 characters"):
+        job(text={"format": {"type": "json_schema", "name": "y" * 20_000, "schema": {}}})
 
 
 def test_what_is_not_known_is_ignored():

@@ -14,6 +14,7 @@ from asgi import said
 from pydantic import BaseModel, Field
 
 from edgekv.engine.pieces import Token
+from edgekv.server.room import LONG_CHARS
 from edgekv.server.shapes import chat_logprobs, text_logprobs
 
 PATH = "/v1/chat/completions"
@@ -91,7 +92,8 @@ async def test_any_json_object(client):
 
 async def test_a_tool_is_called_and_its_result_is_read(client):
     tools = [openai.pydantic_function_tool(Weather)]
-    reply = await client.chat.completions.parse(**asked(tools=tools, tool_choice="required"))
+    one = {"tool_choice": "required", "parallel_tool_calls": False}  # so that the length cuts none off
+    reply = await client.chat.completions.parse(**asked(tools=tools, **one))
     (choice,) = reply.choices
     assert choice.finish_reason == "tool_calls"
     assert choice.message.content is None
@@ -200,3 +202,17 @@ def test_events_of_a_stream_are_json(ask):
     assert done == "[DONE]"
     text = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks)
     jsonschema.validate(json.loads(text), Person.model_json_schema())
+
+
+def test_long_results_of_tools_are_read(ask):
+    """Long texts of a request lie in files, whoever wrote them."""
+    calls = [{"id": "1", "type": "function", "function": {"name": "read", "arguments": "{}"}}]
+    messages = [
+        {"role": "system", "content": "s" * (LONG_CHARS + 1)},
+        *ASKED,
+        {"role": "assistant", "content": "a" * (LONG_CHARS + 1), "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "1", "content": "t" * (LONG_CHARS + 1)},
+    ]
+    tools = [{"type": "function", "function": {"name": "read"}}]
+    answer = ask(PATH, {"messages": messages, "tools": tools, "tool_choice": "none", "max_tokens": 2})
+    assert answer.status_code == 200, answer.text
