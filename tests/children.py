@@ -19,7 +19,7 @@ def started(command, **options):
     It begins with SIGINT as a shell leaves it. A suite that is started with `nohup ... &` ignores that signal, and what
     it starts would ignore it too.
     """
-    with _default_interrupt():
+    with default_interrupt():
         process = subprocess.Popen([*map(str, command)], **options)
     watchdog = threading.Timer(LIMIT_S, process.kill)
     watchdog.start()
@@ -36,8 +36,8 @@ def started(command, **options):
 
 
 @contextmanager
-def _default_interrupt():
-    """A signal that has a handler here is at its default in a new program."""
+def default_interrupt():
+    """Programs that are started meanwhile do not ignore SIGINT: what has a handler here is at its default there."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield

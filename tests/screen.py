@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 
 import pexpect
 import pyte
+from children import default_interrupt
 
 LIMIT_S = 60  # far more than anything takes on a busy machine
 
@@ -90,9 +91,11 @@ def screen(command, *, columns=80, lines=24, **variables):
         if name not in variables:
             environment.pop(name, None)
     command = [*map(str, command)]
-    child = pexpect.spawn(
-        command[0], command[1:], dimensions=(lines, columns), env=environment, encoding="utf-8", codec_errors="replace"
-    )
+    size = (lines, columns)
+    with default_interrupt():
+        child = pexpect.spawn(
+            command[0], command[1:], dimensions=size, env=environment, encoding="utf-8", codec_errors="replace"
+        )
     child.delaybeforesend = None
     try:
         yield Screen(child, columns, lines)
