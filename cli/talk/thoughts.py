@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from edgekv.engine.endings import overlap
+
 OPEN, CLOSE = "<think>", "</think>"
 
 
@@ -31,7 +33,7 @@ class Thoughts:
         if self._thinks:
             text, tag, rest = self._held.partition(CLOSE)
             if not tag:
-                n_held = next(n for n in range(len(CLOSE) - 1, -1, -1) if text.endswith(CLOSE[:n]))
+                n_held = overlap(text, CLOSE)
                 text, rest = text[: len(text) - n_held], CLOSE[:n_held]
             self._held = rest
             if text:
