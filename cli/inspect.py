@@ -11,10 +11,13 @@ import typer
 
 import edgekv
 from edgekv.engine.reply import INSTRUCTION
+from edgekv.warmup import reserve
 
 from .files import text_files
 from .options import AsJson, Raw, System, opened, with_common_options
 from .render import console, console_of, reading_bar
+
+REPORT_BYTES = 3 << 20  # what the report of a page or two takes beside the reply
 
 
 @with_common_options
@@ -54,6 +57,7 @@ def inspect(
         files = stack.enter_context(text_files(file))
         if question is None and not files:
             raise edgekv.InputError("there is nothing to inspect; give a text file (-f FILE), a question, or both")
+        stack.callback(reserve(REPORT_BYTES))
         rt = stack.enter_context(opened(runtime))
         progress = stack.enter_context(reading_bar())
         found = observe(

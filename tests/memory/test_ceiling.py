@@ -46,7 +46,8 @@ def test_peak_stays_under_the_plan_and_does_not_grow_with_the_prompt(ask, text):
         memory = report["memory"]
         assert memory["peak_rss_bytes"] <= memory["planned_peak_bytes"] <= memory["ceiling_bytes"]
         assert memory["planned_peak_bytes"] / memory["peak_rss_bytes"] < 1.03
-    assert abs(long["memory"]["peak_rss_bytes"] / short["memory"]["peak_rss_bytes"] - 1) < 0.01
+    # its cells would take 14 % more; how much of the libraries is mapped depends on what the page cache holds
+    assert abs(long["memory"]["peak_rss_bytes"] / short["memory"]["peak_rss_bytes"] - 1) < 0.02
 
 
 @pytest.mark.parametrize("kv_type", ["q8_0", "q4_0"])
@@ -144,9 +145,10 @@ def test_windows_and_states_do_not_grow(ask, tmp_path, text, name):
     from edgekv.models.families import make_family
 
     model = make_family(tmp_path / "model.gguf", name)
-    options = ["--budget", "128", "--block", "64", "--max-tokens", "4", "--threads", "1"]
-    short, long = (ask(text(n), *options, model=model)["memory"] for n in (100, 300))
-    for memory in (short, long):
+    options = ["--budget", "128", "--block", "64", "--max-tokens", "4", "--threads", "1", "--allow-beyond-trained"]
+    short, long = (ask(text(n), *options, model=model) for n in (100, 20_000))
+    for memory in (short["memory"], long["memory"]):
         assert memory["parts"]["state"] > 0
         assert memory["peak_rss_bytes"] <= memory["planned_peak_bytes"] <= memory["ceiling_bytes"]
-    assert abs(long["peak_rss_bytes"] / short["peak_rss_bytes"] - 1) < 0.01
+    # a cell of the first takes 1 KiB, so all of them would take 20 MiB; libraries differ by some MiB
+    assert abs(long["memory"]["peak_rss_bytes"] - short["memory"]["peak_rss_bytes"]) < 5 << 20

@@ -103,37 +103,46 @@ def test_nothing_is_imported_after_the_plan(tiny_model, text, tmp_path, command,
     assert ended["output"].rpartition("imported late:")[2].split() == [], ended["output"]
 
 
-MEASURED = ("python", "vocabulary", "graphs")  # and filled to whole MiB by "rounding"
-NOISE = MIB // 4  # what is measured differs by some 100 KiB from one process to the next
+MEASURED = ("python", "vocabulary", "graphs", "rounding")  # filled to whole MiB by the last one
+TRIES = 8
 
 
 def test_plan_says_what_ask_does(default_model, text):
-    """One plan, whichever command makes it.
+    """One plan, whichever command makes it, wherever the two processes measure the same number of whole MiB.
 
-    Only what is measured can differ, and it is rounded up to whole MiB. Where the two processes come to lie on
-    different sides of a step, though they measured nearly the same, their plans differ by this step.
+    They need not: Linux maps more or fewer pages of a library, depending on what the page cache holds at the time.
     """
     options = ("-m", str(default_model), "--threads", "1", "--json")
+
+    def planned(mib):
+        return run("pipes", "plan", *options, "--memory", f"{mib}MiB")
+
+    def asked(mib):
+        ended = run("pipes", "ask", *options, "--memory", f"{mib}MiB", "--max-tokens", "2", "-f", text, "Who?")
+        assert ended["peak_bytes"] <= mib * MIB
+        return ended
+
+    def measured(plan):
+        return sum(plan["parts"][name] for name in MEASURED)
+
     lowest = 160
-    while run("pipes", "plan", *options, "--memory", f"{lowest}MiB")["status"] == 3:
+    while planned(lowest)["status"] == 3:
         lowest += 4
-    while run("pipes", "plan", *options, "--memory", f"{lowest - 1}MiB")["status"] == 0:
+    while planned(lowest - 1)["status"] == 0:
         lowest -= 1
     for ceiling in (lowest, lowest + 1, 200, 256):
-        planned = json.loads(run("pipes", "plan", *options, "--memory", f"{ceiling}MiB")["output"])
-        asked = run("pipes", "ask", *options, "--memory", f"{ceiling}MiB", "--max-tokens", "2", "-f", text, "Who?")
-        assert asked["peak_bytes"] <= ceiling * MIB
-        if ceiling == lowest and asked["status"] == 3:
-            continue  # by a step
-        assert asked["status"] == 0, asked["output"]
-        done = json.loads(asked["output"])
-        parts, others = planned["parts"], done["memory"]["parts"]
-        rounded, other = (sum(each[name] for name in (*MEASURED, "rounding")) for each in (parts, others))
-        assert abs(sum(parts[name] - others[name] for name in MEASURED)) < NOISE
-        if rounded == other:
-            assert [done[name] for name in ("budget_cells", "kv_type", "block")] == [
-                planned[name] for name in ("budget_cells", "kv_type", "block")
-            ]
-            assert done["memory"]["planned_peak_bytes"] == planned["planned_peak_bytes"]
+        for _ in range(TRIES):
+            ended = [planned(ceiling), asked(ceiling)]
+            assert {one["status"] for one in ended} <= {0, 3}, ended
+            if any(one["status"] == 3 for one in ended):
+                assert ceiling <= lowest + 1  # what was measured came out higher this time
+                continue
+            plan, done = (json.loads(one["output"]) for one in ended)
+            if measured(plan) == measured(done["memory"]):
+                break
         else:
-            assert abs(rounded - other) == MIB
+            pytest.fail(f"at {ceiling} MiB no pair of {TRIES} processes measured the same")
+        assert [done[name] for name in ("budget_cells", "kv_type", "block")] == [
+            plan[name] for name in ("budget_cells", "kv_type", "block")
+        ]
+        assert done["memory"]["planned_peak_bytes"] == plan["planned_peak_bytes"]
