@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 import edgekv
+from edgekv.engine.thoughts import opens_thoughts
 from edgekv.models import read_header
 from edgekv.prompt.spool import spooled
 from edgekv.store.named import path_of, saved_names
@@ -22,7 +23,6 @@ from .talk.conversation import Chat, Message, interrupt_cancels, new_session, sy
 from .talk.front import Front, front
 from .talk.lines import lines
 from .talk.telling import bottom_line
-from .talk.thoughts import OPEN
 from .wording import worded
 
 
@@ -130,7 +130,7 @@ def _thinks(rt: edgekv.Runtime) -> bool:
     from edgekv.prompt.template import opens_with  # the runtime has imported it
 
     header = rt.model.header if rt.worker_pid is None else read_header(rt.plan.model)
-    return opens_with(header.chat_template or "").rstrip().endswith(OPEN)
+    return opens_thoughts(opens_with(header.chat_template or ""))
 
 
 def _reply(chat: Chat, message: Message, front: Front) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -12,16 +12,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from edgekv.engine.pieces import Token
+from edgekv.engine.pieces import Packed
 
-from .answer import PING, Answer, as_json, progress, server_sent
+from .answer import PING, Answer, progress, server_sent
 from .body import Body, Text, read_body
 from .failures import Failure
 from .job import Ended, Event, Job, Piece, Reading, ToolCall
-from .openai_shape import DONE, FINISH_REASONS, Wishes, edgekv_of, failed, failed_late, usage_of
+from .openai_shape import DONE, FINISH_REASONS, Wishes, failed, failed_late, took
 from .settings import Settings
 from .shapes import ResponseFormat, chat_logprobs, n_logprobs, told_call
 from .state import state_of
+from .written import Parts, written
 
 
 class Part(Body):
@@ -98,16 +99,15 @@ async def chat_completions(request: Request) -> Response:
         "created": int(time.time()),
         "model": state.model_name,
     }
-    if not body.stream:
-        return Answer(running, _whole(running, about), failed)
-    parts = _streamed(running, about, with_usage=body.wants_usage)
-    return Answer(running, parts, failed, ping=PING, ping_s=state.settings.ping_s, late=failed_late)
+    said = _streamed(running, about, with_usage=body.wants_usage) if body.stream else _whole(running, about)
+    ping = PING if body.stream else None
+    return Answer(running, said, failed, ping=ping, ping_s=state.settings.ping_s, late=failed_late)
 
 
-async def _whole(events: AsyncIterator[Event], about: dict[str, Any]) -> AsyncIterator[bytes]:
+async def _whole(events: AsyncIterator[Event], about: dict[str, Any]) -> AsyncIterator[Parts]:
     said: list[str] = []
     thought: list[str] = []
-    tokens: list[Token] = []
+    tokens = bytearray()
     calls: list[ToolCall] = []
     async for event in events:
         if isinstance(event, Piece):
@@ -126,20 +126,16 @@ async def _whole(events: AsyncIterator[Event], about: dict[str, Any]) -> AsyncIt
                 "index": 0,
                 "message": message,
                 "finish_reason": FINISH_REASONS[event.reason],
-                "logprobs": chat_logprobs(tokens) if tokens else None,
+                "logprobs": chat_logprobs(tokens),
             }
-            told = {"usage": usage_of(event.usage), "edgekv": edgekv_of(event.usage, event.reason)}
-            yield as_json(about | {"choices": [choice]} | told)
+            yield written(about | {"choices": [choice]} | took(event))
 
 
-async def _streamed(events: AsyncIterator[Event], about: dict[str, Any], *, with_usage: bool) -> AsyncIterator[bytes]:
+async def _streamed(events: AsyncIterator[Event], about: dict[str, Any], *, with_usage: bool) -> AsyncIterator[Parts]:
     """Chunks: the role comes first, as soon as it is certain that there will be a reply."""
 
-    def chunk(
-        delta: dict[str, Any], finish_reason: str | None = None, tokens: Sequence[Token] = (), **further: Any
-    ) -> bytes:
-        logprobs = chat_logprobs(tokens) if tokens else None
-        choice = {"index": 0, "delta": delta, "finish_reason": finish_reason, "logprobs": logprobs}
+    def chunk(delta: dict[str, Any], finish_reason: str | None = None, tokens: Packed = b"", **further: Any) -> Parts:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish_reason, "logprobs": chat_logprobs(tokens)}
         return server_sent(about | {"choices": [choice]} | further)
 
     nothing_yet: dict[str, Any] = {"usage": None} if with_usage else {}
@@ -161,8 +157,7 @@ async def _streamed(events: AsyncIterator[Event], about: dict[str, Any], *, with
             for part in event.shades or ():
                 yield server_sent(about | {"choices": [], "edgekv": {"shades": part}})
             if with_usage:
-                told = {"usage": usage_of(event.usage), "edgekv": edgekv_of(event.usage, event.reason)}
-                yield server_sent(about | {"choices": []} | told)
+                yield server_sent(about | {"choices": []} | took(event))
             yield DONE
 
 

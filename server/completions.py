@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from array import array
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -13,16 +13,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from edgekv.engine.pieces import Token
+from edgekv.engine.pieces import Packed
 
-from .answer import PING, Answer, as_json, server_sent
+from .answer import PING, Answer, server_sent
 from .body import Text, read_body
 from .failures import unsupported
 from .job import Ended, Event, Job, Piece
-from .openai_shape import DONE, FINISH_REASONS, Wishes, edgekv_of, failed, failed_late, usage_of
+from .openai_shape import DONE, FINISH_REASONS, Wishes, failed, failed_late, took
 from .settings import Settings
 from .shapes import text_logprobs
 from .state import state_of
+from .written import Parts, written
 
 Ids = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(min_length=1)]
 Prompt = Annotated[Text, Field(min_length=1)]
@@ -66,33 +67,28 @@ async def completions(request: Request) -> Response:
         "created": int(time.time()),
         "model": state.model_name,
     }
-    if not body.stream:
-        return Answer(running, _whole(running, about), failed)
-    parts = _streamed(running, about, with_usage=body.wants_usage)
-    return Answer(running, parts, failed, ping=PING, ping_s=state.settings.ping_s, late=failed_late)
+    said = _streamed(running, about, with_usage=body.wants_usage) if body.stream else _whole(running, about)
+    ping = PING if body.stream else None
+    return Answer(running, said, failed, ping=ping, ping_s=state.settings.ping_s, late=failed_late)
 
 
-def _choice(
-    text: str, finish_reason: str | None = None, tokens: Sequence[Token] = (), offset: int = 0
-) -> dict[str, Any]:
-    logprobs = text_logprobs(tokens, offset) if tokens else None
-    return {"index": 0, "text": text, "finish_reason": finish_reason, "logprobs": logprobs}
+def _choice(text: str, finish_reason: str | None = None, tokens: Packed = b"", offset: int = 0) -> dict[str, Any]:
+    return {"index": 0, "text": text, "finish_reason": finish_reason, "logprobs": text_logprobs(tokens, offset)}
 
 
-async def _whole(events: AsyncIterator[Event], about: dict[str, Any]) -> AsyncIterator[bytes]:
+async def _whole(events: AsyncIterator[Event], about: dict[str, Any]) -> AsyncIterator[Parts]:
     said: list[str] = []
-    tokens: list[Token] = []
+    tokens = bytearray()
     async for event in events:
         if isinstance(event, Piece):
             said.append(event.text)
             tokens += event.logprobs
         elif isinstance(event, Ended):
             choice = _choice("".join(said), FINISH_REASONS[event.reason], tokens)
-            told = {"usage": usage_of(event.usage), "edgekv": edgekv_of(event.usage, event.reason)}
-            yield as_json(about | {"choices": [choice]} | told)
+            yield written(about | {"choices": [choice]} | took(event))
 
 
-async def _streamed(events: AsyncIterator[Event], about: dict[str, Any], *, with_usage: bool) -> AsyncIterator[bytes]:
+async def _streamed(events: AsyncIterator[Event], about: dict[str, Any], *, with_usage: bool) -> AsyncIterator[Parts]:
     nothing_yet = {"usage": None} if with_usage else {}
     offset = 0
     async for event in events:
@@ -103,8 +99,7 @@ async def _streamed(events: AsyncIterator[Event], about: dict[str, Any], *, with
         elif isinstance(event, Ended):
             yield server_sent(about | {"choices": [_choice("", FINISH_REASONS[event.reason])]} | nothing_yet)
             if with_usage:
-                told = {"usage": usage_of(event.usage), "edgekv": edgekv_of(event.usage, event.reason)}
-                yield server_sent(about | {"choices": []} | told)
+                yield server_sent(about | {"choices": []} | took(event))
             yield DONE
 
 

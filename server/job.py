@@ -88,11 +88,15 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The next piece of the reply. reasoning: the model thinks, and does not answer yet"""
+    """The next piece of the reply.
+
+    reasoning: the model thinks, and does not answer yet
+    logprobs: the tokens of the piece, as `edgekv.engine.pieces.packed` makes them
+    """
 
     text: str
     reasoning: bool = False
-    logprobs: tuple[Any, ...] = ()
+    logprobs: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

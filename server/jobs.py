@@ -9,12 +9,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 
 from edgekv.errors import EdgeKVError
 
 from .failures import RETRY_S, Failure, failure_of
 from .job import Ended, Event, Job, Piece, Reading, Usage
-from .room import Room, held_bytes, laid_out
+from .room import Room, held_bytes, laid_out, told_bytes
 
 log = logging.getLogger("edgekv.server")
 
@@ -172,8 +173,8 @@ class Stop:
 class Running:
     """The events of a job as they come. Iterate it to its end and close it; closing it before cancels the job.
 
-    Pieces are joined while nobody fetches them, so a slow client holds the text of its reply and no more. Raises
-    Failure where the job fails, and where its time is up.
+    Pieces are joined while nobody fetches them, so a slow client holds its reply and no more. The room has its log
+    probabilities until it is closed. Raises Failure where the job fails, and where its time is up.
 
     has_end: its last event is there; whatever comes later is fetched by nobody
     """
@@ -187,11 +188,13 @@ class Running:
         ended: Callable[[Usage, float], None],
     ) -> None:
         """Raises Failure where there is no room for the job, or for its long texts on the disk."""
+        self._n_free = told_bytes(job, room)  # bytes of log probabilities that may still come
         with ExitStack() as stack:
             self.job = laid_out(job, stack)
             n_bytes = held_bytes(self.job)
-            room.take(n_bytes)
+            room.take(n_bytes + self._n_free)
             stack.callback(room.give_back, n_bytes)
+            self._give_back = partial(room.give_back, self._n_free)
             self._held = stack.pop_all()
         self.stop = Stop()
         self.begun_s = 0.0
@@ -203,7 +206,7 @@ class Running:
         self._events: deque[Event | Failure] = deque()
         self._posted = asyncio.Event()
         self._lock = threading.Lock()
-        self._ended = False
+        self._ended = self._closed = False
         self.has_end = False
 
     def release(self) -> None:
@@ -217,8 +220,15 @@ class Running:
             self._first_s = time.monotonic() - self.begun_s
         if isinstance(event, Ended):
             self._told(event.usage, self._first_s or 0.0)
+        if isinstance(event, Piece):
+            self._n_free -= len(event.logprobs)
+            if self._n_free < 0:
+                event = _too_long()
+                self.stop.set()
         with self._lock:
             self.has_end |= isinstance(event, (Ended, Failure))
+            if self._closed:
+                return
             last = self._events[-1] if self._events else None
             if isinstance(last, Reading) and isinstance(event, Reading):
                 self._events[-1] = event
@@ -251,14 +261,23 @@ class Running:
 
     async def aclose(self) -> None:
         """Cancel the job, unless it has ended."""
-        self._ended = True
         self._timer.cancel()
+        with self._lock:
+            was_closed, self._closed, self._ended = self._closed, True, True
+            self._events.clear()
+        if not was_closed:
+            self._give_back()
         self._left(self)
 
     def _expire(self) -> None:
         """Its time is up, which is said before the reply ends of it."""
         self.post(Failure(504, "timeout", "the request took too long; try again, or ask for less"))
         self._left(self)
+
+
+def _too_long() -> Failure:
+    """Tokens of this vocabulary are longer than `PACKED_BYTES` has room for."""
+    return Failure(503, "no_room", "the log probabilities take more memory than there is; ask for fewer of them")
 
 
 def _stopping() -> Failure:

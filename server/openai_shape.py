@@ -12,8 +12,9 @@ from edgekv.engine.sampler import MAX_SEED, Sampling
 from .answer import server_sent
 from .body import Body, Text
 from .failures import Failure, unsupported
-from .job import Reason, Usage
+from .job import Ended, Reason, Usage
 from .settings import Settings
+from .written import Parts
 
 FINISH_REASONS: dict[Reason, str] = {
     "stop": "stop",
@@ -23,7 +24,7 @@ FINISH_REASONS: dict[Reason, str] = {
     "tool_calls": "tool_calls",
 }
 
-DONE = b"data: [DONE]\n\n"
+DONE = [b"data: [DONE]\n\n"]
 
 Stop = Annotated[Text, Field(min_length=1)]
 
@@ -118,9 +119,14 @@ def failed(failure: Failure) -> dict[str, Any]:
     return {"error": {"message": failure.message, "type": kind, "param": failure.param, "code": failure.code}}
 
 
-def failed_late(failure: Failure) -> bytes:
-    """The last part of a stream that has begun."""
+def failed_late(failure: Failure) -> Parts:
+    """The end of a stream that has begun."""
     return server_sent(failed(failure))
+
+
+def took(ended: Ended) -> dict[str, Any]:
+    """What a reply took: OpenAI's object `usage`, and `edgekv`."""
+    return {"usage": usage_of(ended.usage), "edgekv": edgekv_of(ended.usage, ended.reason)}
 
 
 def usage_of(usage: Usage) -> dict[str, Any]:

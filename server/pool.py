@@ -14,10 +14,11 @@ from typing import Any
 import edgekv
 from edgekv.engine.history import History
 from edgekv.engine.stats import Stats
+from edgekv.engine.thoughts import opens_thoughts
 
 from .job import Ended, Event, Job, Reading, Reason, ToolCall, Usage
 from .jobs import Stop
-from .reasoning import Thoughts, opens_thoughts
+from .reasoning import Reasoning
 from .shades import shades_of
 
 log = logging.getLogger("edgekv.server")
@@ -142,13 +143,13 @@ class Pool:
             progress=reading,
         )
         is_plain = job.prompt is not None or job.shape is not None  # what follows a schema has no room for thoughts
-        thoughts = Thoughts(begun=None if is_plain else self._begins_thinking)
+        reasoning = Reasoning(begun=None if is_plain else self._begins_thinking)
         with stop.calls(session.cancel):
-            for piece in thoughts.told_apart(pieces):
+            for piece in reasoning.told_apart(pieces):
                 emit(piece)
         for call in session.stats.tool_calls:
             emit(ToolCall(f"call_{secrets.token_hex(12)}", call.name, call.arguments))
-        return session.stats, thoughts.n_pieces
+        return session.stats, reasoning.n_pieces
 
     def _choose(self, history: History, tools: Sequence[Mapping[str, Any]]) -> Kept:
         """The session that has read most of a history, unless it would lose most of what it has; or a new one."""

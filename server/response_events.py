@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
-
-from edgekv.engine.pieces import Token
 
 from .failures import Failure
 from .job import Ended, Event, Piece, ToolCall, Usage
 from .openai_shape import edgekv_of
-from .shapes import chat_logprobs
+from .shapes import told_tokens
 
 
 class ResponseEvents:
@@ -119,29 +117,24 @@ class _Text:
         self.id = _new_id("rs" if is_thought else "msg")
         self.name = "reasoning_text" if is_thought else "output_text"
         self._pieces: list[str] = []
-        self._tokens: list[Token] = []
+        self._tokens = bytearray()
 
     def add(self, piece: Piece) -> dict[str, Any]:
         """Take the next piece; returns what is told with it."""
         self._pieces.append(piece.text)
         self._tokens += piece.logprobs
-        return {} if self.is_thought else {"logprobs": _logprobs(piece.logprobs)}
+        return {} if self.is_thought else {"logprobs": told_tokens(piece.logprobs)}
 
     def part(self) -> dict[str, Any]:
         """The text so far."""
         part = {"type": self.name, "text": "".join(self._pieces)}
-        return part if self.is_thought else part | {"annotations": [], "logprobs": _logprobs(self._tokens)}
+        return part if self.is_thought else part | {"annotations": [], "logprobs": told_tokens(self._tokens)}
 
     def item(self, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
         item = {"id": self.id, "status": status, "content": content}
         return item | (
             {"type": "reasoning", "summary": []} if self.is_thought else {"type": "message", "role": "assistant"}
         )
-
-
-def _logprobs(tokens: Iterable[Token]) -> list[dict[str, Any]]:
-    told: list[dict[str, Any]] = chat_logprobs(tokens)["content"]
-    return told
 
 
 def _usage(usage: Usage) -> dict[str, Any]:

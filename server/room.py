@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
+from edgekv.engine.pieces import PACKED_BYTES
 from edgekv.errors import InputError
 from edgekv.prompt.spool import spooled
 
@@ -18,21 +19,25 @@ from .job import Job
 
 log = logging.getLogger("edgekv.server")
 
+LOGPROBS_SHARE = 4  # the log probabilities of one reply may take this part of the room
 LONG_CHARS = 1 << 14  # a longer text lies on the disk until it is read, piece by piece
 
 
 class Room:
-    """Bytes that requests hold together: bodies that come in, and what waits of them. For any thread."""
+    """Bytes that requests hold together: bodies that come in, what waits of them, and log probabilities of replies.
+
+    For any thread. limit: the most of them
+    """
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
+        self.limit = limit
         self._held = 0
         self._lock = threading.Lock()
 
     def take(self, n_bytes: int) -> None:
         """Hold so many more. Raises Failure where there is no room for them; nothing is held then."""
         with self._lock:
-            has_room = self._held + n_bytes <= self._limit
+            has_room = self._held + n_bytes <= self.limit
             if has_room:
                 self._held += n_bytes
         if not has_room:
@@ -87,6 +92,22 @@ def _is_long(text: str) -> bool:
     Files may begin with a mark of their encoding, which is no part of their text.
     """
     return len(text) > LONG_CHARS and "\0" not in text and not text.removeprefix("\ufeff").isspace()
+
+
+def told_bytes(job: Job, room: Room) -> int:
+    """Bytes that the log probabilities of its reply may take. Raises Failure where that is too much for one reply."""
+    if job.n_logprobs is None:
+        return 0
+    n_each, most = job.n_logprobs + 1, room.limit // LOGPROBS_SHARE // PACKED_BYTES
+    if job.max_tokens is None or job.max_tokens * n_each > most:
+        raise Failure(
+            400,
+            "invalid_value",
+            f"a reply of {job.max_tokens or 'any number of'} tokens with {job.n_logprobs} alternatives each has more "
+            f"than the {most} log probabilities that are told; ask for at most {most // n_each} tokens, or for fewer "
+            "alternatives",
+        )
+    return job.max_tokens * n_each * PACKED_BYTES
 
 
 def held_bytes(job: Job) -> int:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from edgekv.engine.pieces import Chance, Token
+from edgekv.engine.pieces import Chance, Packed, Token, unpacked
 
 from .body import Body
 from .failures import Failure
 from .job import ToolCall
+from .written import Items
 
 NEVER = -9999.0  # the log probability of what cannot come, for which JSON has no number
 
@@ -48,28 +49,44 @@ def n_logprobs(logprobs: bool | None, top_logprobs: int | None) -> int | None:
     return (top_logprobs or 0) if logprobs else None
 
 
-def chat_logprobs(tokens: Iterable[Token]) -> dict[str, Any]:
-    """The object `logprobs` of a chat completion."""
-    content = [_told(token) | {"top_logprobs": [_told(other) for other in token.top]} for token in tokens]
-    return {"content": content, "refusal": None}
+def told_tokens(packed: Packed) -> Items | list[Any]:
+    """Tokens with their log probabilities, as a list of OpenAI's objects."""
+    return Items(lambda: map(_told_token, unpacked(packed))) if packed else []
+
+
+def chat_logprobs(packed: Packed) -> dict[str, Any] | None:
+    """The object `logprobs` of a chat completion; None where nothing was noted."""
+    return {"content": told_tokens(packed), "refusal": None} if packed else None
+
+
+def text_logprobs(packed: Packed, offset: int = 0) -> dict[str, Any] | None:
+    """The object `logprobs` of a text completion. offset: characters of the reply before the first token"""
+    if not packed:
+        return None
+
+    def each(told: Callable[[Token], Any]) -> Items:
+        return Items(lambda: map(told, unpacked(packed)))
+
+    def offsets() -> Iterator[int]:
+        n_before = offset
+        for token in unpacked(packed):
+            yield n_before
+            n_before += len(_text(token))
+
+    return {
+        "tokens": each(_text),
+        "token_logprobs": each(lambda token: _number(token.logprob)),
+        "top_logprobs": each(lambda token: {_text(other): _number(other.logprob) for other in token.top}),
+        "text_offset": Items(offsets),
+    }
+
+
+def _told_token(token: Token) -> dict[str, Any]:
+    return _told(token) | {"top_logprobs": [_told(other) for other in token.top]}
 
 
 def _told(token: Token | Chance) -> dict[str, Any]:
     return {"token": _text(token), "logprob": _number(token.logprob), "bytes": list(token.piece)}
-
-
-def text_logprobs(tokens: Sequence[Token], offset: int) -> dict[str, Any]:
-    """The object `logprobs` of a text completion. offset: characters of the reply before the first token"""
-    offsets = []
-    for token in tokens:
-        offsets.append(offset)
-        offset += len(_text(token))
-    return {
-        "tokens": [_text(token) for token in tokens],
-        "token_logprobs": [_number(token.logprob) for token in tokens],
-        "top_logprobs": [{_text(other): _number(other.logprob) for other in token.top} for token in tokens],
-        "text_offset": offsets,
-    }
 
 
 def _text(token: Token | Chance) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from itertools import chain
 from typing import Any, Protocol
 
-from .answer import Answer, Failed, as_json, server_sent
+from .answer import Answer, Failed, server_sent
 from .failures import Failure
 from .job import Event
 from .jobs import Running
+from .written import Parts, written
 
 
 class TypedEvents(Protocol):
@@ -27,30 +29,27 @@ def answer(
     running: Running, events: TypedEvents, failed: Failed, *, stream: bool, ping: bytes, ping_s: float
 ) -> Answer:
     """The reply to a request, in pieces or as a whole."""
-    if not stream:
-        return Answer(running, _put_together(running, events), failed)
     return Answer(
         running,
-        _streamed(running, events),
+        _streamed(running, events) if stream else _put_together(running, events),
         failed,
-        ping=ping,
+        ping=ping if stream else None,
         ping_s=ping_s,
         late=lambda failure: _sent(events.fail(failure)),
     )
 
 
-async def _streamed(running: AsyncIterator[Event], events: TypedEvents) -> AsyncIterator[bytes]:
+async def _streamed(running: AsyncIterator[Event], events: TypedEvents) -> AsyncIterator[Parts]:
     async for event in running:
-        if sent := _sent(events.push(event)):
-            yield sent
+        yield _sent(events.push(event))
 
 
-async def _put_together(running: AsyncIterator[Event], events: TypedEvents) -> AsyncIterator[bytes]:
+async def _put_together(running: AsyncIterator[Event], events: TypedEvents) -> AsyncIterator[Parts]:
     async for event in running:
         for _ in events.push(event):
             pass
-    yield as_json(events.whole)
+    yield written(events.whole)
 
 
-def _sent(events: Iterator[dict[str, Any]]) -> bytes:
-    return b"".join(server_sent(event, event["type"]) for event in events)
+def _sent(events: Iterator[dict[str, Any]]) -> Parts:
+    return chain.from_iterable(server_sent(event, event["type"]) for event in events)

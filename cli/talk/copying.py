@@ -10,9 +10,9 @@ import sys
 
 import edgekv
 from edgekv.cli.render import printable, say
+from edgekv.engine.thoughts import parted
 
 from .conversation import Chat, last_turn
-from .thoughts import parted
 
 # programs that take a text for the clipboard, each with the variable that says whether its kind of desktop is there
 TOOLS = (

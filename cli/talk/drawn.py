@@ -15,10 +15,10 @@ from rich.segment import Segment
 from rich.text import Text
 
 from edgekv.cli.render import printable
+from edgekv.engine.thoughts import Thoughts
 
 from .blocks import Block, Blocks
 from .markdown import rendered
-from .thoughts import Thoughts
 
 BETWEEN_S = 0.1  # two pictures of what still changes; a terminal far away is not flooded
 THOUGHT_SHOWN = 300  # characters of the newest reasoning

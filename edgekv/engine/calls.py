@@ -11,9 +11,13 @@ from .stats import Stats
 
 
 class CallReader:
-    """Gives out the text of a reply before its calls, and reads these when it ends."""
+    """Gives out the text of a reply before its calls, and reads these when it ends.
+
+    has_calls: they have begun, so that nothing more is given out
+    """
 
     def __init__(self, form: CallFormat) -> None:
+        self.has_calls = False
         self._form = form
         self._text = ""
         self._n_given = 0
@@ -27,7 +31,9 @@ class CallReader:
         stats.tool_calls = self._form.parsed(self._text)
 
     def _new(self, most: int) -> str:
-        end = max(self._n_given, min(most, self._form.n_before_calls(self._text)))
+        n_before = self._form.n_before_calls(self._text)
+        self.has_calls = n_before < len(self._text)
+        end = max(self._n_given, min(most, n_before))
         new = self._text[self._n_given : end]
         self._n_given = end
         return new

@@ -45,14 +45,15 @@ class Chooser:
     def next(self, row: int) -> int:
         """The next token, after a token of the last batch. Raises GrammarError for a grammar too complex."""
         context, model = self._context, self._context.model
-        chances = None if self._noted is None else self._noted.chances(context.logits_array(row))
+        noted = None if self._reader is not None and self._reader.has_calls else self._noted
+        chances = None if noted is None else noted.chances(context.logits_array(row))
         if self._matcher is not None:
             self._matcher.mask(context.logits_array(row))
         token = self._sampler.sample(context, row)
         if self._matcher is not None:
             self._matcher.accept(token)
-        if self._noted is not None and chances is not None and not model.is_end(token):
-            self._noted.add(chances.of(token, model))
+        if noted is not None and chances is not None and not model.is_end(token):
+            noted.add(chances.of(token, model))
         return token
 
     @property

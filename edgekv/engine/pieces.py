@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import struct
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from edgekv.binding.model import Model
+
+PART = 4096  # logits that are looked at together
+
+Packed: TypeAlias = bytes | bytearray  # tokens one after the other, each as `packed` makes it
 
 
 class Chance(NamedTuple):
@@ -33,42 +40,91 @@ class Token(NamedTuple):
     top: tuple[Chance, ...]
 
 
+# of a token or an alternative: its id, its log probability, the bytes of its piece, and the alternatives that follow
+_HEAD = struct.Struct("<ifIB")
+# that each takes when packed, with pieces of 19 bytes; those of a reply are shorter on average
+PACKED_BYTES = 32
+
+
+def packed(token: Token) -> bytes:
+    """A token in few bytes; log probabilities are float32, as logits are. Those of several tokens can be joined."""
+    return _packed(token, len(token.top)) + b"".join(_packed(other, 0) for other in token.top)
+
+
+def _packed(it: Token | Chance, n_top: int) -> bytes:
+    return _HEAD.pack(it.id, it.logprob, len(it.piece), n_top) + it.piece
+
+
+def unpacked(data: Packed) -> Iterator[Token]:
+    """The tokens again, one at a time."""
+    chances = _chances(data)
+    for chance, n_top in chances:
+        yield Token(*chance, tuple(other for other, _ in itertools.islice(chances, n_top)))
+
+
+def _chances(data: Packed) -> Iterator[tuple[Chance, int]]:
+    at = 0
+    while at < len(data):
+        token, logprob, n_bytes, n_top = _HEAD.unpack_from(data, at)
+        at += _HEAD.size + n_bytes
+        yield Chance(token, bytes(data[at - n_bytes : at]), logprob), n_top
+
+
 class Piece(str):
-    """A piece of a reply, which is a text, with the tokens that begin in it."""
+    """A piece of a reply, which is a text, with the tokens that begin in it.
 
-    __slots__ = ("tokens",)
-    tokens: tuple[Token, ...]
+    packed: these tokens, in a tenth of the memory
+    """
 
-    def __new__(cls, text: str, tokens: Iterable[Token] = ()) -> Piece:
+    __slots__ = ("packed",)
+    packed: bytes
+
+    def __new__(cls, text: str, packed: bytes = b"") -> Piece:
         piece = super().__new__(cls, text)
-        piece.tokens = tuple(tokens)
+        piece.packed = packed
         return piece
 
+    @property
+    def tokens(self) -> tuple[Token, ...]:
+        """The tokens, made anew each time."""
+        return tuple(unpacked(self.packed))
+
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (str(self), self.tokens)
+        return type(self), (str(self), self.packed)
 
 
 class Chances:
-    """What the model held probable after some tokens: kept before the logits are changed.
+    """What the model holds probable after some tokens. Takes no memory of the vocabulary's size.
 
-    logits: (n_vocab,) float32
+    logits: (n_vocab,) float32, of which only those of tokens that do not come may be changed before `of`
     n_top: how many of the most probable tokens to keep
     """
 
     def __init__(self, logits: npt.NDArray[np.float32], n_top: int) -> None:
-        wide = logits.astype(np.float64)
-        wide -= wide.max()
-        self._log_probabilities = wide - np.log(np.exp(wide).sum())
-        best = np.argpartition(wide, -n_top)[-n_top:] if n_top else np.empty(0, np.int64)
-        self._top: list[int] = best[np.argsort(-wide[best], kind="stable")].tolist()
+        self._logits = logits
+        parts = [logits[first : first + PART] for first in range(0, len(logits), PART)]
+        most = float(logits.max())
+        total = sum(float(np.exp(part.astype(np.float64) - most).sum()) for part in parts)
+        self._log_total = most + math.log(total)
+        best = [i * PART + _largest(part, n_top) for i, part in enumerate(parts)]
+        found = np.concatenate(best)
+        found = found[np.argsort(-logits[found], kind="stable")][:n_top]
+        self._top = [(int(token), self._of(int(token))) for token in found]
 
     def of(self, token: int, model: Model) -> Token:
         """The token that came, with its alternatives."""
-        top = tuple(Chance(other, model.piece(other, special=True), self._of(other)) for other in self._top)
+        top = tuple(Chance(other, model.piece(other, special=True), logprob) for other, logprob in self._top)
         return Token(token, model.piece(token), self._of(token), top)
 
     def _of(self, token: int) -> float:
-        return float(self._log_probabilities[token])
+        return float(self._logits[token]) - self._log_total
+
+
+def _largest(values: npt.NDArray[np.float32], n: int) -> npt.NDArray[np.int64]:
+    """Indices of the n largest values, or of all, in no order."""
+    if n == 0 or n >= len(values):
+        return np.arange(len(values) if n else 0)
+    return np.argpartition(values, -n)[-n:]
 
 
 class Noted:
@@ -76,7 +132,7 @@ class Noted:
 
     def __init__(self, n_top: int = 0) -> None:
         self._n_top = n_top
-        self._tokens: deque[tuple[int, Token]] = deque()  # with the characters of the reply before each
+        self._tokens: deque[tuple[int, bytes]] = deque()  # with the characters of the reply before each
         self._n_said = self._n_given = 0  # characters
 
     def chances(self, logits: npt.NDArray[np.float32]) -> Chances:
@@ -85,7 +141,7 @@ class Noted:
 
     def add(self, token: Token) -> None:
         """Note a token that is said now."""
-        self._tokens.append((self._n_said, token))
+        self._tokens.append((self._n_said, packed(token)))
 
     def follow(self, texts: Iterable[str]) -> Iterator[str]:
         """The texts of tokens as they come, unchanged."""
@@ -103,4 +159,4 @@ class Noted:
             tokens = []
             while self._tokens and self._tokens[0][0] < self._n_given:
                 tokens.append(self._tokens.popleft()[1])
-            yield Piece(text, tokens)
+            yield Piece(text, b"".join(tokens))

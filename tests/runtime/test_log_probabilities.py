@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
+import tracemalloc
+
 import numpy as np
 import pytest
 
 import edgekv
-from edgekv.engine.pieces import Chances, Noted, Piece, Token
+from edgekv.engine.pieces import PACKED_BYTES, PART, Chance, Chances, Noted, Piece, Token, packed, unpacked
 
 DRAWN = edgekv.Sampling(temperature=3.0, top_k=0, top_p=1.0, seed=5, repeat_penalty=1.5)
 
@@ -36,9 +39,9 @@ def test_tokens_and_their_probabilities(local_runtime):
     assert len(tokens) >= 25
     for token, row in zip(tokens, logits, strict=False):
         reference = row - row.max() - np.log(np.exp(row - row.max()).sum())
-        assert token.logprob == pytest.approx(reference[token.id], abs=1e-6)
+        assert token.logprob == pytest.approx(reference[token.id], rel=1e-6)
         assert [other.id for other in token.top] == np.argsort(-reference, kind="stable")[:4].tolist()
-        np.testing.assert_allclose([other.logprob for other in token.top], np.sort(reference)[::-1][:4], atol=1e-6)
+        np.testing.assert_allclose([other.logprob for other in token.top], np.sort(reference)[::-1][:4], rtol=1e-6)
 
 
 @pytest.mark.usefixtures("talkative")
@@ -60,6 +63,39 @@ def test_the_worker_gives_the_same(open_runtime):
             found.append([(str(piece), piece.tokens) for piece in said])
     assert found[0] == found[1]
     assert found[0]
+
+
+def test_the_most_probable_tokens_of_a_large_vocabulary():
+    """They may lie anywhere; looking them up takes no memory of the vocabulary's size, which no plan counts."""
+    logits = np.random.default_rng(0).normal(size=3 * PART + 100).astype(np.float32)
+    logits[[5, 2 * PART, len(logits) - 1]] = [20.0, 21.0, 22.0]
+    wide = logits.astype(np.float64)
+    reference = wide - np.log(np.exp(wide).sum())
+    chances = Chances(logits, 20)
+    assert [token for token, _ in chances._top] == np.argsort(-reference, kind="stable")[:20].tolist()
+    np.testing.assert_allclose([logprob for _, logprob in chances._top], np.sort(reference)[::-1][:20], rtol=1e-6)
+    large = np.zeros(64 * PART, np.float32)
+    tracemalloc.start()
+    Chances(large, 20)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < large.nbytes / 4
+
+
+def test_tokens_are_packed():
+    others = (Chance(1, b"", float("-inf")), Chance(2, b"\n", -1.5))
+    tokens = [Token(7, "é".encode(), -0.5, others), Token(8, b"", 0.0, ())]
+    data = b"".join(map(packed, tokens))
+    assert list(unpacked(data)) == tokens
+    assert Piece("text", data).tokens == tuple(tokens)
+    assert pickle.loads(pickle.dumps(Piece("text", data))).tokens == tuple(tokens)
+
+
+@pytest.mark.usefixtures("talkative")
+def test_a_piece_takes_no_more_than_is_planned_for_it(local_runtime):
+    with local_runtime.session() as session:
+        said = pieces(session, logprobs=20, sampling=DRAWN)
+    assert 0 < sum(len(piece.packed) for piece in said) <= 30 * 21 * PACKED_BYTES
 
 
 def test_nobody_pays_who_does_not_ask(session):

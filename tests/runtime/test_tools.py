@@ -14,6 +14,7 @@ from small import SETTINGS
 
 import edgekv
 from edgekv.engine.calls import CallReader
+from edgekv.engine.pieces import Noted
 from edgekv.engine.stats import Stats
 from edgekv.prompt.tool_form import INTRODUCTION, check_tools, generic, tool_form
 from edgekv.prompt.tools import CallFormat, ToolCall, calls_of, tool_use
@@ -186,6 +187,14 @@ def test_a_call_of_one_tool(session):
     assert [call.name for call in session.stats.tool_calls] == ["weather"]
     assert session.stats.finish_reason == "end"
     check(session.stats.tool_calls)
+
+
+def test_calls_have_no_log_probabilities(session, monkeypatch):
+    """They are of the text alone. So nothing is noted of calls, however long they are."""
+    noted = []
+    monkeypatch.setattr(Noted, "add", lambda self, token: noted.append(token))
+    said(session, tool_choice="required", logprobs=3)
+    assert len(noted) < session.stats.generated_tokens / 2
 
 
 def test_one_call_at_a_time(session):

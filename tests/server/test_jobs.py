@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from edgekv.engine.pieces import PACKED_BYTES
 from edgekv.errors import InputError
 from edgekv.server.failures import Failure
 from edgekv.server.job import Ended, Job, Piece, Reading, Usage
@@ -218,3 +219,42 @@ def test_a_disk_without_room_is_said(jobs, monkeypatch):
         assert (refused.value.status, jobs.n_waiting) == (503, 0)
 
     asyncio.run(work())
+
+
+def test_log_probabilities_are_counted_until_the_client_has_them(model):
+    """Also those of a reply that is over, which its client has not fetched."""
+    room = Room(1 << 20)
+    jobs = Jobs(model, limit=2, seconds=60, room=room)
+
+    async def work():
+        running = jobs.run(Job(user="x", n_logprobs=1, max_tokens=100))
+        model.go.set()
+        await until(lambda: running.has_end and not jobs.is_busy)
+        assert room._held == 200 * PACKED_BYTES
+        assert await text(running) == "x"
+        for _ in range(2):
+            await running.aclose()
+        assert room._held == 0
+
+    asyncio.run(work())
+    jobs.close()
+
+
+def test_log_probabilities_that_are_longer_than_any(room):
+    """A vocabulary of very long tokens: the reply ends before it takes more than was kept for it."""
+
+    def answer(job, emit, stop):
+        while not stop:
+            emit(Piece("x", logprobs=b"x" * 1000))
+
+    jobs = Jobs(answer, limit=2, seconds=60, room=room)
+
+    async def work():
+        running = jobs.run(Job(n_logprobs=1, max_tokens=100))
+        with pytest.raises(Failure, match="log probabilities take more memory") as failed:
+            await text(running)
+        await running.aclose()
+        return failed.value.status
+
+    assert asyncio.run(work()) == 503
+    jobs.close()

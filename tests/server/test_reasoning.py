@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 import edgekv
+from edgekv.engine.thoughts import opens_thoughts
 from edgekv.server.job import Piece
-from edgekv.server.reasoning import Thoughts, opens_thoughts
+from edgekv.server.reasoning import Reasoning
 
 THINKING = (
     "<think>\nIs 1 < 2, or </thin like a tag?\n  It is.\n</think>\n\nYes: a <think> in </think> an answer is text.\n"
@@ -15,10 +16,10 @@ THINKING = (
 
 def split(pieces, **options):
     """(thoughts, answer) of a reply in pieces."""
-    thoughts = Thoughts(**options)
-    parts = [part for piece in pieces for part in thoughts.push(piece)] + thoughts.rest()
-    assert all(text for text, _ in parts)
-    return tuple("".join(text for text, is_thought in parts if is_thought == wanted) for wanted in (True, False))
+    reasoning = Reasoning(**options)
+    parts = [part for piece in pieces for part in reasoning.push(piece)] + reasoning.rest()
+    assert all(text for _, text in parts)
+    return tuple("".join(text for is_thought, text in parts if is_thought == wanted) for wanted in (True, False))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 11, 1000])
@@ -42,6 +43,7 @@ def test_tags_may_be_cut_anywhere(size):
         ("<think>cut </thi", "cut </thi", ""),
         ("<think> </thi", "</thi", ""),
         ("<think>a</think>", "a", ""),
+        ("<think></think>\n\nParis.", "", "Paris."),
     ],
 )
 def test_what_is_thought_and_what_is_said(reply, thoughts, answer):
@@ -59,27 +61,27 @@ def test_a_text_that_is_no_reply_has_no_thoughts():
 
 
 def test_pieces_that_were_thought_are_counted():
-    thoughts = Thoughts()
+    reasoning = Reasoning()
     for piece in ("<think>", "one", " two", "</think>", "\n\n", "three"):
-        thoughts.push(piece)
-    assert thoughts.n_pieces == 3  # with the tag that closes them
+        reasoning.push(piece)
+    assert reasoning.n_pieces == 3  # with the tag that closes them
 
 
 def test_log_probabilities_come_with_the_text_after_them():
-    pieces = [edgekv.Piece(text, [text]) for text in ("<think>", "a ", "b", "</think>", "c", " </")]
-    told = list(Thoughts().told_apart(pieces))
+    pieces = [edgekv.Piece(text, text.encode()) for text in ("<think>", "a ", "b", "</think>", "c", " </")]
+    told = list(Reasoning().told_apart(pieces))
     assert told == [
-        Piece("a", True, ("<think>", "a ")),
-        Piece(" b", True, ("b",)),
-        Piece("c", False, ("</think>", "c")),
-        Piece(" </", False, (" </",)),
+        Piece("a", True, b"<think>a "),
+        Piece(" b", True, b"b"),
+        Piece("c", False, b"</think>c"),
+        Piece(" </", False, b" </"),
     ]
-    assert list(Thoughts().told_apart([edgekv.Piece("", ["end"])])) == [Piece("", False, ("end",))]
+    assert list(Reasoning().told_apart([edgekv.Piece("", b"end")])) == [Piece("", False, b"end")]
 
 
 def test_what_is_certain_is_not_held_back():
-    thoughts = Thoughts()
-    assert thoughts.push("<think>one two <") == [("one two", True)]
-    assert thoughts.push(" three") == [(" < three", True)]
-    assert thoughts.push("</think>") == []
-    assert thoughts.push("\n\nfour ") == [("four ", False)]
+    reasoning = Reasoning()
+    assert reasoning.push("<think>one two <") == [(True, "one two")]
+    assert reasoning.push(" three") == [(True, " < three")]
+    assert reasoning.push("</think>") == []
+    assert reasoning.push("\n\nfour ") == [(False, "four ")]

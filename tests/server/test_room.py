@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from edgekv.engine.pieces import PACKED_BYTES
 from edgekv.prompt.text import read_text
+from edgekv.server.failures import Failure
 from edgekv.server.job import Job
-from edgekv.server.room import LONG_CHARS, held_bytes, laid_out
+from edgekv.server.room import LONG_CHARS, Room, held_bytes, laid_out, told_bytes
 
 LONG = "x" * 10_000
 MARK = "\ufeff"  # of an encoding, where a file begins with it
@@ -36,6 +38,18 @@ def test_whatever_is_long_counts(further):
     short = held_bytes(Job(messages=(HELLO,)))
     assert short < 2_000
     assert 10_000 <= held_bytes(Job(**further)) < 10_000 + short + 2_000
+
+
+def test_log_probabilities_of_a_reply_have_a_limit():
+    room = Room(128 * PACKED_BYTES)
+    assert told_bytes(Job(max_tokens=10**9), room) == 0
+    assert told_bytes(Job(n_logprobs=0, max_tokens=32), room) == 32 * PACKED_BYTES
+    assert told_bytes(Job(n_logprobs=3, max_tokens=8), room) == 32 * PACKED_BYTES
+    with pytest.raises(Failure, match=r"9 tokens with 3 .* the 32 log probabilities .* at most 8 tokens") as refused:
+        told_bytes(Job(n_logprobs=3, max_tokens=9), room)
+    assert refused.value.status == 400
+    with pytest.raises(Failure, match="any number of tokens"):
+        told_bytes(Job(n_logprobs=0, max_tokens=None), room)
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,10 @@ import pytest
 from asgi import said
 from pydantic import BaseModel, Field
 
-from edgekv.engine.pieces import Token
+from edgekv.engine.pieces import Chance, Token, packed
 from edgekv.server.room import LONG_CHARS
 from edgekv.server.shapes import chat_logprobs, text_logprobs
+from edgekv.server.written import written
 
 PATH = "/v1/chat/completions"
 ASKED = [{"role": "user", "content": "Who is it?"}]
@@ -59,6 +60,10 @@ def anyio_backend():
 
 
 pytestmark = pytest.mark.anyio
+
+
+def in_json(value):
+    return json.loads(b"".join(written(value)))
 
 
 def asked(**further):
@@ -142,6 +147,14 @@ async def test_log_probabilities_in_a_stream(client):
     assert [token.bytes for token in streamed] == [token.bytes for token in whole.choices[0].logprobs.content]
 
 
+def test_more_log_probabilities_than_there_is_room_for(ask):
+    body = {"messages": ASKED, "logprobs": True, "top_logprobs": 20, "max_tokens": 2_000}
+    answer = ask(PATH, body)
+    assert answer.status_code == 400
+    assert "2000 tokens with 20 alternatives" in answer.json()["error"]["message"]
+    assert ask(PATH, body | {"max_tokens": 2}).status_code == 200
+
+
 async def test_log_probabilities_of_a_text(client):
     reply = await client.completions.create(model="any", prompt="Once", logprobs=2, **DRAWN | {"max_tokens": 10})
     told = reply.choices[0].logprobs
@@ -177,10 +190,15 @@ def test_what_cannot_be_had_is_refused(ask, body, code, message):
 
 
 def test_what_cannot_come_has_a_number_in_json():
-    never = Token(1, b"a", float("-inf"), ())
-    assert chat_logprobs([never])["content"][0]["logprob"] == -9999.0
-    assert text_logprobs([never, never], 3)["text_offset"] == [3, 4]
-    json.dumps(chat_logprobs([never]), allow_nan=False)
+    never = packed(Token(1, b"a", float("-inf"), (Chance(2, "é".encode(), float("-inf")),)))
+    (token,) = in_json(chat_logprobs(never))["content"]
+    assert (token["logprob"], token["top_logprobs"][0]["logprob"]) == (-9999.0, -9999.0)
+    assert in_json(text_logprobs(never + never, 3)) == {
+        "tokens": ["a", "a"],
+        "token_logprobs": [-9999.0, -9999.0],
+        "top_logprobs": [{"é": -9999.0}, {"é": -9999.0}],
+        "text_offset": [3, 4],
+    }
 
 
 def test_a_server_without_grammars_refuses_schemas_by_name(open_server, tmp_path):

@@ -12,7 +12,7 @@ from edgekv.cli.talk.completion import candidates, paths
 from edgekv.cli.talk.history import KEPT_BYTES, MOST_BYTES, History
 from edgekv.cli.talk.interrupts import Interrupts
 from edgekv.cli.talk.lines import is_open, unquoted
-from edgekv.cli.talk.thoughts import Thoughts, parted
+from edgekv.engine.thoughts import Thoughts, parted
 
 TEXT = """# One
 two

@@ -1,0 +1,49 @@
+"""JSON for clients: without blanks, and what is long in it made while it is written."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+PART_BYTES = 8 << 10  # of what is long, at least: smaller parts are joined
+
+Parts: TypeAlias = Iterable[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """A list in a value whose items take more memory than what they are made of. make: begins with the first again"""
+
+    make: Callable[[], Iterable[object]]
+
+    def __iter__(self) -> Iterator[object]:
+        return iter(self.make())
+
+
+def written(value: object) -> Iterator[bytes]:
+    """JSON of a value that may have `Items`. Without them it comes in one part."""
+    found: list[Items] = []
+    mark = secrets.token_hex(16)  # stands for each of them
+
+    def marked(items: Items) -> str:
+        found.append(items)
+        return mark
+
+    between = _json(value, marked).split(_json(mark))
+    part = bytearray(between[0])
+    for items, after in zip(found, between[1:], strict=True):
+        part += b"["
+        for i, item in enumerate(items):
+            part += (b"," if i else b"") + _json(item)
+            if len(part) >= PART_BYTES:
+                yield bytes(part)
+                part.clear()
+        part += b"]" + after
+    yield bytes(part)
+
+
+def _json(value: object, default: Callable[[Items], object] | None = None) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=default).encode()
