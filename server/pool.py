@@ -109,8 +109,7 @@ class Pool:
             else:
                 kept.n_jobs += 1
                 shades = shades_of(kept.session) if job.shades and not stop else None
-                reason = "tool_calls" if stats.tool_calls else REASONS[stats.finish_reason]
-                emit(Ended(reason, self._usage(stats, n_thought), stats.stop_text or None, shades))
+                emit(Ended(reason_of(stats), self._usage(stats, n_thought), stats.stop_text or None, shades))
                 if self.runtime.options.isolated:
                     self._save(kept)
                 return
@@ -211,8 +210,13 @@ class Pool:
         """Go on with the sessions of the folder, the newest ones."""
         if self._folder is None:
             return
-        paths = sorted(self._folder.glob("*.session"), key=lambda path: path.stat().st_mtime)
-        for path in paths[-self._max_sessions :]:
+        found: list[tuple[float, Path]] = []
+        for path in self._folder.glob("*.session"):
+            try:
+                found.append((path.stat().st_mtime, path))
+            except OSError as error:  # a link to nowhere, perhaps
+                log.warning("%s is not gone on with: %s", path, error.strerror or error)
+        for _, path in sorted(found)[-self._max_sessions :]:
             try:
                 self._kept.append(Kept(self.runtime.load_session(path), path, n_jobs=2))
             except edgekv.EdgeKVError as error:
@@ -252,3 +256,9 @@ class Pool:
             ceiling_bytes=plan.ceiling_bytes,
             budget=plan.budget_cells,
         )
+
+
+def reason_of(stats: Stats) -> Reason:
+    """Why a reply ended. One that was cut after a call is cut first of all: it might have had more of them."""
+    reason = REASONS[stats.finish_reason]
+    return "tool_calls" if reason == "stop" and stats.tool_calls else reason

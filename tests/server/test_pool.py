@@ -120,14 +120,18 @@ def test_focus_and_its_switches(open_server):
         Client(application, {"role": "user", "content": words(300)}).say("What was it?")
 
 
-def test_sessions_outlive_a_server(open_server, tmp_path):
+def test_sessions_outlive_a_server(open_server, tmp_path, caplog):
     with open_server(sessions_dir=tmp_path) as application:
         client = Client(application, {"role": "system", "content": "Brief."})
         client.say(words(20))
     assert [path.suffix for path in tmp_path.iterdir()] == [".session"]
-    (tmp_path / "damaged.session").write_bytes(b"no session")
+    foreign = [tmp_path / f"{name}.session" for name in ("damaged", "nowhere", "folder")]
+    foreign[0].write_bytes(b"no session")
+    foreign[1].symlink_to(tmp_path / "gone")
+    foreign[2].mkdir()
     with open_server(sessions_dir=tmp_path) as application:
         assert application.state.pool.n_sessions == 1
+        assert all(f"{path} is not gone on with" in caplog.text for path in foreign)
         client.application = application
         cached, total, _ = client.say("And then?")
         assert total - cached < 40
