@@ -15,7 +15,8 @@ from edgekv.errors import EdgeKVError
 
 from .failures import RETRY_S, Failure, failure_of
 from .job import Ended, Event, Job, Piece, Reading, Usage
-from .room import Room, held_bytes, laid_out, told_bytes
+from .room import Room, held_bytes, told_bytes
+from .shelf import in_files, laid_down
 
 log = logging.getLogger("edgekv.server")
 
@@ -117,7 +118,8 @@ class Jobs:
         while (running := self._next()) is not None:
             running.begun_s = time.monotonic()
             try:
-                self._answer(running.job, running.post, running.stop)
+                with in_files(running.job) as job:
+                    self._answer(job, running.post, running.stop)
                 if not running.has_end:  # it was told to stop before it began
                     running.post(_stopping())
             except Exception as error:
@@ -190,7 +192,7 @@ class Running:
         """Raises Failure where there is no room for the job, or for its long texts on the disk."""
         self._n_free = told_bytes(job, room)  # bytes of log probabilities that may still come
         with ExitStack() as stack:
-            self.job = laid_out(job, stack)
+            self.job = laid_down(job, stack)
             n_bytes = held_bytes(self.job)
             room.take(n_bytes + self._n_free)
             stack.callback(room.give_back, n_bytes)

@@ -22,8 +22,8 @@ from .failures import unsupported
 from .job import Job
 from .openai_shape import Wishes, failed
 from .response_events import ResponseEvents
-from .room import LONG_CHARS
 from .settings import Settings
+from .shelf import LONG_CHARS
 from .state import state_of
 from .typed_events import answer
 

@@ -1,26 +1,18 @@
-"""The memory that requests may hold together, and the disk that takes what is long."""
+"""The memory that requests may hold together."""
 
 from __future__ import annotations
 
-import logging
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
-from typing import Any
+from contextlib import contextmanager
 
 from edgekv.engine.pieces import PACKED_BYTES
-from edgekv.errors import InputError
-from edgekv.prompt.spool import spooled
 
-from .failures import RETRY_S, Failure
+from .failures import Failure
 from .job import Job
 
-log = logging.getLogger("edgekv.server")
-
 LOGPROBS_SHARE = 4  # the log probabilities of one reply may take this part of the room
-LONG_CHARS = 1 << 14  # a longer text lies on the disk until it is read, piece by piece
 
 
 class Room:
@@ -58,40 +50,6 @@ class Room:
         """Hold so many less."""
         with self._lock:
             self._held -= n_bytes
-
-
-def laid_out(job: Job, stack: ExitStack) -> Job:
-    """The job with its long texts in files, which are there until the stack is closed. Raises Failure."""
-    try:
-        return _laid_out_job(job, stack)
-    except InputError as error:  # the disk does not take them
-        log.warning("%s", error)
-        raise Failure(
-            503, "no_room", "the disk does not take what this request needs; try again later", retry_after_s=RETRY_S
-        ) from error
-
-
-def _laid_out_job(job: Job, stack: ExitStack) -> Job:
-    messages = tuple(_laid_out(message, stack) for message in job.messages)
-    prompt = job.prompt
-    if isinstance(prompt, str) and _is_long(prompt):
-        prompt = stack.enter_context(spooled([prompt]))
-    return replace(job, messages=messages, prompt=prompt)
-
-
-def _laid_out(message: Mapping[str, Any], stack: ExitStack) -> Mapping[str, Any]:
-    content = message["content"]
-    if not isinstance(content, str) or not _is_long(content):
-        return message
-    return {**message, "content": stack.enter_context(spooled([content]))}
-
-
-def _is_long(text: str) -> bool:
-    """Whether a text should lie in a file, and may: files of blanks, or with a NUL in them, are refused as no texts.
-
-    Files may begin with a mark of their encoding, which is no part of their text.
-    """
-    return len(text) > LONG_CHARS and "\0" not in text and not text.removeprefix("\ufeff").isspace()
 
 
 def told_bytes(job: Job, room: Room) -> int:

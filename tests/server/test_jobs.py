@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import threading
 import time
 
@@ -10,10 +12,13 @@ import pytest
 
 from edgekv.engine.pieces import PACKED_BYTES
 from edgekv.errors import InputError
+from edgekv.prompt.text import read_text
+from edgekv.server import shelf
 from edgekv.server.failures import Failure
 from edgekv.server.job import Ended, Job, Piece, Reading, Usage
 from edgekv.server.jobs import Jobs
-from edgekv.server.room import LONG_CHARS, Room
+from edgekv.server.room import Room
+from edgekv.server.shelf import LONG_CHARS
 
 USAGE = Usage(*[0] * 11)
 
@@ -196,29 +201,64 @@ def test_what_waits_is_bounded(model, room):
             running.append(jobs.run(Job(messages=short)))
         long = ({"role": "user", "content": "x" * (1 << 20)},)
         running += [jobs.run(Job(messages=long)) for _ in range(10)]
-        paths = [it.job.messages[0]["content"] for it in running[1:]]
-        assert all(path.stat().st_size == 1 << 20 for path in paths)
+        files = [it.job.messages[0]["content"].file for it in running[1:]]
+        assert all(os.fstat(file.fileno()).st_size == 1 << 20 for file in files)
         for it in running:
             await it.aclose()
         await until(lambda: not jobs.is_busy and not room._held)
-        assert not any(path.exists() for path in paths)
+        assert all(file.closed for file in files)
 
     asyncio.run(work())
     jobs.close()
 
 
 def test_a_disk_without_room_is_said(jobs, monkeypatch):
-    def full(pieces):
-        raise InputError("the text cannot be copied to /tmp/x")
+    """When a job comes, and when it is its turn."""
 
-    monkeypatch.setattr("edgekv.server.room.spooled", full)
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device", "/tmp/x")
 
     async def work():
-        with pytest.raises(Failure, match="the disk does not take") as refused:
-            jobs.run(Job(prompt="x" * (1 << 20)))
-        assert (refused.value.status, jobs.n_waiting) == (503, 0)
+        for name in ("write_all", "private_file", "spooled"):
+            with monkeypatch.context() as patch:
+                patch.setattr(shelf, name, full)
+                with pytest.raises(Failure, match="the disk does not take") as refused:
+                    await text(jobs.run(Job(prompt="x" * (1 << 20))))
+            assert (refused.value.status, jobs.n_waiting) == (503, 0)
 
     asyncio.run(work())
+
+
+def test_many_long_texts_take_one_descriptor(room):
+    """Jobs that wait have one each; only the job that is answered has one for each text."""
+    resource = pytest.importorskip("resource")
+    texts = [f"{i} {'long ' * (LONG_CHARS // 4)}" for i in range(30)]
+    messages = tuple({"role": "user", "content": it} for it in ("short", *texts))
+    found = []
+
+    def answer(job, emit, stop):
+        found.append(["".join(read_text(it["content"])) for it in job.messages[1:]])
+        emit(Ended("stop", USAGE))
+
+    jobs = Jobs(answer, limit=64, seconds=60, room=room)
+
+    async def work():
+        n_open = len(os.listdir("/proc/self/fd"))
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (n_open + 64 + len(texts) + 4, limits[1]))
+        try:
+            running = [jobs.run(Job(messages=messages)) for _ in range(64)]
+            for it in running:
+                await text(it)
+                await it.aclose()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        await until(lambda: not jobs.is_busy)
+        assert len(os.listdir("/proc/self/fd")) == n_open
+
+    asyncio.run(work())
+    jobs.close()
+    assert found == [texts] * 64
 
 
 def test_log_probabilities_are_counted_until_the_client_has_them(model):

@@ -12,7 +12,8 @@ from edgekv.engine.pieces import PACKED_BYTES
 from edgekv.prompt.text import read_text
 from edgekv.server.failures import Failure
 from edgekv.server.job import Job
-from edgekv.server.room import LONG_CHARS, Room, held_bytes, laid_out, told_bytes
+from edgekv.server.room import Room, held_bytes, told_bytes
+from edgekv.server.shelf import LONG_CHARS, in_files, laid_down
 
 LONG = "x" * 10_000
 MARK = "\ufeff"  # of an encoding, where a file begins with it
@@ -66,7 +67,8 @@ def test_log_probabilities_of_a_reply_have_a_limit():
 )
 def test_only_texts_that_are_read_as_files_lie_in_files(text, lies_on_the_disk):
     with ExitStack() as stack:
-        prompt = laid_out(Job(prompt=text), stack).prompt
+        laid = laid_down(Job(prompt=text), stack)
+        prompt = stack.enter_context(in_files(laid)).prompt
         assert isinstance(prompt, Path) == lies_on_the_disk
         if lies_on_the_disk:
             assert "".join(read_text(prompt)) == text.removeprefix(MARK)

@@ -14,8 +14,8 @@ from asgi import said
 from pydantic import BaseModel, Field
 
 from edgekv.engine.pieces import Chance, Token, packed
-from edgekv.server.room import LONG_CHARS
 from edgekv.server.shapes import chat_logprobs, text_logprobs
+from edgekv.server.shelf import LONG_CHARS
 from edgekv.server.written import written
 
 PATH = "/v1/chat/completions"

@@ -1,0 +1,102 @@
+"""Long texts of jobs, on the disk: in one file while a job waits, in a file each while it is answered."""
+
+from __future__ import annotations
+
+import codecs
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from io import FileIO
+from typing import Any
+
+from edgekv.errors import InputError, SessionFileError
+from edgekv.memory.raw_files import write_all
+from edgekv.prompt.spool import spooled
+from edgekv.store.private import private_file
+
+from .failures import RETRY_S, Failure
+from .job import Job
+
+log = logging.getLogger("edgekv.server")
+
+LONG_CHARS = 1 << 14  # a longer text lies on the disk until it is read, piece by piece
+PIECE_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Lying:
+    """A text that lies in the file of its job: the bytes [start, stop)."""
+
+    file: FileIO
+    start: int
+    stop: int
+
+    def pieces(self) -> Iterator[str]:
+        """The text. Raises OSError."""
+
+        def raw() -> Iterator[bytes]:
+            for at in range(self.start, self.stop, PIECE_BYTES):
+                self.file.seek(at)
+                yield self.file.read(min(PIECE_BYTES, self.stop - at))
+
+        return codecs.iterdecode(raw(), "utf-8")
+
+
+def laid_down(job: Job, stack: ExitStack) -> Job:
+    """The job with its long texts in one file, which is there until the stack is closed. Raises Failure.
+
+    However many there are, a job that waits has one descriptor, of which a process has a thousand.
+    """
+    file: FileIO | None = None
+
+    def lay(text: Any) -> Any:
+        nonlocal file
+        if not isinstance(text, str) or not _is_long(text):
+            return text
+        if file is None:
+            file = stack.enter_context(private_file(None))
+        start = file.tell()
+        write_all(file, memoryview(text.encode()))
+        return Lying(file, start, file.tell())
+
+    with _failing():
+        return _with_texts(job, lay)
+
+
+@contextmanager
+def in_files(job: Job) -> Iterator[Job]:
+    """The job with the Path of a file for each text that was laid down, as the model reads it. Raises Failure."""
+    with ExitStack() as stack:
+
+        def lift(text: Any) -> Any:
+            return stack.enter_context(spooled(text.pieces())) if isinstance(text, Lying) else text
+
+        with _failing():
+            found = _with_texts(job, lift)
+        yield found
+
+
+def _with_texts(job: Job, change: Callable[[Any], Any]) -> Job:
+    messages = tuple({**message, "content": change(message["content"])} for message in job.messages)
+    return replace(job, messages=messages, prompt=change(job.prompt))
+
+
+@contextmanager
+def _failing() -> Iterator[None]:
+    """What the disk does not take is no fault of the client."""
+    try:
+        yield
+    except (InputError, SessionFileError, OSError) as error:
+        log.warning("%s", error)
+        raise Failure(
+            503, "no_room", "the disk does not take what this request needs; try again later", retry_after_s=RETRY_S
+        ) from error
+
+
+def _is_long(text: str) -> bool:
+    """Whether a text should lie in a file, and may: files of blanks, or with a NUL in them, are refused as no texts.
+
+    Files may begin with a mark of their encoding, which is no part of their text.
+    """
+    return len(text) > LONG_CHARS and "\0" not in text and not text.removeprefix("\ufeff").isspace()
