@@ -38,6 +38,7 @@ from .jobs import Jobs
 from .pool import Pool
 from .rehearsal import Nobody, rehearsed
 from .room import Room
+from .sending import InParts
 from .settings import Settings
 from .state import State
 from .watch import Metrics, Watched
@@ -78,7 +79,7 @@ class Application:
             guarded = CORSMiddleware(
                 guarded, settings.origins, allow_methods=["GET", "POST"], allow_headers=["*"], max_age=600
             )
-        self._app = Watched(guarded, counted, frozenset(route.path for route in ROUTES))
+        self._app = InParts(Watched(guarded, counted, frozenset(route.path for route in ROUTES)))
 
     @classmethod
     def over(cls, open_runtime: Callable[[], edgekv.Runtime], settings: Settings) -> Application:

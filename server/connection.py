@@ -8,9 +8,11 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from .written import PART_BYTES
+
 HEAD_S = 10.0  # for the head of a request to come
 STALLED_S = 30.0  # for a client to read what was sent
-BUFFER_BYTES = 16 << 10  # of an answer, which a slow client has not read yet
+BUFFER_BYTES = 16 << 10  # of an answer that comes in parts, which a slow client has not read yet
 
 _SAYS = b"too many connections are open\r\n"
 FULL = (
@@ -28,7 +30,7 @@ class Connection(H11Protocol):
         """Take the connection."""
         self._timer: asyncio.TimerHandle | None = None
         super().connection_made(transport)
-        transport.set_write_buffer_limits(high=BUFFER_BYTES)
+        transport.set_write_buffer_limits(high=BUFFER_BYTES - PART_BYTES)
         if len(self.connections) > self.limit:
             transport.write(FULL)
             transport.close()

@@ -7,14 +7,15 @@ from typing import Annotated
 from anyio import to_thread
 from pydantic import Field
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from .body import MAX_VALUES, Body, Text, read_body
 from .failures import Failure
+from .sending import Counted
 from .state import state_of
 
-TOKEN_BYTES = 40  # of a token in a list
+TOKEN_BYTES = 40  # of a token in a list, and of its piece
 
 
 class TextBody(Body):
@@ -44,14 +45,16 @@ async def tokenize(request: Request) -> Response:
         return state.pool.runtime.tokenize(body.content, begin=body.add_special, special=body.parse_special)
 
     with state.room.held(TOKEN_BYTES * n_bytes):
-        return JSONResponse({"tokens": await to_thread.run_sync(work)})
+        tokens = await to_thread.run_sync(work)
+    return Counted({"tokens": tokens}, state.room)
 
 
 async def detokenize(request: Request) -> Response:
     state = state_of(request)
     body = await read_body(request, TokensBody, state.settings, state.room)
     with state.room.held(TOKEN_BYTES * len(body.tokens)):
-        return JSONResponse({"content": await to_thread.run_sync(state.pool.runtime.text_of, body.tokens)})
+        text = await to_thread.run_sync(state.pool.runtime.text_of, body.tokens)
+    return Counted({"content": text}, state.room)
 
 
 routes = [Route("/tokenize", tokenize, methods=["POST"]), Route("/detokenize", detokenize, methods=["POST"])]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+
 import pytest
 from asgi import said
 
@@ -88,4 +91,22 @@ def test_what_is_tokenised_counts_while_it_is(ask, server, monkeypatch):
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "content")
     assert "65538 bytes" in refused.json()["error"]["message"]
     assert held == [40 * 65_536]
+    assert server.state.room._held == 0
+
+
+def test_a_long_answer_counts_until_the_client_has_it(server):
+    """However slow it is: what it is not sent yet is held, and there is room for so much."""
+    held = []
+
+    async def receive():
+        return {"type": "http.request", "body": json.dumps({"content": "a text " * 5_000}).encode()}
+
+    async def send(message):
+        held.append(server.state.room._held)
+
+    scope = {"type": "http", "method": "POST", "path": "/tokenize", "query_string": b"", "http_version": "1.1"}
+    scope |= {"headers": [(b"content-type", b"application/json")], "server": ("127.0.0.1", 1), "root_path": ""}
+    asyncio.run(server(scope, receive, send))
+    assert len(held) > 3  # the head, and parts of the body
+    assert all(n_bytes > 2 * 8_192 for n_bytes in held)
     assert server.state.room._held == 0

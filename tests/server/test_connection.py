@@ -10,7 +10,9 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from edgekv.server import connection
-from edgekv.server.connection import Connection
+from edgekv.server.connection import BUFFER_BYTES, Connection
+from edgekv.server.sending import InParts
+from edgekv.server.written import PART_BYTES
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -110,6 +112,52 @@ def test_a_client_that_does_not_read():
             await left.wait()
 
     asyncio.run(work())
+
+
+def test_a_long_answer_waits_outside_of_the_buffer(monkeypatch):
+    """Of a client that reads nothing, no more than BUFFER_BYTES wait, however much is sent at once."""
+    waiting = []
+    pause = Connection.pause_writing
+    gone = asyncio.Event()
+
+    def noted(self):
+        waiting.append(self.transport.get_write_buffer_size())
+        pause(self)
+
+    async def long(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"x" * (16 << 20)})
+        gone.set()
+
+    async def work():
+        async with listening(InParts(long)) as connect:
+            _, writer = await connect(limit=1024)
+            writer.write(GET)
+            await gone.wait()
+
+    monkeypatch.setattr(Connection, "pause_writing", noted)
+    asyncio.run(work())
+    assert max(waiting) <= BUFFER_BYTES + 64  # what stands around a part of unknown length
+
+
+@pytest.mark.parametrize("n", [0, 1, PART_BYTES, PART_BYTES + 1, 3 * PART_BYTES - 1])
+def test_parts_are_what_was_sent(n):
+    body, sent = bytes(i % 251 for i in range(n)), []
+
+    async def answer(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+        await send({"type": "http.response.body"})
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(InParts(answer)({"type": "http"}, None, send))
+    start, *parts, end = sent
+    assert (start["type"], end.get("more_body", False)) == ("http.response.start", False)
+    assert all(part["more_body"] for part in parts)
+    assert b"".join(part["body"] for part in (*parts, end)) == body
+    assert max(len(part["body"]) for part in parts) <= PART_BYTES
 
 
 def test_too_many_connections():

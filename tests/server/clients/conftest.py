@@ -28,10 +28,11 @@ class Server:
     model: str = MODEL
 
 
-@pytest.fixture(scope="session")
-def server(default_model):
-    """A server that two requests may wait at, so that a fourth is refused."""
+@pytest.fixture(scope="session", params=["here", "isolated"])
+def server(default_model, request):
+    """A server that two requests may wait at, so that a fourth is refused; its model is here, or in a worker."""
     options = ["--memory", "256MiB", "--port", "0", "--name", MODEL, "--api-key", KEY, "--queue", "2"]
+    options += ["--isolated"] if request.param == "isolated" else []
     with started([*COMMAND, "serve", *options], stderr=subprocess.PIPE, text=True) as process:
         said = []
         for line in process.stderr:

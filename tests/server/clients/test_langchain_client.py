@@ -10,6 +10,8 @@ pydantic = pytest.importorskip("pydantic")
 langchain_openai = pytest.importorskip("langchain_openai")
 
 CEILING = 256 << 20
+pytestmark = pytest.mark.parametrize("server", ["here"], indirect=True)
+
 PETS = "My cat is called Mia and my dog is called Rex. What is my cat called?"
 DOG = "And what is my dog called?"
 

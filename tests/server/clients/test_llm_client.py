@@ -11,6 +11,8 @@ import pytest
 
 pytest.importorskip("llm")
 
+pytestmark = pytest.mark.parametrize("server", ["here"], indirect=True)
+
 PETS = "My cat is called Mia and my dog is called Rex. What is my cat called?"
 DOG = "And what is my dog called?"
 
