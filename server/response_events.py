@@ -122,8 +122,10 @@ class _Text:
     def add(self, piece: Piece) -> dict[str, Any]:
         """Take the next piece; returns what is told with it."""
         self._pieces.append(piece.text)
+        if self.is_thought:
+            return {}
         self._tokens += piece.logprobs
-        return {} if self.is_thought else {"logprobs": told_tokens(piece.logprobs)}
+        return {"logprobs": told_tokens(piece.logprobs)}
 
     def part(self) -> dict[str, Any]:
         """The text so far."""

@@ -101,6 +101,22 @@ def test_what_cuts_a_reply_says_so(session):
     assert '"age"' not in reply
 
 
+def test_a_stop_text_within_a_grammar(session):
+    """It may be cut between tokens. What comes with the text are the tokens that begin in it."""
+    before = session.snapshot()
+    words = 'root ::= "one" (" two" | " three")+ "!"'
+    whole = said(session, grammar=words, sampling=DRAWN, max_tokens=60)
+    stop = whole[5:9]
+    session.restore(before)
+    pieces = list(session.chat("Hello", grammar=words, sampling=DRAWN, max_tokens=60, stop=stop, logprobs=2))
+    assert (session.stats.finish_reason, session.stats.stop_text) == ("stop", stop)
+    text = "".join(pieces)
+    assert text == whole[: whole.index(stop)]
+    noted = b"".join(token.piece for piece in pieces for token in piece.tokens).decode()
+    assert noted.startswith(text)
+    assert whole.startswith(noted)
+
+
 def test_the_last_token_of_a_whole_reply_is_no_cut(session):
     whole = said(session, grammar='root ::= "yes"')
     n = session.stats.generated_tokens

@@ -260,6 +260,23 @@ def test_results_are_read_and_the_calls_before_them_are_not_read_again(session, 
     assert whole.count("<tool_response>") >= 1
 
 
+def test_a_session_that_called_a_tool_is_saved_and_reads_the_result(session, runtime, tmp_path):
+    said(session, tool_choice="required", parallel_tool_calls=False)
+    (call,) = session.stats.tool_calls
+    session.save(tmp_path / "called.session")
+    function = {"name": call.name, "arguments": call.arguments}
+    result = {"role": "tool", "content": "It rains."}
+    messages = [*ASKED, {"role": "assistant", "content": "", "tool_calls": [{"function": function}]}, result]
+    replies = []
+    with runtime.load_session(tmp_path / "called.session") as loaded:
+        for it in (session, loaded):
+            n_past = it.n_past
+            reply = said(it, messages, max_tokens=30, logprobs=2)
+            assert it.stats.reused_tokens >= n_past - 1
+            replies.append((reply, it.stats.tool_calls, it.n_past))
+    assert replies[0] == replies[1]
+
+
 def test_each_message_may_be_a_file(session, tmp_path):
     """It is read as the same text is, whatever the template puts around it."""
 
