@@ -44,7 +44,7 @@ def serve(
         bool,
         typer.Option(
             "--grammars/--no-grammars",
-            help="Give JSON by a schema, and call tools; takes memory, of the default model some 26 MiB.",
+            help="Give JSON by a schema, and call tools; takes memory, of the default model some 23 MiB.",
         ),
     ] = True,
     rest_dir: Annotated[
