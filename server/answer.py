@@ -123,4 +123,4 @@ def progress(reading: Reading) -> Parts:
 def server_sent(value: object, event: str | None = None) -> Parts:
     """A server-sent event with a JSON value, and a name if the protocol gives it one."""
     named = b"" if event is None else b"event: " + event.encode() + b"\n"
-    return chain([named + b"data: "], written(value), [b"\n\n"])
+    return written(value, named + b"data: ", b"\n\n")

@@ -23,8 +23,8 @@ class Items:
         return iter(self.make())
 
 
-def written(value: object) -> Iterator[bytes]:
-    """JSON of a value that may have `Items`. Without them it comes in one part."""
+def written(value: object, before: bytes = b"", after: bytes = b"") -> Iterator[bytes]:
+    """JSON of a value that may have `Items`, with what stands around it. Without them it comes in one part."""
     found: list[Items] = []
     mark = secrets.token_hex(16)  # stands for each of them
 
@@ -32,17 +32,17 @@ def written(value: object) -> Iterator[bytes]:
         found.append(items)
         return mark
 
-    between = _json(value, marked).split(_json(mark))
-    part = bytearray(between[0])
-    for items, after in zip(found, between[1:], strict=True):
+    first, *others = _json(value, marked).split(f'"{mark}"'.encode())
+    part = bytearray(before + first)
+    for items, rest in zip(found, others, strict=True):
         part += b"["
         for i, item in enumerate(items):
             part += (b"," if i else b"") + _json(item)
             if len(part) >= PART_BYTES:
                 yield bytes(part)
                 part.clear()
-        part += b"]" + after
-    yield bytes(part)
+        part += b"]" + rest
+    yield bytes(part + after)
 
 
 def _json(value: object, default: Callable[[Items], object] | None = None) -> bytes:

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import tracemalloc
+
 import pytest
 from asgi import said
+from job_usage import USAGE
+
+from edgekv.engine.pieces import Chance, Token, packed
+from edgekv.server import chat_completions
+from edgekv.server.job import Ended, Job, Piece
+from edgekv.server.room import Room, told_bytes
 
 PATH = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "Hello there"}]
@@ -123,3 +132,28 @@ def test_texts_of_any_characters_are_read(ask):
         history = [*HELLO, {"role": "assistant", "content": text}, *HELLO]
         assert ask(PATH, {"messages": history, **GREEDY}).status_code == 200, repr(text[:9])
     assert ask(PATH, '{"messages": [{"role": "user", "content": "\\ud800"}]}').json()["error"]["code"] == "invalid_json"
+
+
+def test_log_probabilities_of_a_reply_take_what_is_counted():
+    """However many there are, the answer is never there as a whole."""
+    others = tuple(Chance(i, b" word", -1.5) for i in range(20))
+    job = Job(n_logprobs=20, max_tokens=1_000)
+
+    async def events():
+        for _ in range(job.max_tokens):
+            yield Piece(" word", logprobs=packed(Token(7, b" word", -0.5, others)))
+        yield Ended("stop", USAGE)
+
+    async def work():
+        n_bytes = 0
+        async for parts in chat_completions._whole(events(), {}):
+            for part in parts:
+                n_bytes += len(part)
+        return n_bytes
+
+    asyncio.run(work())  # what is imported late is imported
+    tracemalloc.start()
+    n_bytes = asyncio.run(work())
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < told_bytes(job, Room(4 << 20)) < n_bytes
