@@ -135,7 +135,7 @@ class Runtime:
             with self._engine.line.place(object()) as place:
                 place.enter()
                 return self._opened(self._engine.resume(path))
-        with instead_of.alone() as conversation, self._engine.line.place(instead_of) as place:
+        with instead_of.alone() as conversation, self._engine.line.place(conversation) as place:
             place.enter()
             n_past = conversation.n_past
             try:

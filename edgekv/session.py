@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import atexit  # noqa: F401  (weakref.finalize imports it, which would be after the plan)
 import codecs
 import os
-import threading
-import weakref
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from .engine.access import Access
 from .engine.history import History, question_of, token_ids, wanted_of
 from .engine.protocol import Conversation, Engine
 from .engine.reply import INSTRUCTION, MAX_TOKENS, ProgressCallback, Rewinding, Wanted
@@ -23,9 +21,8 @@ from .engine.sampler import Sampling
 from .engine.shades import Shaded
 from .engine.snapshot import Snapshot
 from .engine.stats import Stats
-from .errors import ConfigError, InputError, SessionError
+from .errors import ConfigError, InputError
 from .grammar.source import grammar_of
-from .prompt.spool import rereadable
 from .prompt.turns import PARAGRAPH
 from .store.log import Turn
 from .store.transcript import write_transcript
@@ -60,14 +57,8 @@ class Session:
         self, engine: Engine, conversation: Conversation, start: Snapshot | None = None, *, able_to_focus: bool
     ) -> None:
         """start: what the conversation begins with when it is first used"""
-        self._engine = engine
-        self._conversation = conversation
-        self._start = start
-        self._leave = weakref.finalize(self, conversation.close)
-        self._leave.atexit = False
+        self._access = Access(engine, conversation, start)
         self._able_to_focus = able_to_focus
-        self._ended = False
-        self._running = threading.Lock()
 
     def chat(
         self,
@@ -159,7 +150,7 @@ class Session:
             grammar=grammar_of(grammar, json_schema),
             logprobs=logprobs,
         )
-        return self._reply(wanted, progress)
+        return self._access.reply(wanted, progress)
 
     def generate(
         self,
@@ -180,7 +171,7 @@ class Session:
         """
         if not prompt:
             raise InputError("the prompt is empty; write something to continue")
-        self._live()
+        self._access.live()
         wanted = Wanted(
             content=(prompt,),
             kind="text",
@@ -191,7 +182,7 @@ class Session:
             grammar=grammar_of(grammar, json_schema),
             logprobs=logprobs,
         )
-        return self._reply(wanted, progress)
+        return self._access.reply(wanted, progress)
 
     def read(
         self,
@@ -213,7 +204,7 @@ class Session:
         if not text.strip() and not files:
             raise InputError("there is nothing to read; give a text or files")
         question = self._question(focus, GENERAL_QUESTION, otherwise=True)
-        for _ in self._reply(Wanted(content=_content(files, text), kind="read", question=question), progress):
+        for _ in self._access.reply(Wanted(content=_content(files, text), kind="read", question=question), progress):
             pass
 
     def continue_from(
@@ -271,7 +262,7 @@ class Session:
         )
         if wanted.tools is not None and (wanted.kind != "messages" or (wanted.tools.callable and wanted.grammar)):
             raise ConfigError("tools are called in a reply to messages, without a grammar; leave the one or the other")
-        return self._reply(wanted, progress)
+        return self._access.reply(wanted, progress)
 
     def read_ahead(
         self, tokens: Sequence[int], *, focus: str | None = None, progress: ProgressCallback | None = None
@@ -286,7 +277,7 @@ class Session:
         Afterwards `stats` are those of the reading. Errors as for `continue_from`.
         """
         question = self._question(focus or False, "", otherwise=False)
-        for _ in self._reply(Wanted(kind="ahead", tokens=token_ids(tokens), question=question), progress):
+        for _ in self._access.reply(Wanted(kind="ahead", tokens=token_ids(tokens), question=question), progress):
             pass
 
     def seen(self, history: History, *, tools: Sequence[Mapping[str, Any]] = ()) -> int:
@@ -296,7 +287,7 @@ class Session:
         `continue_from` does.
         """
         wanted = replace(wanted_of(history), tools=_tool_use(tools))
-        with self.alone(), self._begun() as conversation:
+        with self._access.alone(), self._access.begun() as conversation:
             return conversation.seen(wanted)
 
     def rewind(self, n_tokens: int, *, other_draws: bool = False, progress: ProgressCallback | None = None) -> None:
@@ -312,7 +303,7 @@ class Session:
         Afterwards `stats` are those of the reading. `cancel` ends it, with fewer tokens than were wanted. Raises
         ConfigError for a number that is not possible, and SessionError without a log or during a reply.
         """
-        for _ in self._reply(Rewinding(n_tokens=n_tokens, other_draws=other_draws), progress):
+        for _ in self._access.reply(Rewinding(n_tokens=n_tokens, other_draws=other_draws), progress):
             pass
 
     def turns(self) -> Iterator[Turn]:
@@ -322,7 +313,7 @@ class Session:
         """
         first = 0
         while True:
-            with self.alone(), self._begun() as conversation:
+            with self._access.alone(), self._access.begun() as conversation:
                 some = conversation.turns(first, TURNS_AT_ONCE)
             yield from some
             first += len(some)
@@ -334,7 +325,7 @@ class Session:
 
         Raises SessionError without a log, or during a reply.
         """
-        with self.alone(), self._begun() as conversation:
+        with self._access.alone(), self._access.begun() as conversation:
             start, stop = (0, conversation.n_logged) if turn is None else (turn.start, turn.stop)
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         for pieces in self._pieces(start, stop, turn is None):
@@ -351,7 +342,7 @@ class Session:
 
         Raises SessionError without a log, or during a reply.
         """
-        with self.alone(), self._at_cells() as conversation:
+        with self._access.alone(), self._access.at_cells() as conversation:
             start, stop = (0, conversation.n_logged) if turn is None else (turn.start, turn.stop)
             stop = min(stop, conversation.n_past)
             holders = conversation.holders()
@@ -360,7 +351,7 @@ class Session:
     def _pieces(self, start: int, stop: int, control: bool) -> Iterator[list[bytes]]:
         """What each token in [start, stop) of the log stands for, some at a time."""
         for first in range(start, stop, TOKENS_AT_ONCE):
-            with self.alone() as conversation:
+            with self._access.alone() as conversation:
                 pieces = conversation.pieces(first, min(stop, first + TOKENS_AT_ONCE), control)
             yield pieces
 
@@ -379,7 +370,7 @@ class Session:
         Raises SessionError while the session is answering. Raises CeilingError, before the copy is made, if it would
         bring the process over its ceiling.
         """
-        with self.alone(), self._at_cells() as conversation:
+        with self._access.alone(), self._access.at_cells() as conversation:
             return conversation.snapshot()
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -388,7 +379,7 @@ class Session:
         Raises SessionError while the session is answering, and for a snapshot of another runtime, of a session with
         another system message, or, with log=True, of one without a log.
         """
-        with self.alone(), self._at_cells() as conversation:
+        with self._access.alone(), self._access.at_cells() as conversation:
             conversation.restore(snapshot)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -398,22 +389,20 @@ class Session:
         takes no memory to speak of, and only its owner can read it.
         Raises SessionFileError where it cannot be written, and SessionError while the session is answering.
         """
-        with self.alone(), self._at_cells() as conversation:
+        with self._access.alone(), self._access.at_cells() as conversation:
             conversation.save(Path(os.path.abspath(path)))
+
+    def alone(self) -> AbstractContextManager[Conversation]:
+        """The conversation, for one user at a time. Raises SessionError while another one has it."""
+        return self._access.alone()
 
     def cancel(self) -> None:
         """End the running reply, if any, at the next block or token. May be called from any thread."""
-        self._conversation.cancelled.set()
-        self._engine.line.wake()
+        self._access.cancel()
 
     def close(self) -> None:
         """End the session, and free what it holds, at the latest when another one is used."""
-        if self.closed:
-            return
-        self._ended = True
-        self.cancel()
-        self._leave()
-        self._sweep()
+        self._access.close()
 
     def __enter__(self) -> Session:
         return self
@@ -424,53 +413,48 @@ class Session:
     @property
     def closed(self) -> bool:
         """Whether the session or its runtime was closed."""
-        return self._ended or self._engine.closed
+        return self._access.closed
 
     @property
     def stats(self) -> Stats:
         """Tokens, times and memory of the last reply, complete when that has ended."""
-        return self._conversation.stats
+        return self._access.conversation.stats
 
     @property
     def system(self) -> str | None:
         """Its system message, which is never evicted."""
-        return self._live().system
+        return self._access.live().system
 
     @property
     def n_past(self) -> int:
         """Tokens read and said so far."""
-        with self._begun() as conversation:
+        with self._access.begun() as conversation:
             return conversation.n_past
 
     @property
     def n_cells(self) -> int:
         """Cells used per head."""
-        with self._begun() as conversation:
+        with self._access.begun() as conversation:
             return conversation.n_cells
 
     def kept_positions(self, layer: int, head: int) -> npt.NDArray[np.int32]:
         """True positions of the tokens that one (layer, KV head) still holds, (n_cells,) ascending."""
-        with self._at_cells() as conversation:
+        with self._access.at_cells() as conversation:
             return conversation.kept_positions(layer, head)
 
     @property
     def n_exceeded(self) -> int:
         """How often the process was found over its ceiling."""
-        return self._live().n_exceeded
+        return self._access.live().n_exceeded
 
     def budgets(self) -> list[list[int]]:
         """Cells that the last eviction left in each head of each layer; 0 before the first eviction."""
-        with self._at_cells() as conversation:
+        with self._access.at_cells() as conversation:
             return conversation.budgets()
-
-    def _live(self) -> Conversation:
-        if self.closed:
-            raise SessionError("this session is closed; open another with Runtime.session()")
-        return self._conversation
 
     def _question(self, focus: bool | str | None, usual: str, *, otherwise: bool) -> str | None:
         """The question to read with: the caller's own, `usual`, or none."""
-        self._live()
+        self._access.live()
         able = self._able_to_focus
         if focus and not able:
             raise ConfigError(f"focus={focus!r} needs a runtime opened with focus=True, which has cells for the probe")
@@ -478,70 +462,6 @@ class Session:
             return focus or None
         wanted = able and otherwise if focus is None else focus
         return usual if wanted else None
-
-    def _reply(self, wanted: Wanted | Rewinding, progress: ProgressCallback | None) -> Generator[str, None, None]:
-        with self.alone() as conversation, ExitStack() as copies:
-            conversation.cancelled.clear()
-            if isinstance(wanted, Wanted):
-                content = (
-                    copies.enter_context(rereadable(part, conversation.cancelled)) if isinstance(part, Path) else part
-                    for part in wanted.content
-                )
-                wanted = replace(wanted, content=tuple(content))
-            place = copies.enter_context(self._engine.line.place(self, conversation.cancelled))
-            if not place.enter():  # cancelled while it waited, or while a pipe was copied
-                conversation.stats = Stats(finish_reason="cancelled")
-                return
-            self._begin(self._live())
-            pieces = copies.enter_context(closing(conversation.reply(wanted, progress)))
-            for piece in pieces:
-                if piece:
-                    place.pause()
-                    yield piece
-                    place.enter()  # or it was cancelled meanwhile, and ends without the cells
-
-    @contextmanager
-    def _at_cells(self) -> Iterator[Conversation]:
-        """The conversation, whose turn it is."""
-        self._live()
-        with self._engine.line.place(self) as place:
-            place.enter()
-            conversation = self._live()
-            self._begin(conversation)
-            yield conversation
-
-    @contextmanager
-    def _begun(self) -> Iterator[Conversation]:
-        """The conversation, for what needs no turn once it has begun."""
-        if self._start is None:
-            yield self._live()
-        else:
-            with self._at_cells() as conversation:
-                yield conversation
-
-    def _begin(self, conversation: Conversation) -> None:
-        """Begin with what the session was to begin with."""
-        if self._start is not None:
-            conversation.restore(self._start)
-            self._start = None
-
-    @contextmanager
-    def alone(self) -> Iterator[Conversation]:
-        """The conversation, for one user at a time. Raises SessionError while another one has it."""
-        if not self._running.acquire(blocking=False):
-            raise SessionError("this session is already answering; wait for the reply or cancel it")
-        try:
-            yield self._live()
-        finally:
-            self._running.release()
-            if self._ended:
-                self._sweep()
-
-    def _sweep(self) -> None:
-        """Free what closed sessions held, if nobody is at work."""
-        with self._engine.line.place(self) as place:
-            if place.enter_if_free():
-                self._engine.sweep()
 
 
 def _content(files: Sequence[str | os.PathLike[str]], text: str) -> tuple[str | Path, ...]:

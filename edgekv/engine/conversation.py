@@ -6,7 +6,6 @@ import itertools
 import threading
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,29 +14,22 @@ import numpy as np
 import numpy.typing as npt
 
 from edgekv.errors import CeilingError, CeilingExceededError, ConfigError, GrammarError, PromptLengthError, SessionError
-from edgekv.memory.sizes import MIB
 from edgekv.prompt.turns import BEGINNINGS, HISTORIES, STATES, Kind, Turns
 from edgekv.store.log import LogCopy, Turn
 
-from .chooser import Chooser
-from .endings import Circles
 from .history import prompt_of
 from .loaded import Loaded
 from .past import Past
 from .reply import Progress, ProgressCallback, Rewinding, Wanted
-from .sampler import SamplerState
 from .session_file import log_sections, save_session
 from .shades import Holders
 from .snapshot import ELSEWHERE, ControllerSnapshot, Snapshot
+from .speaker import Speaker
 from .stats import Stats
 from .tenant import Tenant
 
 if TYPE_CHECKING:
-    from edgekv.grammar.masks import Matcher
-
     from .calls import CallReader
-
-NOTED, NOTES_BYTES = 16, MIB  # tokens after which a grammar is looked at, and more than it notes of so many
 
 
 class LocalConversation:
@@ -61,8 +53,7 @@ class LocalConversation:
         self._engine = engine
         self._system = system
         self._turns = Turns(engine.model, system)
-        self._pending: list[int] = []  # said, but not fed yet
-        self._sampler: SamplerState | None = None  # where the last reply left it
+        self._speaker = Speaker(self._at_cells, self.cancelled)
         self._past = past
         self.tenant = Tenant() if tenant is None else tenant
         self.tenant.release = self._let_past_go
@@ -138,17 +129,17 @@ class LocalConversation:
 
     def turns(self, first: int, n: int) -> list[Turn]:
         """At most n turns of the log from turn `first` on. Raises SessionError where there is no log."""
-        return list(itertools.islice(self._kept().log.turns(len(self._pending)), first, first + n))
+        return list(itertools.islice(self._kept().log.turns(len(self._speaker.pending)), first, first + n))
 
     def pieces(self, start: int, stop: int, control: bool) -> list[bytes]:
         """What each token in [start, stop) of the log stands for. control: with the names of control tokens"""
-        model, tokens = self._open().model, self._kept().tokens(start, stop, self._pending)
+        model, tokens = self._open().model, self._kept().tokens(start, stop, self._speaker.pending)
         return [model.piece(token, special=control) for token in tokens]
 
     @property
     def n_logged(self) -> int:
         """Tokens of the log, and those that were said and not fed yet. Raises SessionError where there is no log."""
-        return len(self._kept().log) + len(self._pending)
+        return len(self._kept().log) + len(self._speaker.pending)
 
     def check_room(self, snapshot_bytes: int) -> None:
         """Raise CeilingError if holding a snapshot, or passing it to the host, takes the process over its ceiling."""
@@ -186,7 +177,7 @@ class LocalConversation:
             if wanted.kind in BEGINNINGS:
                 stats.finish_reason = "read"
             else:
-                yield from self._said(wanted, matcher, reader, stats)
+                yield from self._speaker.pieces(wanted, matcher, reader, stats)
         except (GrammarError, CeilingError):
             stats.finish_reason = "failed"
             raise
@@ -213,18 +204,18 @@ class LocalConversation:
         """The tokens to read for a turn, and the probe to read them with. Nothing is changed but `stats`."""
         engine, past = self._open(), self._past
         prompt = self._turns.prompt(wanted.kind, wanted.content, wanted.instruction)
-        stats.prompt_tokens = prompt.count() + len(self._pending)
+        stats.prompt_tokens = prompt.count() + len(self._speaker.pending)
         self._check_length(self.n_past + stats.prompt_tokens)
         fits = self.n_cells + stats.prompt_tokens <= engine.plan.budget_cells
         question = None if fits else wanted.question
         probe = [] if question is None else self._turns.probe(question, engine.options.probe_tokens)
-        mark = None if past is None else past.marker(wanted.kind, self.n_past + len(self._pending))
-        return itertools.chain(self._pending, prompt.tokens(mark)), probe
+        mark = None if past is None else past.marker(wanted.kind, self.n_past + len(self._speaker.pending))
+        return itertools.chain(self._speaker.pending, prompt.tokens(mark)), probe
 
     def _history(self, wanted: Wanted, stats: Stats) -> tuple[Iterator[int], Sequence[int]]:
         """Go back to where a history leaves the log; returns the tokens to read from there, and the probe."""
         past, model, plan = self._kept(), self._open().model, self._open().plan
-        prompt = prompt_of(wanted, model, self._turns, past.replies(self._pending))
+        prompt = prompt_of(wanted, model, self._turns, past.replies(self._speaker.pending))
         n_common, n_tokens = past.log.common(prompt.tokens())
         self._check_length(n_tokens)
         if wanted.on_overflow == "error" and n_tokens > plan.budget_cells:
@@ -238,7 +229,7 @@ class LocalConversation:
             prompt.count()  # says what is wrong
         n_seen = min(n_common, n_tokens - (wanted.kind not in BEGINNINGS))  # logits come from the last token
         self._go_back(n_seen)
-        self._pending = []
+        self._speaker.pending = []
         stats.reused_tokens = self.n_past
         stats.prompt_tokens = n_tokens - self.n_past
         # cells are chosen while more than a block is read
@@ -250,19 +241,19 @@ class LocalConversation:
     def seen(self, wanted: Wanted) -> int:
         """How many tokens of a history the log begins with. Raises what answering it would before anything is read."""
         past, model = self._kept(), self._open().model
-        return past.log.beginning(prompt_of(wanted, model, self._turns, past.replies(self._pending)).tokens())
+        return past.log.beginning(prompt_of(wanted, model, self._turns, past.replies(self._speaker.pending)).tokens())
 
     def _rewind(self, wanted: Rewinding, stats: Stats, progress: ProgressCallback | None) -> None:
         """Go back to the newest checkpoint before, and read again from there."""
-        past, n, drawn = self._kept(), wanted.n_tokens, self._sampler
+        past, n, drawn = self._kept(), wanted.n_tokens, self._speaker.sampler
         if n > self.n_past:
             raise ConfigError(
                 f"n_tokens={n} is beyond the {self.n_past} tokens that the session has read and said; give fewer"
             )
         self._go_back(n)
         if wanted.other_draws and drawn is not None:
-            newest = () if self._sampler is None else self._sampler.newest
-            self._sampler = replace(drawn, newest=newest)
+            newest = () if self._speaker.sampler is None else self._speaker.sampler.newest
+            self._speaker.sampler = replace(drawn, newest=newest)
         stats.reused_tokens = self.n_past
         stats.prompt_tokens = n - self.n_past
         if self.n_past < n:
@@ -282,7 +273,7 @@ class LocalConversation:
         if found is not None:
             self._take(found)
         else:
-            self._turns.state, self._pending, self._sampler = "new", [], None
+            self._turns.state, self._speaker.pending, self._speaker.sampler = "new", [], None
         past.log.cut(n)
 
     def _kept(self) -> Past:
@@ -306,20 +297,20 @@ class LocalConversation:
     @property
     def _state(self) -> tuple[object, ...]:
         """What it is beside its cells and its log."""
-        return (self._turns.state, tuple(self._pending), self._sampler)
+        return (self._turns.state, tuple(self._speaker.pending), self._speaker.sampler)
 
     def _filed(self) -> ControllerSnapshot | None:
         """The newest checkpoint, if it is of now: whoever has one rests in it, and takes no room."""
         return None if self._past is None else self._past.as_it_is(self.tenant.n_past, self._state)
 
     def _noted(self, controller: ControllerSnapshot, log: LogCopy | None = None) -> Snapshot:
-        engine, pending = self._open(), tuple(self._pending)
-        return Snapshot(engine.mark, self._system, self._turns.state, pending, self._sampler, controller, log)
+        engine, pending = self._open(), tuple(self._speaker.pending)
+        return Snapshot(engine.mark, self._system, self._turns.state, pending, self._speaker.sampler, controller, log)
 
     def _take(self, snapshot: Snapshot) -> None:
         self._turns.state = snapshot.turns
-        self._pending = list(snapshot.pending)
-        self._sampler = snapshot.sampler
+        self._speaker.pending = list(snapshot.pending)
+        self._speaker.sampler = snapshot.sampler
 
     def _pin_system(self) -> None:
         """Protect the system message, and refuse one that leaves no room."""
@@ -361,7 +352,7 @@ class LocalConversation:
             exceeded = engine.guard.check()
             return exceeded is None and not self.cancelled.is_set()
 
-        self._pending = []
+        self._speaker.pending = []
         self._turns.state, afterwards = STATES[kind]
         try:
             complete = controller.read(tokens, after_ubatch, probe, want_logits=kind not in BEGINNINGS)
@@ -391,53 +382,3 @@ class LocalConversation:
 
         form = tool_form(self._open().model).calls
         return replace(wanted, grammar=form.grammar(use)), CallReader(form)
-
-    def _said(self, wanted: Wanted, matcher: Matcher | None, reader: CallReader | None, stats: Stats) -> Iterator[str]:
-        """The reply in pieces. The sampler starts in the state that the last reply left; its own is kept."""
-        with closing(Chooser(wanted, matcher, self._sampler, self._open().context, reader)) as chooser:
-            try:
-                with closing(self._say(wanted, chooser, stats)) as said:
-                    yield from chooser.pieces(said, stats)
-            finally:
-                self._sampler = chooser.state(ended=stats.finish_reason == "end" and not self._pending)
-
-    def _say(self, wanted: Wanted, chooser: Chooser, stats: Stats) -> Generator[int, None, None]:
-        """Choose and feed tokens until the reply ends; yields those that belong to it."""
-        engine = self._open()
-        limit = engine.controller.positions.limit
-        circles = Circles()
-        started = time.perf_counter()
-        while True:
-            token = chooser.next(engine.controller.logits_row)
-            if stats.generated_tokens == 0:
-                stats.ttft_s = stats.prefill_s + time.perf_counter() - started
-            if engine.model.is_end(token):
-                stats.finish_reason = "end"
-                return
-            stats.generated_tokens += 1
-            self._pending = [token]
-            yield token
-            stats.decode_s = time.perf_counter() - started
-            if chooser.is_complete:
-                stats.finish_reason = "end"
-                return
-            if circles.closed_by(token) and not wanted.allow_loops:
-                stats.finish_reason = "loop"
-                return
-            if stats.generated_tokens == wanted.most_tokens:
-                stats.finish_reason = "length"
-                return
-            if limit is not None and self.n_past + 1 >= limit:
-                stats.finish_reason = "context"
-                return
-            if self.cancelled.is_set():
-                stats.finish_reason = "cancelled"
-                return
-            self._at_cells().controller.step(token, drafts=True)  # others may have had them since the yield
-            self._pending = []
-            if chooser.notes is not None and stats.generated_tokens % NOTED == 0:
-                engine.guard.check_room(NOTES_BYTES, chooser.notes, "or give a simpler one")
-            exceeded = engine.guard.check() if stats.generated_tokens % engine.options.block == 0 else None
-            if exceeded is not None:
-                stats.finish_reason = "ceiling"
-                raise exceeded

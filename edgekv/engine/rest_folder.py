@@ -19,11 +19,7 @@ import numpy.typing as npt
 from edgekv.errors import ConfigError
 from edgekv.memory.pages import new_pages
 from edgekv.memory.raw_files import read_all, write_all
-
-if sys.platform == "win32":
-    import msvcrt
-else:
-    import fcntl
+from edgekv.store.locks import lock, new_locked
 
 PREFIX = "edgekv-rest-"
 LOCK = ".lock"  # ends the name of a file beside a folder, locked as long as the folder's process lives
@@ -51,7 +47,7 @@ class RestFolder:
         try:
             parent.mkdir(parents=True, exist_ok=True)
             remove_orphans(parent)
-            self._lock = _new_lock(parent)
+            self._lock = new_locked(lambda: _lock_file(parent))
             self._folder = Path(self._lock.name.removesuffix(LOCK))
             self._folder.mkdir(mode=0o700)
         except OSError as error:
@@ -100,45 +96,29 @@ class RestFolder:
 def remove_orphans(parent: Path) -> None:
     """Remove what processes that were killed left in a folder."""
     for name in parent.glob(f"{PREFIX}*{LOCK}"):
-        with suppress(OSError), open(name, "r+b") as lock:
-            _lock(lock)  # fails while its process lives
-            _remove(Path(str(name).removesuffix(LOCK)), lock)
+        with suppress(OSError), open(name, "r+b") as file:
+            if lock(file.fileno()):  # which fails while its process lives
+                _remove(Path(str(name).removesuffix(LOCK)), file)
 
 
-def _new_lock(parent: Path) -> BinaryIO:
-    """A new file that is locked until it is closed."""
-    while True:
-        descriptor, name = tempfile.mkstemp(LOCK, PREFIX, parent)
-        lock = open(name, "r+b", opener=lambda *_, found=descriptor: found)  # noqa: SIM115  (the caller closes it)
-        # Another process may have seen it before it was locked, and taken it for an orphan.
-        with suppress(BlockingIOError):
-            _lock(lock)
-            if os.path.exists(name):
-                return lock
-        lock.close()
+def _lock_file(parent: Path) -> BinaryIO:
+    descriptor, name = tempfile.mkstemp(LOCK, PREFIX, parent)
+    return open(name, "r+b", opener=lambda *_: descriptor)
 
 
-def _lock(file: BinaryIO) -> None:
-    """Lock a file. Raises OSError (BlockingIOError, but on Windows) where another process has done so."""
-    if sys.platform == "win32":
-        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-    else:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def _close(folder: Path, lock: BinaryIO, pid: int) -> None:
+def _close(folder: Path, locked: BinaryIO, pid: int) -> None:
     if os.getpid() == pid:  # and not a fork, which ends by itself
-        _remove(folder, lock)
+        _remove(folder, locked)
 
 
-def _remove(folder: Path, lock: BinaryIO) -> None:
+def _remove(folder: Path, locked: BinaryIO) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     with suppress(OSError):
-        os.unlink(lock.name)
-    lock.close()
+        os.unlink(locked.name)
+    locked.close()
     if sys.platform == "win32":  # where nobody can remove a file that is open
         with suppress(OSError):
-            os.unlink(lock.name)
+            os.unlink(locked.name)
 
 
 def _private(path: str, flags: int) -> int:

@@ -1,5 +1,6 @@
 """What lies on the disk: files that are whole or not there, and private ones that are gone with their session.
 
+locks       whether a file is in use
 replacing   a file beside another one, which takes its place when it is whole
 sections    the format of saved sessions: what a file says of itself, and its arrays (docs/sessions.md)
 named       where sessions are kept by name

@@ -12,6 +12,8 @@ from typing import Any
 
 from edgekv.errors import ConfigError, InputError
 
+from .locks import lock
+
 
 class LineFile:
     """A file of JSON values, one a line, which this process alone appends to. Close it, or use it in `with`.
@@ -32,10 +34,10 @@ class LineFile:
         except OSError as error:
             raise self._unwritable(error) from error
         try:
-            _lock(self._file.fileno(), path)
-        except BaseException:
+            lock(self._file.fileno())
+        except BlockingIOError as error:
             self._file.close()
-            raise
+            raise ConfigError(f"{path} is in use by another process; wait for it, or name another file") from error
 
     def read(self) -> Iterator[tuple[int, Any]]:
         """The number and the value of each line; removes one at the end that is cut.
@@ -92,15 +94,3 @@ class LineFile:
     def _unwritable(self, error: OSError) -> ConfigError:
         why = error.strerror or error
         return ConfigError(f"results cannot be written to {self.path}: {why}; name another file, or make room there")
-
-
-def _lock(file: int, path: Path) -> None:
-    """Keep other processes from appending; where the platform has no such lock, nothing."""
-    try:
-        import fcntl
-    except ImportError:
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        raise ConfigError(f"{path} is in use by another process; wait for it, or name another file") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,10 +13,7 @@ from typing import BinaryIO
 
 from edgekv.errors import SessionFileError
 
-try:
-    import fcntl
-except ImportError:  # Windows, where nobody can remove a file that is open
-    fcntl = None  # type: ignore[assignment]
+from .locks import lock, new_locked
 
 SUFFIX = ".edgekv-part"  # of a file that is not whole yet
 
@@ -32,18 +30,18 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         what = "a folder" if path.is_dir() else "no plain file"
         raise SessionFileError(f"{str(path)!r} is {what}; give the path of a file")
     remove_leftovers(path.parent, path.name)
-    file, part = _made(path)
+    file = new_locked(lambda: _part(path))
     try:
         with file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-            if fcntl is None:
+            if sys.platform == "win32":  # where nobody can rename a file that is open
                 file.close()
-            os.replace(part, path)
+            os.replace(file.name, path)
     except BaseException:
         with suppress(OSError):
-            os.unlink(part)
+            os.unlink(file.name)
         raise
     _flush_folder(path.parent)
 
@@ -66,39 +64,22 @@ def _prefix(name: str) -> str:
     return f".{hashlib.blake2b(os.fsencode(name), digest_size=8).hexdigest()}-"
 
 
-def _made(path: Path) -> tuple[BinaryIO, Path]:
-    """A new file beside `path`, locked."""
-    while True:
-        part = path.parent / f"{_prefix(path.name)}{secrets.token_hex(4)}{SUFFIX}"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-        file = open(os.open(part, flags, 0o600), "wb")  # noqa: SIM115  (the caller closes it)
-        # Another process may have seen it before it was locked, and taken it for a leftover.
-        if _locked(file.fileno()) and os.path.exists(part):
-            return file, part
-        file.close()
-
-
-def _locked(descriptor: int) -> bool:
-    """Lock a file; False = another process has done so."""
-    if fcntl is not None:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError:  # a file system without locks
-            pass
-    return True
+def _part(path: Path) -> BinaryIO:
+    """A new file beside `path`, which only its owner can read."""
+    part = path.parent / f"{_prefix(path.name)}{secrets.token_hex(4)}{SUFFIX}"
+    return open(part, "xb", opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
 def _removed(part: str) -> bool:
-    """Remove a file that nobody has locked."""
+    """Remove a file that nobody writes."""
     try:
-        if fcntl is None:
+        if sys.platform == "win32":  # where nobody can remove a file that is open
             os.unlink(part)
             return True
         descriptor = os.open(part, os.O_RDWR | os.O_NOFOLLOW)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not lock(descriptor):
+                return False
             os.unlink(part)
         finally:
             os.close(descriptor)

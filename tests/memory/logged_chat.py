@@ -16,5 +16,20 @@ def chat(model, text, n_turns, n_returns, **options):
                 session.rewind(n_past)
             for _ in session.chat(text, max_tokens=8):
                 pass
-        largest = max(checkpoint.nbytes for checkpoint in session._conversation._past.checkpoints._all)
+        largest = max(checkpoint.nbytes for checkpoint in session._access.conversation._past.checkpoints._all)
         return session.n_past, largest, rt.plan.peak_bytes
+
+
+def grow(model, text, n_turns, **options):
+    """A chat of some turns, after two that touch what it touches: tokens seen meanwhile, and bytes grown by."""
+    import edgekv
+    from edgekv.memory.process import peak_resident_bytes
+
+    with edgekv.Runtime(model, **options) as rt, rt.session(log=True) as session:
+        before = (0, 0)
+        for i in range(2 + n_turns):
+            if i == 2:
+                before = session.n_past, peak_resident_bytes()
+            for _ in session.chat(text, max_tokens=8):
+                pass
+        return session.n_past - before[0], peak_resident_bytes() - before[1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from logged_chat import chat
+from logged_chat import chat, grow
 
 MIB = 1 << 20
 
@@ -26,6 +26,6 @@ def test_a_log_does_not_grow_the_process(memory_ceiling, tiny_model):
     options = {"memory": "1GiB", "budget": 64, "block": 32, "threads": 1}
     model = tiny_model(n_layer=2, n_ctx_train=2048)
     text = "the old house by the river " * 200
-    short, long = (memory_ceiling("1GiB").run(chat, model, text, n, 0, **options) for n in (2, 40))
-    assert long.value[0] - short.value[0] > 100_000
-    assert long.peak_bytes - short.peak_bytes < 4 * 100_000 // 2  # of the bytes of the log
+    n_tokens, n_bytes = memory_ceiling("1GiB").run(grow, model, text, 38, **options).value
+    assert n_tokens > 100_000
+    assert n_bytes < 4 * n_tokens // 2  # of the bytes of the log

@@ -37,7 +37,7 @@ def state(session):
 
 def log_of(session):
     """The tokens of the log of a session in this process."""
-    return session._conversation._past.log.read(0, 1 << 30).tolist()
+    return session._access.conversation._past.log.read(0, 1 << 30).tolist()
 
 
 @pytest.fixture
@@ -534,7 +534,7 @@ def test_checkpoints_keep_to_their_cap(open_runtime):
     with open_runtime() as rt, rt.session(log=True, checkpoint_bytes="1MiB") as session:
         for i in range(30):
             say(session, f"Question {i}", n=10)
-        checkpoints = session._conversation._past.checkpoints
+        checkpoints = session._access.conversation._past.checkpoints
         assert checkpoints.nbytes <= 1 << 20
         assert 3 < len(checkpoints.positions) < 30
         early = checkpoints.positions[0] - 1
@@ -551,7 +551,7 @@ def test_a_checkpoint_that_cannot_be_read_is_done_without(open_runtime, monkeypa
         for i in range(4):
             say(session, f"Question {i}")
             ends.append(session.n_past)
-        tokens, checkpoints = log_of(session), session._conversation._past.checkpoints
+        tokens, checkpoints = log_of(session), session._access.conversation._past.checkpoints
         cells = [checkpoints.before(n).snapshot.controller.cells for n in ends]
         os.ftruncate(cells[2].file.fileno(), 100)
         session.rewind(ends[2])
@@ -598,7 +598,7 @@ def test_a_disk_without_room_loses_nothing(open_runtime, monkeypatch):
         monkeypatch.setattr("edgekv.engine.controller.Controller.filed", full)
         reply, tokens = say(session, "Why?"), log_of(session)
         assert reply
-        assert session._conversation._past.checkpoints.positions == [n_past]
+        assert session._access.conversation._past.checkpoints.positions == [n_past]
         monkeypatch.undo()
         session.rewind(len(tokens) - 1)
         assert log_of(session) == tokens[:-1]
@@ -718,7 +718,7 @@ def test_a_log_that_is_not_that_of_its_cells_is_refused(open_runtime, tmp_path):
     path = tmp_path / "chat.edgekv"
     with open_runtime() as rt, rt.session(log=True) as session:
         say(session)
-        log = session._conversation._past.log
+        log = session._access.conversation._past.log
         for damage in (
             lambda: log._tokens.cut(len(log) - 1),
             lambda: log._tokens.append([1 << 30]),

@@ -207,9 +207,9 @@ def test_leftovers_are_those_that_nobody_writes(tmp_path):
 
 def test_a_file_that_is_taken_for_a_leftover_before_it_is_locked_is_made_anew(tmp_path, monkeypatch):
     """The time between making a file and locking it, as another process may use it."""
-    from edgekv.store import replacing as module
+    from edgekv.store import locks
 
-    lock, n = module._locked, []
+    lock, n = locks.lock, []
 
     def lock_late(descriptor):
         n.append(descriptor)
@@ -217,7 +217,7 @@ def test_a_file_that_is_taken_for_a_leftover_before_it_is_locked_is_made_anew(tm
             assert remove_leftovers(tmp_path) == 1
         return lock(descriptor)
 
-    monkeypatch.setattr(module, "_locked", lock_late)
+    monkeypatch.setattr(locks, "lock", lock_late)
     with replacing(tmp_path / "a") as file:
         file.write(b"whole")
     assert len(n) == 2

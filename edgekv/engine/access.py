@@ -1,0 +1,124 @@
+"""A session's access to its conversation: for one user at a time, and in turn with other sessions."""
+
+from __future__ import annotations
+
+import atexit  # noqa: F401  (weakref.finalize imports it, which would be after the plan)
+import threading
+import weakref
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from edgekv.errors import SessionError
+from edgekv.prompt.spool import rereadable
+
+from .protocol import Conversation, Engine
+from .reply import ProgressCallback, Rewinding, Wanted
+from .snapshot import Snapshot
+from .stats import Stats
+
+
+class Access:
+    """The use of one conversation until it is closed, or nobody has the access any more.
+
+    start: what the conversation begins with when it is first used
+    """
+
+    def __init__(self, engine: Engine, conversation: Conversation, start: Snapshot | None) -> None:
+        self.engine = engine
+        self.conversation = conversation
+        self._start = start
+        self._leave = weakref.finalize(self, conversation.close)
+        self._leave.atexit = False
+        self._ended = False
+        self._running = threading.Lock()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it or the engine was closed."""
+        return self._ended or self.engine.closed
+
+    def close(self) -> None:
+        """End a reply, and free what the conversation holds, at the latest when another one is used."""
+        if self.closed:
+            return
+        self._ended = True
+        self.cancel()
+        self._leave()
+        self._sweep()
+
+    def cancel(self) -> None:
+        """End the running reply, if any, at the next block or token. May be called from any thread."""
+        self.conversation.cancelled.set()
+        self.engine.line.wake()
+
+    def live(self) -> Conversation:
+        """The conversation, for what needs neither the turn nor to be alone. Raises SessionError once it is closed."""
+        if self.closed:
+            raise SessionError("this session is closed; open another with Runtime.session()")
+        return self.conversation
+
+    @contextmanager
+    def begun(self) -> Iterator[Conversation]:
+        """The conversation, for what needs no turn once it has begun."""
+        if self._start is None:
+            yield self.live()
+        else:
+            with self.at_cells() as conversation:
+                yield conversation
+
+    @contextmanager
+    def at_cells(self) -> Iterator[Conversation]:
+        """The conversation, whose turn it is."""
+        with self.engine.line.place(self.live()) as place:
+            place.enter()
+            conversation = self.live()
+            self._begin(conversation)
+            yield conversation
+
+    @contextmanager
+    def alone(self) -> Iterator[Conversation]:
+        """The conversation, for one user at a time. Raises SessionError while another one has it."""
+        if not self._running.acquire(blocking=False):
+            raise SessionError("this session is already answering; wait for the reply or cancel it")
+        try:
+            yield self.live()
+        finally:
+            self._running.release()
+            if self._ended:
+                self._sweep()
+
+    def reply(self, wanted: Wanted | Rewinding, progress: ProgressCallback | None) -> Generator[str, None, None]:
+        """The pieces of a reply, alone, each in its turn. What can be read only once is copied before."""
+        with self.alone() as conversation, ExitStack() as copies:
+            conversation.cancelled.clear()
+            if isinstance(wanted, Wanted):
+                content = (
+                    copies.enter_context(rereadable(part, conversation.cancelled)) if isinstance(part, Path) else part
+                    for part in wanted.content
+                )
+                wanted = replace(wanted, content=tuple(content))
+            place = copies.enter_context(self.engine.line.place(conversation, conversation.cancelled))
+            if not place.enter():  # cancelled while it waited, or while a pipe was copied
+                conversation.stats = Stats(finish_reason="cancelled")
+                return
+            self._begin(self.live())
+            pieces = copies.enter_context(closing(conversation.reply(wanted, progress)))
+            for piece in pieces:
+                if piece:
+                    place.pause()
+                    yield piece
+                    place.enter()  # or it was cancelled meanwhile, and ends without the cells
+
+    def _begin(self, conversation: Conversation) -> None:
+        """Begin with what the conversation was to begin with."""
+        if self._start is not None:
+            conversation.restore(self._start)
+            self._start = None
+
+    def _sweep(self) -> None:
+        """Free what closed conversations held, if nobody is at work."""
+        with self.engine.line.place(self.conversation) as place:
+            if place.enter_if_free():
+                self.engine.sweep()

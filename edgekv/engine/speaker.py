@@ -1,0 +1,96 @@
+"""Says the replies of one conversation, token by token."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from edgekv.memory.sizes import MIB
+
+from .chooser import Chooser
+from .endings import Circles
+from .loaded import Loaded
+from .reply import Wanted
+from .sampler import SamplerState
+from .stats import Stats
+
+if TYPE_CHECKING:
+    from edgekv.grammar.masks import Matcher
+
+    from .calls import CallReader
+
+NOTED, NOTES_BYTES = 16, MIB  # tokens after which a grammar is looked at, and more than it notes of so many
+
+
+class Speaker:
+    """Says replies, and remembers what goes from one to the next.
+
+    at_cells: the engine, with the conversation in its cells, which others may have had since the last token
+    cancelled: ends a reply after the next token
+    pending: tokens said, but not fed yet
+    sampler: its state after the last reply; None = there was none
+    """
+
+    def __init__(self, at_cells: Callable[[], Loaded], cancelled: threading.Event) -> None:
+        self.pending: list[int] = []
+        self.sampler: SamplerState | None = None
+        self._at_cells = at_cells
+        self._cancelled = cancelled
+
+    def pieces(self, wanted: Wanted, matcher: Matcher | None, reader: CallReader | None, stats: Stats) -> Iterator[str]:
+        """A reply in pieces, after the logits of the last batch. The sampler goes on from its state, which is kept.
+
+        matcher: the grammar that the reply follows; None = it is free
+        reader: takes calls of tools out of the reply; None = there are none
+        """
+        with closing(Chooser(wanted, matcher, self.sampler, self._at_cells().context, reader)) as chooser:
+            try:
+                with closing(self._tokens(wanted, chooser, stats)) as tokens:
+                    yield from chooser.pieces(tokens, stats)
+            finally:
+                self.sampler = chooser.state(ended=stats.finish_reason == "end" and not self.pending)
+
+    def _tokens(self, wanted: Wanted, chooser: Chooser, stats: Stats) -> Generator[int, None, None]:
+        """Choose and feed tokens until the reply ends; yields those that belong to it."""
+        engine = self._at_cells()
+        positions = engine.controller.positions
+        room = None if positions.limit is None else positions.limit - engine.controller.cache.n_past
+        circles = Circles()
+        started = time.perf_counter()
+        while True:
+            token = chooser.next(engine.controller.logits_row)
+            if stats.generated_tokens == 0:
+                stats.ttft_s = stats.prefill_s + time.perf_counter() - started
+            if engine.model.is_end(token):
+                stats.finish_reason = "end"
+                return
+            stats.generated_tokens += 1
+            self.pending = [token]
+            yield token
+            stats.decode_s = time.perf_counter() - started
+            if chooser.is_complete:
+                stats.finish_reason = "end"
+                return
+            if circles.closed_by(token) and not wanted.allow_loops:
+                stats.finish_reason = "loop"
+                return
+            if stats.generated_tokens == wanted.most_tokens:
+                stats.finish_reason = "length"
+                return
+            if room is not None and stats.generated_tokens >= room:
+                stats.finish_reason = "context"
+                return
+            if self._cancelled.is_set():
+                stats.finish_reason = "cancelled"
+                return
+            self._at_cells().controller.step(token, drafts=True)
+            self.pending = []
+            if chooser.notes is not None and stats.generated_tokens % NOTED == 0:
+                engine.guard.check_room(NOTES_BYTES, chooser.notes, "or give a simpler one")
+            exceeded = engine.guard.check() if stats.generated_tokens % engine.options.block == 0 else None
+            if exceeded is not None:
+                stats.finish_reason = "ceiling"
+                raise exceeded

@@ -1,0 +1,52 @@
+"""Locks on open files. A lock ends with its process, however that ends, and so it tells whether a file is in use."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import BinaryIO
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
+UNREAD = 1 << 40  # a byte that no file has: on Windows, others cannot read one that is locked
+
+
+def lock(file: int) -> bool:
+    """Lock an open file until it is closed; False = its file system has no locks.
+
+    Raises BlockingIOError where another process has it locked.
+    """
+    if sys.platform == "win32":
+        before = os.lseek(file, 0, os.SEEK_CUR)
+        os.lseek(file, UNREAD, os.SEEK_SET)
+        try:
+            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
+        except OSError as error:
+            raise BlockingIOError(error.errno, error.strerror) from error
+        finally:
+            os.lseek(file, before, os.SEEK_SET)
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:
+        return False
+    return True
+
+
+def new_locked(make: Callable[[], BinaryIO]) -> BinaryIO:
+    """A new file that stays locked until it is closed. make: opens one under a name that nobody has"""
+    while True:
+        file = make()
+        # Another process may have seen it before it was locked, and taken it for one that nobody uses.
+        with suppress(BlockingIOError):
+            lock(file.fileno())
+            if os.path.exists(file.name):
+                return file
+        file.close()
