@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +11,7 @@ import typer
 
 from edgekv.errors import ConfigError
 
-from .evaluate_options import grid_options, run_options
+from .evaluate_options import asking_options, grid_options, run_options
 from .options import gathered, one_way_to_share
 from .render import console, measuring_bar
 
@@ -21,18 +21,16 @@ if TYPE_CHECKING:  # what measures is loaded by those who measure
 app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
 Model = Annotated[str | None, typer.Option("-m", "--model", help="Model of a suite. Default: the default model.")]
-Memory = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SIZE",
-        help="Read each text in a process of its own under this ceiling, and tell speed and peak. Default: neither.",
-    ),
-]
 Book = Annotated[Path | None, typer.Option(help="Text that a suite is over. Default: generated prose.")]
 
 
-def _task(command: Callable[..., Any]) -> Callable[..., Any]:
-    return gathered(gathered(command, grid_options, "grid"), run_options, "how")
+def _task(command: Callable[..., Any], without: Collection[str] = ()) -> Callable[..., Any]:
+    return gathered(gathered(command, grid_options, "grid", without=without), run_options, "how")
+
+
+def _asking(command: Callable[..., Any], without: Collection[str] = ()) -> Callable[..., Any]:
+    """A task whose questions have known answers."""
+    return _task(gathered(command, asking_options, "asking"), without)
 
 
 @app.callback()
@@ -57,33 +55,48 @@ def suite(
 
 
 @app.command()
-@_task
+@_asking
 def needle(
     grid: dict[str, Any],
+    asking: dict[str, Any],
     how: dict[str, Any],
     depth: Annotated[
         list[float] | None, typer.Option(help="Where the needle lies, 0 to 1; repeatable. Default: anywhere.")
     ] = None,
     needles: Annotated[int, typer.Option(help="Facts in a text, each with a question of its own.")] = 1,
-    memory: Memory = None,
 ) -> None:
     """Find sentences that were planted in a text."""
     depths = {"depth": tuple(depth)} if depth else {}
-    _run([_grid("needle", grid | {"memory": memory}, **depths, needles=(needles,))], **how)
+    _run([_grid("needle", grid | asking, **depths, needles=(needles,))], **how)
 
 
 @app.command()
-@_task
+@_asking
 def ruler(
     grid: dict[str, Any],
+    asking: dict[str, Any],
     how: dict[str, Any],
     task: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="A task of RULER; repeatable. Default: all.")
     ] = None,
-    memory: Memory = None,
 ) -> None:
     """Find, trace and count in generated texts, as RULER does."""
-    _run([_grid("ruler", grid | {"memory": memory}, **{"kind": tuple(task)} if task else {})], **how)
+    _run([_grid("ruler", grid | asking, **{"kind": tuple(task)} if task else {})], **how)
+
+
+@app.command()
+@functools.partial(_asking, without=("lengths", "samples", "seed", "book"))
+def qa(
+    grid: dict[str, Any],
+    asking: dict[str, Any],
+    how: dict[str, Any],
+    data: Annotated[
+        Path, typer.Option(metavar="FILE", help="JSON lines, each with documents, a question and its answers.")
+    ],
+    samples: Annotated[int | None, typer.Option(help="Ask so many of the questions. Default: all.")] = None,
+) -> None:
+    """Answer questions about texts of your own."""
+    _run([_grid("qa", grid | asking | {"data": data, "samples": samples})], **how)
 
 
 @app.command()
@@ -145,9 +158,9 @@ def _run(
     stopped = False
     with Results(results) as store:
         try:
-            with measuring_bar([case.length for case in cases]) as bar:
+            with measuring_bar([case.length or 1 for case in cases]) as bar:  # of texts as given nobody knows it yet
                 for case in run(cases, store, _how(threads, workers, cluster)):
-                    bar(case.length, f"{case.task}: {case.setting.name}")
+                    bar(case.length or 1, f"{case.task}: {case.setting.name}")
         except KeyboardInterrupt:
             stopped = True
         found = ((case, store.get(case.config())) for case in cases)

@@ -45,6 +45,30 @@ def grid_options(
     """Never called: its parameters are the fields of a `Grid`."""
 
 
+def asking_options(
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Read each text in a process of its own under this ceiling, and tell speed and peak. Default: no.",
+        ),
+    ] = None,
+    metrics: Annotated[
+        list[str],
+        typer.Option(
+            "--metric",
+            metavar="NAME",
+            help="Also measure answer-nll, how unlikely right answers are, or attention-mass, how much of what they "
+            "attend to is left; repeatable.",
+        ),
+    ] = [],  # noqa: B006
+    oracle: Annotated[
+        bool, typer.Option("--oracle", help="Also read with cells chosen by the question and the right answer.")
+    ] = False,
+) -> None:
+    """Never called: its parameters are fields of a `Grid` whose task asks questions."""
+
+
 def run_options(
     results: Annotated[
         Path, typer.Option(metavar="FILE", help="File of results; what is in it is not measured again.")

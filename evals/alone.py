@@ -15,7 +15,7 @@ from edgekv.memory.sizes import MIB
 
 from .document import Question
 from .fresh import in_fresh_process
-from .reading import replies
+from .reading import Answered, ask_all
 from .setting import Setting
 
 MARKS = (0.0, 0.1, 0.9, 1.0)  # shares of a text
@@ -23,30 +23,39 @@ HEADERS = ("first tenth tok/s", "last tenth tok/s", "last / first", "peak MiB", 
 
 
 def read_alone(
-    setting: Setting, n_tokens: int, text: Path, questions: Sequence[Question], *, threads: int | None
-) -> dict[str, Any]:
-    """What `replies` gives, and what it took, in a fresh process that never holds the text as a whole.
+    setting: Setting,
+    n_tokens: int,
+    text: Path,
+    questions: Sequence[Question],
+    *,
+    nll: bool,
+    threads: int | None,
+) -> tuple[list[Answered], dict[str, Any]]:
+    """What `ask_all` gives, and what it took, in a fresh process that never holds the text as a whole.
 
-    replies: one for each question
-    alone: "tokens" of the prompt; "first_tok_per_s" and "last_tok_per_s", the speed of reading the first and the last
-        tenth; "growth" of the peak from the end of the first tenth to the end of the text, as a share of it;
-        "peak_bytes", the most that the process ever held; "planned_bytes". Speeds and growth are those of the first
-        reading, and None for a text of fewer than ten blocks.
+    What it took: "tokens" of the prompt; "first_tok_per_s" and "last_tok_per_s", the speed of reading the first and the
+    last tenth; "growth" of the peak from the end of the first tenth to the end of the text, as a share of it;
+    "peak_bytes", the most that the process ever held; "planned_bytes". Speeds and growth are those of the first
+    reading, and None for a text of fewer than ten blocks.
 
     Raises WorkerError where the process is killed, and what `edgekv.Runtime` and sessions raise.
     """
-    found = in_fresh_process(_read, setting, n_tokens, text, questions, threads)
-    said = found.pop("replies")
-    return {"replies": said, "alone": found}
+    took = in_fresh_process(_read, setting, n_tokens, text, questions, nll, threads)
+    return took.pop("answered"), took
 
 
 def _read(
-    setting: Setting, n_tokens: int, text: Path, questions: Sequence[Question], threads: int | None
+    setting: Setting,
+    n_tokens: int,
+    text: Path,
+    questions: Sequence[Question],
+    nll: bool,
+    threads: int | None,
 ) -> dict[str, Any]:
     tenths = Tenths()
     with setting.open(n_tokens, threads=threads) as runtime:
-        said = replies(runtime, setting, text, questions, tenths)
-        return {"replies": said, **tenths.figures(), "planned_bytes": runtime.plan.peak_bytes}
+        answered = ask_all(runtime, setting, text, questions, tenths, nll=nll)
+        return {"answered": answered, **tenths.figures(), "planned_bytes": runtime.plan.peak_bytes}
 
 
 class Tenths:

@@ -123,11 +123,7 @@ def output_projections(runtime: edgekv.Runtime) -> list[Projection]:
     Raises ConfigError without the extra "eval", and for a model whose attention is not the plain one that is recomputed
     here: with sliding windows, softcapping, sinks or latents.
     """
-    if runtime.controller.cache.shape.latent_dim_v:
-        raise ConfigError(
-            f"the attention of {runtime.model.header.architecture!r} reads latents, which this measurement does not "
-            "recompute; choose a model with plain attention"
-        )
+    check_attention(runtime)
     reader, dequantize = needed("gguf", "eval").GGUFReader(runtime.model.path), needed("gguf.quants", "eval").dequantize
     kv_heads, head_dim_v = runtime.model.header.kv_heads, runtime.controller.cache.shape.head_dim_v
     found = {}
@@ -136,12 +132,24 @@ def output_projections(runtime: edgekv.Runtime) -> list[Projection]:
         if match and (n_head_kv := kv_heads[int(match[1])]):  # 0: a matrix in place of attention
             matrix = dequantize(tensor.data, tensor.tensor_type).astype(np.float64)  # (n_embd, n_head * d_v)
             found[int(match[1])] = matrix.T.reshape(n_head_kv, -1, head_dim_v, len(matrix))
-    header = runtime.model.header
-    is_capped = f"{header.architecture}.attn_logit_softcapping" in header.metadata
-    has_sinks = any(tensor.name.endswith("attn_sinks.weight") for tensor in header.tensors)
-    if is_capped or has_sinks or len(found) != runtime.controller.cache.shape.n_layer:
-        raise ConfigError(
-            f"the attention of {header.architecture!r} has sliding windows, softcapping or sinks, which this "
-            "measurement does not recompute; choose a model with plain attention"
-        )
+    if len(found) != runtime.controller.cache.shape.n_layer:
+        raise _not_recomputed(runtime, "has sliding windows")
     return [found[layer] for layer in sorted(found)]
+
+
+def check_attention(runtime: edgekv.Runtime) -> None:
+    """Raise ConfigError unless the attention to the cells is a plain softmax of scaled products."""
+    header = runtime.model.header
+    if runtime.controller.cache.shape.latent_dim_v:
+        raise _not_recomputed(runtime, "reads latents")
+    if f"{header.architecture}.attn_logit_softcapping" in header.metadata:
+        raise _not_recomputed(runtime, "is softcapped")
+    if any(tensor.name.endswith("attn_sinks.weight") for tensor in header.tensors):
+        raise _not_recomputed(runtime, "has learnt sinks")
+
+
+def _not_recomputed(runtime: edgekv.Runtime, what: str) -> ConfigError:
+    return ConfigError(
+        f"the attention of {runtime.model.header.architecture!r} {what}, which this measurement does not recompute; "
+        "choose a model with plain attention"
+    )

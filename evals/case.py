@@ -18,6 +18,8 @@ from . import prose
 from .setting import Setting
 
 GENERATED = "generated"
+ANSWER_NLL, ATTENTION_MASS = "answer-nll", "attention-mass"
+METRICS = (ANSWER_NLL, ATTENTION_MASS)
 
 
 @functools.lru_cache(maxsize=1)
@@ -31,10 +33,12 @@ class Case:
     """A task on one text. Equal configurations give equal results.
 
     task: a name of `tasks.TASKS`
-    length: tokens of the text
+    length: tokens of the text; AS_GIVEN = as many as it has
     seed: what is drawn at random follows from it
     book: the text that samples are cut from; None = generated prose
     params: what the task needs beyond that, plain values
+    metrics: of METRICS, what is measured of questions beside their replies
+    data: the file that texts and questions are taken from, one by each seed; None = the task makes them
     """
 
     task: str
@@ -43,9 +47,14 @@ class Case:
     seed: int
     book: Path | None
     params: Mapping[str, Any]
+    metrics: tuple[str, ...] = ()
+    data: Path | None = None
 
     def config(self) -> dict[str, Any]:
         """All that the result depends on, as plain values; files by name and digest."""
+        further: dict[str, Any] = {"metrics": list(self.metrics)} if self.metrics else {}
+        if self.data is not None:
+            further["data"] = fingerprint(self.data)
         return {
             "edgekv": version("edgekv"),
             "task": self.task,
@@ -55,6 +64,7 @@ class Case:
             "length": self.length,
             "seed": self.seed,
             **self.params,
+            **further,
         }
 
     def passage(self, model: Model) -> str:

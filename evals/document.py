@@ -13,6 +13,11 @@ class Question:
     answers: tuple[str, ...]
     max_tokens: int = 24
 
+    @property
+    def right(self) -> str:
+        """A right reply, word for word: all answers in their order."""
+        return ", ".join(self.answers)
+
     def score(self, reply: str) -> float:
         """Share of the answers that the reply holds, in any case: the string match of RULER (arXiv:2404.06654)."""
         said = reply.lower()

@@ -28,14 +28,16 @@ class FullCache:
 def full_cache(runtime: edgekv.Runtime, setting: Setting, n_tokens: int) -> Iterator[FullCache]:
     """Room for n_tokens, none of which is evicted, over the weights that a runtime of this setting has loaded.
 
-    It takes what the full cache of a `Setting` takes, which the runtime's plan does not count. Raises NativeError where
-    there is no memory for it.
+    An oracle's setting has room for its probe as well. It takes what the full cache of a `Setting` takes, which the
+    runtime's plan does not count. Raises NativeError where there is no memory for it.
     """
-    options = replace(setting, policy=FULL, focus=OFF).options(n_tokens, threads=runtime.options.threads)
+    if not setting.holds_text:
+        setting = replace(setting, policy=FULL, focus=OFF)
+    options = setting.options(n_tokens, threads=runtime.options.threads)
     assert options.budget is not None
     model = runtime.model
     with (
-        closing(model.new_context(options.budget + options.block, options)) as context,
+        closing(model.new_context(options.budget + options.block + options.probe_cells, options)) as context,
         closing(Cache(context, cache_params_of(options))) as cache,
     ):
         yield FullCache(model, context, Controller(cache, options, options.budget, model.n_ctx_train))

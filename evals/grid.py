@@ -20,11 +20,13 @@ from edgekv.memory.limits import parse_ceiling
 from edgekv.options import KV_TYPES, REPOSITION
 from edgekv.policies import parse_policy
 
-from .case import Case
+from .case import ATTENTION_MASS, METRICS, Case
+from .qa import read_items
 from .results import Results, key_of
-from .setting import FULL, OFF, OpenRuntime, Setting
+from .setting import AS_GIVEN, FULL, OFF, ORACLE, OpenRuntime, Setting
 from .tasks import TASKS
 
+LENGTHS, SAMPLES = (1000,), 10
 REFUSALS = (BudgetError, ConfigError, InputError, UnsupportedModelError)  # a setting that cannot be, and is reported
 
 
@@ -33,7 +35,11 @@ class Grid:
     """Settings by lengths by samples of one task. Every tuple multiplies the cases; their order is that of tables.
 
     params: by name, the values that a parameter of the task takes; the others take the task's own
-    samples: texts for every combination, with the seeds seed, seed + 1, ...
+    lengths: None = LENGTHS
+    samples: texts for every combination, with the seeds seed, seed + 1, ...; None = SAMPLES, or all those of `data`
+    metrics: of `case.METRICS`, what is measured of questions beside their replies
+    oracle: whether an oracle reads the texts as well, at each budget
+    data: the file of a task that takes its texts from one, as long as they are
     Raises ConfigError (PolicyError) for what no model could have; what one model cannot have is a result.
     """
 
@@ -41,7 +47,7 @@ class Grid:
     model: str | None = None
     policies: tuple[str, ...] = (FULL, "keydiff")
     budgets: tuple[int, ...] = (512,)
-    lengths: tuple[int, ...] = (1000,)
+    lengths: tuple[int, ...] | None = None
     blocks: tuple[int, ...] = (128,)
     kv_types: tuple[str, ...] = ("f16",)
     focus: tuple[str, ...] = (OFF,)
@@ -50,21 +56,19 @@ class Grid:
     n_sink: int = 4
     reposition: str = "auto"
     memory: int | str | None = None
-    samples: int = 10
+    samples: int | None = None
     seed: int = 0
     book: Path | None = None
+    metrics: tuple[str, ...] = ()
+    oracle: bool = False
+    data: Path | None = None
     params: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.task not in TASKS:
             raise ConfigError(f"task {self.task!r} is unknown; possible: {', '.join(TASKS)}")
-        if self.memory is not None:
-            if not TASKS[self.task].alone:
-                possible = ", ".join(name for name, task in TASKS.items() if task.alone)
-                raise ConfigError(
-                    f"memory={self.memory} with the task {self.task}; a ceiling is possible with {possible}"
-                )
-            parse_ceiling(self.memory)
+        self._check_asking()
+        self._check_data()
         known = TASKS[self.task].params
         if unknown := [name for name in self.params if name not in known]:
             possible = ", ".join(known) or "none"
@@ -75,14 +79,56 @@ class Grid:
         for kv_type in self.kv_types:
             _one_of("kv_type", kv_type, KV_TYPES)
         _one_of("reposition", self.reposition, REPOSITION)
-        for name, values in (("samples", [self.samples]), ("length", self.lengths), ("budget", self.budgets)):
+        samples = SAMPLES if self.samples is None else self.samples
+        for name, values in (("samples", [samples]), ("length", self.lengths or ()), ("budget", self.budgets)):
             if bad := [value for value in values if value < 1]:
                 raise ConfigError(f"{name}={bad[0]} is not possible; give at least 1")
+
+    def _check_asking(self) -> None:
+        """Refuse what only tasks have that ask questions whose answers are known."""
+        given = {"memory": self.memory, "metric": ", ".join(self.metrics) or None, "oracle": self.oracle or None}
+        for name, value in given.items():
+            if value is not None and not TASKS[self.task].asks:
+                possible = ", ".join(name for name, task in TASKS.items() if task.asks)
+                what = {"memory": "a ceiling", "metric": "a metric", "oracle": "an oracle"}[name]
+                raise ConfigError(f"{name}={value} with the task {self.task}; {what} is possible with {possible}")
+        if self.memory is not None:
+            parse_ceiling(self.memory)
+            if ATTENTION_MASS in self.metrics:
+                raise ConfigError(
+                    f"metric={ATTENTION_MASS} with memory={self.memory}; it needs a full cache beside the cells, which "
+                    "no ceiling counts; leave one of them out"
+                )
+        for metric in self.metrics:
+            _one_of("metric", metric, METRICS)
+
+    def _check_data(self) -> None:
+        """Refuse a file for a task that makes its texts, and the other way round."""
+        if not TASKS[self.task].takes_data:
+            if self.data is not None:
+                raise ConfigError(f"data={self.data} with the task {self.task}, which makes its texts; leave it out")
+            return
+        if self.data is None:
+            raise ConfigError(f"data=None with the task {self.task}; name a file of questions (docs/evaluation.md)")
+        for name, value in (("lengths", self.lengths), ("book", self.book)):
+            if value is not None:
+                raise ConfigError(f"{name}={value} with the task {self.task}, whose texts are in data; leave it out")
+
+    def _seeds(self) -> range:
+        """What texts are made from or, where they lie in a file, the number of each."""
+        samples = SAMPLES if self.samples is None else self.samples
+        if self.data is None:
+            return range(self.seed, self.seed + samples)
+        n_items = len(read_items(self.data))
+        if not 0 <= self.seed < n_items:
+            raise ConfigError(f"seed={self.seed}, but {self.data} has {n_items} questions; give one in [0, {n_items})")
+        return range(self.seed, n_items if self.samples is None else min(n_items, self.seed + samples))
 
     def settings(self) -> list[Setting]:
         """Every way to read, each once."""
         found: dict[str, Setting] = {}
-        product = itertools.product(self.policies, self.budgets, self.blocks, self.kv_types, self.focus)
+        policies = (*self.policies, ORACLE) if self.oracle else self.policies
+        product = itertools.product(policies, self.budgets, self.blocks, self.kv_types, self.focus)
         for policy, budget, block, kv_type, focus in product:
             setting = Setting(
                 model=self.model,
@@ -102,14 +148,16 @@ class Grid:
 
     def cases(self) -> list[Case]:
         """All cases: those of a setting follow each other, so that its runtime is opened once."""
+        lengths = (AS_GIVEN,) if self.data is not None else self.lengths or LENGTHS
         params = {**TASKS[self.task].params, **self.params}
         variants = [dict(zip(params, values, strict=True)) for values in itertools.product(*params.values())]
+        seeds, metrics = self._seeds(), tuple(sorted(set(self.metrics)))
         return [
-            Case(self.task, setting, length, seed, self.book, variant)
+            Case(self.task, setting, length, seed, self.book, variant, metrics, self.data)
             for setting in self.settings()
-            for length in self.lengths
+            for length in lengths
             for variant in variants
-            for seed in range(self.seed, self.seed + self.samples)
+            for seed in seeds
         ]
 
 

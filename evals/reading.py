@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,59 +11,106 @@ import edgekv
 from edgekv.engine.reply import ProgressCallback
 from edgekv.engine.sampler import GREEDY
 
+from . import oracle
+from .answer import answer_nll, read_question
+from .attended import Masses, surviving
 from .document import Question
 from .setting import QUESTION, TURN, Setting
 
 
-def replies(
+@dataclass(frozen=True)
+class Answered:
+    """What became of a question.
+
+    reply: what the model said
+    nll: the mean of -ln p over the tokens of the right answer (`answer.answer_nll`); None = not measured
+    mass: the share of what question and answer attend to that is left when the question is asked, or where it belongs
+        to the turn of the text when the reply begins (`attended.surviving`); None = not measured
+    """
+
+    reply: str
+    nll: float | None = None
+    mass: float | None = None
+
+
+def ask_all(
     runtime: edgekv.Runtime,
     setting: Setting,
     text: Path,
     questions: Sequence[Question],
     progress: ProgressCallback | None = None,
-) -> list[str]:
-    """The answers to questions about a text in a file.
+    *,
+    nll: bool = False,
+    masses: Sequence[Masses] | None = None,
+) -> list[Answered]:
+    """What becomes of questions about a text in a file.
 
     With the focus "question" a question is known while the text is read. With "turn" it is read right after the text,
-    in the same turn. Both read the text once for each question. With any other focus the text is read once and
-    compacted to the budget before any question is asked, and each question is asked of that same cache.
+    in the same turn. Both read the text once for each question, and once more for what is measured beside the reply.
+    With any other focus the text is read once and compacted to the budget before any question is asked, and each
+    question is asked of that same cache. An oracle chooses anew for each question, from all cells of a text that is
+    read once.
 
     progress: called after every block of the first reading
+    nll: measure how likely the right answers are
+    masses: what each question attends to (`attended.attended`); measure how much of it is left
     """
-    if setting.focus in (QUESTION, TURN) and not setting.is_full:
-        return _in_one_turn(runtime, text, questions, progress)
-    return _afterwards(runtime, setting.question, text, questions, progress)
+    if setting.focus in (QUESTION, TURN) and not setting.holds_text:
+        return _in_one_turn(runtime, text, questions, progress, nll, masses)
+    return _afterwards(runtime, setting, text, questions, progress, nll, masses)
 
 
 def _afterwards(
     runtime: edgekv.Runtime,
-    focus: str | bool,
+    setting: Setting,
     text: Path,
     questions: Sequence[Question],
     progress: ProgressCallback | None,
-) -> list[str]:
+    with_nll: bool,
+    masses: Sequence[Masses] | None,
+) -> list[Answered]:
     with runtime.session() as session:
-        session.read(files=[text], focus=focus, progress=progress)
+        session.read(files=[text], focus=setting.question, progress=progress)
         read = session.snapshot()
         found = []
-        for question in questions:
+        for i, question in enumerate(questions):
             session.restore(read)
-            found.append(_answer(session, question))
+            if setting.is_oracle:
+                oracle.choose(runtime, question, setting.budget)
+            mass = None if masses is None else surviving(masses[i], runtime.controller.cache)
+            nll = None
+            if with_nll:
+                before = session.snapshot() if setting.is_oracle else read
+                read_question(session, question)
+                nll = answer_nll(runtime, session, question)
+                session.restore(before)
+            found.append(Answered(_reply(session, question), nll, mass))
         return found
 
 
 def _in_one_turn(
-    runtime: edgekv.Runtime, text: Path, questions: Sequence[Question], progress: ProgressCallback | None
-) -> list[str]:
+    runtime: edgekv.Runtime,
+    text: Path,
+    questions: Sequence[Question],
+    progress: ProgressCallback | None,
+    with_nll: bool,
+    masses: Sequence[Masses] | None,
+) -> list[Answered]:
     found = []
-    for question in questions:
+    for i, question in enumerate(questions):
         with runtime.session() as session:
-            found.append(_answer(session, question, files=[text], progress=progress))
-        progress = None
+            reply = _reply(session, question, files=[text], progress=progress)
+        progress = nll = mass = None
+        if with_nll or masses is not None:
+            with runtime.session() as session:
+                read_question(session, question, files=[text])
+                mass = None if masses is None else surviving(masses[i], runtime.controller.cache)
+                nll = answer_nll(runtime, session, question) if with_nll else None
+        found.append(Answered(reply, nll, mass))
     return found
 
 
-def _answer(session: edgekv.Session, question: Question, **further: Any) -> str:
+def _reply(session: edgekv.Session, question: Question, **further: Any) -> str:
     """The whole reply to a question, looping or not: always the most likely token."""
     pieces = session.chat(question.text, max_tokens=question.max_tokens, allow_loops=True, sampling=GREEDY, **further)
     return "".join(pieces)

@@ -8,10 +8,13 @@ from typing import Any, TypeVar
 
 import edgekv
 
+from . import oracle
+
 T = TypeVar("T")
 
-FULL = "full"
+FULL, ORACLE = "full", "oracle"
 OFF, GENERAL, QUESTION, TURN = "off", "general", "question", "turn"
+AS_GIVEN = 0  # the length of a text that is read as it is
 SPARE_CELLS = 1024  # of a full cache, beyond the text: template, question, answer
 
 
@@ -19,7 +22,8 @@ SPARE_CELLS = 1024  # of a full cache, beyond the text: template, question, answ
 class Setting:
     """What reads a text, and under which budget. Equal settings give equal results.
 
-    policy: a policy's spec; "full" = a budget that holds everything, so that nothing is evicted
+    policy: a policy's spec; "full" = a budget that holds everything, so that nothing is evicted; "oracle" = the same
+        until the text is read, then cells are chosen by the question and the right answer (`oracle.choose`)
     budget: cells each (layer, KV head) keeps; means nothing under "full"
     focus: what is fed as a probe between blocks, scored by `focus_policy` (None = the default one): "off" = nothing,
         "general" = the general question of `Session.read`, "question" = what is asked afterwards, or any other
@@ -44,7 +48,7 @@ class Setting:
     @property
     def question(self) -> str | bool:
         """What a text is read for before any question is asked: `focus` of `Session.read`."""
-        if self.is_full or self.focus in (OFF, QUESTION, TURN):
+        if self.holds_text or self.focus in (OFF, QUESTION, TURN):
             return False
         return self.focus == GENERAL or self.focus
 
@@ -54,9 +58,19 @@ class Setting:
         return self.policy == FULL
 
     @property
+    def is_oracle(self) -> bool:
+        """Whether cells are chosen by the right answer."""
+        return self.policy == ORACLE
+
+    @property
+    def holds_text(self) -> bool:
+        """Whether nothing is evicted while a text is read."""
+        return self.is_full or self.is_oracle
+
+    @property
     def name(self) -> str:
         """The policy, as tables and pictures call it."""
-        if self.focus == OFF or self.is_full:
+        if self.focus == OFF or self.holds_text:
             return self.policy
         if self.focus == TURN:
             return f"{self.policy}, in one turn"
@@ -89,9 +103,10 @@ class Setting:
             "kv_type": self.kv_type,
             "repack": False,
         }
-        if self.is_full:
-            whole = {"policy": "sink", "budget": n_tokens + SPARE_CELLS, "focus": False}
-            return common | whole | {"reposition": "never", "allow_beyond_trained": True}
+        if self.holds_text:
+            whole = {"policy": "sink", "budget": n_tokens + SPARE_CELLS, "focus": self.is_oracle}
+            probe = {"focus_policy": oracle.POLICY, "probe_tokens": oracle.PROBE_TOKENS} if self.is_oracle else {}
+            return common | whole | probe | {"reposition": "never", "allow_beyond_trained": True}
         return common | {
             "policy": self.policy,
             "budget": self.budget,
@@ -103,17 +118,18 @@ class Setting:
         }
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for a key and for JSON: of a full cache what matters to it, a ceiling only if one is given."""
+        """Plain values, for a key and for JSON: of a text that is held what matters to it, a ceiling only if given."""
         fields = asdict(self)
         if self.memory is None:
             del fields["memory"]
-        if self.is_full:
-            return {name: fields[name] for name in ("model", "policy", "block", "kv_type", "memory") if name in fields}
+        if self.holds_text:
+            names = ("model", "policy", *(("budget",) if self.is_oracle else ()), "block", "kv_type", "memory")
+            return {name: fields[name] for name in names if name in fields}
         return fields
 
 
 class OpenRuntime:
-    """What is kept from one case to the next: the runtime of the last setting, and the last text that is shared.
+    """What is kept from one case to the next: the runtime of the last setting, and what the last texts share.
 
     Neither changes a result: each case finds what it would have made itself. Close it, or use it in `with`.
     """
@@ -123,28 +139,32 @@ class OpenRuntime:
         self._setting: Setting | None = None
         self._n_tokens = 0
         self._runtime: edgekv.Runtime | None = None
-        self._text: tuple[Hashable, Any] | None = None
+        self._texts: dict[Hashable, Any] = {}
 
     def get(self, setting: Setting, n_tokens: int) -> edgekv.Runtime:
         """A runtime of this setting for texts of at most n_tokens, with no session open. Raises what `Runtime` does."""
-        fits = not setting.is_full or n_tokens <= self._n_tokens
+        fits = not setting.holds_text or n_tokens <= self._n_tokens
         if self._runtime is None or self._setting != setting or not fits:
-            self.close()
+            self._close_runtime()
             self._runtime = setting.open(n_tokens, threads=self.threads)
             self._setting, self._n_tokens = setting, n_tokens
         return self._runtime
 
-    def text(self, key: Hashable, read: Callable[[], T]) -> T:
-        """What `read` makes of a text; made anew where the last one had another key."""
-        if self._text is None or self._text[0] != key:
-            self._text = None  # frees the last one before the next is made
-            self._text = key, read()
-        made: T = self._text[1]
+    def text(self, key: Hashable, read: Callable[[], T], *, keep: int = 1) -> T:
+        """What `read` makes of a text; made anew where none of the last `keep` ones had this key."""
+        if key not in self._texts:
+            while len(self._texts) >= keep:  # before the next is made
+                del self._texts[next(iter(self._texts))]
+            self._texts[key] = read()
+        made: T = self._texts[key]
         return made
 
     def close(self) -> None:
-        """Free the runtime and the text."""
-        self._text = None
+        """Free the runtime and the texts."""
+        self._texts.clear()
+        self._close_runtime()
+
+    def _close_runtime(self) -> None:
         if self._runtime is not None:
             self._runtime.close()
         self._runtime = self._setting = None

@@ -27,6 +27,16 @@ class Interval:
         return f"{self.mean:.0%} [{self.low:.0%}, {self.high:.0%}]"
 
 
+@dataclass(frozen=True)
+class Gap:
+    """The mean of n paired differences, and a 95 % interval for the true one; None = one pair does not tell."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    n: int
+
+
 def interval(scores: Sequence[float]) -> Interval:
     """The percentile bootstrap of a mean, with a fixed seed.
 
@@ -50,6 +60,20 @@ def interval(scores: Sequence[float]) -> Interval:
             rng=np.random.default_rng(SEED),
         ).confidence_interval
     return Interval(mean, float(bounds.low), float(bounds.high), len(values))
+
+
+def gap(first: Sequence[float], second: Sequence[float]) -> Gap:
+    """How much larger first is than second on the same samples: Student's t interval, which is honest for few samples.
+
+    Raises ConfigError without the extra "eval".
+    """
+    stats = needed("scipy.stats", "eval")
+    differences = np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)
+    n, mean = len(differences), float(differences.mean())
+    if n < 2:
+        return Gap(mean, None, None, n)
+    reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1) * differences.std(ddof=1) / np.sqrt(n))
+    return Gap(mean, mean - reach, mean + reach, n)
 
 
 def paired_p_value(first: Sequence[float], second: Sequence[float]) -> float:

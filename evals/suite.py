@@ -22,7 +22,7 @@ def suites() -> list[str]:
 
 
 def load_suite(name: str, *, model: str | None = None, book: Path | None = None) -> list[Grid]:
-    """The grids of a known suite or of your own file, over this model and book.
+    """The grids of a known suite or of your own file, over this model and, but for those with data, this book.
 
     A file has tables [[grid]] with fields of `Grid`; other fields are parameters of the task. Lists multiply the
     cases. Raises ConfigError for a name or content that cannot be, InputError for a file that cannot be read.
@@ -43,7 +43,7 @@ def load_suite(name: str, *, model: str | None = None, book: Path | None = None)
 
 
 def _grid(table: dict[str, Any], model: str | None, book: Path | None) -> Grid:
-    own: dict[str, Any] = {"model": model, "book": book}
+    own: dict[str, Any] = {"model": model, "book": None if "data" in table else book}
     params: dict[str, tuple[Any, ...]] = {}
     for name, value in table.items():
         several = tuple(value) if isinstance(value, list) else value
@@ -52,6 +52,7 @@ def _grid(table: dict[str, Any], model: str | None, book: Path | None) -> Grid:
         else:
             params[name] = several if isinstance(several, tuple) else (several,)
     try:
+        own |= {name: Path(own[name]) for name in ("book", "data") if own.get(name) is not None}
         return Grid(**own, params=params)
     except TypeError as error:
         raise ConfigError(f"a grid of the suite cannot be: {error}") from error

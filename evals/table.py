@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .case import Case
-from .setting import Setting
+from .setting import AS_GIVEN, Setting
 
 Measured = Iterable[tuple[Case, Mapping[str, Any]]]
 SETTING_HEADERS = ("policy", "cells", "block", "cache", "tokens")
@@ -38,7 +38,8 @@ class Table:
 def setting_cells(setting: Setting, length: int) -> tuple[str, ...]:
     """What a row says of how a text was read, under `SETTING_HEADERS`."""
     cells = "all" if setting.is_full else str(setting.budget)
-    return (setting.name, cells, str(setting.block), setting.kv_type, f"{length:,}")
+    tokens = "as given" if length == AS_GIVEN else f"{length:,}"
+    return (setting.name, cells, str(setting.block), setting.kv_type, tokens)
 
 
 def labels(settings: Iterable[Setting]) -> dict[Setting, str]:

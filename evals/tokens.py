@@ -57,6 +57,11 @@ def log_losses(cells: Feedable, given: Sequence[int], tokens: Sequence[int]) -> 
     begin(cells, len(given) + len(tokens))
     cells.controller.read(given[:-1], lambda _: True)
     cells.controller.step(given[-1])
+    yield from next_losses(cells, tokens)
+
+
+def next_losses(cells: Feedable, tokens: Sequence[int]) -> Iterator[float]:
+    """-ln p of each of the tokens, which come next. All but the last are fed, one by one, as a reply is."""
     for i, token in enumerate(tokens):
         yield _log_loss(cells, token)
         if i + 1 < len(tokens):

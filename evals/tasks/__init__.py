@@ -12,7 +12,7 @@ from edgekv.evals.case import Case
 from edgekv.evals.setting import OpenRuntime
 from edgekv.evals.table import Measured, Table
 
-from . import asking, longgen, perplexity, perturbation
+from . import asked, asking, longgen, perplexity, perturbation
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,9 @@ class Task:
     params: what the task takes beside a setting, a text and a seed, and the values that it takes by default
     text: what a case reads, where the task reads a text once for all policies and budgets; such cases are measured in a
         row. None = each case reads for itself
-    alone: whether a text can be read in a process of its own, under a ceiling (`Setting.memory`)
+    asks: whether it asks questions whose answers are known. Only then can a text be read in a process of its own, under
+        a ceiling (`Setting.memory`), and only then are there an oracle and metrics (`Case.metrics`)
+    takes_data: whether texts and questions are those of a file (`Case.data`)
     """
 
     measure: Callable[[Case, OpenRuntime], dict[str, Any]]
@@ -31,12 +33,14 @@ class Task:
     draw: Callable[[Measured, Path], list[Path]]
     params: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     text: Callable[[Case], Hashable] | None = None
-    alone: bool = False
+    asks: bool = False
+    takes_data: bool = False
 
 
 TASKS: Mapping[str, Task] = {
-    "needle": Task(asking.needle, asking.table, asking.draw, {"depth": (None,), "needles": (1,)}, alone=True),
-    "ruler": Task(asking.ruler, asking.table, asking.draw, {"kind": ruler.TASKS}, alone=True),
+    "needle": Task(asking.needle, asked.table, asked.draw, {"depth": (None,), "needles": (1,)}, asks=True),
+    "ruler": Task(asking.ruler, asked.table, asked.draw, {"kind": ruler.TASKS}, asks=True),
+    "qa": Task(asking.qa, asked.table, asked.draw, asks=True, takes_data=True),
     "perplexity": Task(perplexity.measure, perplexity.table, perplexity.draw),
     "perturbation": Task(perturbation.measure, perturbation.table, perturbation.draw, text=perturbation.text),
     "longgen": Task(longgen.measure, longgen.table, longgen.draw, {"temperature": (0.0,)}),

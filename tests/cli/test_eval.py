@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from children import LIMIT_S, started
@@ -97,6 +98,31 @@ def test_a_ceiling_adds_speed_and_peak_to_the_table(run):
     assert "size 'lots' is not understood" in run(*asked, "--memory", "lots", status=2).stderr
 
 
+def test_likelihoods_and_an_oracle_are_in_the_table_and_kept(run, rows):
+    asked = (*NEEDLE, "--metric", "answer-nll", "--metric", "attention-mass", "--oracle", "--needles", "2")
+    first = run(*asked)
+    assert all(column in first.stdout for column in ("below oracle", "attention left", "above full", "above oracle"))
+    assert "8 of 8 cases" in first.stderr
+    measured = rows()
+    assert {row["config"]["policy"]: len(row["result"]["nlls"]) for row in measured} == dict.fromkeys(
+        ("full", "keydiff", "sink", "oracle"), 2
+    )
+    table = json.loads(run(*asked, "--json").stdout)["tables"]["needle"]
+    assert rows() == measured
+    full, keydiff, sink, oracle = table
+    assert full["mass"] == pytest.approx(1)
+    assert max(keydiff["mass"], sink["mass"]) < oracle["mass"] < 1
+    assert keydiff["nll_above_full"] == pytest.approx(keydiff["nll"] - full["nll"])
+    assert keydiff["nll_above_oracle"] == pytest.approx(keydiff["nll"] - oracle["nll"])
+
+
+def test_questions_of_ones_own_are_asked(run, rows):
+    data = str(Path(__file__).parents[2] / "examples" / "questions.jsonl")
+    done = run("qa", "--data", data, "--samples", "2", "--policy", "keydiff", "--budget", "64", "--block", "32")
+    assert "F1" in done.stdout
+    assert [row["config"]["data"].split()[0] for row in rows()] == ["questions.jsonl"] * 2
+
+
 def test_the_baseline_is_what_others_are_compared_with(run):
     policies = ("--policy", "full", "--policy", "keydiff")
     asked = ("needle", *policies, "--focus", "off", "--focus", "general", "--samples", "2", *SMALL)
@@ -172,6 +198,9 @@ def test_a_setting_that_cannot_be_is_told_and_the_others_are_measured(run, rows)
         (["needle", "--kv-type", "f99"], "--kv-type 'f99' is unknown; possible: f16"),
         (["needle", "--reposition", "now"], "--reposition 'now' is unknown; possible: auto"),
         (["needle", "--book", "none.txt"], "none.txt"),
+        (["qa"], "Missing option '--data'"),
+        (["qa", "--data", "none.jsonl"], "none.jsonl cannot be read"),
+        (["needle", "--metric", "warmth"], "--metric 'warmth' is unknown; possible: answer-nll"),
         (["needle", "--workers", "1", "--cluster", "tcp://x:1"], "two ways to share the work"),
     ],
 )

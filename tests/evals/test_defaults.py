@@ -15,3 +15,22 @@ def found(model, focus):
 def test_reading_with_a_question_in_mind_finds_what_keys_alone_lose(default_model):
     general, question, keys = (found(default_model, focus) for focus in ("general", "question", "off"))
     assert min(general, question) >= 3 > keys
+
+
+def test_an_oracle_keeps_what_keys_alone_lose(default_model):
+    grid = Grid(
+        task="needle",
+        model=str(default_model),
+        policies=("full", "keydiff"),
+        metrics=("answer-nll", "attention-mass"),
+        oracle=True,
+        budgets=(64,),
+        lengths=(200,),
+        samples=1,
+    )
+    found = {}
+    for case, result in in_process(grid.cases(), threads=1):
+        found.setdefault(case.setting.policy, []).append(result)
+    for full, keys, oracle in zip(*found.values(), strict=True):
+        assert full["mass"] > oracle["mass"] > keys["mass"]
+        assert oracle["nll"] < full["nll"] + 0.3 < keys["nll"]

@@ -82,6 +82,16 @@ def test_cases_that_share_a_text_are_measured_in_a_row(counted, tmp_path, monkey
     assert sorted(measured[4:], key=cases.index) == cases[4:]
 
 
+def test_metrics_are_part_of_a_configuration_only_where_they_are_measured(tiny_model):
+    model = str(tiny_model())
+    (plain,), (more,), (same,) = (
+        Grid(task="needle", model=model, policies=("full",), samples=1, metrics=metrics).cases()
+        for metrics in ((), ("attention-mass", "answer-nll"), ("answer-nll", "attention-mass", "answer-nll"))
+    )
+    assert more.config() == same.config() == {**plain.config(), "metrics": ["answer-nll", "attention-mass"]}
+    assert not {"metrics", "data"} & plain.config().keys()
+
+
 def test_a_setting_that_cannot_be_is_a_result(counted, tmp_path):
     make, _ = counted
     cases = make(policies=("sink",), budgets=(13, 64), samples=1).cases()

@@ -31,11 +31,11 @@ def asked(tiny_model, tmp_path, monkeypatch):
 
     monkeypatch.setattr("edgekv.runtime.Session", Noted)
 
-    def asked(focus):
+    def asked(focus, nll=False):
         calls.clear()
         how = Setting(**{**setting.as_dict(), "focus": focus})
         with how.open(0, threads=1) as runtime:
-            return reading.replies(runtime, how, text, QUESTIONS), runtime.options.focus, list(calls)
+            return reading.ask_all(runtime, how, text, QUESTIONS, nll=nll), runtime.options.focus, list(calls)
 
     return asked
 
@@ -45,6 +45,8 @@ def test_a_text_is_read_for_each_question_of_its_turn_and_else_once(asked):
     assert asked("turn")[1:] == (False, ["ask", "ask"])
     assert asked("general")[1:] == (True, ["read", "ask", "ask"])
     assert asked("off")[1:] == (False, ["read", "ask", "ask"])
+    assert asked("turn", nll=True)[1:] == (False, ["ask"] * 4)
+    assert asked("off", nll=True)[1:] == (False, ["read", *["ask"] * 4])
 
 
 def test_the_first_reading_alone_is_watched(tiny_model, tmp_path):
@@ -53,6 +55,6 @@ def test_the_first_reading_alone_is_watched(tiny_model, tmp_path):
     setting = Setting(model=str(tiny_model(n_layer=2, n_ctx_train=2048)), budget=64, block=32, recent=8, focus="turn")
     seen = []
     with setting.open(0, threads=1) as runtime:
-        reading.replies(runtime, setting, text, QUESTIONS, lambda progress: seen.append(progress.tokens_done))
+        reading.ask_all(runtime, setting, text, QUESTIONS, lambda progress: seen.append(progress.tokens_done))
     assert seen == sorted(set(seen))
     assert len(seen) > 3

@@ -1,0 +1,46 @@
+"""An oracle: cells chosen by the attention that the question and its right answer will pay to them.
+
+It is told what a policy has to guess. Each head keeps the cells with the most attention of these tokens, the mean over
+its query heads and over them, so no other choice of as many cells a head keeps more of that attention.
+"""
+
+from __future__ import annotations
+
+import edgekv
+from edgekv.errors import InputError
+from edgekv.prompt.turns import Turns
+
+from .answer import answer_tokens
+from .document import Question
+
+PROBE_TOKENS = 256  # of a longer question with its answer only the last tokens
+POLICY = f"snapkv(window={PROBE_TOKENS}, kernel=1)"  # the mean of their attention as it is
+
+
+def probe_tokens(runtime: edgekv.Runtime, question: Question) -> list[int]:
+    """The question as the end of the turn that a text began, and the right answer after it; at most PROBE_TOKENS."""
+    turns = Turns(runtime.model, None)
+    turns.state = "open"
+    asked = [*turns.turn([question.text]).tokens(), *answer_tokens(runtime.model, question)]
+    return asked[-PROBE_TOKENS:]
+
+
+def choose(runtime: edgekv.Runtime, question: Question, budget: int) -> None:
+    """Leave the best `budget` cells of each head of a text that was just read with nothing evicted.
+
+    runtime: of a `Setting` whose policy is the oracle. Raises InputError for a text beyond the trained context, where
+    attention means nothing.
+    """
+    tokens, cache = probe_tokens(runtime, question), runtime.controller.cache
+    check_length(runtime, cache.n_past + len(tokens))
+    cache.probe(tokens)
+    cache.compact(runtime.options.parsed_focus, budget, probed=True)
+
+
+def check_length(runtime: edgekv.Runtime, n_tokens: int) -> None:
+    """Raise InputError for more tokens than a model with attention was trained to look at together."""
+    n_most = runtime.model.n_ctx_train
+    if runtime.controller.cache.shape.n_layer and n_tokens > n_most:
+        raise InputError(
+            f"{n_tokens} tokens are to be looked at together, but the model was trained on {n_most}; take shorter texts"
+        )

@@ -1,0 +1,291 @@
+"""What tasks that ask found: scores with their intervals, compared on the same texts with others and with an oracle."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from edgekv.evals import pictures
+from edgekv.evals.alone import HEADERS as TOOK_HEADERS
+from edgekv.evals.alone import Took
+from edgekv.evals.case import Case
+from edgekv.evals.results import key_of
+from edgekv.evals.setting import FULL, ORACLE, Setting
+from edgekv.evals.statistics import Gap, Interval, gap, interval, paired_p_value
+from edgekv.evals.table import SETTING_HEADERS, Measured, Table, labels, setting_cells
+
+Params = tuple[tuple[str, Any], ...]
+Key = tuple[str, Setting, int, Params]
+Texts = Mapping[int, Mapping[str, Any]]  # results by seed
+
+FURTHER = (
+    "F1",
+    "below oracle",
+    "attention left",
+    "nll",
+    "above full",
+    "its 95 %",
+    "p of nll",
+    "above oracle",
+    *TOOK_HEADERS,
+)
+
+
+@dataclass(frozen=True)
+class Likelihood:
+    """How unlikely the right answers are: means over texts of -ln p a token.
+
+    above_full: how much less likely than with the full cache, on the same texts; None = that was not measured
+    p_value: of a paired comparison with the baseline; None = it is the baseline, or there is none
+    above_oracle: how much less likely than with the oracle's cells; None = that was not measured
+    """
+
+    mean: float
+    above_full: Gap | None
+    p_value: float | None
+    above_oracle: float | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        above = {} if self.above_full is None else asdict(self.above_full)
+        found = {"nll": self.mean, "nll_above_full": above.get("mean")}
+        found |= {f"nll_above_full_{bound}": above.get(bound) for bound in ("low", "high")}
+        return found | {"nll_p_value": self.p_value, "nll_above_oracle": self.above_oracle}
+
+
+@dataclass(frozen=True)
+class Line:
+    """The samples of one configuration.
+
+    p_value: of a paired comparison with the baseline on the same samples; None = it is the baseline, or there is none
+    below_oracle: how much more the oracle scores on the same samples, at as many cells; None = there is no oracle
+    f1, mass, likelihood: where they were measured; mass is the share of the attention of questions and answers that is
+        left, the mean over texts
+    took: what reading the texts took, where each was read in a process of its own
+    """
+
+    task: str
+    setting: Setting
+    length: int
+    params: Mapping[str, Any]
+    score: Interval
+    p_value: float | None
+    below_oracle: float | None = None
+    f1: float | None = None
+    mass: float | None = None
+    likelihood: Likelihood | None = None
+    took: Took | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        score = {"mean": self.score.mean, "low": self.score.low, "high": self.score.high, "n": self.score.n}
+        where = {"task": self.task, **self.setting.as_dict(), "length": self.length, **self.params}
+        further = {"below_oracle": self.below_oracle, "f1": self.f1, "mass": self.mass}
+        told = {name: value for name, value in further.items() if value is not None}
+        nll = {} if self.likelihood is None else self.likelihood.as_dict()
+        took = {} if self.took is None else asdict(self.took)
+        return where | score | {"p_value": self.p_value} | told | nll | took
+
+
+def lines(measured: Measured, baseline: str | None = None) -> list[Line]:
+    """A line for each configuration, in the order in which they come; refused ones are left out.
+
+    baseline: the `name` of the setting that others are compared with, all else alike; None = the first that evicts.
+    Raises ConfigError without the extra "eval".
+    """
+    found: dict[Key, dict[int, Mapping[str, Any]]] = defaultdict(dict)
+    for case, result in measured:
+        if "score" in result:
+            found[case.task, case.setting, case.length, _params(case)][case.seed] = result
+    if baseline is None:
+        baseline = next((setting.name for _, setting, _, _ in found if not setting.is_full), "")
+    bases = {(key[0], key[1].common, *key[2:]): texts for key, texts in found.items() if key[1].name == baseline}
+    ideals = {_under(key, key[1].policy): texts for key, texts in found.items() if key[1].holds_text}
+    return [
+        _line(
+            key,
+            texts,
+            base=None if key[1].is_full else bases.get((key[0], key[1].common, *key[2:])),
+            full=None if key[1].is_full else ideals.get(_under(key, FULL)),
+            oracle=None if key[1].holds_text else ideals.get(_under(key, ORACLE)),
+        )
+        for key, texts in found.items()
+    ]
+
+
+def _params(case: Case) -> Params:
+    data = {} if case.data is None else {"data": str(case.data)}
+    return tuple({**case.params, **data}.items())
+
+
+def _under(key: Key, policy: str) -> Hashable:
+    """What identifies the same texts, read under a policy that holds them whole."""
+    task, setting, length, params = key
+    return task, key_of(replace(setting, policy=policy).as_dict()), length, params
+
+
+def _line(key: Key, texts: Texts, base: Texts | None, full: Texts | None, oracle: Texts | None) -> Line:
+    scores, nlls = (_values(texts, name) for name in ("score", "nll"))
+    took = [result["alone"] for result in texts.values() if "alone" in result]
+    task, setting, length, params = key
+    lead = _gap(oracle, texts, "score")
+    return Line(
+        task,
+        setting,
+        length,
+        dict(params),
+        interval(list(scores.values())),
+        _p_value(texts, base, "score"),
+        below_oracle=None if lead is None else lead.mean,
+        f1=_mean_of(texts, "f1"),
+        mass=_mean_of(texts, "mass"),
+        likelihood=_likelihood(texts, base, full, oracle) if nlls else None,
+        took=Took.of(took) if took else None,
+    )
+
+
+def _likelihood(texts: Texts, base: Texts | None, full: Texts | None, oracle: Texts | None) -> Likelihood:
+    nlls = _values(texts, "nll")
+    lost = _gap(texts, oracle, "nll")
+    return Likelihood(
+        sum(nlls.values()) / len(nlls),
+        _gap(texts, full, "nll"),
+        _p_value(texts, base, "nll"),
+        None if lost is None else lost.mean,
+    )
+
+
+def _mean_of(texts: Texts, name: str) -> float | None:
+    values = _values(texts, name).values()
+    return sum(values) / len(values) if values else None
+
+
+def _values(texts: Texts, name: str) -> dict[int, float]:
+    return {seed: result[name] for seed, result in texts.items() if name in result}
+
+
+def _pairs(first: Texts | None, second: Texts | None, name: str) -> tuple[list[float], list[float]] | None:
+    """A figure of the texts that both read; None = there are none."""
+    one, other = (_values(texts or {}, name) for texts in (first, second))
+    seeds = sorted(one.keys() & other.keys())
+    return ([one[seed] for seed in seeds], [other[seed] for seed in seeds]) if seeds else None
+
+
+def _gap(first: Texts | None, second: Texts | None, name: str) -> Gap | None:
+    pairs = _pairs(first, second, name)
+    return None if pairs is None else gap(*pairs)
+
+
+def _p_value(texts: Texts, base: Texts | None, name: str) -> float | None:
+    pairs = None if base is texts else _pairs(texts, base, name)
+    return None if pairs is None else paired_p_value(*pairs)
+
+
+def table(measured: Measured, baseline: str | None = None) -> Table:
+    """A row for each configuration: the mean score, where the true one lies with 95 %, texts, and the p-value.
+
+    Then F1, the distance to the oracle, the likelihood of the right answers, and where texts were read in processes of
+    their own how fast, and in how much memory; each only where it was measured.
+    """
+    found = lines(measured, baseline)
+    names = list(dict.fromkeys(name for line in found for name in line.params))
+    further = [_further(line) for line in found]
+    shown = [header for header in FURTHER if any(header in cells for cells in further)]
+    rows = [
+        (
+            line.task,
+            *setting_cells(line.setting, line.length),
+            *("" if line.params.get(name) is None else str(line.params[name]) for name in names),
+            f"{line.score.mean:.0%}",
+            f"{line.score.low:.0%} to {line.score.high:.0%}",
+            str(line.score.n),
+            "" if line.p_value is None else f"{line.p_value:.3f}",
+            *(cells.get(header, "") for header in shown),
+        )
+        for line, cells in zip(found, further, strict=True)
+    ]
+    headers = ("task", *SETTING_HEADERS, *names, "score", "95 %", "texts", "p", *shown)
+    return Table(headers, rows, [line.as_dict() for line in found], 1 + len(SETTING_HEADERS) + len(names))
+
+
+def _further(line: Line) -> dict[str, str]:
+    """Of what is not measured of all lines, what there is, under its headers."""
+    cells = {}
+    if line.f1 is not None:
+        cells["F1"] = f"{line.f1:.0%}"
+    if line.below_oracle is not None:
+        cells["below oracle"] = f"{line.below_oracle:.0%}"
+    if line.mass is not None:
+        cells["attention left"] = f"{line.mass:.1%}"
+    if line.likelihood is not None:
+        cells |= _likelihood_cells(line.likelihood)
+    return cells if line.took is None else cells | dict(zip(TOOK_HEADERS, line.took.cells(), strict=True))
+
+
+def _likelihood_cells(found: Likelihood) -> dict[str, str]:
+    cells = {"nll": f"{found.mean:.2f}"}
+    if found.above_full is not None:
+        cells["above full"] = f"{found.above_full.mean:+.2f}"
+        if found.above_full.low is not None:
+            cells["its 95 %"] = f"{found.above_full.low:+.2f} to {found.above_full.high:+.2f}"
+    if found.p_value is not None:
+        cells["p of nll"] = f"{found.p_value:.3f}"
+    if found.above_oracle is not None:
+        cells["above oracle"] = f"{found.above_oracle:+.2f}"
+    return cells
+
+
+def draw(measured: Measured, folder: Path) -> list[Path]:
+    """Scores by budget for every length, and for a needle at given depths its map for every setting."""
+    found = lines(measured)
+    return [*_curves(found, folder), *_maps(found, folder)]
+
+
+def _curves(found: list[Line], folder: Path) -> Iterator[Path]:
+    """A line for each policy and focus over its budgets, where there are several."""
+    for task, length in dict.fromkeys((line.task, line.length) for line in found):
+        part = [line for line in found if (line.task, line.length) == (task, length)]
+        names = labels(line.setting for line in part)
+        curves: dict[str, dict[int, list[Interval]]] = defaultdict(lambda: defaultdict(list))
+        for line in part:
+            if not line.setting.is_full:
+                curves[names[line.setting]][line.setting.budget].append(line.score)
+        if max(map(len, curves.values()), default=0) < 2:
+            continue
+        full = [line.score for line in part if line.setting.is_full]
+        path = folder / f"{task}-{length}-by-budget.png"
+        pictures.budget_curves(
+            path,
+            {name: {budget: _mean(scores) for budget, scores in curve.items()} for name, curve in curves.items()},
+            full=_mean(full) if full else None,
+            title=f"{task}, {length:,} tokens",
+            label="score",
+        )
+        yield path
+
+
+def _maps(found: list[Line], folder: Path) -> Iterator[Path]:
+    """Length by depth, for every setting that read needles at given depths."""
+    deep = [line for line in found if line.params.get("depth") is not None]
+    for number, setting in enumerate(dict.fromkeys(line.setting for line in deep)):
+        scores = {(line.params["depth"], line.length): line.score.mean for line in deep if line.setting == setting}
+        depths, lengths = (sorted(set(values)) for values in zip(*scores, strict=True))
+        path = folder / f"needle-map-{number + 1}.png"
+        cells = "" if setting.is_full else f", {setting.budget} cells"
+        pictures.needle_map(
+            path,
+            [[scores.get((depth, length)) for length in lengths] for depth in depths],
+            lengths=lengths,
+            depths=depths,
+            title=f"{setting.name}{cells}",
+        )
+        yield path
+
+
+def _mean(scores: list[Interval]) -> tuple[float, float, float]:
+    """Of one configuration its score; of several, of different parameters, the means of all three."""
+    n = len(scores)
+    return sum(s.mean for s in scores) / n, sum(s.low for s in scores) / n, sum(s.high for s in scores) / n
