@@ -4,6 +4,7 @@ Needs the extra: pip install 'edgekv[server]'.
 
     job.py, failures.py       what is asked of the model, what comes of it, and what can go wrong: of no protocol
     jobs.py, pool.py          the queue in front of the model, and the sessions that its requests go on with
+    room.py, shelf.py         the memory that clients can take, and the disk that takes what is long
     answer.py, body.py        HTTP for all endpoints: replies as a whole and in pieces, and bodies that are read
     written.py, sending.py    JSON, of which what is long is made while it is written; sent in parts
     chat_completions.py, ...  one API a module: its body becomes a Job, and the job's events become its reply

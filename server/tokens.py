@@ -15,7 +15,7 @@ from .failures import Failure
 from .sending import Counted
 from .state import state_of
 
-TOKEN_BYTES = 40  # of a token in a list, and of its piece
+TOKEN_BYTES = 40  # of a token in a list
 
 
 class TextBody(Body):

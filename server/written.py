@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 PART_BYTES = 8 << 10  # of what is long, at least: smaller parts are joined
+_MARK = secrets.token_hex(16)  # stands for items until they are written; nobody else knows it
 
 Parts: TypeAlias = Iterable[bytes]
 
@@ -26,13 +27,12 @@ class Items:
 def written(value: object, before: bytes = b"", after: bytes = b"") -> Iterator[bytes]:
     """JSON of a value that may have `Items`, with what stands around it. Without them it comes in one part."""
     found: list[Items] = []
-    mark = secrets.token_hex(16)  # stands for each of them
 
     def marked(items: Items) -> str:
         found.append(items)
-        return mark
+        return _MARK
 
-    first, *others = _json(value, marked).split(f'"{mark}"'.encode())
+    first, *others = _json(value, marked).split(f'"{_MARK}"'.encode())
     part = bytearray(before + first)
     for items, rest in zip(found, others, strict=True):
         part += b"["

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
-from edgekv.evals import pictures
 from edgekv.evals.alone import HEADERS as TOOK_HEADERS
 from edgekv.evals.alone import Took
 from edgekv.evals.case import Case
 from edgekv.evals.results import key_of
 from edgekv.evals.setting import FULL, ORACLE, Setting
 from edgekv.evals.statistics import Gap, Interval, gap, interval, paired_p_value
-from edgekv.evals.table import SETTING_HEADERS, Measured, Table, labels, setting_cells
+from edgekv.evals.table import SETTING_HEADERS, Measured, Table, setting_cells
 
 Params = tuple[tuple[str, Any], ...]
 Key = tuple[str, Setting, int, Params]
@@ -128,7 +126,6 @@ def _under(key: Key, policy: str) -> Hashable:
 
 
 def _line(key: Key, texts: Texts, base: Texts | None, full: Texts | None, oracle: Texts | None) -> Line:
-    scores, nlls = (_values(texts, name) for name in ("score", "nll"))
     took = [result["alone"] for result in texts.values() if "alone" in result]
     task, setting, length, params = key
     lead = _gap(oracle, texts, "score")
@@ -137,25 +134,22 @@ def _line(key: Key, texts: Texts, base: Texts | None, full: Texts | None, oracle
         setting,
         length,
         dict(params),
-        interval(list(scores.values())),
+        interval(list(_values(texts, "score").values())),
         _p_value(texts, base, "score"),
         below_oracle=None if lead is None else lead.mean,
         f1=_mean_of(texts, "f1"),
         mass=_mean_of(texts, "mass"),
-        likelihood=_likelihood(texts, base, full, oracle) if nlls else None,
+        likelihood=_likelihood(texts, base, full, oracle),
         took=Took.of(took) if took else None,
     )
 
 
-def _likelihood(texts: Texts, base: Texts | None, full: Texts | None, oracle: Texts | None) -> Likelihood:
-    nlls = _values(texts, "nll")
-    lost = _gap(texts, oracle, "nll")
-    return Likelihood(
-        sum(nlls.values()) / len(nlls),
-        _gap(texts, full, "nll"),
-        _p_value(texts, base, "nll"),
-        None if lost is None else lost.mean,
-    )
+def _likelihood(texts: Texts, base: Texts | None, full: Texts | None, oracle: Texts | None) -> Likelihood | None:
+    mean, lost = _mean_of(texts, "nll"), _gap(texts, oracle, "nll")
+    if mean is None:
+        return None
+    above_oracle = None if lost is None else lost.mean
+    return Likelihood(mean, _gap(texts, full, "nll"), _p_value(texts, base, "nll"), above_oracle)
 
 
 def _mean_of(texts: Texts, name: str) -> float | None:
@@ -236,56 +230,3 @@ def _likelihood_cells(found: Likelihood) -> dict[str, str]:
     if found.above_oracle is not None:
         cells["above oracle"] = f"{found.above_oracle:+.2f}"
     return cells
-
-
-def draw(measured: Measured, folder: Path) -> list[Path]:
-    """Scores by budget for every length, and for a needle at given depths its map for every setting."""
-    found = lines(measured)
-    return [*_curves(found, folder), *_maps(found, folder)]
-
-
-def _curves(found: list[Line], folder: Path) -> Iterator[Path]:
-    """A line for each policy and focus over its budgets, where there are several."""
-    for task, length in dict.fromkeys((line.task, line.length) for line in found):
-        part = [line for line in found if (line.task, line.length) == (task, length)]
-        names = labels(line.setting for line in part)
-        curves: dict[str, dict[int, list[Interval]]] = defaultdict(lambda: defaultdict(list))
-        for line in part:
-            if not line.setting.is_full:
-                curves[names[line.setting]][line.setting.budget].append(line.score)
-        if max(map(len, curves.values()), default=0) < 2:
-            continue
-        full = [line.score for line in part if line.setting.is_full]
-        path = folder / f"{task}-{length}-by-budget.png"
-        pictures.budget_curves(
-            path,
-            {name: {budget: _mean(scores) for budget, scores in curve.items()} for name, curve in curves.items()},
-            full=_mean(full) if full else None,
-            title=f"{task}, {length:,} tokens",
-            label="score",
-        )
-        yield path
-
-
-def _maps(found: list[Line], folder: Path) -> Iterator[Path]:
-    """Length by depth, for every setting that read needles at given depths."""
-    deep = [line for line in found if line.params.get("depth") is not None]
-    for number, setting in enumerate(dict.fromkeys(line.setting for line in deep)):
-        scores = {(line.params["depth"], line.length): line.score.mean for line in deep if line.setting == setting}
-        depths, lengths = (sorted(set(values)) for values in zip(*scores, strict=True))
-        path = folder / f"needle-map-{number + 1}.png"
-        cells = "" if setting.is_full else f", {setting.budget} cells"
-        pictures.needle_map(
-            path,
-            [[scores.get((depth, length)) for length in lengths] for depth in depths],
-            lengths=lengths,
-            depths=depths,
-            title=f"{setting.name}{cells}",
-        )
-        yield path
-
-
-def _mean(scores: list[Interval]) -> tuple[float, float, float]:
-    """Of one configuration its score; of several, of different parameters, the means of all three."""
-    n = len(scores)
-    return sum(s.mean for s in scores) / n, sum(s.low for s in scores) / n, sum(s.high for s in scores) / n
