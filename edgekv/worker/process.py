@@ -14,6 +14,7 @@ from typing import Any
 from edgekv.errors import ConfigError, SessionError, WorkerError
 from edgekv.memory.process import is_stopped
 
+from . import frozen
 from .channel import Channel
 from .messages import BEAT_S, Raised, decode, encode
 
@@ -159,13 +160,11 @@ class Worker:
 
 
 def _start(requests: int, answers: int, pulse: int) -> subprocess.Popen[bytes]:
-    """A fresh interpreter that serves these pipes, in a group of its own, so that Ctrl-C does not reach it."""
-    if getattr(sys, "frozen", False) or not sys.executable:
-        raise ConfigError("isolated=True starts a Python interpreter, and this program has none; leave it out")
+    """A fresh program that serves these pipes, in a group of its own, so that Ctrl-C does not reach it."""
     handles = (requests, answers, pulse)
     if sys.platform == "win32":
         handles = (msvcrt.get_osfhandle(requests), msvcrt.get_osfhandle(answers), pulse)
-    command = [sys.executable, "-c", CODE.format(path=sys.path, handles=handles)]
+    command = _command(handles)
     if sys.platform == "win32":
         for handle in handles:
             os.set_handle_inheritable(handle, True)
@@ -173,3 +172,17 @@ def _start(requests: int, answers: int, pulse: int) -> subprocess.Popen[bytes]:
         group = subprocess.CREATE_NEW_PROCESS_GROUP
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, startupinfo=startup, creationflags=group)
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=handles, start_new_session=True)
+
+
+def _command(handles: tuple[int, int, int]) -> list[str]:
+    """What starts a worker: an interpreter, or this program where it is frozen."""
+    if getattr(sys, "frozen", False):
+        if not frozen.is_prepared():
+            raise ConfigError(
+                "isolated=True starts this frozen program once more as a worker process, which it is not prepared for; "
+                "package it with edgekv's PyInstaller hook (docs/desktop.md), or leave isolated out"
+            )
+        return [sys.executable, frozen.ARGUMENT, *map(str, handles)]
+    if not sys.executable:
+        raise ConfigError("isolated=True starts a Python interpreter, and this program has none; leave it out")
+    return [sys.executable, "-c", CODE.format(path=sys.path, handles=handles)]

@@ -443,3 +443,36 @@ def test_cancels_from_another_thread_at_any_moment(request, kind):
         assert set(reasons) <= {"cancelled", "length", "end"}
         list(session.generate("a b c", max_tokens=3))
         assert session.stats.finish_reason in ("length", "end")
+
+
+# ---- programs without an interpreter ----
+
+FROZEN = """#!{python}
+import sys
+sys.frozen, sys.executable = True, __file__  # as PyInstaller's programs have it; this file is a program
+{prepare}
+import edgekv
+with edgekv.Runtime(sys.argv[1], memory="4GiB", budget=64, isolated=True, threads=1) as rt, rt.session() as session:
+    print("".join(session.generate("a b c", max_tokens=3)) == sys.argv[2], len(sys.argv))
+"""
+PREPARE = "from edgekv.worker.frozen import serve_if_worker; serve_if_worker()"
+
+
+def run_frozen(folder, prepare, *arguments):
+    program = folder / "program"
+    program.write_text(FROZEN.format(python=sys.executable, prepare=prepare))
+    program.chmod(0o700)
+    return subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, timeout=LIMIT_S, check=False)
+
+
+def test_a_frozen_program_is_its_own_worker(runtime, tiny_model, tmp_path):
+    with runtime.session() as session:
+        said = "".join(session.generate("a b c", max_tokens=3))
+    done = run_frozen(tmp_path, PREPARE, tiny_model(n_layer=2, n_ctx_train=2048), said)
+    assert (done.stdout, done.stderr) == ("True 3\n", "")
+
+
+def test_a_frozen_program_that_is_not_prepared_is_not_started_again(tiny_model, tmp_path):
+    done = run_frozen(tmp_path, "", tiny_model(n_layer=2, n_ctx_train=2048), "")
+    assert done.returncode == 1
+    assert "ConfigError: isolated=True starts this frozen program once more" in done.stderr

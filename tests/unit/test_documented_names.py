@@ -53,6 +53,7 @@ NAMES = [
     "edgekv.testing.fresh.FreshProcessError",
     "edgekv.warmup.before_plans",
     "edgekv.warmup.reserve",
+    "edgekv.worker.frozen.serve_if_worker",
 ]
 METADATA = {
     "edgekv.policies.export",

@@ -1,0 +1,28 @@
+"""Programs without an interpreter to start, such as PyInstaller's: the worker is the program, started once more.
+
+Its first act must then be `serve_if_worker`. PyInstaller's hook of edgekv sees to that (edgekv/__pyinstaller); what
+another tool freezes calls it at its top.
+"""
+
+from __future__ import annotations
+
+import sys
+
+ARGUMENT = "--edgekv-worker"
+
+_is_prepared = False
+
+
+def serve_if_worker() -> None:
+    """Be the worker where this process was started as one, and never return then. Otherwise it may start workers."""
+    global _is_prepared
+    _is_prepared = True
+    if sys.argv[1:2] == [ARGUMENT]:
+        from .child import main
+
+        main(*map(int, sys.argv[2:]))
+
+
+def is_prepared() -> bool:
+    """Whether this program, started once more, becomes a worker."""
+    return _is_prepared
