@@ -41,17 +41,30 @@ def suite(
     suite: Annotated[
         str | None, typer.Option(metavar="NAME", help="Run a suite: quick, full, or a .toml file of your own.")
     ] = None,
+    paper: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Run a paper's tables in its own setting: the suite of that name."),
+    ] = None,
+    texts: Annotated[
+        int | None, typer.Option(help="Texts for every combination of a suite. Default: as the suite says.")
+    ] = None,
     model: Model = None,
     book: Book = None,
 ) -> None:
     """Measure how well a model reads under a budget: one task, or a suite of them."""
     if context.invoked_subcommand is not None:
         return
-    if suite is None:
-        raise ConfigError("nothing to measure; name a task, such as needle, or give --suite quick (edgekv eval --help)")
-    from edgekv.evals.suite import load_suite
+    from edgekv.evals.suite import PAPERS, load_suite
 
-    _run(load_suite(suite, model=model, book=book), **how)
+    if paper is not None:
+        if paper not in PAPERS:
+            raise ConfigError(f"paper {paper!r} is unknown; possible: {', '.join(PAPERS)}")
+        if suite is not None:
+            raise ConfigError(f"--paper {paper} is a suite as --suite {suite} is; give one of them")
+    name = suite or paper
+    if name is None:
+        raise ConfigError("nothing to measure; name a task, such as needle, or give --suite quick (edgekv eval --help)")
+    _run(load_suite(name, model=model, book=book, samples=texts), **how)
 
 
 @app.command()

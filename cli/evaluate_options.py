@@ -35,6 +35,9 @@ def grid_options(
         int | None, typer.Option(help="Newest tokens that are never evicted. Default: 32; none with focus.")
     ] = None,
     n_sink: Annotated[int, typer.Option("--sinks", help="First tokens that are never evicted.")] = 4,
+    evict_every: Annotated[
+        int | None, typer.Option(help="Generated tokens between two evictions. Default: a block.")
+    ] = None,
     reposition: Annotated[str, typer.Option(help="Turn keys to adjacent positions: auto, always, never.")] = "auto",
     samples: Annotated[int, typer.Option(help="Texts for every combination.")] = 10,
     seed: Annotated[int, typer.Option(help="Seed of the first text; each further text has the next seed.")] = 0,

@@ -55,6 +55,7 @@ class Grid:
     recent: int | None = None
     n_sink: int = 4
     reposition: str = "auto"
+    evict_every: int | None = None
     memory: int | str | None = None
     samples: int | None = None
     seed: int = 0
@@ -141,6 +142,7 @@ class Grid:
                 n_sink=self.n_sink,
                 recent=self.recent,
                 reposition=self.reposition,
+                evict_every=self.evict_every,
                 memory=self.memory,
             )
             found.setdefault(key_of(setting.as_dict()), setting)

@@ -30,6 +30,7 @@ class Setting:
         question; "turn" = nothing, but what is asked ends the turn that the text begins, and is read with it
     memory: ceiling of a process of its own in which each text is read; None = texts are read one after the other in
         this process, with the machine's memory for a ceiling, since it is the budget that is measured
+    evict_every: generated tokens between two evictions; None = a block
     The rest as in `edgekv.Options`.
     """
 
@@ -43,6 +44,7 @@ class Setting:
     n_sink: int = 4
     recent: int | None = None
     reposition: str = "auto"
+    evict_every: int | None = None
     memory: int | str | None = None
 
     @property
@@ -115,13 +117,15 @@ class Setting:
             "n_sink": self.n_sink,
             "recent": self.recent,
             "reposition": self.reposition,
+            "evict_every": self.evict_every,
         }
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for a key and for JSON: of a text that is held what matters to it, a ceiling only if given."""
+        """Plain values, for a key and for JSON: of a text that is held what matters to it; some only if given."""
         fields = asdict(self)
-        if self.memory is None:
-            del fields["memory"]
+        for name in ("evict_every", "memory"):
+            if fields[name] is None:
+                del fields[name]
         if self.holds_text:
             names = ("model", "policy", *(("budget",) if self.is_oracle else ()), "block", "kv_type", "memory")
             return {name: fields[name] for name in names if name in fields}

@@ -13,6 +13,7 @@ from edgekv.extras import needed
 from .grid import Grid
 
 FOLDER = Path(__file__).parent / "suites"
+PAPERS = ("keydiff", "caote", "ahakv", "criticalkv", "adakv")  # suites of a paper's tables, in its own setting
 _FIELDS = {field.name for field in fields(Grid)} - {"params"}
 
 
@@ -21,8 +22,12 @@ def suites() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
-def load_suite(name: str, *, model: str | None = None, book: Path | None = None) -> list[Grid]:
+def load_suite(
+    name: str, *, model: str | None = None, book: Path | None = None, samples: int | None = None
+) -> list[Grid]:
     """The grids of a known suite or of your own file, over this model and, but for those with data, this book.
+
+    samples: texts for every combination; None = as the suite says
 
     A file has tables [[grid]] with fields of `Grid`; other fields are parameters of the task. Lists multiply the
     cases. Raises ConfigError for a name or content that cannot be, InputError for a file that cannot be read.
@@ -39,7 +44,8 @@ def load_suite(name: str, *, model: str | None = None, book: Path | None = None)
         raise ConfigError(f"{path} is not TOML: {error}") from error
     if not tables:
         raise ConfigError(f"{path} has no [[grid]]; see docs/evaluation.md for an example")
-    return [_grid(table, model, book) for table in tables]
+    given = {} if samples is None else {"samples": samples}
+    return [_grid(table | given, model, book) for table in tables]
 
 
 def _grid(table: dict[str, Any], model: str | None, book: Path | None) -> Grid:

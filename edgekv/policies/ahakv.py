@@ -32,8 +32,11 @@ class AhaKV(Policy):
     acc is 0 while a prompt is read. During generation the rows fed since the last scoring, at most r, are added to it
     (Algorithm 1, line 27). gbar weighs every score (eq. 15); Algorithm 1 applies it to the prompt's scores only.
 
-    The last three options are the ablations of Table 2. Without `recent_accumulation` acc gathers all rows, as in H2O.
-    Without `step_gain` the model's own scale is used. Without `value_prior` gbar is 1.
+    The paper's budget is r newest tokens and k selected ones (Algorithm 1, lines 12 and 30). `protect_recent=True`
+    keeps the r newest whatever their score. By default they compete, beside what the runtime protects.
+
+    The three options before it are the ablations of Table 2. Without `recent_accumulation` acc gathers all rows, as in
+    H2O. Without `step_gain` the model's own scale is used. Without `value_prior` gbar is 1.
     """
 
     name = "ahakv"
@@ -49,6 +52,7 @@ class AhaKV(Policy):
     recent_accumulation: bool = option(True, "sum over the newest r rows only")
     step_gain: bool = option(True, "sharpen as the text grows")
     value_prior: bool = option(True, "multiply by the pooled square norm of the values")
+    protect_recent: bool = option(False, "keep the r newest tokens whatever their score")
 
     @property
     def reads(self) -> frozenset[str]:  # type: ignore[override]
@@ -86,6 +90,9 @@ class AhaKV(Policy):
         pooled = pool_scores(squares, head.positions, self.kernel, "avg")
         most = pooled.max(initial=0.0)
         return np.ones(len(pooled)) if most == 0 else np.asarray(pooled / most)
+
+    def recent(self, budget: int) -> int:
+        return self.r if self.protect_recent else 0
 
     def n_rows(self, block: int) -> int:
         return self.r if self.recent_accumulation else block

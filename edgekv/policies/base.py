@@ -18,6 +18,7 @@ from .selection import Protection, cells_to_keep, check_room
 from .types import Cells, Indices, Scores
 
 POOLS = ("avg", "max")
+AGGREGATES = ("mean", "max")  # enum edgekv_aggregate
 SPREADS = ("head", "layer", "model")  # enum edgekv_spread
 
 

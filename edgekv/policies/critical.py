@@ -16,20 +16,21 @@ from .selection import Protection, by_position, checked_protection
 from .types import Floats, Indices, Scores
 from .wrappers import Wrapper
 
-EPSILON = 1e-4  # of Algorithm 1
-
 
 @dataclass(frozen=True)
 class Critical(Wrapper):
     """Fill half the budget by the base score A, and the rest by how far each cell can move the layer's output.
 
-    stage 1: floor(alpha * b) cells by A; stage 2: the other cells by (A + 1e-4) * norm1(V W_O)        (Algorithm 1)
+    stage 1: floor(alpha * b) cells by A; stage 2: the other cells by (A + epsilon) * norm1(V W_O)     (Algorithm 1)
 
     b is the budget without the protected cells. Where several query heads share a KV head, the norm is their mean. It
     depends on the cell alone and is computed once. alpha is 0.5, as in the paper's text and all its experiments; the
     algorithm's box says 0.25. `score` returns the scores of stage 2. Scores that may be negative (`keydiff`, `l2norm`)
     become weights by a softmax over the head's cells. Stage 2 lowers an upper bound of how far the output moves
     (Theorem 3.5); the output itself may still move further.
+
+    epsilon is 1e-4, as in the algorithm. A long text's mean weight, 1/n of n cells, is as small, and then stage 2 ranks
+    almost by the norm alone. With `relative=True` epsilon is a share of that mean: epsilon / n is added.
     """
 
     name = "critical"
@@ -39,6 +40,8 @@ class Critical(Wrapper):
     after = frozenset({"caote", "fastcaote"})
 
     alpha: float = option(0.5, "share of the budget that the score alone fills", minimum=0.0, maximum=1.0)
+    epsilon: float = option(1e-4, "what stage 2 adds to every score", minimum=0.0, maximum=1.0)
+    relative: bool = option(False, "epsilon is a share of the mean weight 1/n of the head's n cells")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -52,7 +55,11 @@ class Critical(Wrapper):
     def _second(self, weights: Scores, head: Head) -> Scores:
         if head.wo_norm is None:
             raise ConfigError("critical reads V and W_O; give values= and w_o= (n_head, d_v, n_embd)")
-        return np.asarray((weights + EPSILON) * head.wo_norm)
+        return np.asarray((weights + self.added(len(weights))) * head.wo_norm)
+
+    def added(self, n: int) -> float:
+        """What stage 2 adds to the score of each of n cells."""
+        return self.epsilon / max(1, n) if self.relative else self.epsilon
 
     def keep(self, head: Head, protection: Protection, budget: int | None = None) -> Indices:
         budget = required_budget(head) if budget is None else budget
@@ -67,7 +74,11 @@ class Critical(Wrapper):
         return by_position(kept, head.positions)
 
     def native_fields(self) -> dict[str, Any]:
-        return super().native_fields() | {"critical": 1, "alpha": self.alpha}
+        return super().native_fields() | {
+            "critical": 2 if self.relative else 1,  # enum edgekv_critical
+            "alpha": self.alpha,
+            "epsilon": self.epsilon,
+        }
 
 
 @np.errstate(invalid="ignore", over="ignore")

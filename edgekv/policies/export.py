@@ -38,7 +38,8 @@ def export_policy(
     softcap: float = 0.0,
     sinks: bool = False,
 ) -> None:
-    """Write the ONNX graph of keydiff or snapkv, with any of their options that need no budget.
+    """Write the ONNX graph of keydiff or snapkv, with any of their options that need no budget, but not snapkv's
+    `pool_rows` and `aggregate`.
 
     scale: of Q K^T, None = 1/sqrt(d); softcap: c of the model's attention, c tanh(x/c), 0 = none; sinks: whether the
     graph is given the model's learnt sinks. All three are snapkv's.
@@ -150,6 +151,8 @@ def _keydiff(policy: KeyDiff) -> _Graph:
 
 def _snapkv(policy: SnapKV, scale: float | None, softcap: float, sinks: bool) -> _Graph:
     """pool(a_win); query head h belongs to KV head h // G."""
+    if policy.pool_rows or policy.aggregate != "mean":
+        raise PolicyError(f"{policy.spec} has no graph; leave pool_rows and aggregate at their defaults")
     graph = _Graph("keys", "queries", "positions", "query_positions", *(["sinks"] if sinks else []))
     graph.metadata = {WINDOW_KEY: str(policy.window), WEIGHTS_KEY: "true", PROTECT_KEY: "true"}
     n_head_kv, d = graph.size("keys", 0), graph.size("keys", 2)

@@ -16,13 +16,12 @@ def pool_scores(scores: Scores, positions: Cells, kernel: int, how: str) -> Scor
 
     scores (n,), positions (n,) -> (n,). At the ends only the cells under the kernel count.
     """
-    if kernel == 1:
+    if kernel == 1 or len(scores) == 0:
         return scores
     order = np.argsort(positions, kind="stable")
     line = np.where(np.isfinite(scores), scores, np.inf)[order]  # so that no maximum hides it from the selection
-    half = kernel // 2
-    combine = np.mean if how == "avg" else np.max
+    padded = np.pad(line, kernel // 2, constant_values=np.nan)  # beyond the ends there is no cell
+    combine = np.nanmean if how == "avg" else np.nanmax
     pooled = np.empty_like(line)
-    for i in range(len(line)):
-        pooled[order[i]] = combine(line[max(0, i - half) : i + half + 1])
+    pooled[order] = combine(np.lib.stride_tricks.sliding_window_view(padded, kernel), axis=1)
     return pooled

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from .attention import window_attention
-from .base import POOLS, Policy, option
+from .attention import attention
+from .base import AGGREGATES, POOLS, Policy, option
 from .head import Head
 from .pooling import pool_scores
 from .types import Scores
@@ -22,7 +22,11 @@ class SnapKV(Policy):
 
     The window's own cells are protected. They take no part in pooling: the newest tokens attend to themselves, and
     pooling would pass that attention to their neighbours. Pooling takes the mean, as in KeyDiff F.2; with `pool=max` it
-    takes the maximum, as in Ada-KV and CriticalKV.
+    takes the maximum, as in Ada-KV and CriticalKV. With `pool_rows=True` every row is pooled before the mean is taken,
+    as Ada-KV's Algorithm 2 writes it; its released code and CriticalKV take the mean first.
+
+    With `aggregate=max` a_win is the largest weight over query heads and rows. What one row needs then counts however
+    little the others do: the aggregation of DefensiveKV, alone.
 
     Beyond the paper, `carry` is the share of its last score that a cell keeps at least. Attention fades with distance,
     so without `carry` text read long ago loses to text read just now. It is meant for a probe, which is fed right after
@@ -39,6 +43,8 @@ class SnapKV(Policy):
     window: int = option(32, "newest tokens whose queries score", minimum=1, maximum=4096, alias="W")
     kernel: int = option(7, "cells under the pooling kernel; 1 = no pooling", minimum=1, maximum=1023, odd=True)
     pool: str = option("avg", "how scores are pooled", choices=POOLS)
+    pool_rows: bool = option(False, "pool every row before they are aggregated")
+    aggregate: str = option("mean", "how rows and query heads make one score", choices=AGGREGATES)
 
     carry: float = option(
         0.0,
@@ -63,10 +69,17 @@ class SnapKV(Policy):
 
     def _window_score(self, head: Head) -> Scores:
         head = head.newest_rows(self.window)
-        scores = window_attention(head)
         before = head.positions < head.rows()[1].min()
-        scores[before] = pool_scores(scores[before], head.positions[before], self.kernel, self.pool)
-        return scores
+
+        def pooled(scores: Scores) -> Scores:
+            scores[before] = pool_scores(scores[before], head.positions[before], self.kernel, self.pool)
+            return scores
+
+        rows = np.concatenate(attention(head))  # (G W, n)
+        if self.pool_rows:
+            rows = np.stack([pooled(row) for row in rows])
+        scores = rows.max(axis=0) if self.aggregate == "max" else rows.mean(axis=0)
+        return scores if self.pool_rows else pooled(scores)
 
     def recent(self, budget: int) -> int:
         return self.window
@@ -76,4 +89,5 @@ class SnapKV(Policy):
 
     def native_fields(self) -> dict[str, Any]:
         pooling = {"kernel": self.kernel, "pool": POOLS.index(self.pool)}
-        return super().native_fields() | pooling | {"rows": self.window, "carry": self.carry}
+        gathering = {"pool_rows": int(self.pool_rows), "aggregate": AGGREGATES.index(self.aggregate)}
+        return super().native_fields() | pooling | gathering | {"rows": self.window, "carry": self.carry}

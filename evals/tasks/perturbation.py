@@ -19,7 +19,14 @@ from edgekv.evals.whole import WholeText
 
 from .grouped import Where, by_setting
 
-HEADERS = (*SETTING_HEADERS, "loss of a layer", "against the baseline", "layers that lose less", "texts")
+HEADERS = (
+    *SETTING_HEADERS,
+    "loss of a layer",
+    "against the baseline",
+    "layers that lose less",
+    "heads that lose less",
+    "texts",
+)
 
 
 def text(case: Case) -> Hashable:
@@ -53,24 +60,28 @@ def _read(case: Case, runtimes: OpenRuntime) -> WholeText:
 
 def table(measured: Measured, baseline: str | None = None) -> Table:
     """A row for each setting: the mean loss of a layer's output as a share of it, and the ratio to the baseline's."""
-    found = _means(measured, "layers")
+    found, by_head = _means(measured, "layers"), _means(measured, "heads")
     baseline = baseline or next((setting.policy for setting, _ in found), "")
     rows, data = [], []
     for (setting, length), (losses, n) in found.items():
-        base, _ = found.get((replace(setting, policy=baseline), length), (None, 0))
+        base_of = replace(setting, policy=baseline), length
+        base, _ = found.get(base_of, (None, 0))
         ratio = None if base is None else float(losses.mean() / base.mean())
         less = None if base is None else float((losses < base).mean())
+        heads = None if base is None else float((by_head[setting, length][0] < by_head[base_of][0]).mean())
         rows.append(
             (
                 *setting_cells(setting, length),
                 f"{losses.mean():.1%}",
                 "" if ratio is None else f"{ratio:.3f}",
                 "" if less is None else f"{less:.0%}",
+                "" if heads is None else f"{heads:.0%}",
                 str(n),
             )
         )
         where = {**setting.as_dict(), "length": length}
-        data.append(where | {"layers": losses.tolist(), "ratio": ratio, "layers_with_less": less, "n": n})
+        shares = {"ratio": ratio, "layers_with_less": less, "heads_with_less": heads}
+        data.append(where | {"layers": losses.tolist()} | shares | {"n": n})
     return Table(HEADERS, rows, data)
 
 

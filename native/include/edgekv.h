@@ -36,7 +36,7 @@
 extern "C" {
 #endif
 
-#define EDGEKV_ABI_VERSION 9
+#define EDGEKV_ABI_VERSION 10
 
 // New values go last.
 enum edgekv_status {
@@ -190,6 +190,11 @@ enum edgekv_pool {
     EDGEKV_POOL_MAX = 1,
 };
 
+enum edgekv_aggregate {
+    EDGEKV_AGGREGATE_MEAN = 0, // over the rows of the query heads that share a KV head
+    EDGEKV_AGGREGATE_MAX  = 1,
+};
+
 enum edgekv_ahakv_flag {
     EDGEKV_AHAKV_FLOOR               = 1, // lambda is never less than the model's own scale
     EDGEKV_AHAKV_RECENT_ACCUMULATION = 2, // sum over the newest rows only
@@ -201,6 +206,12 @@ enum edgekv_weigh {
     EDGEKV_WEIGH_NONE      = 0,
     EDGEKV_WEIGH_CAOTE     = 1, // by the error of the attention output without the cell
     EDGEKV_WEIGH_FASTCAOTE = 2, // the same with the mean of the values for the output
+};
+
+enum edgekv_critical {
+    EDGEKV_CRITICAL_NONE     = 0,
+    EDGEKV_CRITICAL_ABSOLUTE = 1, // e = epsilon
+    EDGEKV_CRITICAL_RELATIVE = 2, // e = epsilon / n, of a head that holds n cells
 };
 
 enum edgekv_spread {
@@ -223,10 +234,14 @@ struct edgekv_policy {
     int32_t  softmax;  // nonzero: what follows gets a softmax of the base scores
     int32_t  weigh;    // enum edgekv_weigh
     uint32_t rounds;   // equal steps in which `weigh` evicts, at least 1
-    int32_t  critical; // nonzero: the share alpha by score, the rest by (score + 1e-4) * wo_norm
+    int32_t  critical; // enum edgekv_critical: the share alpha by score, the rest by (score + e) * wo_norm
     double   alpha;
+    double   epsilon;  // of `critical`, at least 0; 1e-4 in the paper's Algorithm 1
     double   carry;    // SNAPKV: a score is at least this share of the cell's score before; 0 = nothing is carried.
                        // In a cache it is the share after a whole budget of tokens, and fades evenly on the way
+
+    int32_t  aggregate; // SNAPKV: enum edgekv_aggregate
+    int32_t  pool_rows; // SNAPKV, nonzero: rows are pooled one by one, before they are aggregated
 
     int32_t  spread;    // enum edgekv_spread
     double   safeguard; // LAYER and MODEL: the share of every budget that is split evenly, in [0, 1]

@@ -324,7 +324,8 @@ static void test_policies_that_cannot_be() {
     const auto status = [](const edgekv_policy & policy) { return status_of([&] { check(policy); }); };
     edgekv_policy policy = policy_of(EDGEKV_BASE_KEYDIFF);
     CHECK(status(policy) == EDGEKV_STATUS_OK);
-    for (int32_t edgekv_policy::*field : { &edgekv_policy::base, &edgekv_policy::anchor, &edgekv_policy::metric, &edgekv_policy::pool }) {
+    for (int32_t edgekv_policy::*field : { &edgekv_policy::base, &edgekv_policy::anchor, &edgekv_policy::metric, &edgekv_policy::pool,
+                                           &edgekv_policy::aggregate, &edgekv_policy::critical }) {
         for (const int32_t value : { -1, 99 }) {
             edgekv_policy wrong = policy;
             wrong.*field        = value;
@@ -351,7 +352,12 @@ static void test_policies_that_cannot_be() {
     policy.alpha = 1.5;
     CHECK(status(policy) == EDGEKV_STATUS_INVALID_ARGUMENT);
     policy.alpha = 0.5;
-    policy.rows  = 0;
+    for (const double epsilon : { -1e-4, double(NAN), double(INFINITY) }) {
+        policy.epsilon = epsilon;
+        CHECK(status(policy) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    }
+    policy.epsilon = 1e-4;
+    policy.rows    = 0;
     CHECK(status(policy) == EDGEKV_STATUS_INVALID_ARGUMENT);
     CHECK(status(policy_of(EDGEKV_BASE_CUSTOM)) == EDGEKV_STATUS_INVALID_ARGUMENT); // no scorer
 

@@ -36,13 +36,23 @@ VARIANTS = [
     "snapkv(window=40, kernel=15, pool=max)",
     "snapkv(window=8)+caote(rounds=4)",
     "snapkv(window=20, carry=0.9)",
+    "snapkv(window=20, pool=max, pool_rows=on)",
+    "snapkv(aggregate=max)+critical(epsilon=0.1, relative=on)",
     "h2o+fastcaote(rounds=2)",
     "ahakv(recent_accumulation=off)",
     "ahakv(step_gain=off, value_prior=off)",
     "ahakv(floor=off, r=8)",
+    "ahakv(r=40, protect_recent=on)",
     "tova+critical(alpha=0.25)",
 ]
-QUANTISED = [*POLICIES, "snapkv+caote", "snapkv+critical", "keydiff+caote+critical", "ahakv+fastcaote"]
+QUANTISED = [
+    *POLICIES,
+    "snapkv(pool=max, pool_rows=on)",
+    "snapkv+caote",
+    "snapkv+critical",
+    "keydiff+caote+critical",
+    "ahakv+fastcaote",
+]
 CASES = [(spec, "f16") for spec in COMBINATIONS + VARIANTS]
 CASES += list(itertools.product(QUANTISED, ["q8_0", "q4_0"]))
 
@@ -174,6 +184,7 @@ def test_no_head_keeps_more_than_it_may(uneven_model):
         "keydiff",
         "snapkv",
         "snapkv(window=64, kernel=15, carry=0.8)+critical",
+        "snapkv(window=64, kernel=15, pool_rows=on, aggregate=max, carry=0.8)+critical(epsilon=0)",
         "tova",
         "h2o",
         "ahakv",

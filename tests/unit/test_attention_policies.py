@@ -111,6 +111,34 @@ class TestSnapKV:
         (scores,) = score("snapkv(window=2, kernel=3, pool=max)", **HEAD, backend=backend)
         np.testing.assert_allclose(scores, [a[0], a[0], a[1], a[2], a[4], a[5]], **NEAR)
 
+    def test_rows_are_pooled_one_by_one(self, backend):
+        """The maximum of each row first: of cells 2 and 3 the first row's largest neighbours are cells 1 and 4."""
+        queries = queries_of([1, 1], [-1, -1])
+        rows = [ROWS[0], ROWS[1], *(np.array([1 / 4, 1 / 2, 1, 1, 1 / 2, last]) for last in (0, 1 / 6))]
+        rows = np.array([row / row.sum() for row in rows])
+        before = np.array([rows[:, :2].max(1), rows[:, :3].max(1), rows[:, 1:4].max(1), rows[:, 2:4].max(1)])
+        expected = [*before.mean(axis=1), *rows.mean(axis=0)[4:]]
+        arguments = HEAD | {"queries": queries, "backend": backend}
+        (scores,) = score("snapkv(window=2, kernel=3, pool=max, pool_rows=on)", **arguments)
+        np.testing.assert_allclose(scores, expected, **NEAR)
+        (means,) = score("snapkv(window=2, kernel=3, pool=max)", **arguments)
+        assert (scores[1:3] > means[1:3] + 0.01).all()
+
+    def test_a_mean_of_pooled_rows_is_a_pooled_mean(self, backend):
+        """With the average the order makes no difference."""
+        found = [score(f"snapkv(window=2, kernel=3{more})", **HEAD, backend=backend) for more in ("", ", pool_rows=on")]
+        np.testing.assert_allclose(*found, **NEAR)
+
+    def test_the_largest_weight_of_all_rows_and_heads(self, backend):
+        queries = queries_of([1, 1], [0, 0])
+        spec = "snapkv(window=2, kernel=1, aggregate=max)"
+        (scores,) = score(spec, **HEAD | {"queries": queries}, backend=backend)
+        np.testing.assert_allclose(scores, np.concatenate([ROWS, ALIKE]).max(axis=0), **NEAR)
+        (scores,) = score("snapkv(window=2, kernel=3, aggregate=max)", **HEAD | {"queries": queries}, backend=backend)
+        a = np.concatenate([ROWS, ALIKE]).max(axis=0)  # pooled once the maximum is taken
+        before = [(a[0] + a[1]) / 2, a[:3].mean(), a[1:4].mean(), (a[2] + a[3]) / 2]
+        np.testing.assert_allclose(scores, [*before, a[4], a[5]], **NEAR)
+
     def test_a_narrower_window_reads_fewer_rows(self, backend):
         """window=1: one row, one cell protected; the last but one is pooled with the rest."""
         a = ROWS[1]
@@ -211,6 +239,15 @@ class TestAhaKV:
         gains = [math.sqrt(2 * math.log(i / 2) / D) for i in (99, 100)]
         found = self.scores("", backend, budget=2, tokens_seen=100, scale=0.1)
         np.testing.assert_allclose(found, self.prior * sum(map(self.gained, gains)), **NEAR)
+
+    def test_its_newest_rows_stay_where_it_protects_them(self, backend):
+        """Of cells that score higher the earlier they are, two are kept: the two newest only if they are protected."""
+        head = {"keys": keys_of([9, 7, 5, 1, 1]), "positions": np.arange(5)[None], "values": np.ones((1, 5, 2))}
+        head |= {"queries": queries_of([1, 1]), "query_positions": [3, 4], "scale": 1.0, "budget": 3}
+        (kept,) = select("ahakv(r=2)", **head, backend=backend)
+        np.testing.assert_array_equal(kept, [0, 1, 2])
+        (kept,) = select("ahakv(r=2, protect_recent=on)", **head, backend=backend)
+        np.testing.assert_array_equal(kept, [0, 3, 4])
 
     def test_gain_is_never_below_the_models_scale_unless_asked(self, backend):
         seen = round(2 * math.exp(1))

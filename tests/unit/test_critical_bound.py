@@ -90,6 +90,16 @@ def test_second_stage_is_attention_times_norm(backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("options", "added"), [("epsilon=0", 0), ("epsilon=0.02", 0.02), ("epsilon=0.1, relative=on", 0.1 / N)]
+)
+def test_what_is_added_to_the_attention(options, added, backend):
+    head = random_head(2)
+    (scores,) = score(f"tova+critical({options})", **head, backend=backend)
+    np.testing.assert_allclose(scores, (attention(head) + added) * wo_norms(head["values"][0], head["w_o"]), rtol=1e-5)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_protected_cells_are_no_part_of_the_budget_that_is_split(backend):
     """12 of 20 cells protected: of the other 8, 4 by attention alone."""
     head = random_head(5)

@@ -241,6 +241,8 @@ def test_exported_graphs_are_valid_and_old_enough(exported):
         ("keydiff", {"sinks": True}, "reads no attention"),
         ("snapkv", {"scale": 0.0}, "scale=0.0, softcap=0.0 are not possible"),
         ("snapkv", {"softcap": float("inf")}, "softcap=inf are not possible"),
+        ("snapkv(pool_rows=on)", {}, "has no graph; leave pool_rows and aggregate at their defaults"),
+        ("snapkv(aggregate=max)", {}, "has no graph; leave pool_rows and aggregate at their defaults"),
         ("snapkv(window=0)", {}, r"a value in \[1, 4096\] is needed"),
     ],
 )

@@ -11,9 +11,12 @@ namespace edgekv {
 namespace {
 
 // CriticalKV, Algorithm 1: how much a cell can move the layer's output.
-void second_stage(const Cells & cells, const float * weights, float * scores) {
-    for (size_t i = 0; i < cells.keys.n(); ++i) {
-        scores[i] = (weights[i] + 1e-4f) * cells.wo_norm[i];
+void second_stage(const edgekv_policy & policy, const Cells & cells, const float * weights, float * scores) {
+    const size_t n       = cells.keys.n();
+    const double shared  = policy.critical == EDGEKV_CRITICAL_RELATIVE ? static_cast<double>(std::max<size_t>(1, n)) : 1.0;
+    const auto   epsilon = static_cast<float>(policy.epsilon / shared);
+    for (size_t i = 0; i < n; ++i) {
+        scores[i] = (weights[i] + epsilon) * cells.wo_norm[i];
     }
 }
 
@@ -60,7 +63,7 @@ void score(const edgekv_policy & policy, const Cells & cells, uint32_t budget, S
         score_caote(policy, cells, weights, cells.order, cells.keys.n(), scratch, scores);
     }
     if (policy.critical) {
-        second_stage(cells, scores, scores);
+        second_stage(policy, cells, scores, scores);
     }
 }
 
@@ -86,7 +89,7 @@ void choose(const edgekv_policy & policy, const Cells & cells, float * weights, 
         return;
     }
     float * second = scratch.norms.data();
-    second_stage(cells, scores, second);
+    second_stage(policy, cells, scores, second);
     select_in_stages(ranked, second, policy.alpha, n_keep, protection, line, keep);
 }
 

@@ -255,8 +255,9 @@ struct edgekv_plan_request edgekv_plan_request_default(void) {
     request.probe_policy.kernel   = 15;
     request.probe_policy.rows     = 64;
     request.probe_policy.carry    = -1;
-    request.probe_policy.critical = 1;
+    request.probe_policy.critical = EDGEKV_CRITICAL_ABSOLUTE;
     request.probe_policy.alpha    = 0.5;
+    request.probe_policy.epsilon  = 1e-4;
     request.n_probe               = 64;
     request.n_sink                = 4;
     request.n_recent              = 32;

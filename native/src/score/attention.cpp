@@ -2,6 +2,7 @@
 
 #include "abi/status.h"
 #include "score/kernels.h"
+#include "score/score.h"
 
 #include <algorithm>
 #include <cmath>
@@ -17,22 +18,18 @@ void check(const edgekv_queries & queries, const Rows & keys) {
     require(queries.sinks == nullptr || std::all_of(queries.sinks, queries.sinks + queries.n_head, is_finite), "a sink is not finite");
 }
 
-void attend(const Rows & keys, const int32_t * positions, const edgekv_queries & queries, size_t n_rows,
-            const float * row_scales, Scratch & scratch, float * sums) {
+// Add the attention of the newest n_rows rows of every query head, times `share`, to scratch.weights (n, n_lanes), panel by
+// panel; after each call after(its queries). False where a logit is not finite.
+template <typename F>
+static bool each_panel(const Rows & keys, const int32_t * positions, const edgekv_queries & queries, size_t n_rows,
+                       const float * row_scales, float share, Scratch & scratch, F after) {
     const size_t n   = keys.n();
     const size_t dim = keys.dim();
-    std::fill_n(sums, n, 0.0f);
-    if (n == 0 || n_rows == 0) {
-        return;
-    }
-    const Kernels & kernel = kernels();
     keys.read(0, n, scratch.keys.data());
-    float * weights = scratch.weights.data(); // a lane for each query of a panel, summed over the panels
-    std::fill_n(weights, n * n_lanes, 0.0f);
+    std::fill_n(scratch.weights.data(), n * n_lanes, 0.0f);
 
     const size_t skipped = queries.n_rows - n_rows;
     const size_t n_all   = queries.n_head * n_rows;
-    const float  share   = 1.0f / static_cast<float>(queries.n_head);
     for (size_t first = 0; first < n_all; first += n_lanes) {
         float   shares[n_lanes] = {};
         float   sinks[n_lanes];
@@ -49,13 +46,57 @@ void attend(const Rows & keys, const int32_t * positions, const edgekv_queries &
             limits[i] = queries.positions[skipped + row];
             shares[i] = first + i < n_all ? share : 0.0f;
         }
-        if (!kernel.add_attention(scratch.keys.data(), n, scratch.panel.data(), dim, positions, limits, queries.softcap, sinks,
-                                  shares, scratch.logits.data(), weights)) {
-            std::fill_n(sums, n, NAN); // a softmax makes a silent 0 of -inf
-            return;
+        if (!kernels().add_attention(scratch.keys.data(), n, scratch.panel.data(), dim, positions, limits, queries.softcap, sinks,
+                                     shares, scratch.logits.data(), scratch.weights.data())) {
+            return false;
         }
+        after(std::min(n_lanes, n_all - first));
     }
-    kernel.sum_lanes(weights, n, sums);
+    return true;
+}
+
+void attend(const Rows & keys, const int32_t * positions, const edgekv_queries & queries, size_t n_rows,
+            const float * row_scales, Scratch & scratch, float * sums) {
+    const size_t n = keys.n();
+    std::fill_n(sums, n, 0.0f);
+    if (n == 0 || n_rows == 0) {
+        return;
+    }
+    const float share = 1.0f / static_cast<float>(queries.n_head);
+    if (!each_panel(keys, positions, queries, n_rows, row_scales, share, scratch, [](size_t) {})) {
+        std::fill_n(sums, n, NAN); // a softmax makes a silent 0 of -inf
+        return;
+    }
+    kernels().sum_lanes(scratch.weights.data(), n, sums); // a lane for each query of a panel, summed over the panels
+}
+
+void attend_by_row(const Rows & keys, const int32_t * positions, const edgekv_queries & queries, size_t n_rows, const ByRow & how,
+                   Scratch & scratch, float * scores) {
+    const size_t n = keys.n();
+    std::fill_n(scores, n, 0.0f);
+    if (n == 0 || n_rows == 0) {
+        return;
+    }
+    float *     weights = scratch.weights.data();
+    float *     row     = scratch.prior.data();
+    const float share   = 1.0f / static_cast<float>(queries.n_head * n_rows);
+    const auto  gather  = [&](size_t n_queries) {
+        for (size_t i = 0; i < n_queries; ++i) {
+            for (size_t j = 0; j < n; ++j) {
+                row[j] = weights[j * n_lanes + i];
+            }
+            if (how.kernel > 1) {
+                pool(how.pool, how.kernel, how.order, how.n_pooled, scratch, row);
+            }
+            for (size_t j = 0; j < n; ++j) {
+                scores[j] = how.largest ? std::max(scores[j], row[j]) : scores[j] + share * row[j];
+            }
+        }
+        std::fill_n(weights, n * n_lanes, 0.0f);
+    };
+    if (!each_panel(keys, positions, queries, n_rows, nullptr, 1.0f, scratch, gather)) {
+        std::fill_n(scores, n, NAN);
+    }
 }
 
 } // namespace edgekv

@@ -37,13 +37,28 @@ void value_prior(const edgekv_policy & policy, const Cells & cells, Scratch & sc
     }
 }
 
-// SnapKV pools the cells before its window: the window's attention to itself would leak into its neighbours.
-void pool_before_window(const edgekv_policy & policy, const Cells & cells, size_t n_rows, Scratch & scratch, float * scores) {
-    const size_t  n     = cells.keys.n();
-    const int32_t first = n_rows > 0 ? cells.queries->positions[cells.queries->n_rows - n_rows] : INT32_MAX;
-    const auto    end   = std::partition_point(cells.order, cells.order + n,
-                                               [&](uint32_t cell) { return cells.positions[cell] < first; });
-    pool(policy.pool, policy.kernel, cells.order, end - cells.order, scratch, scores);
+// SnapKV's scores. It pools the cells before its window: the window's attention to itself would leak into its neighbours.
+void score_window(const edgekv_policy & policy, const Cells & cells, size_t n_rows, Scratch & scratch, float * scores) {
+    const edgekv_queries & queries = *cells.queries;
+    const size_t           n       = cells.keys.n();
+    const int32_t          first   = n_rows > 0 ? queries.positions[queries.n_rows - n_rows] : INT32_MAX;
+    const auto             end     = std::partition_point(cells.order, cells.order + n,
+                                                          [&](uint32_t cell) { return cells.positions[cell] < first; });
+    const size_t           n_before  = end - cells.order;
+    const bool             largest   = policy.aggregate == EDGEKV_AGGREGATE_MAX;
+    const bool             pool_rows = policy.pool_rows != 0 && policy.kernel > 1;
+    if (largest || pool_rows) {
+        attend_by_row(cells.keys, cells.positions, queries, n_rows,
+                      { largest, policy.pool, pool_rows ? policy.kernel : 1, cells.order, n_before }, scratch, scores);
+    } else {
+        attend(cells.keys, cells.positions, queries, n_rows, nullptr, scratch, scores);
+        for (size_t j = 0; j < n; ++j) {
+            scores[j] /= static_cast<float>(std::max<size_t>(1, n_rows));
+        }
+    }
+    if (policy.kernel > 1 && !pool_rows) {
+        pool(policy.pool, policy.kernel, cells.order, n_before, scratch, scores);
+    }
 }
 
 } // namespace
@@ -57,22 +72,16 @@ void score_attention(const edgekv_policy & policy, const Cells & cells, uint32_t
     if (sharpen) {
         step_gains(policy, queries, n_rows, budget, scratch.gains.data());
     }
-    attend(cells.keys, cells.positions, queries, n_rows, sharpen ? scratch.gains.data() : nullptr, scratch, scores);
-
     const float * carried = accumulates(policy) ? cells.accumulated : nullptr;
     if (policy.base == EDGEKV_BASE_SNAPKV) {
-        for (size_t j = 0; j < n; ++j) {
-            scores[j] /= static_cast<float>(std::max<size_t>(1, n_rows));
-        }
-        if (policy.kernel > 1) {
-            pool_before_window(policy, cells, n_rows, scratch, scores);
-        }
+        score_window(policy, cells, n_rows, scratch, scores);
         for (size_t j = 0; carried != nullptr && j < n; ++j) {
             const float before = static_cast<float>(policy.carry * carried[j]);
 
             scores[j] = !std::isfinite(before) ? NAN : scores[j] < before ? before : scores[j]; // a NaN stays one
         }
     } else {
+        attend(cells.keys, cells.positions, queries, n_rows, sharpen ? scratch.gains.data() : nullptr, scratch, scores);
         for (size_t j = 0; carried != nullptr && j < n; ++j) {
             scores[j] += carried[j];
         }

@@ -28,6 +28,9 @@ void check(const edgekv_policy & policy) {
     require(policy.rounds == 1 || (policy.weigh != EDGEKV_WEIGH_NONE && !policy.critical),
             "policy.rounds goes with policy.weigh, and not with policy.critical");
     require(policy.alpha >= 0.0 && policy.alpha <= 1.0, "policy.alpha is not in [0, 1]");
+    require(policy.critical >= EDGEKV_CRITICAL_NONE && policy.critical <= EDGEKV_CRITICAL_RELATIVE, "policy.critical is unknown");
+    require(!policy.critical || (policy.epsilon >= 0.0 && std::isfinite(policy.epsilon)), "policy.epsilon is not a number from 0 on");
+    require(policy.aggregate >= EDGEKV_AGGREGATE_MEAN && policy.aggregate <= EDGEKV_AGGREGATE_MAX, "policy.aggregate is unknown");
     require(policy.carry >= 0.0 && policy.carry <= 1.0, "policy.carry is not in [0, 1]");
     require(policy.spread >= EDGEKV_SPREAD_HEAD && policy.spread <= EDGEKV_SPREAD_MODEL, "policy.spread is unknown");
     require(policy.safeguard >= 0.0 && policy.safeguard <= 1.0, "policy.safeguard is not in [0, 1]");

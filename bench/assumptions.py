@@ -1,0 +1,184 @@
+"""What the papers assume and prove, checked on the keys, values and queries of a running model.
+
+Claim (docs/results/papers.md): which assumptions hold on this model, and which bounds say something there.
+
+A text is read with nothing evicted. Then every query head is looked at: the keys of all cells, and the queries of the
+newest 32 tokens.
+
+    keydiff    Figures 13, 14 and 16: keys and queries lie along their means, the two means point apart, and the key
+               that KeyDiff ranks highest points along the mean query. Lemma 3.1: -log(1 - w) / (2 M) - 1 <= cos(k, q)
+               for a key of weight w and a unit query, M the largest square norm of a key (the query's norm and the
+               scale are counted in the keys). Theorem 3.2: cos(mean key, k) <= 1 + a b - a^2/2 - b^2/2 where
+               b = cos(k, q) > 0 and a = cos(mean key, q) < 0.
+    critical   Assumption 3.4 (Figure 8): the first stage's cells, half the budget, hold more than half of the window's
+               attention; in KV heads, for budgets of some shares of the cells.
+    caote      Table 8: Spearman's correlation between the scores of CAOTE and of FastCAOTE, over h2o, mean of a layer.
+    ada        Figure 1: how many of its cells a KV head needs for 95 % of the window's attention.
+
+    python bench/assumptions.py --book novel.txt
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import common
+import numpy as np
+
+from edgekv.evals import prose
+from edgekv.evals.perturbation import capture_setting, read_whole
+from edgekv.evals.whole import Heads
+from edgekv.policies import Head, parse_policy
+from edgekv.policies.attention import attention, window_attention
+
+N_ROWS = 32
+ROUNDING = 1e-6
+SHARES = (0.2, 0.1, 0.05, 0.025)  # of the cells, the budgets of figure 8
+MASS = 0.95
+
+PREDICTED = {
+    "cos(key, mean key), median": "0.60",
+    "cos(query, mean query), median": "0.60",
+    "heads whose mean key and mean query point apart": "80 %",
+    "heads whose highest-ranked key points along the mean query": "70 %",
+    "Lemma 3.1: pairs that keep it": "100 %",
+    "Lemma 3.1: pairs for which the bound is above -0.9": "1 %",
+    "Theorem 3.2: pairs that meet its premises": "30 %",
+    "Theorem 3.2: of these, pairs that keep it": "100 %",
+    "Assumption 3.4: heads that keep it, 20 % of the cells": "95 %",
+    "Assumption 3.4: heads that keep it, 10 % of the cells": "85 %",
+    "Assumption 3.4: heads that keep it, 5 % of the cells": "75 %",
+    "Assumption 3.4: heads that keep it, 2.5 % of the cells": "60 %",
+    "CAOTE and FastCAOTE, Spearman: mean of layers": "0.90",
+    "CAOTE and FastCAOTE, Spearman: lowest layer": "0.75",
+    "cells for 95 % of the attention: median head": "20 %",
+    "cells for 95 % of the attention: least dispersed head": "1 %",
+    "cells for 95 % of the attention: most dispersed head": "80 %",
+}
+
+
+def cosines(rows: np.ndarray, vector: np.ndarray) -> np.ndarray:
+    """rows (n, d), vector (d,) -> (n,)."""
+    return rows @ vector / (np.linalg.norm(rows, axis=1) * np.linalg.norm(vector))
+
+
+@dataclass
+class Geometry:
+    """What KeyDiff says of keys and queries, summed up over query heads."""
+
+    key_cosines: list[float] = field(default_factory=list)
+    query_cosines: list[float] = field(default_factory=list)
+    apart: list[bool] = field(default_factory=list)
+    aligned: list[bool] = field(default_factory=list)
+    n_pairs: int = 0
+    n_bounded: int = 0  # pairs that keep Lemma 3.1
+    n_telling: int = 0  # pairs whose bound is above -0.9
+    n_premises: int = 0  # pairs that Theorem 3.2 is about
+    n_kept: int = 0  # of these, pairs that keep it
+
+    def add(self, head: Head) -> None:
+        """All query heads of a KV head."""
+        keys = head.keys.astype(np.float64)
+        mean_key = keys.mean(axis=0)
+        self.key_cosines.append(float(np.median(cosines(keys, mean_key))))
+        best = int(np.argmax(parse_policy("keydiff").score(head)))
+        for queries, weights in zip(head.rows()[0].astype(np.float64), attention(head), strict=True):
+            mean_query = queries.mean(axis=0)
+            self.query_cosines.append(float(np.median(cosines(queries, mean_query))))
+            self.apart.append(float(mean_key @ mean_query) < 0)
+            self.aligned.append(float(keys[best] @ mean_query) > 0)
+            for query, weight in zip(queries, weights, strict=True):
+                self._add_pairs(keys, mean_key, query, weight, float(head.attention_scale))
+
+    def _add_pairs(
+        self, keys: np.ndarray, mean_key: np.ndarray, query: np.ndarray, weight: np.ndarray, scale: float
+    ) -> None:
+        b = cosines(keys, query)
+        most = (scale * np.linalg.norm(query) * np.linalg.norm(keys, axis=1).max()) ** 2
+        bound = -np.log1p(-np.minimum(weight, 1 - 1e-12)) / (2 * most) - 1
+        self.n_pairs += len(b)
+        self.n_bounded += int((bound <= b + ROUNDING).sum())
+        self.n_telling += int((bound > -0.9).sum())
+        (a,) = cosines(mean_key[None], query)
+        if a < 0:
+            meets = b > 0
+            most_similar = 1 + a * b - a**2 / 2 - b**2 / 2
+            self.n_premises += int(meets.sum())
+            self.n_kept += int((cosines(keys, mean_key) <= most_similar + ROUNDING)[meets].sum())
+
+    def figures(self) -> dict[str, str]:
+        return {
+            "cos(key, mean key), median": f"{np.median(self.key_cosines):.2f}",
+            "cos(query, mean query), median": f"{np.median(self.query_cosines):.2f}",
+            "heads whose mean key and mean query point apart": f"{np.mean(self.apart):.0%}",
+            "heads whose highest-ranked key points along the mean query": f"{np.mean(self.aligned):.0%}",
+            "Lemma 3.1: pairs that keep it": f"{self.n_bounded / self.n_pairs:.2%}",
+            "Lemma 3.1: pairs for which the bound is above -0.9": f"{self.n_telling / self.n_pairs:.2%}",
+            "Theorem 3.2: pairs that meet its premises": f"{self.n_premises / self.n_pairs:.0%}",
+            "Theorem 3.2: of these, pairs that keep it": f"{self.n_kept / max(1, self.n_premises):.2%}",
+        }
+
+
+def first_stage(heads: list[Head]) -> dict[str, str]:
+    """Assumption 3.4: how many KV heads have more than half of their attention on half the budget's cells."""
+    sums = [np.cumsum(np.sort(window_attention(head))[::-1]) for head in heads]
+    figures = {}
+    for share in SHARES:
+        n_first = round(share * len(sums[0])) // 2
+        holds = np.mean([total[n_first - 1] > 0.5 for total in sums])
+        figures[f"Assumption 3.4: heads that keep it, {100 * share:g} % of the cells"] = f"{holds:.0%}"
+    return figures
+
+
+def correlations(layers: Heads) -> dict[str, str]:
+    """Table 8."""
+    caote, fast = parse_policy("h2o+caote"), parse_policy("h2o+fastcaote")
+    by_layer = [np.mean([spearman(caote.score(head), fast.score(head)) for head in heads]) for heads in layers]
+    return {
+        "CAOTE and FastCAOTE, Spearman: mean of layers": f"{np.mean(by_layer):.2f}",
+        "CAOTE and FastCAOTE, Spearman: lowest layer": f"{min(by_layer):.2f}",
+    }
+
+
+def spearman(a: np.ndarray, b: np.ndarray) -> float:
+    """The correlation of ranks; scores are real numbers, which are hardly ever equal."""
+    return float(np.corrcoef(np.argsort(np.argsort(a)), np.argsort(np.argsort(b)))[0, 1])
+
+
+def concentration(heads: list[Head]) -> dict[str, str]:
+    """Figure 1 of Ada-KV."""
+    shares = []
+    for head in heads:
+        weights = np.sort(window_attention(head))[::-1]
+        shares.append((np.searchsorted(np.cumsum(weights), MASS * weights.sum()) + 1) / len(weights))
+    named = {"median": np.median(shares), "least dispersed": min(shares), "most dispersed": max(shares)}
+    return {f"cells for 95 % of the attention: {name} head": f"{share:.1%}" for name, share in named.items()}
+
+
+def main() -> None:
+    parser = common.arguments(__doc__)
+    parser.add_argument("--tokens", type=int, default=1152, help="tokens read, cut to whole blocks of 128")
+    parser.add_argument("--seed", type=int, default=0, help="which passage of the book")
+    options = parser.parse_args()
+
+    setting = capture_setting(options.tokens, model=options.model)
+    with setting.open(options.tokens, threads=options.threads) as runtime:
+        passage = prose.passage(
+            runtime.model, prose.read_book(options.book), options.tokens, random.Random(options.seed)
+        )
+        text = read_whole(runtime, prose.first_tokens(runtime.model, passage, options.tokens))
+    layers = text.choices(parse_policy("h2o"))
+    heads = [head.newest_rows(N_ROWS) for layer in layers for head in layer]
+
+    geometry = Geometry()
+    for head in heads:
+        geometry.add(head)
+    found = geometry.figures() | first_stage(heads) | correlations(layers) | concentration(heads)
+    print(f"{text.n_cells} cells, {len(heads)} KV heads, the newest {N_ROWS} queries of each query head")
+    common.print_table(["", "predicted", "found"], [[name, PREDICTED[name], found[name]] for name in found])
+    common.write_json(options.json, {"cells": text.n_cells, "found": found, "predicted": PREDICTED})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Suites of the papers' tables: in their own setting, not in edgekv's."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgekv.evals.case import Case
+from edgekv.evals.setting import Setting
+from edgekv.evals.suite import PAPERS, load_suite, suites
+from edgekv.evals.tasks import perturbation
+from edgekv.policies import parse_policy
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_nothing_is_protected_but_by_the_policy(paper):
+    for grid in load_suite(paper):
+        assert (grid.n_sink, grid.recent) == (0, 0)
+        for setting in grid.settings():
+            assert setting.block == 128
+            if grid.task == "perturbation":  # one eviction, of cells that were all read
+                continue
+            assert setting.evict_every == 1
+            assert setting.reposition == "never"
+            if not setting.holds_text:
+                options = setting.options(grid.lengths[0] if grid.lengths else 1000)
+                policy = parse_policy(setting.policy)
+                assert options.spare_cells == 1
+                assert options.recent_cells(setting.budget) == policy.recent(setting.budget)
+                assert policy.sinks(options.n_sink) == (4 if policy.name == "sink" else 0)
+
+
+def test_each_paper_is_a_suite():
+    assert set(PAPERS) <= set(suites())
+
+
+def test_fewer_texts_are_the_first_ones():
+    whole, first = (load_suite("caote", samples=n) for n in (None, 1))
+    assert [grid.samples for grid in first] == [1] * len(whole)
+    assert {case.seed for grid in first for case in grid.cases()} == {0}
+
+
+def test_how_often_is_evicted_is_part_of_a_result_only_if_given():
+    assert "evict_every" not in Setting().as_dict()
+    assert Setting(evict_every=1).as_dict() == Setting().as_dict() | {"evict_every": 1}
+    assert "evict_every" not in Setting(policy="full", evict_every=1).as_dict()
+
+
+def test_perturbation_tells_in_how_many_heads_less_is_lost():
+    def case(policy):
+        return Case("perturbation", Setting(policy=policy, budget=64), 256, 0, None, {})
+
+    found = {
+        "snapkv": {"layers": [0.2, 0.4], "heads": [[0.1, 0.3], [0.4, 0.4]]},
+        "tova": {"layers": [0.1, 0.4], "heads": [[0.05, 0.2], [0.3, 0.5]]},
+    }
+    table = perturbation.table([(case(policy), result) for policy, result in found.items()])
+    heads = table.headers.index("heads that lose less")
+    assert [row[heads] for row in table.rows] == ["0%", "75%"]
+    assert [line["heads_with_less"] for line in table.data] == [0.0, 0.75]
+    assert [line["layers_with_less"] for line in table.data] == [0.0, 0.5]
