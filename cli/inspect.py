@@ -17,7 +17,7 @@ from .files import text_files
 from .options import AsJson, Raw, System, opened, with_common_options
 from .render import console, console_of, reading_bar
 
-REPORT_BYTES = 3 << 20  # what the report of a page or two takes beside the reply
+REPORT_BYTES = 6 << 20  # what is copied of some thousand tokens, for the report
 
 
 @with_common_options

@@ -16,6 +16,29 @@ with mock.patch.dict(os.environ, OPENBLAS_NUM_THREADS="1"):
 from edgekv.models import known_models
 from edgekv.models.tiny import make_tiny
 
+MOST_WORKERS = 4  # each has a copy of the models
+WHEEL_FILES = ("tests/cli/test_wheel.py", "tests/native/test_c_example.py")  # one worker builds the wheel
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers():
+    """Of `-n auto`."""
+    n = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return min(n or 1, MOST_WORKERS)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """The tests of a file share what is made for them, so one worker runs them all."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByFile(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            file = super()._split_scope(nodeid)
+            return "wheel" if file in WHEEL_FILES else file
+
+    return ByFile(config, log)
+
 
 @pytest.fixture(autouse=True, scope="session")
 def no_settings(tmp_path_factory):

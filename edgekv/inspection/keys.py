@@ -6,6 +6,7 @@ KeyDiff (arXiv:2504.15364) shows both: figures 5 and 8 by PCA, figure 12 by log 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -18,6 +19,7 @@ Keys = npt.NDArray[np.floating]
 
 COLUMNS = ("keys of", "kept", "evicted", "log det: kept", "random", "all", "on 2 axes")
 DRAWS = 20  # random sets that the kept one is compared with
+AT_ONCE = 256  # keys that are copied in double precision
 
 
 @dataclass(frozen=True)
@@ -87,12 +89,14 @@ def principal(keys: Keys, n: int = 2) -> tuple[npt.NDArray[np.float64], npt.NDAr
 
     A direction's sign is free: its largest element is made positive.
     """
-    centred = keys.astype(np.float64) - keys.mean(axis=0, dtype=np.float64)
-    _, sizes, directions = np.linalg.svd(centred, full_matrices=False)
+    mean = keys.mean(axis=0, dtype=np.float64)
+    _, sizes, directions = np.linalg.svd(_triangle(keys, mean))
     variances = np.pad(sizes**2, (0, n))
-    axes = np.pad(directions, ((0, n), (0, 0)))[:n]  # of fewer keys than n there are fewer directions
+    axes = np.pad(directions[: len(sizes)], ((0, n), (0, 0)))[:n]  # of fewer keys than n there are fewer directions
     largest = np.take_along_axis(axes, np.abs(axes).argmax(axis=1)[:, None], axis=1)
-    return centred @ np.where(largest < 0, -axes, axes).T, variances[:n] / max(variances.sum(), np.finfo(float).tiny)
+    axes = np.where(largest < 0, -axes, axes)
+    points = np.concatenate([(some - mean) @ axes.T for some in _pieces(keys)])
+    return points, variances[:n] / max(variances.sum(), np.finfo(float).tiny)
 
 
 def log_det_gram(keys: Keys) -> float:
@@ -101,7 +105,7 @@ def log_det_gram(keys: Keys) -> float:
     With more keys than dimensions K K^T is singular whatever the keys; det(K^T K) is the product of its other
     eigenvalues. Both are twice the sum of the logarithms of K's singular values.
     """
-    sizes = np.linalg.svd(keys.astype(np.float64), compute_uv=False)
+    sizes = np.linalg.svd(_triangle(keys), compute_uv=False)
     if sizes.size == 0:
         return 0.0
     if sizes[-1] <= sizes[0] * max(keys.shape) * np.finfo(float).eps:
@@ -123,9 +127,25 @@ def volumes(keys: Keys, kept: npt.NDArray[np.bool_]) -> Volumes:
     return Volumes(log_det_gram(keys[kept]), log_det_gram(keys), mean, deviation)
 
 
+def _pieces(keys: Keys) -> Iterator[npt.NDArray[np.float64]]:
+    for first in range(0, len(keys), AT_ONCE):
+        yield keys[first : first + AT_ONCE].astype(np.float64)
+
+
+def _triangle(keys: Keys, origin: npt.NDArray[np.float64] | float = 0.0) -> npt.NDArray[np.float64]:
+    """R of the QR decomposition of keys (n, d) from an origin: at most (d, d), with the same singular values and axes.
+
+    The keys come in pieces, so that it takes the same memory for a text of any length.
+    """
+    found = np.empty((0, keys.shape[1]))
+    for some in _pieces(keys):
+        found = np.asarray(np.linalg.qr(np.concatenate([found, some - origin]), mode="r"))
+    return found
+
+
 def _rehearse() -> None:
     """Have the linear algebra take the memory that it keeps, for keys of the usual sizes."""
-    for n in (64, 512, 2048):
+    for n in (64, 512):
         keys = default_rng(0).standard_normal((n, 128))
         principal(keys)
         log_det_gram(keys)

@@ -24,6 +24,7 @@ from .recorder import Head, recording
 LONGEST = 8192  # tokens
 MAX_HEADS = 16  # whose keys are noted
 SPREAD = 4  # of them where none are named
+PIECE_BYTES = 72  # of a token's text, and its place in a list
 
 
 @dataclass(frozen=True)
@@ -93,8 +94,8 @@ def observe(
     keys: False = study no keys
     max_tokens: answer first, with at most this many tokens; 0 = look as soon as the prompt is read
     longest: the most tokens of prompt and answer together, because what is copied grows with them; None = LONGEST
-    Raises InputError for a longer text before anything is read, ConfigError for an isolated runtime, heads that do not
-    exist, or a missing package, and what sessions raise.
+    Raises InputError for a longer text before anything is read, CeilingError where what was read has no room to be
+    copied, ConfigError for an isolated runtime, heads that do not exist, or a missing package, and what sessions raise.
     """
     controller = runtime.controller
     if max_tokens < 0:
@@ -122,6 +123,7 @@ def observe(
             else:
                 reply = session.ask(question, files, instruction=instruction, max_tokens=limit, progress=progress)
                 answer = "".join(reply)
+        _check_room(runtime, session.budgets(), len(recorder.tokens), len(noted))
         kept = Kept.of(session, runtime.model, recorder.tokens)
         studies = tuple(KeyStudy.of(*head, recorder.keys(head), kept.row(*head)) for head in noted)
         return Observation(
@@ -142,6 +144,17 @@ def _check_length(n_tokens: int, longest: int) -> None:
             f"prompt and answer come to {n_tokens} tokens, more than longest={longest}; give a shorter text, or "
             f"longest={n_tokens}, which takes memory"
         )
+
+
+def _check_room(runtime: Runtime, budgets: list[list[int]], n_tokens: int, n_noted: int) -> None:
+    """Raise CeilingError where copies of what was read take the process over its ceiling."""
+    of_element = 2 if runtime.options.kv_type == "f16" else 6  # others are made float32, beside what is stored
+    a_key = of_element * runtime.controller.cache.shape.head_dim_k + 16 * n_noted  # of one head; points of all
+    runtime.guard.check_room(
+        n_tokens * (PIECE_BYTES + sum(map(len, budgets)) + (a_key if n_noted else 0)),
+        f"what is copied of {n_tokens} tokens",
+        f"or give a shorter text; longest={n_tokens - 1} refuses this one before it is read",
+    )
 
 
 def chosen_heads(n_heads: Sequence[int], layers: Sequence[int] = (), heads: Sequence[int] = ()) -> list[Head]:

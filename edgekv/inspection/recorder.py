@@ -2,36 +2,55 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from edgekv.engine.controller import Controller
+from edgekv.errors import InputError
 from edgekv.extras import needed
+from edgekv.memory.raw_files import read_all, write_all
 from edgekv.options import KV_TYPES
 
 Head = tuple[int, int]  # layer, KV head
+AT_ONCE = 256  # keys that are made numbers
 
 
 class Recorder:
-    """What a controller has fed since `recording` began: 8 bytes a token, and its key in every noted head."""
+    """What a controller has fed since `recording` began: the tokens, and the key of each in every noted head.
+
+    The keys lie in temporary files, which are gone with the recorder, or when the process ends.
+    """
 
     def __init__(self, controller: Controller, heads: Sequence[Head], kv_type: str) -> None:
-        """Raises ConfigError where keys of a quantised cache are to be noted and gguf is not installed."""
+        """Raises ConfigError where keys of a quantised cache are to be noted and gguf is not installed; InputError
+        where the disk takes none, as `note` and `keys` do.
+        """
+        self._gguf = needed("gguf", "make") if heads and kv_type != "f16" else None
         self.tokens: list[int] = []
         self._cache = controller.cache
-        self._rows: dict[Head, list[npt.NDArray[np.uint8]]] = {head: [] for head in heads}
         self._kv_type = kv_type
-        self._gguf = needed("gguf", "make") if heads and kv_type != "f16" else None
+        files = ExitStack()
+        weakref.finalize(self, files.close)
+        with _on_the_disk():
+            self._files: dict[Head, Any] = {
+                head: files.enter_context(tempfile.TemporaryFile(buffering=0))  # noqa: SIM115
+                for head in heads
+            }
 
     def note(self, tokens: Sequence[int]) -> None:
         """Note tokens that were just fed, and their keys, which lie last in every head."""
         self.tokens += tokens
-        for head, blocks in self._rows.items():
+        for head, file in self._files.items():
             rows, _ = self._cache.rows(*head)
-            blocks.append(rows[-len(tokens) :].copy())
+            with _on_the_disk():
+                write_all(file, rows[-len(tokens) :].reshape(-1).data)
 
     def keys(self, head: Head) -> npt.NDArray[np.floating]:
         """The keys of one noted head, (n, head_dim), by position.
@@ -39,11 +58,19 @@ class Recorder:
         Quantised caches rotate every key by the same orthogonal matrix, which is left in: no distance, angle or volume
         changes with it.
         """
-        rows = np.concatenate(self._rows[head])
+        file = self._files[head]
+        with _on_the_disk():
+            rows = np.empty((len(self.tokens), file.seek(0, os.SEEK_END) // len(self.tokens)), dtype=np.uint8)
+            file.seek(0)
+            read_all(file, rows.reshape(-1).data)
         if self._gguf is None:
             return rows.view(np.float16)
         kind = self._gguf.GGMLQuantizationType(KV_TYPES[self._kv_type])
-        return np.asarray(self._gguf.quants.dequantize(rows, kind))
+        head_dim = self._gguf.quants.quant_shape_from_byte_shape(rows.shape, kind)[1]
+        keys = np.empty((len(rows), head_dim), dtype=np.float32)
+        for first in range(0, len(rows), AT_ONCE):  # which takes some copies of them
+            keys[first : first + AT_ONCE] = self._gguf.quants.dequantize(rows[first : first + AT_ONCE], kind)
+        return keys
 
 
 @contextmanager
@@ -55,3 +82,14 @@ def recording(controller: Controller, heads: Sequence[Head], kv_type: str) -> It
         yield recorder
     finally:
         controller.watch = None
+
+
+@contextmanager
+def _on_the_disk() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"keys cannot be noted in {tempfile.gettempdir()}: {error.strerror or error}; make room there, name "
+            "another folder in TMPDIR, or give keys=False"
+        ) from error

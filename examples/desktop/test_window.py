@@ -123,6 +123,12 @@ def test_stop_while_a_text_is_read_takes_the_message_back(qtbot, window, tmp_pat
     assert "the conversation is as it was" in window.text.toPlainText()
     assert (window.input.text(), window.files) == (LONG, (str(book),))
     assert window.shown.turns == []
+    window.files = ()
+    window.input.setText("Hello")
+    with qtbot.waitSignal(window.model.answered, timeout=LIMIT_MS) as told:
+        window.send()
+    _, stats = told.args
+    assert stats.tokens_seen <= stats.prompt_tokens + stats.generated_tokens
 
 
 def test_a_reply_goes_on_while_another_conversation_is_shown(qtbot, window, begin, ask):

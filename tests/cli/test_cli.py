@@ -208,11 +208,12 @@ def test_ctrl_c_in_chat_stops_the_reply_and_keeps_the_session(model, endless_boo
     """On a terminal: Ctrl-C while a prompt is read, then another line is answered, then /exit leaves."""
     main, terminal = pty.openpty()
     command = [*COMMAND, "chat", "-m", str(model), *SMALL, "--max-tokens", "3", "--plain", *isolated]
-    with started(command, stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True) as process:
+    ends = {"stdin": terminal, "stdout": terminal, "stderr": terminal}
+    with started(command, **ends, cwd=endless_book.parent, start_new_session=True) as process:
         os.close(terminal)
         output = Terminal(main)
         output.wait_for("> ")
-        output.type(f"/read {endless_book}")
+        output.type(f"/read {endless_book.name}")  # a short name, which leaves the answer on one line
         output.wait_for("goes with your next message")
         output.type("What?")
         output.wait_for("reading")

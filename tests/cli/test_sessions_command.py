@@ -90,14 +90,15 @@ def test_slash_commands_of_a_chat(model, data_home):
 def test_a_killed_chat_loses_the_running_turn_alone(model, book):
     main, terminal = pty.openpty()
     command = [*COMMAND, "chat", "-m", str(model), *SMALL, *REPLY, "--session", "mine", "--plain"]
-    with started(command, stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True) as process:
+    ends = {"stdin": terminal, "stdout": terminal, "stderr": terminal}
+    with started(command, **ends, cwd=book.parent, start_new_session=True) as process:
         os.close(terminal)
         output = Terminal(main)
         output.wait_for("> ")
         output.type("Hello")
         output.wait_for("generation")
         output.wait_for("> ")
-        output.type(f"/read {book}")
+        output.type(f"/read {book.name}")  # a short name, which leaves the answer on one line
         output.wait_for("goes with your next message")
         output.type("What?")
         process.send_signal(signal.SIGKILL)

@@ -92,6 +92,23 @@ def test_inspect_stays_under_its_ceiling(default_model, text, tmp_path):
     assert ended["peak_bytes"] <= 200 * MIB
 
 
+def test_inspect_takes_little_more_for_a_long_text(tiny_model, tmp_path):
+    """Not the keys of all tokens, in double precision and some times over: 3 KiB a token."""
+    model = tiny_model(n_layer=2, head_dim=64, n_ctx_train=1 << 14)
+    options = ("-m", str(model), "--memory", "1GiB", "--budget", "64", "--block", "32", "--threads", "1", "--json")
+    peaks = []
+    for n in (100, 7000):
+        path = tmp_path / f"{n}.txt"
+        path.write_text("a b c d e f g " * (n // 7))
+        ended = run("pipes", "inspect", *options, "-f", str(path), TMPDIR=str(tmp_path))
+        assert ended["status"] == 0, ended["output"]
+        report = json.loads(ended["output"])
+        assert len(report["pieces"]) > n
+        assert [len(study["points"]) for study in report["keys"]] == [len(report["pieces"])] * 2
+        peaks.append(ended["peak_bytes"])
+    assert peaks[1] - peaks[0] < 8 * MIB
+
+
 @pytest.mark.parametrize("term", ["xterm", "dumb"])
 @pytest.mark.parametrize("command", ["ask", "chat", "inspect"])
 def test_nothing_is_imported_after_the_plan(tiny_model, text, tmp_path, command, term):

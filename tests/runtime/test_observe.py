@@ -118,6 +118,24 @@ def test_keydiff_keeps_keys_of_a_larger_volume_than_sink(default_model):
         assert sink.kept < sink.random < sink.full
 
 
+def test_what_has_no_room_to_be_copied_is_not(open_runtime, book, monkeypatch):
+    with open_runtime() as rt:
+        resident = rt.plan.ceiling_bytes - len(observe(rt, files=[book], keys=False).kept.pieces)
+        monkeypatch.setattr("edgekv.memory.process.resident_bytes", lambda: resident)
+        with pytest.raises(edgekv.CeilingError, match=r"does not hold what is copied of \d+ tokens: .*; longest=\d+ "):
+            observe(rt, files=[book], keys=False)
+        monkeypatch.undo()
+        assert observe(rt, files=[book]).keys
+
+
+def test_keys_that_the_disk_does_not_take_are_an_error(open_runtime, book, monkeypatch, tmp_path):
+    with open_runtime() as rt:
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "absent"))
+        with pytest.raises(edgekv.InputError, match=r"absent: No such file or directory; .* or give keys=False"):
+            observe(rt, files=[book])
+        assert observe(rt, files=[book], keys=False).keys == ()
+
+
 def test_a_text_that_is_too_long_is_refused_before_it_is_read(open_runtime, tmp_path, book):
     long = tmp_path / "long.txt"
     long.write_text(TEXT * 100, encoding="utf-8")
