@@ -47,6 +47,8 @@ class Shape(Struct):
         ("device_state_bytes", c.c_uint64),
         ("window_cells", c.c_uint32),
         ("latent_dim_v", c.c_uint32),
+        ("graph_bytes", c.c_uint64),
+        ("device_graph_bytes", c.c_uint64),
     )
 
 
@@ -205,6 +207,9 @@ class Scorer(Struct):
     _fields_ = (("score", ScoreLayer), ("user_data", c.c_void_p), ("reads", c.c_uint32), ("n_rows", c.c_uint32))
 
 
+STAGING = {"auto": 0, "copies": 1, "graphs": 2}  # enum edgekv_staging
+
+
 class CacheParams(Struct):
     """struct edgekv_cache_params"""
 
@@ -311,7 +316,13 @@ class CompactionParams(Struct):
 class Compaction(Struct):
     """struct edgekv_compaction"""
 
-    _fields_ = (("n_evicted", c.c_uint64), ("score_us", c.c_int64), ("move_us", c.c_int64))
+    _fields_ = (
+        ("n_evicted", c.c_uint64),
+        ("score_us", c.c_int64),
+        ("move_us", c.c_int64),
+        ("crossed_bytes", c.c_uint64),
+        ("n_staged", c.c_uint32),
+    )
 
 
 class SnapshotKind(Struct):

@@ -31,6 +31,8 @@ class Work:
     compact_s: float = 0.0
     decode_s: float = 0.0
     switch_s: float = 0.0
+    crossed_bytes: int = 0
+    staged_layers: int = 0
     drafted: int = 0
     accepted: int = 0
 
@@ -265,6 +267,8 @@ class Controller:
         self.work.evicted_cells += result.n_evicted
         self.work.score_s += result.score_us / 1e6
         self.work.compact_s += result.move_us / 1e6
+        self.work.crossed_bytes += result.crossed_bytes
+        self.work.staged_layers += result.n_staged
 
     def _ask(self, probe: Sequence[int]) -> None:
         """Feed a probe. Its queries score again where they can be turned, and where scores do not add up."""

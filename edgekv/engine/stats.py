@@ -36,6 +36,8 @@ class Stats:
     tool_calls: calls of tools that the reply ends with
     score_s, compact_s: time to score and to move cells; these and probe_s are part of the times above
     switch_s: time to take the cells from another session: before reading, and where others passed in between
+    crossed_bytes: bytes that scoring and moving copied between the host and devices; 0 where no cells lie on a device
+    staged_layers: layers whose rows had to cross for that, summed over compactions; 0 where devices did all of it
     """
 
     finish_reason: str = ""
@@ -60,6 +62,8 @@ class Stats:
     score_s: float = 0.0
     compact_s: float = 0.0
     switch_s: float = 0.0
+    crossed_bytes: int = 0
+    staged_layers: int = 0
     peak_rss_bytes: int = 0
     tool_calls: tuple[ToolCall, ...] = ()
 
@@ -87,6 +91,8 @@ class Stats:
         self.score_s = work.score_s - before.score_s
         self.compact_s = work.compact_s - before.compact_s
         self.switch_s = work.switch_s - before.switch_s
+        self.crossed_bytes = work.crossed_bytes - before.crossed_bytes
+        self.staged_layers = work.staged_layers - before.staged_layers
         self.tokens_seen = tenant.n_past
         self.cells_used = tenant.n_cells
         self.peak_rss_bytes = process.peak_resident_bytes()

@@ -97,7 +97,7 @@ struct edgekv_shape {
     uint32_t n_cells;       // cells per head on average
     uint32_t n_cells_max;   // cells of one head, at most
     uint32_t n_threads;     // threads that scoring and moving use
-    uint32_t staged;        // 1 if the rows lie on a device, and are scored and moved in a copy of one head
+    uint32_t staged;        // 1 if rows lie on a device; where it cannot score or move them, a copy of one head is
     uint32_t w_o_row_bytes; // a row of W_O or W_V, at most, where it lies on a device or was repacked; else 0
     uint64_t cell_bytes;    // K and V of one cell, over all layers and heads
     uint64_t head_bytes;    // K and V of all cells of the largest head
@@ -111,6 +111,9 @@ struct edgekv_shape {
     uint32_t window_cells; // cells of the ring of each layer that sees a sliding window; 0 = there is none
     uint32_t latent_dim_v; // elements of the value that a query head makes of a latent, which is the first head_dim_v elements of
                            // a key; 0 = values are stored as they are
+
+    uint64_t graph_bytes;        // what graphs that score and move rows would take in the host's memory, if rows lay there
+    uint64_t device_graph_bytes; // and what they take on devices
 };
 
 // Say what the context's cache looks like.
@@ -441,8 +444,15 @@ enum edgekv_ragged {
     EDGEKV_RAGGED_SOFTMAX = 4, // by a softmax of scores that are no weights
 };
 
+// Who scores, moves and turns rows. AUTO is for use; the others are for tests, and to compare with.
+enum edgekv_staging {
+    EDGEKV_STAGING_AUTO   = 0, // the host, in place, where rows lie in its memory; else the device, as far as it can
+    EDGEKV_STAGING_COPIES = 1, // the host, in a copy of one head, wherever rows lie
+    EDGEKV_STAGING_GRAPHS = 2, // what computes the model's graphs, wherever rows lie
+};
+
 struct edgekv_cache_params {
-    int32_t  staged;       // nonzero: copy rows through a host buffer even where the cache lies in host memory (for tests)
+    int32_t  staged;       // enum edgekv_staging
     uint32_t n_query_rows; // newest tokens whose queries are kept; 0 = none
     uint32_t n_probe_rows; // longest probe, in tokens; 0 = no probes
     int32_t  accumulates;  // nonzero: a score is carried with every cell
@@ -546,9 +556,11 @@ struct edgekv_compaction_params {
 };
 
 struct edgekv_compaction {
-    uint64_t n_evicted; // cells evicted, summed over heads
-    int64_t  score_us;  // time to score and select
-    int64_t  move_us;   // time to move the survivors
+    uint64_t n_evicted;     // cells evicted, summed over heads
+    int64_t  score_us;      // time to score and select
+    int64_t  move_us;       // time to move the survivors
+    uint64_t crossed_bytes; // of rows, queries, scores and lists of moves, copied between the host and where the rows lie
+    uint32_t n_staged;      // layers whose rows the host scored, moved or turned in a copy
 };
 
 // Score every head's cells and keep `budget` of them, or what the policy's `spread` and `pyramid` make of it; where nothing
@@ -559,6 +571,7 @@ struct edgekv_compaction {
 //   EDGEKV_STATUS_MODEL_INVALID     `critical` with repacked weights: the model's file was changed after it was loaded
 //   EDGEKV_STATUS_UNSUPPORTED       layers would share cells (pyramid, EDGEKV_SPREAD_MODEL), but their heads differ in size or
 //                                   lie in different memories
+//   EDGEKV_STATUS_INTERNAL          a device failed; if rows moved there already, the cache is empty
 EDGEKV_API enum edgekv_status edgekv_cache_compact(
                        struct edgekv_cache * cache,
     const struct edgekv_compaction_params  * params,

@@ -62,7 +62,7 @@ struct FreeCache {
 };
 using Cache = std::unique_ptr<edgekv_cache, FreeCache>;
 
-inline Cache open_cache(const Context & context, bool staged = false, const edgekv_cache_params & needs = {}) {
+inline Cache open_cache(const Context & context, int32_t staged = EDGEKV_STAGING_AUTO, const edgekv_cache_params & needs = {}) {
     edgekv_cache_params params = needs;
     params.staged              = staged;
     edgekv_cache *            cache  = nullptr;

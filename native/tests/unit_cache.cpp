@@ -15,7 +15,7 @@ namespace {
 
 // Feed blocks and compact after each; returns what every head holds in the end, and the last logits.
 std::pair<std::vector<Head>, std::vector<float>> run_blocks(const Model & model, const char * kv_type, const edgekv_policy & policy,
-                                                            bool staged) {
+                                                            edgekv_staging staged) {
     constexpr uint32_t budget = 40, n_block = 24, n_sink = 3, n_recent = 5;
 
     edgekv_cache_params needs = {};
@@ -76,10 +76,12 @@ void test_compaction(const Model & model, const char * kv_type) {
     policies.back().critical = 1;
     policies.back().alpha    = 0.5;
     for (const edgekv_policy & policy : policies) {
-        const auto direct = run_blocks(model, kv_type, policy, false);
-        const auto staged = run_blocks(model, kv_type, policy, true);
-        CHECK(direct.first == staged.first);
-        CHECK(direct.second == staged.second);
+        const auto direct = run_blocks(model, kv_type, policy, EDGEKV_STAGING_AUTO);
+        for (const edgekv_staging staging : { EDGEKV_STAGING_COPIES, EDGEKV_STAGING_GRAPHS }) {
+            const auto staged = run_blocks(model, kv_type, policy, staging);
+            CHECK(direct.first == staged.first);
+            CHECK(direct.second == staged.second);
+        }
         CHECK(std::all_of(direct.second.begin(), direct.second.end(), [](float x) { return std::isfinite(x); }));
     }
 }

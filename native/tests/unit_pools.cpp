@@ -247,8 +247,8 @@ void test_queries_are_counted_where_they_lie(const Model & model, const char * k
     needs.n_query_rows        = 16;
     needs.n_probe_rows        = 8;
     const Context host(model, kv_type, 1, layout);
-    const Cache   plain = open_cache(host, true, needs); // staged, as a cache on a device is
-    needs.staged        = 1;
+    const Cache   plain = open_cache(host, EDGEKV_STAGING_COPIES, needs); // with a copy, as a cache on a device
+    needs.staged        = EDGEKV_STAGING_COPIES;
     CHECK(edgekv_cache_bytes(plain.get()) == edgekv_cache_estimate_bytes(&plain->shape, &needs));
     CHECK(edgekv_cache_device_bytes(plain.get()) == 0 && edgekv_cache_estimate_device_bytes(&plain->shape, &needs) == 0);
 
@@ -258,14 +258,14 @@ void test_queries_are_counted_where_they_lie(const Model & model, const char * k
     CHECK(edgekv_context_shape(context.ctx, &shape, nullptr, 0) == EDGEKV_STATUS_OK);
     CHECK(shape.staged == 1 && shape.device_query_row_bytes > 0);
     CHECK(shape.device_query_row_bytes * (shape.n_layer - 1) == shape.query_row_bytes); // the first layer alone is there
-    needs.staged      = 0;
-    const Cache cache = open_cache(context, false, needs);
+    needs.staged      = EDGEKV_STAGING_AUTO;
+    const Cache cache = open_cache(context, EDGEKV_STAGING_AUTO, needs);
     CHECK(edgekv_cache_bytes(cache.get()) == edgekv_cache_estimate_bytes(&shape, &needs));
     CHECK(edgekv_cache_device_bytes(cache.get()) == edgekv_cache_estimate_device_bytes(&shape, &needs));
-    CHECK(edgekv_cache_device_bytes(cache.get()) == shape.device_query_row_bytes * (16 + 8));
+    CHECK(edgekv_cache_device_bytes(cache.get()) == shape.device_query_row_bytes * (16 + 8) + shape.device_graph_bytes);
     CHECK(edgekv_cache_estimate_device_bytes(nullptr, &needs) == 0 && edgekv_cache_device_bytes(nullptr) == 0);
     CHECK(edgekv_cache_bytes(cache.get()) + edgekv_cache_device_bytes(cache.get()) ==
-          edgekv_cache_bytes(plain.get()) - plain->shape.head_bytes + shape.head_bytes);
+          edgekv_cache_bytes(plain.get()) - plain->shape.head_bytes + shape.head_bytes + shape.device_graph_bytes);
 }
 
 } // namespace

@@ -17,7 +17,7 @@ from test_context_rope import context_of, rope_of
 import edgekv
 from edgekv.binding.cache import Cache
 from edgekv.binding.model import Model
-from edgekv.binding.structs import CacheParams
+from edgekv.binding.structs import STAGING, CacheParams
 from edgekv.models.families import latent, make_family
 from edgekv.models.vocabulary import make_vocabulary
 from edgekv.models.writer import write_tensors
@@ -98,9 +98,9 @@ def test_a_value_is_the_first_part_of_its_key(latent_model):
 
 
 @pytest.mark.parametrize("spec", ["keydiff", "snapkv+critical"])
-def test_compacting_through_a_host_copy_changes_nothing(latent_model, spec):
+def test_compacting_through_a_host_copy_or_by_graphs_changes_nothing(latent_model, spec):
     results = []
-    for staged in (False, True):
+    for staged in STAGING.values():
         options = OPTIONS | {"policy": spec, "focus": False}
         with recorded_runtime(latent_model(), **HEADS, **options) as run:
             params = CacheParams(staged=staged, n_query_rows=32, wo_norms=True)
@@ -109,8 +109,9 @@ def test_compacting_through_a_host_copy_changes_nothing(latent_model, spec):
             logits = run.read(TOKENS)
             assert cache.n_cells <= OPTIONS["budget"] + OPTIONS["block"] < cache.n_past
             results.append((logits, np.array(run.kept()), [read_rows(cache, layer, 0) for layer in range(N_LAYER)]))
-    for one, other in zip(*results, strict=True):
-        np.testing.assert_array_equal(one, other)
+    for one, *others in zip(*results, strict=True):
+        for other in others:
+            np.testing.assert_array_equal(one, other)
 
 
 def test_the_last_elements_turn_by_yarn(latent_model):

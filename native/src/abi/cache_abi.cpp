@@ -42,7 +42,8 @@ uint64_t edgekv_cache_estimate_bytes(const struct edgekv_shape * shape, const st
     return CellArrays::bytes(n_rows, cell_parts(*params)) + contest_size(*shape, *params) * sizeof(float) +
            n_workers(*shape, *params) * Scratch::bytes(scratch_size(*shape, *params)) + CustomArrays::bytes(*shape, *params) +
            shape->query_row_bytes * (uint64_t(n_text_rows(params->n_query_rows, params->n_draft)) + params->n_probe_rows) +
-           shape->state_bytes + (is_staged(*shape, *params) ? shape->head_bytes : 0);
+           shape->state_bytes + (is_staged(*shape, *params) ? shape->head_bytes : 0) +
+           (params->staged == EDGEKV_STAGING_GRAPHS ? shape->graph_bytes : 0);
 }
 
 uint64_t edgekv_cache_estimate_device_bytes(const struct edgekv_shape * shape, const struct edgekv_cache_params * params) {
@@ -50,7 +51,7 @@ uint64_t edgekv_cache_estimate_device_bytes(const struct edgekv_shape * shape, c
         return 0;
     }
     return shape->device_query_row_bytes * (uint64_t(n_text_rows(params->n_query_rows, params->n_draft)) + params->n_probe_rows) +
-           shape->device_state_bytes;
+           shape->device_state_bytes + (params->staged == EDGEKV_STAGING_COPIES ? 0 : shape->device_graph_bytes);
 }
 
 uint64_t edgekv_cache_bytes(const struct edgekv_cache * cache) { return cache == nullptr ? 0 : cache->bytes(); }

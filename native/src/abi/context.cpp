@@ -5,6 +5,7 @@
 #include "abi/weights_file.h"
 #include "cache/flat_cache.h"
 #include "cache/recurrent_state.h"
+#include "device/row_graphs.h"
 #include "llama-context.h"
 #include "llama-kv-cache-iswa.h"
 #include "llama-kv-cache.h"
@@ -182,6 +183,10 @@ edgekv_shape shape_of(const llama_context * ctx) {
     shape.window_cells = memory.windows != nullptr ? memory.windows->get_size() : 0;
     for (const ggml_tensor * state : memory.recurrent != nullptr ? states_of(*memory.recurrent) : std::vector<ggml_tensor *>()) {
         (ggml_backend_buffer_is_host(state->buffer) ? shape.state_bytes : shape.device_state_bytes) += ggml_nbytes(state);
+    }
+    for (uint32_t p = 0; p < flat.pools().size(); ++p) {
+        const bool host = ggml_backend_buffer_is_host(flat.pools()[p].k->buffer);
+        (host ? shape.graph_bytes : shape.device_graph_bytes) += RowGraphs::bytes(flat, p);
     }
     for (const FlatCache::Layer & layer : flat.layers()) {
         const uint64_t row = layer.row_bytes();

@@ -14,7 +14,9 @@ using namespace edgekv;
 
 namespace edgekv {
 
-bool is_staged(const edgekv_shape & shape, const edgekv_cache_params & params) { return shape.staged != 0 || params.staged != 0; }
+bool is_staged(const edgekv_shape & shape, const edgekv_cache_params & params) {
+    return shape.staged != 0 || params.staged != EDGEKV_STAGING_AUTO;
+}
 
 size_t n_workers(const edgekv_shape & shape, const edgekv_cache_params & params) {
     return is_staged(shape, params) || params.custom_reads != 0 ? 1 : std::min(shape.n_threads, shape.n_layer);
@@ -87,8 +89,9 @@ edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & para
     ctx(ctx), kv(memory_of(ctx).cache), shape(shape_of(ctx)), params_(params), flat_(*memory_of(ctx).flat), claim_(flat_),
     rotation_(0), value_rotation_(0), softcap_(0.0f),
     cells_(flat_.n_rows(), cell_parts(params)), layer_budgets_(shape.n_layer), budgets_(shape.n_head_total),
-    contest_(contest_size(shape, params)) {
-    if (params.ragged && flat_.on_device()) {
+    scored_(flat_.pools().size()), staged_(flat_.layers().size()), contest_(contest_size(shape, params)) {
+    require(params.staged >= EDGEKV_STAGING_AUTO && params.staged <= EDGEKV_STAGING_GRAPHS, "params.staged is unknown");
+    if (params.ragged && (flat_.on_device() || params.staged == EDGEKV_STAGING_GRAPHS)) {
         // flash attention there reads masks in runs of 16 bytes, and those of ragged heads begin anywhere
         throw Error(EDGEKV_STATUS_UNSUPPORTED, "heads that keep different numbers of cells need the cache in host memory; use "
                                                "gpu_layers=0, or a policy without ada and pyramid");
@@ -120,6 +123,7 @@ edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & para
     if (hparams.attn_soft_cap) {
         softcap_ = hparams.f_attn_logit_softcapping;
     }
+    std::vector<RopeAngles> angles;
     for (const FlatCache::Layer & flat : flat_.layers()) {
         layers_.push_back({ flat, {}, {}, sinks_of(model, flat) });
         if (params.wo_norms != 0) {
@@ -127,7 +131,8 @@ edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & para
             layers_.back().w_v         = flat.is_latent() ? WeightRows(model, *model.layers[flat.il].wv_b) : WeightRows();
         }
         if (params.repositions != 0) {
-            turns_.emplace_back(rope_angles(*ctx, flat.il), flat.head_dim_k, flat.k->type, rotation_);
+            angles.push_back(rope_angles(*ctx, flat.il));
+            turns_.emplace_back(angles.back(), flat.head_dim_k, flat.k->type, rotation_);
         }
     }
     scratch_.resize(edgekv::n_workers(shape, params));
@@ -137,9 +142,14 @@ edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & para
     custom_.reserve(shape, params);
     if (is_staged(shape, params)) {
         for (const auto & pool : flat_.pools()) {
-            copy_k_.resize(std::max(copy_k_.size(), pool.k->nb[1] * shape.n_cells_max));
-            copy_v_.resize(std::max(copy_v_.size(), pool.v == pool.k ? 0 : pool.v->nb[1] * shape.n_cells_max));
+            copy_k_.rows.resize(std::max(copy_k_.rows.size(), pool.k->nb[1] * shape.n_cells_max));
+            copy_v_.rows.resize(std::max(copy_v_.rows.size(), pool.v == pool.k ? 0 : pool.v->nb[1] * shape.n_cells_max));
         }
+    }
+    for (uint32_t p = 0; p < flat_.pools().size(); ++p) {
+        const bool host = params.staged == EDGEKV_STAGING_COPIES ||
+                          (params.staged == EDGEKV_STAGING_AUTO && ggml_backend_buffer_is_host(flat_.pools()[p].k->buffer));
+        graphs_.push_back(host ? nullptr : std::make_unique<RowGraphs>(*ctx, flat_, p, angles));
     }
     if (params.n_query_rows > 0 || params.n_probe_rows > 0) {
         window_.emplace(flat_, params.n_query_rows, params.n_draft, params.n_probe_rows);
@@ -171,6 +181,11 @@ void edgekv_cache::clear() {
     if (window_) {
         window_->clear();
     }
+    for (const auto & graphs : graphs_) {
+        if (graphs) {
+            graphs->forget();
+        }
+    }
 }
 
 HeadCells edgekv_cache::cells(uint32_t il, uint32_t g) const {
@@ -195,7 +210,7 @@ const FlatCache::Head & edgekv_cache::head_of(uint32_t il, uint32_t g) const {
 }
 
 uint64_t edgekv_cache::bytes() const {
-    uint64_t sum = copy_k_.capacity() + copy_v_.capacity() + CustomArrays::bytes(shape, params_) + cells_.bytes() +
+    uint64_t sum = copy_k_.rows.capacity() + copy_v_.rows.capacity() + graph_bytes(true) + CustomArrays::bytes(shape, params_) + cells_.bytes() +
                    contest_.capacity() * sizeof(float);
     for (const auto & scratch : scratch_) {
         sum += scratch.held();
@@ -203,8 +218,16 @@ uint64_t edgekv_cache::bytes() const {
     return sum + (window_ ? window_->bytes(true) : 0) + (state_ ? state_->bytes(true) : 0);
 }
 
+uint64_t edgekv_cache::graph_bytes(bool host) const {
+    uint64_t sum = 0;
+    for (const auto & graphs : graphs_) {
+        sum += graphs ? graphs->bytes(host) : 0;
+    }
+    return sum;
+}
+
 uint64_t edgekv_cache::device_bytes() const {
-    return (window_ ? window_->bytes(false) : 0) + (state_ ? state_->bytes(false) : 0);
+    return graph_bytes(false) + (window_ ? window_->bytes(false) : 0) + (state_ ? state_->bytes(false) : 0);
 }
 
 void edgekv_cache::read(uint32_t il, uint32_t g, bool values, void * dst, size_t dst_size, edgekv_rows & rows) const {

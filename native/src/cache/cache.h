@@ -8,6 +8,7 @@
 #include "cache/query_window.h"
 #include "cache/recurrent_state.h"
 #include "cache/windows.h"
+#include "device/row_graphs.h"
 #include "edgekv.h"
 #include "rope/rope_turn.h"
 #include "score/custom.h"
@@ -15,6 +16,7 @@
 #include "score/weight_rows.h"
 
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <vector>
@@ -91,6 +93,13 @@ struct edgekv_cache {
 
     const edgekv::FlatCache::Head & head_of(uint32_t layer, uint32_t head) const;
 
+    uint64_t            graph_bytes(bool host) const;
+    bool                copies(const edgekv_layer & layer) const;
+    edgekv::RowGraphs * graphs_of(uint32_t layer) const;
+    void                score_by_graphs(const edgekv_compaction_params & params);
+    void                begin_crossing();
+    void                count_crossing(edgekv_compaction & result) const;
+
     edgekv::HostRows host_rows(uint32_t layer, uint32_t head, bool values, size_t n);
     edgekv::HostRows host_rows(const edgekv_layer & layer, bool values, size_t first, size_t n);
     edgekv::RopeTurn * turn_of(uint32_t layer) { return turns_.empty() ? nullptr : &turns_[layer]; }
@@ -122,8 +131,12 @@ struct edgekv_cache {
     std::vector<edgekv_layer>          layers_;
     edgekv::CellArrays                 cells_;
     std::vector<edgekv::Scratch>       scratch_; // one a thread
-    std::vector<char>                  copy_k_;  // a head's rows, where they are read and moved in a copy; else empty
-    std::vector<char>                  copy_v_;
+    edgekv::RowCopy                    copy_k_;  // a head's rows, where they are read and moved in a copy
+    edgekv::RowCopy                    copy_v_;
+    std::vector<std::unique_ptr<edgekv::RowGraphs>> graphs_; // of pools on devices; NULL where the host works on the rows
+    std::vector<uint8_t>               scored_;  // by pool: whether graphs scored it
+    std::vector<uint8_t>               staged_;  // by layer: whether rows crossed to the host in this compaction
+    uint64_t                           query_bytes_ = 0; // that crossed with them
     std::optional<edgekv::QueryWindow> window_;
     std::optional<edgekv::RecurrentState> state_;
     std::optional<edgekv::Windows>     windows_;
@@ -144,7 +157,7 @@ struct edgekv_cache {
 
 namespace edgekv {
 
-// Whether rows are read and moved in a copy.
+// Whether some rows are not worked on by the host in place. Then one thread does all that is left to the host.
 bool is_staged(const edgekv_shape & shape, const edgekv_cache_params & params);
 
 // Each has scratch of its own, so there are no more than layers. A device is read by one thread, and a scorer of the host's runs

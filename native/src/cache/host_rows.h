@@ -4,42 +4,49 @@
 #include "ggml-backend.h"
 #include "ggml.h"
 
+#include <cstdint>
 #include <cstring>
 #include <vector>
 
 namespace edgekv {
 
-// Rows [first, first + n) of a pool: copied where there is room for a copy, which is kept between calls; in place where there
-// is none. Only committed copies are written back.
+// Room for a copy of rows, kept between calls, and the bytes that were copied, there and back.
+struct RowCopy {
+    std::vector<char> rows;
+    uint64_t          n_bytes = 0;
+};
+
+// Rows [first, first + n) of a pool: in a copy, or in place where there is none. Only committed copies are written back.
 class HostRows {
   public:
-    HostRows(ggml_tensor * tensor, size_t first, size_t n, std::vector<char> & copy) : tensor_(tensor), first_(first), copy_(copy) {
-        if (is_copy()) {
-            ggml_backend_tensor_get(tensor, copy.data(), first * stride(), n * stride());
+    HostRows(ggml_tensor * tensor, size_t first, size_t n, RowCopy * copy) : tensor_(tensor), first_(first), copy_(copy) {
+        if (copy != nullptr) {
+            ggml_backend_tensor_get(tensor, copy->rows.data(), first * stride(), n * stride());
+            copy->n_bytes += n * stride();
         }
     }
 
     size_t stride() const { return tensor_->nb[1]; }
-    char * row(size_t i) { return (is_copy() ? copy_.data() : in_place(first_)) + i * stride(); }
+    char * row(size_t i) { return (copy_ != nullptr ? copy_->rows.data() : in_place(first_)) + i * stride(); }
 
     void commit(size_t n) { commit_to(first_, n); }
 
     // Write the first n rows to rows [to, to + n) of the pool, which those they came from may overlap.
     void commit_to(size_t to, size_t n) {
-        if (is_copy()) {
-            ggml_backend_tensor_set(tensor_, copy_.data(), to * stride(), n * stride());
+        if (copy_ != nullptr) {
+            ggml_backend_tensor_set(tensor_, copy_->rows.data(), to * stride(), n * stride());
+            copy_->n_bytes += n * stride();
         } else if (to != first_) {
             std::memmove(in_place(to), in_place(first_), n * stride());
         }
     }
 
   private:
-    bool   is_copy() const { return !copy_.empty(); }
     char * in_place(size_t i) const { return static_cast<char *>(tensor_->data) + i * stride(); }
 
-    ggml_tensor *       tensor_;
-    size_t              first_;
-    std::vector<char> & copy_;
+    ggml_tensor * tensor_;
+    size_t        first_;
+    RowCopy *     copy_;
 };
 
 } // namespace edgekv

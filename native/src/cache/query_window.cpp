@@ -78,25 +78,19 @@ void QueryWindow::restore_text(int32_t n_past, const std::vector<int32_t> & lags
 
 float QueryWindow::read(uint32_t index, uint32_t first_head, uint32_t n_head, bool probed, int32_t n_past, uint32_t n_rows,
                         bool by_head, int32_t lag, RopeTurn * turn, float * queries, int32_t * positions) const {
-    const FlatCache::Layer & layer  = flat_.layers()[index];
-    const ggml_tensor *      ring   = flat_.queries().rings[index];
-    const size_t             dim    = layer.head_dim_k;
-    const int32_t            end    = probed ? probe_first_ + static_cast<int32_t>(n_probe_) : n_past;
-    const uint32_t           first  = probed ? n_ring_ : 0;
-    const uint32_t           n_ring = probed ? n_probe_rows_ : n_ring_;
-    const int32_t            moved  = probed ? n_past - probe_first_ : 0; // tokens that came after the probe
-    for (uint32_t w = 0; w < n_rows; ++w) {
-        const int32_t position = end - static_cast<int32_t>(n_rows - w);
-        const size_t  row      = first + static_cast<uint32_t>(position) % n_ring;
-        positions[w]           = position + moved;
+    const FlatCache::Layer & layer = flat_.layers()[index];
+    const ggml_tensor *      ring  = flat_.queries().rings[index];
+    const size_t             dim   = layer.head_dim_k;
+    each_row(probed, n_past, n_rows, lag, [&](uint32_t w, size_t row, int32_t position, int32_t delta) {
+        positions[w] = position;
         for (uint32_t h = 0; h < n_head; ++h) {
             float * dst = queries + (by_head ? h * n_rows + w : w * n_head + h) * dim;
             ggml_backend_tensor_get(ring, dst, row * ring->nb[1] + (first_head + h) * dim * sizeof(float), dim * sizeof(float));
             if (turn != nullptr) {
-                turn->turn_floats(dst, lags_[row] - lag + moved);
+                turn->turn_floats(dst, delta);
             }
         }
-    }
+    });
     return flat_.attention(layer.il).scale;
 }
 

@@ -52,6 +52,19 @@ class QueryWindow {
     uint32_t n_probe() const { return n_probe_; }
     uint64_t bytes(bool host) const { return memory_.bytes(host); } // in the host's memory, or on devices
 
+    // Call f(i, row of the rings, position, by how many positions to turn it) for the newest n_rows rows, as `read` has them.
+    template <typename F> void each_row(bool probed, int32_t n_past, uint32_t n_rows, int32_t lag, F f) const {
+        const int32_t  end    = probed ? probe_first_ + static_cast<int32_t>(n_probe_) : n_past;
+        const uint32_t first  = probed ? n_ring_ : 0;
+        const uint32_t n_ring = probed ? n_probe_rows_ : n_ring_;
+        const int32_t  moved  = probed ? n_past - probe_first_ : 0; // tokens that came after the probe
+        for (uint32_t w = 0; w < n_rows; ++w) {
+            const int32_t  position = end - static_cast<int32_t>(n_rows - w);
+            const uint32_t row      = first + static_cast<uint32_t>(position) % n_ring;
+            f(w, row, position + moved, lags_[row] - lag + moved);
+        }
+    }
+
     // Copy the newest n_rows rows of some query heads of layer `index`, to (n_head, n_rows, head_dim) with by_head, else
     // (n_rows, n_head, head_dim); and their positions. Those that were computed under another lag are turned to this one; those of
     // a probe are those of the same tokens after all that came since.

@@ -40,7 +40,7 @@ void choose_in_rounds(const edgekv_policy & policy, const Cells & cells, const f
 } // namespace
 
 void check(const edgekv_policy & policy, const Cells & cells, uint32_t budget) {
-    require(policy.base != EDGEKV_BASE_CUSTOM || cells.custom != nullptr, "a scorer of one's own works in a cache only");
+    require(policy.base != EDGEKV_BASE_CUSTOM || cells.given != nullptr, "a scorer of one's own works in a cache only");
     require(!reads_values(policy) || cells.values != nullptr, "the policy reads values, but cells.values is NULL");
     require(!policy.critical || cells.wo_norm != nullptr, "critical reads cells.wo_norm, but it is NULL");
     require(cells.values == nullptr || cells.values->n() == cells.keys.n(), "cells.values and cells.keys differ in number");

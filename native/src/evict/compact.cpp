@@ -99,6 +99,14 @@ void edgekv_cache::update_wo_norms(uint32_t il, Scratch & scratch) {
     }
 }
 
+// Whether the host reads and writes a layer's rows in a copy, where it does.
+bool edgekv_cache::copies(const edgekv_layer & layer) const {
+    return params_.staged != EDGEKV_STAGING_AUTO || !ggml_backend_buffer_is_host(layer.k->buffer);
+}
+
+// The graphs that work on a layer's rows; NULL = the host does.
+RowGraphs * edgekv_cache::graphs_of(uint32_t il) const { return graphs_[layers_[il].pool].get(); }
+
 // The first n rows of one head, keys or values, where the host can read them.
 HostRows edgekv_cache::host_rows(uint32_t il, uint32_t g, bool values, size_t n) {
     return host_rows(layers_[il], values, head_of(il, g).first, n);
@@ -106,7 +114,12 @@ HostRows edgekv_cache::host_rows(uint32_t il, uint32_t g, bool values, size_t n)
 
 // Rows [first, first + n) of the pool that a layer's heads lie in.
 HostRows edgekv_cache::host_rows(const edgekv_layer & layer, bool values, size_t first, size_t n) {
-    return values && !layer.is_latent() ? HostRows(layer.v, first, n, copy_v_) : HostRows(layer.k, first, n, copy_k_);
+    const bool of_v   = values && !layer.is_latent();
+    const bool copied = copies(layer);
+    if (copied && n > 0) {
+        staged_[&layer - layers_.data()] = 1;
+    }
+    return HostRows(of_v ? layer.v : layer.k, first, n, !copied ? nullptr : of_v ? &copy_v_ : &copy_k_);
 }
 
 Rows edgekv_cache::rows_of_head(uint32_t il, bool values, HostRows & host, size_t n) const {
@@ -120,7 +133,8 @@ template <typename F>
 void edgekv_cache::with_head(uint32_t il, uint32_t g, const edgekv_compaction_params & params, bool keys, bool values,
                              Scratch & scratch, F f) {
     const edgekv_layer & layer      = layers_[il];
-    const uint32_t       n_rows     = keys && reads_queries(*params.policy) ? rows_of(params) : 0;
+    const bool           scored     = scored_[layer.pool] != 0; // then only the positions of queries are missing
+    const uint32_t       n_rows     = (keys || scored) && reads_queries(*params.policy) ? rows_of(params) : 0;
     const HeadCells      head       = cells(il, g);
     HostRows             k          = host_rows(il, g, false, keys ? head.n : 0);
     HostRows             v          = host_rows(il, g, true, values ? head.n : 0);
@@ -128,8 +142,13 @@ void edgekv_cache::with_head(uint32_t il, uint32_t g, const edgekv_compaction_pa
 
     edgekv_queries queries = { scratch.window.data(), scratch.positions.data(), layer.n_group, n_rows, layer.head_dim_k, 0, 1.0f,
                                softcap_, layer.sinks.empty() ? nullptr : &layer.sinks[g * layer.n_group] };
-    if (n_rows > 0) {
+    if (n_rows > 0 && scored) {
+        window_->each_row(params.probed != 0, n_past, n_rows, n_past - rope_past,
+                          [&](uint32_t w, uint32_t, int32_t position, int32_t) { scratch.positions[w] = position; });
+        queries.n_seen = scratch.positions[n_rows - 1] + 1;
+    } else if (n_rows > 0) {
         const std::lock_guard<std::mutex> lock(turning_); // heads of a layer share what turns their queries
+        query_bytes_ += copies(layer) ? sizeof(float) * n_rows * layer.n_group * layer.head_dim_k : 0;
         queries.scale  = window_->read(il, g * layer.n_group, layer.n_group, params.probed != 0, n_past, n_rows, true,
                                        n_past - rope_past, turn_of(il), scratch.window.data(), scratch.positions.data());
         queries.n_seen = scratch.positions[n_rows - 1] + 1;
@@ -141,17 +160,51 @@ void edgekv_cache::with_head(uint32_t il, uint32_t g, const edgekv_compaction_pa
                              head.order,
                              has_past ? head.accumulated : nullptr,
                              head.wo_norm,
-                             custom_.by_cell_of(g),
+                             scored ? head.score : params.policy->base == EDGEKV_BASE_CUSTOM ? custom_.by_cell_of(g) : nullptr,
                              &queries,
                              il,
                              g };
     f(head, seen);
 }
 
+// Have graphs score what they can, so that only scores come here.
+void edgekv_cache::score_by_graphs(const edgekv_compaction_params & params) {
+    std::fill(scored_.begin(), scored_.end(), uint8_t(0));
+    if (!has_graph(*params.policy) || std::all_of(graphs_.begin(), graphs_.end(), [](const auto & graphs) { return !graphs; })) {
+        return;
+    }
+    GraphQueries queries = { params.probed != 0, softcap_, {}, {} };
+    if (reads_queries(*params.policy)) {
+        window_->each_row(params.probed != 0, n_past, rows_of(params), n_past - rope_past,
+                          [&](uint32_t, uint32_t row, int32_t, int32_t delta) {
+                              queries.rows.push_back(static_cast<int32_t>(row));
+                              queries.deltas.push_back(delta);
+                          });
+    }
+    for (size_t p = 0; p < graphs_.size(); ++p) {
+        const bool sinks = reads_queries(*params.policy) && std::any_of(layers_.begin(), layers_.end(), [&](const edgekv_layer & layer) {
+            return layer.pool == p && !layer.sinks.empty(); // no graph knows learnt ones
+        });
+        float *    scores = cells_.at(flat_.pools()[p].offset, 0).score;
+        if (!params.probed && !queries.rows.empty()) { // how many of these come before each cell
+            const auto n_older = n_past - static_cast<int32_t>(queries.rows.size());
+            for (uint32_t il = 0; il < layers_.size(); ++il) {
+                for (uint32_t g = 0; layers_[il].pool == p && g < layers_[il].n_head_kv; ++g) {
+                    const HeadCells head = cells(il, g);
+                    std::transform(head.position, head.position + head.n, head.score,
+                                   [&](int32_t position) { return static_cast<float>(position - n_older); });
+                }
+            }
+        }
+        scored_[p]        = graphs_[p] && !sinks && graphs_[p]->score(*params.policy, n_filled_, queries, scores);
+    }
+}
+
 // Score every cell of a head.
 void edgekv_cache::score(uint32_t il, uint32_t g, const edgekv_compaction_params & params, Scratch & scratch) {
     const edgekv_policy & policy = *params.policy;
-    with_head(il, g, params, true, reads_values(policy), scratch, [&](const HeadCells & head, const Cells & seen) {
+    const bool            keys   = reads_keys(policy) && !scored_[layers_[il].pool];
+    with_head(il, g, params, keys, reads_values(policy), scratch, [&](const HeadCells & head, const Cells & seen) {
         score_base(policy, seen, layer_budgets_[il], scratch, head.score, accumulates(policy) ? head.next : nullptr);
         if (policy.spread != EDGEKV_SPREAD_HEAD && policy.softmax) {
             std::copy_n(head.score, head.n, head.share);
@@ -167,6 +220,24 @@ void edgekv_cache::choose(uint32_t il, uint32_t g, const edgekv_compaction_param
     with_head(il, g, params, false, policy.weigh != EDGEKV_WEIGH_NONE, scratch, [&](const HeadCells & head, const Cells & seen) {
         edgekv::choose(policy, seen, head.score, *params.protection, budget, scratch, head.keep);
     });
+}
+
+void edgekv_cache::begin_crossing() {
+    std::fill(staged_.begin(), staged_.end(), uint8_t(0));
+    copy_k_.n_bytes = copy_v_.n_bytes = query_bytes_ = 0;
+    for (const auto & graphs : graphs_) {
+        if (graphs) {
+            graphs->crossed_bytes = 0;
+        }
+    }
+}
+
+void edgekv_cache::count_crossing(edgekv_compaction & result) const {
+    result.n_staged      = static_cast<uint32_t>(std::count(staged_.begin(), staged_.end(), 1));
+    result.crossed_bytes = copy_k_.n_bytes + copy_v_.n_bytes + query_bytes_;
+    for (const auto & graphs : graphs_) {
+        result.crossed_bytes += graphs ? graphs->crossed_bytes : 0;
+    }
 }
 
 void edgekv_cache::compact(const edgekv_compaction_params & given, edgekv_compaction & result) {
@@ -192,6 +263,7 @@ void edgekv_cache::compact(const edgekv_compaction_params & given, edgekv_compac
         return;
     }
     llama_synchronize(ctx);
+    begin_crossing();
     const int64_t start_us  = ggml_time_us();
     Team          team(scratch_.size());
     const auto    on_layers = [&](auto work) {
@@ -205,6 +277,7 @@ void edgekv_cache::compact(const edgekv_compaction_params & given, edgekv_compac
             work(static_cast<uint32_t>(layer - layers_.begin()), static_cast<uint32_t>(head - layer->first_head), scratch_[thread]);
         });
     };
+    score_by_graphs(params);
     if (policy.base == EDGEKV_BASE_CUSTOM) { // a layer's heads are scored by one call, which the loop over its heads needs
         on_layers([&](uint32_t il, Scratch & scratch) {
             score_custom(il, params);
@@ -226,7 +299,7 @@ void edgekv_cache::compact(const edgekv_compaction_params & given, edgekv_compac
     }
     const int64_t chosen_us = ggml_time_us();
 
-    // from here on nothing fails, and nothing is allocated
+    // from here on nothing fails but a device, and nothing is allocated
     const Computing computing;
     n_fresh_ = 0;
     if (accumulates(policy)) {
@@ -234,19 +307,31 @@ void edgekv_cache::compact(const edgekv_compaction_params & given, edgekv_compac
     }
     result.score_us = chosen_us - start_us;
     if (!full) {
+        count_crossing(result);
         return;
     }
     normed_ = policy.critical ? n_past : normed_;
     result.n_evicted = flat_.n_kept() + uint64_t(flat_.n_heads()) * n_filled_ -
                        std::accumulate(budgets_.begin(), budgets_.end(), uint64_t(0));
     const auto end = static_cast<int32_t>(*std::max_element(budgets_.begin(), budgets_.end()));
-    on_layers([&](uint32_t il, Scratch & scratch) {
-        close_gaps(il, scratch);
-        if (params.reposition != 0) {
-            reposition(il, end);
+    try {
+        on_layers([&](uint32_t il, Scratch & scratch) {
+            close_gaps(il, scratch);
+            if (params.reposition != 0) {
+                reposition(il, end);
+            }
+        });
+        for (const auto & graphs : graphs_) {
+            if (graphs) {
+                graphs->finish();
+            }
         }
-    });
+    } catch (...) { // a device failed, and rows are lost
+        clear();
+        throw;
+    }
     rope_past = params.reposition != 0 ? end : rope_past;
     move_heads(moves, team);
     result.move_us = ggml_time_us() - chosen_us;
+    count_crossing(result);
 }

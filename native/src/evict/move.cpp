@@ -14,11 +14,14 @@ void edgekv_cache::close_gaps(uint32_t il, Scratch & scratch) {
     const size_t         k_bytes  = layer.k->nb[1];
     const size_t         v_bytes  = layer.is_latent() ? 0 : layer.v->nb[1]; // the value of a latent goes with its key
     uint32_t *           moved_to = scratch.alive.data(); // by cell, of survivors above the budget
+    RowGraphs *          graphs   = graphs_of(il);
+    graphs                        = graphs != nullptr && graphs->moves() ? graphs : nullptr;
     for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
         const HeadCells head   = cells(il, g);
         const uint32_t  budget = budgets_[layer.first_head + g];
-        HostRows        k      = host_rows(il, g, false, head.n);
-        HostRows        v      = host_rows(il, g, true, layer.is_latent() ? 0 : head.n);
+        const uint32_t  first  = head_of(il, g).first;
+        HostRows        k      = host_rows(il, g, false, graphs != nullptr ? 0 : head.n);
+        HostRows        v      = host_rows(il, g, true, graphs != nullptr || layer.is_latent() ? 0 : head.n);
 
         uint32_t hole = 0;
         for (uint32_t cell = budget; cell < head.n; ++cell) {
@@ -28,8 +31,12 @@ void edgekv_cache::close_gaps(uint32_t il, Scratch & scratch) {
             while (head.keep[hole]) {
                 ++hole;
             }
-            std::memcpy(k.row(hole), k.row(cell), k_bytes);
-            std::memcpy(v.row(hole), v.row(cell), v_bytes);
+            if (graphs != nullptr) {
+                graphs->move(first + cell, first + hole);
+            } else {
+                std::memcpy(k.row(hole), k.row(cell), k_bytes);
+                std::memcpy(v.row(hole), v.row(cell), v_bytes);
+            }
             for (float * carried : { head.accumulated, head.wo_norm }) {
                 if (carried != nullptr) {
                     carried[hole] = carried[cell];
@@ -49,25 +56,39 @@ void edgekv_cache::close_gaps(uint32_t il, Scratch & scratch) {
                 head.order[n_kept++] = cell < budget ? cell : moved_to[cell];
             }
         }
-        k.commit(budget);
-        v.commit(layer.is_latent() ? 0 : budget);
+        k.commit(graphs != nullptr ? 0 : budget);
+        v.commit(graphs != nullptr || layer.is_latent() ? 0 : budget);
     }
 }
 
 // Turn the keys that each head of a layer keeps to adjacent RoPE positions, the last before `end`. New tokens have one position
 // for all heads, so those that keep less begin later.
 void edgekv_cache::reposition(uint32_t il, int32_t end) {
+    RowGraphs * graphs = graphs_of(il);
+    if (graphs != nullptr) {
+        graphs->finish(); // rows are where they turn
+    }
+    graphs = graphs != nullptr && graphs->turns(il) ? graphs : nullptr;
     for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
         const HeadCells head   = cells(il, g);
         const uint32_t  n_kept = budgets_[layers_[il].first_head + g];
-        HostRows        k      = host_rows(il, g, false, n_kept);
+        const uint32_t  first  = head_of(il, g).first;
+        HostRows        k      = host_rows(il, g, false, graphs != nullptr ? 0 : n_kept);
         for (uint32_t i = 0; i < n_kept; ++i) {
-            const uint32_t cell = head.order[i];
-            const int32_t  to   = end - static_cast<int32_t>(n_kept - i);
-            turns_[il].turn(k.row(cell), to - head.rope_position[cell]);
+            const uint32_t cell  = head.order[i];
+            const int32_t  to    = end - static_cast<int32_t>(n_kept - i);
+            const int32_t  delta = to - head.rope_position[cell];
+            if (graphs != nullptr) {
+                graphs->turn(il, first + cell, delta);
+            } else {
+                turns_[il].turn(k.row(cell), delta);
+            }
             head.rope_position[cell] = to;
         }
-        k.commit(n_kept);
+        k.commit(graphs != nullptr ? 0 : n_kept);
+    }
+    if (graphs != nullptr) {
+        graphs->finish();
     }
 }
 

@@ -37,6 +37,15 @@ void value_prior(const edgekv_policy & policy, const Cells & cells, Scratch & sc
     }
 }
 
+// The attention that each cell gets from all rows: what a device has added up, or what the host does.
+void add_up(const Cells & cells, size_t n_rows, const float * gains, Scratch & scratch, float * scores) {
+    if (cells.given != nullptr) {
+        std::copy_n(cells.given, cells.keys.n(), scores);
+    } else {
+        attend(cells.keys, cells.positions, *cells.queries, n_rows, gains, scratch, scores);
+    }
+}
+
 // SnapKV's scores. It pools the cells before its window: the window's attention to itself would leak into its neighbours.
 void score_window(const edgekv_policy & policy, const Cells & cells, size_t n_rows, Scratch & scratch, float * scores) {
     const edgekv_queries & queries = *cells.queries;
@@ -51,7 +60,7 @@ void score_window(const edgekv_policy & policy, const Cells & cells, size_t n_ro
         attend_by_row(cells.keys, cells.positions, queries, n_rows,
                       { largest, policy.pool, pool_rows ? policy.kernel : 1, cells.order, n_before }, scratch, scores);
     } else {
-        attend(cells.keys, cells.positions, queries, n_rows, nullptr, scratch, scores);
+        add_up(cells, n_rows, nullptr, scratch, scores);
         for (size_t j = 0; j < n; ++j) {
             scores[j] /= static_cast<float>(std::max<size_t>(1, n_rows));
         }
@@ -81,7 +90,7 @@ void score_attention(const edgekv_policy & policy, const Cells & cells, uint32_t
             scores[j] = !std::isfinite(before) ? NAN : scores[j] < before ? before : scores[j]; // a NaN stays one
         }
     } else {
-        attend(cells.keys, cells.positions, queries, n_rows, sharpen ? scratch.gains.data() : nullptr, scratch, scores);
+        add_up(cells, n_rows, sharpen ? scratch.gains.data() : nullptr, scratch, scores);
         for (size_t j = 0; carried != nullptr && j < n; ++j) {
             scores[j] += carried[j];
         }

@@ -91,6 +91,7 @@ void edgekv_cache::score_custom(uint32_t il, uint32_t begin, uint32_t end, const
 
         view.query_positions = custom_.rows.data();
         if (view.n_rows > 0) {
+            query_bytes_ += copies(layer) ? sizeof(float) * view.n_rows * view.n_head * layer.head_dim_k : 0;
             window_->read(il, begin * layer.n_group, view.n_head, params.probed != 0, n_past, view.n_rows, true, n_past - rope_past, turn_of(il),
                           custom_.queries.data(), custom_.rows.data());
         }

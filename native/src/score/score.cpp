@@ -47,6 +47,10 @@ void check(const edgekv_policy & policy) {
     }
 }
 
+bool reads_keys(const edgekv_policy & policy) {
+    return policy.base != EDGEKV_BASE_SINK && policy.base != EDGEKV_BASE_RANDOM && policy.base != EDGEKV_BASE_CUSTOM;
+}
+
 bool reads_queries(const edgekv_policy & policy) {
     return policy.base >= EDGEKV_BASE_H2O && policy.base <= EDGEKV_BASE_AHAKV;
 }
@@ -120,12 +124,15 @@ void score_base(const edgekv_policy & policy, const Cells & cells, uint32_t budg
         score_attention(policy, cells, budget, scratch, scores, accumulated);
         return;
     }
-    switch (policy.base) {
-        case EDGEKV_BASE_SINK:    std::copy_n(cells.positions, n, scores); break;
-        case EDGEKV_BASE_RANDOM:  score_random(policy, cells, scores); break;
-        case EDGEKV_BASE_KEYDIFF: score_keydiff(policy, cells, scratch, scores); break;
-        case EDGEKV_BASE_L2NORM:  score_l2norm(cells, scratch, scores); break;
-        case EDGEKV_BASE_CUSTOM:  std::copy_n(cells.custom, n, scores); break;
+    if (cells.given != nullptr) {
+        std::copy_n(cells.given, n, scores);
+    } else {
+        switch (policy.base) {
+            case EDGEKV_BASE_SINK:    std::copy_n(cells.positions, n, scores); break;
+            case EDGEKV_BASE_RANDOM:  score_random(policy, cells, scores); break;
+            case EDGEKV_BASE_KEYDIFF: score_keydiff(policy, cells, scratch, scores); break;
+            case EDGEKV_BASE_L2NORM:  score_l2norm(cells, scratch, scores); break;
+        }
     }
     if (policy.kernel > 1) {
         pool(policy.pool, policy.kernel, cells.order, n, scratch, scores);

@@ -19,7 +19,8 @@ struct Cells {
     const uint32_t *       order;       // (n,)
     const float *          accumulated; // (n,), NULL = 0
     const float *          wo_norm;     // (n,)
-    const float *          custom;      // (n,) what a scorer of one's own wrote
+    const float *          given;       // (n,) from elsewhere, a scorer of one's own or a device; NULL = none: base scores, or
+                                        // what cells get of attention
     const edgekv_queries * queries;
     uint32_t               layer;
     uint32_t               head;
@@ -36,6 +37,7 @@ template <typename F> void each_few(const Rows & rows, Scratch & scratch, F f) {
 
 void check(const edgekv_policy & policy);
 
+bool reads_keys(const edgekv_policy & policy);
 bool reads_queries(const edgekv_policy & policy);
 bool reads_values(const edgekv_policy & policy);
 

@@ -1,0 +1,215 @@
+#include "device/row_graphs.h"
+
+#include "cache/rows.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace edgekv {
+
+namespace {
+
+constexpr size_t n_tensors = 8; // beside the rows of a pool
+
+// The widest layer of a pool, in KV heads.
+size_t widest(const FlatCache & flat, uint32_t pool) {
+    size_t most = 0;
+    for (const FlatCache::Layer & layer : flat.layers()) {
+        most = std::max<size_t>(most, layer.pool == pool ? layer.n_head_kv : 0);
+    }
+    return most;
+}
+
+// Rows as floats that nobody computes with: only so does a backend gather and scatter rows of any type byte for byte.
+ggml_tensor * as_bits(ggml_context * context, ggml_tensor * rows) {
+    ggml_tensor * bits = ggml_view_2d(context, rows, rows->ne[0], rows->ne[1], rows->nb[1], 0);
+
+    bits->type  = GGML_TYPE_F32;
+    bits->ne[0] = static_cast<int64_t>(rows->nb[1] / sizeof(float));
+    bits->nb[0] = sizeof(float);
+    return bits;
+}
+
+} // namespace
+
+// The keys of one layer, as floats.
+size_t RowGraphs::place_bytes(const FlatCache & flat, uint32_t pool) {
+    return sizeof(float) * widest(flat, pool) * flat.n_cells() * flat.pools()[pool].k->ne[0];
+}
+
+// Four numbers a cell, two vectors and a number a head.
+size_t RowGraphs::small_bytes(const FlatCache & flat, uint32_t pool) {
+    const size_t n_heads = widest(flat, pool) * sizeof(float);
+    return 4 * Graph::rounded(n_heads * flat.n_cells()) + 2 * Graph::rounded(n_heads * flat.pools()[pool].k->ne[0]) +
+           Graph::rounded(n_heads);
+}
+
+// Rows that are moved or turned at once: as many as a layer has.
+size_t RowGraphs::n_listed(const FlatCache & flat, uint32_t pool) {
+    const FlatCache::Pool & rows = flat.pools()[pool];
+    return std::min(widest(flat, pool) * flat.n_cells(), place_bytes(flat, pool) / std::max(rows.k->nb[1], rows.v->nb[1]));
+}
+
+uint64_t RowGraphs::bytes(const FlatCache & flat, uint32_t pool) {
+    const FlatCache::Pool & rows  = flat.pools()[pool];
+    const uint64_t          dim   = rows.k->ne[0];
+    const uint64_t          n_row = uint64_t(rows.n_heads) * flat.n_cells();
+    return Graph::bytes(place_bytes(flat, pool), small_bytes(flat, pool)) + 3 * sizeof(int32_t) * n_listed(flat, pool) +
+           sizeof(float) * (2 * n_row + dim * dim + flat.layers().size() * (dim / 2));
+}
+
+RowGraphs::RowGraphs(const llama_context & ctx, const FlatCache & flat, uint32_t pool, const std::vector<RopeAngles> & angles) :
+    flat_(flat), pool_(flat.pools()[pool]), number_(pool), run_(0), memory_(n_tensors), turned_(flat.layers().size()) {
+    const ggml_backend_t backend = backend_of(ctx, *pool_.k);
+    const size_t         n       = n_listed(flat, pool);
+    ggml_context *       here    = memory_.at(*pool_.k);
+    const size_t         n_bytes = Graph::bytes(place_bytes(flat, pool), small_bytes(flat, pool));
+    ggml_tensor *        work    = ggml_new_tensor_1d(here, GGML_TYPE_F32, n_bytes / sizeof(float));
+
+    first_    = ggml_new_tensor_1d(here, GGML_TYPE_I32, n);
+    second_   = ggml_new_tensor_1d(here, GGML_TYPE_I32, n);
+    steps_    = ggml_new_tensor_1d(here, GGML_TYPE_F32, n);
+    scores_   = ggml_new_tensor_1d(here, GGML_TYPE_F32, uint64_t(pool_.n_heads) * flat.n_cells());
+    before_   = ggml_new_tensor_1d(here, GGML_TYPE_F32, scores_->ne[0]);
+    factors_  = ggml_new_tensor_2d(here, GGML_TYPE_F32, pool_.k->ne[0] / 2, flat.layers().size());
+    hadamard_ = ggml_new_tensor_2d(here, GGML_TYPE_F32, pool_.k->ne[0], pool_.k->ne[0]);
+    memory_.allocate();
+    for (size_t i = 0; i < angles.size(); ++i) {
+        const FlatCache::Layer & layer = flat.layers()[i];
+        if (layer.pool != pool) {
+            continue;
+        }
+        run_ = flat.attention(layer.il).rotation_k;
+
+        // what a type rounds again must be what turns; other rows keep the bytes of what does not
+        const auto   type     = pool_.k->type;
+        const size_t step     = std::max<size_t>(ggml_blck_size(type), run_);
+        const bool   whole    = (angles[i].n_rot + step - 1) / step * step == layer.head_dim_k;
+        turned_[i].from_first = angles[i].first == 0;
+        turned_[i].possible   = angles[i].first == 0 && (whole || (!ggml_is_quantized(type) && run_ == 0));
+        turned_[i].neighbours = angles[i].neighbours;
+        turned_[i].n_rot      = static_cast<int32_t>(angles[i].n_rot);
+
+        std::vector<float> factors(angles[i].w.size()); // ggml's angle is position / factor
+        std::transform(angles[i].w.begin(), angles[i].w.end(), factors.begin(), [](double w) { return static_cast<float>(1.0 / w); });
+        ggml_backend_tensor_set(factors_, factors.data(), i * factors_->nb[1], factors.size() * sizeof(float));
+    }
+    std::vector<float> row(run_);
+    for (uint32_t i = 0; i < run_; ++i) {
+        std::fill(row.begin(), row.end(), 0.0f);
+        row[i] = 1.0f;
+        rotate_hadamard(row.data(), run_, run_);
+        ggml_backend_tensor_set(hadamard_, row.data(), i * run_ * sizeof(float), run_ * sizeof(float));
+    }
+    std::vector<float> steps(n);
+    std::iota(steps.begin(), steps.end(), 0.0f);
+    ggml_backend_tensor_set(steps_, steps.data(), 0, ggml_nbytes(steps_));
+    noted_first_.reserve(n);
+    noted_second_.reserve(n);
+    if (backend != nullptr) {
+        graph_.emplace(backend, *work, place_bytes(flat, pool));
+        moves_ = build_moves(1);
+        for (uint32_t i = 0; i < turned_.size(); ++i) {
+            turned_[i].possible = turned_[i].possible && (turned_[i].n_rot == 0 || build_turns(i, 1));
+        }
+    }
+}
+
+void RowGraphs::move(uint32_t from, uint32_t to) {
+    turning_.reset();
+    note(from, static_cast<int32_t>(to));
+}
+
+void RowGraphs::turn(uint32_t layer, uint32_t row, int32_t delta) {
+    if (delta != 0 && turned_[layer].n_rot > 0) {
+        turning_ = layer;
+        note(row, delta);
+    }
+}
+
+void RowGraphs::note(uint32_t first, int32_t second) {
+    noted_first_.push_back(static_cast<int32_t>(first));
+    noted_second_.push_back(second);
+    if (noted_first_.size() == static_cast<size_t>(first_->ne[0])) {
+        finish();
+    }
+}
+
+void RowGraphs::forget() {
+    noted_first_.clear();
+    noted_second_.clear();
+}
+
+void RowGraphs::finish() {
+    const size_t n = noted_first_.size();
+    if (n == 0) {
+        return;
+    }
+    const size_t n_bytes = n * sizeof(int32_t);
+    ggml_backend_tensor_set(first_, noted_first_.data(), 0, n_bytes);
+    ggml_backend_tensor_set(second_, noted_second_.data(), 0, n_bytes);
+    crossed_bytes += 2 * n_bytes;
+    forget();
+    if (turning_) {
+        build_turns(*turning_, n);
+    } else {
+        build_moves(n);
+    }
+    graph_->compute();
+}
+
+// Hadamard-rotated rows (dim, ...) as they were before, or the other way round.
+ggml_tensor * RowGraphs::rotated(ggml_context * context, ggml_tensor * rows, size_t place) {
+    if (run_ == 0) {
+        return rows;
+    }
+    ggml_tensor * runs   = graph_->view(ggml_reshape_2d(context, rows, run_, ggml_nelements(rows) / run_));
+    ggml_tensor * matrix = graph_->view(ggml_view_2d(context, hadamard_, run_, run_, run_ * sizeof(float), 0));
+    runs                 = graph_->in_place(place, ggml_mul_mat(context, matrix, runs));
+    ggml_mul_mat_set_hint(runs, GGML_HINT_SRC0_IS_HADAMARD);
+    return graph_->view(ggml_reshape_3d(context, runs, rows->ne[0], rows->ne[1], rows->ne[2]));
+}
+
+// Rows (dim, heads, n), turned by delta (n,) positions. The angles are measured ones, so no scaling is left to ggml.
+ggml_tensor * RowGraphs::turned(ggml_context * context, ggml_tensor * rows, ggml_tensor * delta, uint32_t index) {
+    const Turned & turn    = turned_[index];
+    ggml_tensor *  factors = graph_->view(ggml_view_1d(context, factors_, turn.n_rot / 2, index * factors_->nb[1]));
+    return graph_->view(ggml_rope_ext_inplace(context, rows, delta, factors, turn.n_rot,
+                                              turn.neighbours ? GGML_ROPE_TYPE_NORMAL : GGML_ROPE_TYPE_NEOX, 0, 1.0f, 1.0f, 0.0f, 1.0f,
+                                              0.0f, 0.0f));
+}
+
+// Gather the rows that are noted, then put them where they go. False where the backend cannot.
+bool RowGraphs::build_moves(size_t n) {
+    const bool latent = pool_.v == pool_.k;
+    if (pool_.k->nb[1] % sizeof(float) != 0 || pool_.v->nb[1] % sizeof(float) != 0) {
+        return false; // an odd number of blocks of q8_0 or q4_0
+    }
+    Graph &        graph   = *graph_;
+    ggml_context * context = graph.begin();
+    ggml_tensor *  from    = graph.view(ggml_view_1d(context, first_, n, 0));
+    ggml_tensor *  to      = graph.view(ggml_view_1d(context, second_, n, 0));
+    for (size_t place = 0; place < (latent ? 1u : 2u); ++place) {
+        ggml_tensor * bits = graph.view(as_bits(context, place == 0 ? pool_.k : pool_.v));
+        ggml_tensor * rows = graph.in_place(place, ggml_get_rows(context, bits, from));
+        graph.add(graph.view(ggml_set_rows(context, bits, rows, to)));
+    }
+    return graph.is_supported();
+}
+
+// Read the keys that are noted, turn them, and round them again where they lie. False where the backend cannot.
+bool RowGraphs::build_turns(uint32_t layer, size_t n) {
+    const int64_t  dim     = pool_.k->ne[0];
+    Graph &        graph   = *graph_;
+    ggml_context * context = graph.begin();
+    ggml_tensor *  from    = graph.view(ggml_view_1d(context, first_, n, 0));
+    ggml_tensor *  delta   = graph.view(ggml_view_1d(context, second_, n, 0));
+    ggml_tensor *  keys    = graph.in_place(0, ggml_get_rows(context, pool_.k, from));
+    keys                   = graph.view(ggml_reshape_3d(context, keys, dim, 1, static_cast<int64_t>(n)));
+    keys                   = rotated(context, turned(context, rotated(context, keys, 1), delta, layer), 0);
+    keys                   = graph.view(ggml_reshape_2d(context, keys, dim, static_cast<int64_t>(n)));
+    graph.add(graph.view(ggml_set_rows(context, pool_.k, keys, from)));
+    return graph.is_supported();
+}
+
+} // namespace edgekv

@@ -1,0 +1,105 @@
+// Scoring, moving and turning rows where they lie: what score/, evict/ and rope/ do in host memory, as graphs.
+#pragma once
+
+#include "cache/beside.h"
+#include "cache/flat_cache.h"
+#include "device/graph.h"
+#include "edgekv.h"
+#include "rope/rope_angles.h"
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace edgekv {
+
+// Whether there is a graph for the base scores of a policy.
+bool has_graph(const edgekv_policy & policy);
+
+// The queries that score, of the newest rows.
+struct GraphQueries {
+    bool                 probed;  // they come after all cells; else each comes after some
+    float                softcap; // 0 = none
+    std::vector<int32_t> rows;    // of the rings, ascending by position
+    std::vector<int32_t> deltas;  // by how many positions each is turned
+};
+
+// The graphs of one pool of rows, computed by the backend that holds it. Heads of a layer hold equally many cells. Only scores
+// and lists of rows cross between the host and the device.
+class RowGraphs {
+  public:
+    // angles: of every layer of the cache, where keys are turned; else none. Throws std::bad_alloc.
+    RowGraphs(const llama_context & ctx, const FlatCache & flat, uint32_t pool, const std::vector<RopeAngles> & angles);
+
+    static uint64_t bytes(const FlatCache & flat, uint32_t pool); // that one takes beside the rows
+    uint64_t        bytes(bool host) const { return memory_.bytes(host); }
+
+    // Write what every head's cells, its kept ones and n_filled more, are scored with, to scores, by row of the pool: base scores,
+    // not pooled yet, or what they get of attention, as `attend` has it. Before, scores hold how many of the queries come
+    // before each cell, where those are not probed; less than 1 = none. False where the backend lacks an operation, or heads
+    // differ in their cells; then nothing is written.
+    bool score(const edgekv_policy & policy, uint32_t n_filled, const GraphQueries & queries, float * scores);
+
+    bool moves() const { return moves_; } // whether the backend can move rows byte for byte
+    bool turns(uint32_t layer) const { return turned_[layer].possible; }
+
+    // Note that row `from` goes to row `to`. Of all rows noted before `finish`, none is both from and to.
+    void move(uint32_t from, uint32_t to);
+
+    // Note that the key in a row is turned by delta positions. Of all noted before `finish`, rows are of one layer.
+    void turn(uint32_t layer, uint32_t row, int32_t delta);
+
+    // Do what is noted. Throws Error where the backend fails; then rows are lost.
+    void finish();
+    void forget(); // what is noted
+
+    uint64_t crossed_bytes = 0; // copied between the host and the device
+
+  private:
+    struct Turned {
+        bool    possible   = false; // of stored rows
+        bool    from_first = false; // then rows of floats can be turned, too
+        bool    neighbours = false;
+        int32_t n_rot      = 0;
+    };
+
+    static size_t place_bytes(const FlatCache & flat, uint32_t pool);
+    static size_t small_bytes(const FlatCache & flat, uint32_t pool);
+    static size_t n_listed(const FlatCache & flat, uint32_t pool);
+
+    bool          score(const edgekv_policy & policy, uint32_t index, uint32_t n);
+    bool          attend(const GraphQueries & queries, uint32_t index, uint32_t n);
+    ggml_tensor * keys_of(ggml_context * context, const FlatCache::Layer & layer, uint32_t n);
+    ggml_tensor * place_of(ggml_context * context, ggml_tensor * by_row, const FlatCache::Layer & layer, uint32_t n);
+    ggml_tensor * masked(ggml_context * context, ggml_tensor * logits, const FlatCache::Layer & layer, size_t first);
+    ggml_tensor * queries_of(ggml_context * context, uint32_t index, size_t first, size_t n_rows, bool turned);
+    ggml_tensor * rotated(ggml_context * context, ggml_tensor * rows, size_t place);
+    ggml_tensor * turned(ggml_context * context, ggml_tensor * rows, ggml_tensor * delta, uint32_t index);
+    ggml_tensor * key_diff(ggml_context * context, const edgekv_policy & policy, ggml_tensor * keys);
+    ggml_tensor * over_cells(ggml_context * context, ggml_tensor * rows, float scale);
+    ggml_tensor * of_rows(ggml_context * context, ggml_tensor * products);
+    bool          build_moves(size_t n);
+    bool          build_turns(uint32_t layer, size_t n);
+    bool          are_even(const FlatCache::Layer & layer) const;
+    void          note(uint32_t first, int32_t second);
+
+    const FlatCache &       flat_;
+    const FlatCache::Pool   pool_;
+    uint32_t                number_;
+    uint32_t                run_; // of the Hadamard rotation of keys, where they are turned; 0 = none
+    Beside                  memory_;
+    ggml_tensor *           first_;    // (n_listed,) rows that are read
+    ggml_tensor *           second_;   // (n_listed,) rows that are written, or by how much they turn
+    ggml_tensor *           steps_;    // (n_listed,) 0, 1, 2, ...
+    ggml_tensor *           scores_;   // by row of the pool
+    ggml_tensor *           before_;   // likewise, how many queries come before each cell
+    ggml_tensor *           factors_;  // (dim / 2, layers of the cache) positions per radian, where keys are turned
+    ggml_tensor *           hadamard_; // (run_, run_), in room for (dim, dim)
+    std::vector<Turned>     turned_;   // by layer of the cache
+    std::optional<Graph>    graph_;
+    bool                    moves_ = false;
+    std::vector<int32_t>    noted_first_, noted_second_; // room for n_listed
+    std::optional<uint32_t> turning_; // the layer whose rows are noted to turn; none: they are noted to move
+};
+
+} // namespace edgekv

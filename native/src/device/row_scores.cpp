@@ -1,0 +1,227 @@
+// Scores of cells, as graphs.
+#include "device/row_graphs.h"
+#include "score/score.h"
+
+#include <algorithm>
+#include <cfloat>
+#include <cmath>
+
+namespace edgekv {
+
+namespace {
+
+constexpr float least   = 1e-30f; // added to a mean of squares, so that no key is divided by 0
+constexpr float hidden  = -1e30f; // a logit that a softmax makes 0; added, so not infinite
+constexpr float epsilon = 1e-6f;  // floor of the cosine's denominator, as in score/keydiff.cpp
+
+} // namespace
+
+bool has_graph(const edgekv_policy & policy) {
+    switch (policy.base) {
+        case EDGEKV_BASE_KEYDIFF: return policy.anchor != EDGEKV_ANCHOR_MEDIAN;
+        case EDGEKV_BASE_SNAPKV:  return policy.aggregate == EDGEKV_AGGREGATE_MEAN && policy.pool_rows == 0; // others go row by row
+        case EDGEKV_BASE_L2NORM:
+        case EDGEKV_BASE_TOVA:
+        case EDGEKV_BASE_H2O:     return true;
+        default:                  return false;
+    }
+}
+
+bool RowGraphs::score(const edgekv_policy & policy, uint32_t n_filled, const GraphQueries & queries, float * scores) {
+    const size_t n_rows     = queries.rows.size();
+    const bool   by_queries = reads_queries(policy);
+    if (!graph_ || n_rows > static_cast<size_t>(first_->ne[0]) || (by_queries && n_rows == 0)) {
+        return false;
+    }
+    if (by_queries) {
+        ggml_backend_tensor_set(first_, queries.rows.data(), 0, n_rows * sizeof(int32_t));
+        ggml_backend_tensor_set(second_, queries.deltas.data(), 0, n_rows * sizeof(int32_t));
+        crossed_bytes += 2 * n_rows * sizeof(int32_t);
+        if (!queries.probed) {
+            ggml_backend_tensor_set(before_, scores, 0, ggml_nbytes(before_));
+            crossed_bytes += ggml_nbytes(before_);
+        }
+    }
+    for (uint32_t i = 0; i < flat_.layers().size(); ++i) {
+        const FlatCache::Layer & layer = flat_.layers()[i];
+        if (layer.pool != number_) {
+            continue;
+        }
+        const uint32_t n = flat_.head(layer.first_head).kept + n_filled;
+        if (!are_even(layer) || !(by_queries ? attend(queries, i, n) : score(policy, i, n))) {
+            return false;
+        }
+    }
+    ggml_backend_tensor_get(scores_, scores, 0, ggml_nbytes(scores_));
+    crossed_bytes += ggml_nbytes(scores_);
+    return true;
+}
+
+// The keys of n cells of every head, as floats: (dim, n, n_head_kv).
+ggml_tensor * RowGraphs::keys_of(ggml_context * context, const FlatCache::Layer & layer, uint32_t n) {
+    const size_t  row  = pool_.k->nb[1];
+    ggml_tensor * rows = ggml_view_3d(context, pool_.k, pool_.k->ne[0], n, layer.n_head_kv, row, row * flat_.n_cells(),
+                                      row * flat_.head(layer.first_head).first);
+    return graph_->in_place(0, ggml_cast(context, graph_->view(rows), GGML_TYPE_F32));
+}
+
+// What numbers by row say of them: (n, n_head_kv).
+ggml_tensor * RowGraphs::place_of(ggml_context * context, ggml_tensor * by_row, const FlatCache::Layer & layer, uint32_t n) {
+    return graph_->view(ggml_view_2d(context, by_row, n, layer.n_head_kv, sizeof(float) * flat_.n_cells(),
+                                     sizeof(float) * flat_.head(layer.first_head).first));
+}
+
+bool RowGraphs::score(const edgekv_policy & policy, uint32_t index, uint32_t n) {
+    const FlatCache::Layer & layer   = flat_.layers()[index];
+    Graph &                  graph   = *graph_;
+    ggml_context *           context = graph.begin();
+    ggml_tensor *            keys    = keys_of(context, layer, n);
+    ggml_tensor *            scores;
+    if (policy.base == EDGEKV_BASE_KEYDIFF) {
+        scores = key_diff(context, policy, keys);
+    } else {
+        scores = of_rows(context, graph.in_place(1, ggml_sqr(context, keys)));
+        scores = graph.view(ggml_scale_inplace(context, graph.view(ggml_sqrt_inplace(context, scores)), -1.0f));
+    }
+    graph.add(graph.view(ggml_cpy(context, scores, place_of(context, scores_, layer, n))));
+    return graph.compute_if_supported();
+}
+
+// The attention that cells get: the mean over a KV head's query heads, summed over the rows, a few of them at a time.
+bool RowGraphs::attend(const GraphQueries & queries, uint32_t index, uint32_t n) {
+    const FlatCache::Layer & layer  = flat_.layers()[index];
+    const Turned &           turn   = turned_[index];
+    const size_t             n_rows = queries.rows.size();
+    const size_t             n_once = std::min<size_t>(layer.head_dim_k, flat_.n_cells()) / layer.n_group; // that fit a place
+    const float              scale  = flat_.attention(layer.il).scale;
+    const auto &             deltas = queries.deltas;
+    const bool               stay   = turn.n_rot == 0 || std::all_of(deltas.begin(), deltas.end(), [](int32_t by) { return by == 0; });
+    if (n_once == 0 || (!stay && !turn.from_first)) {
+        return false;
+    }
+    for (size_t first = 0; first < n_rows; first += n_once) {
+        const size_t   n_now   = std::min(n_once, n_rows - first);
+        Graph &        graph   = *graph_;
+        ggml_context * context = graph.begin();
+        ggml_tensor *  keys    = keys_of(context, layer, n);
+        ggml_tensor *  rows    = queries_of(context, index, first, n_now, !stay);
+        ggml_tensor *  logits  = graph.in_place(1, ggml_mul_mat(context, keys, rows)); // (n, rows, query heads)
+        ggml_prec_set_acc(logits, GGML_PREC_F32);
+
+        // a softmax makes a silent 0 of -inf; NaN * 0 is none
+        ggml_tensor * sums = graph.small(ggml_sum_rows(context, logits));
+        logits             = graph.view(ggml_add_inplace(context, logits, graph.view(ggml_scale_inplace(context, sums, 0.0f))));
+        if (queries.softcap > 0.0f) {
+            logits = graph.view(ggml_scale_inplace(context, logits, scale / queries.softcap));
+            logits = graph.view(ggml_scale_inplace(context, graph.view(ggml_tanh_inplace(context, logits)), queries.softcap));
+        } else {
+            logits = graph.view(ggml_scale_inplace(context, logits, scale));
+        }
+        if (!queries.probed) {
+            logits = masked(context, logits, layer, first);
+        }
+        ggml_tensor * weights = graph.view(ggml_soft_max_inplace(context, logits));
+        weights = graph.view(ggml_reshape_3d(context, weights, n, static_cast<int64_t>(n_now) * layer.n_group, layer.n_head_kv));
+        weights              = graph.view(ggml_transpose(context, weights));
+        ggml_tensor * scores = of_rows(context, graph.in_place(2, ggml_cont(context, weights)));
+        scores               = graph.view(ggml_scale_inplace(context, scores, 1.0f / static_cast<float>(layer.n_group)));
+
+        ggml_tensor * place = place_of(context, scores_, layer, n);
+        graph.add(graph.view(first == 0 ? ggml_cpy(context, scores, place) : ggml_add_inplace(context, place, scores)));
+        if (!graph.compute_if_supported()) {
+            return false;
+        }
+    }
+    return true;
+}
+
+// Logits (n, rows, query heads) without cells that come after their row, where `first` rows come before the first.
+ggml_tensor * RowGraphs::masked(ggml_context * context, ggml_tensor * logits, const FlatCache::Layer & layer, size_t first) {
+    Graph &       graph  = *graph_;
+    const int64_t n      = logits->ne[0];
+    const int64_t n_rows = logits->ne[1];
+    ggml_tensor * before = place_of(context, before_, layer, n);
+    const size_t  head   = before->nb[1];
+    before               = graph.view(ggml_view_4d(context, before, n, 1, 1, layer.n_head_kv, head, head, head, 0));
+    ggml_tensor * mask   = graph.in_place(2, ggml_repeat_4d(context, before, n, n_rows, 1, layer.n_head_kv));
+    ggml_tensor * steps  = graph.view(ggml_view_2d(context, steps_, 1, n_rows, sizeof(float), first * sizeof(float)));
+
+    mask   = graph.view(ggml_sub_inplace(context, mask, steps)); // whole numbers: more than 0 is at least 1
+    mask   = graph.view(ggml_scale_inplace(context, graph.view(ggml_clamp_inplace(context, mask, 0.0f, 1.0f)), hidden));
+    logits = graph.view(ggml_reshape_4d(context, logits, n, n_rows, layer.n_group, layer.n_head_kv));
+    logits = graph.view(ggml_add_inplace(context, logits, mask));
+    return graph.view(ggml_reshape_3d(context, logits, n, n_rows, layer.n_head()));
+}
+
+// The listed rows [first, first + n_rows) of a layer's queries, turned: (dim, n_rows, query heads).
+ggml_tensor * RowGraphs::queries_of(ggml_context * context, uint32_t index, size_t first, size_t n_rows, bool turn) {
+    const FlatCache::Layer & layer = flat_.layers()[index];
+    Graph &                  graph = *graph_;
+    const auto               list  = [&](ggml_tensor * all) {
+        return graph.view(ggml_view_1d(context, all, n_rows, first * sizeof(int32_t)));
+    };
+    ggml_tensor * rows = graph.in_place(1, ggml_get_rows(context, flat_.queries().rings[index], list(first_)));
+    rows               = graph.view(ggml_reshape_3d(context, rows, layer.head_dim_k, layer.n_head(), n_rows));
+    if (turn) {
+        rows = rotated(context, rows, 2);
+        rows = turned(context, rows, list(second_), index);
+        rows = rotated(context, rows, 1);
+    }
+    return graph.in_place(2, ggml_cont(context, graph.view(ggml_permute(context, rows, 0, 2, 1, 3))));
+}
+
+// Sums of the rows of products (dim, n, n_head_kv): (n, n_head_kv).
+ggml_tensor * RowGraphs::of_rows(ggml_context * context, ggml_tensor * products) {
+    ggml_tensor * sums = graph_->small(ggml_sum_rows(context, products));
+    return graph_->view(ggml_reshape_2d(context, sums, products->ne[1], products->ne[2]));
+}
+
+// Sums over the cells, scaled: (dim, 1, n_head_kv).
+ggml_tensor * RowGraphs::over_cells(ggml_context * context, ggml_tensor * rows, float scale) {
+    ggml_tensor * turned = graph_->view(ggml_transpose(context, rows));
+    ggml_tensor * sums   = graph_->small(ggml_sum_rows(context, graph_->in_place(2, ggml_cont(context, turned))));
+    ggml_tensor * vector = graph_->view(ggml_reshape_3d(context, sums, rows->ne[0], 1, rows->ne[2]));
+    return graph_->view(ggml_scale_inplace(context, vector, scale));
+}
+
+ggml_tensor * RowGraphs::key_diff(ggml_context * context, const edgekv_policy & policy, ggml_tensor * keys) {
+    Graph &     graph  = *graph_;
+    const float n      = static_cast<float>(keys->ne[1]);
+    const bool  unit   = policy.anchor != EDGEKV_ANCHOR_MEAN;
+    const bool  cosine = policy.metric == EDGEKV_METRIC_COSINE;
+
+    // keys over their root mean square are unit keys times sqrt(dim)
+    ggml_tensor * averaged = unit ? graph.in_place(1, ggml_rms_norm(context, keys, least)) : keys;
+    ggml_tensor * anchor   = over_cells(context, averaged, 1.0f / (unit ? n * std::sqrt(static_cast<float>(keys->ne[0])) : n));
+    if (policy.metric == EDGEKV_METRIC_EUCLIDEAN) {
+        ggml_tensor * apart = graph.in_place(1, ggml_sub(context, keys, anchor));
+        return graph.view(ggml_sqrt_inplace(context, of_rows(context, graph.view(ggml_sqr_inplace(context, apart)))));
+    }
+    ggml_tensor * products = of_rows(context, graph.in_place(1, ggml_mul(context, keys, anchor)));
+    if (cosine) {
+        ggml_tensor * norms = of_rows(context, graph.in_place(1, ggml_sqr(context, keys)));
+        norms               = graph.view(ggml_sqrt_inplace(context, norms));
+        if (policy.anchor != EDGEKV_ANCHOR_PAIRWISE) { // whose anchor is the mean of unit keys, and no direction
+            ggml_tensor * norm = of_rows(context, graph.small(ggml_sqr(context, anchor)));
+            norm               = graph.view(ggml_sqrt_inplace(context, norm));
+            norms              = graph.view(ggml_mul_inplace(context, norms, norm));
+        }
+        norms    = graph.view(ggml_clamp_inplace(context, norms, epsilon, FLT_MAX));
+        products = graph.view(ggml_div_inplace(context, products, norms));
+    }
+    return graph.view(ggml_scale_inplace(context, products, -1.0f));
+}
+
+// Whether heads lie as they do where all keep the same.
+bool RowGraphs::are_even(const FlatCache::Layer & layer) const {
+    const FlatCache::Head & first = flat_.head(layer.first_head);
+    for (uint32_t g = 1; g < layer.n_head_kv; ++g) {
+        const FlatCache::Head & head = flat_.head(layer.first_head + g);
+        if (head.kept != first.kept || head.first != first.first + g * flat_.n_cells()) {
+            return false;
+        }
+    }
+    return true;
+}
+
+} // namespace edgekv

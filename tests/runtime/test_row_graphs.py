@@ -1,0 +1,207 @@
+"""Rows on a device are scored, moved and turned by graphs that the device computes. Here ggml's CPU backend computes
+them: what is kept, and every byte of it, is what the host's own kernels leave."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import test_kept_sets
+import test_reposition
+import test_snapshot
+from recorded import recorded_runtime
+from small import SETTINGS
+from test_kept_sets import BUDGET, SHAPE, read_and_check
+from test_ragged import rows, tokens_of
+
+import edgekv
+from edgekv.binding import policy as native_policy
+from edgekv.binding.cache import Cache
+from edgekv.binding.structs import STAGING, CacheParams
+from edgekv.planning import estimate
+from edgekv.policies import parse_policy
+
+SCORED = [
+    "keydiff",
+    "keydiff(kernel=15)",
+    "keydiff(window=0.2)",
+    "keydiff(anchor=mean)",
+    "keydiff(anchor=pairwise)",
+    "keydiff(metric=dot)",
+    "keydiff(anchor=mean, metric=euclidean)",
+    "l2norm",
+    "l2norm(kernel=5)",
+    "snapkv",
+    "snapkv(window=8, kernel=15, pool=max)",
+    "snapkv(window=20, carry=0.9)",
+    "snapkv(window=40, kernel=15)",
+    "tova",
+    "h2o",
+]
+WITHOUT_ROWS = ["sink", "random"]
+STAGED = ["keydiff(anchor=median)", "ahakv", "keydiff+caote", "snapkv+critical"]
+HEADS = {"n_layer": 2, "n_head_kv": 2}
+
+
+@pytest.fixture
+def stage(monkeypatch):
+    """A function that says how runtimes work on their rows from now on."""
+
+    def stage(how):
+        def cache_params(*arguments, **keywords):
+            params = native_policy.cache_params(*arguments, **keywords)
+            params.staged = STAGING[how]
+            return params
+
+        monkeypatch.setattr(estimate, "cache_params", cache_params)
+
+    return stage
+
+
+def read(path, staging, stage, spec, kv_type, reposition=False):
+    """Logits, kept positions, kept rows and work of a text that is read, then gone on with token by token."""
+
+    def turn(cache, policy, budget, keywords):
+        keywords["reposition"] = reposition
+
+    stage(staging)
+    tokens = tokens_of(300)
+    options = {"policy": spec, "budget": BUDGET, "block": 32, "recent": 10, "kv_type": kv_type}
+    with recorded_runtime(path, **HEADS, before_compaction=turn, **options) as run:
+        run.read(tokens[:-40])
+        logits = [run.step(token) for token in tokens[-40:]]
+        controller = run.runtime.controller
+        assert controller.work.evictions >= 6
+        assert (controller.cache.rope_past < controller.cache.n_past) == reposition
+        held = [
+            [controller.cache.rows(*at, values=values)[0].tobytes() for values in (False, True)]
+            for at in np.ndindex(*HEADS.values())
+        ]
+        assert controller.cache.bookkeeping_bytes <= run.runtime.plan.parts.bookkeeping
+        return logits, [[kept.tolist() for kept in layer] for layer in run.kept()], held, controller.work
+
+
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4_0"])
+@pytest.mark.parametrize("spec", SCORED + WITHOUT_ROWS)
+def test_the_reference_keeps_the_same(tiny_model, stage, spec, kv_type):
+    stage("graphs")
+    path = tiny_model(**SHAPE, n_ctx_train=1024)
+    assert (read_and_check(path, SHAPE, spec, kv_type=kv_type)[-1] == BUDGET).all()
+
+
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4_0"])
+@pytest.mark.parametrize("spec", ["keydiff", "l2norm", "snapkv", "sink"])
+def test_graphs_and_host_leave_the_same_bytes(tiny_model, stage, spec, kv_type):
+    path = tiny_model(**SHAPE, n_ctx_train=1024)
+    *expected, here = read(path, "auto", stage, spec, kv_type)
+    *found, by_graphs = read(path, "graphs", stage, spec, kv_type)
+    for one, other in zip(expected, found, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert (here.crossed_bytes, here.staged_layers) == (0, 0)
+    assert by_graphs.crossed_bytes > 0 == by_graphs.staged_layers
+
+
+@pytest.mark.parametrize("spec", STAGED)
+def test_what_has_no_graph_is_scored_in_a_copy_and_said(tiny_model, stage, spec):
+    path = tiny_model(**SHAPE, n_ctx_train=1024)
+    *expected, copied = read(path, "copies", stage, spec, "q8_0")
+    *found, work = read(path, "graphs", stage, spec, "q8_0")
+    for one, other in zip(expected, found, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert work.staged_layers == copied.staged_layers > 0
+    assert work.crossed_bytes < copied.crossed_bytes  # rows still move where they lie
+
+
+def test_rows_that_are_no_whole_words_move_in_a_copy(tiny_model, stage):
+    """Of q8_0, an odd number of blocks of 34 bytes: no operation of ggml's moves them byte for byte."""
+    path = tiny_model(n_layer=2, n_embd=128, n_head=4, n_head_kv=2, head_dim=32, n_ctx_train=1024)
+    *expected, _ = read(path, "auto", stage, "keydiff", "q8_0")
+    *found, work = read(path, "graphs", stage, "keydiff", "q8_0")
+    for one, other in zip(expected, found, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert work.staged_layers == 2 * work.evictions
+
+
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4_0"])
+def test_every_kept_row_survives_every_move(tiny_model, kv_type):
+    """Also where more rows move than are listed at once."""
+    path = tiny_model(n_layer=3, n_embd=128, n_head=4, n_head_kv=2, head_dim=64, n_ctx_train=4096)
+    rng = np.random.default_rng(5)
+    options = {"policy": "random", "budget": 96, "block": 32, "kv_type": kv_type}
+    with recorded_runtime(path, n_layer=3, n_head_kv=2, **options) as run:
+        run.runtime.controller.cache.close()
+        cache = run.runtime.controller.cache = Cache(run.runtime.context, CacheParams(staged=STAGING["graphs"]))
+        policy = parse_policy("random(seed=3)")
+        for _ in range(40):
+            cache.feed(tokens_of(int(rng.integers(1, min(33, cache.n_free + 1)))))
+            before, budget = rows(cache), int(rng.integers(8, 97))
+            result = cache.compact(policy, budget, n_sink=2, recent=4)
+            after = rows(cache)
+            assert after.items() <= before.items()
+            assert len(after) == 3 * 2 * min(budget, len(before) // 6)
+            assert result.n_staged == 0
+
+
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4_0"])
+@pytest.mark.parametrize("shape", test_reposition.SHAPES)
+def test_keys_turn(tiny_model, stage, shape, kv_type):
+    stage("graphs")
+    test_reposition.test_logits_equal_a_transformer_that_turns_the_same_keys(tiny_model, shape, kv_type)
+
+
+@pytest.mark.parametrize(("kv_type", "bound"), [("f16", 0.002), ("q8_0", 0.1)])
+def test_turned_keys_need_not_cross(tiny_model, stage, kv_type, bound):
+    path = tiny_model(**SHAPE, n_ctx_train=1024)
+    logits, *kept, _ = read(path, "auto", stage, "sink", kv_type, reposition=True)
+    found, *also_kept, work = read(path, "graphs", stage, "sink", kv_type, reposition=True)
+    assert kept[0] == also_kept[0]
+    assert work.staged_layers == 0
+    # now and then a value is rounded the other way: the host's cosines come from float64
+    np.testing.assert_allclose(found, logits, rtol=0, atol=bound * np.std(logits))
+
+
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
+@pytest.mark.parametrize("spec", ["keydiff", "snapkv", "tova", "h2o"])
+def test_queries_of_a_probe_score(tiny_model, stage, spec, kv_type):
+    """Also again, turned to where the probe would come after the next block."""
+    stage("graphs")
+    test_kept_sets.test_a_probe_keeps_what_the_reference_keeps_by_its_queries(tiny_model, None, spec, kv_type)
+
+
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
+@pytest.mark.parametrize("shape", ["llama", "qwen3"])
+def test_queries_turn_with_the_keys(tiny_model, stage, shape, kv_type):
+    stage("graphs")
+    test_reposition.test_queries_that_are_there_already_are_turned_with_the_keys(tiny_model, shape, kv_type)
+    test_reposition.test_queries_of_a_probe_are_turned_to_where_it_would_come_now(tiny_model, shape, kv_type, True)
+
+
+@pytest.mark.usefixtures("talkative")
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
+def test_snapshots(open_runtime, stage, monkeypatch, kv_type):
+    stage("graphs")
+    test_snapshot.test_a_restored_session_goes_on_as_one_that_never_left(open_runtime, monkeypatch, "keydiff", kv_type)
+    test_snapshot.test_a_text_beyond_the_trained_context(open_runtime, monkeypatch, "keydiff", kv_type)
+
+
+def test_heads_that_share_are_refused(tiny_model, stage):
+    stage("graphs")
+    path = tiny_model(**SHAPE, n_ctx_train=1024)
+    with pytest.raises(edgekv.UnsupportedModelError, match=r"gpu_layers=0, or a policy without ada and pyramid"):
+        edgekv.Runtime(path, **SETTINGS | {"policy": "keydiff+ada"})
+
+
+@pytest.mark.parametrize(("kv_type", "share"), [("f16", 0.01), ("q8_0", 0.02)])
+def test_scores_cross_and_rows_do_not(tiny_model, stage, kv_type, share):
+    """keydiff at 1,024 cells and 30 layers: bytes between host and device at an eviction, over those of copies."""
+    path = tiny_model(n_layer=30, n_embd=64, n_head=1, n_head_kv=1, head_dim=64, n_ctx_train=2048)
+    crossed = {}
+    for how in ("copies", "graphs"):
+        stage(how)
+        options = {"policy": "keydiff", "budget": 1024, "block": 128, "kv_type": kv_type, "focus": False}
+        with recorded_runtime(path, n_layer=30, n_head_kv=1, **options) as run:
+            cache = run.runtime.controller.cache
+            for i in range(9):
+                cache.feed(tokens_of(128, i))
+            crossed[how] = cache.compact(parse_policy("keydiff"), 1024, n_sink=4).crossed_bytes
+    print(f"{kv_type}: {crossed['graphs']} of {crossed['copies']} bytes, {crossed['graphs'] / crossed['copies']:.2%}")
+    assert 0 < crossed["graphs"] <= share * crossed["copies"]
