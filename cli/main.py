@@ -13,7 +13,7 @@ import typer.main
 import edgekv
 from edgekv.prompt.spool import PROC
 
-from . import ask, batch, bench, chat, evaluate, inspect, models, plan, policies, pull, read, serve, sessions
+from . import ask, batch, bench, chat, devices, evaluate, inspect, models, plan, policies, pull, read, serve, sessions
 from .settings import defaults
 from .wording import speak_of, worded
 
@@ -55,6 +55,8 @@ app.command()(plan.plan)
 app.command()(pull.pull)
 app.add_typer(models.app, name="models")
 app.command()(policies.policies)
+app.command()(devices.devices)
+app.command("rpc-server")(devices.rpc_server)
 app.command()(bench.bench)
 speak_of(app)
 
@@ -66,6 +68,7 @@ EXIT_STATUS: tuple[tuple[type[edgekv.EdgeKVError], int], ...] = (
     (edgekv.CeilingError, 3),
     (edgekv.ModelError, 4),
     (edgekv.NativeError, 1),
+    (edgekv.DeviceError, 1),
     (edgekv.CeilingExceededError, 1),
     (edgekv.WorkerError, 1),
     (edgekv.EdgeKVError, 2),

@@ -19,6 +19,7 @@
     |   |-- RestingError           there is no room for the session that should give up the cells
     |   `-- DroppedError           what a session had read and said is gone
     |-- SessionFileError           a saved session cannot be written, read, or gone on with here
+    |-- DeviceError                a server that lends its device does not answer, or not as it should
     |-- NativeError                the native library is missing, foreign, or reports a failure
     `-- WorkerError                the worker process of an isolated runtime died, or no longer responds
 
@@ -34,6 +35,7 @@ __all__ = [
     "CeilingError",
     "CeilingExceededError",
     "ConfigError",
+    "DeviceError",
     "DownloadError",
     "DroppedError",
     "EdgeKVError",
@@ -157,6 +159,10 @@ class DroppedError(SessionError):
 
 class SessionFileError(EdgeKVError):
     """A saved session cannot be written, read, or gone on with here."""
+
+
+class DeviceError(EdgeKVError):
+    """A server that lends its device does not answer, or not as it should."""
 
 
 class NativeError(EdgeKVError):

@@ -40,6 +40,49 @@ def pytest_xdist_make_scheduler(config, log):
     return ByFile(config, log)
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--device",
+        choices=("host", "rpc"),
+        default="host",
+        help="where models and caches of tests lie: in this process, or at an RPC server on loopback",
+    )
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("--device") == "host":
+        return
+    skip = pytest.mark.skip(reason="the model of a worker process lies there, not on the device")
+    for item in items:
+        if "isolated" in getattr(getattr(item, "callspec", None), "id", "").split("-"):
+            item.add_marker(skip)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    try:
+        return (yield)
+    except Exception as error:
+        if item.config.getoption("--device") != "host":
+            from lent_device import skip_where_refused
+
+            skip_where_refused(error)
+        raise
+
+
+@pytest.fixture(autouse=True, scope="session")
+def device(request):
+    """Where models lie."""
+    name = request.config.getoption("--device")
+    if name == "host":
+        yield name
+        return
+    from lent_device import models_on_lent_device
+
+    with models_on_lent_device():
+        yield name
+
+
 @pytest.fixture(autouse=True, scope="session")
 def no_settings(tmp_path_factory):
     """No test, and no program that one starts, reads the settings of who runs it."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from edgekv.binding import library
+from edgekv.binding.devices import has_gpu
 from edgekv.errors import ConfigError
 from edgekv.memory.limits import check_ceiling
 from edgekv.options import Options
@@ -18,7 +18,7 @@ from .refusal import refusal
 
 def check_device(options: Options) -> None:
     """Raise ConfigError for options that need a GPU if llama.cpp finds none."""
-    if library.bindings().llama_supports_gpu_offload():
+    if has_gpu():
         return
     named = [("gpu_layers", options.gpu_layers or None), ("device_memory", options.device_memory)]
     for name, value in named:

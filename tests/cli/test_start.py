@@ -21,7 +21,7 @@ import edgekv
 
 COMMAND = [sys.executable, "-m", "edgekv"]
 COMMANDS = ["ask", "chat", "plan", "pull", "inspect", "models", "models list", "models show", "models rm", "policies"]
-COMMANDS += ["bench", "eval", "eval needle"]
+COMMANDS += ["bench", "eval", "eval needle", "devices", "rpc-server"]
 
 
 @pytest.fixture(scope="module")
@@ -107,9 +107,9 @@ def test_python_keeps_its_own_words(model):
 @pytest.mark.parametrize(("option", "value"), [("gpu_layers", 4), ("device_memory", "1GiB")])
 @pytest.mark.parametrize("isolated", [False, True])
 def test_what_only_a_gpu_can_do_is_refused_without_one(model, option, value, isolated):
-    from edgekv.binding import library
+    from edgekv.binding.devices import has_gpu
 
-    if library.bindings().llama_supports_gpu_offload():
+    if has_gpu():
         pytest.skip("there is a GPU")
     message = (
         f"{option}={value} needs a GPU, and there is none, or this build cannot use it; leave {option} out, or build"

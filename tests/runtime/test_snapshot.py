@@ -130,7 +130,7 @@ def test_a_snapshot_is_as_large_as_what_was_read(session, runtime):
     little, n = session.snapshot().nbytes, session.n_past
     session.read(words(200))
     much = session.snapshot().nbytes
-    cell = runtime.plan.parts.kv // runtime.plan.n_cells
+    cell = runtime.plan.cell_bytes
     assert empty < 2000
     assert n * cell < little - empty < 2 * n * cell
     assert 64 * cell < much - empty < 2 * 64 * cell

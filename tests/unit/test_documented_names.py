@@ -25,6 +25,7 @@ NAMES = [
     "edgekv.WorkerError",
     "edgekv.batch.batch.Batch",
     "edgekv.config",
+    "edgekv.devices.devices",
     "edgekv.evals.needle",
     "edgekv.evals.perplexity",
     "edgekv.evals.prose",

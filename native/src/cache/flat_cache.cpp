@@ -13,7 +13,8 @@ namespace {
 thread_local const edgekv_layout * request  = nullptr;
 thread_local bool                  is_reachable = false;
 
-// Devices read rows in runs of 256, beyond the last head's end too.
+// Devices read rows in runs of 256, beyond a head's end too. ggml wants room for a view as if no head of a layer overlapped the
+// next, so the last layer needs that for each of its heads.
 constexpr uint32_t device_slack = 255;
 
 ggml_tensor * add_rows(ggml_tensor * tensor, uint32_t n) {
@@ -55,21 +56,21 @@ void FlatCache::add_layer(ggml_context * context, bool host, uint32_t il, uint32
     };
     auto pool = std::find_if(pools_.begin(), pools_.end(), same);
     if (pool == pools_.end()) {
-        const uint32_t slack = host ? 0 : device_slack;
-
-        ggml_tensor * k = ggml_new_tensor_2d(context, type_k, head_dim_k, slack);
+        ggml_tensor * k = ggml_new_tensor_2d(context, type_k, head_dim_k, 0);
         ggml_format_name(k, "edgekv_k%zu", pools_.size());
         ggml_tensor * v = k;
         if (!latent) {
-            v = ggml_new_tensor_2d(context, type_v, head_dim_v, slack);
+            v = ggml_new_tensor_2d(context, type_v, head_dim_v, 0);
             ggml_format_name(v, "edgekv_v%zu", pools_.size());
         }
         pool = pools_.insert(pools_.end(), { context, k, v, 0, 0, 0 });
         on_device_ |= !host;
     }
-    add_rows(pool->k, n_head_kv * layout_.n_cells);
+    const auto slack = static_cast<uint32_t>(pool->k->ne[1] - pool->n_heads * layout_.n_cells);
+    const auto more  = n_head_kv * layout_.n_cells + (host ? 0 : std::max(slack, n_head_kv * device_slack) - slack);
+    add_rows(pool->k, more);
     if (!latent) {
-        add_rows(pool->v, n_head_kv * layout_.n_cells);
+        add_rows(pool->v, more);
     }
     pool->n_heads += n_head_kv;
     index_[il] = layers_.size();

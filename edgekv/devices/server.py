@@ -1,0 +1,152 @@
+"""RPC servers of ggml: their addresses, what they lend, and one of this machine.
+
+ggml's own client ends the process where a server is absent or of another version. So servers are asked here, with a
+limit of time, by the three messages that tell what they lend. A message is a command (1 byte), the size of what follows
+(8 bytes), and that; an answer is its size and itself. Numbers are little-endian.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes as c
+import ipaddress
+import signal
+import socket
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from edgekv.binding.devices import functions
+from edgekv.errors import ConfigError, DeviceError, NativeError
+
+TIMEOUT_S = 5.0
+PORT = 50052
+VERSION = (7, 0)  # RPC_PROTO_MAJOR_VERSION, and the newest minor one that the client takes
+MOST_DEVICES = 64  # of a server; more is no sensible answer
+
+_DEVICE_MEMORY, _HELLO, _DEVICE_COUNT = 11, 14, 15  # enum rpc_cmd
+_CAPS_BYTES = 24
+
+
+class Server(NamedTuple):
+    """Where a server listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+def parse_servers(rpc: str | Sequence[str]) -> list[Server]:
+    """Servers from HOST:PORT, as a list or between commas. Raises ConfigError for what cannot be one."""
+    texts = rpc.split(",") if isinstance(rpc, str) else list(rpc)
+    servers = [_parse(text.strip()) for text in texts]
+    for server in servers:
+        if servers.count(server) > 1:
+            raise ConfigError(f"rpc={server} is named twice; name each server once")
+    return servers
+
+
+def _parse(text: str) -> Server:
+    host, colon, port = text.rpartition(":")
+    if not (colon and host and port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16) or ":" in host:
+        raise ConfigError(
+            f"rpc={text!r} is no HOST:PORT with a port from 1 to 65535; give one such as 127.0.0.1:{PORT}"
+        )
+    return Server(host, int(port))
+
+
+def private_address(host: str) -> str:
+    """The IPv4 address of a host. Raises ConfigError for a public one: RPC is neither encrypted nor guarded."""
+    try:
+        found = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise DeviceError(f"{host} is not known as a host: {error}; give the address of one that is") from error
+    address = str(found[0][4][0])
+    parsed = ipaddress.ip_address(address)
+    if not (parsed.is_loopback or parsed.is_private) or parsed.is_unspecified:
+        raise ConfigError(
+            f"{host} is the public address {address}, and RPC is neither encrypted nor guarded by a key; use "
+            "loopback or a private network, or a tunnel that ends on one"
+        )
+    return address
+
+
+def lent_memory(server: Server, timeout_s: float) -> list[tuple[int, int]]:
+    """Total and free bytes of each device that a server lends.
+
+    Raises DeviceError where it does not answer within `timeout_s` seconds, or not as a server of this version.
+    """
+    address = private_address(server.host)
+    try:
+        with socket.create_connection((address, server.port), timeout_s) as connection:
+            major, minor = _ask(connection, _HELLO, bytes(_CAPS_BYTES), 4 + _CAPS_BYTES)[:2]
+            if major != VERSION[0] or minor > VERSION[1]:
+                raise DeviceError(
+                    f"{server} speaks version {major}.{minor} of RPC, and this build {VERSION[0]}.{VERSION[1]}; "
+                    "build both of the same edgekv"
+                )
+            (n_devices,) = struct.unpack("<I", _ask(connection, _DEVICE_COUNT, b"", 4))
+            if n_devices > MOST_DEVICES:
+                raise ValueError(f"{n_devices} devices")
+            return [_memory(connection, i) for i in range(n_devices)]
+    except TimeoutError as error:
+        raise DeviceError(
+            f"{server} does not answer within {timeout_s:g} s: it serves one client at a time; end the other one, or "
+            "check the address"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise DeviceError(
+            f"{server} does not answer as an RPC server: {error}; start one there with `edgekv rpc-server`"
+        ) from error
+
+
+def _memory(connection: socket.socket, device: int) -> tuple[int, int]:
+    free, total = struct.unpack("<QQ", _ask(connection, _DEVICE_MEMORY, struct.pack("<I", device), 16))
+    return total, free
+
+
+def _ask(connection: socket.socket, command: int, data: bytes, n_bytes: int) -> bytes:
+    """The answer to a command, of `n_bytes`."""
+    connection.sendall(struct.pack("<BQ", command, len(data)) + data)
+    (found,) = struct.unpack("<Q", _received(connection, 8))
+    if found != n_bytes:
+        raise ValueError(f"an answer of {found} bytes where {n_bytes} were due")
+    return _received(connection, n_bytes)
+
+
+def _received(connection: socket.socket, n_bytes: int) -> bytes:
+    data = b""
+    while len(data) < n_bytes:
+        piece = connection.recv(n_bytes - len(data))
+        if not piece:
+            raise ConnectionError("it closed the connection")
+        data += piece
+    return data
+
+
+def serve(host: str, port: int, threads: int) -> None:
+    """Lend the processor of this machine to one client after another, until the process is ended by a signal.
+
+    Raises ConfigError for a public address and DeviceError where nothing can listen there.
+    """
+    address = private_address(host)
+    ggml = functions()
+    try:
+        start = ggml.ggml_backend_rpc_start_server
+    except AttributeError:
+        raise NativeError("this build has no RPC; build edgekv with CMAKE_ARGS=-DEDGEKV_RPC=ON") from None
+    start.restype, start.argtypes = None, (c.c_char_p, c.c_char_p, c.c_size_t, c.c_size_t, c.c_void_p)
+    with contextlib.closing(socket.socket()) as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind((address, port))
+        except OSError as error:
+            raise DeviceError(f"nothing can listen at {address}:{port}: {error}; choose another port") from error
+    devices = (c.c_void_p * 1)(ggml.ggml_backend_dev_by_type(0))
+    # ggml waits for clients in C, where no handler of Python's runs
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    start(f"{address}:{port}".encode(), None, threads, 1, devices)
+    raise DeviceError(f"the server at {address}:{port} has ended; what it printed says why")

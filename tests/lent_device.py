@@ -1,0 +1,84 @@
+"""An RPC server of this machine, and tests over it: their models and caches lie in memory that is not the host's."""
+
+from __future__ import annotations
+
+import ctypes as c
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+from unittest import mock
+
+import pytest
+from children import LIMIT_S, default_interrupt, started
+
+import edgekv
+from edgekv.binding.devices import functions
+from edgekv.binding.model import Model
+from edgekv.devices import devices
+
+ALL_LAYERS = 1 << 10
+REFUSED = "need the cache in host memory"  # heads of different lengths
+
+
+def free_port():
+    with socket.socket() as trial:
+        trial.bind(("127.0.0.1", 0))
+        return trial.getsockname()[1]
+
+
+def wait_for(address, process):
+    """Wait until a server answers."""
+    while True:
+        try:
+            return devices(address)
+        except edgekv.DeviceError:
+            assert process.poll() is None, "the server has ended"
+            time.sleep(0.05)
+
+
+def server_command(port):
+    return [sys.executable, "-m", "edgekv", "rpc-server", "--port", str(port), "--threads", "1"]
+
+
+@contextmanager
+def lent_device():
+    """HOST:PORT of a server, and its process."""
+    port = free_port()
+    with started(server_command(port), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        address = f"127.0.0.1:{port}"
+        wait_for(address, process)
+        yield address, process
+
+
+@contextmanager
+def models_on_lent_device():
+    """Every model that this process loads meanwhile lies at a server, with its cache. It runs as long as this one."""
+    port = free_port()
+    with default_interrupt():
+        process = subprocess.Popen(server_command(port), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        address = f"127.0.0.1:{port}"
+        wait_for(address, process)
+        ggml = functions()
+        ggml.ggml_backend_rpc_add_server.restype = c.c_void_p
+        ggml.ggml_backend_register.restype, ggml.ggml_backend_register.argtypes = None, (c.c_void_p,)
+        ggml.ggml_backend_register(ggml.ggml_backend_rpc_add_server(address.encode()))
+        load = Model.__init__
+
+        def load_there(self, path, options, **keywords):
+            load(self, path, replace(options, gpu_layers=ALL_LAYERS), **keywords)
+
+        with mock.patch.object(Model, "__init__", load_there):
+            yield
+    finally:
+        process.kill()
+        process.wait(LIMIT_S)
+
+
+def skip_where_refused(error):
+    """Skip a test of what is refused where the cache lies on a device, by the name of what that is."""
+    if isinstance(error, edgekv.UnsupportedModelError) and REFUSED in str(error):
+        pytest.skip(f"refused on a device: {error}")

@@ -1,0 +1,163 @@
+"""Devices of RPC servers: what they lend, and a cache that lies there.
+
+`pytest --device rpc` runs other tests so; a few of them run here, in a pytest of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from lent_device import free_port, lent_device
+
+import edgekv
+from edgekv.devices import devices
+from edgekv.devices.server import private_address
+
+HERE = Path(__file__).parent
+SELECTED = [
+    "test_exactness.py::test_logits_equal_a_transformer_that_masks_the_same_triples[llama-f16]",
+    "test_exactness.py::test_logits_equal_a_transformer_that_masks_the_same_triples[llama-q8_0]",
+    "test_reposition.py::test_always_and_never",  # whose heads are shorter than the runs that attention reads
+    "test_lent_device.py::test_the_cache_lies_on_the_device",
+    "test_lent_device.py::test_ragged_heads_are_refused_there",
+]
+
+
+@pytest.fixture(scope="module")
+def server():
+    with lent_device() as (address, _):
+        yield address
+
+
+def edgekv_command(*arguments):
+    command = [sys.executable, "-m", "edgekv", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def test_some_tests_run_over_rpc():
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--device", "rpc"]
+    run = subprocess.run(
+        [*command, *(str(HERE / name) for name in SELECTED)], capture_output=True, text=True, timeout=300
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "5 passed" in run.stdout, run.stdout
+
+
+def test_the_cache_lies_on_the_device(tiny_model, device):
+    if device == "host":
+        pytest.skip("run by test_some_tests_run_over_rpc, with --device rpc")
+    with edgekv.Runtime(tiny_model(n_layer=2), memory="4GiB", budget=64, block=32) as runtime:
+        assert runtime.context.shape().staged
+        assert runtime.plan.parts.kv == 0
+        assert runtime.plan.device_bytes > runtime.plan.kv_bytes
+        assert runtime.context.memory().device_bytes <= runtime.plan.device_bytes
+
+
+def test_ragged_heads_are_refused_there(tiny_model, device):
+    if device == "host":
+        pytest.skip("run by test_some_tests_run_over_rpc, with --device rpc")
+    with pytest.raises(edgekv.UnsupportedModelError, match="need the cache in host memory"):
+        edgekv.Runtime(tiny_model(n_layer=2), memory="4GiB", budget=64, block=32, policy="keydiff+ada")
+
+
+def test_own_devices_begin_the_list(server):
+    own = devices()
+    assert [(device.kind, device.backend) for device in own if device.name == "CPU"] == [("cpu", "CPU")]
+    assert all(device.total_bytes > 0 for device in own if device.kind == "cpu")
+    listed = devices(server)
+    assert [device.name for device in listed[: len(own)]] == [device.name for device in own]
+    (lent,) = listed[len(own) :]
+    assert (lent.name, lent.kind, lent.backend, lent.description) == ("RPC0", "remote", "RPC", server)
+    assert 0 < lent.free_bytes <= lent.total_bytes
+
+
+def test_a_command_lists_them(server):
+    run = edgekv_command("devices", "--rpc", server, "--json")
+    assert run.returncode == 0, run.stderr
+    assert [device["description"] for device in json.loads(run.stdout) if device["kind"] == "remote"] == [server]
+    table = edgekv_command("devices").stdout
+    assert "CPU" in table
+    assert "RPC" not in table
+
+
+def test_a_server_that_is_not_there_is_named():
+    address = f"127.0.0.1:{free_port()}"
+    with pytest.raises(edgekv.DeviceError, match=f"{address} does not answer as an RPC server"):
+        devices(address)
+    run = edgekv_command("devices", "--rpc", address)
+    assert run.returncode == 1
+    assert address in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_a_server_that_says_nothing_is_named():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(edgekv.DeviceError, match=f"{address} does not answer within 0\\.2 s"):
+            devices(address, timeout_s=0.2)
+
+
+def test_a_killed_server_is_named():
+    with lent_device() as (address, process):
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(60)
+        with pytest.raises(edgekv.DeviceError, match=f"{address} does not answer"):
+            devices(address)
+
+
+@pytest.mark.parametrize("answer", [b"\xff" * 64, b"\x1c" + bytes(7) + b"\x06" + bytes(27), b"HTTP/1.1 400"])
+def test_what_answers_as_no_server_of_this_version_is_refused(answer):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def say():
+            connection, _ = other.accept()
+            with connection:
+                connection.recv(64)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=say)
+        thread.start()
+        try:
+            with pytest.raises(edgekv.DeviceError, match=r"does not answer as|speaks version"):
+                devices(f"127.0.0.1:{other.getsockname()[1]}", timeout_s=20)
+        finally:
+            thread.join(60)
+
+
+@pytest.mark.parametrize(
+    "address", ["", "localhost", ":50052", "127.0.0.1:", "127.0.0.1:0", "127.0.0.1:65536", "::1:5"]
+)
+def test_what_is_no_address_is_refused(address):
+    with pytest.raises(edgekv.ConfigError, match="is no HOST:PORT"):
+        devices(address)
+
+
+def test_public_addresses_are_refused():
+    with pytest.raises(edgekv.ConfigError, match=r"8\.8\.8\.8 is the public address"):
+        devices("8.8.8.8:50052")
+    with pytest.raises(edgekv.ConfigError, match=r"public address 0\.0\.0\.0"):
+        private_address("0.0.0.0")
+    run = edgekv_command("rpc-server", "--host", "0.0.0.0")
+    assert run.returncode == 2
+    assert "public address" in run.stderr
+
+
+def test_a_server_is_named_once():
+    with pytest.raises(edgekv.ConfigError, match="named twice"):
+        devices("127.0.0.1:5,127.0.0.1:5")
+
+
+def test_a_port_that_is_taken_is_named():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        run = edgekv_command("rpc-server", "--port", str(port))
+    assert run.returncode == 1
+    assert f"nothing can listen at 127.0.0.1:{port}" in run.stderr
