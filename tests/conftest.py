@@ -20,6 +20,10 @@ MOST_WORKERS = 4  # each has a copy of the models
 WHEEL_FILES = ("tests/cli/test_wheel.py", "tests/native/test_c_example.py")  # one worker builds the wheel
 
 
+for _size in ("COLUMNS", "LINES"):
+    os.environ.pop(_size, None)  # terminals that tests open have sizes of their own; a worker of xdist is given one
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers():
     """Of `-n auto`."""

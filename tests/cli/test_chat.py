@@ -69,7 +69,7 @@ def exercised(shown, book, folder):
     """Every command, in a conversation about a book."""
     begun(shown)
     done(shown, "/help", *(command.usage for command in COMMANDS.values()))
-    done(shown, f"/read {book}", "goes with your next message")
+    done(shown, f"/read {book}", "goes with your")
     done(shown, "What is it?")
     done(shown, "/kept", "kept by no head", "tokens 0 to ")
     done(shown, "/stats", "last reply:", "first token after", "evictions")
@@ -234,7 +234,7 @@ def test_a_killed_chat_has_all_but_the_running_turn(chat, model, how):
 @pytest.mark.parametrize("columns", [40, 120])
 def test_lines_fit_the_terminal(chat, columns):
     with chat(columns=columns) as shown:
-        begun_narrow = ["commands", "cells of"]
+        begun_narrow = ["/help lists", "cells of"]
         shown.wait_for(*begun_narrow)
         shown.press("中文" * 30)
         shown.wait_for("中文" * 5)

@@ -186,7 +186,7 @@ def test_a_setting_that_cannot_be_is_told_and_the_others_are_measured(run, rows)
     ("arguments", "message"),
     [
         ([], "nothing to measure; name a task"),
-        (["--suite", "slow"], "suite 'slow' is unknown; possible: full, quick"),
+        (["--suite", "slow"], "suite 'slow' is unknown; possible: adakv, ahakv"),
         (["--suite", "none.toml"], "none.toml cannot be read"),
         (["--suite", "bad.toml"], "bad.toml is not TOML"),
         (["--suite", "empty.toml"], "empty.toml has no [[grid]]"),

@@ -25,6 +25,12 @@ def fill(n_mib):
 """
 
 
+@pytest.fixture(autouse=True)
+def no_qt(pytester, monkeypatch):
+    """pytest-qt takes tens of MiB in every run, where it is installed."""
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:pytest-qt")
+
+
 @pytest.fixture
 def run(pytester):
     """A function that runs a test file, and gives pytest's result."""
