@@ -8,10 +8,11 @@ import threading
 from contextlib import contextmanager
 
 LIMIT_S = 300  # of a child's life; far more than it takes on a busy machine
+SUITE_S = 3600  # of one that many tests share
 
 
 @contextmanager
-def started(command, **options):
+def started(command, *, limit_s=LIMIT_S, **options):
     """A running program (subprocess.Popen) that outlives neither the block nor the limit, whatever happens.
 
     So whoever waits for it, or reads what it says, does not wait for ever.
@@ -21,7 +22,7 @@ def started(command, **options):
     """
     with default_interrupt():
         process = subprocess.Popen([*map(str, command)], **options)
-    watchdog = threading.Timer(LIMIT_S, process.kill)
+    watchdog = threading.Timer(limit_s, process.kill)
     watchdog.start()
     try:
         yield process

@@ -11,6 +11,7 @@ import pyte
 from children import default_interrupt
 
 LIMIT_S = 60  # far more than anything takes on a busy machine
+DRAWING_S = 2  # of what keeps its cursor hidden for longer, as a bar of progress does
 
 
 class Screen:
@@ -35,6 +36,7 @@ class Screen:
 
     def press(self, keys):
         """Type keys: "\r" is Enter, "\x03" Ctrl-C."""
+        self._finish_drawing()
         self._typed_at = len(self._emulator.history.top) + self._emulator.cursor.y
         self.child.send(keys)
 
@@ -62,6 +64,12 @@ class Screen:
                 self._read()
         self.child.close()
         return self.child.exitstatus if self.child.exitstatus is not None else -self.child.signalstatus
+
+    def _finish_drawing(self):
+        """Read on while the cursor is hidden: it goes through all lines then, and comes back to the prompt last."""
+        deadline = time.monotonic() + DRAWING_S
+        while self._emulator.cursor.hidden and time.monotonic() < deadline:
+            self._read()
 
     def _read(self):
         try:

@@ -103,7 +103,7 @@ def test_ctrl_c_says_how_to_go_on(command, run, rows, tmp_path, workers):
     assert "of 24 requests have a result in results.jsonl; the same command goes on from there" in said
     assert "Traceback" not in said
     n_before = len(rows())
-    assert 3 <= n_before < 24
+    assert 2 <= n_before < 24  # the third line was seen, but may not have been on the disk yet
     assert f"{24 - n_before} answered now" in run("--workers", workers).stderr
     assert len(rows()) == 24
 

@@ -8,7 +8,7 @@ import threading
 from dataclasses import dataclass
 
 import pytest
-from children import started
+from children import SUITE_S, started
 from command import COMMAND
 
 pytest.importorskip("uvicorn")
@@ -33,7 +33,7 @@ def server(default_model, request):
     """A server that two requests may wait at, so that a fourth is refused; its model is here, or in a worker."""
     options = ["--memory", "256MiB", "--port", "0", "--name", MODEL, "--api-key", KEY, "--queue", "2"]
     options += ["--isolated"] if request.param == "isolated" else []
-    with started([*COMMAND, "serve", *options], stderr=subprocess.PIPE, text=True) as process:
+    with started([*COMMAND, "serve", *options], limit_s=SUITE_S, stderr=subprocess.PIPE, text=True) as process:
         said = []
         for line in process.stderr:
             said.append(line)
