@@ -39,6 +39,7 @@ class Cache:
         params = structs.CacheParams() if params is None else params
         library.call("edgekv_cache_open", context.handle, c.byref(params), c.byref(self._handle))
         self._library = library.load()
+        self._context = context
         self._policies: dict[Policy, NativePolicy] = {}
         self._query_rows = max(params.n_query_rows, params.n_probe_rows)
         self.n_query_rows = int(params.n_query_rows)  # newest queries of the text that it keeps
@@ -120,6 +121,10 @@ class Cache:
         """
         array = (c.c_int32 * len(tokens))(*tokens)
         library.call("edgekv_cache_feed", self._handle, array, len(tokens), want_logits)
+
+    def decode_with(self, n_threads: int) -> None:
+        """Let so many threads feed single tokens from now on; what they compute does not depend on it."""
+        self._context.decode_with(n_threads)
 
     def feed_draft(self, token: int, draft: Sequence[int]) -> None:
         """Decode a token and what may follow it, with logits for each: row 0 is the token's, row 1 that of draft[0].

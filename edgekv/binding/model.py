@@ -180,6 +180,7 @@ class Context:
         pointer = None if layout is None else c.byref(layout)
         library.call("edgekv_context_new", model.handle, c.byref(params), pointer, c.byref(self.handle))
         self._llama = llama
+        self._n_threads = options.n_threads
         self.model = model
 
     def _params(self, n_cells: int, options: Options) -> Any:
@@ -213,6 +214,10 @@ class Context:
         memory = structs.Memory()
         library.call("edgekv_context_memory", self.handle, c.byref(memory))
         return memory
+
+    def decode_with(self, n_threads: int) -> None:
+        """Let so many threads decode single tokens from now on. All that were asked for go on reading."""
+        self._llama.llama_set_n_threads(self.handle, n_threads, self._n_threads)
 
     def logits(self, row: int = -1) -> Any:
         """Pointer to the logits (n_vocab,) float32 after a token of the last batch; -1 = the last one with logits."""

@@ -13,6 +13,7 @@ from edgekv.binding.filed import FiledSnapshot, restore_snapshot, write_snapshot
 from edgekv.options import UBATCH, Options
 from edgekv.store.log import TokenLog
 
+from .crowd import Threads
 from .drafts import History, Worth
 from .positions import Positions
 from .snapshot import ControllerSnapshot
@@ -58,6 +59,7 @@ class Controller:
         self._options = options
         self._history = History()
         self._worth = Worth()
+        self._threads = Threads(1 if options.gpu_layers else options.n_threads)
         self._draft: list[int] = []  # decoded, and neither said nor dropped
         self._fresh = 0  # tokens fed since the last scoring
         self._since_probe: int | None = None  # tokens fed since; None = no probe's queries may score again
@@ -195,7 +197,7 @@ class Controller:
         if full or self._fresh + n_new > self._options.block:
             self._compact(probe, generating=generating, full=full)
         draft = self._proposed(tokens[0], spare) if drafts and self._options.n_draft else []
-        started = time.perf_counter()
+        started, own_started = time.perf_counter(), time.thread_time()
         if draft:
             self.cache.feed_draft(tokens[0], draft)
         else:
@@ -206,6 +208,8 @@ class Controller:
         self.work.drafted += len(draft)
         if generating:
             self._worth.decoded(len(draft), seconds)
+            if not draft and self._threads.decoded(seconds, time.thread_time() - own_started):
+                self.cache.decode_with(self._threads.now)
         self._fed(tokens)
 
     def _make_room(self, n_tokens: int) -> None:

@@ -1,5 +1,5 @@
-// unit [MODEL [KV_TYPE]]: the kernels on plain arrays (unit_allot.cpp, unit_kernels.cpp and unit_rope.cpp too) and, given a model, its
-// cache (unit_cache.cpp, unit_failures.cpp, unit_ragged.cpp, unit_reposition.cpp, unit_snapshot.cpp).
+// unit [MODEL [KV_TYPE]]: the kernels on plain arrays (unit_allot.cpp, unit_kernels.cpp, unit_rope.cpp and unit_shares.cpp too) and,
+// given a model, its cache (unit_cache.cpp, unit_failures.cpp, unit_ragged.cpp, unit_reposition.cpp, unit_snapshot.cpp).
 #include "abi/status.h"
 #include "cache/rows.h"
 #include "check.h"
@@ -32,6 +32,7 @@ void test_versions_of_rows();
 void test_ragged(const char * model_path, const char * kv_type);
 void test_reposition(const char * model_path, const char * kv_type);
 void test_rope();
+void test_shares();
 void test_snapshot(const char * model_path, const char * kv_type);
 void test_weights_file(const char * model_path);
 
@@ -500,6 +501,7 @@ int main(int argc, char ** argv) {
     test_hadamard();
     test_kernels();
     test_rope();
+    test_shares();
     test_pools_of_rows();
     test_readers_of_rows();
     test_versions_of_rows();
