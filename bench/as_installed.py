@@ -3,9 +3,10 @@
 Claim (CONTRIBUTING.md): with focus, and under a ceiling of three quarters of what llama.cpp takes, it reads as fast.
 
 Both get the same text; threads are each one's default, or `--threads`. llama.cpp gets a context that holds the text.
-edgekv gets a ceiling, `--share` of the peak that llama.cpp had in the same pair, and chooses everything else itself; it
-reads the text as a file with a question about it. Every run is a fresh process that warms up, the two run in turn, and
-the table shows medians of their ratios. `edgekv bench` measures the same without an installation, on edgekv's library.
+edgekv gets a ceiling, `--share` of the peak that llama.cpp had in the same pair. It chooses everything else itself, but
+for the cells, if `--budget` names them. It reads the text as a file with a question about it. Every run is a fresh
+process that warms up, the two run in turn, and the table shows medians of their ratios. `edgekv bench` measures the
+same without an installation, on edgekv's library.
 
     uv venv peer && uv pip install --python peer/bin/python --no-cache llama-cpp-python==0.3.36
     python bench/as_installed.py --book novel.txt --peer peer/bin/python --model 0.5b-q4_0.gguf --threads 1
@@ -35,7 +36,7 @@ PREDICTED = {"reading": "1.1 at 1,000 tokens, 2 at 8,000", "generating": "1.1", 
 
 def run_case(case: dict) -> dict[str, object]:
     """Read with a question and generate, in this process."""
-    options = {"memory": case["memory"], "threads": case["threads"]}
+    options = {name: case[name] for name in ("memory", "threads", "budget")}
     with edgekv.Runtime(case["model"], **options) as runtime, tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "text.txt")
         path.write_text(case["text"][:256], encoding="utf-8")
@@ -67,12 +68,14 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=1000, help="tokens of the text")
     parser.add_argument("--generate", type=int, default=48)
     parser.add_argument("--share", type=float, default=0.75, help="edgekv's ceiling, of llama.cpp's peak")
+    parser.add_argument("--budget", type=int, help="cells of edgekv (default: what the ceiling leaves)")
     parser.add_argument("--pairs", type=int, default=3)
     args = parser.parse_args()
 
     with prose.vocabulary(args.model) as model:
         text = prose.text_of(model, prose.first_tokens(model, prose.read_book(args.book), args.length))
-    case = {"model": str(find_model(args.model)), "text": text, "generate": args.generate, "threads": args.threads}
+    case = {"model": str(find_model(args.model)), "text": text, "generate": args.generate}
+    case |= {"threads": args.threads, "budget": args.budget}
 
     pairs: list[tuple[dict, dict]] = []
     for _ in range(args.pairs):
