@@ -53,25 +53,18 @@ def pytest_addoption(parser):
     )
 
 
+def pytest_configure(config):
+    config.addinivalue_line("markers", "two_processes: compares what a model says in two, of which one has no device")
+
+
 def pytest_collection_modifyitems(config, items):
     if config.getoption("--device") == "host":
         return
-    skip = pytest.mark.skip(reason="the model of a worker process lies there, not on the device")
+    skip = pytest.mark.skip(reason="the model of another process lies in the host's memory, not on the device")
     for item in items:
-        if "isolated" in getattr(getattr(item, "callspec", None), "id", "").split("-"):
+        isolated = "isolated" in getattr(getattr(item, "callspec", None), "id", "").split("-")
+        if isolated or item.get_closest_marker("two_processes"):
             item.add_marker(skip)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item):
-    try:
-        return (yield)
-    except Exception as error:
-        if item.config.getoption("--device") != "host":
-            from lent_device import skip_where_refused
-
-            skip_where_refused(error)
-        raise
 
 
 @pytest.fixture(autouse=True, scope="session")

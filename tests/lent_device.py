@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from unittest import mock
 
-import pytest
 from children import LIMIT_S, default_interrupt, started
 
 import edgekv
@@ -20,7 +19,6 @@ from edgekv.binding.model import Model
 from edgekv.devices import devices
 
 ALL_LAYERS = 1 << 10
-REFUSED = "need the cache in host memory"  # heads of different lengths
 
 
 def free_port():
@@ -55,7 +53,8 @@ def lent_device():
 
 @contextmanager
 def models_on_lent_device():
-    """Every model that this process loads meanwhile lies at a server, with its cache. It runs as long as this one."""
+    """Every model that this process loads meanwhile lies at a server, with its cache, or as many layers as are asked
+    for. The server runs as long as this."""
     port = free_port()
     with default_interrupt():
         process = subprocess.Popen(server_command(port), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -69,16 +68,10 @@ def models_on_lent_device():
         load = Model.__init__
 
         def load_there(self, path, options, **keywords):
-            load(self, path, replace(options, gpu_layers=ALL_LAYERS), **keywords)
+            load(self, path, replace(options, gpu_layers=options.gpu_layers or ALL_LAYERS), **keywords)
 
         with mock.patch.object(Model, "__init__", load_there):
             yield
     finally:
         process.kill()
         process.wait(LIMIT_S)
-
-
-def skip_where_refused(error):
-    """Skip a test of what is refused where the cache lies on a device, by the name of what that is."""
-    if isinstance(error, edgekv.UnsupportedModelError) and REFUSED in str(error):
-        pytest.skip(f"refused on a device: {error}")

@@ -15,10 +15,13 @@ key j in layer l and KV head g, so any history of evictions is one boolean array
 The kernels of llama.cpp differ from these formulas in what remains after K and V were rounded alike:
 
     f16, 64 or more queries at once      float32 sums
-    f16, fewer queries (decode, tails)   V is summed in float16; not followed, as it depends on the order of the cells
-    q8_0, q4_0                           a value on a rounding boundary may fall on the other side, and the layers
-                                         above amplify it: rare, and unlike the first not small
+    f16, fewer queries (decode, tails)   queries are rounded to f16, and V is summed in float16, cell by cell
+    q8_0, q4_0                           queries are rounded to q8_0. A value on a rounding boundary may fall on the
+                                         other side, and the layers above amplify it: rare, and not small
     F16, Q8_0, Q4_0 weights              activations are rounded to f16 or q8_0 too: compare on F32 weights
+
+edgekv's own attention, which the host uses, rounds no queries and sums in float32. `rounded_from` follows ggml's
+kernels in the second and third line, but for the order of the cells.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ import itertools
 from dataclasses import dataclass
 
 import numpy as np
-from reference_quant import KV_TYPES, stored_key, stored_value
+from reference_quant import KV_TYPES, round_f16, stored_key, stored_value
 
 # Pairs of dimensions that RoPE turns together: (0, 1), (2, 3), ... or (0, n/2), (1, n/2 + 1), ...
 ROPE_PAIRS = {"llama": "norm", "qwen2": "neox", "qwen3": "neox", "gemma": "neox", "deci": "norm"}
@@ -141,7 +144,7 @@ class ReferenceModel:
             rope_factors=tensors.get("rope_freqs.weight"),
         )
 
-    def logits(self, tokens, *, visible=None, kv_type="f16", positions=None, moves=()):
+    def logits(self, tokens, *, visible=None, kv_type="f16", positions=None, moves=(), rounded_from=None):
         """tokens (n_tokens,) -> logits (n_tokens, n_vocab) float64.
 
         visible:   (n_layer, n_head_kv, n_tokens, n_tokens) bool, [l, g, t, j]: query t may read key j, of the layers
@@ -152,6 +155,8 @@ class ReferenceModel:
         positions: (n_tokens,) RoPE positions, by default 0, 1, 2, ... The causal mask goes by index.
         moves:     pairs (n, by), ascending: before token n is fed, stored keys are turned by so many positions,
                    by (n_layer, n_head_kv, n_tokens) int, and rounded once more.
+        rounded_from: the first token whose attention is rounded as ggml's own rounds it; None: none is. With f16 it is
+                   one that was fed with few others.
         """
         hp = self.hparams
         tokens = np.asarray(tokens)
@@ -177,12 +182,17 @@ class ReferenceModel:
                 il = next(i for i, other in enumerate(with_keys) if other is layer)
                 q, k, v = self.heads(layer, out, positions)
                 k, v = stored_key(k, kv_type), stored_value(v, kv_type)
+                if rounded_from is not None:
+                    q[rounded_from:] = stored_key(q[rounded_from:], "f16" if kv_type == "f16" else "q8_0")
                 starts = [0, *(n for n, _ in moves), n_tokens]
                 out = np.empty((n_tokens, q.shape[1], hp.head_dim_v))
                 for i, (begin, end) in enumerate(itertools.pairwise(starts)):
                     if i > 0:
                         k = self.moved(k, moves[i - 1][1][il], kv_type)
                     out[begin:end] = attention(q[begin:end], k, v, mask[il][:, begin:end])
+                    if kv_type == "f16" and rounded_from is not None and rounded_from < end:
+                        few = slice(max(begin, rounded_from), end)
+                        out[few] = attention(q[few], k, v, mask[il][:, few], weighted_sum=sum_in_f16)
             if layer.wo is not None:
                 x = x + out.reshape(n_tokens, -1) @ layer.wo.T
             h = rms_norm(x, layer.ffn_norm, hp.rms_eps)
@@ -253,7 +263,7 @@ def rope(x, angles, pairs):
     return turned
 
 
-def attention(q, k, v, mask):
+def attention(q, k, v, mask, weighted_sum=None):
     """out[t, h] = sum_j softmax_j(<q[t, h], k[j, g]> / sqrt(head_dim)) v[j, g]   over j with mask[g, t, j].
 
     q (n_tokens, n_head, head_dim), k (n_tokens, n_head_kv, head_dim), v (n_tokens, n_head_kv, head_dim_v),
@@ -264,8 +274,30 @@ def attention(q, k, v, mask):
     for h in range(n_head):
         g = h // (n_head // n_head_kv)
         scores = q[:, h] @ k[:, g].T / np.sqrt(q.shape[2])  # (n_tokens, n_tokens)
-        out[:, h] = masked_softmax(scores, mask[g]) @ v[:, g]
+        out[:, h] = (weighted_sum or softmax_sum)(scores, mask[g], v[:, g])
     return out
+
+
+def softmax_sum(scores, mask, v):
+    """scores, mask (n_tokens, n_keys), v (n_keys, dim) -> (n_tokens, dim)."""
+    return masked_softmax(scores, mask) @ v
+
+
+def sum_in_f16(scores, mask, v):
+    """The same, key by key, the sum rounded to f16 each time: times exp(old - new) where there is a new largest score,
+    then plus v[j] exp(score - largest)."""
+    out = np.zeros((len(scores), v.shape[1]))
+    top, total = np.full(len(scores), -np.inf), np.zeros(len(scores))
+    for j in range(len(v)):
+        seen, score = mask[:, j], scores[:, j]
+        above = seen & (score > top)
+        shrink = np.where(above, np.exp(top - np.where(above, score, np.inf)), 1.0)
+        top = np.where(above, score, top)
+        weight = np.where(seen, np.exp(score - np.where(seen, top, np.inf)), 0.0)
+        out[above] = round_f16(out[above] * shrink[above, None])
+        out[seen] = round_f16(out[seen] + v[j] * weight[seen, None])
+        total = total * shrink + weight
+    return out / total[:, None]
 
 
 def masked_softmax(scores, mask):

@@ -475,8 +475,8 @@ EDGEKV_API enum edgekv_status edgekv_cache_params_for(
 
 // Open a context's cache and empty it. The context must outlive it; nothing else may feed the context meanwhile.
 //   EDGEKV_STATUS_INVALID_STATE  the context was made without a layout, or has an open cache already
-//   EDGEKV_STATUS_UNSUPPORTED    `ragged` where the cache lies on a device; `repositions` of keys that cannot be turned, as
-//                                edgekv_context_rope says; `values` where rows are latents
+//   EDGEKV_STATUS_UNSUPPORTED    `repositions` of keys that cannot be turned, as edgekv_context_rope says; `values` where rows
+//                                are latents
 //   EDGEKV_STATUS_MODEL_INVALID  `wo_norms` of repacked weights whose file has other ones
 EDGEKV_API enum edgekv_status edgekv_cache_open(
                 struct llama_context * ctx,

@@ -27,6 +27,7 @@ void test_failures(const char * model_path, const char * kv_type);
 void test_kernels();
 void test_pools(const char * model_path, const char * kv_type);
 void test_pools_of_rows();
+void test_starts_of_heads();
 void test_readers_of_rows();
 void test_versions_of_rows();
 void test_ragged(const char * model_path, const char * kv_type);
@@ -503,6 +504,7 @@ int main(int argc, char ** argv) {
     test_rope();
     test_shares();
     test_pools_of_rows();
+    test_starts_of_heads();
     test_readers_of_rows();
     test_versions_of_rows();
     test_selection();

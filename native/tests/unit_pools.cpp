@@ -27,7 +27,7 @@ class Pools {
         for (const FlatCache::Layer & layer : kv.flat->layers()) {
             const auto type = flat->layers().empty() ? first : ggml_backend_cpu_buffer_type();
             contexts_.emplace_back(ggml_init({ 2 * ggml_tensor_overhead(), nullptr, true }));
-            flat->add_layer(contexts_.back().get(), ggml_backend_buft_is_host(type), layer.il, layer.n_head(), layer.n_head_kv,
+            flat->add_layer(contexts_.back().get(), type, layer.il, layer.n_head(), layer.n_head_kv,
                             layer.k->type, layer.head_dim_k, layer.v->type, layer.head_dim_v);
             buffers_.emplace_back(ggml_backend_alloc_ctx_tensors_from_buft(contexts_.back().get(), type));
             ggml_backend_buffer_clear(buffers_.back().get(), 0);
@@ -65,9 +65,9 @@ std::vector<size_t> numbers_held(const Cache & cache) {
 void test_pools_of_rows() {
     const ggml_context_ptr context(ggml_init({ 8 * ggml_tensor_overhead(), nullptr, true }));
     FlatCache              flat({ 64, 192 });
-    flat.add_layer(context.get(), true, 0, 2, 2, GGML_TYPE_F16, 64, GGML_TYPE_F16, 64);
-    flat.add_layer(context.get(), true, 3, 4, 2, GGML_TYPE_F16, 128, GGML_TYPE_F16, 128);
-    CHECK(flat.pools().size() == 2 && flat.n_rows() == 256 && flat.n_cells_max() == 128);
+    flat.add_layer(context.get(), ggml_backend_cpu_buffer_type(), 0, 2, 2, GGML_TYPE_F16, 64, GGML_TYPE_F16, 64);
+    flat.add_layer(context.get(), ggml_backend_cpu_buffer_type(), 3, 4, 2, GGML_TYPE_F16, 128, GGML_TYPE_F16, 128);
+    CHECK(flat.pools().size() == 2 && flat.n_cells_total() == 256 && flat.n_cells_max() == 128);
     CHECK(flat.layer(3).k->ne[1] == 128);
 
     const std::vector<uint32_t> sound = { 100, 4, 20, 30 };
@@ -82,15 +82,46 @@ void test_pools_of_rows() {
     CHECK(flat.fits({ 64, 64, 128, 0 }, 0) && !flat.fits({ 64, 64, 128, 0 }, 1));
 }
 
+// On a device a head begins where a tensor may, however the rows are divided. It has as many cells as it would have elsewhere.
+void test_starts_of_heads() {
+    static ggml_backend_buffer_type memory = *device_memory();
+    memory.iface.get_alignment             = [](ggml_backend_buffer_type_t) -> size_t { return 64; };
+
+    std::mt19937 random(5);
+    for (const ggml_type type : { GGML_TYPE_F16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0 }) { // rows of 128, 68 and 36 bytes
+        const ggml_context_ptr context(ggml_init({ 8 * ggml_tensor_overhead(), nullptr, true }));
+        FlatCache              there({ 61, 183 }), here({ 61, 183 });
+        for (uint32_t il = 0; il < 3; ++il) {
+            there.add_layer(context.get(), &memory, il, 4, 2, type, 64, type, 64);
+            here.add_layer(context.get(), ggml_backend_cpu_buffer_type(), il, 4, 2, type, 64, type, 64);
+        }
+        for (int round = 0; round < 20; ++round) {
+            std::vector<uint32_t> kept(6);
+            std::generate(kept.begin(), kept.end(), [&] { return random() % 61; });
+            there.divide(kept);
+            here.divide(kept);
+            CHECK(there.n_open() == here.n_open());
+            uint32_t end = 0;
+            for (size_t h = 0; h < kept.size(); ++h) {
+                const FlatCache::Head & head = there.head(h);
+                CHECK(head.first * there.layer(0).k->nb[1] % 64 == 0 && head.first >= end);
+                CHECK(head.cell == here.head(h).cell && here.head(h).cell == here.head(h).first);
+                end = head.first + head.kept + there.n_open();
+            }
+            CHECK(end + 2 * 255 <= there.layer(0).k->ne[1]); // what attention reads too much
+        }
+    }
+}
+
 // A layer that reads another's rows brings query heads and nodes of a graph, and no rows.
 void test_readers_of_rows() {
     const ggml_context_ptr context(ggml_init({ 8 * ggml_tensor_overhead(), nullptr, true }));
     FlatCache              flat({ 64, 192 });
-    flat.add_layer(context.get(), true, 3, 4, 2, GGML_TYPE_F16, 64, GGML_TYPE_F16, 64);
+    flat.add_layer(context.get(), ggml_backend_cpu_buffer_type(), 3, 4, 2, GGML_TYPE_F16, 64, GGML_TYPE_F16, 64);
     const uint32_t n_nodes = flat.n_nodes();
     flat.add_reader(7, 8, 3);
     flat.add_reader(9, 2, 3);
-    CHECK(flat.layers().size() == 1 && flat.n_heads() == 2 && flat.n_rows() == 128 && flat.n_nodes() == 3 * n_nodes);
+    CHECK(flat.layers().size() == 1 && flat.n_heads() == 2 && flat.n_cells_total() == 128 && flat.n_nodes() == 3 * n_nodes);
 
     const FlatCache::Layer & layer = flat.layer(9);
     CHECK(layer.il == 3 && layer.n_group == 7 && layer.n_head() == 14 && layer.readers.size() == 3);
@@ -103,7 +134,7 @@ void test_readers_of_rows() {
 void test_versions_of_rows() {
     const ggml_context_ptr context(ggml_init({ 8 * ggml_tensor_overhead(), nullptr, true }));
     FlatCache              flat({ 64, 192 });
-    flat.add_layer(context.get(), true, 0, 2, 2, GGML_TYPE_F16, 64, GGML_TYPE_F16, 64);
+    flat.add_layer(context.get(), ggml_backend_cpu_buffer_type(), 0, 2, 2, GGML_TYPE_F16, 64, GGML_TYPE_F16, 64);
     const auto outdates = [&](auto change) {
         const uint32_t before = flat.version();
         change();

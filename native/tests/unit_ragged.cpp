@@ -42,7 +42,7 @@ std::vector<uint32_t> numbers_held(const std::vector<Head> & heads) {
 }
 
 // Blocks, single tokens and probes in turn, and new budgets at every compaction.
-void test_budgets_that_change(const Model & model, const char * kv_type, bool staged) {
+void test_budgets_that_change(const Model & model, const char * kv_type, int32_t staged) {
     const Context       context(model, kv_type, 1, ragged_layout);
     edgekv_cache_params needs = {};
     needs.ragged              = 1;
@@ -150,8 +150,9 @@ void test_budgets_that_cannot_be(const Model & model, const char * kv_type) {
 
 void test_ragged(const char * model_path, const char * kv_type) {
     const Model model(model_path);
-    test_budgets_that_change(model, kv_type, false);
-    test_budgets_that_change(model, kv_type, true);
+    for (const int32_t staged : { EDGEKV_STAGING_AUTO, EDGEKV_STAGING_COPIES, EDGEKV_STAGING_GRAPHS }) {
+        test_budgets_that_change(model, kv_type, staged);
+    }
     test_policies_that_share(model, kv_type);
     test_budgets_that_cannot_be(model, kv_type);
 }

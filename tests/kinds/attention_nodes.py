@@ -8,8 +8,9 @@ llama.cpp calls back after each node of a graph. Where it is an attention node, 
     out[t, h] = sum_j p_j v[j, g],  p_j = exp(s_j) / (exp(sink_h) + sum_j exp(s_j)),  s_j = c tanh(scale <q, k_j> / c)
 
 over the cells j that llama.cpp's own mask and the visible triples allow; without a sink its term is 0, and without a
-cap c s_j is the scaled product. Rows are read as they are stored. Queries that meet quantised keys are rounded to
-q8_0, as the processor's kernel does, but in layers that evict: there edgekv reads rows as floats.
+cap c s_j is the scaled product. Rows are read as they are stored, wherever they lie. Queries that meet quantised keys
+are rounded to q8_0, as the processor's kernel does, but in layers that evict: there edgekv reads rows as floats, where
+they lie in the host's memory.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from gguf.quants import dequantize
 from reference_quant import round_q8_0
 
 from edgekv.binding import library
+
+SIZE = c.c_size_t
 
 
 class Tensor(c.Structure):
@@ -63,6 +66,7 @@ class AttentionNodes:
         self.queries = {}
         self.failure = None
         library.load().ggml_op_desc.restype = c.c_char_p
+        library.load().ggml_backend_buffer_is_host.restype = c.c_bool
         self._is_attention = {}
         self.callback = library.bindings().ggml_backend_sched_eval_callback(self._call)
 
@@ -89,7 +93,8 @@ class AttentionNodes:
         queries = _floats(q)  # (n_head, n_tokens, d)
         self.queries.setdefault(layer, []).append(queries)
         keys, values = _floats(k), _floats(v)  # (n_head_kv, n_cells, d)
-        if gguf.GGMLQuantizationType(k.type) != gguf.GGMLQuantizationType.F16 and layer not in self.visible:
+        by_edgekv = layer in self.visible and library.load().ggml_backend_buffer_is_host(c.c_void_p(_root(k).buffer))
+        if gguf.GGMLQuantizationType(k.type) != gguf.GGMLQuantizationType.F16 and not by_edgekv:
             queries = round_q8_0(queries)
         n_tokens, n_cells = queries.shape[1], keys.shape[1]
         allowed = np.isfinite(_floats(mask)[0, :n_tokens])  # (n_tokens, n_cells)
@@ -109,7 +114,8 @@ class AttentionNodes:
             weights = _softmax(np.where(seen, scores, -np.inf), None if sinks is None else sinks[h])
             out[:, h] = weights @ values[g]
         self.favourites[layer] = int(weights[-1].argmax())
-        c.memmove(node.data, out.ctypes.data, out.nbytes)
+        result = out.ctypes.data_as(c.c_void_p)
+        library.load().ggml_backend_tensor_set(c.byref(node), result, SIZE(0), SIZE(out.nbytes))
 
 
 def _softmax(scores, sink):
@@ -134,7 +140,8 @@ def _floats(tensor):
     block_values, block_bytes = gguf.GGML_QUANT_SIZES[kind]
     row_bytes = n_values // block_values * block_bytes
     n_bytes = (n_rows - 1) * tensor.nb[1] + (n_matrices - 1) * tensor.nb[2] + row_bytes
-    data = np.ctypeslib.as_array(c.cast(tensor.data, c.POINTER(c.c_uint8)), (n_bytes,))
+    data = np.empty(n_bytes, dtype=np.uint8)
+    library.load().ggml_backend_tensor_get(c.byref(tensor), data.ctypes.data_as(c.c_void_p), SIZE(0), SIZE(n_bytes))
     rows = np.lib.stride_tricks.as_strided(
         data, (n_matrices, n_rows, row_bytes), (tensor.nb[2], tensor.nb[1], 1), writeable=False
     )

@@ -24,7 +24,7 @@ def own_cache(path, *, n_cells, block=128, kv_type="f16", threads=2, visible=Non
     options = Options(threads=threads, block=block, kv_type=kv_type)
     header = SimpleNamespace(architecture="", metadata={}, head_dim=64)
     nodes = None if visible is None else AttentionNodes(visible)
-    with Model(path, options, header=header) as model, _watched_by(nodes):
+    with Model(path, options, header=header) as model, watched_by(nodes):
         loop = _Loop(Context(model, n_cells, options, None), options.n_ubatch)
         try:
             yield OwnCache(model, loop, nodes)
@@ -79,7 +79,7 @@ class OwnCache:
 
 
 @contextmanager
-def _watched_by(nodes):
+def watched_by(nodes):
     """Contexts made meanwhile call `nodes` back."""
     llama = library.bindings()
     defaults = llama.llama_context_default_params

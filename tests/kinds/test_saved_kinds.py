@@ -32,6 +32,7 @@ def go_on(monkeypatch):
     return go_on
 
 
+@pytest.mark.two_processes
 @pytest.mark.usefixtures("talkative")
 @pytest.mark.parametrize(("policy", "kv_type"), [("keydiff", "f16"), ("h2o", "q8_0")])
 def test_a_new_process_says_the_next_200_tokens(family_model, go_on, tmp_path, policy, kv_type):

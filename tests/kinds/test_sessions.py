@@ -44,6 +44,7 @@ def test_a_session_goes_back_to_its_snapshot(talkative, family_model, name, poli
     assert n_past > 200
 
 
+@pytest.mark.two_processes
 @pytest.mark.parametrize("name", RUN)
 def test_a_worker_says_the_same(family_model, name):
     """Where a reply ends by itself, too: nobody talks on in the worker."""

@@ -39,6 +39,15 @@ def session(runtime):
         yield session
 
 
+@pytest.fixture(scope="session")
+def uneven_model(tmp_path_factory):
+    """Path of a tiny model of the shape `uneven.UNEVEN`, whose heads differ in what they need."""
+    pytest.importorskip("gguf")
+    from uneven import make_uneven
+
+    return make_uneven(tmp_path_factory.mktemp("uneven") / "model.gguf")
+
+
 @pytest.fixture
 def talkative(monkeypatch):
     """Random weights may end a reply at any token; here none does."""

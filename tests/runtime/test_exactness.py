@@ -12,8 +12,10 @@ The limit takes u = 2^-11, as sums in f16 have it. The largest magnitude of 32 n
 average; q8_0 divides it into 127 steps and q4_0 into 8: d = 0.019 and 0.3. A third of the limit was measured with q8_0,
 and half of it with q4_0.
 
-On a device ggml attends by itself: with sums in f16, and with queries that are quantised like the keys. Single tokens
-were off by 2.9e-2 there, and quantised caches by 1.5 limits.
+On a device ggml attends by itself. Its processor backend rounds queries, and sums values in f16, cell by cell. The
+transformer does so too (`rounded_from`). So quantised caches have the host's limit there. Single tokens over f16 may be
+off by twice what such sums are, once for the device's and once for the transformer's, whose order of cells is another.
+Other backends may round less.
 """
 
 from __future__ import annotations
@@ -34,8 +36,6 @@ BLOCK = 64
 
 PREFILL = 5e-3
 DECODE = 1e-2
-DEVICE_DECODE = 6e-2
-DEVICE_LIMITS = 2
 OF_ROUNDING = {kv_type: np.sqrt(24 * 2**-11 / (2.4 / steps)) for kv_type, steps in (("q8_0", 127), ("q4_0", 8))}
 WRONG = 1.0  # a wrong set for one head of one layer gives at least this
 
@@ -67,17 +67,19 @@ def assert_exact(path, tokens, run, n_read, prefill, decoded, kv_type, least=WRO
     n = len(tokens)
     stored = {"positions": run.positions(n), "moves": run.moves(n)}
 
-    def logits(visible, kv_type):
-        return model.logits(tokens, visible=visible, kv_type=kv_type, **stored)[n_read - 1 :]
+    def logits(visible, kv_type, **rounded):
+        return model.logits(tokens, visible=visible, kv_type=kv_type, **stored, **rounded)[n_read - 1 :]
 
-    expected = logits(visible, kv_type)
-    on_device = run.runtime.plan.device_bytes > 0
+    expected = rounded = logits(visible, kv_type)
+    if run.runtime.plan.device_bytes > 0:
+        rounded = logits(visible, kv_type, rounded_from=n_read if kv_type == "f16" else 0)
     if kv_type == "f16":
         assert error(prefill, expected[0]) < PREFILL
-        assert max(map(error, decoded, expected[1:])) < (DEVICE_DECODE if on_device else DECODE)
+        by_sums = max(map(error, rounded[1:], expected[1:]))
+        assert max(map(error, decoded, expected[1:])) < DECODE + 2 * by_sums
     else:
         limit = OF_ROUNDING[kv_type] * distance(expected, logits(visible, "exact"))
-        assert distance([prefill, *decoded], expected) < limit * (DEVICE_LIMITS if on_device else 1)
+        assert min(distance([prefill, *decoded], each) for each in (expected, rounded)) < limit
 
     wrong = visible.copy()
     fed = run.compactions[0][0]

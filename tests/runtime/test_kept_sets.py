@@ -5,15 +5,14 @@ from __future__ import annotations
 import itertools
 from contextlib import nullcontext
 
-import gguf
 import numpy as np
 import pytest
 from cache_arrays import output_projections
 from recorded import recorded_runtime
 from reference_choice import Choice, Reference
+from uneven import UNEVEN
 
 from edgekv import policies
-from edgekv.models.tiny import make_tiny
 from edgekv.planning.estimate import HEAD_LIMIT
 from edgekv.policies import POLICIES, Head, parse_policy
 from edgekv.policies.ada import BASES
@@ -86,25 +85,7 @@ SHARED_CASES += itertools.product(
 )
 
 SHAPE = {"n_layer": 2, "n_embd": 128, "n_head": 4, "n_head_kv": 2, "head_dim": 64}
-UNEVEN = {"n_layer": 3, "n_embd": 128, "n_head": 6, "n_head_kv": 3, "head_dim": 64}
-# times that the keys of UNEVEN's heads are lengthened, layer by layer: the longer, the fewer cells a query looks at
-LENGTHS = [(0.3, 6, 4), (8, 3, 5), (4, 6, 3)]
-# how long the part is that all keys of a head share, over the rest: the longer, the less keydiff tells its cells apart
-SHARED_PARTS = [(0, 2, 4), (2, 4, 0), (4, 0, 2)]
 BUDGET = 100
-
-
-@pytest.fixture(scope="session")
-def uneven_model(tmp_path_factory):
-    """A tiny model of UNEVEN's shape whose heads differ in how many cells they look at, and in how alike keys are."""
-    path = make_tiny(tmp_path_factory.mktemp("uneven") / "model.gguf", **UNEVEN, n_ctx_train=1024)
-    tensors = {tensor.name: tensor.data for tensor in gguf.GGUFReader(path, "r+").tensors}
-    tensors["token_embd.weight"][:] += tensors["token_embd.weight"].std()  # what all tokens share
-    for layer, (lengths, shared) in enumerate(zip(LENGTHS, SHARED_PARTS, strict=True)):
-        rows = tensors[f"blk.{layer}.attn_k.weight"].reshape(UNEVEN["n_head_kv"], UNEVEN["head_dim"], -1)
-        rows[:, -1] += rows.std() * np.array(shared, dtype=np.float32)[:, None]  # RoPE hardly turns the last dimension
-        rows *= np.array(lengths, dtype=np.float32)[:, None, None]
-    return path
 
 
 def w_o_of(path, shape, policy):

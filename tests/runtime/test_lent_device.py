@@ -14,8 +14,11 @@ import sys
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 from lent_device import free_port, lent_device
+from recorded import recorded_runtime
+from test_exactness import SHAPES, assert_exact
 
 import edgekv
 from edgekv.devices import devices
@@ -27,7 +30,14 @@ SELECTED = [
     "test_exactness.py::test_logits_equal_a_transformer_that_masks_the_same_triples[llama-q8_0]",
     "test_reposition.py::test_always_and_never",  # whose heads are shorter than the runs that attention reads
     "test_lent_device.py::test_the_cache_lies_on_the_device",
-    "test_lent_device.py::test_ragged_heads_are_refused_there",
+    "test_lent_device.py::test_layers_here_and_there[keydiff-f16]",
+    "test_lent_device.py::test_layers_here_and_there[keydiff+ada-q8_0]",
+    "test_ragged.py::test_logits_equal_a_transformer_that_masks_the_same_triples[3-f16]",
+    "test_kept_sets.py::test_heads_that_share_keep_what_the_reference_keeps[keydiff+pyramid+ada-q8_0]",
+    "test_snapshot.py::test_a_restored_session_goes_on_as_one_that_never_left[snapkv+ada-f16]",
+    "test_many_sessions.py::test_sessions_that_take_turns_say_what_each_says_alone[h2o-q8_0]",
+    "../kinds/test_device_reads.py::test_attention_reads_from_where_a_device_can[q8_0]",
+    "../kinds/test_exact.py::test_quantised_rows_of_evicted_cells_too[deepseek2-keydiff]",
 ]
 
 
@@ -48,7 +58,7 @@ def test_some_tests_run_over_rpc():
         [*command, *(str(HERE / name) for name in SELECTED)], capture_output=True, text=True, timeout=300
     )
     assert run.returncode == 0, run.stdout + run.stderr
-    assert "5 passed" in run.stdout, run.stdout
+    assert f"{len(SELECTED)} passed" in run.stdout, run.stdout
 
 
 def test_the_cache_lies_on_the_device(tiny_model, device):
@@ -61,11 +71,21 @@ def test_the_cache_lies_on_the_device(tiny_model, device):
         assert runtime.context.memory().device_bytes <= runtime.plan.device_bytes
 
 
-def test_ragged_heads_are_refused_there(tiny_model, device):
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
+@pytest.mark.parametrize("policy", ["keydiff", "keydiff+ada"])
+def test_layers_here_and_there(tiny_model, device, policy, kv_type):
+    """One layer of three lies on the device. Attention reads beyond the heads there, and not beyond those here."""
     if device == "host":
         pytest.skip("run by test_some_tests_run_over_rpc, with --device rpc")
-    with pytest.raises(edgekv.UnsupportedModelError, match="need the cache in host memory"):
-        edgekv.Runtime(tiny_model(n_layer=2), memory="4GiB", budget=64, block=32, policy="keydiff+ada")
+    path = tiny_model(n_layer=3, n_ctx_train=1024, **SHAPES["llama"])
+    tokens = np.random.default_rng(4).integers(3, 250, 256 + 20).tolist()
+    options = {"policy": policy, "budget": 90, "block": 64, "kv_type": kv_type, "gpu_layers": 2}  # the output is one
+    with recorded_runtime(path, n_layer=3, n_head_kv=2, **options) as run:
+        prefill = run.read(tokens[:256])
+        decoded = [run.step(token) for token in tokens[256:]]
+        assert 0 < run.runtime.plan.parts.kv < run.runtime.plan.kv_bytes
+        assert len(run.compactions) >= 2
+    assert_exact(path, tokens, run, 256, prefill, decoded, kv_type)
 
 
 def test_own_devices_begin_the_list(server):

@@ -9,11 +9,10 @@ import test_kept_sets
 import test_reposition
 import test_snapshot
 from recorded import recorded_runtime
-from small import SETTINGS
 from test_kept_sets import BUDGET, SHAPE, read_and_check
 from test_ragged import rows, tokens_of
+from uneven import UNEVEN
 
-import edgekv
 from edgekv.binding import policy as native_policy
 from edgekv.binding.cache import Cache
 from edgekv.binding.structs import STAGING, CacheParams
@@ -38,8 +37,18 @@ SCORED = [
     "h2o",
 ]
 WITHOUT_ROWS = ["sink", "random"]
+SHARED = [  # heads or layers differ in how many cells they keep
+    "keydiff+ada",
+    "keydiff(anchor=pairwise)+pyramid",
+    "l2norm+ada(scope=model)",
+    "snapkv(window=20, carry=0.9)+ada",
+    "tova+ada(safeguard=0.7)",
+    "h2o+ada(scope=model)",
+    "keydiff+pyramid+ada",
+]
 STAGED = ["keydiff(anchor=median)", "ahakv", "keydiff+caote", "snapkv+critical"]
 HEADS = {"n_layer": 2, "n_head_kv": 2}
+UNEVEN_HEADS = {name: UNEVEN[name] for name in HEADS}
 
 
 @pytest.fixture
@@ -57,7 +66,7 @@ def stage(monkeypatch):
     return stage
 
 
-def read(path, staging, stage, spec, kv_type, reposition=False):
+def read(path, staging, stage, spec, kv_type, reposition=False, heads=HEADS):
     """Logits, kept positions, kept rows and work of a text that is read, then gone on with token by token."""
 
     def turn(cache, policy, budget, keywords):
@@ -66,7 +75,7 @@ def read(path, staging, stage, spec, kv_type, reposition=False):
     stage(staging)
     tokens = tokens_of(300)
     options = {"policy": spec, "budget": BUDGET, "block": 32, "recent": 10, "kv_type": kv_type}
-    with recorded_runtime(path, **HEADS, before_compaction=turn, **options) as run:
+    with recorded_runtime(path, **heads, before_compaction=turn, **options) as run:
         run.read(tokens[:-40])
         logits = [run.step(token) for token in tokens[-40:]]
         controller = run.runtime.controller
@@ -74,7 +83,7 @@ def read(path, staging, stage, spec, kv_type, reposition=False):
         assert (controller.cache.rope_past < controller.cache.n_past) == reposition
         held = [
             [controller.cache.rows(*at, values=values)[0].tobytes() for values in (False, True)]
-            for at in np.ndindex(*HEADS.values())
+            for at in np.ndindex(*heads.values())
         ]
         assert controller.cache.bookkeeping_bytes <= run.runtime.plan.parts.bookkeeping
         return logits, [[kept.tolist() for kept in layer] for layer in run.kept()], held, controller.work
@@ -97,6 +106,25 @@ def test_graphs_and_host_leave_the_same_bytes(tiny_model, stage, spec, kv_type):
     for one, other in zip(expected, found, strict=True):
         np.testing.assert_array_equal(one, other)
     assert (here.crossed_bytes, here.staged_layers) == (0, 0)
+    assert by_graphs.crossed_bytes > 0 == by_graphs.staged_layers
+
+
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
+@pytest.mark.parametrize("spec", SHARED)
+def test_heads_that_share_keep_what_the_reference_keeps(uneven_model, stage, spec, kv_type):
+    stage("graphs")
+    test_kept_sets.test_heads_that_share_keep_what_the_reference_keeps(uneven_model, spec, kv_type)
+
+
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4_0"])
+@pytest.mark.parametrize("spec", ["keydiff+ada", "keydiff+pyramid+ada", "snapkv+ada"])
+def test_heads_that_share_are_left_the_same_bytes(uneven_model, stage, spec, kv_type):
+    """Scored head by head, and closed up where they lie."""
+    logits, *expected, _ = read(uneven_model, "auto", stage, spec, kv_type, heads=UNEVEN_HEADS)
+    same_logits, *found, by_graphs = read(uneven_model, "graphs", stage, spec, kv_type, heads=UNEVEN_HEADS)
+    assert found == expected
+    np.testing.assert_array_equal(same_logits, logits)
+    assert len({len(kept) for layer in found[0] for kept in layer}) > 1
     assert by_graphs.crossed_bytes > 0 == by_graphs.staged_layers
 
 
@@ -148,6 +176,12 @@ def test_keys_turn(tiny_model, stage, shape, kv_type):
     test_reposition.test_logits_equal_a_transformer_that_turns_the_same_keys(tiny_model, shape, kv_type)
 
 
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
+def test_keys_of_heads_of_different_lengths_turn(tiny_model, stage, kv_type):
+    stage("graphs")
+    test_reposition.test_heads_of_different_lengths_end_at_one_position(tiny_model, kv_type)
+
+
 @pytest.mark.parametrize(("kv_type", "bound"), [("f16", 0.002), ("q8_0", 0.1)])
 def test_turned_keys_need_not_cross(tiny_model, stage, kv_type, bound):
     path = tiny_model(**SHAPE, n_ctx_train=1024)
@@ -160,11 +194,11 @@ def test_turned_keys_need_not_cross(tiny_model, stage, kv_type, bound):
 
 
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
-@pytest.mark.parametrize("spec", ["keydiff", "snapkv", "tova", "h2o"])
-def test_queries_of_a_probe_score(tiny_model, stage, spec, kv_type):
+@pytest.mark.parametrize("spec", ["keydiff", "snapkv", "tova", "h2o", "snapkv+critical+ada", "h2o+ada"])
+def test_queries_of_a_probe_score(tiny_model, uneven_model, stage, spec, kv_type):
     """Also again, turned to where the probe would come after the next block."""
     stage("graphs")
-    test_kept_sets.test_a_probe_keeps_what_the_reference_keeps_by_its_queries(tiny_model, None, spec, kv_type)
+    test_kept_sets.test_a_probe_keeps_what_the_reference_keeps_by_its_queries(tiny_model, uneven_model, spec, kv_type)
 
 
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
@@ -177,17 +211,11 @@ def test_queries_turn_with_the_keys(tiny_model, stage, shape, kv_type):
 
 @pytest.mark.usefixtures("talkative")
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
-def test_snapshots(open_runtime, stage, monkeypatch, kv_type):
+@pytest.mark.parametrize("policy", ["keydiff", "snapkv+ada"])
+def test_snapshots(open_runtime, stage, monkeypatch, policy, kv_type):
     stage("graphs")
-    test_snapshot.test_a_restored_session_goes_on_as_one_that_never_left(open_runtime, monkeypatch, "keydiff", kv_type)
-    test_snapshot.test_a_text_beyond_the_trained_context(open_runtime, monkeypatch, "keydiff", kv_type)
-
-
-def test_heads_that_share_are_refused(tiny_model, stage):
-    stage("graphs")
-    path = tiny_model(**SHAPE, n_ctx_train=1024)
-    with pytest.raises(edgekv.UnsupportedModelError, match=r"gpu_layers=0, or a policy without ada and pyramid"):
-        edgekv.Runtime(path, **SETTINGS | {"policy": "keydiff+ada"})
+    test_snapshot.test_a_restored_session_goes_on_as_one_that_never_left(open_runtime, monkeypatch, policy, kv_type)
+    test_snapshot.test_a_text_beyond_the_trained_context(open_runtime, monkeypatch, policy, kv_type)
 
 
 @pytest.mark.parametrize(("kv_type", "share"), [("f16", 0.01), ("q8_0", 0.02)])

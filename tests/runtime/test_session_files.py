@@ -50,6 +50,7 @@ def elsewhere(cases, folder):
 # ---- going on ----
 
 
+@pytest.mark.two_processes
 @pytest.mark.usefixtures("talkative")
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4_0"])
 @pytest.mark.parametrize("n_ctx_train", [8192, 512], ids=["", "repositioned"])
@@ -75,6 +76,7 @@ def test_a_new_process_says_the_next_200_tokens(tiny_model, tmp_path, kv_type, n
     assert len({it["held"] for it in expected}) == len(expected)
 
 
+@pytest.mark.two_processes
 @pytest.mark.usefixtures("talkative")
 @pytest.mark.parametrize("isolated", [False, True], ids=["here", "isolated"])
 def test_everything_that_a_session_is_comes_back(open_runtime, tmp_path, monkeypatch, isolated):

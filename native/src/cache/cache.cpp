@@ -88,14 +88,9 @@ std::vector<WeightRows> projections_of(const llama_model & model, const FlatCach
 edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & params) :
     ctx(ctx), kv(memory_of(ctx).cache), shape(shape_of(ctx)), params_(params), flat_(*memory_of(ctx).flat), claim_(flat_),
     rotation_(0), value_rotation_(0), softcap_(0.0f),
-    cells_(flat_.n_rows(), cell_parts(params)), layer_budgets_(shape.n_layer), budgets_(shape.n_head_total),
+    cells_(flat_.n_cells_total(), cell_parts(params)), layer_budgets_(shape.n_layer), budgets_(shape.n_head_total),
     scored_(flat_.pools().size()), staged_(flat_.layers().size()), contest_(contest_size(shape, params)) {
     require(params.staged >= EDGEKV_STAGING_AUTO && params.staged <= EDGEKV_STAGING_GRAPHS, "params.staged is unknown");
-    if (params.ragged && (flat_.on_device() || params.staged == EDGEKV_STAGING_GRAPHS)) {
-        // flash attention there reads masks in runs of 16 bytes, and those of ragged heads begin anywhere
-        throw Error(EDGEKV_STATUS_UNSUPPORTED, "heads that keep different numbers of cells need the cache in host memory; use "
-                                               "gpu_layers=0, or a policy without ada and pyramid");
-    }
     if (params.n_draft >= ctx->get_cparams().n_outputs_max) {
         fail(EDGEKV_STATUS_INVALID_ARGUMENT, "drafts of %u tokens, but the context has n_outputs_max = %u; make it with %u",
              params.n_draft, ctx->get_cparams().n_outputs_max, params.n_draft + 1);
@@ -190,7 +185,7 @@ void edgekv_cache::clear() {
 
 HeadCells edgekv_cache::cells(uint32_t il, uint32_t g) const {
     const FlatCache::Head & head = head_of(il, g);
-    return cells_.at(flat_.pools()[layers_[il].pool].offset + head.first, head.kept + n_filled_);
+    return cells_.at(flat_.pools()[layers_[il].pool].offset + head.cell, head.kept + n_filled_);
 }
 
 uint32_t edgekv_cache::n_kept(uint32_t il, uint32_t g) const { return head_of(il, g).kept; }

@@ -70,10 +70,10 @@ struct edgekv_cache {
 
     // What a head keeps, from where it lies to where it goes.
     struct Move {
-        const edgekv_layer * layer;
-        uint32_t             from;
-        uint32_t             to;
-        uint32_t             n;
+        const edgekv_layer *    layer;
+        edgekv::FlatCache::Head from;
+        edgekv::FlatCache::Head to;
+        uint32_t                n;
     };
 
     void     check_tokens(const llama_token * tokens, size_t n) const;
@@ -95,7 +95,9 @@ struct edgekv_cache {
 
     uint64_t            graph_bytes(bool host) const;
     bool                copies(const edgekv_layer & layer) const;
-    edgekv::RowGraphs * graphs_of(uint32_t layer) const;
+    edgekv::RowGraphs * graphs_of(const edgekv_layer & layer) const;
+    edgekv::RowGraphs * moving_graphs(const edgekv_layer & layer) const;
+    void                finish_graphs();
     void                score_by_graphs(const edgekv_compaction_params & params);
     void                begin_crossing();
     void                count_crossing(edgekv_compaction & result) const;

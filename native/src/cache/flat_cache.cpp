@@ -1,8 +1,10 @@
 #include "cache/flat_cache.h"
 
 #include "abi/status.h"
+#include "score/scratch.h"
 
 #include <algorithm>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 
@@ -21,6 +23,11 @@ ggml_tensor * add_rows(ggml_tensor * tensor, uint32_t n) {
     tensor->ne[1] += n;
     tensor->nb[2] = tensor->nb[3] = tensor->nb[1] * tensor->ne[1];
     return tensor;
+}
+
+// The fewest rows that take whole multiples of an alignment, a power of 2.
+uint32_t step_of(const ggml_tensor & rows, size_t alignment) {
+    return static_cast<uint32_t>(alignment / std::gcd(alignment, rows.nb[1]));
 }
 
 } // namespace
@@ -48,8 +55,9 @@ FlatCache::Claim::Claim(FlatCache & flat) : flat_(flat) {
 
 FlatCache::FlatCache(const edgekv_layout & layout) : layout_(layout), n_open_(layout.n_cells) {}
 
-void FlatCache::add_layer(ggml_context * context, bool host, uint32_t il, uint32_t n_head, uint32_t n_head_kv, ggml_type type_k,
-                          uint32_t head_dim_k, ggml_type type_v, uint32_t head_dim_v) {
+void FlatCache::add_layer(ggml_context * context, ggml_backend_buffer_type_t memory, uint32_t il, uint32_t n_head, uint32_t n_head_kv,
+                          ggml_type type_k, uint32_t head_dim_k, ggml_type type_v, uint32_t head_dim_v) {
+    const bool host   = ggml_backend_buft_is_host(memory);
     const bool latent = type_v == GGML_TYPE_COUNT;
     const auto same   = [&](const Pool & pool) {
         return pool.context == context && pool.k->ne[0] == head_dim_k && (latent || pool.v->ne[0] == head_dim_v);
@@ -63,11 +71,14 @@ void FlatCache::add_layer(ggml_context * context, bool host, uint32_t il, uint32
             v = ggml_new_tensor_2d(context, type_v, head_dim_v, 0);
             ggml_format_name(v, "edgekv_v%zu", pools_.size());
         }
-        pool = pools_.insert(pools_.end(), { context, k, v, 0, 0, 0 });
+        const size_t alignment = host ? 1 : ggml_backend_buft_get_alignment(memory);
+        const auto   step      = std::max(step_of(*k, alignment), step_of(*v, alignment));
+        pool = pools_.insert(pools_.end(), { context, k, v, host, step, 0, 0, 0, 0 });
         on_device_ |= !host;
     }
-    const auto slack = static_cast<uint32_t>(pool->k->ne[1] - pool->n_heads * layout_.n_cells);
-    const auto more  = n_head_kv * layout_.n_cells + (host ? 0 : std::max(slack, n_head_kv * device_slack) - slack);
+    const uint32_t n_rows = layout_.n_cells + pool->step - 1; // of a head on average, and what its start may leave unused
+    const auto     slack  = static_cast<uint32_t>(pool->k->ne[1] - pool->n_heads * n_rows);
+    const auto     more   = n_head_kv * n_rows + (host ? 0 : std::max(slack, n_head_kv * device_slack) - slack);
     add_rows(pool->k, more);
     if (!latent) {
         add_rows(pool->v, more);
@@ -110,8 +121,8 @@ uint32_t FlatCache::n_nodes() const {
     const auto is_quantized = [](const Pool & pool) { return ggml_is_quantized(pool.k->type); };
     const bool copies       = std::any_of(pools_.begin(), pools_.end(), is_quantized);
     const bool one_by_one   = copies || n_cells_max() > layout_.n_cells;
-    const auto of_a_call    = copies ? 9 : 7; // five views, attention, its place; two copies
-    uint32_t   n            = 0;
+    const auto of_a_call    = 7 + (copies ? 2 : 0) + (on_device_ ? 1 : 0); // five views, attention, its place; copies of rows, of a mask
+    uint32_t   n            = on_device_ ? pools_.size() : 0; // the masks there
     for (const Layer & layer : layers_) {
         n += layer.readers.size() * (5 + (one_by_one ? of_a_call * layer.n_head_kv : 0));
     }
@@ -138,6 +149,10 @@ bool FlatCache::fits(const std::vector<uint32_t> & kept, uint32_t n_open) const 
     return true;
 }
 
+uint32_t FlatCache::n_apart(const Head & head, const Pool & pool) const {
+    return static_cast<uint32_t>(round_up(n_own(head), pool.step));
+}
+
 template <typename Kept> void FlatCache::divide_by(Kept kept) {
     for (Pool & pool : pools_) {
         pool.n_used = 0;
@@ -155,9 +170,9 @@ template <typename Kept> void FlatCache::divide_by(Kept kept) {
     const uint32_t n_open_before = n_open_;
     n_open_ = n_cells_max() - max_kept_;
     for (Pool & pool : pools_) {
-        const uint64_t rows = uint64_t(pool.n_heads) * layout_.n_cells;
-        n_open_     = std::min<uint64_t>(n_open_, (rows - pool.n_used) / pool.n_heads);
-        pool.n_used = 0;
+        const uint64_t cells = uint64_t(pool.n_heads) * layout_.n_cells;
+        n_open_     = std::min<uint64_t>(n_open_, (cells - pool.n_used) / pool.n_heads);
+        pool.n_used = pool.n_used_rows = 0;
     }
     bool same = n_open_ == n_open_before;
     for (const Layer & layer : layers_) {
@@ -165,8 +180,9 @@ template <typename Kept> void FlatCache::divide_by(Kept kept) {
         for (size_t h = layer.first_head; h < layer.first_head + layer.n_head_kv; ++h) {
             const uint32_t n = kept(h);
             same &= heads_[h].kept == n;
-            heads_[h] = { static_cast<uint32_t>(pool.n_used), n };
-            pool.n_used += n + n_open_;
+            heads_[h] = { static_cast<uint32_t>(pool.n_used_rows), static_cast<uint32_t>(pool.n_used), n };
+            pool.n_used_rows += n_apart(heads_[h], pool);
+            pool.n_used += n_own(heads_[h]);
         }
     }
     version_ += !same;

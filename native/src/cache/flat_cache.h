@@ -2,6 +2,7 @@
 #pragma once
 
 #include "edgekv.h"
+#include "ggml-backend.h"
 #include "ggml.h"
 #include "rope/key_rope.h"
 
@@ -14,11 +15,13 @@ namespace edgekv {
 
 // Keys lie in pools of rows, one for all heads of a device that have the same shape, and values beside them. A head owns
 // a run of rows: those that the last compaction kept, then open ones, equally many in every head, which take the next
-// tokens. So one mask, aligned to where the open rows begin, serves all heads of all layers.
+// tokens. So one mask, aligned to where the open rows begin, serves all heads of all layers. On a device a head begins where
+// a tensor may, and so some rows before it may be nobody's.
 class FlatCache {
   public:
     struct Head {
         uint32_t first; // row in its pool
+        uint32_t cell;  // its first among the cells of its pool, which lie close
         uint32_t kept;
     };
 
@@ -52,9 +55,12 @@ class FlatCache {
         ggml_context * context;
         ggml_tensor *  k;
         ggml_tensor *  v; // k itself, likewise
+        bool           host; // whether the rows lie in the host's memory
+        uint32_t       step; // a head begins at a row that is a multiple of this
         uint32_t       n_heads;
-        uint32_t       offset; // rows of the pools before
-        uint64_t       n_used; // rows, while they are divided
+        uint32_t       offset;      // cells of the pools before
+        uint64_t       n_used;      // cells, while they are divided
+        uint64_t       n_used_rows; // likewise
     };
 
     // Where the newest queries go: to row first + true position % n of a layer's ring, nowhere while n is 0.
@@ -117,9 +123,10 @@ class FlatCache {
         FlatCache & flat_;
     };
 
-    // Give a layer rows of the pools in `context`, which are allocated later. type_v: GGML_TYPE_COUNT where a row is a latent.
-    void add_layer(ggml_context * context, bool host, uint32_t il, uint32_t n_head, uint32_t n_head_kv, ggml_type type_k,
-                   uint32_t head_dim_k, ggml_type type_v, uint32_t head_dim_v);
+    // Give a layer rows of the pools in `context`, which are allocated later, in `memory`. type_v: GGML_TYPE_COUNT where a row
+    // is a latent.
+    void add_layer(ggml_context * context, ggml_backend_buffer_type_t memory, uint32_t il, uint32_t n_head, uint32_t n_head_kv,
+                   ggml_type type_k, uint32_t head_dim_k, ggml_type type_v, uint32_t head_dim_v);
 
     // Let layer `il`, of n_head query heads, attend with the rows of `owner`. Throws where they are no multiple of its KV heads.
     void add_reader(uint32_t il, uint32_t n_head, uint32_t owner);
@@ -131,14 +138,16 @@ class FlatCache {
     const Layer &              layer(uint32_t il) const { return layers_[index_.at(il)]; } // whose rows il reads
     const Head &               head(size_t h) const { return heads_[h]; } // counted over all layers
     uint32_t                   n_heads() const { return static_cast<uint32_t>(heads_.size()); }
-    uint32_t                   n_rows() const { return n_heads() * layout_.n_cells; }
+    uint32_t                   n_cells_total() const { return n_heads() * layout_.n_cells; }
+    uint32_t                   n_own(const Head & head) const { return head.kept + n_open_; } // its cells, in use or not
+    uint32_t                   n_apart(const Head & head, const Pool & pool) const;           // rows to the head after it
     uint32_t                   n_open() const { return n_open_; }     // rows of every head that are not kept ones
     uint32_t                   n_filled() const { return n_filled_; } // of these, in use before the batch
     uint64_t                   n_kept() const { return n_kept_; }     // rows kept by all heads
     uint32_t                   max_kept() const { return max_kept_; } // by the head that keeps most
     uint32_t                   version() const { return version_; }   // a graph holds for one; what outdates graphs raises it
     uint32_t                   n_nodes() const;                       // graph nodes that it takes beyond llama.cpp's own, at most
-    bool                       on_device() const { return on_device_; }
+    bool                       on_device() const { return on_device_; } // some rows, at least
     const Queries &            queries() const { return queries_; }
     ggml_tensor *              query_ring(uint32_t il) const { return queries_.rings[index_.at(il)]; }
     const Notes &              notes() const { return notes_; }

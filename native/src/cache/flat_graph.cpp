@@ -27,8 +27,8 @@ ggml_tensor * contiguous(ggml_context * context, ggml_tensor * tensor) {
 } // namespace
 
 FlatGraph::FlatGraph(ggml_context * context, FlatCache & cache, uint32_t n_tokens, bool largest) :
-    cache_(cache), notes_(cache.notes()), version_(cache.version()), n_tokens_(n_tokens), largest_(largest) {
-    pad_       = cache.on_device() ? device_pad : 1;
+    cache_(cache), notes_(cache.notes()), version_(cache.version()), n_tokens_(n_tokens), largest_(largest),
+    masks_(cache.pools().size()) {
     n_visible_ = std::min<uint32_t>(cache.n_open(), round_up(cache.n_filled() + n_tokens, visible_step));
     max_kept_  = cache.max_kept();
     if (largest) {
@@ -39,7 +39,10 @@ FlatGraph::FlatGraph(ggml_context * context, FlatCache & cache, uint32_t n_token
     if (!largest && n_tokens < tile_tokens && FewTokens::can_attend(cache)) {
         n_visible_ = cache.n_open(); // it looks up how many are filled
     } else {
-        mask_ = input(context, GGML_TYPE_F16, round_up(max_kept_ + n_visible_, pad_), n_tokens);
+        // a shorter head's part of it begins later, and may be longer by what a device reads too much
+        const bool     even = largest ? max_kept_ == 0 : uint64_t(max_kept_) * cache.n_heads() == cache.n_kept();
+        const uint32_t n    = max_kept_ + n_visible_ + (even ? 0 : device_pad - 1);
+        mask_ = input(context, GGML_TYPE_F16, cache.on_device() ? round_up(n, device_pad) : max_kept_ + n_visible_, n_tokens);
     }
     if (cache.queries().n > 0) {
         query_rows_ = input(context, GGML_TYPE_I64, std::min(n_tokens, cache.queries().n));
@@ -100,21 +103,44 @@ std::vector<FlatGraph::Run> FlatGraph::runs_of(const FlatCache::Layer & layer) c
     return runs;
 }
 
-// Rows of the heads of a run, (dim, rows, heads).
-ggml_tensor * FlatGraph::rows_of(ggml_context * context, ggml_tensor * pool, const Run & run) const {
-    const size_t n_rows = round_up(run.kept + n_visible_, pad_);
-    const size_t n_own  = run.kept + (largest_ ? n_visible_ : cache_.n_open());
-    return ggml_view_3d(context, pool, pool->ne[0], n_rows, run.end - run.begin, pool->nb[1], pool->nb[1] * n_own,
-                        pool->nb[1] * run.first);
+// Rows that attention reads of each head of a run.
+uint32_t FlatGraph::n_read(const FlatCache::Layer & layer, const Run & run) const {
+    return static_cast<uint32_t>(round_up(run.kept + n_visible_, pool_of(layer).host ? 1 : device_pad));
+}
+
+// They, (dim, rows, heads).
+ggml_tensor * FlatGraph::rows_of(ggml_context * context, ggml_tensor * rows, const FlatCache::Layer & layer, const Run & run) const {
+    const size_t n_apart = largest_ ? run.kept + n_visible_ : cache_.n_apart(cache_.head(layer.first_head + run.begin), pool_of(layer));
+    return ggml_view_3d(context, rows, rows->ne[0], n_read(layer, run), run.end - run.begin, rows->nb[1], rows->nb[1] * n_apart,
+                        rows->nb[1] * run.first);
+}
+
+// The part of the mask that is theirs, (rows, n_tokens). The host's kernels read it where it is. Those of devices read runs of 16
+// bytes, and some take its length for its stride, so there it is a copy. It is made of a copy of the whole that lies there too: a
+// view of the host's mask would be sent by itself, for every call.
+ggml_tensor * FlatGraph::mask_of(ggml_context * context, const FlatCache::Layer & layer, const Run & run) {
+    const bool   host   = pool_of(layer).host;
+    const size_t n_rows = n_read(layer, run);
+    const bool   whole  = run.kept == max_kept_ && mask_->ne[0] == int64_t(n_rows);
+    if (whole && !(largest_ && (host || max_kept_ > 0))) { // the largest graph has all the nodes that any may have
+        return mask_;
+    }
+    ggml_tensor *& there = masks_[layer.pool];
+    if (!host && there == nullptr) {
+        there = ggml_cont(context, mask_);
+    }
+    ggml_tensor * all  = host ? mask_ : there;
+    ggml_tensor * part = ggml_view_2d(context, all, n_rows, n_tokens_, all->nb[1], (max_kept_ - run.kept) * all->nb[0]);
+    return host ? part : ggml_cont(context, part);
 }
 
 ggml_tensor * FlatGraph::attend(ggml_context * context, ggml_tensor * q, ggml_tensor * sinks, const FlatCache::Layer & layer,
-                                const Run & run, float scale, float softcap) const {
+                                const Run & run, float scale, float softcap) {
     const size_t n_group = q->ne[1] / layer.n_head_kv;
     q = ggml_view_3d(context, q, q->ne[0], q->ne[2], (run.end - run.begin) * n_group, q->nb[2], q->nb[1],
                      run.begin * n_group * q->nb[1]);
-    ggml_tensor * k = rows_of(context, layer.k, run);
-    ggml_tensor * v = layer.is_latent() ? nullptr : rows_of(context, layer.v, run);
+    ggml_tensor * k = rows_of(context, layer.k, layer, run);
+    ggml_tensor * v = layer.is_latent() ? nullptr : rows_of(context, layer.v, layer, run);
     if (copies(layer)) {
         k = ggml_cast(context, k, GGML_TYPE_F32);
         v = layer.is_latent() ? nullptr : ggml_cast(context, v, GGML_TYPE_F32);
@@ -128,10 +154,7 @@ ggml_tensor * FlatGraph::attend(ggml_context * context, ggml_tensor * q, ggml_te
         const size_t n_heads = (run.end - run.begin) * n_group;
         ggml_flash_attn_ext_add_sinks(out, ggml_view_1d(context, sinks, n_heads, run.begin * n_group * sinks->nb[0]));
     }
-    if (run.kept < max_kept_ || largest_) { // the largest graph has all the nodes that any may have
-        // the call above wants a contiguous mask, the backends read one of any row stride
-        out->src[3] = ggml_view_2d(context, mask_, k->ne[1], n_tokens_, mask_->nb[1], (max_kept_ - run.kept) * mask_->nb[0]);
-    }
+    out->src[3] = mask_of(context, layer, run); // the call above wants a contiguous one
     return ggml_reshape_2d(context, out, out->ne[0] * out->ne[1], n_tokens_);
 }
 

@@ -40,11 +40,15 @@ class FlatGraph {
         uint32_t kept;
     };
 
-    bool             copies(const FlatCache::Layer & layer) const;
-    std::vector<Run> runs_of(const FlatCache::Layer & layer) const;
-    ggml_tensor *    rows_of(ggml_context * context, ggml_tensor * pool, const Run & run) const;
+    const FlatCache::Pool & pool_of(const FlatCache::Layer & layer) const { return cache_.pools()[layer.pool]; }
+    bool                    copies(const FlatCache::Layer & layer) const;
+    std::vector<Run>        runs_of(const FlatCache::Layer & layer) const;
+
+    uint32_t         n_read(const FlatCache::Layer & layer, const Run & run) const;
+    ggml_tensor *    rows_of(ggml_context * context, ggml_tensor * rows, const FlatCache::Layer & layer, const Run & run) const;
+    ggml_tensor *    mask_of(ggml_context * context, const FlatCache::Layer & layer, const Run & run);
     ggml_tensor *    attend(ggml_context * context, ggml_tensor * q, ggml_tensor * sinks, const FlatCache::Layer & layer,
-                            const Run & run, float scale, float softcap) const;
+                            const Run & run, float scale, float softcap);
     void             keep_queries(ggml_context * context, ggml_cgraph * graph, ggml_tensor * q, uint32_t il);
     void             store(ggml_context * context, ggml_cgraph * graph, ggml_tensor * pool, ggml_tensor * rows,
                            uint32_t first_head, uint32_t n_heads);
@@ -56,12 +60,12 @@ class FlatGraph {
     bool               largest_;
     uint32_t           max_kept_;
     uint32_t           n_visible_; // open rows that it attends to
-    uint32_t           pad_;       // rows of a head are read in runs of this many
     ggml_tensor *      rows_;      // I64 (n_tokens * n_heads), by layer, token, head: where keys and values go
     ggml_tensor *      mask_ = nullptr; // F16 (columns, n_tokens): column max_kept_ is the first open row; none for few tokens
     ggml_tensor *      query_rows_ = nullptr; // I64, where the newest queries go
 
-    std::deque<FewTokens> few_; // of every layer, where the tokens are few
+    std::vector<ggml_tensor *> masks_; // by pool, on its device: copies that heads of other lengths than the longest read
+    std::deque<FewTokens>      few_;   // of every layer, where the tokens are few
 };
 
 } // namespace edgekv

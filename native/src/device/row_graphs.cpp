@@ -32,15 +32,20 @@ ggml_tensor * as_bits(ggml_context * context, ggml_tensor * rows) {
 
 } // namespace
 
-// The keys of one layer, as floats.
+// Cells that one graph scores: those of a layer whose heads hold equally many, or of the longest head.
+size_t RowGraphs::n_at_once(const FlatCache & flat, uint32_t pool) {
+    return std::max<size_t>(widest(flat, pool) * flat.n_cells(), flat.n_cells_max());
+}
+
+// Their keys, as floats.
 size_t RowGraphs::place_bytes(const FlatCache & flat, uint32_t pool) {
-    return sizeof(float) * widest(flat, pool) * flat.n_cells() * flat.pools()[pool].k->ne[0];
+    return sizeof(float) * n_at_once(flat, pool) * flat.pools()[pool].k->ne[0];
 }
 
 // Four numbers a cell, two vectors and a number a head.
 size_t RowGraphs::small_bytes(const FlatCache & flat, uint32_t pool) {
     const size_t n_heads = widest(flat, pool) * sizeof(float);
-    return 4 * Graph::rounded(n_heads * flat.n_cells()) + 2 * Graph::rounded(n_heads * flat.pools()[pool].k->ne[0]) +
+    return 4 * Graph::rounded(sizeof(float) * n_at_once(flat, pool)) + 2 * Graph::rounded(n_heads * flat.pools()[pool].k->ne[0]) +
            Graph::rounded(n_heads);
 }
 
@@ -53,9 +58,9 @@ size_t RowGraphs::n_listed(const FlatCache & flat, uint32_t pool) {
 uint64_t RowGraphs::bytes(const FlatCache & flat, uint32_t pool) {
     const FlatCache::Pool & rows  = flat.pools()[pool];
     const uint64_t          dim   = rows.k->ne[0];
-    const uint64_t          n_row = uint64_t(rows.n_heads) * flat.n_cells();
+    const uint64_t          n     = uint64_t(rows.n_heads) * flat.n_cells();
     return Graph::bytes(place_bytes(flat, pool), small_bytes(flat, pool)) + 3 * sizeof(int32_t) * n_listed(flat, pool) +
-           sizeof(float) * (2 * n_row + dim * dim + flat.layers().size() * (dim / 2));
+           sizeof(float) * (2 * n + dim * dim + flat.layers().size() * (dim / 2));
 }
 
 RowGraphs::RowGraphs(const llama_context & ctx, const FlatCache & flat, uint32_t pool, const std::vector<RopeAngles> & angles) :

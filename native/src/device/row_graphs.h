@@ -24,8 +24,8 @@ struct GraphQueries {
     std::vector<int32_t> deltas;  // by how many positions each is turned
 };
 
-// The graphs of one pool of rows, computed by the backend that holds it. Heads of a layer hold equally many cells. Only scores
-// and lists of rows cross between the host and the device.
+// The graphs of one pool of rows, computed by the backend that holds it. Only scores and lists of rows cross between the host and
+// the device.
 class RowGraphs {
   public:
     // angles: of every layer of the cache, where keys are turned; else none. Throws std::bad_alloc.
@@ -34,16 +34,16 @@ class RowGraphs {
     static uint64_t bytes(const FlatCache & flat, uint32_t pool); // that one takes beside the rows
     uint64_t        bytes(bool host) const { return memory_.bytes(host); }
 
-    // Write what every head's cells, its kept ones and n_filled more, are scored with, to scores, by row of the pool: base scores,
+    // Write what every head's cells, its kept ones and n_filled more, are scored with, to scores, by cell of the pool: base scores,
     // not pooled yet, or what they get of attention, as `attend` has it. Before, scores hold how many of the queries come
-    // before each cell, where those are not probed; less than 1 = none. False where the backend lacks an operation, or heads
-    // differ in their cells; then nothing is written.
+    // before each cell, where those are not probed; less than 1 = none. False where the backend lacks an operation; then
+    // nothing is written.
     bool score(const edgekv_policy & policy, uint32_t n_filled, const GraphQueries & queries, float * scores);
 
     bool moves() const { return moves_; } // whether the backend can move rows byte for byte
     bool turns(uint32_t layer) const { return turned_[layer].possible; }
 
-    // Note that row `from` goes to row `to`. Of all rows noted before `finish`, none is both from and to.
+    // Note that row `from` goes to row `to`. Of all rows noted before `finish`, none is moved after another was moved to it.
     void move(uint32_t from, uint32_t to);
 
     // Note that the key in a row is turned by delta positions. Of all noted before `finish`, rows are of one layer.
@@ -63,16 +63,28 @@ class RowGraphs {
         int32_t n_rot      = 0;
     };
 
+    // Adjacent heads of a layer that hold equally many cells, which one graph scores.
+    struct Run {
+        uint32_t layer; // of the cache
+        uint32_t begin; // head of the layer
+        uint32_t n_heads;
+        uint32_t n; // cells of each
+    };
+
+    static size_t n_at_once(const FlatCache & flat, uint32_t pool);
     static size_t place_bytes(const FlatCache & flat, uint32_t pool);
     static size_t small_bytes(const FlatCache & flat, uint32_t pool);
     static size_t n_listed(const FlatCache & flat, uint32_t pool);
 
-    bool          score(const edgekv_policy & policy, uint32_t index, uint32_t n);
-    bool          attend(const GraphQueries & queries, uint32_t index, uint32_t n);
-    ggml_tensor * keys_of(ggml_context * context, const FlatCache::Layer & layer, uint32_t n);
-    ggml_tensor * place_of(ggml_context * context, ggml_tensor * by_row, const FlatCache::Layer & layer, uint32_t n);
-    ggml_tensor * masked(ggml_context * context, ggml_tensor * logits, const FlatCache::Layer & layer, size_t first);
-    ggml_tensor * queries_of(ggml_context * context, uint32_t index, size_t first, size_t n_rows, bool turned);
+    Run                     run_at(uint32_t index, uint32_t begin, uint32_t n_filled) const;
+    const FlatCache::Head & first_of(const Run & run) const { return flat_.head(flat_.layers()[run.layer].first_head + run.begin); }
+
+    bool          score(const edgekv_policy & policy, const Run & run);
+    bool          attend(const GraphQueries & queries, const Run & run);
+    ggml_tensor * keys_of(ggml_context * context, const Run & run);
+    ggml_tensor * place_of(ggml_context * context, ggml_tensor * by_cell, const Run & run);
+    ggml_tensor * masked(ggml_context * context, ggml_tensor * logits, const Run & run, size_t first);
+    ggml_tensor * queries_of(ggml_context * context, const Run & run, size_t first, size_t n_rows, bool turned);
     ggml_tensor * rotated(ggml_context * context, ggml_tensor * rows, size_t place);
     ggml_tensor * turned(ggml_context * context, ggml_tensor * rows, ggml_tensor * delta, uint32_t index);
     ggml_tensor * key_diff(ggml_context * context, const edgekv_policy & policy, ggml_tensor * keys);
@@ -80,7 +92,6 @@ class RowGraphs {
     ggml_tensor * of_rows(ggml_context * context, ggml_tensor * products);
     bool          build_moves(size_t n);
     bool          build_turns(uint32_t layer, size_t n);
-    bool          are_even(const FlatCache::Layer & layer) const;
     void          note(uint32_t first, int32_t second);
 
     const FlatCache &       flat_;
@@ -91,7 +102,7 @@ class RowGraphs {
     ggml_tensor *           first_;    // (n_listed,) rows that are read
     ggml_tensor *           second_;   // (n_listed,) rows that are written, or by how much they turn
     ggml_tensor *           steps_;    // (n_listed,) 0, 1, 2, ...
-    ggml_tensor *           scores_;   // by row of the pool
+    ggml_tensor *           scores_;   // by cell of the pool
     ggml_tensor *           before_;   // likewise, how many queries come before each cell
     ggml_tensor *           factors_;  // (dim / 2, layers of the cache) positions per radian, where keys are turned
     ggml_tensor *           hadamard_; // (run_, run_), in room for (dim, dim)

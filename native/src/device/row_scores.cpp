@@ -44,12 +44,12 @@ bool RowGraphs::score(const edgekv_policy & policy, uint32_t n_filled, const Gra
     }
     for (uint32_t i = 0; i < flat_.layers().size(); ++i) {
         const FlatCache::Layer & layer = flat_.layers()[i];
-        if (layer.pool != number_) {
-            continue;
-        }
-        const uint32_t n = flat_.head(layer.first_head).kept + n_filled;
-        if (!are_even(layer) || !(by_queries ? attend(queries, i, n) : score(policy, i, n))) {
-            return false;
+        for (uint32_t g = 0; layer.pool == number_ && g < layer.n_head_kv;) {
+            const Run run = run_at(i, g, n_filled);
+            if (run.n > 0 && !(by_queries ? attend(queries, run) : score(policy, run))) {
+                return false;
+            }
+            g += run.n_heads;
         }
     }
     ggml_backend_tensor_get(scores_, scores, 0, ggml_nbytes(scores_));
@@ -57,42 +57,58 @@ bool RowGraphs::score(const edgekv_policy & policy, uint32_t n_filled, const Gra
     return true;
 }
 
-// The keys of n cells of every head, as floats: (dim, n, n_head_kv).
-ggml_tensor * RowGraphs::keys_of(ggml_context * context, const FlatCache::Layer & layer, uint32_t n) {
-    const size_t  row  = pool_.k->nb[1];
-    ggml_tensor * rows = ggml_view_3d(context, pool_.k, pool_.k->ne[0], n, layer.n_head_kv, row, row * flat_.n_cells(),
-                                      row * flat_.head(layer.first_head).first);
+// The run of heads from one on, as long as there is memory for their keys.
+RowGraphs::Run RowGraphs::run_at(uint32_t index, uint32_t begin, uint32_t n_filled) const {
+    const FlatCache::Layer & layer = flat_.layers()[index];
+    const uint32_t           kept  = flat_.head(layer.first_head + begin).kept;
+    const uint32_t           n     = kept + n_filled;
+    const size_t             most  = n_at_once(flat_, number_) / std::max(1u, n);
+    uint32_t                 end   = begin + 1;
+    while (end < layer.n_head_kv && end - begin < most && flat_.head(layer.first_head + end).kept == kept) {
+        ++end;
+    }
+    return { index, begin, end - begin, n };
+}
+
+// The keys of all cells, as floats: (dim, n, heads).
+ggml_tensor * RowGraphs::keys_of(ggml_context * context, const Run & run) {
+    const FlatCache::Head & first = first_of(run);
+    const size_t            row   = pool_.k->nb[1];
+    ggml_tensor *           rows  = ggml_view_3d(context, pool_.k, pool_.k->ne[0], run.n, run.n_heads, row,
+                                                 row * flat_.n_apart(first, pool_), row * first.first);
     return graph_->in_place(0, ggml_cast(context, graph_->view(rows), GGML_TYPE_F32));
 }
 
-// What numbers by row say of them: (n, n_head_kv).
-ggml_tensor * RowGraphs::place_of(ggml_context * context, ggml_tensor * by_row, const FlatCache::Layer & layer, uint32_t n) {
-    return graph_->view(ggml_view_2d(context, by_row, n, layer.n_head_kv, sizeof(float) * flat_.n_cells(),
-                                     sizeof(float) * flat_.head(layer.first_head).first));
+// What numbers by cell say of them: (n, heads).
+ggml_tensor * RowGraphs::place_of(ggml_context * context, ggml_tensor * by_cell, const Run & run) {
+    const FlatCache::Head & first = first_of(run);
+    return graph_->view(
+        ggml_view_2d(context, by_cell, run.n, run.n_heads, sizeof(float) * flat_.n_own(first), sizeof(float) * first.cell));
 }
 
-bool RowGraphs::score(const edgekv_policy & policy, uint32_t index, uint32_t n) {
-    const FlatCache::Layer & layer   = flat_.layers()[index];
-    Graph &                  graph   = *graph_;
-    ggml_context *           context = graph.begin();
-    ggml_tensor *            keys    = keys_of(context, layer, n);
-    ggml_tensor *            scores;
+bool RowGraphs::score(const edgekv_policy & policy, const Run & run) {
+    Graph &        graph   = *graph_;
+    ggml_context * context = graph.begin();
+    ggml_tensor *  keys    = keys_of(context, run);
+    ggml_tensor *  scores;
     if (policy.base == EDGEKV_BASE_KEYDIFF) {
         scores = key_diff(context, policy, keys);
     } else {
         scores = of_rows(context, graph.in_place(1, ggml_sqr(context, keys)));
         scores = graph.view(ggml_scale_inplace(context, graph.view(ggml_sqrt_inplace(context, scores)), -1.0f));
     }
-    graph.add(graph.view(ggml_cpy(context, scores, place_of(context, scores_, layer, n))));
+    graph.add(graph.view(ggml_cpy(context, scores, place_of(context, scores_, run))));
     return graph.compute_if_supported();
 }
 
 // The attention that cells get: the mean over a KV head's query heads, summed over the rows, a few of them at a time.
-bool RowGraphs::attend(const GraphQueries & queries, uint32_t index, uint32_t n) {
-    const FlatCache::Layer & layer  = flat_.layers()[index];
-    const Turned &           turn   = turned_[index];
+bool RowGraphs::attend(const GraphQueries & queries, const Run & run) {
+    const FlatCache::Layer & layer  = flat_.layers()[run.layer];
+    const Turned &           turn   = turned_[run.layer];
     const size_t             n_rows = queries.rows.size();
-    const size_t             n_once = std::min<size_t>(layer.head_dim_k, flat_.n_cells()) / layer.n_group; // that fit a place
+    const size_t             n_room = n_at_once(flat_, number_);
+    const size_t             n_fit  = n_room / (size_t(run.n_heads) * run.n) * layer.head_dim_k; // logits of a query that fit a place
+    const size_t             n_once = std::min(n_fit, n_room / layer.n_head_kv) / layer.n_group; // and queries of the whole layer
     const float              scale  = flat_.attention(layer.il).scale;
     const auto &             deltas = queries.deltas;
     const bool               stay   = turn.n_rot == 0 || std::all_of(deltas.begin(), deltas.end(), [](int32_t by) { return by == 0; });
@@ -103,8 +119,8 @@ bool RowGraphs::attend(const GraphQueries & queries, uint32_t index, uint32_t n)
         const size_t   n_now   = std::min(n_once, n_rows - first);
         Graph &        graph   = *graph_;
         ggml_context * context = graph.begin();
-        ggml_tensor *  keys    = keys_of(context, layer, n);
-        ggml_tensor *  rows    = queries_of(context, index, first, n_now, !stay);
+        ggml_tensor *  keys    = keys_of(context, run);
+        ggml_tensor *  rows    = queries_of(context, run, first, n_now, !stay);
         ggml_tensor *  logits  = graph.in_place(1, ggml_mul_mat(context, keys, rows)); // (n, rows, query heads)
         ggml_prec_set_acc(logits, GGML_PREC_F32);
 
@@ -118,15 +134,15 @@ bool RowGraphs::attend(const GraphQueries & queries, uint32_t index, uint32_t n)
             logits = graph.view(ggml_scale_inplace(context, logits, scale));
         }
         if (!queries.probed) {
-            logits = masked(context, logits, layer, first);
+            logits = masked(context, logits, run, first);
         }
         ggml_tensor * weights = graph.view(ggml_soft_max_inplace(context, logits));
-        weights = graph.view(ggml_reshape_3d(context, weights, n, static_cast<int64_t>(n_now) * layer.n_group, layer.n_head_kv));
+        weights = graph.view(ggml_reshape_3d(context, weights, run.n, static_cast<int64_t>(n_now) * layer.n_group, run.n_heads));
         weights              = graph.view(ggml_transpose(context, weights));
         ggml_tensor * scores = of_rows(context, graph.in_place(2, ggml_cont(context, weights)));
         scores               = graph.view(ggml_scale_inplace(context, scores, 1.0f / static_cast<float>(layer.n_group)));
 
-        ggml_tensor * place = place_of(context, scores_, layer, n);
+        ggml_tensor * place = place_of(context, scores_, run);
         graph.add(graph.view(first == 0 ? ggml_cpy(context, scores, place) : ggml_add_inplace(context, place, scores)));
         if (!graph.compute_if_supported()) {
             return false;
@@ -136,37 +152,41 @@ bool RowGraphs::attend(const GraphQueries & queries, uint32_t index, uint32_t n)
 }
 
 // Logits (n, rows, query heads) without cells that come after their row, where `first` rows come before the first.
-ggml_tensor * RowGraphs::masked(ggml_context * context, ggml_tensor * logits, const FlatCache::Layer & layer, size_t first) {
+ggml_tensor * RowGraphs::masked(ggml_context * context, ggml_tensor * logits, const Run & run, size_t first) {
     Graph &       graph  = *graph_;
     const int64_t n      = logits->ne[0];
     const int64_t n_rows = logits->ne[1];
-    ggml_tensor * before = place_of(context, before_, layer, n);
+    const int64_t n_all  = logits->ne[2]; // query heads
+    ggml_tensor * before = place_of(context, before_, run);
     const size_t  head   = before->nb[1];
-    before               = graph.view(ggml_view_4d(context, before, n, 1, 1, layer.n_head_kv, head, head, head, 0));
-    ggml_tensor * mask   = graph.in_place(2, ggml_repeat_4d(context, before, n, n_rows, 1, layer.n_head_kv));
+    before               = graph.view(ggml_view_4d(context, before, n, 1, 1, run.n_heads, head, head, head, 0));
+    ggml_tensor * mask   = graph.in_place(2, ggml_repeat_4d(context, before, n, n_rows, 1, run.n_heads));
     ggml_tensor * steps  = graph.view(ggml_view_2d(context, steps_, 1, n_rows, sizeof(float), first * sizeof(float)));
 
     mask   = graph.view(ggml_sub_inplace(context, mask, steps)); // whole numbers: more than 0 is at least 1
     mask   = graph.view(ggml_scale_inplace(context, graph.view(ggml_clamp_inplace(context, mask, 0.0f, 1.0f)), hidden));
-    logits = graph.view(ggml_reshape_4d(context, logits, n, n_rows, layer.n_group, layer.n_head_kv));
+    logits = graph.view(ggml_reshape_4d(context, logits, n, n_rows, n_all / run.n_heads, run.n_heads));
     logits = graph.view(ggml_add_inplace(context, logits, mask));
-    return graph.view(ggml_reshape_3d(context, logits, n, n_rows, layer.n_head()));
+    return graph.view(ggml_reshape_3d(context, logits, n, n_rows, n_all));
 }
 
-// The listed rows [first, first + n_rows) of a layer's queries, turned: (dim, n_rows, query heads).
-ggml_tensor * RowGraphs::queries_of(ggml_context * context, uint32_t index, size_t first, size_t n_rows, bool turn) {
-    const FlatCache::Layer & layer = flat_.layers()[index];
+// The listed rows [first, first + n_rows) of the queries of a run, turned: (dim, n_rows, query heads).
+ggml_tensor * RowGraphs::queries_of(ggml_context * context, const Run & run, size_t first, size_t n_rows, bool turn) {
+    const FlatCache::Layer & layer = flat_.layers()[run.layer];
     Graph &                  graph = *graph_;
     const auto               list  = [&](ggml_tensor * all) {
         return graph.view(ggml_view_1d(context, all, n_rows, first * sizeof(int32_t)));
     };
-    ggml_tensor * rows = graph.in_place(1, ggml_get_rows(context, flat_.queries().rings[index], list(first_)));
+    ggml_tensor * rows = graph.in_place(1, ggml_get_rows(context, flat_.queries().rings[run.layer], list(first_)));
     rows               = graph.view(ggml_reshape_3d(context, rows, layer.head_dim_k, layer.n_head(), n_rows));
     if (turn) {
         rows = rotated(context, rows, 2);
-        rows = turned(context, rows, list(second_), index);
+        rows = turned(context, rows, list(second_), run.layer);
         rows = rotated(context, rows, 1);
     }
+    const int64_t n_heads = int64_t(run.n_heads) * layer.n_group;
+    rows = graph.view(ggml_view_3d(context, rows, layer.head_dim_k, n_heads, static_cast<int64_t>(n_rows), rows->nb[1], rows->nb[2],
+                                   size_t(run.begin) * layer.n_group * rows->nb[1]));
     return graph.in_place(2, ggml_cont(context, graph.view(ggml_permute(context, rows, 0, 2, 1, 3))));
 }
 
@@ -210,18 +230,6 @@ ggml_tensor * RowGraphs::key_diff(ggml_context * context, const edgekv_policy & 
         products = graph.view(ggml_div_inplace(context, products, norms));
     }
     return graph.view(ggml_scale_inplace(context, products, -1.0f));
-}
-
-// Whether heads lie as they do where all keep the same.
-bool RowGraphs::are_even(const FlatCache::Layer & layer) const {
-    const FlatCache::Head & first = flat_.head(layer.first_head);
-    for (uint32_t g = 1; g < layer.n_head_kv; ++g) {
-        const FlatCache::Head & head = flat_.head(layer.first_head + g);
-        if (head.kept != first.kept || head.first != first.first + g * flat_.n_cells()) {
-            return false;
-        }
-    }
-    return true;
 }
 
 } // namespace edgekv

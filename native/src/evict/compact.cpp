@@ -105,7 +105,21 @@ bool edgekv_cache::copies(const edgekv_layer & layer) const {
 }
 
 // The graphs that work on a layer's rows; NULL = the host does.
-RowGraphs * edgekv_cache::graphs_of(uint32_t il) const { return graphs_[layers_[il].pool].get(); }
+RowGraphs * edgekv_cache::graphs_of(const edgekv_layer & layer) const { return graphs_[layer.pool].get(); }
+
+// Those that move them; NULL likewise.
+RowGraphs * edgekv_cache::moving_graphs(const edgekv_layer & layer) const {
+    RowGraphs * graphs = graphs_of(layer);
+    return graphs != nullptr && graphs->moves() ? graphs : nullptr;
+}
+
+void edgekv_cache::finish_graphs() {
+    for (const auto & graphs : graphs_) {
+        if (graphs) {
+            graphs->finish();
+        }
+    }
+}
 
 // The first n rows of one head, keys or values, where the host can read them.
 HostRows edgekv_cache::host_rows(uint32_t il, uint32_t g, bool values, size_t n) {
@@ -321,17 +335,13 @@ void edgekv_cache::compact(const edgekv_compaction_params & given, edgekv_compac
                 reposition(il, end);
             }
         });
-        for (const auto & graphs : graphs_) {
-            if (graphs) {
-                graphs->finish();
-            }
-        }
+        finish_graphs();
+        rope_past = params.reposition != 0 ? end : rope_past;
+        move_heads(moves, team);
     } catch (...) { // a device failed, and rows are lost
         clear();
         throw;
     }
-    rope_past = params.reposition != 0 ? end : rope_past;
-    move_heads(moves, team);
     result.move_us = ggml_time_us() - chosen_us;
     count_crossing(result);
 }

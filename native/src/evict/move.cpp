@@ -14,8 +14,7 @@ void edgekv_cache::close_gaps(uint32_t il, Scratch & scratch) {
     const size_t         k_bytes  = layer.k->nb[1];
     const size_t         v_bytes  = layer.is_latent() ? 0 : layer.v->nb[1]; // the value of a latent goes with its key
     uint32_t *           moved_to = scratch.alive.data(); // by cell, of survivors above the budget
-    RowGraphs *          graphs   = graphs_of(il);
-    graphs                        = graphs != nullptr && graphs->moves() ? graphs : nullptr;
+    RowGraphs *          graphs   = moving_graphs(layer);
     for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
         const HeadCells head   = cells(il, g);
         const uint32_t  budget = budgets_[layer.first_head + g];
@@ -64,7 +63,7 @@ void edgekv_cache::close_gaps(uint32_t il, Scratch & scratch) {
 // Turn the keys that each head of a layer keeps to adjacent RoPE positions, the last before `end`. New tokens have one position
 // for all heads, so those that keep less begin later.
 void edgekv_cache::reposition(uint32_t il, int32_t end) {
-    RowGraphs * graphs = graphs_of(il);
+    RowGraphs * graphs = graphs_of(layers_[il]);
     if (graphs != nullptr) {
         graphs->finish(); // rows are where they turn
     }
@@ -101,7 +100,7 @@ std::vector<edgekv_cache::Move> edgekv_cache::heads_to_move() const {
     moves.reserve(budgets_.size());
     for (uint32_t il = 0; il < layers_.size(); ++il) {
         for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
-            moves.push_back({ &layers_[il], head_of(il, g).first, 0, budgets_[moves.size()] });
+            moves.push_back({ &layers_[il], head_of(il, g), {}, budgets_[moves.size()] });
         }
     }
     return moves;
@@ -112,34 +111,42 @@ std::vector<edgekv_cache::Move> edgekv_cache::heads_to_move() const {
 void edgekv_cache::move_heads(std::vector<Move> & moves, Team & team) {
     flat_.divide(budgets_);
     for (size_t h = 0; h < moves.size(); ++h) {
-        moves[h].to = flat_.head(h).first;
+        moves[h].to = flat_.head(h);
     }
-    const auto each = [&](auto f) {
+    const auto each = [&](uint32_t FlatCache::Head::* first, auto f) { // f(move, from, to)
         for (auto move = moves.begin(); move != moves.end(); ++move) {
-            if (move->to < move->from) {
-                f(*move);
+            if (move->to.*first < move->from.*first) {
+                f(*move, move->from.*first, move->to.*first);
             }
         }
         for (auto move = moves.rbegin(); move != moves.rend(); ++move) {
-            if (move->to > move->from) {
-                f(*move);
+            if (move->to.*first > move->from.*first) {
+                f(*move, move->from.*first, move->to.*first);
             }
         }
     };
     const auto move_rows = [&](bool values) {
-        each([&](const Move & move) {
-            if (!values || !move.layer->is_latent()) {
-                host_rows(*move.layer, values, move.from, move.n).commit_to(move.to, move.n);
+        each(&FlatCache::Head::first, [&](const Move & move, uint32_t from, uint32_t to) {
+            if (moving_graphs(*move.layer) == nullptr && (!values || !move.layer->is_latent())) {
+                host_rows(*move.layer, values, from, move.n).commit_to(to, move.n);
             }
         });
     };
+    each(&FlatCache::Head::first, [&](const Move & move, uint32_t from, uint32_t to) {
+        RowGraphs * graphs = moving_graphs(*move.layer);
+        for (uint32_t i = 0; graphs != nullptr && i < move.n; ++i) {
+            const uint32_t row = to < from ? i : move.n - 1 - i;
+            graphs->move(from + row, to + row);
+        }
+    });
+    finish_graphs();
     team.each(3, [&](size_t task, size_t /*thread*/) {
         if (task < 2) {
             move_rows(task == 1);
         } else {
-            each([&](const Move & move) {
+            each(&FlatCache::Head::cell, [&](const Move & move, uint32_t from, uint32_t to) {
                 const size_t offset = flat_.pools()[move.layer->pool].offset;
-                cells_.move(offset + move.from, offset + move.to, move.n);
+                cells_.move(offset + from, offset + to, move.n);
             });
         }
     });
