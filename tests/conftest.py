@@ -47,14 +47,19 @@ def pytest_xdist_make_scheduler(config, log):
 def pytest_addoption(parser):
     parser.addoption(
         "--device",
-        choices=("host", "rpc"),
         default="host",
-        help="where models and caches of tests lie: in this process, or at an RPC server on loopback",
+        metavar="host|rpc|BACKEND",
+        help="where models and caches of tests lie: in this process, at an RPC server on loopback, or on the GPUs of a "
+        "backend of the build, such as vulkan",
     )
 
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "two_processes: compares what a model says in two, of which one has no device")
+    if config.getoption("--device") not in ("host", "rpc"):
+        from lent_device import check_backend
+
+        check_backend(config.getoption("--device"))
 
 
 def pytest_collection_modifyitems(config, items):
@@ -74,9 +79,9 @@ def device(request):
     if name == "host":
         yield name
         return
-    from lent_device import models_on_lent_device
+    from lent_device import models_on_devices, models_on_lent_device
 
-    with models_on_lent_device():
+    with models_on_lent_device() if name == "rpc" else models_on_devices():
         yield name
 
 

@@ -1,4 +1,4 @@
-"""An RPC server of this machine, and tests over it: their models and caches lie in memory that is not the host's."""
+"""Tests whose models and caches lie in memory that is not the host's: at an RPC server of this machine, or on a GPU."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from unittest import mock
 
+import pytest
 from children import LIMIT_S, default_interrupt, started
 
 import edgekv
@@ -53,8 +54,7 @@ def lent_device():
 
 @contextmanager
 def models_on_lent_device():
-    """Every model that this process loads meanwhile lies at a server, with its cache, or as many layers as are asked
-    for. The server runs as long as this."""
+    """Every model that this process loads meanwhile lies at a server, as on devices. It runs as long as this."""
     port = free_port()
     with default_interrupt():
         process = subprocess.Popen(server_command(port), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -65,13 +65,31 @@ def models_on_lent_device():
         ggml.ggml_backend_rpc_add_server.restype = c.c_void_p
         ggml.ggml_backend_register.restype, ggml.ggml_backend_register.argtypes = None, (c.c_void_p,)
         ggml.ggml_backend_register(ggml.ggml_backend_rpc_add_server(address.encode()))
-        load = Model.__init__
-
-        def load_there(self, path, options, **keywords):
-            load(self, path, replace(options, gpu_layers=options.gpu_layers or ALL_LAYERS), **keywords)
-
-        with mock.patch.object(Model, "__init__", load_there):
+        with models_on_devices():
             yield
     finally:
         process.kill()
         process.wait(LIMIT_S)
+
+
+@contextmanager
+def models_on_devices():
+    """Every model that this process loads meanwhile lies on its devices, with its cache, or as many layers as
+    are asked for."""
+    load = Model.__init__
+
+    def load_there(self, path, options, **keywords):
+        load(self, path, replace(options, gpu_layers=options.gpu_layers or ALL_LAYERS), **keywords)
+
+    with mock.patch.object(Model, "__init__", load_there):
+        yield
+
+
+def check_backend(name):
+    """Raise UsageError where this build has no GPU that the backend drives. Case does not matter."""
+    found = {device.backend.lower() for device in devices() if "gpu" in device.kind}
+    if found != {name.lower()}:
+        raise pytest.UsageError(
+            f"--device {name}: this build finds GPUs of {', '.join(sorted(found)) or 'no backend'}; use host, rpc, or "
+            "a build that finds GPUs of that backend alone"
+        )

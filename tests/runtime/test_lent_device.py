@@ -1,6 +1,7 @@
 """Devices of RPC servers: what they lend, and a cache that lies there.
 
-`pytest --device rpc` runs other tests so; a few of them run here, in a pytest of their own.
+`pytest --device rpc` runs other tests so; a few of them run here, in a pytest of their own. With `--device vulkan` they
+run on a GPU, or on a driver that makes one of the processor.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lent_device import free_port, lent_device
+from lent_device import check_backend, free_port, lent_device
 from recorded import recorded_runtime
 from test_exactness import SHAPES, assert_exact
+from test_kept_sets import read_and_check
 
 import edgekv
 from edgekv.devices import devices
@@ -30,6 +32,7 @@ SELECTED = [
     "test_exactness.py::test_logits_equal_a_transformer_that_masks_the_same_triples[llama-q8_0]",
     "test_reposition.py::test_always_and_never",  # whose heads are shorter than the runs that attention reads
     "test_lent_device.py::test_the_cache_lies_on_the_device",
+    "test_lent_device.py::test_heads_begin_where_the_device_can_read[q8_0]",
     "test_lent_device.py::test_layers_here_and_there[keydiff-f16]",
     "test_lent_device.py::test_layers_here_and_there[keydiff+ada-q8_0]",
     "test_ragged.py::test_logits_equal_a_transformer_that_masks_the_same_triples[3-f16]",
@@ -69,6 +72,21 @@ def test_the_cache_lies_on_the_device(tiny_model, device):
         assert runtime.plan.parts.kv == 0
         assert runtime.plan.device_bytes > runtime.plan.kv_bytes
         assert runtime.context.memory().device_bytes <= runtime.plan.device_bytes
+
+
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
+def test_heads_begin_where_the_device_can_read(tiny_model, device, kv_type):
+    """Also where their rows are no multiple of its alignment."""
+    if device == "host":
+        pytest.skip("run by test_some_tests_run_over_rpc, with --device rpc")
+    shape = {"n_layer": 2, "n_embd": 128, "n_head": 4, "n_head_kv": 2, "head_dim": 64}
+    n_kept = read_and_check(tiny_model(**shape, n_ctx_train=1024), shape, "keydiff", kv_type=kv_type, budget=67)
+    assert (n_kept[-1] == 67).all()
+
+
+def test_a_backend_that_the_build_lacks_is_named():
+    with pytest.raises(pytest.UsageError, match="--device cpu: this build finds GPUs of"):
+        check_backend("cpu")
 
 
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0"])

@@ -30,6 +30,9 @@ ggml_tensor * as_bits(ggml_context * context, ggml_tensor * rows) {
     return bits;
 }
 
+// Factors of one layer. A device reads them from where they begin.
+size_t factor_bytes(const FlatCache::Pool & pool) { return Graph::rounded(pool.k->ne[0] / 2 * sizeof(float)); }
+
 } // namespace
 
 // Cells that one graph scores: those of a layer whose heads hold equally many, or of the longest head.
@@ -60,7 +63,7 @@ uint64_t RowGraphs::bytes(const FlatCache & flat, uint32_t pool) {
     const uint64_t          dim   = rows.k->ne[0];
     const uint64_t          n     = uint64_t(rows.n_heads) * flat.n_cells();
     return Graph::bytes(place_bytes(flat, pool), small_bytes(flat, pool)) + 3 * sizeof(int32_t) * n_listed(flat, pool) +
-           sizeof(float) * (2 * n + dim * dim + flat.layers().size() * (dim / 2));
+           sizeof(float) * (2 * n + dim * dim) + flat.layers().size() * factor_bytes(rows);
 }
 
 RowGraphs::RowGraphs(const llama_context & ctx, const FlatCache & flat, uint32_t pool, const std::vector<RopeAngles> & angles) :
@@ -76,7 +79,7 @@ RowGraphs::RowGraphs(const llama_context & ctx, const FlatCache & flat, uint32_t
     steps_    = ggml_new_tensor_1d(here, GGML_TYPE_F32, n);
     scores_   = ggml_new_tensor_1d(here, GGML_TYPE_F32, uint64_t(pool_.n_heads) * flat.n_cells());
     before_   = ggml_new_tensor_1d(here, GGML_TYPE_F32, scores_->ne[0]);
-    factors_  = ggml_new_tensor_2d(here, GGML_TYPE_F32, pool_.k->ne[0] / 2, flat.layers().size());
+    factors_  = ggml_new_tensor_2d(here, GGML_TYPE_F32, factor_bytes(pool_) / sizeof(float), flat.layers().size());
     hadamard_ = ggml_new_tensor_2d(here, GGML_TYPE_F32, pool_.k->ne[0], pool_.k->ne[0]);
     memory_.allocate();
     for (size_t i = 0; i < angles.size(); ++i) {

@@ -180,9 +180,9 @@ ggml_tensor * RowGraphs::queries_of(ggml_context * context, const Run & run, siz
     ggml_tensor * rows = graph.in_place(1, ggml_get_rows(context, flat_.queries().rings[run.layer], list(first_)));
     rows               = graph.view(ggml_reshape_3d(context, rows, layer.head_dim_k, layer.n_head(), n_rows));
     if (turn) {
-        rows = rotated(context, rows, 2);
-        rows = turned(context, rows, list(second_), run.layer);
-        rows = rotated(context, rows, 1);
+        ggml_tensor * deltas = list(second_);
+        deltas               = first == 0 ? deltas : graph.small(ggml_cont(context, deltas)); // where a device can read from
+        rows                 = rotated(context, turned(context, rotated(context, rows, 2), deltas, run.layer), 1);
     }
     const int64_t n_heads = int64_t(run.n_heads) * layer.n_group;
     rows = graph.view(ggml_view_3d(context, rows, layer.head_dim_k, n_heads, static_cast<int64_t>(n_rows), rows->nb[1], rows->nb[2],
