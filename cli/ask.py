@@ -15,7 +15,7 @@ from edgekv.prompt.text import read_text
 from edgekv.store.named import existing_path_of
 
 from .files import text_files
-from .options import AsJson, Raw, System, opened, with_common_options
+from .options import AsJson, FocusOn, Raw, System, opened, with_common_options
 from .render import print_footer, reading_bar, write
 from .reply import reply_arguments, with_reply_options
 
@@ -33,6 +33,10 @@ def ask(
     saved: Annotated[
         str | None, typer.Option("--from", metavar="NAME", help="Go on from what `edgekv read --save NAME` has read.")
     ] = None,
+    focus_on: FocusOn = None,
+    passes: Annotated[
+        int, typer.Option(help="2 = read the files again with the first answer in mind, and answer again.")
+    ] = 1,
     raw: Raw = False,
     json_schema: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The answer is JSON that fits this JSON schema.")
@@ -52,6 +56,7 @@ def ask(
         if path is not None
     }
     arguments = reply_arguments(reply) | {"instruction": "" if raw or held_to else INSTRUCTION} | held_to
+    arguments |= {"passes": passes, "focus": focus_on or None}
     runtime = runtime | {"grammars": bool(held_to)}
     begun = None if saved is None else existing_path_of(saved)
     if begun is not None and system is not None:
@@ -92,6 +97,7 @@ def _report(rt: edgekv.Runtime, session: edgekv.Session, answer: str) -> dict[st
         "prompt_tokens": stats.prompt_tokens,
         "generated_tokens": stats.generated_tokens,
         "finish_reason": stats.finish_reason,
+        "passes": stats.passes,
         "evictions": stats.evictions,
         "repositions": stats.repositions,
         "drafted_tokens": stats.drafted_tokens,
@@ -108,6 +114,7 @@ def _report(rt: edgekv.Runtime, session: edgekv.Session, answer: str) -> dict[st
         },
         "timing": {
             "load_s": rt.load_s,
+            "first_pass_s": stats.first_pass_s,
             "prefill_s": stats.prefill_s,
             "ttft_s": stats.ttft_s,
             "prefill_tok_per_s": stats.prefill_tok_per_s,

@@ -26,7 +26,9 @@ def grid_options(
     kv_types: Annotated[list[str], typer.Option("--kv-type", help="f16, q8_0 or q4_0; repeatable.")] = ["f16"],  # noqa: B006
     focus: Annotated[
         list[str],
-        typer.Option(help="Question that the text is read for: off, general, question, turn, or any other text."),
+        typer.Option(
+            help="What a text is read for: off, general, question, ... (docs/evaluation.md), or any other text."
+        ),
     ] = ["off"],  # noqa: B006
     focus_policy: Annotated[
         str | None, typer.Option(metavar="SPEC", help="Scores by the question where the policy reads no queries.")

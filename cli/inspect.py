@@ -57,6 +57,8 @@ def inspect(
         files = stack.enter_context(text_files(file))
         if question is None and not files:
             raise edgekv.InputError("there is nothing to inspect; give a text file (-f FILE), a question, or both")
+        if runtime["rpc"] is not None:
+            raise edgekv.ConfigError(f"rpc={runtime['rpc']} keeps cells out of this process, which looks at them")
         stack.callback(reserve(REPORT_BYTES))
         rt = stack.enter_context(opened(runtime))
         progress = stack.enter_context(reading_bar())

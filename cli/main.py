@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import warnings
 from typing import Annotated
 
 import typer
@@ -60,6 +61,11 @@ app.command("rpc-server")(devices.rpc_server)
 app.command()(bench.bench)
 speak_of(app)
 
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    print(f"edgekv: {worded(str(message))}", file=sys.stderr)
+
+
 INTERRUPTED = 130
 TERMINATED = 143
 
@@ -79,6 +85,7 @@ def main() -> int:
     """Run the command line; returns the exit status: 0 ok, 2 usage, 3 cannot fit, 4 model unusable, 130 interrupted."""
     if not PROC.is_dir():  # copies of texts have names there, and something has to remove them
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
+    warnings.showwarning = _show_warning
     try:
         command = typer.main.get_command(app)
         command(default_map=defaults(command))

@@ -15,6 +15,12 @@ import edgekv
 from .render import loading
 
 System = Annotated[str | None, typer.Option(help="System message; never evicted.")]
+FocusOn = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TEXT", help="Read with this in mind, not the question; again for more, and each keeps what it needs."
+    ),
+]
 Raw = Annotated[
     bool, typer.Option("--raw", help="Put nothing before the question. Default: with files, how to answer it.")
 ]
@@ -27,7 +33,10 @@ def common(
     ] = None,
     memory: Annotated[str, typer.Option(help="Memory ceiling of the whole process: 256MiB, 1.5GB, 25%.")] = "256MiB",
     device_memory: Annotated[
-        str | None, typer.Option(help="Memory ceiling of a GPU, in builds that have one. Default: none.")
+        str | None,
+        typer.Option(
+            metavar="[NAME=]SIZE,...", help="Memory ceiling of a GPU or an RPC server's device; of several, by name."
+        ),
     ] = None,
     policy: Annotated[
         str, typer.Option(metavar="SPEC", help="Eviction policy, with options as in 'keydiff(kernel=15)'.")
@@ -71,7 +80,19 @@ def common(
         bool | None,
         typer.Option("--mmap/--no-mmap", help="Map the weights from the file. Default: if they are not repacked."),
     ] = None,
-    gpu_layers: Annotated[int, typer.Option(help="Layers to put on a GPU, in builds that have one.")] = 0,
+    gpu_layers: Annotated[
+        int | None, typer.Option(help="Layers to put on devices. Default: none on GPUs; with --rpc as many as fit.")
+    ] = None,
+    rpc: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT,...", help="Put layers on these servers (edgekv rpc-server); implies --isolated."
+        ),
+    ] = None,
+    tensor_split: Annotated[
+        str | None,
+        typer.Option(metavar="A,B,...", help="Layers of each device, in proportion. Default: as their ceilings allow."),
+    ] = None,
     isolated: Annotated[
         bool, typer.Option("--isolated", help="Load the model in a worker process; the ceiling is for that process.")
     ] = False,
@@ -81,7 +102,13 @@ def common(
 
 def with_common_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the common options; it receives them as one dict, its parameter `runtime`."""
-    return gathered(command, common, "runtime", variables=True)
+
+    @functools.wraps(command)
+    def isolated(*args: Any, runtime: dict[str, Any], **kwargs: Any) -> Any:
+        runtime["isolated"] |= runtime["rpc"] is not None  # whose client may end the process that it is in
+        return command(*args, runtime=runtime, **kwargs)
+
+    return gathered(isolated, common, "runtime", variables=True)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 import edgekv
 from edgekv.memory.sizes import format_size
@@ -55,6 +55,8 @@ def plan(
     console = Console(highlight=False)
     console.print(f"{made.model.name} under {format_size(made.ceiling_bytes)}", soft_wrap=True)
     console.print(_parts(made))
+    if made.devices:
+        console.print(_devices(made))
     for line in _lines(survey):
         console.print(line, soft_wrap=True)
     if made.cell_bytes:
@@ -69,8 +71,18 @@ def _parts(made: edgekv.Plan) -> Table:
     table.add_section()
     table.add_row("planned peak", format_size(made.peak_bytes))
     table.add_row("free", format_size(made.ceiling_bytes - made.peak_bytes))
-    if made.device_bytes:
-        table.add_row("on the device", format_size(made.device_bytes))
+    return table
+
+
+def _devices(made: edgekv.Plan) -> Table:
+    """What lies on each device, and what may lie there."""
+    sizes = ("layers", "weights", "kv", "compute", "scoring", "serving", "planned", "may be")
+    table = Table("device", *(Column(name, justify="right") for name in sizes))
+    for share in made.devices:
+        layers = f"{share.layers} + output" if share.output else f"{share.layers}"
+        parts = (share.weights, share.kv, share.compute, share.scoring, share.serving, share.total)
+        allowed = "-" if share.allowed_bytes is None else format_size(share.allowed_bytes)
+        table.add_row(str(share), layers, *map(format_size, parts), allowed)
     return table
 
 

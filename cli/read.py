@@ -24,7 +24,8 @@ def read(
         list[Path] | None, typer.Option("-f", "--file", help="Text file to read; repeatable; - for stdin.")
     ] = None,
     question: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Question to read with. Default: a general one.")
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="Question to read with; again for more. Default: a general one."),
     ] = None,
     system: System = None,
 ) -> None:
@@ -35,7 +36,9 @@ def read(
         rt = stack.enter_context(opened(runtime))
         session = stack.enter_context(rt.session(system))
         with reading_bar() as progress:
-            session.read(files=files, focus=question, progress=progress)
+            # one question may have several parts itself
+            focus = question[0] if question and len(question) == 1 else question or None
+            session.read(files=files, focus=focus, progress=progress)
         session.save(path)
         print_footer(session.stats, rt.plan)
     console.print(f"saved as {save}, {format_size(path.stat().st_size)}", style="dim", markup=False, soft_wrap=True)

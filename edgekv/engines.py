@@ -14,6 +14,10 @@ from .planning.surveys import Survey, make_survey
 
 def open_engine(path: Path, request: Request) -> Engine:
     """The engine that is asked for, loaded."""
+    if request.options.servers:
+        from .addresses import warn_of_networks  # few runtimes have servers
+
+        warn_of_networks(request.options.servers)
     if not request.options.isolated:
         return LocalEngine(path, request)
     from .worker.remote import WorkerEngine  # what it imports takes memory, and most runtimes never need it

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from .errors import BudgetError, ConfigError
-from .memory.limits import parse_ceiling
+from .memory.limits import parse_ceiling, parse_device_ceilings
 from .memory.sizes import parse_size
 from .policies import Policy, parse_policy
+
+if TYPE_CHECKING:
+    from .addresses import Server
 
 SMALL_BUDGET = 256  # cells; below, a block turns the cache over, and carried scores only crowd out new ones
 RECENT = 32  # newest tokens that stay where nobody says how many, and no probe scores
@@ -16,6 +22,7 @@ REPOSITION = ("auto", "always", "never")
 UBATCH = 128  # tokens; larger ones read no faster, and their activations take memory
 SPECULATE = ("off", "auto")
 REST_FULL = ("refuse", "drop")
+MOST_DEVICES = 16  # that layers are divided over: llama_max_devices()
 DRAFT_TOKENS = 3  # with the token before it a draft makes four rows, which matrix kernels multiply at once
 KV_TYPES = {"f16": 1, "q8_0": 8, "q4_0": 2}  # enum ggml_type
 
@@ -35,10 +42,11 @@ def default_focus(budget: int | None) -> str:
 class Options:
     """Options of a runtime. Raises ConfigError (PolicyError, BudgetError) for values that cannot work.
 
-    Where block, kv_type or repack is None or not given, `Runtime` and `plan` choose it.
+    Where block, kv_type, repack, gpu_layers or tensor_split is None or not given, `Runtime` and `plan` choose it.
 
     memory: ceiling of the whole process: bytes, a size such as "256MiB", or "25%" of the memory that it may use
-    device_memory: ceiling of what lies on a GPU, bytes or a size; None = no ceiling
+    device_memory: ceiling of what lies on the one device, bytes or a size; or ceilings of devices by name, as a mapping
+        or "RPC0=2GiB,RPC1=1GiB"; None = no ceiling, or of a server's device what it has free
     policy: spec or Policy that scores the cells
     budget: cells that each (layer, KV head) keeps; None = as many as fit the ceiling
     block: tokens fed between two compactions, and the spare cells that take them
@@ -58,7 +66,10 @@ class Options:
     allow_beyond_trained: feed positions past the trained context where keys are not repositioned
     repack: keep weights in the processor's own order, where that is faster
     mmap: map the weights from the file; None = only if they are not repacked; both together hold them twice
-    gpu_layers: layers to put on a GPU, in builds that have one
+    gpu_layers: layers to put on devices, of which one more than the model has is the output matrix: GPUs in builds that
+        have one, and those of `rpc`, which get what their ceilings hold where this is left open
+    rpc: servers that lend their devices, HOST:PORT as a list or between commas; needs `isolated`
+    tensor_split: in which proportions devices get layers, servers first, as a list or "3,1"
     isolated: hold the model in a worker process
     resting: memory for sessions that rest while another has the cells, bytes or a size; None = what the plan leaves
         free and, with rest_dir, what a switch takes
@@ -69,7 +80,7 @@ class Options:
     """
 
     memory: int | str = "256MiB"
-    device_memory: int | str | None = None
+    device_memory: int | str | Mapping[str, int | str] | None = None
     policy: str | Policy = "keydiff"
     budget: int | None = None
     block: int = 128
@@ -89,6 +100,8 @@ class Options:
     repack: bool = False
     mmap: bool | None = None
     gpu_layers: int = 0
+    rpc: str | Sequence[str] | None = None
+    tensor_split: str | Sequence[float] | None = None
     isolated: bool = False
     resting: int | str | None = None
     rest_dir: str | os.PathLike[str] | None = None
@@ -97,6 +110,9 @@ class Options:
 
     ceiling_bytes: int = field(init=False)
     device_ceiling_bytes: int | None = field(init=False)
+    device_ceilings: tuple[tuple[str, int], ...] = field(init=False)
+    servers: tuple[Server, ...] = field(init=False)
+    split: tuple[float, ...] | None = field(init=False)
     parsed_policy: Policy = field(init=False)
     parsed_focus: Policy = field(init=False)
     n_threads: int = field(init=False)
@@ -104,9 +120,19 @@ class Options:
     rest_dir_bytes: int | None = field(init=False)
 
     def __post_init__(self) -> None:
-        device_ceiling = None if self.device_memory is None else parse_size(self.device_memory)
+        ceilings = parse_device_ceilings(self.device_memory)
+        device_ceiling = None
+        if isinstance(self.device_memory, Mapping):
+            object.__setattr__(self, "device_memory", ",".join(f"{name}={size}B" for name, size in ceilings))
+        elif self.device_memory is not None and not ceilings:
+            device_ceiling = parse_size(self.device_memory)
         object.__setattr__(self, "ceiling_bytes", parse_ceiling(self.memory))
         object.__setattr__(self, "device_ceiling_bytes", device_ceiling)
+        object.__setattr__(self, "device_ceilings", ceilings)
+        object.__setattr__(self, "servers", self._servers())
+        object.__setattr__(self, "rpc", ",".join(map(str, self.servers)) or None)
+        object.__setattr__(self, "split", _split(self.tensor_split))
+        object.__setattr__(self, "tensor_split", self.split)
         object.__setattr__(self, "parsed_policy", parse_policy(self.policy))
         object.__setattr__(self, "parsed_focus", self._focus())
         object.__setattr__(self, "n_threads", default_threads() if self.threads is None else self.threads)
@@ -133,11 +159,26 @@ class Options:
             raise ConfigError(f"rest_full={self.rest_full!r} is unknown; possible: {', '.join(REST_FULL)}")
         if self.rest_dir is None and self.rest_bytes is not None:
             raise ConfigError(f"rest_bytes={self.rest_bytes} limits what lies in rest_dir, and there is none; name one")
+        if self.rpc and not self.isolated:
+            raise ConfigError(
+                f"rpc={self.rpc} needs isolated=True, a model in a worker process: ggml's client of RPC ends its "
+                "process when a server goes; add isolated=True"
+            )
+        if self.rpc and self.mmap:
+            raise ConfigError("mmap=True with rpc would hold what is sent to servers as well; leave mmap out")
         if self.repack and self.mmap:
             raise ConfigError("mmap=True with repack=True would hold the weights twice; leave one of them out")
         if self.budget is not None:
             _in_range("budget", self.budget, 1, 1 << 30)
             self.check_budget(self.budget)
+
+    def _servers(self) -> tuple[Server, ...]:
+        """The servers of `rpc`."""
+        if self.rpc is None:
+            return ()
+        from .addresses import parse_servers  # takes memory, and few runtimes need it
+
+        return tuple(parse_servers(self.rpc))
 
     def _focus(self) -> Policy:
         """The policy that scores by a probe: the runtime's own where it reads queries."""
@@ -152,7 +193,7 @@ class Options:
     @property
     def maps_weights(self) -> bool:
         """Whether the weights are mapped from the file."""
-        return not self.repack if self.mmap is None else self.mmap
+        return not (self.repack or self.rpc) if self.mmap is None else self.mmap
 
     @property
     def policies(self) -> tuple[Policy, ...]:
@@ -199,6 +240,23 @@ class Options:
                 f"budget={budget} does not hold the protected cells: {self.sinks} sinks, {recent} recent{pins}; "
                 f"raise the budget to at least {self.sinks + recent + n_pinned + 1} or protect fewer"
             )
+
+
+def _split(tensor_split: str | Sequence[float] | None) -> tuple[float, ...] | None:
+    """Proportions of devices. Raises ConfigError."""
+    if tensor_split is None:
+        return None
+    given = tensor_split.split(",") if isinstance(tensor_split, str) else tensor_split
+    try:
+        split = tuple(float(part) for part in given)
+    except (TypeError, ValueError):
+        split = ()
+    if not 0 < len(split) <= MOST_DEVICES or not all(0 <= part < math.inf for part in split) or not sum(split):
+        raise ConfigError(
+            f"tensor_split={tensor_split!r} is not possible; give up to {MOST_DEVICES} numbers from 0 on, not all of "
+            "them 0, as in 3,1"
+        )
+    return split
 
 
 def _in_range(name: str, value: int, low: int, high: int) -> None:

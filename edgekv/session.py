@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 # the question that texts are read with while none is known; chosen by measurement (docs/policies.md)
 GENERAL_QUESTION = "Which names, places, dates, numbers and other facts are mentioned above?"
+
+Focus: TypeAlias = bool | str | Sequence[str] | None
 
 TURNS_AT_ONCE = 256  # asked for, of a log that may be long
 TOKENS_AT_ONCE = 4096
@@ -65,7 +67,7 @@ class Session:
         text: str,
         *,
         files: Sequence[str | os.PathLike[str]] = (),
-        focus: bool | str | None = None,
+        focus: Focus = None,
         max_tokens: int | None = MAX_TOKENS,
         stop: str | Sequence[str] = (),
         allow_loops: bool = False,
@@ -77,8 +79,9 @@ class Session:
     ) -> Iterator[str]:
         """Answer one turn, with `files` before `text`; yields pieces of the reply.
 
-        focus: the question to read with. True = `text`; False = none; None = `text` if there are files, unless the
-            runtime was opened with focus=False
+        focus: the question to read with, or a list of questions or things to find, each of which keeps what it needs
+            (docs/policies.md). True = `text`; False = none; None = `text` if there are files, unless the runtime was
+            opened with focus=False
         max_tokens: longest reply, in tokens; None = until the model ends it, or its trained context is full
         stop: a text, or several, that end the reply; it ends before the first one that is complete
         allow_loops: go on when the reply loops. It loops when its last tokens are one sequence of at most 60 tokens,
@@ -119,7 +122,8 @@ class Session:
         files: Sequence[str | os.PathLike[str]] = (),
         *,
         instruction: str = INSTRUCTION,
-        focus: bool | str | None = None,
+        focus: Focus = None,
+        passes: int = 1,
         max_tokens: int | None = MAX_TOKENS,
         stop: str | Sequence[str] = (),
         allow_loops: bool = False,
@@ -133,16 +137,27 @@ class Session:
 
         instruction: put before the question if the turn has a text above it (files, or what `read` began); "" =
             nothing. It does not influence which cells are kept; only the question does
+        passes: 2 = where not all of it fits, read and answer, go back, and read the files again with the question and
+            that answer in mind. Only the second answer is yielded, and only it stays in the conversation. It needs
+            files, a focus, and room for a snapshot unless the session is new (CeilingError)
 
         Other arguments and errors as for `chat`.
         """
         if not question.strip():
             raise InputError("the text is empty; write something to answer")
+        asked = self._question(focus, question, otherwise=bool(files))
+        if passes != 1 and not files:
+            raise ConfigError(f"passes={passes} reads the files again, and there are none; name some, or leave it out")
+        if passes != 1 and asked is None:
+            raise ConfigError(
+                f"passes={passes} reads with the first answer in mind, but focus is off; leave one of both"
+            )
         wanted = Wanted(
             content=_content(files, question),
             kind="chat",
             instruction=instruction,
-            question=self._question(focus, question, otherwise=bool(files)),
+            question=asked,
+            passes=passes,
             max_tokens=max_tokens,
             stop=_texts(stop),
             allow_loops=allow_loops,
@@ -189,15 +204,15 @@ class Session:
         text: str = "",
         *,
         files: Sequence[str | os.PathLike[str]] = (),
-        focus: bool | str | None = None,
+        focus: Focus = None,
         progress: ProgressCallback | None = None,
     ) -> None:
         """Read `files`, then `text`, as the beginning of a user turn, without a reply.
 
         The next `chat` or `ask` continues this turn. So cells are chosen before a question is known.
 
-        focus: the question to read with. True = GENERAL_QUESTION; None = the same, unless the runtime was opened with
-            focus=False; False = none: the policy alone chooses
+        focus: the question to read with, or a list as for `chat`. True = GENERAL_QUESTION; None = the same, unless the
+            runtime was opened with focus=False; False = none: the policy alone chooses
 
         Afterwards `stats` are those of the reading. Errors as for `chat`.
         """
@@ -211,7 +226,7 @@ class Session:
         self,
         history: History,
         *,
-        focus: bool | str = False,
+        focus: bool | str | Sequence[str] = False,
         on_overflow: str = "evict",
         tools: Sequence[Mapping[str, Any]] = (),
         tool_choice: str | Mapping[str, Any] = "auto",
@@ -234,8 +249,8 @@ class Session:
             model's chat template takes, of which each content is a text or the Path of a text file; a text or the Path
             of one as it stands; or token ids, which may be control tokens. If the session has a system message, it must
             come first. "assistant" may have "tool_calls", and then "tool" has the result of each (docs/replies.md)
-        focus: the question to read with, where more than a block is read and not all of it fits. True = the last
-            message of the user
+        focus: the question to read with, or a list as for `chat`, where more than a block is read and not all of it
+            fits. True = the last message of the user
         on_overflow: what a history of more tokens than the budget is: "evict" reads it, "error" refuses it before
             anything is read, with a PromptLengthError
         tools: functions that the model may call, each {"type": "function", "function": {"name", "description",
@@ -265,14 +280,19 @@ class Session:
         return self._access.reply(wanted, progress)
 
     def read_ahead(
-        self, tokens: Sequence[int], *, focus: str | None = None, progress: ProgressCallback | None = None
+        self,
+        tokens: Sequence[int],
+        *,
+        focus: str | Sequence[str] | None = None,
+        progress: ProgressCallback | None = None,
     ) -> None:
         """Read token ids that histories begin with, without a reply; needs a session with log=True.
 
         `continue_from` then goes on with such a history, and `rewind(len(tokens))` comes back for the next one. Whole
         blocks that are read without a question make no difference to reading all at once (docs/python.md).
 
-        focus: the question to read with, where more than a block is read and not all of it fits; None = none
+        focus: the question to read with, or a list as for `chat`, where more than a block is read and not all of it
+            fits; None = none
 
         Afterwards `stats` are those of the reading. Errors as for `continue_from`.
         """
@@ -452,14 +472,16 @@ class Session:
         with self._access.at_cells() as conversation:
             return conversation.budgets()
 
-    def _question(self, focus: bool | str | None, usual: str, *, otherwise: bool) -> str | None:
-        """The question to read with: the caller's own, `usual`, or none."""
+    def _question(self, focus: Focus, usual: str, *, otherwise: bool) -> str | tuple[str, ...] | None:
+        """The question to read with: the caller's own, perhaps in parts, `usual`, or none."""
         self._access.live()
         able = self._able_to_focus
         if focus and not able:
             raise ConfigError(f"focus={focus!r} needs a runtime opened with focus=True, which has cells for the probe")
         if isinstance(focus, str):
             return focus or None
+        if focus is not None and not isinstance(focus, bool):
+            return _parts(focus)
         wanted = able and otherwise if focus is None else focus
         return usual if wanted else None
 
@@ -468,6 +490,17 @@ def _content(files: Sequence[str | os.PathLike[str]], text: str) -> tuple[str | 
     """Files, then a text, with an empty line between each two."""
     sources: list[str | Path] = [*map(Path, files), *([text] if text else [])]
     return tuple(part for source in sources for part in (source, PARAGRAPH))[:-1]
+
+
+def _parts(focus: Sequence[str]) -> tuple[str, ...]:
+    """The parts of a question, as given. Raises ConfigError for what is no text, or says nothing."""
+    parts = tuple(focus)
+    for part in parts:
+        if not isinstance(part, str) or not part.strip():
+            raise ConfigError(f"focus has the part {part!r}; give texts that are not empty")
+    if not parts:
+        raise ConfigError("focus has no parts; give some, or False to read without a question")
+    return parts
 
 
 def _texts(stop: str | Sequence[str]) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from edgekv.policies import parse_policy
 from .case import ATTENTION_MASS, METRICS, Case
 from .qa import read_items
 from .results import Results, key_of
-from .setting import AS_GIVEN, FULL, OFF, ORACLE, OpenRuntime, Setting
+from .setting import AS_GIVEN, FULL, OFF, ORACLE, TWICE, OpenRuntime, Setting
 from .tasks import TASKS
 
 LENGTHS, SAMPLES = (1000,), 10
@@ -102,6 +102,10 @@ class Grid:
                 )
         for metric in self.metrics:
             _one_of("metric", metric, METRICS)
+        if self.metrics and TWICE in self.focus:
+            raise ConfigError(
+                f"metric={self.metrics[0]} with focus={TWICE}; it is measured in one reading, so leave one of them out"
+            )
 
     def _check_data(self) -> None:
         """Refuse a file for a task that makes its texts, and the other way round."""

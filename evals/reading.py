@@ -15,7 +15,7 @@ from . import oracle
 from .answer import answer_nll, read_question
 from .attended import Masses, surviving
 from .document import Question
-from .setting import QUESTION, TURN, Setting
+from .setting import ALL, ALL_WHOLE, KNOWN, TURN, TWICE, WHOLE, Setting
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,9 @@ def ask_all(
 ) -> list[Answered]:
     """What becomes of questions about a text in a file.
 
-    With the focus "question" a question is known while the text is read. With "turn" it is read right after the text,
-    in the same turn. Both read the text once for each question, and once more for what is measured beside the reply.
+    With the focus "question", "whole" and "twice" a question is known while the text is read. With "turn" it is read
+    right after the text, in the same turn. These read the text once for each question, and once more for what is
+    measured beside the reply.
     With any other focus the text is read once and compacted to the budget before any question is asked, and each
     question is asked of that same cache. An oracle chooses anew for each question, from all cells of a text that is
     read once.
@@ -55,8 +56,8 @@ def ask_all(
     nll: measure how likely the right answers are
     masses: what each question attends to (`attended.attended`); measure how much of it is left
     """
-    if setting.focus in (QUESTION, TURN) and not setting.holds_text:
-        return _in_one_turn(runtime, text, questions, progress, nll, masses)
+    if setting.focus in (*KNOWN, TURN) and not setting.holds_text:
+        return _in_one_turn(runtime, setting.focus, text, questions, progress, nll, masses)
     return _afterwards(runtime, setting, text, questions, progress, nll, masses)
 
 
@@ -70,7 +71,7 @@ def _afterwards(
     masses: Sequence[Masses] | None,
 ) -> list[Answered]:
     with runtime.session() as session:
-        session.read(files=[text], focus=setting.question, progress=progress)
+        session.read(files=[text], focus=_known(setting, questions), progress=progress)
         read = session.snapshot()
         found = []
         for i, question in enumerate(questions):
@@ -88,8 +89,17 @@ def _afterwards(
         return found
 
 
+def _known(setting: Setting, questions: Sequence[Question]) -> str | list[str] | bool:
+    """What a text is read for before its questions are asked."""
+    texts = [question.text for question in questions]
+    if setting.focus in (ALL, ALL_WHOLE) and not setting.holds_text:
+        return texts if setting.focus == ALL else [" ".join(texts)]
+    return setting.question
+
+
 def _in_one_turn(
     runtime: edgekv.Runtime,
+    focus: str,
     text: Path,
     questions: Sequence[Question],
     progress: ProgressCallback | None,
@@ -99,18 +109,25 @@ def _in_one_turn(
     found = []
     for i, question in enumerate(questions):
         with runtime.session() as session:
-            reply = _reply(session, question, files=[text], progress=progress)
+            how = {"passes": 2} if focus == TWICE else {"focus": _focus(focus, question)}
+            reply = _reply(session, question, files=[text], progress=progress, **how)
         progress = nll = mass = None
         if with_nll or masses is not None:
             with runtime.session() as session:
-                read_question(session, question, files=[text])
+                read_question(session, question, files=[text], focus=_focus(focus, question))
                 mass = None if masses is None else surviving(masses[i], runtime.controller.cache)
                 nll = answer_nll(runtime, session, question) if with_nll else None
         found.append(Answered(reply, nll, mass))
     return found
 
 
+def _focus(focus: str, question: Question) -> list[str] | None:
+    """What a turn is read with; None = its question, in its parts."""
+    return [question.text] if focus == WHOLE else None
+
+
 def _reply(session: edgekv.Session, question: Question, **further: Any) -> str:
     """The whole reply to a question, looping or not: always the most likely token."""
-    pieces = session.chat(question.text, max_tokens=question.max_tokens, allow_loops=True, sampling=GREEDY, **further)
+    further |= {"max_tokens": question.max_tokens, "allow_loops": True, "sampling": GREEDY}
+    pieces = session.ask(question.text, instruction="", **further)
     return "".join(pieces)

@@ -26,8 +26,8 @@ class Job:
     n_logprobs: alternatives whose log probabilities are told with each token; None = none are told
     shape: a JSON schema that the reply must fit; None = any text
     tools, tool_choice, parallel_tool_calls: what the model may call, and how, as in `Session.continue_from`
-    focus: read with the last user message in mind, or another question, where what precedes it is read for the first
-        time
+    focus: read with the last user message in mind, or another question or the parts of one, where what precedes it is
+        read for the first time
     on_overflow: a prompt of more tokens than there are cells is read and "evict"s, or is an "error"
     shades: tell what is kept of the conversation when the reply has ended
     user: whom the client asks for; told to nobody
@@ -43,7 +43,7 @@ class Job:
     tools: tuple[Mapping[str, Any], ...] = ()
     tool_choice: str | Mapping[str, Any] = "auto"
     parallel_tool_calls: bool = True
-    focus: bool | str = True
+    focus: bool | str | tuple[str, ...] = True
     on_overflow: Literal["evict", "error"] = "evict"
     shades: bool = False
     user: str = ""

@@ -29,6 +29,9 @@ DONE = [b"data: [DONE]\n\n"]
 Stop = Annotated[Text, Field(min_length=1)]
 
 
+FocusPart = Annotated[Text, Field(min_length=1, pattern=r"\S")]
+
+
 class StreamOptions(Body):
     """What a stream tells beside the reply."""
 
@@ -38,11 +41,13 @@ class StreamOptions(Body):
 class Further(Body):
     """Fields of edgekv's own.
 
-    focus: read with the last user message in mind, or with this question; None = as the server does
+    focus: read with the last user message in mind, or with this question or the parts of one; None = as the server does
+    passes: a request is read once
     shades: a stream tells at its end what is kept of the conversation
     """
 
-    focus: bool | Text | None = None
+    focus: bool | Text | Annotated[list[FocusPart], Field(min_length=1, max_length=16)] | None = None
+    passes: Literal[1] = 1
     shades: bool = False
     on_overflow: Literal["evict", "error"] = "evict"
 
@@ -89,7 +94,7 @@ class Wishes(Body):
             "sampling": self.sampling(),
             "max_tokens": max_tokens or self.max_tokens or MAX_TOKENS,
             "stop": stop,
-            "focus": focus,
+            "focus": tuple(focus) if isinstance(focus, list) else focus,
             "on_overflow": self.edgekv.on_overflow,
             "shades": self.edgekv.shades,
             "user": self.user or "",

@@ -36,7 +36,7 @@ class Beginning:
 
     key: bytes
     tokens: array[int]
-    focus: str | None
+    focus: str | tuple[str, ...] | None
 
 
 @dataclass(frozen=True)

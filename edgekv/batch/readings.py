@@ -88,11 +88,11 @@ class Readings:
         tokens = array("i", itertools.islice(self._tokens(job), n_shared))
         return Task(job, Beginning(_kind(job), tokens, self._question(job)))
 
-    def _question(self, job: Job) -> str | None:
+    def _question(self, job: Job) -> str | tuple[str, ...] | None:
         """What a beginning is read with: the question of all jobs that share it, or a general one."""
         if not (self._focus and job.focus and job.prompt is None):
             return None
-        return job.focus if isinstance(job.focus, str) else GENERAL_QUESTION
+        return GENERAL_QUESTION if isinstance(job.focus, bool) else job.focus
 
     def _tokens(self, job: Job) -> Iterator[int]:
         """The tokens of a job's prompt, as a session reads them. Raises InputError, and UnsupportedModelError."""

@@ -138,13 +138,17 @@ class Cache:
         """Feed the draft's first token, which is decoded already. Raises NativeError if its logits are not finite."""
         library.call("edgekv_cache_accept", self._handle)
 
-    def probe(self, tokens: Sequence[int]) -> None:
+    def probe(self, tokens: Sequence[int], part_ends: Sequence[int] = ()) -> None:
         """Decode a probe on top of the cache, keep its queries for the next compaction, and remove its cells again.
+
+        part_ends: how many tokens come before the end of each of its parts, (P,) ascending; none = it is one part. Each
+            part scores by itself, and a cell has the largest of these scores
 
         Raises NativeError or ConfigError; the cells are as before in any case.
         """
         array = (c.c_int32 * len(tokens))(*tokens)
-        library.call("edgekv_cache_probe", self._handle, array, len(tokens))
+        ends = (c.c_uint32 * max(1, len(part_ends)))(*(part_ends or [len(tokens)]))
+        library.call("edgekv_cache_probe_parts", self._handle, array, len(tokens), ends, len(ends))
 
     def compact(
         self,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes as c
 import functools
 
+from edgekv.errors import NativeError
+
 from . import library
 
 KINDS = {0: "cpu", 1: "gpu", 2: "integrated gpu", 3: "accelerator"}  # enum ggml_backend_dev_type
@@ -17,6 +19,30 @@ def has_gpu() -> bool:
     return any(
         ggml.ggml_backend_dev_type(ggml.ggml_backend_dev_get(i)) in GPUS for i in range(ggml.ggml_backend_dev_count())
     )
+
+
+def add_server(address: str) -> list[str]:
+    """Have layers put on the devices of a server, and say their names, such as "RPC0".
+
+    ggml's client ends this process where the server is absent or goes later: ask the server first, in a worker process.
+    Raises NativeError in a build without RPC.
+    """
+    ggml = functions()
+    try:
+        add = ggml.ggml_backend_rpc_add_server
+    except AttributeError:
+        raise NativeError("this build has no RPC; build edgekv with CMAKE_ARGS=-DEDGEKV_RPC=ON") from None
+    add.restype, add.argtypes = c.c_void_p, (c.c_char_p,)
+    registered = add(address.encode())
+    if address not in _added:
+        _added.add(address)
+        ggml.ggml_backend_register(registered)
+    n_devices = ggml.ggml_backend_reg_dev_count(registered)
+    lent = (ggml.ggml_backend_reg_dev_get(registered, i) for i in range(n_devices))
+    return [ggml.ggml_backend_dev_name(device).decode() for device in lent]
+
+
+_added: set[str] = set()  # servers whose devices ggml lists in this process
 
 
 @functools.cache
@@ -34,6 +60,9 @@ def functions() -> c.CDLL:
         ("ggml_backend_dev_memory", None, (pointer, pointer, pointer)),
         ("ggml_backend_dev_backend_reg", pointer, (pointer,)),
         ("ggml_backend_reg_name", c.c_char_p, (pointer,)),
+        ("ggml_backend_reg_dev_count", c.c_size_t, (pointer,)),
+        ("ggml_backend_reg_dev_get", pointer, (pointer, c.c_size_t)),
+        ("ggml_backend_register", None, (pointer,)),
     ):
         getattr(ggml, name).restype = result
         getattr(ggml, name).argtypes = arguments

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from edgekv.errors import ConfigError, EdgeKVError, InvalidModelError, UnsupportedModelError
 from edgekv.memory import process
 from edgekv.models.header import Header, read_header
-from edgekv.options import KV_TYPES, Options
+from edgekv.options import KV_TYPES, MOST_DEVICES, Options
 
 from . import library, structs
 from .interrupt import held_back
@@ -37,6 +37,8 @@ class Model:
         llama.llama_backend_init()
         params = llama.llama_model_default_params()
         params.n_gpu_layers = options.gpu_layers
+        split = options.split and (c.c_float * MOST_DEVICES)(*options.split)  # the model copies it
+        params.tensor_split = c.cast(split, c.POINTER(c.c_float)) if split else None
         params.use_extra_bufts = options.repack
         params.no_alloc = no_alloc
         maps = options.maps_weights and not no_alloc

@@ -69,6 +69,17 @@ class Memory(Struct):
     )
 
 
+class DeviceShare(Struct):
+    """struct edgekv_device_share"""
+
+    _fields_ = (
+        ("name", c.c_char * 64),
+        ("n_layers", c.c_uint32),
+        ("has_output", c.c_uint32),
+        *((name, c.c_uint64) for name in ("weight_bytes", "kv_bytes", "compute_bytes", "scoring_bytes")),
+    )
+
+
 class Policy(Struct):
     """struct edgekv_policy"""
 

@@ -1,4 +1,4 @@
-"""RPC servers of ggml: their addresses, what they lend, and one of this machine.
+"""RPC servers of ggml: what they lend, which of them are gone, and one of this machine.
 
 ggml's own client ends the process where a server is absent or of another version. So servers are asked here, with a
 limit of time, by the three messages that tell what they lend. A message is a command (1 byte), the size of what follows
@@ -9,68 +9,23 @@ from __future__ import annotations
 
 import contextlib
 import ctypes as c
-import ipaddress
 import signal
 import socket
 import struct
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable
 
+from edgekv.addresses import PORT, Server, parse_servers, private_address
 from edgekv.binding.devices import functions
 from edgekv.errors import ConfigError, DeviceError, NativeError
 
+__all__ = ["PORT", "TIMEOUT_S", "lent_memory", "lost_servers", "parse_servers", "private_address", "serve"]
+
 TIMEOUT_S = 5.0
-PORT = 50052
 VERSION = (7, 0)  # RPC_PROTO_MAJOR_VERSION, and the newest minor one that the client takes
 MOST_DEVICES = 64  # of a server; more is no sensible answer
 
 _DEVICE_MEMORY, _HELLO, _DEVICE_COUNT = 11, 14, 15  # enum rpc_cmd
 _CAPS_BYTES = 24
-
-
-class Server(NamedTuple):
-    """Where a server listens."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
-
-
-def parse_servers(rpc: str | Sequence[str]) -> list[Server]:
-    """Servers from HOST:PORT, as a list or between commas. Raises ConfigError for what cannot be one."""
-    texts = rpc.split(",") if isinstance(rpc, str) else list(rpc)
-    servers = [_parse(text.strip()) for text in texts]
-    for server in servers:
-        if servers.count(server) > 1:
-            raise ConfigError(f"rpc={server} is named twice; name each server once")
-    return servers
-
-
-def _parse(text: str) -> Server:
-    host, colon, port = text.rpartition(":")
-    if not (colon and host and port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16) or ":" in host:
-        raise ConfigError(
-            f"rpc={text!r} is no HOST:PORT with a port from 1 to 65535; give one such as 127.0.0.1:{PORT}"
-        )
-    return Server(host, int(port))
-
-
-def private_address(host: str) -> str:
-    """The IPv4 address of a host. Raises ConfigError for a public one: RPC is neither encrypted nor guarded."""
-    try:
-        found = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        raise DeviceError(f"{host} is not known as a host: {error}; give the address of one that is") from error
-    address = str(found[0][4][0])
-    parsed = ipaddress.ip_address(address)
-    if not (parsed.is_loopback or parsed.is_private) or parsed.is_unspecified:
-        raise ConfigError(
-            f"{host} is the public address {address}, and RPC is neither encrypted nor guarded by a key; use "
-            "loopback or a private network, or a tunnel that ends on one"
-        )
-    return address
 
 
 def lent_memory(server: Server, timeout_s: float) -> list[tuple[int, int]]:
@@ -100,6 +55,17 @@ def lent_memory(server: Server, timeout_s: float) -> list[tuple[int, int]]:
         raise DeviceError(
             f"{server} does not answer as an RPC server: {error}; start one there with `edgekv rpc-server`"
         ) from error
+
+
+def lost_servers(servers: Iterable[Server]) -> dict[Server, str]:
+    """Those that do not answer, and why. A server has no time for others while it serves a client."""
+    lost = {}
+    for server in servers:
+        try:
+            lent_memory(server, TIMEOUT_S)
+        except (ConfigError, DeviceError) as error:
+            lost[server] = str(error)
+    return lost
 
 
 def _memory(connection: socket.socket, device: int) -> tuple[int, int]:

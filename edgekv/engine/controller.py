@@ -62,6 +62,7 @@ class Controller:
         self._threads = Threads(1 if options.gpu_layers else options.n_threads)
         self._draft: list[int] = []  # decoded, and neither said nor dropped
         self._fresh = 0  # tokens fed since the last scoring
+        self._part_ends: Sequence[int] = ()  # of the probe that is read with
         self._since_probe: int | None = None  # tokens fed since; None = no probe's queries may score again
 
     def clear(self) -> None:
@@ -129,6 +130,7 @@ class Controller:
         after_ubatch: Callable[[int], bool],
         probe: Sequence[int] = (),
         *,
+        part_ends: Sequence[int] = (),
         want_logits: bool = True,
     ) -> bool:
         """Read tokens block by block; returns whether all were read.
@@ -138,9 +140,11 @@ class Controller:
         probe: tokens whose attention says which cells to keep. They are fed after a block, and their cells are removed
             again. Their queries score until UBATCH tokens have come after them; the last block has a probe of its own.
             A probe leaves no logits, so the last token of the last block is fed after it
+        part_ends: where each part of the probe ends; none = it is one part (`Cache.probe`)
         want_logits: compute the logits of the last token
         """
         self._since_probe = None
+        self._part_ends = part_ends
         coming = blocks(tokens, self._options.block)
         block = next(coming, None)
         while block is not None:
@@ -277,7 +281,7 @@ class Controller:
     def _ask(self, probe: Sequence[int]) -> None:
         """Feed a probe. Its queries score again where they can be turned, and where scores do not add up."""
         started = time.perf_counter()
-        self.cache.probe(probe)
+        self.cache.probe(probe, self._part_ends)
         self.work.probes += 1
         self.work.probe_s += time.perf_counter() - started
         again = self.cache.repositions and not self._options.parsed_focus.carries

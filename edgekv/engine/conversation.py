@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgekv.errors import CeilingError, CeilingExceededError, ConfigError, GrammarError, PromptLengthError, SessionError
-from edgekv.prompt.turns import BEGINNINGS, HISTORIES, STATES, Kind, Turns
+from edgekv.prompt.turns import BEGINNINGS, HISTORIES, NO_PROBE, STATES, Kind, Probe, Turns
 from edgekv.store.log import LogCopy, Turn
 
 from .history import prompt_of
@@ -29,6 +29,8 @@ from .stats import Stats
 from .tenant import Tenant
 
 if TYPE_CHECKING:
+    from edgekv.grammar.masks import Matcher
+
     from .calls import CallReader
 
 
@@ -170,7 +172,12 @@ class LocalConversation:
                 tokens, probe = self._history(wanted, stats)
             else:
                 tokens, probe = self._turn(wanted, stats)
-            engine.controller.positions.expect(stats.prompt_tokens)
+            if wanted.passes > 1 and probe.tokens:  # where all of it fits, a second pass finds the same
+                answer = yield from self._first_pass(wanted, tokens, probe, matcher, stats, progress)
+                if answer is None:
+                    return
+                matcher = None if wanted.grammar is None else engine.matcher(wanted.grammar)
+                tokens, probe = self._turn(wanted, stats, answer)
             stats.finish_reason = "closed"  # unless something better is known
             if not self._read(tokens, wanted.kind, stats, progress, probe):
                 return
@@ -200,19 +207,64 @@ class LocalConversation:
         engine.controller.log = None if self._past is None else self._past.log
         return engine
 
-    def _turn(self, wanted: Wanted, stats: Stats) -> tuple[Iterator[int], Sequence[int]]:
-        """The tokens to read for a turn, and the probe to read them with. Nothing is changed but `stats`."""
+    def _turn(self, wanted: Wanted, stats: Stats, answer: str = "") -> tuple[Iterator[int], Probe]:
+        """The tokens to read for a turn, and the probe to read them with. Nothing is changed but `stats`.
+
+        answer: of a first pass
+        """
         engine, past = self._open(), self._past
         prompt = self._turns.prompt(wanted.kind, wanted.content, wanted.instruction)
         stats.prompt_tokens = prompt.count() + len(self._speaker.pending)
         self._check_length(self.n_past + stats.prompt_tokens)
         fits = self.n_cells + stats.prompt_tokens <= engine.plan.budget_cells
         question = None if fits else wanted.question
-        probe = [] if question is None else self._turns.probe(question, engine.options.probe_tokens)
+        probe = NO_PROBE if question is None else self._turns.probe(question, engine.options.probe_tokens, answer)
         mark = None if past is None else past.marker(wanted.kind, self.n_past + len(self._speaker.pending))
         return itertools.chain(self._speaker.pending, prompt.tokens(mark)), probe
 
-    def _history(self, wanted: Wanted, stats: Stats) -> tuple[Iterator[int], Sequence[int]]:
+    def _first_pass(
+        self,
+        wanted: Wanted,
+        tokens: Iterator[int],
+        probe: Probe,
+        matcher: Matcher | None,
+        stats: Stats,
+        progress: ProgressCallback | None,
+    ) -> Generator[str, None, str | None]:
+        """Read and answer, and go back; returns the answer, which nobody else hears. None = it was cancelled.
+
+        It is as long as the next probe has room for. Raises CeilingError where a conversation that was begun cannot be
+        kept meanwhile, and ConfigError where the question leaves no room; nothing was read then.
+        """
+        room = self._turns.room_for_answer(wanted.question or "", self._open().options.probe_tokens)
+        if room < 1:
+            n_tokens = self._open().options.probe_tokens
+            raise ConfigError(
+                f"passes=2 reads with the question and the first answer in mind, but the question fills the probe of "
+                f"{n_tokens} tokens; ask a shorter one, or open the runtime with probe_tokens={2 * n_tokens}"
+            )
+        before = None if self.n_past == 0 else self.snapshot()
+        started = time.perf_counter()
+        stats.finish_reason = "closed"
+        if not self._read(tokens, wanted.kind, stats, progress, probe):
+            return None
+        said: list[str] = []
+        first = replace(wanted, max_tokens=min(room, wanted.max_tokens or room))
+        for piece in self._speaker.pieces(first, matcher, None, stats):
+            said.append(piece)
+            yield ""
+        if self.cancelled.is_set():
+            stats.finish_reason = "cancelled"
+            yield from said  # the conversation holds it
+            return None
+        if before is None:
+            self._start_over()
+        else:
+            self.restore(before)
+        stats.next_pass(time.perf_counter() - started)
+        return "".join(said)
+
+    def _history(self, wanted: Wanted, stats: Stats) -> tuple[Iterator[int], Probe]:
         """Go back to where a history leaves the log; returns the tokens to read from there, and the probe."""
         past, model, plan = self._kept(), self._open().model, self._open().plan
         prompt = prompt_of(wanted, model, self._turns, past.replies(self._speaker.pending))
@@ -235,7 +287,7 @@ class LocalConversation:
         # cells are chosen while more than a block is read
         evicts = self.n_cells + stats.prompt_tokens > plan.budget_cells and stats.prompt_tokens > plan.block
         question = wanted.question if evicts else None
-        probe = () if question is None else self._turns.probe(question, self._open().options.probe_tokens)
+        probe = NO_PROBE if question is None else self._turns.probe(question, self._open().options.probe_tokens)
         return itertools.islice(prompt.tokens(past.marker(wanted.kind, known=n_common)), self.n_past, None), probe
 
     def seen(self, wanted: Wanted) -> int:
@@ -257,7 +309,6 @@ class LocalConversation:
         stats.reused_tokens = self.n_past
         stats.prompt_tokens = n - self.n_past
         if self.n_past < n:
-            self._open().controller.positions.expect(stats.prompt_tokens)
             try:
                 self._read(past.log.tokens(self.n_past, n), "read", stats, progress)
             finally:
@@ -273,8 +324,21 @@ class LocalConversation:
         if found is not None:
             self._take(found)
         else:
-            self._turns.state, self._speaker.pending, self._speaker.sampler = "new", [], None
+            self._forget()
         past.log.cut(n)
+
+    def _start_over(self) -> None:
+        """Go back to where nothing was read."""
+        engine = self._at_cells()
+        if self._past is not None:
+            self._go_back(0)
+        else:
+            engine.controller.begin()
+            self._forget()
+
+    def _forget(self) -> None:
+        """Note that nothing was read or said."""
+        self._turns.state, self._speaker.pending, self._speaker.sampler = "new", [], None
 
     def _kept(self) -> Past:
         """The log and the checkpoints. Raises SessionError where there are none."""
@@ -335,7 +399,7 @@ class LocalConversation:
         kind: Kind,
         stats: Stats,
         progress: ProgressCallback | None,
-        probe: Sequence[int] = (),
+        probe: Probe = NO_PROBE,
     ) -> bool:
         """Read the tokens of a prompt; returns whether the reply may begin."""
         engine = self._open()
@@ -354,8 +418,12 @@ class LocalConversation:
 
         self._speaker.pending = []
         self._turns.state, afterwards = STATES[kind]
+        controller.positions.expect(stats.prompt_tokens)
         try:
-            complete = controller.read(tokens, after_ubatch, probe, want_logits=kind not in BEGINNINGS)
+            wants_logits = kind not in BEGINNINGS
+            complete = controller.read(
+                tokens, after_ubatch, probe.tokens, part_ends=probe.part_ends, want_logits=wants_logits
+            )
         finally:
             stats.prefill_s = time.perf_counter() - started
             stats.read_tokens = done

@@ -32,7 +32,8 @@ class Wanted:
     roles: of "messages", whose each is
     tokens: what to read, of "tokens" and "ahead"
     instruction: put before the last content if the turn has another one above it
-    question: the question to read with; None = none
+    question: the question to read with, or several texts, each a part of it; None = none
+    passes: how often the content is read, the second time with the first answer in mind
     max_tokens: longest reply; None = until the model ends it, or its trained context is full
     stop: texts that end the reply; it ends before the first one that is complete
     allow_loops: go on when the reply loops
@@ -48,7 +49,8 @@ class Wanted:
     tokens: Sequence[int] = ()
     kind: Kind
     instruction: str = ""
-    question: str | None = None
+    question: str | tuple[str, ...] | None = None
+    passes: int = 1
     max_tokens: int | None = MAX_TOKENS
     stop: tuple[str, ...] = ()
     allow_loops: bool = False
@@ -70,6 +72,8 @@ class Wanted:
             raise ConfigError(
                 f"logprobs={n_top!r} is not possible; give a number of alternatives in [0, {MOST_ALTERNATIVES}]"
             )
+        if self.passes not in (1, 2) or isinstance(self.passes, bool):
+            raise ConfigError(f"passes={self.passes!r} is not possible; give 1 or 2")
         if self.on_overflow not in ON_OVERFLOW:
             raise ConfigError(f"on_overflow={self.on_overflow!r} is unknown; possible: {', '.join(ON_OVERFLOW)}")
 

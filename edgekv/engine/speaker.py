@@ -63,7 +63,7 @@ class Speaker:
         while True:
             token = chooser.next(engine.controller.logits_row)
             if stats.generated_tokens == 0:
-                stats.ttft_s = stats.prefill_s + time.perf_counter() - started
+                stats.ttft_s = stats.first_pass_s + stats.prefill_s + time.perf_counter() - started
             if engine.model.is_end(token):
                 stats.finish_reason = "end"
                 return

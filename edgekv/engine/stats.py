@@ -30,6 +30,8 @@ class Stats:
     tokens_seen, cells_used: tokens of the whole session and cells used per head, after the reply
     probes, probe_s: how often the question was fed as a probe, and the time that this took
     drafted_tokens, accepted_tokens: tokens decoded before they were said, and those of them that were then said
+    passes, first_pass_s: how often the prompt was read, and the time from the start until it was read again. All that
+        is counted below counts both passes; tokens and other times are those of the last one
     prefill_s: time to read the prompt
     ttft_s: time from the start of reading to the first token, which may be the end of the reply
     decode_s: time to generate all tokens
@@ -55,6 +57,8 @@ class Stats:
     tokens_seen: int = 0
     cells_used: int = 0
     budget_cells: int = 0
+    passes: int = 1
+    first_pass_s: float = 0.0
     prefill_s: float = 0.0
     ttft_s: float = 0.0
     decode_s: float = 0.0
@@ -76,6 +80,13 @@ class Stats:
     def decode_tok_per_s(self) -> float:
         """Tokens generated a second, without the first: that one comes from reading the prompt."""
         return (self.generated_tokens - 1) / self.decode_s if self.generated_tokens > 1 else 0.0
+
+    def next_pass(self, seconds: float) -> None:
+        """Begin to count a second pass, after so many seconds."""
+        self.passes, self.first_pass_s = 2, seconds
+        self.read_tokens = self.generated_tokens = 0
+        self.prefill_s = self.ttft_s = self.decode_s = 0.0
+        self.finish_reason = self.stop_text = ""
 
     def finish(self, tenant: Tenant, before: Work) -> None:
         """Take what was done for a tenant since `before`, and the memory peak."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -38,6 +38,31 @@ def parse_ceiling(memory: int | str) -> int:
     limit = group_limit()
     whole = physical_bytes() if limit is None else min(physical_bytes(), limit.n_bytes)
     return int(whole * percent / 100)
+
+
+def parse_device_ceilings(device_memory: int | str | Mapping[str, int | str] | None) -> tuple[tuple[str, int], ...]:
+    """Ceilings of devices by name, in bytes, from "NAME=SIZE,..." or a mapping; () for a plain size, or none at all.
+
+    Raises ConfigError for anything else.
+    """
+    if isinstance(device_memory, Mapping):
+        pairs = list(device_memory.items())
+    elif isinstance(device_memory, str) and "=" in device_memory:
+        pairs = [_name_and_size(text) for text in device_memory.split(",")]
+    else:
+        return ()
+    names = [name for name, _ in pairs]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"device_memory names {name} twice; give each device one ceiling")
+    return tuple((name, parse_size(size)) for name, size in pairs)
+
+
+def _name_and_size(text: str) -> tuple[str, str]:
+    name, equals, size = (part.strip() for part in text.partition("="))
+    if not (name and equals and size):
+        raise ConfigError(f"device_memory has {text!r} where NAME=SIZE is due; write as in RPC0=2GiB,RPC1=1GiB")
+    return name, size
 
 
 def check_ceiling(ceiling_bytes: int) -> None:

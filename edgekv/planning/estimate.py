@@ -7,6 +7,7 @@ What Python and the vocabulary take is measured in this process.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,9 @@ from edgekv.prompt.template import rehearse
 from edgekv.warmup import reserved_bytes, warm_up
 
 from .resting import planned_resting_bytes, session_bytes_of
+from .shares import DeviceShare, Lent, limited, shares_of
 
+SERVING_BYTES = 4 << 20  # of a server, beside workspace as the host's: one message, the graph as it came and as it is
 HEAD_LIMIT = 3  # EDGEKV_HEAD_LIMIT: times the budget that one head may keep, where heads differ
 
 
@@ -61,23 +64,25 @@ class Plan:
     cell_bytes: bytes of one cell in every head of every layer
     session_bytes: the most bytes that one session takes as a snapshot, as it does while it rests
     repack, mmap: how the weights are loaded
-    device_ceiling_bytes: None = the device has no ceiling of its own
+    gpu_layers, tensor_split: how layers are divided over devices
+    devices: what lies on each
     """
 
     model: Path
     ceiling_bytes: int
-    device_ceiling_bytes: int | None
     budget_cells: int
     block: int
     kv_type: str
     repack: bool
     mmap: bool
+    gpu_layers: int
+    tensor_split: tuple[float, ...] | None
     n_cells: int
     n_cells_max: int
     cell_bytes: int
     session_bytes: int
     n_ctx_train: int
-    device_bytes: int
+    devices: tuple[DeviceShare, ...]
     parts: Parts
 
     @property
@@ -96,13 +101,18 @@ class Plan:
         return max(0, self.peak_bytes - self.ceiling_bytes)
 
     @property
+    def device_bytes(self) -> int:
+        """All that lies on devices."""
+        return sum(share.total for share in self.devices)
+
+    @property
     def device_excess_bytes(self) -> int:
-        """Bytes over the ceiling of the device; 0 where it fits, or where there is no such ceiling."""
-        return 0 if self.device_ceiling_bytes is None else max(0, self.device_bytes - self.device_ceiling_bytes)
+        """Bytes over the ceilings of devices, summed; 0 where all of them fit, or have none."""
+        return sum(share.excess_bytes for share in self.devices)
 
     @property
     def fits(self) -> bool:
-        """Whether the plan fits both ceilings."""
+        """Whether the plan fits all ceilings."""
         return not self.excess_bytes and not self.device_excess_bytes
 
     @classmethod
@@ -111,12 +121,13 @@ class Plan:
         assert options.budget is not None
         return cls(
             ceiling_bytes=options.ceiling_bytes,
-            device_ceiling_bytes=options.device_ceiling_bytes,
             budget_cells=options.budget,
             block=options.block,
             kv_type=options.kv_type,
             repack=options.repack,
             mmap=options.maps_weights,
+            gpu_layers=options.gpu_layers,
+            tensor_split=options.split,
             **estimated,
         )
 
@@ -129,32 +140,38 @@ class Plan:
             kv_type=self.kv_type,
             repack=self.repack,
             mmap=self.mmap,
+            gpu_layers=self.gpu_layers,
+            tensor_split=self.tensor_split,
         )
 
     def as_dict(self) -> dict[str, object]:
         """The plan as plain values, for JSON."""
+        devices = [asdict(share) | {"total": share.total} for share in self.devices]
         fields = asdict(self) | {"model": str(self.model), "planned_peak_bytes": self.peak_bytes}
-        return fields | {"parts": asdict(self.parts)}
+        return fields | {"parts": asdict(self.parts), "devices": devices, "device_bytes": self.device_bytes}
 
 
 class Estimator:
     """Plans of one model under any options, whether they fit or not. Close it, or use it in `with`.
 
+    lent: the devices of servers
     Raises ModelError for a file that cannot be used.
     """
 
-    def __init__(self, path: Path, options: Options) -> None:
+    def __init__(self, path: Path, options: Options, lent: Sequence[Lent] = ()) -> None:
         library.bindings()
         warm_up()
         self._path = path
         self._header = read_header(path)
         rehearse(self._header.chat_template)
+        self._lent = lent
         self._models: dict[bool, Model] = {}  # by repacking, which is chosen when a model is loaded
+        self._division: object = None  # of their layers over devices
         self._plans: dict[Options, Plan] = {}
+        self._graph_bytes: dict[str, int] = {}  # by cache type, which makes nodes
         self._python_bytes = _counted_bytes() + reserved_bytes()
         self._model(options)
         self._vocabulary_bytes = max(0, _counted_bytes() + reserved_bytes() - self._python_bytes)
-        self._graph_bytes: dict[str, int] = {}  # by cache type, which makes nodes
 
     def close(self) -> None:
         """Free what was loaded to estimate."""
@@ -181,13 +198,22 @@ class Estimator:
         key = replace(options, memory=1, device_memory=None)  # what is needed does not depend on what there is
         if key not in self._plans:
             self._plans[key] = self._estimate(key)
-        return replace(
-            self._plans[key],
-            ceiling_bytes=options.ceiling_bytes,
-            device_ceiling_bytes=options.device_ceiling_bytes,
-        )
+        plan = self._plans[key]
+        return replace(plan, ceiling_bytes=options.ceiling_bytes, devices=limited(plan.devices, options, self._lent))
+
+    @property
+    def layer_bytes(self) -> float:
+        """Weights of a layer on average."""
+        of_layers = [tensor for tensor in self._header.tensors if tensor.name.startswith("blk.")]
+        n_layers = len({tensor.name.split(".")[1] for tensor in of_layers})
+        return sum(tensor.n_bytes for tensor in of_layers) / max(1, n_layers)
 
     def _model(self, options: Options) -> Model:
+        division = (options.gpu_layers, options.split)
+        if division != self._division:  # each model has a vocabulary, so those of one division are there at a time
+            self.close()
+            self._graph_bytes.clear()
+            self._division = division
         if options.repack not in self._models:
             self._models[options.repack] = Model(self._path, options, header=self._header, no_alloc=True)
         return self._models[options.repack]
@@ -210,9 +236,12 @@ class Estimator:
         try:
             shape, memory = context.shape(), context.memory()
             native = structs.Parts(
-                host_bytes=self._python_bytes, vocabulary_bytes=self._vocabulary_bytes, graph_bytes=graphs
+                host_bytes=self._python_bytes,
+                vocabulary_bytes=self._vocabulary_bytes,
+                graph_bytes=graphs + (graphs // 2 if options.servers else 0),  # and as it is sent
             )
             library.call("edgekv_context_parts", context.handle, ctypes.byref(params), ctypes.byref(native))
+            devices = shares_of(context, params, self._lent, SERVING_BYTES + native.workspace_bytes)
         finally:
             context.close()
         if options.n_draft and memory.state_bytes:
@@ -256,8 +285,7 @@ class Estimator:
             cell_bytes=shape.cell_bytes,
             session_bytes=session_bytes,
             n_ctx_train=self.n_ctx_train,
-            device_bytes=memory.device_bytes
-            + int(library.load().edgekv_cache_estimate_device_bytes(ctypes.byref(shape), ctypes.byref(params))),
+            devices=devices,
             parts=parts,
         )
 

@@ -13,14 +13,20 @@ from edgekv.options import Options
 
 from .choice import Request, choose
 from .estimate import Estimator, Plan
+from .placement import placed
 from .refusal import refusal
+from .shares import lend
 
 
 def check_device(options: Options) -> None:
-    """Raise ConfigError for options that need a GPU if llama.cpp finds none."""
+    """Raise ConfigError for options that need a device if llama.cpp finds none, those that were lent among them."""
     if has_gpu():
         return
-    named = [("gpu_layers", options.gpu_layers or None), ("device_memory", options.device_memory)]
+    named = [
+        ("gpu_layers", options.gpu_layers or None),
+        ("device_memory", options.device_memory),
+        ("tensor_split", options.tensor_split and ",".join(f"{part:g}" for part in options.tensor_split)),
+    ]
     for name, value in named:
         if value is not None:
             raise ConfigError(
@@ -30,21 +36,24 @@ def check_device(options: Options) -> None:
 
 
 @contextmanager
-def planned(path: Path, request: Request) -> Iterator[tuple[Plan, Estimator]]:
-    """The plan for a model file, and the estimates it was chosen from. Given options are kept; the rest is chosen.
+def planned(path: Path, request: Request) -> Iterator[tuple[Plan, Estimator, Request]]:
+    """The plan for a model file, the estimates it was chosen from, and the request with its layers divided.
 
-    Raises CeilingError where nothing fits.
+    Given options are kept; the rest is chosen. Raises CeilingError where nothing fits, DeviceError for a server that
+    does not answer.
     """
     check_ceiling(request.options.ceiling_bytes)
+    lent = lend(request.options)
     check_device(request.options)
-    with Estimator(path, request.preferred) as estimates:
+    with Estimator(path, request.preferred, lent) as estimates:
+        request = placed(estimates, request)
         plan = choose(estimates, request)
         if plan is None:
             raise refusal(estimates, request)
-        yield plan, estimates
+        yield plan, estimates, request
 
 
 def make_plan(path: Path, request: Request) -> Plan:
     """The plan for a model file. Raises CeilingError where nothing fits."""
-    with planned(path, request) as (plan, _):
+    with planned(path, request) as (plan, *_):
         return plan

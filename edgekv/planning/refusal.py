@@ -24,10 +24,10 @@ def refusal(estimates: Estimator, request: Request) -> CeilingError | ConfigErro
     if plan.excess_bytes:
         needed, ceiling, name = plan.peak_bytes, plan.ceiling_bytes, "memory"
         remedies = [*_remedies(estimates, request, options), f"raise the ceiling to {-(-needed // MIB)}MiB"]
+        if plan.devices and plan.parts.kv:
+            remedies.append("raise those of devices, so that more layers lie there")
     else:
-        needed, ceiling, name = plan.device_bytes, plan.device_ceiling_bytes or 0, "device_memory"
-        remedies = [*_remedies(estimates, request, options), f"raise device_memory to {-(-needed // MIB)}MiB"]
-        remedies += [f"put fewer than gpu_layers={options.gpu_layers} layers there"]
+        return _device_refusal(estimates, request, plan)
     if plan.parts.total - plan.parts.kv - plan.parts.compute - plan.parts.bookkeeping > plan.ceiling_bytes:
         remedies.append("choose a smaller model")
     chosen = f" (kv_type={plan.kv_type}, block={plan.block})" if request.open & {"kv_type", "block"} else ""
@@ -36,6 +36,32 @@ def refusal(estimates: Estimator, request: Request) -> CeilingError | ConfigErro
         f"{chosen}: {format_size(needed)} are needed, {format_size(needed - ceiling)} more; " + ", or ".join(remedies),
         required_bytes=needed,
         ceiling_bytes=ceiling,
+    )
+
+
+def _device_refusal(estimates: Estimator, request: Request, plan: Plan) -> CeilingError:
+    """The same for the device that is over by most."""
+    share = max(plan.devices, key=lambda share: share.excess_bytes)
+    allowed = share.allowed_bytes or 0
+    options = plan.settle(request.options)
+    size = f"{-(-share.total // MIB)}MiB"
+    n_layers = min(plan.gpu_layers, sum(share.layers for share in plan.devices) + 1)
+    remedies = list(_remedies(estimates, request, options))
+    if share.ceiling_bytes == allowed:
+        what = f"device_memory={format_size(allowed)} of {share}"
+        remedies.append(f"raise the ceiling of {share.name} to {size}")
+    else:
+        what = f"{share}, which has {format_size(allowed)} free,"
+        remedies.append("free memory there")
+    if len(plan.devices) > 1:
+        remedies.append(f"give {share.name} less of tensor_split")
+    remedies.append(f"put fewer than gpu_layers={n_layers} layers on devices")
+    of_layers = f"{share.layers} layers{' and the output matrix' if share.output else ''}"
+    return CeilingError(
+        f"{what} does not hold {of_layers} of {plan.model.name} with a budget of {plan.budget_cells} cells: "
+        f"{format_size(share.total)} are needed, {format_size(share.excess_bytes)} more; " + ", or ".join(remedies),
+        required_bytes=share.total,
+        ceiling_bytes=allowed,
     )
 
 

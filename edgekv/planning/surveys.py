@@ -58,7 +58,7 @@ class Survey:
 
 def make_survey(path: Path, request: Request) -> Survey:
     """The survey of a model file."""
-    with planned(path, request) as (plan, estimates):
+    with planned(path, request) as (plan, estimates, request):
         free = replace(request, options=replace(request.options, budget=None))
         more = replace(free, options=replace(free.options, memory=plan.ceiling_bytes + MORE_BYTES))
         parts = {name: n for name, n in asdict(plan.parts).items() if name not in ("weights", "repacking")}

@@ -12,6 +12,7 @@ from edgekv.errors import ConfigError
 from .attention import attention, mean_over_group
 from .base import Policy, option, required_budget
 from .head import Head
+from .parts import largest_of_parts
 from .pooling import pool_scores
 from .types import Floats, Scores
 
@@ -67,6 +68,7 @@ class AhaKV(Policy):
     def score(self, head: Head) -> Scores:
         return self.prior(head) * self.accumulate(head)
 
+    @largest_of_parts
     def accumulate(self, head: Head) -> Scores:
         rows = head.newest_rows(self.r) if self.recent_accumulation else head
         gathered: Scores = mean_over_group(attention(rows, self.gains(rows))).sum(axis=0)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from .attention import attention, mean_over_group
 from .base import Policy
 from .head import Head
+from .parts import largest_of_parts
 from .types import Scores
 
 
@@ -30,6 +31,7 @@ class H2O(Policy):
     def score(self, head: Head) -> Scores:
         return self.accumulate(head)
 
+    @largest_of_parts
     def accumulate(self, head: Head) -> Scores:
         gathered: Scores = mean_over_group(attention(head)).sum(axis=0)
         return gathered if head.accumulated is None else gathered + head.accumulated

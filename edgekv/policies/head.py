@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,6 +21,7 @@ class Head:
     values: (n, d_v)
     queries: (G, W, d) post-RoPE, of the G query heads that share the KV head, for the W rows fed last
     query_positions: (W,) ascending
+    part_ends: (P,) how many rows come before the end of each part of a probe, ascending; none = they are one part
     accumulated: (n,) what earlier scorings left with each cell
     wo_norm: (n,) the mean over the G query heads of norm1(V W_O[h])
     budget: in cells; tokens_seen: when the last row was fed, None = its position + 1
@@ -32,6 +34,7 @@ class Head:
     values: Floats | None = None
     queries: Floats | None = None
     query_positions: Cells | None = None
+    part_ends: tuple[int, ...] = ()
     accumulated: Scores | None = None
     wo_norm: Scores | None = None
     budget: int | None = None
@@ -68,6 +71,15 @@ class Head:
         """The same head, seen by its newest n rows only."""
         queries, positions = self.rows()
         return replace(self, queries=queries[:, -n:], query_positions=positions[-n:])
+
+    def by_part(self) -> Iterator[Head]:
+        """The same head, seen by the rows of each part."""
+        if len(self.part_ends) < 2:
+            yield self
+            return
+        queries, positions = self.rows()
+        for first, end in itertools.pairwise((0, *self.part_ends)):
+            yield replace(self, queries=queries[:, first:end], query_positions=positions[first:end], part_ends=())
 
     def at(self, cells: Sequence[int] | Indices) -> Head:
         """The same head with some of its cells only."""

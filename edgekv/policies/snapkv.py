@@ -10,6 +10,7 @@ import numpy as np
 from .attention import attention
 from .base import AGGREGATES, POOLS, Policy, option
 from .head import Head
+from .parts import largest_of_parts
 from .pooling import pool_scores
 from .types import Scores
 
@@ -57,6 +58,7 @@ class SnapKV(Policy):
     def sees_every_probe(self) -> bool:  # type: ignore[override]
         return self.carry > 0
 
+    @largest_of_parts
     def score(self, head: Head) -> Scores:
         scores = self._window_score(head)
         if not self.carry or head.accumulated is None:

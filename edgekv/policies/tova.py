@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from .attention import window_attention
 from .base import Policy
 from .head import Head
+from .parts import largest_of_parts
 from .types import Scores
 
 
@@ -23,6 +24,7 @@ class Tova(Policy):
     native_base = 5
     reads = frozenset({"queries"})
 
+    @largest_of_parts
     def score(self, head: Head) -> Scores:
         return window_attention(head.newest_rows(1))
 

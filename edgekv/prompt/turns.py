@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from edgekv.binding.model import Model
-from edgekv.errors import SessionError
+from edgekv.errors import ConfigError, SessionError
 
+from .parts import parts_of
 from .template import ChatFormat, chat_format, rendered
 from .text import Prompt
 
@@ -17,6 +17,7 @@ Content = Sequence[str | os.PathLike[str]]
 Parts: TypeAlias = tuple[str | os.PathLike[str], ...]  # of one content: texts and text files
 
 PARAGRAPH = "\n\n"  # between the texts of a turn
+TOKEN_CHARS = 64  # of a long question, more than its last tokens have
 
 # a turn in the model's chat template, the beginning of one that the next goes on with, or a text to continue; a whole
 # conversation, or a whole text as it stands or as tokens, of which the session may have seen the beginning; such a
@@ -36,6 +37,19 @@ STATES: dict[Kind, tuple[str, str]] = {
     "tokens": ("text", "text"),
     "ahead": ("text", "text"),
 }
+
+
+class Probe(NamedTuple):
+    """What is fed for its queries alone.
+
+    part_ends: how many tokens come before the end of each of its parts, (P,) ascending
+    """
+
+    tokens: Sequence[int] = ()
+    part_ends: Sequence[int] = ()
+
+
+NO_PROBE = Probe()
 
 
 class Turns:
@@ -126,11 +140,40 @@ class Turns:
                 prompt.ids(content, role)
         return prompt.template(form.after)
 
-    def probe(self, question: str, n_tokens: int) -> list[int]:
+    def probe(self, question: str | Sequence[str], n_tokens: int, answer: str = "") -> Probe:
         """The tokens whose attention says what matters: the question, as a turn of its own after what was read.
 
-        If there are more than n_tokens, the last n_tokens.
+        If there are more than n_tokens, the last n_tokens of a question.
+        question: its parts are found (`parts_of`), or given
+        answer: a reply to it, of which the first tokens are a part of their own, as far as there is room
+
+        Raises ConfigError where several given parts have no room.
         """
         form = self._format
-        probe = Prompt(self._model).template(form.after_user + form.between).content(question)
-        return list(deque(probe.tokens(), maxlen=n_tokens))
+        parts = parts_of(question[-TOKEN_CHARS * n_tokens :]) if isinstance(question, str) else _apart(question)
+        tokens: list[int] = list(Prompt(self._model).template(form.after_user + form.between).tokens())
+        ends = []
+        for part in parts:
+            tokens += Prompt(self._model).content(part).tokens()
+            ends.append(len(tokens))
+        if len(tokens) > n_tokens and len(parts) > 1 and not isinstance(question, str):
+            raise ConfigError(
+                f"focus has {len(parts)} parts of {len(tokens)} tokens, and a probe holds {n_tokens}; give fewer, or "
+                f"open the runtime with probe_tokens={len(tokens)}"
+            )
+        n_left = max(0, len(tokens) - n_tokens)
+        if answer:
+            tokens += Prompt(self._model).template(form.after_user).content(answer).tokens()
+            ends.append(len(tokens))
+        ends = [min(end, n_left + n_tokens) - n_left for end in ends]
+        return Probe(tokens[n_left : n_left + n_tokens], tuple(end for end in dict.fromkeys(ends) if end > 0))
+
+    def room_for_answer(self, question: str | Sequence[str], n_tokens: int) -> int:
+        """Tokens of an answer that fit a probe beside the question."""
+        n_question = len(self.probe(question, n_tokens).tokens)
+        return max(0, n_tokens - n_question - len(self._model.tokenize(self._format.after_user, special=True)))
+
+
+def _apart(parts: Sequence[str]) -> list[str]:
+    """Each part on a line of its own."""
+    return [part if i == 0 else f"\n{part}" for i, part in enumerate(parts)]

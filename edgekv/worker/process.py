@@ -7,10 +7,12 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
+from edgekv.addresses import Server
 from edgekv.errors import ConfigError, SessionError, WorkerError
 from edgekv.memory.process import is_stopped
 
@@ -31,10 +33,13 @@ CODE = "import sys; sys.path[:] = {path!r}; from edgekv.worker.child import main
 class Worker:
     """A process that answers messages, one at a time; from any thread. Close it.
 
+    servers: those that it has layers on, which end it when they go
     Raises WorkerError when it cannot be started, and ConfigError where there is no Python to start.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, servers: Sequence[Server] = ()) -> None:
+        self._servers = servers
+        self._died: WorkerError | None = None
         self._ended_because = ""  # the watcher's reason, where it ended the worker
         self.closed = False
         self._owed = False  # an answer that an interrupt kept this process from waiting for
@@ -107,7 +112,9 @@ class Worker:
                 raise
             return self._receive()
         except (EOFError, OSError):
-            raise self._death() from None
+            if self._died is None or self.closed:
+                self._died = self._death()
+            raise self._died from None
 
     def _receive(self) -> Any:
         self._channel.wait()  # an interrupt does no harm here; the answer is read by the next call
@@ -156,7 +163,21 @@ class Worker:
             how += ", as the system does when memory runs out" if status == -signal.SIGKILL else ""
         else:
             how = f"ended with status {status}"
-        return WorkerError(f"the worker process {self.pid} {how}; close this runtime and open another")
+        return WorkerError(
+            f"the worker process {self.pid} {how}{self._because(status)}; close this runtime and open another"
+        )
+
+    def _because(self, status: int) -> str:
+        """What its servers have to do with its end: ggml's client aborts where one goes."""
+        if not self._servers or self.closed:
+            return ""
+        from edgekv.devices.server import lost_servers  # few workers have servers
+
+        lost = lost_servers(self._servers)
+        if lost:
+            return f", and of its RPC servers {'; '.join(lost.values())}"
+        named = ", ".join(map(str, self._servers))
+        return f", as when an RPC server breaks off; now there is an answer of {named}" * (status == -signal.SIGABRT)
 
 
 def _start(requests: int, answers: int, pulse: int) -> subprocess.Popen[bytes]:

@@ -37,7 +37,7 @@ class WorkerEngine:
         self.line = Line()
         self.mark = new_mark()
         load = Load(path, pack(request), self.mark)
-        self._worker = Worker()
+        self._worker = Worker(request.options.servers)
         try:
             self.plan: Plan = self._worker.ask(load)
         except BaseException:
@@ -264,5 +264,5 @@ def survey_in_worker(path: Path, request: Request) -> Survey:
 
 def _estimate(path: Path, request: Request, *, around: bool) -> Any:
     estimate = Estimate(path, pack(request), around)
-    with closing(Worker()) as worker:
+    with closing(Worker(request.options.servers)) as worker:
         return worker.ask(estimate)

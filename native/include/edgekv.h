@@ -544,6 +544,17 @@ EDGEKV_API enum edgekv_status edgekv_cache_probe(
                                 char * err,
                               size_t   err_size);
 
+// The same with a probe of several parts. At the next compaction each scores by its own queries, and a cell has the largest score.
+//   part_ends : how many tokens come before the end of each part, ascending; the last one is n
+EDGEKV_API enum edgekv_status edgekv_cache_probe_parts(
+                 struct edgekv_cache * cache,
+                 const llama_token   * tokens,
+                              size_t   n,
+                      const uint32_t * part_ends,
+                              size_t   n_parts,
+                                char * err,
+                              size_t   err_size);
+
 struct edgekv_compaction_params {
     const struct edgekv_policy *     policy;
     const struct edgekv_protection * protection;

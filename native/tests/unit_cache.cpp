@@ -209,6 +209,7 @@ void test_misuse(const Model & model, const char * kv_type) {
     CHECK(compact(cache, critical, 10) == EDGEKV_STATUS_INVALID_STATE);
     const llama_token asked = 5;
     CHECK(edgekv_cache_probe(c, &asked, 1, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(edgekv_cache_probe_parts(c, &asked, 1, nullptr, 1, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
     uint32_t n_rows = 1;
     float    query[4096], scale;
     int32_t  row;

@@ -34,6 +34,7 @@ class Heads:
 
     def __init__(self, n_layer, n_head_kv, w_o=None):
         self.n_layer, self.n_head_kv, self.w_o = n_layer, n_head_kv, w_o
+        self.part_ends = ()  # of probes
         self._carried = {}  # (layer, head) -> {position: accumulated}
         self._seen = 0
 
@@ -70,6 +71,7 @@ class Heads:
                     values=values,
                     queries=None if queries is None else queries[g],
                     query_positions=rows,
+                    part_ends=self.part_ends if probed else (),
                     scale=scale,
                     accumulated=np.array([carried.get(int(p), 0.0) * fading for p in positions]),
                     wo_norm=None if self.w_o is None else wo_norms(values, self.w_o[layer][g]),

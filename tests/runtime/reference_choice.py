@@ -22,16 +22,16 @@ class Reference:
 
     def __init__(self, n_layer, n_head_kv, w_o=None):
         self.choices = []
-        self._heads = Heads(n_layer, n_head_kv, w_o)
+        self.heads = Heads(n_layer, n_head_kv, w_o)
 
     def __call__(self, cache, policy, budget, keywords):
         """As `before_compaction` of a recorded runtime."""
         protection = Protection(keywords["n_sink"], keywords["recent"], keywords["pinned"])
-        n_layer, largest = self._heads.n_layer, HEAD_LIMIT * budget
+        n_layer, largest = self.heads.n_layer, HEAD_LIMIT * budget
         n_protected = max(protection.mask(cache.positions(layer, 0)).sum() for layer in range(n_layer))
         budgets = policy.layer_budgets(n_layer, budget, int(n_protected), largest)
         probed, generating = keywords["probed"], keywords["generating"]
-        before = self._heads.before(cache, policy, budget, budgets, probed=probed, generating=generating)
+        before = self.heads.before(cache, policy, budget, budgets, probed=probed, generating=generating)
         layers = [[head for (layer, _), head in before.items() if layer == i] for i in range(n_layer)]
         self.choices.append(Choice(policy, protection, layers, largest))
 

@@ -12,6 +12,7 @@ from recorded import recorded_runtime
 from reference_choice import Choice, Reference
 from uneven import UNEVEN
 
+import edgekv
 from edgekv import policies
 from edgekv.planning.estimate import HEAD_LIMIT
 from edgekv.policies import POLICIES, Head, parse_policy
@@ -209,6 +210,73 @@ def test_a_probe_keeps_what_the_reference_keeps_by_its_queries(tiny_model, uneve
         assert controller.cache.n_past == len(tokens)
         assert controller.cache.n_cells == BUDGET + 1  # the last token comes after the last probe
         reference.check(run.compactions)
+
+
+def attended_most(keys, queries):
+    """A scorer of one's own: a key's largest product with the mean query, so that parts of a probe differ."""
+    means = queries.mean(axis=1).reshape(len(keys), -1, queries.shape[-1])  # by KV head
+    return np.einsum("hnd,hgd->hgn", keys, means).max(axis=1)
+
+
+PARTS = (7, 18, 40)
+
+
+@pytest.mark.parametrize(
+    ("spec", "options"),
+    [
+        ("snapkv", {}),
+        ("snapkv(window=64, kernel=15, carry=0.65)+critical", {}),
+        ("snapkv(window=64, kernel=15, carry=0.65)+critical", {"kv_type": "q4_0"}),
+        ("snapkv(window=9, carry=0.8)", {"reposition": "always"}),
+        ("snapkv(aggregate=max, pool_rows=on)", {}),
+        ("snapkv+critical+ada(scope=model)", {}),
+        ("tova+caote", {"kv_type": "q8_0"}),
+        ("h2o+ada", {}),
+        ("ahakv+fastcaote", {}),
+        ("ahakv(recent_accumulation=off)", {}),
+        ("attended", {}),
+        ("attended", {"kv_type": "q8_0"}),
+    ],
+)
+def test_each_part_of_a_probe_keeps_what_it_needs(tiny_model, uneven_model, spec, options):
+    """A cell has the largest of the scores that the parts give it; as if each had scored by itself."""
+    shape = UNEVEN if "ada" in spec else SHAPE
+    path = uneven_model if "ada" in spec else tiny_model(**SHAPE, n_ctx_train=1024)
+    heads = {"n_layer": shape["n_layer"], "n_head_kv": shape["n_head_kv"]}
+    tokens = np.random.default_rng(6).integers(3, 250, 300).tolist()
+    probe = np.random.default_rng(7).integers(3, 250, PARTS[-1]).tolist()
+    if spec == "attended":
+        policies.register("attended", attended_most, rows=64)
+    try:
+        w_o = output_projections(path, shape["n_head"], shape["n_head_kv"], shape["head_dim"])
+        reference = Reference(**heads, w_o=w_o)
+        reference.heads.part_ends = PARTS
+        options = {"policy": spec, "budget": BUDGET, "block": 32, "recent": 10} | options
+        with recorded_runtime(path, **heads, before_compaction=reference, **options) as run:
+            assert run.runtime.controller.read(tokens, lambda n: True, probe, part_ends=PARTS)
+            reference.check(run.compactions)
+            by_parts = run.kept()
+        with recorded_runtime(path, **heads, **options) as run:
+            assert run.runtime.controller.read(tokens, lambda n: True, probe)
+            both = zip(itertools.chain(*by_parts), itertools.chain(*run.kept()), strict=True)
+            assert any(parts.tolist() != whole.tolist() for parts, whole in both)
+    finally:
+        if spec == "attended":
+            policies.unregister("attended")
+
+
+@pytest.mark.parametrize("ends", [(3, 5), (0, 4), (2, 2, 4), (3, 2, 4), (5,), ()])
+def test_parts_of_a_probe_end_one_after_the_other(tiny_model, ends):
+    with recorded_runtime(tiny_model(n_layer=2), n_layer=2, n_head_kv=2, budget=64, block=32) as run:
+        cache = run.runtime.controller.cache
+        cache.feed([5, 6, 7, 8])
+        before = cache.snapshot().data
+        if ends:
+            with pytest.raises(edgekv.ConfigError, match="parts of a probe"):
+                cache.probe([5, 6, 7, 8], ends)
+        else:
+            cache.probe([5, 6, 7, 8], ends)  # one part
+        np.testing.assert_array_equal(cache.snapshot().data, before)
 
 
 def far_from_mean(keys, positions):

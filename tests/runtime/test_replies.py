@@ -172,7 +172,7 @@ def test_a_question_about_a_text_comes_after_an_instruction(local_runtime, tmp_p
     fed, probed = [], []
     feed, probe = cache.feed, cache.probe
     monkeypatch.setattr(cache, "feed", lambda tokens, **how: (fed.extend(tokens), feed(tokens, **how))[1])
-    monkeypatch.setattr(cache, "probe", lambda tokens: (probed.extend(tokens), probe(tokens))[1])
+    monkeypatch.setattr(cache, "probe", lambda tokens, ends: (probed.extend(tokens), probe(tokens, ends))[1])
 
     def heard(ask):
         fed.clear()

@@ -222,9 +222,9 @@ def test_a_long_question_probes_with_its_last_tokens(local_runtime, local_sessio
     path.write_text("the river and the garden, " * 30)
     probes = []
 
-    def remember(tokens):
+    def remember(tokens, part_ends):
         probes.append(list(tokens))
-        probe(tokens)
+        probe(tokens, part_ends)
 
     probe = local_runtime.controller.cache.probe
     monkeypatch.setattr(local_runtime.controller.cache, "probe", remember)
@@ -237,9 +237,9 @@ def test_a_long_question_probes_with_its_last_tokens(local_runtime, local_sessio
 def test_reading_before_a_question_has_a_general_one_in_mind(local_runtime, local_session, monkeypatch):
     probes = []
 
-    def remember(tokens):
+    def remember(tokens, part_ends):
         probes.append(b"".join(map(local_runtime.model.piece, tokens)).decode())
-        probe(tokens)
+        probe(tokens, part_ends)
 
     probe = local_runtime.controller.cache.probe
     monkeypatch.setattr(local_runtime.controller.cache, "probe", remember)
@@ -258,7 +258,9 @@ def test_a_question_of_ones_own_goes_before_what_is_asked(local_runtime, local_s
     path.write_text(words(60))
     probes = []
     probe = local_runtime.controller.cache.probe
-    monkeypatch.setattr(local_runtime.controller.cache, "probe", lambda tokens: (probes.append(tokens), probe(tokens)))
+    monkeypatch.setattr(
+        local_runtime.controller.cache, "probe", lambda tokens, ends: (probes.append(tokens), probe(tokens, ends))
+    )
     list(local_session.ask("Where?", files=[path], focus="What is green?", max_tokens=1))
     text = b"".join(map(local_runtime.model.piece, probes[0])).decode()
     assert text.endswith("What is green?")

@@ -99,6 +99,7 @@ def test_a_resent_conversation_costs_its_difference(ask):
         ({"logit_bias": {"5": 1}}, "logit_bias", "unsupported_value"),
         ({"stop": ""}, "stop", "invalid_value"),
         ({"edgekv": {"on_overflow": "explode"}}, "edgekv.on_overflow", "invalid_value"),
+        ({"edgekv": {"passes": 2}}, "edgekv.passes", "invalid_value"),
     ],
     ids=lambda value: str(value)[:40] if isinstance(value, dict) else "",
 )

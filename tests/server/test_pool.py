@@ -104,6 +104,21 @@ def test_long_prompts_are_read_and_reported(open_server):
         assert (refused.status_code, refused.json()["error"]["code"]) == (400, "context_length_exceeded")
 
 
+def test_a_request_is_read_with_its_parts(open_server):
+    body = {
+        "messages": [{"role": "user", "content": words(300)}],
+        "edgekv": {"focus": ["What was it?", "Who?"]},
+        **GREEDY,
+    }
+    with open_server(options={"probe_tokens": 48}) as application:
+        assert asyncio.run(fetched(application, PATH, body)).status_code == 200
+        assert application.state.pool._kept[-1].session.stats.probes > 0
+        long = body | {"edgekv": {"focus": ["What was it? " * 9] * 2}}
+        refused = asyncio.run(fetched(application, PATH, long))
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "invalid_value")
+        assert "focus has 2 parts" in refused.json()["error"]["message"]
+
+
 def test_focus_and_its_switches(open_server):
     probed = []
     with open_server() as application:

@@ -1,4 +1,4 @@
-"""The ctypes declarations say what native/include/edgekv.h says."""
+"""The ctypes declarations say what the headers in native/include say."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from edgekv.policies.custom.scorer import Custom
 from edgekv.policies.keydiff import ANCHORS, METRICS
 
 INCLUDE = Path(__file__).resolve().parents[2] / "native" / "include"
-HEADER = (INCLUDE / "edgekv.h").read_text()
+HEADER = "".join((INCLUDE / name).read_text() for name in ("edgekv.h", "edgekv_devices.h"))
 STRUCTS = {struct.__doc__.removeprefix("struct "): struct for struct in structs.Struct.__subclasses__()}
 
 # what edgekv.h needs of llama.h: a few names, and no layout
@@ -90,7 +90,7 @@ def test_structs_are_laid_out_as_a_c_compiler_does(tmp_path):
             lines.append(f'printf("{name}.{field} %zu %zu\\n", {place});')
     (tmp_path / "llama.h").write_text(LLAMA_H)
     (tmp_path / "layout.c").write_text(
-        '#include "edgekv.h"\n#include <stdio.h>\nint main(void) {\n' + "\n".join(lines) + "\n}\n"
+        '#include "edgekv_devices.h"\n#include <stdio.h>\nint main(void) {\n' + "\n".join(lines) + "\n}\n"
     )
     program = tmp_path / "layout"
     command = [compiler, "-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", f"-I{tmp_path}", f"-I{INCLUDE}"]

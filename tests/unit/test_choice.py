@@ -11,6 +11,7 @@ from edgekv.errors import CeilingError, ConfigError
 from edgekv.planning.choice import Request, choose, smallest_budget
 from edgekv.planning.estimate import Parts, Plan
 from edgekv.planning.refusal import refusal
+from edgekv.planning.shares import DeviceShare, limited
 
 CELL_BYTES = {"f16": 1000, "q8_0": 531, "q4_0": 281}
 FIXED = 100_000
@@ -47,6 +48,7 @@ class Estimates:
             "compute": options.block * BLOCK_BYTES,
             "repacking": (self.to_repack + self.more) * options.repack,
         }
+        shares = (DeviceShare("CUDA0", "", 9, False, 0, kv, 0, 0, 0),) if self.on_device else ()
         return Plan.of(
             options,
             model=Path("model.gguf"),
@@ -55,7 +57,7 @@ class Estimates:
             cell_bytes=CELL_BYTES[options.kv_type],
             session_bytes=kv,
             n_ctx_train=self.n_ctx_train,
-            device_bytes=kv * bool(self.on_device),
+            devices=limited(shares, options, ()),
             parts=Parts(**parts),
         )
 
@@ -157,7 +159,7 @@ def test_types_that_a_model_cannot_have_are_passed_over_unless_named():
 
 def test_options_become_what_was_planned():
     request = Request.of(memory=bytes_for(100), policy="tova")
-    assert request.open == {"block", "kv_type", "repack"}
+    assert request.open == {"block", "kv_type", "repack", "gpu_layers", "tensor_split"}
     plan = choose(Estimates(), request)
     settled = plan.settle(request.options)
     assert (settled.block, settled.kv_type, settled.budget) == (plan.block, plan.kv_type, plan.budget_cells)
@@ -248,8 +250,10 @@ def test_a_device_has_a_ceiling_of_its_own():
     assert chosen("1MiB", device, device_memory=rows, kv_type="f16", block=128, gpu_layers=9) == ("f16", 128, 300)
     error = refused("1MiB", device, device_memory=rows, budget=301, kv_type="f16", block=128, gpu_layers=9)
     assert (error.required_bytes, error.ceiling_bytes) == (rows + 1000, rows)
-    assert str(error).startswith("device_memory=0.4 MiB does not hold model.gguf with a budget of 301 cells: ")
-    for remedy in ("lower the budget to 300", "raise device_memory to 1MiB", "fewer than gpu_layers=9 layers"):
+    of = "9 layers of model.gguf with a budget of 301 cells: "
+    assert str(error).startswith(f"device_memory=0.4 MiB of CUDA0 does not hold {of}")
+    remedies = ("lower the budget to 300", "raise the ceiling of CUDA0 to 1MiB", "fewer than gpu_layers=9 layers")
+    for remedy in remedies:
         assert remedy in str(error)
     assert chosen("1MiB", device, device_memory=None, budget=301, block=128, gpu_layers=9) == ("f16", 128, 301)
     assert chosen("1MiB", Estimates(), device_memory=1, budget=301) == ("f16", 128, 301)  # nothing lies on a device

@@ -48,6 +48,18 @@ def test_options_are_frozen_keyword_only_and_known():
         ({"budget": 512.0}, "budget=512.0 is not possible; give a whole number"),
         ({"kv_type": "f32"}, "kv_type='f32' is unknown; possible: f16, q8_0, q4_0"),
         ({"kv_type": "Q8_0"}, "kv_type='Q8_0' is unknown; possible: f16, q8_0, q4_0"),
+        ({"tensor_split": "1,x"}, "tensor_split='1,x' is not possible; give up to 16 numbers from 0 on"),
+        ({"tensor_split": []}, "tensor_split=[] is not possible"),
+        ({"tensor_split": "0,0"}, "tensor_split='0,0' is not possible"),
+        ({"tensor_split": "1,-1"}, "tensor_split='1,-1' is not possible"),
+        ({"tensor_split": [1] * 17}, "is not possible; give up to 16 numbers"),
+        ({"rpc": "10.0.0.1"}, "rpc='10.0.0.1' is no HOST:PORT"),
+        ({"rpc": "a:1,a:1", "isolated": True}, "rpc=a:1 is named twice"),
+        ({"rpc": "10.0.0.1:5"}, "rpc=10.0.0.1:5 needs isolated=True"),
+        ({"rpc": "10.0.0.1:5", "isolated": True, "mmap": True}, "mmap=True with rpc would hold what is sent"),
+        ({"device_memory": "A=1GiB,B"}, "device_memory has 'B' where NAME=SIZE is due"),
+        ({"device_memory": "A=1GiB,A=2GiB"}, "device_memory names A twice"),
+        ({"device_memory": {"A": "much"}}, "size 'much' is not understood"),
         ({"memory": "much"}, "size 'much' is not understood; write bytes, or a number with MiB, GiB, MB or GB"),
         ({"memory": 0}, "size 0 is not a positive whole number"),
     ],
@@ -147,3 +159,17 @@ def test_sinks_of_the_policy_go_first():
     assert Options(policy="sink", n_sink=6).sinks == 6
     assert Options(policy="sink(n_sink=0)", n_sink=6).sinks == 0
     assert Options(policy="keydiff", n_sink=6).sinks == 6
+
+
+def test_devices_and_their_ceilings():
+    options = Options(rpc=["a:1", "b:2"], isolated=True, device_memory={"a:1": "1GiB", "RPC1": 5}, tensor_split="3,1")
+    assert [str(server) for server in options.servers] == ["a:1", "b:2"]
+    assert options.device_ceilings == (("a:1", 1 << 30), ("RPC1", 5))
+    assert options.device_ceiling_bytes is None
+    assert options.split == (3.0, 1.0)
+    assert not options.maps_weights  # what is sent would lie in the page cache of this process as well
+    again = dataclasses.replace(options)
+    assert again == options
+    assert hash(again) == hash(options)
+    assert Options(device_memory="1GiB").device_ceiling_bytes == 1 << 30
+    assert Options(device_memory="1GiB").device_ceilings == ()

@@ -15,6 +15,7 @@ from edgekv.errors import ConfigError, NativeError, PolicyError
 from edgekv.memory import process
 from edgekv.policies.base import Policy
 from edgekv.policies.head import Head
+from edgekv.policies.parts import largest_of_parts
 from edgekv.policies.types import Scores
 
 READS = ("keys", "values", "queries", "positions")
@@ -34,7 +35,8 @@ class Scorer:
 
             keys             (n_head_kv, n, d)    float32, post-RoPE
             values           (n_head_kv, n, d_v)  float32
-            queries          (n_head, W, d)       float32, post-RoPE; the W <= n_rows tokens fed last, or a probe's
+            queries          (n_head, W, d)       float32, post-RoPE; the W <= n_rows tokens fed last, or those of a
+                                                  probe. Where this has parts, each comes in a call of its own
             positions        (n_head_kv, n)       int32
             query_positions  (W,)                 int32; those of a probe come after all cells
             sinks            (n_head,)            float32, logits of learnt sinks; None if the model has none
@@ -224,6 +226,7 @@ class Custom(Policy):
     def weights(self) -> bool:  # type: ignore[override]
         return self.scorer.weights
 
+    @largest_of_parts
     def score(self, head: Head) -> Scores:
         scores = np.empty(len(head.positions))
         if not len(scores):

@@ -93,7 +93,16 @@ enum edgekv_status edgekv_cache_probe(struct edgekv_cache * cache, const llama_t
                                       size_t err_size) {
     return guard(err, err_size, [&] {
         require(cache, "cache is NULL");
-        cache->probe(tokens, n);
+        const uint32_t end = static_cast<uint32_t>(std::min<size_t>(n, UINT32_MAX));
+        cache->probe(tokens, n, &end, 1);
+    });
+}
+
+enum edgekv_status edgekv_cache_probe_parts(struct edgekv_cache * cache, const llama_token * tokens, size_t n,
+                                            const uint32_t * part_ends, size_t n_parts, char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(cache && part_ends, "cache or part_ends is NULL");
+        cache->probe(tokens, n, part_ends, n_parts);
     });
 }
 

@@ -254,6 +254,6 @@ void edgekv_cache::read_queries(uint32_t il, bool probed, float * queries, int32
     llama_synchronize(ctx);
     const edgekv_layer & layer = layers_[il];
     n_rows = std::min(n_rows, n_there);
-    scale  = window_->read(il, 0, layer.n_group * layer.n_head_kv, probed, n_past, n_rows, false, n_past - rope_past, turn_of(il), queries,
-                           positions);
+    scale  = window_->read(il, 0, layer.n_group * layer.n_head_kv, probed, n_past, { n_rows, 0 }, false, n_past - rope_past, turn_of(il),
+                           queries, positions);
 }

@@ -40,7 +40,7 @@ struct edgekv_cache {
     void clear();
     void feed(const llama_token * tokens, size_t n, bool want_logits, size_t n_draft = 0);
     void accept();
-    void probe(const llama_token * tokens, size_t n);
+    void probe(const llama_token * tokens, size_t n, const uint32_t * part_ends, size_t n_parts);
     void compact(const edgekv_compaction_params & params, edgekv_compaction & result);
     void read(uint32_t layer, uint32_t head, bool values, void * dst, size_t dst_size, edgekv_rows & rows) const;
     void read_queries(uint32_t layer, bool probed, float * queries, int32_t * positions, uint32_t & n_rows, float & scale);
@@ -88,6 +88,7 @@ struct edgekv_cache {
 
     void     check_provided(const edgekv_compaction_params & params) const;
     uint32_t rows_of(const edgekv_compaction_params & params) const;
+    void     list_parts(const edgekv_compaction_params & params);
     uint32_t max_protected(const edgekv_protection & protection) const;
     void     check_budgets(const edgekv_compaction_params & params) const;
 
@@ -108,13 +109,15 @@ struct edgekv_cache {
     edgekv::Rows     rows_of_head(uint32_t layer, bool values, edgekv::HostRows & host, size_t n) const;
 
     template <typename F>
-    void with_head(uint32_t layer, uint32_t head, const edgekv_compaction_params & params, bool keys, bool values,
-                   edgekv::Scratch & scratch, F f);
+    void with_head(uint32_t layer, uint32_t head, const edgekv_compaction_params & params, const edgekv::QueryRows & rows,
+                   bool keys, bool values, edgekv::Scratch & scratch, F f);
 
     void update_wo_norms(uint32_t layer, edgekv::Scratch & scratch);
-    void score_custom(uint32_t layer, const edgekv_compaction_params & params);
-    void score_custom(uint32_t layer, uint32_t begin, uint32_t end, const edgekv_compaction_params & params);
-    void score(uint32_t layer, uint32_t head, const edgekv_compaction_params & params, edgekv::Scratch & scratch);
+    void score_custom(uint32_t layer, const edgekv_compaction_params & params, const edgekv::QueryRows & rows);
+    void score_custom(uint32_t layer, uint32_t begin, uint32_t end, const edgekv_compaction_params & params,
+                      const edgekv::QueryRows & rows);
+    void score(uint32_t layer, uint32_t head, const edgekv_compaction_params & params, const edgekv::QueryRows & rows,
+               edgekv::Scratch & scratch);
     void choose(uint32_t layer, uint32_t head, const edgekv_compaction_params & params, edgekv::Scratch & scratch);
     void divide_layers(const edgekv_compaction_params & params);
     bool is_full(const edgekv_policy & policy) const;
@@ -145,6 +148,7 @@ struct edgekv_cache {
     std::vector<edgekv::RopeTurn>      turns_;   // of every layer's keys; none where they keep their positions
     std::mutex                         turning_; // held by the thread that turns queries
     edgekv::CustomArrays               custom_;
+    std::vector<edgekv::QueryRows>     parts_;   // rows that score in this compaction, each part of a probe by itself
     std::vector<uint32_t>              layer_budgets_; // cells of each head of a layer, on average
     std::vector<uint32_t>              budgets_;       // cells of each head
     std::vector<float>                 contest_;       // scratch for the scores of heads that share a budget

@@ -9,8 +9,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <new>
 #include <numeric>
+#include <utility>
+#include <vector>
 
 using namespace edgekv;
 
@@ -211,12 +214,16 @@ void edgekv_cache::fill(size_t n) {
     }
 }
 
-void edgekv_cache::probe(const llama_token * tokens, size_t n) {
+void edgekv_cache::probe(const llama_token * tokens, size_t n, const uint32_t * ends, size_t n_parts) {
     if (n > params_.n_probe_rows) {
         fail(EDGEKV_STATUS_INVALID_ARGUMENT, "a probe of %zu tokens, but the cache was opened for %u", n, params_.n_probe_rows);
     }
     drop_draft();
     check_tokens(tokens, n);
+    std::vector<uint32_t> part_ends(ends, ends + n_parts);
+    const auto            empty = std::adjacent_find(part_ends.begin(), part_ends.end(), std::greater_equal<>());
+    require(n_parts > 0 && part_ends.front() > 0 && empty == part_ends.end() && part_ends.back() == n,
+            "the parts of a probe must end one after the other, and the last with it");
     window_->begin_probe(n_past - rope_past);
     const size_t n_batch = ctx->get_cparams().n_ubatch;
     begin_batch();
@@ -229,5 +236,5 @@ void edgekv_cache::probe(const llama_token * tokens, size_t n) {
         throw;
     }
     undo_batch();
-    window_->end_probe(n_past, static_cast<uint32_t>(n));
+    window_->end_probe(n_past, std::move(part_ends));
 }

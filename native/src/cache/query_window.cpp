@@ -49,9 +49,10 @@ void QueryWindow::note_written(int32_t p0, uint32_t n) {
     }
 }
 
-void QueryWindow::end_probe(int32_t p0, uint32_t n) {
+void QueryWindow::end_probe(int32_t p0, std::vector<uint32_t> && part_ends) {
     probe_first_ = p0;
-    n_probe_     = n;
+    n_probe_     = part_ends.back();
+    part_ends_   = std::move(part_ends);
 }
 
 uint32_t QueryWindow::n_text(int32_t n_past) const {
@@ -76,15 +77,15 @@ void QueryWindow::restore_text(int32_t n_past, const std::vector<int32_t> & lags
     n_probe_ = 0;
 }
 
-float QueryWindow::read(uint32_t index, uint32_t first_head, uint32_t n_head, bool probed, int32_t n_past, uint32_t n_rows,
-                        bool by_head, int32_t lag, RopeTurn * turn, float * queries, int32_t * positions) const {
+float QueryWindow::read(uint32_t index, uint32_t first_head, uint32_t n_head, bool probed, int32_t n_past,
+                        const QueryRows & rows, bool by_head, int32_t lag, RopeTurn * turn, float * queries, int32_t * positions) const {
     const FlatCache::Layer & layer = flat_.layers()[index];
     const ggml_tensor *      ring  = flat_.queries().rings[index];
     const size_t             dim   = layer.head_dim_k;
-    each_row(probed, n_past, n_rows, lag, [&](uint32_t w, size_t row, int32_t position, int32_t delta) {
+    each_row(probed, n_past, rows, lag, [&](uint32_t w, size_t row, int32_t position, int32_t delta) {
         positions[w] = position;
         for (uint32_t h = 0; h < n_head; ++h) {
-            float * dst = queries + (by_head ? h * n_rows + w : w * n_head + h) * dim;
+            float * dst = queries + (by_head ? h * rows.n + w : w * n_head + h) * dim;
             ggml_backend_tensor_get(ring, dst, row * ring->nb[1] + (first_head + h) * dim * sizeof(float), dim * sizeof(float));
             if (turn != nullptr) {
                 turn->turn_floats(dst, delta);

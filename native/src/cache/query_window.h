@@ -10,6 +10,12 @@
 
 namespace edgekv {
 
+// The newest n rows of a text or a probe, but for the n_after newest.
+struct QueryRows {
+    uint32_t n;
+    uint32_t n_after;
+};
+
 // Rows of the text's ring: those that are kept, and those that drafts take.
 inline uint32_t n_text_rows(uint32_t n_rows, uint32_t n_draft) { return n_rows > 0 ? n_rows + n_draft : 0; }
 
@@ -32,8 +38,8 @@ class QueryWindow {
     // more, and until a probe ends there is none.
     void note_written(int32_t p0, uint32_t n);
 
-    // All of a probe was decoded: n tokens from position p0.
-    void end_probe(int32_t p0, uint32_t n);
+    // All of a probe was decoded: tokens from position p0, of parts that end before so many of them each, ascending.
+    void end_probe(int32_t p0, std::vector<uint32_t> && part_ends);
 
     // The newest n rows of the text: by how much each lags, and f(tensor, first byte, bytes) of each in every layer.
     std::vector<int32_t> text_lags(int32_t n_past, uint32_t n) const;
@@ -50,39 +56,45 @@ class QueryWindow {
 
     uint32_t n_text(int32_t n_past) const; // newest rows of the text that are whole
     uint32_t n_probe() const { return n_probe_; }
+    uint32_t n_parts() const { return static_cast<uint32_t>(part_ends_.size()); } // of the last probe
+
+    // All rows of the i-th part of the last probe.
+    QueryRows part(uint32_t i) const { return { part_ends_[i] - (i > 0 ? part_ends_[i - 1] : 0), n_probe_ - part_ends_[i] }; }
+
     uint64_t bytes(bool host) const { return memory_.bytes(host); } // in the host's memory, or on devices
 
-    // Call f(i, row of the rings, position, by how many positions to turn it) for the newest n_rows rows, as `read` has them.
-    template <typename F> void each_row(bool probed, int32_t n_past, uint32_t n_rows, int32_t lag, F f) const {
-        const int32_t  end    = probed ? probe_first_ + static_cast<int32_t>(n_probe_) : n_past;
+    // Call f(i, row of the rings, position, by how many positions to turn it) for some rows, as `read` has them.
+    template <typename F> void each_row(bool probed, int32_t n_past, const QueryRows & rows, int32_t lag, F f) const {
+        const int32_t  end    = (probed ? probe_first_ + static_cast<int32_t>(n_probe_) : n_past) - static_cast<int32_t>(rows.n_after);
         const uint32_t first  = probed ? n_ring_ : 0;
         const uint32_t n_ring = probed ? n_probe_rows_ : n_ring_;
         const int32_t  moved  = probed ? n_past - probe_first_ : 0; // tokens that came after the probe
-        for (uint32_t w = 0; w < n_rows; ++w) {
-            const int32_t  position = end - static_cast<int32_t>(n_rows - w);
+        for (uint32_t w = 0; w < rows.n; ++w) {
+            const int32_t  position = end - static_cast<int32_t>(rows.n - w);
             const uint32_t row      = first + static_cast<uint32_t>(position) % n_ring;
             f(w, row, position + moved, lags_[row] - lag + moved);
         }
     }
 
-    // Copy the newest n_rows rows of some query heads of layer `index`, to (n_head, n_rows, head_dim) with by_head, else
-    // (n_rows, n_head, head_dim); and their positions. Those that were computed under another lag are turned to this one; those of
+    // Copy n rows of some query heads of layer `index`, to (n_head, n, head_dim) with by_head, else
+    // (n, n_head, head_dim); and their positions. Those that were computed under another lag are turned to this one; those of
     // a probe are those of the same tokens after all that came since.
     // Returns the layer's scale of Q K^T.
-    float read(uint32_t index, uint32_t first_head, uint32_t n_head, bool probed, int32_t n_past, uint32_t n_rows, bool by_head,
-               int32_t lag, RopeTurn * turn, float * queries, int32_t * positions) const;
+    float read(uint32_t index, uint32_t first_head, uint32_t n_head, bool probed, int32_t n_past, const QueryRows & rows,
+               bool by_head, int32_t lag, RopeTurn * turn, float * queries, int32_t * positions) const;
 
   private:
-    FlatCache &          flat_;
-    Beside               memory_;
-    uint32_t             n_rows_;
-    uint32_t             n_ring_; // rows of the text's ring
-    uint32_t             n_probe_rows_;
-    bool                 probing_     = false;
-    int32_t              oldest_      = 0; // rows of earlier positions were overwritten
-    int32_t              probe_first_ = 0; // position of the last probe's first row
-    uint32_t             n_probe_     = 0; // rows of the last probe
-    std::vector<int32_t> lags_;            // of every row
+    FlatCache &           flat_;
+    Beside                memory_;
+    uint32_t              n_rows_;
+    uint32_t              n_ring_; // rows of the text's ring
+    uint32_t              n_probe_rows_;
+    bool                  probing_     = false;
+    int32_t               oldest_      = 0; // rows of earlier positions were overwritten
+    int32_t               probe_first_ = 0; // position of the last probe's first row
+    uint32_t              n_probe_     = 0; // rows of the last probe
+    std::vector<uint32_t> part_ends_;       // rows before the end of each of its parts
+    std::vector<int32_t>  lags_;            // of every row
 };
 
 } // namespace edgekv

@@ -58,6 +58,18 @@ uint32_t edgekv_cache::rows_of(const edgekv_compaction_params & params) const {
     return counts_once ? std::min(n_rows, n_fresh_) : n_rows;
 }
 
+// The rows that score, or those of each part of a probe.
+void edgekv_cache::list_parts(const edgekv_compaction_params & params) {
+    const uint32_t n_rows  = rows_of(params);
+    const uint32_t n_parts = params.probed != 0 && n_rows > 0 ? window_->n_parts() : 0;
+    parts_.assign(1, { n_rows, 0 });
+    for (uint32_t i = 0; n_parts > 1 && i < n_parts; ++i) {
+        const QueryRows part = window_->part(i);
+        parts_.resize(i + 1);
+        parts_[i] = { std::min(part.n, n_rows), part.n_after };
+    }
+}
+
 // The newest tokens are the last of every head's order; where some are gone, older ones are done again.
 void edgekv_cache::update_wo_norms(uint32_t il, Scratch & scratch) {
     const edgekv_layer & layer = layers_[il];
@@ -144,11 +156,11 @@ Rows edgekv_cache::rows_of_head(uint32_t il, bool values, HostRows & host, size_
 
 // Call f(the cells of a head, what policies see of them).
 template <typename F>
-void edgekv_cache::with_head(uint32_t il, uint32_t g, const edgekv_compaction_params & params, bool keys, bool values,
-                             Scratch & scratch, F f) {
+void edgekv_cache::with_head(uint32_t il, uint32_t g, const edgekv_compaction_params & params, const QueryRows & rows, bool keys,
+                             bool values, Scratch & scratch, F f) {
     const edgekv_layer & layer      = layers_[il];
     const bool           scored     = scored_[layer.pool] != 0; // then only the positions of queries are missing
-    const uint32_t       n_rows     = (keys || scored) && reads_queries(*params.policy) ? rows_of(params) : 0;
+    const uint32_t       n_rows     = (keys || scored) && reads_queries(*params.policy) ? rows.n : 0;
     const HeadCells      head       = cells(il, g);
     HostRows             k          = host_rows(il, g, false, keys ? head.n : 0);
     HostRows             v          = host_rows(il, g, true, values ? head.n : 0);
@@ -157,13 +169,13 @@ void edgekv_cache::with_head(uint32_t il, uint32_t g, const edgekv_compaction_pa
     edgekv_queries queries = { scratch.window.data(), scratch.positions.data(), layer.n_group, n_rows, layer.head_dim_k, 0, 1.0f,
                                softcap_, layer.sinks.empty() ? nullptr : &layer.sinks[g * layer.n_group] };
     if (n_rows > 0 && scored) {
-        window_->each_row(params.probed != 0, n_past, n_rows, n_past - rope_past,
+        window_->each_row(params.probed != 0, n_past, rows, n_past - rope_past,
                           [&](uint32_t w, uint32_t, int32_t position, int32_t) { scratch.positions[w] = position; });
         queries.n_seen = scratch.positions[n_rows - 1] + 1;
     } else if (n_rows > 0) {
         const std::lock_guard<std::mutex> lock(turning_); // heads of a layer share what turns their queries
         query_bytes_ += copies(layer) ? sizeof(float) * n_rows * layer.n_group * layer.head_dim_k : 0;
-        queries.scale  = window_->read(il, g * layer.n_group, layer.n_group, params.probed != 0, n_past, n_rows, true,
+        queries.scale  = window_->read(il, g * layer.n_group, layer.n_group, params.probed != 0, n_past, rows, true,
                                        n_past - rope_past, turn_of(il), scratch.window.data(), scratch.positions.data());
         queries.n_seen = scratch.positions[n_rows - 1] + 1;
     }
@@ -184,12 +196,13 @@ void edgekv_cache::with_head(uint32_t il, uint32_t g, const edgekv_compaction_pa
 // Have graphs score what they can, so that only scores come here.
 void edgekv_cache::score_by_graphs(const edgekv_compaction_params & params) {
     std::fill(scored_.begin(), scored_.end(), uint8_t(0));
-    if (!has_graph(*params.policy) || std::all_of(graphs_.begin(), graphs_.end(), [](const auto & graphs) { return !graphs; })) {
+    const bool none = std::all_of(graphs_.begin(), graphs_.end(), [](const auto & graphs) { return !graphs; });
+    if (none || parts_.size() > 1 || !has_graph(*params.policy)) { // no graph knows parts
         return;
     }
     GraphQueries queries = { params.probed != 0, softcap_, {}, {} };
     if (reads_queries(*params.policy)) {
-        window_->each_row(params.probed != 0, n_past, rows_of(params), n_past - rope_past,
+        window_->each_row(params.probed != 0, n_past, parts_[0], n_past - rope_past,
                           [&](uint32_t, uint32_t row, int32_t, int32_t delta) {
                               queries.rows.push_back(static_cast<int32_t>(row));
                               queries.deltas.push_back(delta);
@@ -214,12 +227,29 @@ void edgekv_cache::score_by_graphs(const edgekv_compaction_params & params) {
     }
 }
 
-// Score every cell of a head.
-void edgekv_cache::score(uint32_t il, uint32_t g, const edgekv_compaction_params & params, Scratch & scratch) {
+// The larger of each two of n scores, in place; one that is NaN stays.
+static void take_larger(float * scores, const float * others, size_t n) {
+    for (size_t i = 0; i < n; ++i) {
+        scores[i] = scores[i] >= others[i] || std::isnan(scores[i]) ? scores[i] : others[i];
+    }
+}
+
+// Score every cell of a head by some rows. Of the parts of a probe, the first comes first, and a cell has the largest score.
+void edgekv_cache::score(uint32_t il, uint32_t g, const edgekv_compaction_params & params, const QueryRows & rows,
+                         Scratch & scratch) {
     const edgekv_policy & policy = *params.policy;
     const bool            keys   = reads_keys(policy) && !scored_[layers_[il].pool];
-    with_head(il, g, params, keys, reads_values(policy), scratch, [&](const HeadCells & head, const Cells & seen) {
-        score_base(policy, seen, layer_budgets_[il], scratch, head.score, accumulates(policy) ? head.next : nullptr);
+    with_head(il, g, params, rows, keys, reads_values(policy), scratch, [&](const HeadCells & head, const Cells & seen) {
+        const bool first  = &rows == parts_.data();
+        float *    scores = first ? head.score : scratch.scores.data();
+        float *    next   = !accumulates(policy) ? nullptr : first ? head.next : scratch.norms.data();
+        score_base(policy, seen, layer_budgets_[il], scratch, scores, next);
+        if (!first) {
+            take_larger(head.score, scores, head.n);
+        }
+        if (!first && next != nullptr) {
+            take_larger(head.next, next, head.n);
+        }
         if (policy.spread != EDGEKV_SPREAD_HEAD && policy.softmax) {
             std::copy_n(head.score, head.n, head.share);
             normalise(policy, seen, head.share);
@@ -231,7 +261,8 @@ void edgekv_cache::score(uint32_t il, uint32_t g, const edgekv_compaction_params
 void edgekv_cache::choose(uint32_t il, uint32_t g, const edgekv_compaction_params & params, Scratch & scratch) {
     const edgekv_policy & policy = *params.policy;
     const uint32_t        budget = budgets_[layers_[il].first_head + g];
-    with_head(il, g, params, false, policy.weigh != EDGEKV_WEIGH_NONE, scratch, [&](const HeadCells & head, const Cells & seen) {
+    const bool            values = policy.weigh != EDGEKV_WEIGH_NONE;
+    with_head(il, g, params, parts_[0], false, values, scratch, [&](const HeadCells & head, const Cells & seen) {
         edgekv::choose(policy, seen, head.score, *params.protection, budget, scratch, head.keep);
     });
 }
@@ -291,16 +322,23 @@ void edgekv_cache::compact(const edgekv_compaction_params & given, edgekv_compac
             work(static_cast<uint32_t>(layer - layers_.begin()), static_cast<uint32_t>(head - layer->first_head), scratch_[thread]);
         });
     };
+    list_parts(params);
     score_by_graphs(params);
     if (policy.base == EDGEKV_BASE_CUSTOM) { // a layer's heads are scored by one call, which the loop over its heads needs
         on_layers([&](uint32_t il, Scratch & scratch) {
-            score_custom(il, params);
-            for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
-                score(il, g, params, scratch);
+            for (const QueryRows & rows : parts_) {
+                score_custom(il, params, rows);
+                for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
+                    score(il, g, params, rows, scratch);
+                }
             }
         });
     } else {
-        on_heads([&](uint32_t il, uint32_t g, Scratch & scratch) { score(il, g, params, scratch); });
+        on_heads([&](uint32_t il, uint32_t g, Scratch & scratch) {
+            for (const QueryRows & rows : parts_) {
+                score(il, g, params, rows, scratch);
+            }
+        });
     }
     std::vector<Move> moves;
     if (full) {

@@ -39,7 +39,7 @@ size_t CustomArrays::bytes(const edgekv_shape & shape, const edgekv_cache_params
 using namespace edgekv;
 
 // Let the host's scorer score one layer: adjacent heads that hold equally many cells come in one call.
-void edgekv_cache::score_custom(uint32_t il, const edgekv_compaction_params & params) {
+void edgekv_cache::score_custom(uint32_t il, const edgekv_compaction_params & params, const QueryRows & rows) {
     const uint32_t n_heads = layers_[il].n_head_kv;
     for (uint32_t begin = 0, end = 0; begin < n_heads; begin = end) {
         const uint32_t n = cells(il, begin).n;
@@ -47,13 +47,14 @@ void edgekv_cache::score_custom(uint32_t il, const edgekv_compaction_params & pa
             ++end;
         }
         if (n > 0) {
-            score_custom(il, begin, end, params);
+            score_custom(il, begin, end, params, rows);
         }
     }
 }
 
 // The same for the heads [begin, end), which hold equally many; its arrays hold the cells ascending by position.
-void edgekv_cache::score_custom(uint32_t il, uint32_t begin, uint32_t end, const edgekv_compaction_params & params) {
+void edgekv_cache::score_custom(uint32_t il, uint32_t begin, uint32_t end, const edgekv_compaction_params & params,
+                                const QueryRows & queries) {
     const edgekv_layer &  layer  = layers_[il];
     const edgekv_scorer & scorer = *params.policy->scorer;
 
@@ -86,14 +87,14 @@ void edgekv_cache::score_custom(uint32_t il, uint32_t begin, uint32_t end, const
         }
     }
     if (scorer.reads & EDGEKV_READS_QUERIES) {
-        view.n_rows  = rows_of(params);
+        view.n_rows  = queries.n;
         view.queries = custom_.queries.data();
 
         view.query_positions = custom_.rows.data();
         if (view.n_rows > 0) {
             query_bytes_ += copies(layer) ? sizeof(float) * view.n_rows * view.n_head * layer.head_dim_k : 0;
-            window_->read(il, begin * layer.n_group, view.n_head, params.probed != 0, n_past, view.n_rows, true, n_past - rope_past, turn_of(il),
-                          custom_.queries.data(), custom_.rows.data());
+            window_->read(il, begin * layer.n_group, view.n_head, params.probed != 0, n_past, queries, true, n_past - rope_past,
+                          turn_of(il), custom_.queries.data(), custom_.rows.data());
         }
         if (rotation_ > 0) {
             for (uint32_t i = 0; i < view.n_head * view.n_rows; ++i) {

@@ -1,0 +1,156 @@
+"""What lies on each device: planned bytes beside what they may be."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from edgekv.binding import library, structs
+from edgekv.binding.devices import add_server
+from edgekv.binding.model import Context
+from edgekv.errors import ConfigError
+from edgekv.options import MOST_DEVICES, Options
+
+
+class Lent(NamedTuple):
+    """A device of a server, and what it had free when it was asked.
+
+    address: HOST:PORT; several devices may have the same
+    """
+
+    name: str
+    address: str
+    free_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceShare:
+    """What a runtime will hold on one device, in bytes.
+
+    name: ggml's, such as "CUDA0" or "RPC0"
+    address: HOST:PORT of the server that lends it, or ""
+    layers: whose weights and cells lie there
+    output: whether the output matrix does, too
+    weights, kv: of these layers; compute: graph buffers; scoring: what scoring and moving take there, and queries
+    serving: what the server holds while it computes, beside all that
+    ceiling_bytes: None = it was given none
+    free_bytes: what a server's device had free before; None = it was not asked
+    """
+
+    name: str
+    address: str
+    layers: int
+    output: bool
+    weights: int
+    kv: int
+    compute: int
+    scoring: int
+    serving: int
+    ceiling_bytes: int | None = None
+    free_bytes: int | None = None
+
+    @property
+    def total(self) -> int:
+        """All that lies there."""
+        return self.weights + self.kv + self.compute + self.scoring + self.serving
+
+    @property
+    def allowed_bytes(self) -> int | None:
+        """The most that may lie there; None = any number."""
+        return min((n for n in (self.ceiling_bytes, self.free_bytes) if n is not None), default=None)
+
+    @property
+    def excess_bytes(self) -> int:
+        """Bytes over that; 0 where it fits."""
+        return 0 if self.allowed_bytes is None else max(0, self.total - self.allowed_bytes)
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.address})" if self.address else self.name
+
+
+def lend(options: Options) -> tuple[Lent, ...]:
+    """Ask the servers of `rpc` what they lend, and have layers put there, in this process.
+
+    Raises ConfigError for a public address, DeviceError for a server that does not answer, NativeError without RPC.
+    """
+    if not options.servers:
+        return ()
+    from edgekv.devices.server import TIMEOUT_S, lent_memory  # few plans need it
+
+    asked = [(str(server), lent_memory(server, TIMEOUT_S)) for server in options.servers]
+    return tuple(
+        Lent(name, address, free)
+        for address, memory in asked
+        for name, (_, free) in zip(add_server(address), memory, strict=True)
+    )
+
+
+def shares_of(
+    context: Context, params: structs.CacheParams, lent: Sequence[Lent], serving_bytes: int
+) -> tuple[DeviceShare, ...]:
+    """The shares of all devices that layers were divided over, in this order, without ceilings.
+
+    serving_bytes: what a server holds beside its buffers, where it computes at all
+    """
+    found, n = (structs.DeviceShare * MOST_DEVICES)(), ctypes.c_size_t()
+    library.call("edgekv_context_devices", context.handle, ctypes.byref(params), found, MOST_DEVICES, ctypes.byref(n))
+    addresses = {device.name: device.address for device in lent}
+    return tuple(
+        DeviceShare(
+            name=share.name.decode(),
+            address=addresses.get(share.name.decode(), ""),
+            layers=share.n_layers,
+            output=bool(share.has_output),
+            weights=share.weight_bytes,
+            kv=share.kv_bytes,
+            compute=share.compute_bytes,
+            scoring=share.scoring_bytes,
+            serving=serving_bytes if share.compute_bytes and share.name.decode() in addresses else 0,
+        )
+        for share in found[: n.value]
+    )
+
+
+def limited(shares: Sequence[DeviceShare], options: Options, lent: Sequence[Lent]) -> tuple[DeviceShare, ...]:
+    """The shares with what they may be: the ceilings of the options, and what servers have free.
+
+    Raises ConfigError for a ceiling of no device, for one without a name where there are several devices, and for
+    proportions of more or fewer devices.
+    """
+    if options.split and len(options.split) != len(shares):
+        raise ConfigError(
+            f"tensor_split has {len(options.split)} parts, and the devices are {', '.join(map(str, shares))}; give one "
+            "part for each"
+        )
+    ceilings = dict(_ceilings(shares, options))
+    free = {device.name: device.free_bytes for device in lent}
+    return tuple(
+        replace(share, ceiling_bytes=ceilings.get(share.name), free_bytes=free.get(share.name)) for share in shares
+    )
+
+
+def _ceilings(shares: Sequence[DeviceShare], options: Options) -> Iterator[tuple[str, int]]:
+    """Ceilings by ggml's names."""
+    if options.device_ceiling_bytes is not None:
+        if len(shares) > 1:
+            size = options.device_memory
+            raise ConfigError(
+                f"device_memory={size} is the ceiling of one device, and there are {', '.join(map(str, shares))}; name "
+                f"each, as in {shares[0].name}={size}"
+            )
+        yield from ((share.name, options.device_ceiling_bytes) for share in shares)
+    addresses = [share.address for share in shares]
+    for name, n_bytes in options.device_ceilings:
+        named = [share for share in shares if name in (share.name, share.address)]
+        if not named:
+            raise ConfigError(
+                f"device_memory names {name}, and the devices are {', '.join(map(str, shares))}; name one of them"
+            )
+        if len(named) > 1:
+            raise ConfigError(
+                f"device_memory names {name}, which lends {addresses.count(name)} devices; name each: "
+                f"{', '.join(share.name for share in named)}"
+            )
+        yield named[0].name, n_bytes

@@ -1,0 +1,39 @@
+// What a model, its context and its cache take on each device that holds some of its layers: a GPU, or what an RPC server lends.
+//
+// A planner asks for it before anything is allocated: by a context over a model that was loaded with no_alloc.
+#ifndef EDGEKV_DEVICES_H
+#define EDGEKV_DEVICES_H
+
+#include "edgekv.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define EDGEKV_DEVICE_NAME_SIZE 64
+
+struct edgekv_device_share {
+    char     name[EDGEKV_DEVICE_NAME_SIZE]; // ggml's, such as "CUDA0" or "RPC0"; cut if it is longer
+    uint32_t n_layers;      // whose weights and cells lie there
+    uint32_t has_output;    // 1 if the output matrix lies there, else 0
+    uint64_t weight_bytes;
+    uint64_t kv_bytes;      // cells, sliding windows and recurrent states
+    uint64_t compute_bytes; // llama.cpp's graph buffers
+    uint64_t scoring_bytes; // what an open cache holds there: queries, copies of states, and the graphs that score and move rows
+};
+
+// The shares of all devices that layers were divided over, in this order; those without layers, too.
+//   params   : of the cache that will be opened on the context
+//   shares   : room for n_shares; the first ones are written
+//   n_shares : at least as many as devices, or shares is NULL, and then nothing is written
+//   n        : how many devices there are
+EDGEKV_API enum edgekv_status edgekv_context_devices(
+        const struct llama_context * ctx, const struct edgekv_cache_params * params,
+        struct edgekv_device_share * shares, size_t n_shares, size_t * n,
+        char * err, size_t err_size);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif // EDGEKV_DEVICES_H
