@@ -23,6 +23,7 @@ UBATCH = 128  # tokens; larger ones read no faster, and their activations take m
 SPECULATE = ("off", "auto")
 REST_FULL = ("refuse", "drop")
 MOST_DEVICES = 16  # that layers are divided over: llama_max_devices()
+REPLAY_TOKENS = 48  # longest instruction before a block that is replayed
 DRAFT_TOKENS = 3  # with the token before it a draft makes four rows, which matrix kernels multiply at once
 KV_TYPES = {"f16": 1, "q8_0": 8, "q4_0": 2}  # enum ggml_type
 
@@ -54,7 +55,7 @@ class Options:
     kv_type: "f16", "q8_0" or "q4_0"
     threads: None = one for every processor
     n_sink: first positions that are never evicted
-    recent: newest tokens that are never evicted; None = 32, and none while a probe scores
+    recent: newest tokens that are never evicted; None = 32, and none while a probe or a replay of what is read scores
     evict_every: generated tokens between two evictions; None = a block, 1 = as in the papers
     focus: read files with the question as a probe between blocks; a probe takes cells of its own
     focus_policy: what scores by the probe's attention where `policy` reads no queries; None = `default_focus`
@@ -202,8 +203,13 @@ class Options:
 
     @property
     def probe_cells(self) -> int:
-        """Cells beyond budget and block that a probe takes while it is scored."""
-        return self.probe_tokens if self.focus else 0
+        """Cells beyond budget and block that a probe takes while it is scored, or a block that is replayed."""
+        return max(self.probe_tokens if self.focus else 0, self.block + REPLAY_TOKENS if self.replays else 0)
+
+    @property
+    def replays(self) -> bool:
+        """Whether the policy has every block fed once more."""
+        return self.parsed_policy.base.replays
 
     @property
     def n_ubatch(self) -> int:
@@ -226,7 +232,7 @@ class Options:
         return self.parsed_policy.sinks(self.n_sink)
 
     def recent_cells(self, budget: int, *, probed: bool = False) -> int:
-        """Protected newest cells under a budget. A probe has no cells that a policy would have to protect."""
+        """Protected newest cells under a budget. probed: what scores shows which of them matter, and has no cells"""
         if probed:
             return self.recent or 0
         return max(RECENT if self.recent is None else self.recent, self.parsed_policy.recent(budget))

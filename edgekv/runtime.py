@@ -27,7 +27,7 @@ from .planning.choice import Request
 from .planning.estimate import Plan
 from .planning.surveys import Survey
 from .policies import Policy
-from .session import Session
+from .session import GENERAL_QUESTION, Session
 
 
 class Runtime:
@@ -180,7 +180,8 @@ class Runtime:
             raise SessionError("this runtime is closed; open another")
 
     def _opened(self, conversation: Conversation, start: Snapshot | None = None) -> Session:
-        return Session(self._engine, conversation, start, able_to_focus=self.options.focus)
+        general = "" if self.options.replays else GENERAL_QUESTION
+        return Session(self._engine, conversation, start, able_to_focus=self.options.focus, general=general)
 
     def close(self) -> None:
         """Free the model and its cells. Open sessions end with it; a reply that is under way is cancelled first."""

@@ -56,11 +56,21 @@ class Session:
     """
 
     def __init__(
-        self, engine: Engine, conversation: Conversation, start: Snapshot | None = None, *, able_to_focus: bool
+        self,
+        engine: Engine,
+        conversation: Conversation,
+        start: Snapshot | None = None,
+        *,
+        able_to_focus: bool,
+        general: str = GENERAL_QUESTION,
     ) -> None:
-        """start: what the conversation begins with when it is first used"""
+        """start: what the conversation begins with when it is first used
+
+        general: the question that `read` reads with where it is given none; "" = none
+        """
         self._access = Access(engine, conversation, start)
         self._able_to_focus = able_to_focus
+        self._general = general
 
     def chat(
         self,
@@ -211,14 +221,15 @@ class Session:
 
         The next `chat` or `ask` continues this turn. So cells are chosen before a question is known.
 
-        focus: the question to read with, or a list as for `chat`. True = GENERAL_QUESTION; None = the same, unless the
-            runtime was opened with focus=False; False = none: the policy alone chooses
+        focus: the question to read with, or a list as for `chat`. True = GENERAL_QUESTION, but none where the policy
+            is `replay`; None = the same, unless the runtime was opened with focus=False; False = none: the policy alone
+            chooses
 
         Afterwards `stats` are those of the reading. Errors as for `chat`.
         """
         if not text.strip() and not files:
             raise InputError("there is nothing to read; give a text or files")
-        question = self._question(focus, GENERAL_QUESTION, otherwise=True)
+        question = self._question(focus, self._general, otherwise=True) or None
         for _ in self._access.reply(Wanted(content=_content(files, text), kind="read", question=question), progress):
             pass
 

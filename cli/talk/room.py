@@ -30,7 +30,7 @@ def has_room(options: dict[str, Any]) -> bool:
         plan = edgekv.plan(**options | {"memory": asked.ceiling_bytes - COMFORT_BYTES})
     except edgekv.CeilingError:
         return False
-    beside = plan.block + (asked.probe_tokens if asked.focus else 0)
+    beside = plan.block + asked.probe_cells
     enough = min(ENOUGH_CELLS, plan.n_ctx_train - beside) if asked.budget is None else asked.budget
     return not plan.cell_bytes or plan.budget_cells >= enough
 

@@ -14,6 +14,7 @@ from edgekv.models import find_model
 from edgekv.options import Options, default_threads
 from edgekv.server.failures import Failure
 from edgekv.server.job import Job
+from edgekv.session import GENERAL_QUESTION
 
 from . import seats
 from .answering import Outcome, Setup
@@ -90,7 +91,12 @@ class Batch:
             chosen = self.conditions.chosen
             vocabulary = self._open.enter_context(Model(path, Options(), no_alloc=True))
             self.readings = Readings(
-                self.requests, self._endpoints, vocabulary, step=self.conditions.step, focus=chosen.focus
+                self.requests,
+                self._endpoints,
+                vocabulary,
+                step=self.conditions.step,
+                focus=chosen.focus,
+                general=None if chosen.replays else GENERAL_QUESTION,
             )
         except BaseException:
             self._open.close()

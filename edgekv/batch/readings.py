@@ -33,12 +33,25 @@ class Readings:
     n_shared: tokens at its beginning that others begin with too, and that are read once for all; 0 = none
     """
 
-    def __init__(self, requests: Requests, endpoints: Endpoints, model: Model, *, step: int, focus: bool) -> None:
-        """model: its vocabulary; step: tokens of a block that is shared; focus: whether the runtime is able to"""
+    def __init__(
+        self,
+        requests: Requests,
+        endpoints: Endpoints,
+        model: Model,
+        *,
+        step: int,
+        focus: bool,
+        general: str | None = GENERAL_QUESTION,
+    ) -> None:
+        """model: its vocabulary; step: tokens of a block that is shared; focus: whether the runtime is able to
+
+        general: what beginnings are read with whose jobs ask different things; None = nothing
+        """
         self._requests = requests
         self._endpoints = endpoints
         self._model = model
         self._focus = focus
+        self._general = general
         self.refused: dict[int, Reply] = {}
         self.n_tokens: list[int] = []
         chains: list[bytes] = []
@@ -92,7 +105,7 @@ class Readings:
         """What a beginning is read with: the question of all jobs that share it, or a general one."""
         if not (self._focus and job.focus and job.prompt is None):
             return None
-        return GENERAL_QUESTION if isinstance(job.focus, bool) else job.focus
+        return self._general if isinstance(job.focus, bool) else job.focus
 
     def _tokens(self, job: Job) -> Iterator[int]:
         """The tokens of a job's prompt, as a session reads them. Raises InputError, and UnsupportedModelError."""

@@ -16,6 +16,7 @@ from edgekv.store.log import TokenLog
 from .crowd import Threads
 from .drafts import History, Worth
 from .positions import Positions
+from .replays import Replays
 from .snapshot import ControllerSnapshot
 
 
@@ -44,10 +45,13 @@ class Controller:
     pinned: position ranges [p0, p1) that are never evicted
     logits_row: token of the last batch whose logits are the next token's; -1 = the last one
     log: where the tokens of every feed are noted; None = nowhere
+    replays: what is fed once more before it is scored, where the policy has that; None = nothing
     watch: called with the tokens of every feed, while all of them are still in the cache; None = nobody watches
     """
 
-    def __init__(self, cache: Cache, options: Options, budget: int, n_ctx_train: int) -> None:
+    def __init__(
+        self, cache: Cache, options: Options, budget: int, n_ctx_train: int, replays: Replays | None = None
+    ) -> None:
         self.cache = cache
         self.positions = Positions(cache, options, n_ctx_train)
         self.budget = budget
@@ -56,6 +60,7 @@ class Controller:
         self.log: TokenLog | None = None
         self.watch: Callable[[Sequence[int]], None] | None = None
         self.logits_row = -1
+        self.replays = replays
         self._options = options
         self._history = History()
         self._worth = Worth()
@@ -80,6 +85,8 @@ class Controller:
         self._since_probe = None
         self._draft = []
         self._history.restore(b"")
+        if self.replays is not None:
+            self.replays.clear()
 
     @property
     def snapshot_bytes(self) -> int:
@@ -92,7 +99,9 @@ class Controller:
 
     def noted(self, cells: CacheSnapshot | FiledSnapshot) -> ControllerSnapshot:
         """What belongs to the cells, with a copy of them that was made elsewhere."""
-        return ControllerSnapshot(cells, self.pinned, self._fresh, self.positions.is_long, self._history.to_bytes())
+        unscored = () if self.replays is None else self.replays.unscored
+        is_long, history = self.positions.is_long, self._history.to_bytes()
+        return ControllerSnapshot(cells, self.pinned, self._fresh, is_long, history, unscored)
 
     def filed(self, file: FileIO) -> ControllerSnapshot:
         """The same, with the cells in an empty file, and without the tokens that drafts come from: the log has them."""
@@ -117,6 +126,8 @@ class Controller:
         self.positions.is_long = snapshot.is_long or self._options.reposition == "always"
         self._draft = []
         self._history.restore(snapshot.history if self._options.n_draft else b"")
+        if self.replays is not None:
+            self.replays.restore(snapshot.unscored)
 
     def shrink(self) -> None:
         """Evict what is beyond the budget, as before the next block."""
@@ -139,7 +150,7 @@ class Controller:
             read until then stays in the cache
         probe: tokens whose attention says which cells to keep. They are fed after a block, and their cells are removed
             again. Their queries score until UBATCH tokens have come after them; the last block has a probe of its own.
-            A probe leaves no logits, so the last token of the last block is fed after it
+            A probe leaves no logits, so the last token of the last block is fed after it. A replay leaves none either
         part_ends: where each part of the probe ends; none = it is one part (`Cache.probe`)
         want_logits: compute the logits of the last token
         """
@@ -150,7 +161,8 @@ class Controller:
         while block is not None:
             following = next(coming, None)
             is_last = following is None
-            held_back = block[-1:] if want_logits and is_last and probe else []
+            probes = len(probe) > 0 or self.replays is not None
+            held_back = block[-1:] if want_logits and is_last and probes else []
             at_once = want_logits and is_last and not held_back
             *earlier, last = blocks(block, self._options.n_ubatch)
             for ubatch in earlier:
@@ -224,6 +236,8 @@ class Controller:
     def _fed(self, tokens: list[int]) -> None:
         """Note tokens that have their cells."""
         self._fresh += len(tokens)
+        if self.replays is not None:
+            self.replays.add(tokens)
         if self.log is not None:
             self.log.follow(tokens, self.cache.n_past)
         if self._options.n_draft:
@@ -249,12 +263,16 @@ class Controller:
         options = self._options
         full |= self.cache.n_cells > self.budget
         probed = len(probe) > 0 and (full or options.parsed_focus.base.sees_every_probe)
+        replay = [] if probed or self.replays is None else self.replays.probe
+        carries = options.parsed_policy.carries and self.replays is None
         if self._since_probe is not None:
             self._since_probe += self._fresh
-        if not full and not probed and not options.parsed_policy.carries:
+        if not full and not probed and not replay and not carries:
             self._fresh = 0
             return
-        if not probed:
+        if replay:
+            self._probe(replay)
+        elif not probed:
             self._since_probe = None
         elif is_last or self._since_probe is None or self._since_probe > UBATCH:
             self._ask(probe)
@@ -263,13 +281,15 @@ class Controller:
             options.parsed_focus if probed else options.parsed_policy,
             self.budget,
             n_sink=options.sinks,
-            recent=options.recent_cells(self.budget, probed=probed),
+            recent=options.recent_cells(self.budget, probed=probed or (len(replay) > 0 and not generating)),
             pinned=self.pinned,
-            probed=probed,
+            probed=probed or len(replay) > 0,
             generating=generating,
             reposition=reposition,
         )
         self._fresh = 0
+        if self.replays is not None:
+            self.replays.clear()
         self.work.evictions += full
         self.work.repositions += reposition
         self.work.evicted_cells += result.n_evicted
@@ -280,12 +300,16 @@ class Controller:
 
     def _ask(self, probe: Sequence[int]) -> None:
         """Feed a probe. Its queries score again where they can be turned, and where scores do not add up."""
-        started = time.perf_counter()
-        self.cache.probe(probe, self._part_ends)
+        self._probe(probe, self._part_ends)
         self.work.probes += 1
-        self.work.probe_s += time.perf_counter() - started
         again = self.cache.repositions and not self._options.parsed_focus.carries
         self._since_probe = 0 if again else None
+
+    def _probe(self, tokens: Sequence[int], part_ends: Sequence[int] = ()) -> None:
+        """Have the queries of these tokens score, which leave no cells."""
+        started = time.perf_counter()
+        self.cache.probe(tokens, part_ends)
+        self.work.probe_s += time.perf_counter() - started
 
 
 def blocks(tokens: Iterable[int], size: int) -> Iterator[list[int]]:

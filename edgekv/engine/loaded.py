@@ -23,6 +23,7 @@ from edgekv.warmup import before_plans
 from .cells import Cells
 from .controller import Controller
 from .guard import Guard
+from .replays import Replays
 from .rest_folder import RestFolder
 from .resting import Resting, Room
 from .snapshot import new_mark
@@ -58,7 +59,8 @@ class Loaded:
         except BaseException:
             self.model.close()
             raise
-        self.controller = Controller(cache, options, self.plan.budget_cells, self.model.n_ctx_train)
+        replays = Replays(self.model, options) if options.replays else None
+        self.controller = Controller(cache, options, self.plan.budget_cells, self.model.n_ctx_train, replays)
         self.cells = Cells(self.controller, resting)
         self.closed = False
 

@@ -18,6 +18,7 @@ from .sampler import MAX_SEED, SamplerState, Sampling
 from .snapshot import ControllerSnapshot, Snapshot
 
 MAX_POSITION = 1 << 30
+MAX_UNSCORED = 4096  # the longest block
 MAX_TOKEN = (1 << 31) - 1
 _TURNS = {"new", *(state for states in STATES.values() for state in states)}
 
@@ -33,7 +34,7 @@ def described(snapshot: Snapshot) -> dict[str, Any]:
         "pinned": [list(pair) for pair in controller.pinned],
         "fresh": controller.fresh,
         "is_long": controller.is_long,
-    }
+    } | ({"unscored": list(controller.unscored)} if controller.unscored else {})
 
 
 def history_section(history: bytes) -> Section:
@@ -57,6 +58,7 @@ def snapshot_of(file: SectionFile, cells: CacheSnapshot, runtime: bytes) -> Snap
             about.value("fresh", _is_position),
             about.value("is_long", lambda it: isinstance(it, bool)),
             _history(file),
+            tuple(about.optional("unscored", lambda it: _are_tokens(it) and len(it) <= MAX_UNSCORED) or ()),
         ),
     )
 
@@ -73,6 +75,10 @@ class About:
         if name not in self._values or not sound(self._values[name]):
             raise self._file.damaged(f"its {name!r} is impossible")
         return self._values[name]
+
+    def optional(self, name: str, sound: Callable[[Any], bool]) -> Any:
+        """The same, or None where there is none."""
+        return self.value(name, sound) if name in self._values else None
 
     def inner(self, name: str) -> About | None:
         """Values within, or None."""

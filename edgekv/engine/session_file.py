@@ -142,7 +142,7 @@ def _check(file: SectionFile, engine: Loaded, snapshot: Snapshot) -> bool:
             f"{str(file.path)!r} was saved with policy={policy!r}, but this runtime has "
             f"policy={options.parsed_policy.spec!r}; open one with policy={policy!r}"
         )
-    tokens = [*snapshot.pending, *(snapshot.sampler.newest if snapshot.sampler else ())]
+    tokens = [*snapshot.pending, *snapshot.controller.unscored, *(snapshot.sampler.newest if snapshot.sampler else ())]
     newest = np.frombuffer(snapshot.controller.history, np.int32)
     if max([*tokens, newest.max(initial=0)]) >= engine.model.n_vocab:
         raise file.damaged("it holds tokens that the model does not know")
@@ -155,6 +155,8 @@ def _take(engine: Loaded, cells: FileSource, notes: ControllerSnapshot, has_scor
     """Make the engine's cells those of a file, and evict what is beyond its budget and block."""
     controller, plan = engine.controller, engine.plan
     numbers = Numbers.read(cells, lambda n: engine.guard.check_room(n, "what the file says of its cells", ""))
+    if engine.options.replays:
+        _check_replays(engine, numbers, len(notes.unscored))
     if not controller.cache.holds(numbers.cells):
         _take_by_way_of_more(engine, cells, numbers, notes, has_scores)
         return
@@ -167,6 +169,19 @@ def _take(engine: Loaded, cells: FileSource, notes: ControllerSnapshot, has_scor
         except BaseException:  # such as scores that are not finite, of rows that are no numbers
             controller.clear()
             raise
+
+
+def _check_replays(engine: Loaded, numbers: Numbers, n_unscored: int) -> None:
+    """Raise ConfigError where cells would have to be evicted before the newest n_unscored of a head are replayed."""
+    held, plan, options = numbers.cells, engine.plan, engine.options
+    n_mean = -(-int(held.sum()) // max(1, len(held)))
+    fits = n_mean <= plan.budget_cells + plan.block and engine.controller.cache.holds(held + options.probe_cells)
+    if not fits or n_unscored > plan.block:
+        raise ConfigError(
+            f"it holds {n_mean} cells a head, {n_unscored} of them not replayed yet, for which budget="
+            f"{plan.budget_cells} and block={plan.block} have no room, and policy={options.parsed_policy.spec} evicts "
+            "none before it is replayed; give the budget and the block that it was saved with"
+        )
 
 
 def _take_by_way_of_more(

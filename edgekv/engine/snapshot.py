@@ -18,13 +18,17 @@ ELSEWHERE = CacheSnapshot(np.empty(0, np.uint8))  # in place of cells that are n
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ControllerSnapshot:
-    """Cells, and what the controller knew of them, for `Controller.restore`."""
+    """Cells, and what the controller knew of them, for `Controller.restore`.
+
+    unscored: the tokens that a policy has not replayed yet; none where it replays none
+    """
 
     cells: CacheSnapshot | FiledSnapshot
     pinned: tuple[tuple[int, int], ...]
     fresh: int
     is_long: bool
     history: bytes
+    unscored: tuple[int, ...] = ()
 
     @property
     def nbytes(self) -> int:

@@ -103,6 +103,10 @@ def _fits(plan: Plan, options: Options) -> bool:
 def _choice(request: Request, n_ctx_train: int, repack: int) -> structs.Choice:
     """What a setting is chosen within; 0 = open."""
     options = request.options
+    repositions = options.reposition != "never"
+    n_probe = options.probe_cells
+    if options.replays:  # no block is longer for the sake of fewer probes, as a longer one is a longer replay
+        n_ctx_train, n_probe = max(0, n_ctx_train - n_probe * repositions), 0
     return structs.Choice(
         budget=options.budget or 0,
         least_budget=smallest_budget(options),
@@ -110,10 +114,10 @@ def _choice(request: Request, n_ctx_train: int, repack: int) -> structs.Choice:
         least_block=options.evict_every or 1,
         kv_type=0 if "kv_type" in request.open else KV_TYPES[options.kv_type],
         repack=repack,
-        n_probe=options.probe_cells,
+        n_probe=n_probe,
         n_ctx_train=n_ctx_train,
         ragged=cache_params_of(options).ragged,
-        repositions=options.reposition != "never",
+        repositions=repositions,
     )
 
 

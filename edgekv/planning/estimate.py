@@ -321,8 +321,9 @@ def _counted_bytes() -> int:
 
 def cache_params_of(options: Options) -> structs.CacheParams:
     """What the cache of a runtime holds beside keys and values."""
-    focus = [options.parsed_focus] if options.focus else []
-    params = cache_params([options.parsed_policy], options.block, probed=focus, n_probe=options.probe_cells)
+    by_probe = [options.parsed_focus] if options.focus or options.replays else []
+    by_text = [] if options.replays else [options.parsed_policy]
+    params = cache_params(by_text, options.block, probed=by_probe, n_probe=options.probe_cells)
     params.repositions = options.reposition != "never"
     params.n_draft = options.n_draft
     return params

@@ -22,6 +22,7 @@ from .l2norm import L2Norm
 from .pyramid import Pyramid
 from .random import Random
 from .registry import POLICIES, WRAPPERS, Available, available, register, unregister
+from .replay import Replay
 from .sink import Sink
 from .snapkv import SnapKV
 from .spec import parse_policy
@@ -47,6 +48,7 @@ __all__ = [
     "Policy",
     "Pyramid",
     "Random",
+    "Replay",
     "Scorer",
     "Sink",
     "SnapKV",

@@ -46,6 +46,7 @@ class Policy:
     carries: whether scores accumulate with the cell; every block is then scored, even while the cache has room
     sees_every_probe: whether a probe scores every block, even while the cache has room, because scores stay with the
         cells
+    replays: whether every block is fed once more, as a probe whose queries score it
     spread: which heads share their cells: "head" = none do, or all those of a "layer", or of the whole "model"
 
     Raises PolicyError when an option has an impossible value.
@@ -59,6 +60,7 @@ class Policy:
     weights: ClassVar[bool] = True
     carries: ClassVar[bool] = False
     sees_every_probe: ClassVar[bool] = False
+    replays: ClassVar[bool] = False
     spread: ClassVar[str] = "head"
 
     def __post_init__(self) -> None:

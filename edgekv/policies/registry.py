@@ -23,6 +23,7 @@ from .keydiff import KeyDiff
 from .l2norm import L2Norm
 from .pyramid import Pyramid
 from .random import Random
+from .replay import Replay
 from .sink import Sink
 from .snapkv import SnapKV
 from .tova import Tova
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 POLICIES: dict[str, type[Policy]] = {
-    policy.name: policy for policy in (KeyDiff, SnapKV, AhaKV, H2O, Tova, L2Norm, Sink, Random)
+    policy.name: policy for policy in (KeyDiff, SnapKV, AhaKV, H2O, Tova, Replay, L2Norm, Sink, Random)
 }
 WRAPPERS: dict[str, type[Wrapper]] = {wrapper.name: wrapper for wrapper in (Caote, FastCaote, Critical, Ada, Pyramid)}
 GRAPH = "onnx"  # base of the spelling onnx:PATH.onnx

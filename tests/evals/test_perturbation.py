@@ -76,7 +76,14 @@ def test_losses_are_those_of_a_transformer_that_lacks_the_cells(path, runtime):
 
 @pytest.mark.parametrize(
     "spec",
-    [*POLICIES, "keydiff(window=0.2)", "snapkv+critical", "tova+caote", "h2o+ada", "snapkv+critical+ada(scope=model)"],
+    [
+        *POLICIES.keys() - {"replay"},
+        "keydiff(window=0.2)",
+        "snapkv+critical",
+        "tova+caote",
+        "h2o+ada",
+        "snapkv+critical+ada(scope=model)",
+    ],
 )
 def test_nothing_is_lost_where_nothing_is_evicted(runtime, spec):
     found = perturbation(runtime, TOKENS, spec, (48, N_CELLS))
@@ -117,6 +124,8 @@ def test_what_cannot_be_measured_is_refused(path, runtime):
         perturbation(runtime, TOKENS, "snapkv(window=65)", (80,))
     with pytest.raises(ConfigError, match="carries depends on the budget"):
         perturbation(runtime, TOKENS, "ahakv(recent_accumulation=off)", (48,))
+    with pytest.raises(ConfigError, match=r"replay\+ada scores by blocks that are read twice"):
+        perturbation(runtime, TOKENS, "replay+ada", (48,))
     with pytest.raises(ConfigError, match="open it with capture_setting"):
         perturbation(runtime, TOKENS * 2, "sink", (48,))
     with pytest.raises(BudgetError):

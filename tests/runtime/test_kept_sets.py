@@ -38,6 +38,7 @@ VARIANTS = [
     "snapkv(window=20, carry=0.9)",
     "snapkv(window=20, pool=max, pool_rows=on)",
     "snapkv(aggregate=max)+critical(epsilon=0.1, relative=on)",
+    "replay(kernel=5, aggregate=mean)",
     "h2o+fastcaote(rounds=2)",
     "ahakv(recent_accumulation=off)",
     "ahakv(step_gain=off, value_prior=off)",
@@ -71,6 +72,7 @@ SHARED = [  # heads or layers differ in how many cells they keep
     "keydiff+ada(scope=model)",
     "snapkv+critical+ada(scope=model)",
     "ahakv+ada(scope=model, safeguard=0)",
+    "replay+critical(alpha=0, epsilon=0)+ada(scope=model, safeguard=0)",
     "random+pyramid",
     "sink+pyramid(beta=3)",
     "snapkv+pyramid",
@@ -174,6 +176,7 @@ def test_no_head_keeps_more_than_it_may(uneven_model):
         "snapkv+critical",
         "snapkv+critical+ada",
         "h2o+ada",
+        "replay+ada",
     ],
 )
 def test_a_probe_keeps_what_the_reference_keeps_by_its_queries(tiny_model, uneven_model, spec, kv_type):

@@ -19,7 +19,7 @@ from edgekv.engine import line
 from edgekv.engine.rest_folder import RestFolder
 from edgekv.engine.sampler import GREEDY
 
-POLICIES = ["keydiff", "h2o", "ahakv", "snapkv(window=16, carry=0.65)", "keydiff+critical", "snapkv+ada"]
+POLICIES = ["keydiff", "h2o", "ahakv", "snapkv(window=16, carry=0.65)", "keydiff+critical", "snapkv+ada", "replay+ada"]
 LIMIT_S = 100
 
 

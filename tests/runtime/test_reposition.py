@@ -144,7 +144,7 @@ def test_queries_of_a_probe_are_turned_to_where_it_would_come_now(tiny_model, sh
 
 
 @pytest.mark.usefixtures("talkative")
-@pytest.mark.parametrize("policy", ["keydiff", "snapkv+ada", "h2o"])
+@pytest.mark.parametrize("policy", ["keydiff", "snapkv+ada", "h2o", "replay"])
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
 def test_a_text_that_fits_is_left_alone_and_a_longer_one_stays_within_the_trained_context(tiny_model, policy, kv_type):
     path = tiny_model(n_layer=2, n_ctx_train=512, head_dim=64)

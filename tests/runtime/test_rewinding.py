@@ -17,7 +17,7 @@ from edgekv.binding.filed import FiledSnapshot, restore_snapshot
 from edgekv.engine.sampler import GREEDY, Sampler
 from edgekv.models.header import Header
 
-POLICIES = ["keydiff", "snapkv+ada", "h2o", "snapkv(window=16, carry=0.65)", "keydiff+critical", "ahakv"]
+POLICIES = ["keydiff", "snapkv+ada", "h2o", "snapkv(window=16, carry=0.65)", "keydiff+critical", "ahakv", "replay+ada"]
 DRAWN = edgekv.Sampling(temperature=1.5, seed=3)
 
 

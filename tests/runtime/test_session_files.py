@@ -32,6 +32,7 @@ STATEFUL = [
     "snapkv+ada",
     "h2o+pyramid",
 ]
+REPLAY = "replay+ada"
 
 
 def ask(session, question="What was it?", n=40, **options):
@@ -57,7 +58,7 @@ def elsewhere(cases, folder):
 def test_a_new_process_says_the_next_200_tokens(tiny_model, tmp_path, kv_type, n_ctx_train):
     model = tiny_model(n_layer=2, n_ctx_train=n_ctx_train, head_dim=64)
     cases, expected = [], []
-    for i, policy in enumerate(STATEFUL):
+    for i, policy in enumerate([*STATEFUL, REPLAY]):
         options = SETTINGS | {"policy": policy, "kv_type": kv_type}
         path = tmp_path / f"{i}.session"
         with edgekv.Runtime(model, **options) as rt, rt.session(system="Be brief.") as session:

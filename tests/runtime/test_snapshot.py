@@ -13,7 +13,7 @@ from small import words
 import edgekv
 from edgekv.memory.process import resident_bytes
 
-POLICIES = ["keydiff", "snapkv+ada", "h2o", "snapkv(window=16, carry=0.65)", "keydiff+critical", "ahakv"]
+POLICIES = ["keydiff", "snapkv+ada", "h2o", "snapkv(window=16, carry=0.65)", "keydiff+critical", "ahakv", "replay+ada"]
 
 
 def ask(session, question="What was it?", n=40, **options):

@@ -125,6 +125,12 @@ def test_blocks_are_longer_where_a_probe_follows_each_and_cells_abound(block):
     assert chosen(bytes_for(cells, block=block), budget=cells - 1)[1] < block
 
 
+def test_a_block_that_is_replayed_has_positions_and_is_not_longer():
+    assert chosen(bytes_for(10_000), Estimates(n_ctx_train=600), policy="replay") == ("f16", 128, 600 - 128 - 128 - 48)
+    cells = CELLS_PER_SPARE * LONGER_BLOCKS[0]
+    assert chosen(bytes_for(cells, block=LONGER_BLOCKS[0]), policy="replay")[1] == 128
+
+
 # ---- what is named stays ----
 
 

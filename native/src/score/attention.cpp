@@ -80,8 +80,13 @@ void attend_by_row(const Rows & keys, const int32_t * positions, const edgekv_qu
     float *     weights = scratch.weights.data();
     float *     row     = scratch.prior.data();
     const float share   = 1.0f / static_cast<float>(queries.n_head * n_rows);
+    const bool  as_is   = how.largest && how.kernel == 1; // then no row is looked at as a whole
     const auto  gather  = [&](size_t n_queries) {
-        for (size_t i = 0; i < n_queries; ++i) {
+        for (size_t j = 0; as_is && j < n; ++j) {
+            const float * lanes = weights + j * n_lanes;
+            scores[j]           = std::max(scores[j], *std::max_element(lanes, lanes + n_queries));
+        }
+        for (size_t i = 0; !as_is && i < n_queries; ++i) {
             for (size_t j = 0; j < n; ++j) {
                 row[j] = weights[j * n_lanes + i];
             }
