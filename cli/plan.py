@@ -106,7 +106,7 @@ def _lines(survey: edgekv.Survey) -> Iterator[str]:
         )
     yield (
         f"what grows with a text: cells of all {made.n_ctx_train:,} tokens would take "
-        f"{format_size(made.n_ctx_train * made.cell_bytes)}, these take {format_size(made.parts.kv)}"
+        f"{format_size(made.n_ctx_train * made.cell_bytes)}, these take {format_size(made.kv_bytes)}"
     )
     yield f"a session that rests while another has the cells takes at most {format_size(made.session_bytes)}"
     if made.parts.state:

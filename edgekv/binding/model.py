@@ -197,6 +197,7 @@ class Context:
         params.flash_attn_type = llama.LLAMA_FLASH_ATTN_TYPE_ENABLED
         params.type_k = params.type_v = KV_TYPES[options.kv_type]
         params.no_perf = True
+        params.op_offload = False  # what the host holds is computed there; blocks sent to Vulkan came out wrong
         return params
 
     def close(self) -> None:

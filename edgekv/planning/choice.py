@@ -17,13 +17,8 @@ from edgekv.options import KV_TYPES, Options
 from .estimate import Estimator, Plan, cache_params_of
 from .resting import resting_obstacle
 
-OPEN = (
-    "block",
-    "kv_type",
-    "repack",
-    "gpu_layers",
-    "tensor_split",
-)  # with None, or unnamed, the planner's to choose, as a budget of None is
+# with None, or unnamed, the planner's to choose, as a budget of None is
+OPEN = ("block", "kv_type", "repack", "gpu_layers", "tensor_split")
 KV_NAMES = {number: name for name, number in KV_TYPES.items()}
 
 

@@ -21,18 +21,17 @@ def refusal(estimates: Estimator, request: Request) -> CeilingError | ConfigErro
     options = plan.settle(request.options)
     if plan.fits:
         return ConfigError(resting_obstacle(plan, options))
-    if plan.excess_bytes:
-        needed, ceiling, name = plan.peak_bytes, plan.ceiling_bytes, "memory"
-        remedies = [*_remedies(estimates, request, options), f"raise the ceiling to {-(-needed // MIB)}MiB"]
-        if plan.devices and plan.parts.kv:
-            remedies.append("raise those of devices, so that more layers lie there")
-    else:
+    if not plan.excess_bytes:
         return _device_refusal(estimates, request, plan)
+    needed, ceiling = plan.peak_bytes, plan.ceiling_bytes
+    remedies = [*_remedies(estimates, request, options), f"raise the ceiling to {-(-needed // MIB)}MiB"]
+    if plan.devices and plan.parts.kv:
+        remedies.append("raise device_memory, so that more layers lie there")
     if plan.parts.total - plan.parts.kv - plan.parts.compute - plan.parts.bookkeeping > plan.ceiling_bytes:
         remedies.append("choose a smaller model")
     chosen = f" (kv_type={plan.kv_type}, block={plan.block})" if request.open & {"kv_type", "block"} else ""
     return CeilingError(
-        f"{name}={format_size(ceiling)} does not hold {plan.model.name} with a budget of {plan.budget_cells} cells"
+        f"memory={format_size(ceiling)} does not hold {plan.model.name} with a budget of {plan.budget_cells} cells"
         f"{chosen}: {format_size(needed)} are needed, {format_size(needed - ceiling)} more; " + ", or ".join(remedies),
         required_bytes=needed,
         ceiling_bytes=ceiling,

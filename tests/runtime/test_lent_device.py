@@ -6,6 +6,7 @@ run on a GPU, or on a driver that makes one of the processor.
 
 from __future__ import annotations
 
+import ctypes as c
 import json
 import os
 import signal
@@ -23,8 +24,11 @@ from test_exactness import SHAPES, assert_exact
 from test_kept_sets import read_and_check
 
 import edgekv
+from edgekv.binding import library
 from edgekv.devices import devices
 from edgekv.devices.server import private_address
+from edgekv.planning.estimate import cache_params_of
+from edgekv.planning.shares import shares_of
 
 HERE = Path(__file__).parent
 SELECTED = [
@@ -72,6 +76,13 @@ def test_the_cache_lies_on_the_device(tiny_model, device):
         assert runtime.plan.parts.kv == 0
         assert runtime.plan.device_bytes > runtime.plan.kv_bytes
         assert runtime.context.memory().device_bytes <= runtime.plan.device_bytes
+        context, params = runtime.context, cache_params_of(runtime.options)
+        (share,) = shares_of(context, params, (), 0)
+        shape = context.shape()
+        scoring = library.load().edgekv_cache_estimate_device_bytes(c.byref(shape), c.byref(params))
+        assert share.scoring == scoring > 0
+        assert share.total == context.memory().device_bytes + scoring
+        assert (share.layers, share.output) == (2, True)
 
 
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
