@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import pexpect
 import pyte
-from children import default_interrupt
+from children import LIMIT_S, default_interrupt
 
-LIMIT_S = 60  # far more than anything takes on a busy machine
 DRAWING_S = 2  # of what keeps its cursor hidden for longer, as a bar of progress does
 
 
@@ -35,10 +34,14 @@ class Screen:
         return "\n".join(self.lines()).rstrip()
 
     def press(self, keys):
-        """Type keys: "\r" is Enter, "\x03" Ctrl-C."""
+        """Type keys: "\r" is Enter."""
         self._finish_drawing()
         self._typed_at = len(self._emulator.history.top) + self._emulator.cursor.y
         self.child.send(keys)
+
+    def interrupt(self, times=1):
+        """Press Ctrl-C at once, also while a reply is drawn; what was typed last stays what is waited behind."""
+        self.child.send("\x03" * times)
 
     def paste(self, text):
         """Paste a text, as terminals mark it."""
@@ -55,13 +58,19 @@ class Screen:
             assert time.monotonic() < deadline, f"{expected} is not shown; instead:\n{shown.rstrip()[-1500:]}"
             self._read()
 
+    def ends_within(self, seconds):
+        """Read on for so long; whether the program has ended."""
+        deadline = time.monotonic() + seconds
+        try:
+            while time.monotonic() < deadline:
+                self._read()
+        except EOFError:
+            return True
+        return False
+
     def ended(self):
         """Read to the end; the status of the program, negative for a signal."""
-        deadline = time.monotonic() + LIMIT_S
-        with suppress(EOFError):
-            while True:
-                assert time.monotonic() < deadline, f"it goes on:\n{self.text()[-1500:]}"
-                self._read()
+        assert self.ends_within(LIMIT_S), f"it goes on:\n{self.text()[-1500:]}"
         self.child.close()
         return self.child.exitstatus if self.child.exitstatus is not None else -self.child.signalstatus
 

@@ -6,6 +6,8 @@ import os
 import select
 import time
 
+from children import LIMIT_S
+
 
 class Terminal:
     """Types lines, and reads what is printed until an expected text comes; `fd` is the master's side."""
@@ -18,7 +20,7 @@ class Terminal:
         os.write(self.fd, line.encode() + b"\n")
 
     def wait_for(self, expected):
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + LIMIT_S
         while expected not in self.text:
             ready, _, _ = select.select([self.fd], [], [], max(0, deadline - time.monotonic()))
             assert ready, f"{expected!r} was not printed; instead: {self.text[-500:]!r}"

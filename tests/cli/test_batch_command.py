@@ -11,11 +11,12 @@ import time
 
 import pytest
 from children import LIMIT_S, started
+from held_lines import holding
 
 pytest.importorskip("starlette")
 
 SMALL = ["--memory", "4GiB", "--budget", "64", "--block", "32", "--threads", "1"]
-RUN = [sys.executable, "-c", "from edgekv.cli.main import main; raise SystemExit(main())", "batch"]
+MAIN = "from edgekv.cli.main import main; raise SystemExit(main())"
 
 
 def request(custom_id, content, **body):
@@ -32,11 +33,12 @@ def command(tiny_model, tmp_path):
     """A function to the command line that answers requests into results.jsonl, in tmp_path."""
     model = str(tiny_model(n_layer=2, n_ctx_train=2048, head_dim=64))
 
-    def command(*arguments, requests=REQUESTS, results="results.jsonl"):
+    def command(*arguments, requests=REQUESTS, results="results.jsonl", program=MAIN):
         if requests is not None:
             lines = "".join(json.dumps(each) + "\n" for each in requests)
             (tmp_path / "requests.jsonl").write_text(lines)
-        return [*RUN, "requests.jsonl", "-o", results, "--model", model, *SMALL, *arguments]
+        line = [sys.executable, "-c", program, "batch", "requests.jsonl", "-o", results]
+        return [*line, "--model", model, *SMALL, *arguments]
 
     return command
 
@@ -77,7 +79,7 @@ def test_a_killed_batch_goes_on_where_it_was(command, run, rows, tmp_path):
     run(results="whole.jsonl")
     path, kept = tmp_path / "results.jsonl", b""
     for n in (3, 11):
-        with started(command(), cwd=tmp_path, stderr=subprocess.DEVNULL) as child:
+        with started(command(program=holding(MAIN, 20)), cwd=tmp_path, stderr=subprocess.DEVNULL) as child:
             wait_for_lines(path, child, n)
             os.kill(child.pid, signal.SIGKILL)
             child.wait(LIMIT_S)
@@ -95,7 +97,8 @@ def test_a_killed_batch_goes_on_where_it_was(command, run, rows, tmp_path):
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_ctrl_c_says_how_to_go_on(command, run, rows, tmp_path, workers):
     path = tmp_path / "results.jsonl"
-    with started(command("--workers", workers), cwd=tmp_path, stderr=subprocess.PIPE, text=True) as child:
+    line = command("--workers", workers, program=holding(MAIN, 20))
+    with started(line, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as child:
         wait_for_lines(path, child, 3)
         child.send_signal(signal.SIGINT)
         said = child.stderr.read()

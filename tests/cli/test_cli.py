@@ -8,10 +8,10 @@ import pty
 import re
 import signal
 import subprocess
-import time
+import sys
 
 import pytest
-from children import started
+from children import LIMIT_S, started
 from command import COMMAND, SMALL, words
 from terminal import Terminal
 
@@ -207,13 +207,21 @@ def endless_book(text_file):
     return text_file(words(500_000))
 
 
+PLANNED = """
+import sys
+from edgekv.cli.main import main
+sys.addaudithook(lambda event, _: event == "edgekv.runtime" and print("planned", flush=True))
+sys.exit(main())
+"""
+
+
 def test_interrupting_ask_exits_with_130(model, endless_book):
-    command = [*COMMAND, "ask", "-m", str(model), *SMALL, "-f", str(endless_book), "What?"]
+    command = [sys.executable, "-c", PLANNED, "ask", "-m", str(model), *SMALL, "-f", str(endless_book), "What?"]
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with started(command, **pipes) as process:
-        time.sleep(5)
+        assert process.stdout.readline() == b"planned\n"
         process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 130
     assert output == errors == b""
 
@@ -237,7 +245,7 @@ def test_ctrl_c_in_chat_stops_the_reply_and_keeps_the_session(model, endless_boo
         output.type("Hello")
         output.wait_for("tokens seen")
         output.type("/exit")
-        assert process.wait(timeout=60) == 0
+        assert process.wait(LIMIT_S) == 0
     os.close(main)
 
 

@@ -49,7 +49,7 @@ def on_a_terminal(arguments):
         return process.wait(timeout=max(1, deadline - time.monotonic())), printed.decode(errors="replace")
     finally:
         process.kill()
-        process.wait(timeout=60)
+        process.wait(LIMIT_S)
         os.close(main)
 
 

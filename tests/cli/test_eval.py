@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from children import LIMIT_S, started
+from held_lines import holding
 
 SMALL = ["--budget", "64", "--block", "32", "--recent", "8", "--length", "120", "--threads", "1"]
 
@@ -55,7 +56,8 @@ def test_a_killed_run_goes_on_where_it_was(run, rows, tiny_model, tmp_path):
     arguments = [*NEEDLE, "--samples", "12"]
     whole = run(*arguments, "--results", "whole.jsonl").stdout
     model = str(tiny_model(n_layer=2, n_ctx_train=2048))
-    command = [sys.executable, "-c", "from edgekv.cli.main import main; main()", "eval", *arguments, "--model", model]
+    program = holding("from edgekv.cli.main import main; main()", 30)
+    command = [sys.executable, "-c", program, "eval", *arguments, "--model", model]
     file = tmp_path / "edgekv-eval.jsonl"
     with started(command, cwd=tmp_path, stdout=subprocess.DEVNULL) as child:
         while child.poll() is None and (not file.exists() or file.read_bytes().count(b"\n") < 5):

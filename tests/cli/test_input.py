@@ -11,7 +11,7 @@ import threading
 import time
 
 import pytest
-from children import started
+from children import LIMIT_S, started
 from command import words
 
 COMMAND = [sys.executable, "-m", "edgekv"]
@@ -65,7 +65,7 @@ def test_what_can_be_read_once_is_read_as_a_file_is(ask, book, tmp_path, isolate
     writer = threading.Thread(target=named.write_text, args=(TEXT,), daemon=True)
     writer.start()
     assert prompt_tokens(ask("-f", named, "What?", *isolated)) == whole
-    writer.join(60)
+    writer.join(LIMIT_S)
     reading, writing = os.pipe()
     os.write(writing, TEXT.encode())
     os.close(writing)
@@ -148,7 +148,7 @@ def test_a_signal_leaves_no_copy_behind(model, tmp_path, number, proc):
         assert "bytes from standard input" in process.stderr.readline()
         time.sleep(1)  # a while into loading or reading
         process.send_signal(number)
-        status = process.wait(60)
+        status = process.wait(LIMIT_S)
     assert status in (-number, 143)
     assert list(folder.iterdir()) == []
 
@@ -168,5 +168,5 @@ def test_it_is_said_what_is_waited_for(model):
     command = [*COMMAND, "ask", "-m", str(model), *SMALL, "What?"]
     with started(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr.readline().startswith("waiting for standard input; name files with -f, or add </dev/null")
-        output, _ = process.communicate("", timeout=60)
+        output, _ = process.communicate("", timeout=LIMIT_S)
     assert (process.returncode, bool(output)) == (0, True)

@@ -9,7 +9,7 @@ import signal
 import subprocess
 
 import pytest
-from children import started
+from children import LIMIT_S, started
 from command import COMMAND, SMALL, words
 from terminal import Terminal
 
@@ -102,7 +102,7 @@ def test_a_killed_chat_loses_the_running_turn_alone(model, book):
         output.wait_for("goes with your next message")
         output.type("What?")
         process.send_signal(signal.SIGKILL)
-        process.wait(60)
+        process.wait(LIMIT_S)
     os.close(main)
     whole = chat(model, "Hello\nAnd then?\n").stdout
     assert whole.endswith(chat(model, "And then?\n", "--session", "mine").stdout)

@@ -13,7 +13,7 @@ import sys
 import time
 
 import pytest
-from children import started
+from children import LIMIT_S, started
 from command import SMALL, words
 from terminal import Terminal
 
@@ -140,7 +140,7 @@ def test_ctrl_c_at_any_moment_ends_quietly(model, tmp_path, isolated):
             assert process.stdout.readline() == b"started\n"
             time.sleep(draw.uniform(0, 0.4 * (i + 1)))
             process.send_signal(signal.SIGINT)
-            output, errors = process.communicate(timeout=60)
+            output, errors = process.communicate(timeout=LIMIT_S)
         assert (process.returncode, output, errors) == (130, b"", b"")
 
 
@@ -154,7 +154,7 @@ def test_a_word_on_the_terminal_while_it_loads(model):
         output.wait_for("loading ...")
         output.wait_for("\r           \r")
         output.wait_for("tok/s")
-        assert process.wait(60) == 0
+        assert process.wait(LIMIT_S) == 0
     os.close(main)
     quiet = run("ask", "-m", model, *SMALL, "--max-tokens", "3", "What?")
     assert quiet.returncode == 0

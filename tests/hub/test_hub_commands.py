@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from children import started
+from children import LIMIT_S, started
 from command import COMMAND, SMALL
 from hub_server import COMMIT, REPO, sha256
 from terminal import Terminal
@@ -96,12 +96,12 @@ def test_ctrl_c_keeps_what_was_downloaded(hub):
     hub.stalls_at = (1, 70_000)  # request 0 is for the header
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with started([*COMMAND, "pull", f"{REPO}:q8_0", "--memory", "1GiB"], **pipes) as process:
-        assert hub.stalled.wait(120)
+        assert hub.stalled.wait(LIMIT_S)
         while not partial.is_file() or not partial.stat().st_size:
             assert process.poll() is None, process.stderr.read()
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=LIMIT_S)
     assert (process.returncode, output) == (130, "")
     assert f"MiB; the same command goes on from there, or delete {partial}" in errors
     assert "Traceback" not in errors
@@ -119,9 +119,9 @@ def test_ctrl_c_while_the_header_comes(hub):
     hub.stalls_at = (0, 100)
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with started([*COMMAND, "plan", f"hf:{REPO}:q8_0"], **pipes) as process:
-        assert hub.stalled.wait(120)
+        assert hub.stalled.wait(LIMIT_S)
         process.send_signal(signal.SIGINT)
-        assert (process.communicate(timeout=60), process.returncode) == ((b"", b""), 130)
+        assert (process.communicate(timeout=LIMIT_S), process.returncode) == ((b"", b""), 130)
 
 
 def test_a_system_without_links_holds_the_file_once(hub, monkeypatch):
@@ -292,7 +292,7 @@ def test_removing_asks_on_a_terminal(hub, typed, stays):
         terminal = Terminal(main)
         terminal.wait_for("lose it too. [y/N]:")
         os.write(main, typed.encode())
-        assert process.wait(60) == (1 if stays else 0)
+        assert process.wait(LIMIT_S) == (1 if stays else 0)
     os.close(main)
     assert path.exists() is stays
 

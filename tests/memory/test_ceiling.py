@@ -19,8 +19,8 @@ def ask(memory_ceiling, default_model):
         ended = memory_ceiling(ceiling).run(run_command, *arguments, *options)
         assert ended.value == 0, ended.stderr
         report = json.loads(ended.stdout)
-        # what the command says of itself; the kernel counts pages by the dozen
-        assert abs(report["memory"]["peak_rss_bytes"] / ended.peak_bytes - 1) < 0.01
+        # what the command says of itself; the kernel counts pages by the dozen, on each processor a thread ran on
+        assert abs(report["memory"]["peak_rss_bytes"] / ended.peak_bytes - 1) < 0.03
         return report
 
     return run
@@ -47,7 +47,7 @@ def test_peak_stays_under_the_plan_and_does_not_grow_with_the_prompt(ask, text):
         assert memory["peak_rss_bytes"] <= memory["planned_peak_bytes"] <= memory["ceiling_bytes"]
         assert memory["planned_peak_bytes"] / memory["peak_rss_bytes"] < 1.03
     # its cells would take 14 % more; how much of the libraries is mapped depends on what the page cache holds
-    assert abs(long["memory"]["peak_rss_bytes"] / short["memory"]["peak_rss_bytes"] - 1) < 0.02
+    assert abs(long["memory"]["peak_rss_bytes"] / short["memory"]["peak_rss_bytes"] - 1) < 0.05
 
 
 @pytest.mark.parametrize("kv_type", ["q8_0", "q4_0"])
@@ -101,8 +101,8 @@ def test_shared_budgets_take_the_bytes_of_even_ones(ask, text):
         assert report["kv_bytes"] == even["kv_bytes"] == (384 + 128) * 23_040
         assert sum(n for layer in report["budgets"] for n in layer) == 384 * 90
         assert len({n for layer in report["budgets"] for n in layer}) > 10
-        # 0.8 to 1.6 % more measured: a wider mask and larger graphs
-        assert abs(report["memory"]["peak_rss_bytes"] / even["memory"]["peak_rss_bytes"] - 1) < 0.02
+        # 0.8 to 1.6 % more measured: a wider mask and larger graphs. As many cells again would be 11 MiB, 6 %
+        assert abs(report["memory"]["peak_rss_bytes"] / even["memory"]["peak_rss_bytes"] - 1) < 0.04
         assert report["memory"]["peak_rss_bytes"] <= report["memory"]["planned_peak_bytes"]
 
 
@@ -151,4 +151,4 @@ def test_windows_and_states_do_not_grow(ask, tmp_path, text, name):
         assert memory["parts"]["state"] > 0
         assert memory["peak_rss_bytes"] <= memory["planned_peak_bytes"] <= memory["ceiling_bytes"]
     # a cell of the first takes 1 KiB, so all of them would take 12 MiB; libraries differ by some MiB
-    assert abs(long["memory"]["peak_rss_bytes"] - short["memory"]["peak_rss_bytes"]) < 5 << 20
+    assert abs(long["memory"]["peak_rss_bytes"] - short["memory"]["peak_rss_bytes"]) < 8 << 20

@@ -93,7 +93,7 @@ def test_inspect_stays_under_its_ceiling(default_model, text, tmp_path):
 
 
 def test_inspect_takes_little_more_for_a_long_text(tiny_model, tmp_path):
-    """Not the keys of all tokens, in double precision and some times over: 3 KiB a token."""
+    """Not the keys of all tokens, in double precision and some times over: 3 KiB a token, 20 MiB."""
     model = tiny_model(n_layer=2, head_dim=64, n_ctx_train=1 << 14)
     options = ("-m", str(model), "--memory", "1GiB", "--budget", "64", "--block", "32", "--threads", "1", "--json")
     peaks = []
@@ -106,7 +106,7 @@ def test_inspect_takes_little_more_for_a_long_text(tiny_model, tmp_path):
         assert len(report["pieces"]) > n
         assert [len(study["points"]) for study in report["keys"]] == [len(report["pieces"])] * 2
         peaks.append(ended["peak_bytes"])
-    assert peaks[1] - peaks[0] < 8 * MIB
+    assert peaks[1] - peaks[0] < 12 * MIB
 
 
 @pytest.mark.parametrize("term", ["xterm", "dumb"])

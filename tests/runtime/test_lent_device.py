@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from children import LIMIT_S
 from lent_device import check_backend, free_port, lent_device
 from recorded import recorded_runtime
 from test_exactness import SHAPES, assert_exact
@@ -56,7 +57,7 @@ def server():
 
 def edgekv_command(*arguments):
     command = [sys.executable, "-m", "edgekv", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
 
 
 def test_some_tests_run_over_rpc():
@@ -157,7 +158,7 @@ def test_a_server_that_says_nothing_is_named():
 def test_a_killed_server_is_named():
     with lent_device() as (address, process):
         os.kill(process.pid, signal.SIGKILL)
-        process.wait(60)
+        process.wait(LIMIT_S)
         with pytest.raises(edgekv.DeviceError, match=f"{address} does not answer"):
             devices(address)
 
@@ -178,7 +179,7 @@ def test_what_answers_as_no_server_of_this_version_is_refused(answer):
             with pytest.raises(edgekv.DeviceError, match=r"does not answer as|speaks version"):
                 devices(f"127.0.0.1:{other.getsockname()[1]}", timeout_s=20)
         finally:
-            thread.join(60)
+            thread.join(LIMIT_S)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def said(session, text, n=40, **options):
 def probes(monkeypatch):
     """The tokens of every probe, in their order."""
     found, probe = [], Cache.probe
-    monkeypatch.setattr(Cache, "probe", lambda cache, it: (found.append(list(it)), probe(cache, it)))
+    monkeypatch.setattr(Cache, "probe", lambda cache, it, ends: (found.append(list(it)), probe(cache, it, ends)))
     return found
 
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+from children import LIMIT_S
 from command import words
 
 import edgekv
@@ -100,7 +101,7 @@ def test_cancel_from_another_thread_while_reading(session):
         if len(blocks) == 3:
             thread = threading.Thread(target=session.cancel)
             thread.start()
-            thread.join(60)
+            thread.join(LIMIT_S)
             assert not thread.is_alive()
 
     assert "".join(session.chat(words(200), progress=progress)) == ""
@@ -426,7 +427,7 @@ def pipe(tmp_path):
                 os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
 
         writers.append(threading.Thread(target=write, daemon=True))
-        watchdogs.append(threading.Timer(60, end))
+        watchdogs.append(threading.Timer(LIMIT_S, end))
         for thread in (writers[-1], watchdogs[-1]):
             thread.start()
         return path
@@ -435,7 +436,7 @@ def pipe(tmp_path):
     for watchdog in watchdogs:
         watchdog.cancel()
     for thread in (*writers, *watchdogs):
-        thread.join(60)
+        thread.join(LIMIT_S)
         assert not thread.is_alive()
 
 

@@ -16,13 +16,11 @@ import time
 import numpy as np
 import pytest
 import worker_scorers
-from children import started
+from children import LIMIT_S, started
 from command import words
 
 import edgekv
 from edgekv.worker import process
-
-LIMIT_S = 100
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="sends signals")
 
@@ -372,7 +370,8 @@ def test_the_worker_ends_when_the_host_is_killed(tiny_model):
     with started(command, stdout=subprocess.PIPE, text=True) as host:
         pid = int(host.stdout.readline())
         host.kill()
-    for _ in range(1000):
+    deadline = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline:
         if not _runs(pid):
             return
         time.sleep(0.01)
@@ -440,7 +439,7 @@ def test_cancels_from_another_thread_at_any_moment(request, kind):
         over.set()
         thread.join(LIMIT_S)
         assert not thread.is_alive()
-        assert set(reasons) <= {"cancelled", "length", "end"}
+        assert set(reasons) <= {"cancelled", "length", "end", "loop"}
         list(session.generate("a b c", max_tokens=3))
         assert session.stats.finish_reason in ("length", "end")
 

@@ -14,7 +14,7 @@ import time
 import httpx
 import pytest
 from asgi import said
-from children import started
+from children import LIMIT_S, started
 from command import COMMAND, SMALL
 from test_chat_completions import GREEDY, HELLO, PATH
 
@@ -36,6 +36,14 @@ def serving(*options, small=SMALL):
             reader.join()
 
 
+def until_said(url, metric):
+    """Wait until the server's metrics say so."""
+    deadline = time.monotonic() + LIMIT_S
+    while metric not in httpx.get(f"{url}/metrics", timeout=LIMIT_S).text:
+        assert time.monotonic() < deadline, f"{metric} is never said"
+        time.sleep(0.05)
+
+
 @pytest.fixture(scope="module")
 def model(tiny_model):
     return tiny_model(n_ctx_train=2048)
@@ -46,13 +54,13 @@ def test_a_server_from_beginning_to_end(model, tmp_path):
     options = ("-m", model, "--sessions", tmp_path / "kept", "--rest-dir", tmp_path)
     body = {"messages": HELLO, "stream": True, "temperature": 1, "max_tokens": 400}
     with serving(*options) as (process, url, logged):
-        with httpx.stream("POST", url + PATH, json=body, timeout=60) as stream:
+        with httpx.stream("POST", url + PATH, json=body, timeout=LIMIT_S) as stream:
             pieces = stream.iter_text()
             text = next(pieces)
             process.send_signal(signal.SIGTERM)
             text += "".join(pieces)
         assert text.endswith("data: [DONE]\n\n")
-        assert process.wait(60) == 0
+        assert process.wait(LIMIT_S) == 0
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"{url}/health")
     assert any(f"POST {PATH} 200" in line for line in logged)
@@ -60,9 +68,9 @@ def test_a_server_from_beginning_to_end(model, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
     assert len(list((tmp_path / "kept").iterdir())) == 1
     with serving(*options, "--isolated") as (process, url, _):
-        assert "edgekv_sessions 1.0" in httpx.get(f"{url}/metrics", timeout=60).text
+        assert "edgekv_sessions 1.0" in httpx.get(f"{url}/metrics", timeout=LIMIT_S).text
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+        assert process.wait(LIMIT_S) == 130
 
 
 def test_an_address_that_others_reach_needs_a_key(model):
@@ -80,7 +88,7 @@ def test_folders_that_cannot_be_made(model, tmp_path):
             [*COMMAND, "serve", *SMALL, "-m", model, option, tmp_path / "file" / "folder"],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=LIMIT_S,
         )
         assert ended.returncode == 2
         assert f"{option} '{tmp_path}" in ended.stderr
@@ -96,8 +104,7 @@ def test_a_client_that_leaves_makes_way(model):
         )
         with socket.create_connection((address.host, address.port)) as left:
             left.sendall(head.encode() + b"\r\n\r\n" + raw)
-            while "edgekv_busy 1.0" not in httpx.get(f"{url}/metrics", timeout=60).text:
-                time.sleep(0.05)
-        *_, done = said(httpx.post(url + PATH, json={"messages": HELLO, "stream": True, **GREEDY}, timeout=60))
+            until_said(url, "edgekv_busy 1.0")
+        *_, done = said(httpx.post(url + PATH, json={"messages": HELLO, "stream": True, **GREEDY}, timeout=LIMIT_S))
         assert done == "[DONE]"
-        assert "edgekv_busy 0.0" in httpx.get(f"{url}/metrics", timeout=60).text
+        until_said(url, "edgekv_busy 0.0")  # the conversation is put away after its last word

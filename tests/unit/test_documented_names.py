@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from children import LIMIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -104,4 +105,4 @@ def test_the_list_is_whole():
 def test_graphs_are_exported_by_the_documented_command(tmp_path):
     pytest.importorskip("onnx")
     command = [sys.executable, "-m", "edgekv.policies.export", "keydiff", str(tmp_path / "keydiff.onnx")]
-    subprocess.run(command, check=True, timeout=120, capture_output=True)
+    subprocess.run(command, check=True, timeout=LIMIT_S, capture_output=True)

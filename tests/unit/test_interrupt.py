@@ -6,6 +6,7 @@ import signal
 import threading
 
 import pytest
+from children import LIMIT_S
 
 from edgekv.binding.interrupt import held_back
 from edgekv.binding.model import Model
@@ -57,7 +58,7 @@ def test_other_threads_and_other_handlers_are_left_alone():
     found = []
     thread = threading.Thread(target=hold)
     thread.start()
-    thread.join(60)
+    thread.join(LIMIT_S)
     assert found == [False]
     heard = []
     signal.signal(signal.SIGINT, lambda *_: heard.append(True))

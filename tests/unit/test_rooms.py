@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from children import LIMIT_S
 
 pytest.importorskip("importlinter")
 
@@ -17,7 +18,7 @@ TREES = ("edgekv", "models", "cli", "evals", "server")
 
 def check(checkout):
     command = [sys.executable, ROOT / "scripts" / "check_rooms.py", checkout]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
 
 
 @pytest.fixture

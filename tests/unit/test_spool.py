@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from children import LIMIT_S
 
 from edgekv import InputError
 from edgekv.prompt import spool
@@ -81,5 +82,5 @@ def test_a_pipe_is_copied_until_it_ends_or_is_cancelled(folder, tmp_path):
         with rereadable(pipe, cancelled) as path:
             assert path != pipe
             assert path.read_text() == expected
-        writer.join(60)
+        writer.join(LIMIT_S)
     assert list(folder.iterdir()) == []

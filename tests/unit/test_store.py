@@ -6,12 +6,13 @@ import fcntl
 import hashlib
 import json
 import os
-import subprocess
 import sys
 import threading
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
+from children import LIMIT_S, started
 
 import edgekv
 from edgekv.models.header import header_digest, read_header
@@ -155,24 +156,29 @@ def test_sections_that_lie_about_their_sizes(path, lie):
 
 def test_writers_that_race_leave_a_whole_file(tmp_path):
     """Two processes replace a file again and again; whoever reads it finds one or the other, whole."""
-    path = tmp_path / "a"
+    path, over = tmp_path / "files" / "a", tmp_path / "over"
+    path.parent.mkdir()
     write_sections(path, {"who": 0}, [])
     code = (
         "import sys, numpy as np; from pathlib import Path; from edgekv.store.sections import Section, write_sections\n"
-        "for i in range(150):\n"
+        "while not Path(sys.argv[3]).exists():\n"
         "    data = np.full(200_000, int(sys.argv[2]), np.uint8)\n"
         "    write_sections(Path(sys.argv[1]), {'who': int(sys.argv[2])}, [Section.of('a', 'U8', data)])\n"
     )
-    writers = [subprocess.Popen([sys.executable, "-c", code, str(path), str(who)]) for who in (1, 2)]
-    seen = set()
-    while any(writer.poll() is None for writer in writers):
-        with SectionFile(path) as file:
-            who = file.about["who"]
-            assert who == 0 or set(file.array("a").tolist()) == {who}
-            seen.add(who)
-    assert [writer.wait() for writer in writers] == [0, 0]
-    assert seen >= {1, 2}
-    assert [it.name for it in tmp_path.iterdir()] == ["a"]
+    with ExitStack() as stack:
+        commands = ([sys.executable, "-c", code, path, str(who), over] for who in (1, 2))
+        writers = [stack.enter_context(started(command)) for command in commands]
+        seen, n_read = set(), 0
+        while n_read < 300 or seen < {0, 1, 2}:
+            assert all(writer.poll() is None for writer in writers)
+            with SectionFile(path) as file:
+                who = file.about["who"]
+                assert who == 0 or set(file.array("a").tolist()) == {who}
+                seen |= {0, who}
+            n_read += 1
+        over.touch()
+        assert [writer.wait(LIMIT_S) for writer in writers] == [0, 0]
+    assert [it.name for it in path.parent.iterdir()] == ["a"]
 
 
 def test_what_dies_before_it_is_renamed_leaves_the_old_file(path, tmp_path):
