@@ -1,7 +1,7 @@
 """Generation beside busy processes: how much of its fair share of the processors it turns into tokens.
 
 Claim (CONTRIBUTING.md): what part of its fair share generation reaches beside one and beside three busy processes.
-The program fails below 0.8, which is what is meant; it is not reached yet.
+The program fails below 0.8, which is what is meant; beside three it is not reached yet.
 
 With T threads on P processors beside K busy processes, the fair share is min(1, P / (T + K)) of the speed alone. Each
 run is a fresh process; runs alone and beside competitors take turns, and the table shows medians of a turn's ratios.

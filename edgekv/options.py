@@ -16,7 +16,7 @@ from .policies import Policy, parse_policy
 if TYPE_CHECKING:
     from .addresses import Server
 
-SMALL_BUDGET = 256  # cells; below, a block turns the cache over, and carried scores only crowd out new ones
+SMALL_BUDGET = 256  # cells; below, carried scores crowd out new ones, and a mean leaves little of one good hit
 RECENT = 32  # newest tokens that stay where nobody says how many, and no probe scores
 REPOSITION = ("auto", "always", "never")
 UBATCH = 128  # tokens; larger ones read no faster, and their activations take memory
@@ -35,8 +35,8 @@ def default_threads() -> int:
 
 def default_focus(budget: int | None) -> str:
     """What scores by a probe, chosen by measurement (docs/policies.md)."""
-    carry = "" if isinstance(budget, int) and budget < SMALL_BUDGET else ", carry=0.65"
-    return f"snapkv(window=64, kernel=15{carry})+critical"
+    rest = "aggregate=max" if isinstance(budget, int) and budget < SMALL_BUDGET else "carry=0.65"
+    return f"snapkv(window=64, kernel=15, {rest})+critical"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -100,7 +100,7 @@ def test_focus_takes_its_queries_from_a_policy_that_reads_some():
     assert Options().parsed_focus.base.name == "snapkv"
     assert Options(focus_policy="tova+caote").parsed_focus.spec == "tova+caote"
     assert Options(budget=256).parsed_focus.spec == "snapkv(window=64, kernel=15, carry=0.65)+critical"
-    assert Options(budget=255).parsed_focus.spec == "snapkv(window=64, kernel=15)+critical"
+    assert Options(budget=255).parsed_focus.spec == "snapkv(window=64, kernel=15, aggregate=max)+critical"
     assert Options(policy="h2o", focus_policy="tova").parsed_focus.spec == "h2o"
     with pytest.raises(ConfigError, match="focus_policy=l2norm reads no queries"):
         Options(focus_policy="l2norm")

@@ -170,7 +170,8 @@ class Estimates {
     edgekv_policy probe_policy(uint32_t budget) const {
         edgekv_policy policy = request_.probe_policy;
         if (policy.carry < 0) {
-            policy.carry = budget < small_budget ? 0 : default_carry;
+            policy.carry     = budget < small_budget ? 0 : default_carry;
+            policy.aggregate = budget < small_budget ? EDGEKV_AGGREGATE_MAX : EDGEKV_AGGREGATE_MEAN;
         }
         return policy;
     }
