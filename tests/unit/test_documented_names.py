@@ -41,6 +41,7 @@ NAMES = [
     "edgekv.inspection.render_page",
     "edgekv.inspection.save_pictures",
     "edgekv.models.families",
+    "edgekv.models.shapes",
     "edgekv.plan",
     "edgekv.policies.Policy",
     "edgekv.policies.budgets",
