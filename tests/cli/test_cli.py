@@ -140,7 +140,9 @@ def test_plan_and_models(model):
         "block 32",
     ):
         assert line in shown
-    tight = edgekv("plan", "-m", model, "--memory", f"{plan['planned_peak_bytes'] - (1 << 20)}").stdout
+    # less by more than what two processes measure of Python differs
+    less = plan["planned_peak_bytes"] - plan["parts"]["kv"] // 2 - (1 << 20)
+    tight = edgekv("plan", "-m", model, "--memory", str(less)).stdout
     assert re.search(r"with 64\.0 MiB more: [\d,]+ cells", tight)
     models = json.loads(edgekv("models", "--json").stdout)
     assert models[0]["name"] == "smollm2-135m-instruct"
