@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes as c
 import socket
 import subprocess
 import sys
@@ -12,10 +11,10 @@ from dataclasses import replace
 from unittest import mock
 
 import pytest
-from children import LIMIT_S, default_interrupt, started
+from children import SUITE_S, started
 
 import edgekv
-from edgekv.binding.devices import functions
+from edgekv.binding.devices import add_server
 from edgekv.binding.model import Model
 from edgekv.devices import devices
 
@@ -44,9 +43,10 @@ def server_command(port):
 
 @contextmanager
 def lent_device():
-    """HOST:PORT of a server, and its process."""
+    """HOST:PORT of a server, and its process. Many tests may share it."""
     port = free_port()
-    with started(server_command(port), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with started(server_command(port), limit_s=SUITE_S, **quiet) as process:
         address = f"127.0.0.1:{port}"
         wait_for(address, process)
         yield address, process
@@ -55,21 +55,10 @@ def lent_device():
 @contextmanager
 def models_on_lent_device():
     """Every model that this process loads meanwhile lies at a server, as on devices. It runs as long as this."""
-    port = free_port()
-    with default_interrupt():
-        process = subprocess.Popen(server_command(port), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        address = f"127.0.0.1:{port}"
-        wait_for(address, process)
-        ggml = functions()
-        ggml.ggml_backend_rpc_add_server.restype = c.c_void_p
-        ggml.ggml_backend_register.restype, ggml.ggml_backend_register.argtypes = None, (c.c_void_p,)
-        ggml.ggml_backend_register(ggml.ggml_backend_rpc_add_server(address.encode()))
+    with lent_device() as (address, _):
+        add_server(address)
         with models_on_devices():
             yield
-    finally:
-        process.kill()
-        process.wait(LIMIT_S)
 
 
 @contextmanager

@@ -14,18 +14,10 @@ from edgekv.evals.tokens import begin
 from edgekv.models.header import Header
 from edgekv.prompt.turns import Turns
 
-TEXT = "The sea was blue, and nobody came. The old house stood empty that year. " * 6
 QUESTIONS = (
     Question("What is blue?", ("sea", "a house"), max_tokens=4),
     Question("Who came?", ("nobody",), max_tokens=4),
 )
-
-
-@pytest.fixture
-def text(tmp_path):
-    path = tmp_path / "text.txt"
-    path.write_text(TEXT)
-    return path
 
 
 @pytest.fixture
@@ -54,7 +46,7 @@ def test_it_is_that_of_the_same_tokens_fed_by_hand(setting, text):
         answered = ask_all(runtime, full, text, QUESTIONS, nll=True)
         for question, each in zip(QUESTIONS, answered, strict=True):
             turns = Turns(runtime.model, None)
-            given = [*turns.beginning([TEXT]).tokens()]
+            given = [*turns.beginning([text.read_text()]).tokens()]
             turns.state = "open"
             given += turns.turn([question.text]).tokens()
             tokens = runtime.tokenize(question.right)

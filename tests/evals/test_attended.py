@@ -11,15 +11,7 @@ from edgekv.evals.document import Question
 from edgekv.evals.reading import ask_all
 from edgekv.evals.setting import OpenRuntime, Setting
 
-TEXT = "The sea was blue, and nobody came. The old house stood empty that year. " * 6
 QUESTIONS = (Question("What is blue?", ("sea",), max_tokens=4), Question("Who came?", ("nobody",), max_tokens=4))
-
-
-@pytest.fixture
-def text(tmp_path):
-    path = tmp_path / "text.txt"
-    path.write_text(TEXT)
-    return path
 
 
 @pytest.fixture

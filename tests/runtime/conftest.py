@@ -7,6 +7,7 @@ from small import SETTINGS
 
 import edgekv
 from edgekv.binding.model import Model
+from edgekv.worker import process
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +32,22 @@ def local_runtime(open_runtime):
     """For tests that look inside."""
     with open_runtime(isolated=False) as rt:
         yield rt
+
+
+@pytest.fixture(scope="module")
+def workers():
+    """Every worker process that the tests of a module start; all must have ended at last."""
+    started = []
+    start = process._start
+
+    def start_and_remember(*ends):
+        started.append(start(*ends))
+        return started[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(process, "_start", start_and_remember)
+        yield started
+    assert all(worker.poll() is not None for worker in started), "a worker outlived its runtime"
 
 
 @pytest.fixture

@@ -25,22 +25,6 @@ from edgekv.worker import process
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="sends signals")
 
 
-@pytest.fixture(scope="module")
-def workers():
-    """Every worker process that the tests start; all must have ended at last."""
-    started = []
-    start = process._start
-
-    def start_and_remember(*ends):
-        started.append(start(*ends))
-        return started[-1]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(process, "_start", start_and_remember)
-        yield started
-    assert all(worker.poll() is not None for worker in started), "a worker outlived its runtime"
-
-
 @pytest.fixture(autouse=True)
 def limit(workers):
     """Kills the workers of a test that takes too long."""

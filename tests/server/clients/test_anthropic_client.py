@@ -53,7 +53,7 @@ def test_a_stop_sequence(client, model):
 
 
 def test_a_message_that_is_cut(client, model):
-    message = client.messages.create(model=model, messages=[PETS], max_tokens=2)
+    message = client.messages.create(model=model, messages=[PETS], **SURELY | {"max_tokens": 2})
     assert (message.stop_reason, message.usage.output_tokens) == ("max_tokens", 2)
 
 

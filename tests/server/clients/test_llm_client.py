@@ -45,7 +45,7 @@ def llm(server, request, tmp_path_factory):
 def test_a_chat(llm):
     assert "here" in llm("models")
     assert "Mia" in llm("-m", "here", "-o", "temperature", "0", PETS)
-    assert "Rex" in llm("-c", DOG)
+    assert "Rex" in llm("-c", "-o", "temperature", "0", DOG)  # options of an earlier turn do not stay
     newest = json.loads(llm("logs", "-n", "1", "--json"))[0]
     assert (newest["input_tokens"] > newest["output_tokens"] > 0, newest["prompt"]) == (True, DOG)
 
