@@ -45,7 +45,7 @@ class Controller:
     pinned: position ranges [p0, p1) that are never evicted
     logits_row: token of the last batch whose logits are the next token's; -1 = the last one
     log: where the tokens of every feed are noted; None = nowhere
-    replays: what is fed once more before it is scored, where the policy has that; None = nothing
+    replays: what is fed once more before it is scored; None = nothing
     watch: called with the tokens of every feed, while all of them are still in the cache; None = nobody watches
     """
 
@@ -60,10 +60,11 @@ class Controller:
         self.log: TokenLog | None = None
         self.watch: Callable[[Sequence[int]], None] | None = None
         self.logits_row = -1
-        self.replays = replays
+        self.replays = replays or Replays()
         self._options = options
         self._history = History()
         self._worth = Worth()
+        # where a device computes, the feeding thread waits for it, which says nothing of a busy machine
         self._threads = Threads(1 if options.gpu_layers else options.n_threads)
         self._draft: list[int] = []  # decoded, and neither said nor dropped
         self._fresh = 0  # tokens fed since the last scoring
@@ -85,8 +86,7 @@ class Controller:
         self._since_probe = None
         self._draft = []
         self._history.restore(b"")
-        if self.replays is not None:
-            self.replays.clear()
+        self.replays.clear()
 
     @property
     def snapshot_bytes(self) -> int:
@@ -99,9 +99,8 @@ class Controller:
 
     def noted(self, cells: CacheSnapshot | FiledSnapshot) -> ControllerSnapshot:
         """What belongs to the cells, with a copy of them that was made elsewhere."""
-        unscored = () if self.replays is None else self.replays.unscored
         is_long, history = self.positions.is_long, self._history.to_bytes()
-        return ControllerSnapshot(cells, self.pinned, self._fresh, is_long, history, unscored)
+        return ControllerSnapshot(cells, self.pinned, self._fresh, is_long, history, self.replays.unscored)
 
     def filed(self, file: FileIO) -> ControllerSnapshot:
         """The same, with the cells in an empty file, and without the tokens that drafts come from: the log has them."""
@@ -126,8 +125,7 @@ class Controller:
         self.positions.is_long = snapshot.is_long or self._options.reposition == "always"
         self._draft = []
         self._history.restore(snapshot.history if self._options.n_draft else b"")
-        if self.replays is not None:
-            self.replays.restore(snapshot.unscored)
+        self.replays.restore(snapshot.unscored)
 
     def shrink(self) -> None:
         """Evict what is beyond the budget, as before the next block."""
@@ -161,8 +159,8 @@ class Controller:
         while block is not None:
             following = next(coming, None)
             is_last = following is None
-            probes = len(probe) > 0 or self.replays is not None
-            held_back = block[-1:] if want_logits and is_last and probes else []
+            probed = len(probe) > 0 or self.replays.wanted
+            held_back = block[-1:] if want_logits and is_last and probed else []
             at_once = want_logits and is_last and not held_back
             *earlier, last = blocks(block, self._options.n_ubatch)
             for ubatch in earlier:
@@ -236,8 +234,7 @@ class Controller:
     def _fed(self, tokens: list[int]) -> None:
         """Note tokens that have their cells."""
         self._fresh += len(tokens)
-        if self.replays is not None:
-            self.replays.add(tokens)
+        self.replays.add(tokens)
         if self.log is not None:
             self.log.follow(tokens, self.cache.n_past)
         if self._options.n_draft:
@@ -263,8 +260,8 @@ class Controller:
         options = self._options
         full |= self.cache.n_cells > self.budget
         probed = len(probe) > 0 and (full or options.parsed_focus.base.sees_every_probe)
-        replay = [] if probed or self.replays is None else self.replays.probe
-        carries = options.parsed_policy.carries and self.replays is None
+        replay = [] if probed else self.replays.probe
+        carries = options.parsed_policy.carries and not self.replays.wanted
         if self._since_probe is not None:
             self._since_probe += self._fresh
         if not full and not probed and not replay and not carries:
@@ -288,8 +285,7 @@ class Controller:
             reposition=reposition,
         )
         self._fresh = 0
-        if self.replays is not None:
-            self.replays.clear()
+        self.replays.clear()
         self.work.evictions += full
         self.work.repositions += reposition
         self.work.evicted_cells += result.n_evicted

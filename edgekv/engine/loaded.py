@@ -59,7 +59,7 @@ class Loaded:
         except BaseException:
             self.model.close()
             raise
-        replays = Replays(self.model, options) if options.replays else None
+        replays = Replays.of(self.model, options)
         self.controller = Controller(cache, options, self.plan.budget_cells, self.model.n_ctx_train, replays)
         self.cells = Cells(self.controller, resting)
         self.closed = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from edgekv.options import REPLAY_TOKENS, Options
@@ -18,12 +18,25 @@ INSTRUCTION = "\n\nRepeat the text above.\n\n"
 class Replays:
     """The tokens that were fed since the last scoring, and the instruction that goes before them.
 
-    The instruction is a plain text, so it goes with any model and at any place of a turn.
+    instruction: token ids; it is a plain text, so it goes with any model and at any place of a turn
+    block: the most tokens that are replayed; 0 = nothing ever is, as with most policies
     """
 
-    def __init__(self, model: Model, options: Options) -> None:
-        self._instruction = list(Prompt(model).content(INSTRUCTION).tokens())[-REPLAY_TOKENS:]
-        self._unscored: deque[int] = deque(maxlen=options.block)
+    def __init__(self, instruction: Sequence[int] = (), block: int = 0) -> None:
+        self._instruction = instruction
+        self._unscored: deque[int] = deque(maxlen=block)
+
+    @classmethod
+    def of(cls, model: Model, options: Options) -> Replays:
+        """What the policy of a runtime wants."""
+        if not options.replays:
+            return cls()
+        return cls(list(Prompt(model).content(INSTRUCTION).tokens())[-REPLAY_TOKENS:], options.block)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether tokens are replayed before they are scored."""
+        return self._unscored.maxlen != 0
 
     def add(self, tokens: Iterable[int]) -> None:
         """Note tokens that have their cells."""
