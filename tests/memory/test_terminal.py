@@ -147,18 +147,18 @@ def test_plan_says_what_ask_does(default_model, text):
         lowest += 4
     while planned(lowest - 1)["status"] == 0:
         lowest -= 1
-    for ceiling in (lowest, lowest + 1, 200, 256):
-        for _ in range(TRIES):
+    for ceilings in ((lowest, lowest + 1, lowest + 2), (200,), (256,)):  # at the edge a plan may fit once, and then not
+        for ceiling in ceilings * TRIES:
             ended = [planned(ceiling), asked(ceiling)]
-            assert {one["status"] for one in ended} <= {0, 3}, ended
-            if any(one["status"] == 3 for one in ended):
-                assert ceiling <= lowest + 1  # what was measured came out higher this time
+            statuses = {one["status"] for one in ended}
+            assert statuses <= ({0, 3} if ceiling <= lowest + 2 else {0}), ended
+            if 3 in statuses:
                 continue
             plan, done = (json.loads(one["output"]) for one in ended)
             if measured(plan) == measured(done["memory"]):
                 break
         else:
-            pytest.fail(f"at {ceiling} MiB no pair of {TRIES} processes measured the same")
+            pytest.fail(f"at {ceilings} MiB no two processes measured the same")
         assert [done[name] for name in ("budget_cells", "kv_type", "block")] == [
             plan[name] for name in ("budget_cells", "kv_type", "block")
         ]
