@@ -31,7 +31,8 @@ def grid_options(
         ),
     ] = ["off"],  # noqa: B006
     focus_policy: Annotated[
-        str | None, typer.Option(metavar="SPEC", help="Scores by the question where the policy reads no queries.")
+        str | None,
+        typer.Option(metavar="SPEC", help="Scores by the question. Default: the policy if it reads queries."),
     ] = None,
     recent: Annotated[
         int | None, typer.Option(help="Newest tokens that are never evicted. Default: 32; none with focus.")

@@ -68,7 +68,8 @@ def common(
         bool, typer.Option("--focus/--no-focus", help="Read files with the question in mind: keep what matters to it.")
     ] = True,
     focus_policy: Annotated[
-        str | None, typer.Option(metavar="SPEC", help="Scores by the question where the policy reads no queries.")
+        str | None,
+        typer.Option(metavar="SPEC", help="Scores by the question. Default: the policy if it reads queries."),
     ] = None,
     repack: Annotated[
         bool | None,

@@ -58,7 +58,7 @@ class Options:
     recent: newest tokens that are never evicted; None = 32, and none while a probe or a replay of what is read scores
     evict_every: generated tokens between two evictions; None = a block, 1 = as in the papers
     focus: read files with the question as a probe between blocks; a probe takes cells of its own
-    focus_policy: what scores by the probe's attention where `policy` reads no queries; None = `default_focus`
+    focus_policy: what scores by the probe's attention; None = `policy` where it reads queries, else `default_focus`
     probe_tokens: longest probe; of a longer question only the last tokens are fed
     reposition: turn kept keys to adjacent RoPE positions, so that a text may be longer than the trained context:
         "auto" = where a text is longer than half of it, "always" = at every eviction, "never"
@@ -182,13 +182,19 @@ class Options:
         return tuple(parse_servers(self.rpc))
 
     def _focus(self) -> Policy:
-        """The policy that scores by a probe: the runtime's own where it reads queries."""
-        if "queries" in self.parsed_policy.reads:
-            return self.parsed_policy
-        default = default_focus(self.budget)
-        policy = parse_policy(default if self.focus_policy is None else self.focus_policy)
+        """The policy that scores by a probe: the one named for it, or the runtime's own where it reads queries."""
+        own, default = self.parsed_policy, default_focus(self.budget)
+        if self.focus_policy is None:
+            return own if "queries" in own.reads else parse_policy(default)
+        policy = parse_policy(self.focus_policy)
         if "queries" not in policy.reads:
             raise ConfigError(f"focus_policy={policy.spec} reads no queries; give one that does, such as {default}")
+        if self.focus and own.base.accumulates and policy != own:
+            raise ConfigError(
+                f"focus_policy={policy.spec} with policy={own.spec}, which adds to scores that stay with the cells "
+                "and cannot go on from another's; leave focus_policy out, or choose a policy that scores anew each "
+                "time, such as keydiff or snapkv"
+            )
         return policy
 
     @property

@@ -44,6 +44,7 @@ class AhaKV(Policy):
     paper = "AhaKV, arXiv:2506.03762"
     summary = "keep what the newest tokens attend to, sharpened as the text grows, and prefer large values"
     native_base = 7
+    accumulates = True
 
     r: int = option(32, "newest tokens whose queries score", minimum=1, maximum=4096)
     kernel: int = option(

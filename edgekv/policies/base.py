@@ -43,6 +43,7 @@ class Policy:
 
     reads: names of the `Head` arrays that it needs beside keys and positions
     weights: whether its scores are never negative, as attention weights are; wrappers take a softmax of other scores
+    accumulates: whether cells carry on what a scoring found, to the next one by the same policy
     carries: whether scores accumulate with the cell; every block is then scored, even while the cache has room
     sees_every_probe: whether a probe scores every block, even while the cache has room, because scores stay with the
         cells
@@ -58,6 +59,7 @@ class Policy:
     native_base: ClassVar[int]  # enum edgekv_base
     reads: ClassVar[frozenset[str]] = frozenset()
     weights: ClassVar[bool] = True
+    accumulates: ClassVar[bool] = False
     carries: ClassVar[bool] = False
     sees_every_probe: ClassVar[bool] = False
     replays: ClassVar[bool] = False

@@ -26,6 +26,7 @@ class H2O(Policy):
     summary = "keep the cells that have gathered the most attention so far"
     native_base = 4
     reads = frozenset({"queries"})
+    accumulates = True
     carries = True
 
     def score(self, head: Head) -> Scores:

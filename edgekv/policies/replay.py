@@ -35,6 +35,7 @@ class Replay(Policy):
     summary = "keep the cells that are needed to repeat the text; every block is read twice"
     native_base = SnapKV.native_base
     reads = frozenset({"queries"})
+    accumulates = True
     carries = True
     sees_every_probe = True
     replays = True

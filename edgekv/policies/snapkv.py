@@ -55,6 +55,10 @@ class SnapKV(Policy):
     )
 
     @property
+    def accumulates(self) -> bool:  # type: ignore[override]
+        return self.carry > 0
+
+    @property
     def sees_every_probe(self) -> bool:  # type: ignore[override]
         return self.carry > 0
 

@@ -215,6 +215,36 @@ def test_a_probe_keeps_what_the_reference_keeps_by_its_queries(tiny_model, uneve
         reference.check(run.compactions)
 
 
+@pytest.mark.parametrize(
+    ("spec", "focus_policy", "options"),
+    [
+        ("snapkv+caote", "snapkv(window=20, kernel=15, carry=0.65)+critical", {}),
+        ("tova", "h2o+ada", {"reposition": "always"}),
+        ("tova+critical", "replay+ada(safeguard=0, scope=model)", {"kv_type": "q8_0"}),
+        ("snapkv(window=20)+ada", "tova", {}),
+    ],
+)
+def test_one_policy_scores_by_the_probe_and_another_what_is_said(uneven_model, spec, focus_policy, options):
+    """Both read attention: that of the probe while a text is read, then that of the newest tokens."""
+    heads = {"n_layer": UNEVEN["n_layer"], "n_head_kv": UNEVEN["n_head_kv"]}
+    rng = np.random.default_rng(8)
+    tokens, probe = (rng.integers(3, 250, n).tolist() for n in (300, 40))
+    reference = Reference(**heads, w_o=w_o_of(uneven_model, UNEVEN, parse_policy("tova+critical")))
+    scored = []
+
+    def look(cache, policy, budget, keywords):
+        scored.append((policy.spec, keywords["probed"]))
+        reference(cache, policy, budget, keywords)
+
+    options = {"policy": spec, "focus_policy": focus_policy, "budget": BUDGET, "block": 32, "recent": 10} | options
+    with recorded_runtime(uneven_model, **heads, before_compaction=look, **options) as run:
+        assert run.runtime.controller.read(tokens, lambda n: True, probe)
+        for token in rng.integers(3, 250, 80).tolist():
+            run.step(token)
+        reference.check(run.compactions)
+    assert list(dict.fromkeys(scored)) == [(focus_policy, True), (spec, False)]
+
+
 def attended_most(keys, queries):
     """A scorer of one's own: a key's largest product with the mean query, so that parts of a probe differ."""
     means = queries.mean(axis=1).reshape(len(keys), -1, queries.shape[-1])  # by KV head

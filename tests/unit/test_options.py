@@ -8,7 +8,7 @@ import pytest
 
 from edgekv import BudgetError, ConfigError, Options, PolicyError
 from edgekv.options import KV_TYPES
-from edgekv.policies import KeyDiff, Sink
+from edgekv.policies import KeyDiff, Sink, parse_policy
 
 
 def test_defaults():
@@ -101,7 +101,8 @@ def test_focus_takes_its_queries_from_a_policy_that_reads_some():
     assert Options(focus_policy="tova+caote").parsed_focus.spec == "tova+caote"
     assert Options(budget=256).parsed_focus.spec == "snapkv(window=64, kernel=15, carry=0.65)+critical"
     assert Options(budget=255).parsed_focus.spec == "snapkv(window=64, kernel=15, aggregate=max)+critical"
-    assert Options(policy="h2o", focus_policy="tova").parsed_focus.spec == "h2o"
+    assert Options(policy="h2o").parsed_focus.spec == "h2o"
+    assert Options(policy="tova", focus_policy="h2o").parsed_focus.spec == "h2o"
     with pytest.raises(ConfigError, match="focus_policy=l2norm reads no queries"):
         Options(focus_policy="l2norm")
     for probe_tokens in (0, 1025):
@@ -109,6 +110,14 @@ def test_focus_takes_its_queries_from_a_policy_that_reads_some():
             Options(probe_tokens=probe_tokens)
     assert Options(probe_tokens=10).probe_cells == 10
     assert Options(probe_tokens=10, focus=False).probe_cells == 0
+
+
+@pytest.mark.parametrize("policy", ["h2o+ada", "ahakv", "replay", "snapkv(carry=0.5)+critical"])
+def test_scores_that_stay_with_the_cells_are_those_of_one_policy(policy):
+    with pytest.raises(ConfigError, match=r"focus_policy=tova with policy=.*; leave focus_policy out"):
+        Options(policy=policy, focus_policy="tova")
+    assert Options(policy=policy, focus_policy=policy).parsed_focus.spec == policy
+    assert Options(policy=policy, focus_policy="tova", focus=False).policies == (parse_policy(policy),)
 
 
 def test_the_sinks_of_a_wrapped_policy_are_its_own():
