@@ -40,8 +40,10 @@ SHARE_POLICIES = {
     **dict.fromkeys(["snapkv", "ahakv"], 0.08),
     **{f"{base}+{wrapper}": 0.12 for base in ("snapkv", "ahakv") for wrapper in ("caote", "fastcaote", "critical")},
     "keydiff+caote": 0.12,
+    "expected": 0.12,
     "h2o": 0.25,
     "keydiff(anchor=median)": 1.0,
+    "keydiff(rope=off)": 0.04,
 }
 
 # Scoring by keys touches every key of N + B cells about twice, and by attention multiplies each with G x W queries;
@@ -53,10 +55,12 @@ PREDICTIONS = {
         "generating, nothing to evict": "0.98",
         "keydiff": "2.5 %",
         "keydiff(kernel=15)": "2.6 %",
+        "keydiff(rope=off)": "4 %",
         "keydiff(anchor=median)": "15 %",
         "sink": "0.3 %",
         "random": "0.3 %",
         "snapkv": "4 %",
+        "expected": "14 %",
         "h2o": "17 %",
         "generating after a long history": "1.00",
     },

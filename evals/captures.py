@@ -39,6 +39,7 @@ class Reader:
     """
 
     def __init__(self, runtime: edgekv.Runtime, base: Policy, w_o: Sequence[Projection]) -> None:
+        check_base(base)
         self.cache: Cache = runtime.controller.cache
         self.block, self.budget, self.base, self.w_o = runtime.options.block, runtime.controller.budget, base, w_o
         self.protection = Protection(
@@ -135,6 +136,15 @@ def output_projections(runtime: edgekv.Runtime) -> list[Projection]:
     if len(found) != runtime.controller.cache.shape.n_layer:
         raise _not_recomputed(runtime, "has sliding windows")
     return [found[layer] for layer in sorted(found)]
+
+
+def check_base(policy: Policy) -> None:
+    """Raise ConfigError for a policy that looks at keys or queries otherwise than RoPE left them."""
+    if policy.base.before_rope or policy.base.looks_ahead:
+        raise ConfigError(
+            f"{policy.base.spec} turns keys or queries before it scores, and this measurement captures them as they "
+            "are stored; choose another policy"
+        )
 
 
 def check_attention(runtime: edgekv.Runtime) -> None:

@@ -23,7 +23,7 @@ from . import structs
 
 __all__ = ["bindings", "call", "error_of", "library_path", "load"]
 
-ABI_VERSION = 10
+ABI_VERSION = 11
 ERR_SIZE = 2048
 
 STATUS_ERRORS: dict[int, type[EdgeKVError]] = {

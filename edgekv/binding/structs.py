@@ -105,6 +105,7 @@ class Policy(Struct):
         ("safeguard", c.c_double),
         ("pyramid", c.c_double),
         ("scorer", c.c_void_p),
+        ("n_ahead", c.c_uint32),
     )
 
 
@@ -235,6 +236,7 @@ class CacheParams(Struct):
         ("repositions", c.c_int32),
         ("n_draft", c.c_uint32),
         ("values", c.c_int32),
+        ("before_rope", c.c_int32),
     )
 
 

@@ -15,6 +15,7 @@ from .base import Policy
 from .caote import Caote, FastCaote
 from .critical import Critical
 from .custom.scorer import Custom, Scorer
+from .expected import Expected
 from .h2o import H2O
 from .head import Head
 from .keydiff import KeyDiff
@@ -41,6 +42,7 @@ __all__ = [
     "Caote",
     "Critical",
     "Custom",
+    "Expected",
     "FastCaote",
     "Head",
     "KeyDiff",

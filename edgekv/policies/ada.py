@@ -13,6 +13,7 @@ from edgekv.errors import ConfigError, PolicyError
 from .ahakv import AhaKV
 from .apportion import apportion, check_largest
 from .base import SPREADS, Policy, option, required_budget
+from .expected import Expected
 from .h2o import H2O
 from .head import Head
 from .keydiff import KeyDiff
@@ -25,7 +26,7 @@ from .tova import Tova
 from .types import Cells, Indices, Scores
 from .wrappers import Wrapper, weights_of
 
-BASES: tuple[type[Policy], ...] = (H2O, Tova, SnapKV, AhaKV, Replay, KeyDiff, L2Norm)
+BASES: tuple[type[Policy], ...] = (H2O, Tova, SnapKV, AhaKV, Expected, Replay, KeyDiff, L2Norm)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,12 @@ def attention(head: Head, scale: float | Floats | None = None) -> Floats:
     if head.softcap:
         logits = head.softcap * np.tanh(logits / head.softcap)
     seen = head.positions <= row_positions[:, None]
-    logits = np.where(seen, logits, -np.inf)
+    return weights_with_sinks(np.where(seen, logits, -np.inf), head)
+
+
+@np.errstate(invalid="ignore", over="ignore")
+def weights_with_sinks(logits: Floats, head: Head) -> Floats:
+    """Softmax over the cells, and over the sink of each query head where it has one, of (G, W, n)."""
     if head.sinks is not None:
         sinks = np.broadcast_to(np.asarray(head.sinks, dtype=np.float64).reshape(-1, 1, 1), (*logits.shape[:2], 1))
         logits = np.concatenate([logits, sinks], axis=-1)  # one more cell, whose weight goes nowhere

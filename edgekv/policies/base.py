@@ -48,6 +48,8 @@ class Policy:
     sees_every_probe: whether a probe scores every block, even while the cache has room, because scores stay with the
         cells
     replays: whether every block is fed once more, as a probe whose queries score it
+    before_rope: whether it looks at keys as they were before RoPE; on plain arrays it is given them so
+    looks_ahead: whether its queries are as they would be at positions to come; on plain arrays it is given them so
     spread: which heads share their cells: "head" = none do, or all those of a "layer", or of the whole "model"
 
     Raises PolicyError when an option has an impossible value.
@@ -63,6 +65,8 @@ class Policy:
     carries: ClassVar[bool] = False
     sees_every_probe: ClassVar[bool] = False
     replays: ClassVar[bool] = False
+    before_rope: ClassVar[bool] = False
+    looks_ahead: ClassVar[bool] = False
     spread: ClassVar[str] = "head"
 
     def __post_init__(self) -> None:

@@ -119,6 +119,10 @@ class _Graph:
 
 def _keydiff(policy: KeyDiff) -> _Graph:
     """-similarity(anchor, key), by matrix products: only `euclidean` calculates something as large as the keys."""
+    if not policy.rope:
+        raise PolicyError(
+            f"{policy.spec} has no graph, since a graph is given keys as they are stored; leave rope=off out"
+        )
     if policy.anchor == "median" or policy.window:
         raise PolicyError(
             f"{policy.spec} has no graph, since the median needs a sort and the window a budget; "

@@ -16,6 +16,7 @@ from .types import Keys, Scores
 EPSILON = 1e-6  # floor of the cosine's denominator (appendix B.1)
 ANCHORS = ("unit-mean", "mean", "median", "pairwise")
 METRICS = ("cosine", "dot", "euclidean")
+BEFORE_ROPE = 1  # enum edgekv_keydiff_flag
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,10 @@ class KeyDiff(Pooled):
     Anchors (Table 14): `unit-mean` as above; `mean` of the keys as they are; element-wise `median`; `pairwise`,
     the mean cosine with every key (eq. 7). Metrics (Table 15): `cosine`, `dot` product, `euclidean` distance.
     `window` is the share of the budget that the newest tokens always have, whatever their scores (Table 13).
+
+    With `rope=False` the keys are those before RoPE, so equal tokens at different positions are alike; the paper has
+    them as they are stored, turned. A cache turns every key back from the position that it is turned by. On plain
+    arrays `keys` are given as they were before RoPE.
     """
 
     name = "keydiff"
@@ -38,11 +43,16 @@ class KeyDiff(Pooled):
     anchor: str = option("unit-mean", "what keys are compared with", choices=ANCHORS)
     metric: str = option("cosine", "how keys are compared", choices=METRICS)
     window: float = option(0.0, "share of the budget kept for the newest tokens", minimum=0.0, maximum=1.0)
+    rope: bool = option(True, "compare keys as they are stored; off = as they were before RoPE")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.anchor == "pairwise" and self.metric != "cosine":
             raise PolicyError(f"keydiff(anchor=pairwise) goes with metric=cosine, not with metric={self.metric}")
+
+    @property
+    def before_rope(self) -> bool:  # type: ignore[override]
+        return not self.rope
 
     def recent(self, budget: int) -> int:
         return round(self.window * budget)
@@ -74,4 +84,5 @@ class KeyDiff(Pooled):
         return np.asarray(unit.mean(axis=0))
 
     def native_fields(self) -> dict[str, Any]:
-        return super().native_fields() | {"anchor": ANCHORS.index(self.anchor), "metric": METRICS.index(self.metric)}
+        names = {"anchor": ANCHORS.index(self.anchor), "metric": METRICS.index(self.metric)}
+        return super().native_fields() | names | {"flags": 0 if self.rope else BEFORE_ROPE}

@@ -18,6 +18,7 @@ from .ahakv import AhaKV
 from .base import Policy
 from .caote import Caote, FastCaote
 from .critical import Critical
+from .expected import Expected
 from .h2o import H2O
 from .keydiff import KeyDiff
 from .l2norm import L2Norm
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 POLICIES: dict[str, type[Policy]] = {
-    policy.name: policy for policy in (KeyDiff, SnapKV, AhaKV, H2O, Tova, Replay, L2Norm, Sink, Random)
+    policy.name: policy for policy in (KeyDiff, SnapKV, AhaKV, H2O, Tova, Expected, Replay, L2Norm, Sink, Random)
 }
 WRAPPERS: dict[str, type[Wrapper]] = {wrapper.name: wrapper for wrapper in (Caote, FastCaote, Critical, Ada, Pyramid)}
 GRAPH = "onnx"  # base of the spelling onnx:PATH.onnx

@@ -36,7 +36,7 @@
 extern "C" {
 #endif
 
-#define EDGEKV_ABI_VERSION 10
+#define EDGEKV_ABI_VERSION 11
 
 // New values go last.
 enum edgekv_status {
@@ -173,6 +173,7 @@ enum edgekv_base {
     EDGEKV_BASE_SNAPKV  = 6, // score = pooled attention of the newest rows
     EDGEKV_BASE_AHAKV   = 7, // score = value prior * sharpened attention of the newest rows
     EDGEKV_BASE_CUSTOM  = 8, // score = what policy.scorer writes; in a cache only
+    EDGEKV_BASE_EXPECTED = 9, // score = attention that queries of positions to come are expected to pay
 };
 
 enum edgekv_anchor {
@@ -196,6 +197,14 @@ enum edgekv_pool {
 enum edgekv_aggregate {
     EDGEKV_AGGREGATE_MEAN = 0, // over the rows of the query heads that share a KV head
     EDGEKV_AGGREGATE_MAX  = 1,
+};
+
+enum edgekv_keydiff_flag {
+    EDGEKV_KEYDIFF_BEFORE_ROPE = 1, // keys are compared as they were before RoPE; on plain arrays they are given so
+};
+
+enum edgekv_expected_flag {
+    EDGEKV_EXPECTED_COVARIANCE = 1, // expect exp of a logit by its mean and its variance, not by its mean alone
 };
 
 enum edgekv_ahakv_flag {
@@ -231,9 +240,9 @@ struct edgekv_policy {
     int32_t  metric;   // enum edgekv_metric
     int32_t  pool;     // enum edgekv_pool
     uint32_t kernel;   // cells under the pooling kernel, odd; 1 = no pooling
-    uint32_t rows;     // newest rows of queries that score: SNAPKV and AHAKV
+    uint32_t rows;     // newest rows of queries that score: SNAPKV, AHAKV and EXPECTED
     uint64_t seed;     // RANDOM
-    uint32_t flags;    // AHAKV: sum of enum edgekv_ahakv_flag
+    uint32_t flags;    // sum of enum edgekv_keydiff_flag, edgekv_ahakv_flag or edgekv_expected_flag
     int32_t  softmax;  // nonzero: what follows gets a softmax of the base scores
     int32_t  weigh;    // enum edgekv_weigh
     uint32_t rounds;   // equal steps in which `weigh` evicts, at least 1
@@ -252,6 +261,8 @@ struct edgekv_policy {
                         // 0 = every layer has the same
 
     const struct edgekv_scorer * scorer; // CUSTOM
+    uint32_t n_ahead; // EXPECTED: positions to come, from the next token's on, over which a cache averages RoPE, at least 1.
+                      // On plain arrays queries are given as such averages
 };
 
 // The keys or values of one head: n rows of `dim` elements, `stride_bytes` apart.
@@ -462,6 +473,7 @@ struct edgekv_cache_params {
     int32_t  repositions;  // nonzero: compactions may turn keys to other RoPE positions
     uint32_t n_draft;      // longest draft, in tokens; the context needs n_outputs_max of one more
     int32_t  values;       // nonzero: a policy compares the values of a head, which a cache of latents does not have
+    int32_t  before_rope;  // nonzero: a policy looks at keys or queries as they were before RoPE
 };
 
 // Raise what params lack for a policy. With `probed` its queries come from probes of n_probe_rows, not from the text.
@@ -475,8 +487,9 @@ EDGEKV_API enum edgekv_status edgekv_cache_params_for(
 
 // Open a context's cache and empty it. The context must outlive it; nothing else may feed the context meanwhile.
 //   EDGEKV_STATUS_INVALID_STATE  the context was made without a layout, or has an open cache already
-//   EDGEKV_STATUS_UNSUPPORTED    `repositions` of keys that cannot be turned, as edgekv_context_rope says; `values` where rows
-//                                are latents
+//   EDGEKV_STATUS_UNSUPPORTED    `repositions` or `before_rope` of keys that cannot be turned, as edgekv_context_rope says, though
+//                                layers without RoPE and sliding windows do not matter to `before_rope`; `values` where rows are
+//                                latents
 //   EDGEKV_STATUS_MODEL_INVALID  `wo_norms` of repacked weights whose file has other ones
 EDGEKV_API enum edgekv_status edgekv_cache_open(
                 struct llama_context * ctx,

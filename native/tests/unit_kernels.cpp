@@ -202,6 +202,50 @@ void test_tiles(const Kernels & kernel, size_t n, size_t n_queries, float softca
     }
 }
 
+void test_squares(const Kernels & kernel) {
+    constexpr size_t depth = 33;
+    for (const size_t n : { 1, 12, 53 }) { // whole tiles, and not
+        const auto rows = random_values(n * depth), panel = random_values(depth * n_lanes);
+        std::vector<float> sums(n, 0.5f);
+        kernel.add_squares(rows.data(), n, panel.data(), depth, sums.data());
+        for (size_t r = 0; r < n; ++r) {
+            double expected = 0.5;
+            for (size_t i = 0; i < n_lanes; ++i) {
+                double product = 0.0;
+                for (size_t k = 0; k < depth; ++k) {
+                    product += double(rows[r * depth + k]) * panel[k * n_lanes + i];
+                }
+                expected += product * product;
+            }
+            CHECK(is_close(sums[r], expected));
+        }
+    }
+}
+
+void test_turns(const Kernels & kernel) {
+    for (const size_t n_pairs : { 1, 7, 32, 67 }) { // whole runs of pairs, and not
+        for (const int32_t position : { 0, 1, 1009, -32003, 8'000'000 }) {
+            for (const bool neighbours : { false, true }) {
+                const auto          before = random_values(2 * n_pairs + 1);
+                auto                row    = before;
+                std::vector<double> turns(n_pairs);
+                for (size_t i = 0; i < n_pairs; ++i) {
+                    turns[i] = std::pow(1e4, -double(i) / double(n_pairs)) / 6.283185307179586;
+                }
+                kernel.turn_back(row.data(), turns.data(), n_pairs, neighbours, position);
+                for (size_t i = 0; i < n_pairs; ++i) {
+                    const size_t one = neighbours ? 2 * i : i, other = neighbours ? 2 * i + 1 : i + n_pairs;
+                    const double angle = 6.283185307179586 * std::remainder(position * turns[i], 1.0);
+                    const double c = std::cos(angle), s = std::sin(angle), a = before[one], b = before[other];
+                    CHECK(std::fabs(row[one] - (a * c + b * s)) <= 3e-7 * std::hypot(a, b));
+                    CHECK(std::fabs(row[other] - (b * c - a * s)) <= 3e-7 * std::hypot(a, b));
+                }
+                CHECK(row.back() == before.back());
+            }
+        }
+    }
+}
+
 } // namespace
 
 void test_kernels() {
@@ -210,6 +254,8 @@ void test_kernels() {
         if (all_kernels[i]->runs_here()) {
             test_rows(*all_kernels[i]);
             test_norms(*all_kernels[i]);
+            test_turns(*all_kernels[i]);
+            test_squares(*all_kernels[i]);
             for (const size_t n : { 1, 12, 53, 64 }) { // whole tiles, and not; all seen by a lane, and not
                 test_attention(*all_kernels[i], n, 0.0f);
                 test_attention(*all_kernels[i], n, 2.0f);

@@ -6,6 +6,7 @@ import gguf
 import numpy as np
 from gguf.quants import dequantize
 from reference_quant import rotate
+from reference_rope import rope_at, turned_ahead
 
 from edgekv.policies import Head
 from edgekv.policies.critical import wo_norms
@@ -30,10 +31,13 @@ def output_projections(path, n_head, n_head_kv, head_dim):
 
 
 class Heads:
-    """Heads of a cache as the reference sees them, and what their cells carry from one compaction to the next."""
+    """Heads of a cache as the reference sees them, and what their cells carry from one compaction to the next.
 
-    def __init__(self, n_layer, n_head_kv, w_o=None):
-        self.n_layer, self.n_head_kv, self.w_o = n_layer, n_head_kv, w_o
+    rope: of every layer (radians per position, pairs, first element), where rows are turned before they score
+    """
+
+    def __init__(self, n_layer, n_head_kv, w_o=None, rope=None):
+        self.n_layer, self.n_head_kv, self.w_o, self.rope = n_layer, n_head_kv, w_o, rope
         self.part_ends = ()  # of probes
         self._carried = {}  # (layer, head) -> {position: accumulated}
         self._seen = 0
@@ -59,14 +63,20 @@ class Heads:
                 if queries is not None:
                     rotation = cache.rows(layer, g)[1].rotation
                     queries[g] = rotate(queries[g], rotation) if rotation else queries[g]
+                    if policy.base.looks_ahead and len(self.rope[layer][0]):
+                        ahead = cache.n_past, policy.base.future, *self.rope[layer]
+                        queries[g] = [turned_ahead(of_head, rows, *ahead) for of_head in queries[g]]
                 values = read_rows(cache, layer, g, values=True)
                 carried = self._carried.get((layer, g), {}) if carries_on else {}
                 share = getattr(policy.base, "carry", 0)
                 fading = (
                     share ** (n_fresh / budget - 1) if share else 1.0
                 )  # over a whole budget of tokens it is `share`
+                keys = read_rows(cache, layer, g)
+                if policy.base.before_rope and len(self.rope[layer][0]):
+                    keys = rope_at(keys, -cache.rope_positions(layer, g), *self.rope[layer])
                 head = Head(
-                    keys=read_rows(cache, layer, g),
+                    keys=keys,
                     positions=positions,
                     values=values,
                     queries=None if queries is None else queries[g],

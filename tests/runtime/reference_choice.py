@@ -20,9 +20,9 @@ SAME = 1e-5  # share of a score within which float32 may rank two cells the othe
 class Reference:
     """Looks at the cache before every compaction, and tells afterwards whether it kept what it should."""
 
-    def __init__(self, n_layer, n_head_kv, w_o=None):
+    def __init__(self, n_layer, n_head_kv, w_o=None, rope=None):
         self.choices = []
-        self.heads = Heads(n_layer, n_head_kv, w_o)
+        self.heads = Heads(n_layer, n_head_kv, w_o, rope)
 
     def __call__(self, cache, policy, budget, keywords):
         """As `before_compaction` of a recorded runtime."""

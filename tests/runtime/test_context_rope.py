@@ -162,7 +162,7 @@ def test_keys_that_cannot_be_turned_are_refused(zeros, name, reason):
         rope_of(context, 0)
     assert str(caught.value) == (
         f"keys cannot be moved to other positions: {reason}; choose a model of the llama, qwen2, qwen3 or gemma "
-        "family, or stay within the trained context"
+        "family, stay within the trained context, or choose a policy that scores keys as they are stored"
     )
 
 

@@ -10,6 +10,8 @@ import pytest
 from cache_arrays import output_projections
 from recorded import recorded_runtime
 from reference_choice import Choice, Reference
+from reference_rope import frequencies_of
+from reference_transformer import ROPE_PAIRS
 from uneven import UNEVEN
 
 import edgekv
@@ -32,12 +34,17 @@ VARIANTS = [
     "keydiff(anchor=pairwise)",
     "keydiff(metric=dot)",
     "keydiff(metric=euclidean)",
+    "keydiff(rope=off)",
+    "keydiff(rope=off, anchor=median)",
+    "keydiff(rope=off, metric=dot, kernel=15)+caote+critical",
     "l2norm(kernel=5)",
     "snapkv(window=40, kernel=15, pool=max)",
     "snapkv(window=8)+caote(rounds=4)",
     "snapkv(window=20, carry=0.9)",
     "snapkv(window=20, pool=max, pool_rows=on)",
     "snapkv(aggregate=max)+critical(epsilon=0.1, relative=on)",
+    "expected(window=40, future=64, kernel=15)",
+    "expected(covariance=off)+critical(alpha=0, epsilon=0)",
     "replay(kernel=5, aggregate=mean)",
     "h2o+fastcaote(rounds=2)",
     "ahakv(recent_accumulation=off)",
@@ -48,6 +55,7 @@ VARIANTS = [
 ]
 QUANTISED = [
     *POLICIES,
+    "keydiff(rope=off)",
     "snapkv(pool=max, pool_rows=on)",
     "snapkv+caote",
     "snapkv+critical",
@@ -70,6 +78,7 @@ SHARED = [  # heads or layers differ in how many cells they keep
     "tova+ada(safeguard=0.7)",
     "h2o+ada(scope=model)",
     "keydiff+ada(scope=model)",
+    "keydiff(rope=off)+ada(scope=model)",
     "snapkv+critical+ada(scope=model)",
     "ahakv+ada(scope=model, safeguard=0)",
     "replay+critical(alpha=0, epsilon=0)+ada(scope=model, safeguard=0)",
@@ -98,11 +107,16 @@ def w_o_of(path, shape, policy):
     return output_projections(path, shape["n_head"], shape["n_head_kv"], shape["head_dim"])
 
 
+def rope_of(path, shape):
+    """How RoPE turns the keys of every layer of a tiny llama."""
+    return [(frequencies_of(path), ROPE_PAIRS["llama"])] * shape["n_layer"]
+
+
 def read_and_check(path, shape, spec, n_tokens=330, pinned=(), **options):
     """Read, then generate the last 80 tokens; returns how many cells of each head stayed, compaction by compaction:
     (compactions, n_layer, n_head_kv)."""
     heads = {"n_layer": shape["n_layer"], "n_head_kv": shape["n_head_kv"]}
-    reference = Reference(**heads, w_o=w_o_of(path, shape, parse_policy(spec)))
+    reference = Reference(**heads, w_o=w_o_of(path, shape, parse_policy(spec)), rope=rope_of(path, shape))
     tokens = np.random.default_rng(5).integers(3, 250, n_tokens).tolist()
     options = {"policy": spec, "budget": BUDGET, "block": 32, "recent": 10} | options
     with recorded_runtime(path, **heads, before_compaction=reference, **options) as run:
@@ -172,6 +186,7 @@ def test_no_head_keeps_more_than_it_may(uneven_model):
         "tova",
         "h2o",
         "ahakv",
+        "expected",
         "snapkv+caote",
         "snapkv+critical",
         "snapkv+critical+ada",
@@ -189,7 +204,8 @@ def test_a_probe_keeps_what_the_reference_keeps_by_its_queries(tiny_model, uneve
     heads = {"n_layer": shape["n_layer"], "n_head_kv": shape["n_head_kv"]}
     tokens = np.random.default_rng(6).integers(3, 250, 300).tolist()
     probe = np.random.default_rng(7).integers(3, 250, 40).tolist()  # more than a block: fed in two parts
-    reference = Reference(**heads, w_o=output_projections(path, shape["n_head"], shape["n_head_kv"], shape["head_dim"]))
+    w_o = output_projections(path, shape["n_head"], shape["n_head_kv"], shape["head_dim"])
+    reference = Reference(**heads, w_o=w_o, rope=rope_of(path, shape))
 
     scored = []
 
@@ -267,6 +283,7 @@ PARTS = (7, 18, 40)
         ("h2o+ada", {}),
         ("ahakv+fastcaote", {}),
         ("ahakv(recent_accumulation=off)", {}),
+        ("expected", {"reposition": "always"}),
         ("attended", {}),
         ("attended", {"kv_type": "q8_0"}),
     ],
@@ -282,7 +299,7 @@ def test_each_part_of_a_probe_keeps_what_it_needs(tiny_model, uneven_model, spec
         policies.register("attended", attended_most, rows=64)
     try:
         w_o = output_projections(path, shape["n_head"], shape["n_head_kv"], shape["head_dim"])
-        reference = Reference(**heads, w_o=w_o)
+        reference = Reference(**heads, w_o=w_o, rope=rope_of(path, shape))
         reference.heads.part_ends = PARTS
         options = {"policy": spec, "budget": BUDGET, "block": 32, "recent": 10} | options
         with recorded_runtime(path, **heads, before_compaction=reference, **options) as run:

@@ -46,7 +46,7 @@ SHARED = [  # heads or layers differ in how many cells they keep
     "h2o+ada(scope=model)",
     "keydiff+pyramid+ada",
 ]
-STAGED = ["keydiff(anchor=median)", "ahakv", "keydiff+caote", "snapkv+critical"]
+STAGED = ["keydiff(anchor=median)", "keydiff(rope=off)", "ahakv", "expected", "keydiff+caote", "snapkv+critical"]
 HEADS = {"n_layer": 2, "n_head_kv": 2}
 UNEVEN_HEADS = {name: UNEVEN[name] for name in HEADS}
 

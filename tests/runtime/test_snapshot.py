@@ -13,7 +13,16 @@ from small import words
 import edgekv
 from edgekv.memory.process import resident_bytes
 
-POLICIES = ["keydiff", "snapkv+ada", "h2o", "snapkv(window=16, carry=0.65)", "keydiff+critical", "ahakv", "replay+ada"]
+POLICIES = [
+    "keydiff",
+    "snapkv+ada",
+    "h2o",
+    "snapkv(window=16, carry=0.65)",
+    "keydiff+critical",
+    "ahakv",
+    "expected",
+    "replay+ada",
+]
 
 
 def ask(session, question="What was it?", n=40, **options):

@@ -23,6 +23,7 @@ KEYDIFFS = [
 ]
 VARIANTS = [
     *(f"{base}({pooling})" for base in ("random", "l2norm") for pooling in POOLINGS[1:]),
+    "keydiff(rope=off)",
     "snapkv(window=1)",
     "snapkv(kernel=1)",
     "snapkv(pool=max)",
@@ -31,6 +32,9 @@ VARIANTS = [
     "snapkv(pool=max, pool_rows=on)",
     "snapkv(aggregate=max)",
     "snapkv(window=5, pool_rows=on, aggregate=max, carry=0.5)",
+    "expected(window=8, kernel=15)",
+    "expected(covariance=off)",
+    "expected+critical(alpha=0, epsilon=0)",
     "replay(kernel=5, pool=max)",
     "replay(aggregate=mean)",
     "replay+critical(alpha=0, epsilon=0)",
@@ -54,7 +58,7 @@ ROUNDS = ["tova+caote(rounds=3)", "snapkv+fastcaote(rounds=4)", "keydiff+caote(r
 
 
 SHARED = [  # specs whose heads may keep different numbers of cells
-    *(f"{base}+ada" for base in ("h2o", "tova", "snapkv", "ahakv", "replay", "keydiff", "l2norm")),
+    *(f"{base}+ada" for base in ("h2o", "tova", "snapkv", "ahakv", "expected", "replay", "keydiff", "l2norm")),
     "snapkv+ada(scope=model)",
     "tova+caote(rounds=3)+ada",
     "ahakv+fastcaote+ada(safeguard=0)",

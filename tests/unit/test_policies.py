@@ -44,7 +44,7 @@ def two_stages(first, second, positions, budget, protected, alpha):
 
 
 def test_every_base_and_both_ways_to_weigh_it_and_to_select_are_tested():
-    bases = ["keydiff", "snapkv", "ahakv", "h2o", "tova", "l2norm", "sink", "random", "replay"]
+    bases = ["keydiff", "snapkv", "ahakv", "h2o", "tova", "l2norm", "sink", "random", "replay", "expected"]
     wrappings = ["", "+caote", "+fastcaote", "+critical", "+caote+critical", "+fastcaote+critical"]
     assert set(COMBINATIONS) == {base + wrapping for base in bases for wrapping in wrappings}
 

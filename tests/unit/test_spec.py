@@ -180,7 +180,7 @@ def test_policies_are_frozen():
         KeyDiff().window = 0.5
 
 
-NAMES = "keydiff, snapkv, ahakv, h2o, tova, replay, l2norm, sink, random"
+NAMES = "keydiff, snapkv, ahakv, h2o, tova, expected, replay, l2norm, sink, random"
 OPTIONS = "kernel=, pool=, anchor=, metric=, window="
 SPELLING = "is not spelt base or base(key=value, ...)+wrapper(...); bases: " + NAMES
 
@@ -275,7 +275,10 @@ SPELLING = "is not spelt base or base(key=value, ...)+wrapper(...); bases: " + N
             )
             for base in ("sink", "random")
         ),
-        ("sink+critical+ada", "which sink cannot; possible: h2o, tova, snapkv, ahakv, replay, keydiff, l2norm"),
+        (
+            "sink+critical+ada",
+            "which sink cannot; possible: h2o, tova, snapkv, ahakv, expected, replay, keydiff, l2norm",
+        ),
         ("tova+ada+ada", "ada goes over a base or caote, critical, fastcaote, pyramid, not over ada"),
         ("tova+pyramid+pyramid", "pyramid goes over a base or ada, caote, critical, fastcaote, not over pyramid"),
         ("tova+ada+pyramid+ada", "ada stands twice in tova+ada+pyramid+ada; give it once"),

@@ -18,6 +18,7 @@ enum edgekv_status edgekv_cache_params_for(const struct edgekv_policy * policy, 
         params->wo_norms |= policy->critical;
         params->values |= reads_values(*policy) || (policy->base == EDGEKV_BASE_CUSTOM && policy->scorer->reads & EDGEKV_READS_VALUES);
         params->ragged |= raggedness(*policy);
+        params->before_rope |= reads_before_rope(*policy) || looks_ahead(*policy);
         if (policy->base == EDGEKV_BASE_CUSTOM) {
             params->custom_reads |= policy->scorer->reads | EDGEKV_READS_POSITIONS;
         }

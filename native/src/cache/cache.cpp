@@ -129,6 +129,9 @@ edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & para
             angles.push_back(rope_angles(*ctx, flat.il));
             turns_.emplace_back(angles.back(), flat.head_dim_k, flat.k->type, rotation_);
         }
+        if (params.before_rope != 0) {
+            undo_.emplace_back(rope_angles(flat_.attention(flat.il).rope));
+        }
     }
     scratch_.resize(edgekv::n_workers(shape, params));
     for (auto & scratch : scratch_) {

@@ -11,6 +11,7 @@
 #include "device/row_graphs.h"
 #include "edgekv.h"
 #include "rope/rope_turn.h"
+#include "rope/rope_undo.h"
 #include "score/custom.h"
 #include "score/score.h"
 #include "score/weight_rows.h"
@@ -107,6 +108,9 @@ struct edgekv_cache {
     edgekv::HostRows host_rows(const edgekv_layer & layer, bool values, size_t first, size_t n);
     edgekv::RopeTurn * turn_of(uint32_t layer) { return turns_.empty() ? nullptr : &turns_[layer]; }
     edgekv::Rows     rows_of_head(uint32_t layer, bool values, edgekv::HostRows & host, size_t n) const;
+    edgekv::Rows     keys_before_rope(uint32_t layer, edgekv::HostRows & host, const edgekv::HeadCells & head) const;
+
+    void             turn_ahead(uint32_t layer, uint32_t n_rows, uint32_t n_ahead, edgekv::Scratch & scratch) const;
 
     template <typename F>
     void with_head(uint32_t layer, uint32_t head, const edgekv_compaction_params & params, const edgekv::QueryRows & rows,
@@ -146,6 +150,7 @@ struct edgekv_cache {
     std::optional<edgekv::RecurrentState> state_;
     std::optional<edgekv::Windows>     windows_;
     std::vector<edgekv::RopeTurn>      turns_;   // of every layer's keys; none where they keep their positions
+    std::vector<edgekv::RopeUndo>      undo_;    // of every layer's keys; none where nobody looks at them as they were before
     std::mutex                         turning_; // held by the thread that turns queries
     edgekv::CustomArrays               custom_;
     std::vector<edgekv::QueryRows>     parts_;   // rows that score in this compaction, each part of a probe by itself

@@ -2,6 +2,7 @@
 
 #include "abi/processor.h"
 #include "abi/status.h"
+#include "rope/rope_undo.h"
 
 #include <cmath>
 #include <cstring>
@@ -43,9 +44,9 @@ ggml_from_float_t row_from_float(int32_t type) {
     return convert;
 }
 
-Rows::Rows(const edgekv_rows & rows) :
+Rows::Rows(const edgekv_rows & rows, const RopeUndo * undo, const int32_t * positions) :
     data_(static_cast<const char *>(rows.data)), n_(rows.n), dim_(rows.dim), rotation_(rows.rotation),
-    stride_(rows.stride_bytes), adjacent_(false), convert_(row_to_float(rows.type)) {
+    stride_(rows.stride_bytes), adjacent_(false), convert_(row_to_float(rows.type)), undo_(undo), positions_(positions) {
     const auto type = static_cast<ggml_type>(rows.type);
     require(rows.data != nullptr || rows.n == 0, "rows.data is NULL");
     require(rows.dim > 0 && rows.dim % ggml_blck_size(type) == 0, "rows.dim is not whole blocks of the type");
@@ -58,10 +59,16 @@ Rows::Rows(const edgekv_rows & rows) :
 void Rows::read(size_t first, size_t n, float * dst) const {
     if (adjacent_) {
         convert_(data_ + first * stride_, dst, static_cast<int64_t>(n * dim_));
-        return;
     }
-    for (size_t i = 0; i < n; ++i) {
-        read(first + i, dst + i * dim_);
+    for (size_t i = 0; !adjacent_ && i < n; ++i) {
+        convert_(data_ + (first + i) * stride_, dst + i * dim_, dim_);
+    }
+    for (size_t i = 0; undo_ != nullptr && i < n; ++i) {
+        float * row = dst + i * dim_;
+        if (rotation_ > 0) {
+            rotate_hadamard(row, dim_, rotation_);
+        }
+        undo_->turn_back(row, positions_[first + i]);
     }
 }
 

@@ -9,6 +9,8 @@
 
 namespace edgekv {
 
+class RopeUndo;
+
 // How rows of an enum ggml_type are read and written as float32. Throw Error when the type is not one a cache may have.
 ggml_to_float_t   row_to_float(int32_t type);
 ggml_from_float_t row_from_float(int32_t type);
@@ -16,14 +18,15 @@ ggml_from_float_t row_from_float(int32_t type);
 class Rows {
   public:
     // Throws Error when the type is not one a cache may have, or dim is not whole blocks of it.
-    explicit Rows(const edgekv_rows & rows);
+    // With `undo` the rows are keys, which RoPE turned at positions (n,), and are read as they were before; not rotated either.
+    explicit Rows(const edgekv_rows & rows, const RopeUndo * undo = nullptr, const int32_t * positions = nullptr);
 
     size_t   n() const { return n_; }
     uint32_t dim() const { return dim_; }
-    uint32_t rotation() const { return rotation_; }
+    uint32_t rotation() const { return undo_ != nullptr ? 0 : rotation_; } // of rows as they are read
 
     // Write row i, dim() float32 values, to dst.
-    void read(size_t i, float * dst) const { convert_(data_ + i * stride_, dst, dim_); }
+    void read(size_t i, float * dst) const { read(i, 1, dst); }
 
     // Write rows [first, first + n), (n, dim()) float32 values, to dst. Adjacent rows are converted at once.
     void read(size_t first, size_t n, float * dst) const;
@@ -36,6 +39,8 @@ class Rows {
     uint64_t        stride_;
     bool            adjacent_;
     ggml_to_float_t convert_;
+    const RopeUndo * undo_;
+    const int32_t *  positions_;
 };
 
 // Write rows to dst, adjacent, as another type stores them, Hadamard-rotated in runs of `rotation` elements; 0 = as they are.

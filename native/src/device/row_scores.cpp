@@ -18,7 +18,7 @@ constexpr float epsilon = 1e-6f;  // floor of the cosine's denominator, as in sc
 
 bool has_graph(const edgekv_policy & policy) {
     switch (policy.base) {
-        case EDGEKV_BASE_KEYDIFF: return policy.anchor != EDGEKV_ANCHOR_MEDIAN;
+        case EDGEKV_BASE_KEYDIFF: return policy.anchor != EDGEKV_ANCHOR_MEDIAN && !reads_before_rope(policy);
         case EDGEKV_BASE_SNAPKV:  return policy.aggregate == EDGEKV_AGGREGATE_MEAN && policy.pool_rows == 0; // others go row by row
         case EDGEKV_BASE_L2NORM:
         case EDGEKV_BASE_TOVA:

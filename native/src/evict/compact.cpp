@@ -26,6 +26,7 @@ void edgekv_cache::check_provided(const edgekv_compaction_params & params) const
     const bool     probed = params.probed != 0 && rows > 0;
     const bool     fits   = (probed || rows <= params_.n_query_rows) && (!accumulates(policy) || params_.accumulates) &&
                       (!policy.critical || params_.wo_norms) &&
+                      (!(reads_before_rope(policy) || looks_ahead(policy)) || params_.before_rope) &&
                       (shape.latent_dim_v == 0 || !reads_values(policy)) &&
                       (!custom || ((policy.scorer->reads | EDGEKV_READS_POSITIONS) & ~params_.custom_reads) == 0);
     if (!fits) {
@@ -154,6 +155,35 @@ Rows edgekv_cache::rows_of_head(uint32_t il, bool values, HostRows & host, size_
     return Rows({ host.row(0), (values ? layer.v : layer.k)->type, dim, n, host.stride(), values ? value_rotation_ : rotation_, 0 });
 }
 
+// The keys of a head as they were before RoPE, which turned them by the positions that they have there now.
+Rows edgekv_cache::keys_before_rope(uint32_t il, HostRows & host, const HeadCells & head) const {
+    const edgekv_layer & layer = layers_[il];
+    const int32_t *      at    = head.rope_position != nullptr ? head.rope_position : head.position;
+    return Rows({ host.row(0), layer.k->type, layer.head_dim_k, head.n, host.stride(), rotation_, 0 },
+                undo_[il].turns() ? &undo_[il] : nullptr, at);
+}
+
+// Turn the queries of one KV head in scratch.window to what they would be, on average, at the next n_ahead positions.
+void edgekv_cache::turn_ahead(uint32_t il, uint32_t n_rows, uint32_t n_ahead, Scratch & scratch) const {
+    const edgekv_layer & layer = layers_[il];
+    const RopeUndo &     undo  = undo_[il];
+    if (!undo.turns()) {
+        return;
+    }
+    float * mean = scratch.anchor.data();
+    undo.write_mean_turn(n_ahead, mean);
+    for (size_t i = 0; i < size_t(layer.n_group) * n_rows; ++i) {
+        float * row = scratch.window.data() + i * layer.head_dim_k;
+        if (rotation_ > 0) {
+            rotate_hadamard(row, layer.head_dim_k, rotation_);
+        }
+        undo.turn_ahead(row, n_past - scratch.positions[i % n_rows], mean);
+        if (rotation_ > 0) {
+            rotate_hadamard(row, layer.head_dim_k, rotation_);
+        }
+    }
+}
+
 // Call f(the cells of a head, what policies see of them).
 template <typename F>
 void edgekv_cache::with_head(uint32_t il, uint32_t g, const edgekv_compaction_params & params, const QueryRows & rows, bool keys,
@@ -179,8 +209,12 @@ void edgekv_cache::with_head(uint32_t il, uint32_t g, const edgekv_compaction_pa
                                        n_past - rope_past, turn_of(il), scratch.window.data(), scratch.positions.data());
         queries.n_seen = scratch.positions[n_rows - 1] + 1;
     }
+    if (n_rows > 0 && looks_ahead(*params.policy)) { // no graph scores for it, so the queries are here
+        turn_ahead(il, n_rows, params.policy->n_ahead, scratch);
+    }
     const bool  has_past = carries_on(*params.policy, params.generating != 0);
-    const Cells seen     = { rows_of_head(il, false, k, head.n),
+    const bool  undone   = keys && reads_before_rope(*params.policy);
+    const Cells seen     = { undone ? keys_before_rope(il, k, head) : rows_of_head(il, false, k, head.n),
                              &value_rows,
                              head.position,
                              head.order,

@@ -25,7 +25,7 @@ constexpr int32_t n_measured = 64; // positions 1, 2, ...: the mean of so many e
 
 [[noreturn]] void refuse(const std::string & reason) {
     throw Error(EDGEKV_STATUS_UNSUPPORTED, "keys cannot be moved to other positions: " + reason + "; choose a model of the llama, "
-                "qwen2, qwen3 or gemma family, or stay within the trained context");
+                "qwen2, qwen3 or gemma family, stay within the trained context, or choose a policy that scores keys as they are stored");
 }
 
 int32_t n_rot_of(const KeyRope & rope) { return rope.params[1]; }

@@ -68,6 +68,44 @@ void add_weighted(float * sum, const float * weights, const float * rows, size_t
     }
 }
 
+// sin(2 pi x) for |x| <= 0.25, by Taylor's terms.
+float sine(float x) {
+    const float square = x * x;
+    float       y      = -15.0946426f;
+    y                  = y * square + 42.0586940f;
+    y                  = y * square - 76.7058597f;
+    y                  = y * square + 81.6052493f;
+    y                  = y * square - 41.3417022f;
+    return x * (y * square + 6.28318531f);
+}
+
+void turn_back(float * row, const double * turns, size_t n_pairs, bool neighbours, int32_t position) {
+    constexpr size_t n = 32; // pairs at once
+    for (size_t first = 0; first < n_pairs; first += n) {
+        const size_t end = n_pairs - first < n ? n_pairs - first : n;
+        float        cosines[n], sines[n];
+        for (size_t i = 0; i < end; ++i) {
+            const double turn  = position * turns[first + i];
+            const float  part  = static_cast<float>(turn - rint(turn)); // of a circle, in [-0.5, 0.5]
+            const float  size  = part < 0.0f ? -part : part;
+            const float  above = size - 0.25f;
+            const float  side  = sine(0.25f - (above < 0.0f ? -above : above));
+
+            cosines[i] = sine(0.25f - size);
+            sines[i]   = part < 0.0f ? -side : side;
+        }
+        float *      a    = row + (neighbours ? 2 * first : first);
+        float *      b    = neighbours ? a + 1 : a + n_pairs;
+        const size_t step = neighbours ? 2 : 1;
+        for (size_t i = 0; i < end; ++i) {
+            const float x = a[i * step], y = b[i * step];
+
+            a[i * step] = x * cosines[i] + y * sines[i];
+            b[i * step] = y * cosines[i] - x * sines[i];
+        }
+    }
+}
+
 // products[r][p]: rows [0, n) with vector p of the panel's rows
 template <size_t n>
 void multiply_tile(const float * rows, size_t stride, const float * panel, size_t depth, Vector (&products)[n][n_parts]) {
@@ -115,6 +153,20 @@ void add_norm1(const float * rows, size_t stride, size_t n_rows, const float * p
         }
     });
     std::memcpy(sums, all_sums, sizeof(all_sums));
+}
+
+void add_squares(const float * rows, size_t n_rows, const float * panel, size_t depth, float * sums) {
+    each_product(rows, depth, n_rows, panel, depth, [&](size_t row, const Vector (&product)[n_parts]) {
+        Vector squares = product[0] * product[0];
+        for (size_t p = 1; p < n_parts; ++p) {
+            squares += product[p] * product[p];
+        }
+        float lanes[width];
+        store(lanes, squares);
+        for (const float lane : lanes) {
+            sums[row] += lane;
+        }
+    });
 }
 
 bool add_attention(const float * rows, size_t n_rows, const float * panel, size_t depth, const int32_t * positions,
@@ -218,7 +270,7 @@ void EDGEKV_OF_SET(attend_)(const AttentionTile & tile); // kernels_attend.cpp
 extern const Kernels EDGEKV_OF_SET(kernels_);
 const Kernels        EDGEKV_OF_SET(kernels_) = {
     EDGEKV_TEXT(EDGEKV_INSTRUCTIONS), runs_here, dot, squared_distance, add_scaled, dots, squares, add_weighted,
-    add_norm1, add_attention, sum_lanes, EDGEKV_OF_SET(attend_),
+    turn_back, add_norm1, add_attention, add_squares, sum_lanes, EDGEKV_OF_SET(attend_),
 };
 
 } // namespace edgekv

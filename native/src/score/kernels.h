@@ -40,6 +40,9 @@ struct Kernels {
     void (*squares)(const float * rows, size_t n_rows, size_t depth, float * products);
     void (*add_weighted)(float * sum, const float * weights, const float * rows, size_t n_rows, size_t depth);
 
+    // Turn each pair of a row's elements back by turns[i] * position full circles, to 2e-7 of its length.
+    void (*turn_back)(float * row, const double * turns, size_t n_pairs, bool neighbours, int32_t position);
+
     // Products of rows (n_rows, depth), `stride` floats apart, with the columns of panel (depth, n_lanes): add their absolute
     // values, summed over the rows, to sums (n_lanes,).
     void (*add_norm1)(const float * rows, size_t stride, size_t n_rows, const float * panel, size_t depth, float * sums);
@@ -52,6 +55,9 @@ struct Kernels {
     bool (*add_attention)(const float * rows, size_t n_rows, const float * panel, size_t depth, const int32_t * positions,
                           const int32_t * limits, float softcap, const float * sinks, const float * shares, float * logits,
                           float * weights);
+
+    // Add to sums (n_rows,) the squares of the products of rows (n_rows, depth) with the columns of panel (depth, n_lanes).
+    void (*add_squares)(const float * rows, size_t n_rows, const float * panel, size_t depth, float * sums);
 
     // Sums of rows (n, n_lanes), one for each row.
     void (*sum_lanes)(const float * rows, size_t n, float * sums);

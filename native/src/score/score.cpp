@@ -12,11 +12,11 @@ namespace edgekv {
 // Whether a score, made a weight, means the same in every head.
 static bool is_comparable(int32_t base) {
     return base == EDGEKV_BASE_KEYDIFF || base == EDGEKV_BASE_L2NORM ||
-           (base >= EDGEKV_BASE_H2O && base <= EDGEKV_BASE_AHAKV);
+           (base >= EDGEKV_BASE_H2O && base <= EDGEKV_BASE_AHAKV) || base == EDGEKV_BASE_EXPECTED;
 }
 
 void check(const edgekv_policy & policy) {
-    require(policy.base >= EDGEKV_BASE_SINK && policy.base <= EDGEKV_BASE_CUSTOM, "policy.base is unknown");
+    require(policy.base >= EDGEKV_BASE_SINK && policy.base <= EDGEKV_BASE_EXPECTED, "policy.base is unknown");
     require(policy.anchor >= EDGEKV_ANCHOR_UNIT_MEAN && policy.anchor <= EDGEKV_ANCHOR_PAIRWISE, "policy.anchor is unknown");
     require(policy.metric >= EDGEKV_METRIC_COSINE && policy.metric <= EDGEKV_METRIC_EUCLIDEAN, "policy.metric is unknown");
     require(policy.pool >= EDGEKV_POOL_AVG && policy.pool <= EDGEKV_POOL_MAX, "policy.pool is unknown");
@@ -39,7 +39,8 @@ void check(const edgekv_policy & policy) {
             "policy.spread compares the scores of heads: those of SINK, RANDOM and CUSTOM cannot be");
     require(policy.spread != EDGEKV_SPREAD_MODEL || policy.pyramid == 0.0,
             "policy.pyramid gives every layer a budget of its own, and policy.spread MODEL none");
-    if (policy.base == EDGEKV_BASE_SNAPKV || policy.base == EDGEKV_BASE_AHAKV) {
+    require(!looks_ahead(policy) || policy.n_ahead > 0, "policy.n_ahead must be at least 1");
+    if (policy.base == EDGEKV_BASE_SNAPKV || policy.base == EDGEKV_BASE_AHAKV || looks_ahead(policy)) {
         require(policy.rows > 0, "policy.rows must be at least 1");
     }
     if (policy.base == EDGEKV_BASE_CUSTOM) {
@@ -52,12 +53,18 @@ bool reads_keys(const edgekv_policy & policy) {
 }
 
 bool reads_queries(const edgekv_policy & policy) {
-    return policy.base >= EDGEKV_BASE_H2O && policy.base <= EDGEKV_BASE_AHAKV;
+    return (policy.base >= EDGEKV_BASE_H2O && policy.base <= EDGEKV_BASE_AHAKV) || looks_ahead(policy);
 }
 
 bool reads_values(const edgekv_policy & policy) {
     return policy.weigh != EDGEKV_WEIGH_NONE || (policy.base == EDGEKV_BASE_AHAKV && policy.flags & EDGEKV_AHAKV_VALUE_PRIOR);
 }
+
+bool reads_before_rope(const edgekv_policy & policy) {
+    return policy.base == EDGEKV_BASE_KEYDIFF && policy.flags & EDGEKV_KEYDIFF_BEFORE_ROPE;
+}
+
+bool looks_ahead(const edgekv_policy & policy) { return policy.base == EDGEKV_BASE_EXPECTED; }
 
 bool accumulates(const edgekv_policy & policy) {
     return policy.base == EDGEKV_BASE_H2O || policy.base == EDGEKV_BASE_AHAKV ||
@@ -120,7 +127,7 @@ static void score_l2norm(const Cells & cells, Scratch & scratch, float * scores)
 void score_base(const edgekv_policy & policy, const Cells & cells, uint32_t budget, Scratch & scratch, float * scores,
                 float * accumulated) {
     const size_t n = cells.keys.n();
-    if (reads_queries(policy)) {
+    if (reads_queries(policy) && !looks_ahead(policy)) {
         score_attention(policy, cells, budget, scratch, scores, accumulated);
         return;
     }
@@ -132,6 +139,7 @@ void score_base(const edgekv_policy & policy, const Cells & cells, uint32_t budg
             case EDGEKV_BASE_RANDOM:  score_random(policy, cells, scores); break;
             case EDGEKV_BASE_KEYDIFF: score_keydiff(policy, cells, scratch, scores); break;
             case EDGEKV_BASE_L2NORM:  score_l2norm(cells, scratch, scores); break;
+            case EDGEKV_BASE_EXPECTED: score_expected(policy, cells, scratch, scores); break;
         }
     }
     if (policy.kernel > 1) {

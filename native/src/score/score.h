@@ -40,6 +40,8 @@ void check(const edgekv_policy & policy);
 bool reads_keys(const edgekv_policy & policy);
 bool reads_queries(const edgekv_policy & policy);
 bool reads_values(const edgekv_policy & policy);
+bool reads_before_rope(const edgekv_policy & policy); // keys as they were then
+bool looks_ahead(const edgekv_policy & policy);       // its queries are those of positions to come
 
 // Whether a score is carried with every cell; whether earlier compactions count in this one; and whether every row must
 // be scored for it, full cache or not.
@@ -67,6 +69,9 @@ void score_keydiff(const edgekv_policy & policy, const Cells & cells, Scratch & 
 // Attention gathered by the cells; AhaKV also sharpens it, and weighs it with the values.
 void score_attention(const edgekv_policy & policy, const Cells & cells, uint32_t budget, Scratch & scratch, float * scores,
                      float * accumulated);
+
+// Expected attention (arXiv:2510.00636): of queries whose mean and covariance are those of the rows.
+void score_expected(const edgekv_policy & policy, const Cells & cells, Scratch & scratch, float * scores);
 
 // CAOTE (arXiv:2504.14051, eq. 20 to 23): from weights (n,) the output error c (n,) of each of the first n_alive cells of
 // `order`; the others keep what they have.

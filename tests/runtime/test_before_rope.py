@@ -1,0 +1,100 @@
+"""`keydiff(rope=off)` scores keys as they were before RoPE, `expected` by queries as they would be at positions to
+come: of every model whose keys can be turned back."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from recorded import recorded_runtime
+from reference_choice import Reference
+from reference_rope import frequencies_of
+from rope_models import ROPE_MODELS
+from test_context_rope import context_of, rope_of
+from test_kept_sets import SHAPE, read_and_check
+from test_ragged import tokens_of
+from unsupported_models import make_zeros
+
+import edgekv
+from edgekv.binding.cache import Cache
+from edgekv.binding.policy import cache_params
+from edgekv.evals.captures import check_base
+from edgekv.models.families import make_family
+from edgekv.policies import parse_policy, score
+from edgekv.policies.export import export_policy
+
+SPEC, AHEAD = "keydiff(rope=off)", "expected(window=20)"
+OPTIONS = {"budget": 64, "block": 32, "recent": 8, "threads": 1}
+
+
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
+@pytest.mark.parametrize("reposition", ["always", "never"])
+@pytest.mark.parametrize("base", [SPEC, AHEAD])
+def test_rows_are_turned_back_from_where_they_are_now(tiny_model, base, reposition, kv_type):
+    path = tiny_model(**SHAPE, n_ctx_train=1024)
+    spec = f"{base}+ada(scope=model)" if kv_type == "q8_0" else base
+    read_and_check(path, SHAPE, spec, reposition=reposition, kv_type=kv_type)
+
+
+@pytest.mark.parametrize("spec", [SPEC, AHEAD])
+@pytest.mark.parametrize("name", ["smollm3", "glm4moe", "qwen2vl", "deepseek2", "gemma3"])
+def test_every_model_whose_keys_turn(tmp_path, name, spec):
+    """Layers without RoPE, a part of a head, positions in sections, latents, beside sliding windows."""
+    path = make_family(tmp_path / "model.gguf", name)
+    tokens = tokens_of(300)
+    with context_of(path) as context:
+        heads = {"n_layer": context.shape().n_layer, "n_head_kv": context.shape().n_head_kv_max}
+        if name == "gemma3":  # whose keys never move, so that nobody is told how they would
+            rope = [(frequencies_of(path), "neox")] * heads["n_layer"]
+        else:
+            rope = [rope_of(context, layer) for layer in range(heads["n_layer"])]
+    reference = Reference(**heads, rope=rope)
+    with recorded_runtime(path, **heads, before_compaction=reference, policy=spec, **OPTIONS) as run:
+        run.read(tokens)
+        assert len(run.compactions) >= 6
+        reference.check(run.compactions)
+
+
+@pytest.mark.parametrize("spec", [SPEC, AHEAD])
+def test_models_without_rope_are_scored_as_they_stand(tmp_path, spec):
+    path = make_zeros(tmp_path / "gpt2.gguf", "gpt2", ROPE_MODELS["gpt2"])
+    with edgekv.Runtime(path, memory="4GiB", policy=spec, **OPTIONS) as runtime:
+        assert runtime.controller.read(tokens_of(100), lambda n: True)
+
+
+@pytest.mark.parametrize("spec", [SPEC, AHEAD])
+def test_keys_that_cannot_be_turned_back_are_refused(tmp_path, spec):
+    path = make_zeros(tmp_path / "maincoder.gguf", "maincoder", ROPE_MODELS["maincoder"])
+    with pytest.raises(edgekv.UnsupportedModelError, match=r"MUL between RoPE .* scores keys as they are stored"):
+        edgekv.Runtime(path, memory="4GiB", policy=spec, **OPTIONS)
+    with edgekv.Runtime(path, memory="4GiB", policy="keydiff", **OPTIONS) as runtime:
+        assert runtime.controller.read(tokens_of(100), lambda n: True)
+
+
+def test_a_cache_must_be_opened_for_it(tiny_model):
+    policy = parse_policy(SPEC)
+    with context_of(tiny_model(head_dim=64)) as context:
+        cache = Cache(context)
+        cache.feed(tokens_of(8))
+        with pytest.raises(edgekv.NativeError, match="opened without what the policy reads"):
+            cache.compact(policy, 4)
+        cache.close()
+        cache = Cache(context, cache_params([policy], 32))
+        cache.feed(tokens_of(8))
+        cache.compact(policy, 4)
+        assert cache.n_cells == 4
+        cache.close()
+
+
+def test_where_keys_are_given_as_they_are_stored_it_is_refused(tmp_path):
+    with pytest.raises(edgekv.PolicyError, match="a graph is given keys as they are stored; leave rope=off out"):
+        export_policy(SPEC, tmp_path / "policy.onnx")
+    with pytest.raises(edgekv.ConfigError, match="this measurement captures them as they are stored"):
+        check_base(parse_policy(f"{SPEC}+caote"))
+    with pytest.raises(edgekv.ConfigError, match="this measurement captures them as they are stored"):
+        check_base(parse_policy(AHEAD))
+
+
+def test_on_plain_arrays_keys_are_those_before_rope():
+    keys, positions = np.random.default_rng(1).standard_normal((1, 40, 32)), np.arange(40)[None]
+    plain, as_stored = (score(spec, keys=keys, positions=positions) for spec in (SPEC, "keydiff"))
+    np.testing.assert_array_equal(plain, as_stored)
