@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # what answers is loaded by those who ask
 FAILED = 1  # exit status where some results are errors
 
 
-@functools.partial(gathered, options=common, into="runtime", without=("isolated", "rpc", "tensor_split"))
+@functools.partial(gathered, options=common, into="runtime", without=("isolated",))
 def batch(
     requests: Annotated[Path, typer.Argument(help="Requests: JSON lines in OpenAI's batch format.")],
     runtime: dict[str, Any],

@@ -16,7 +16,7 @@ from edgekv.memory.sizes import MIB
 from edgekv.models.registry import find_model
 from edgekv.options import default_threads
 
-from .options import AsJson
+from .options import AsJson, NoRpc
 from .render import console, measuring_bar
 
 if TYPE_CHECKING:  # what measures is loaded by those who measure
@@ -51,6 +51,7 @@ def bench(
     threads: Annotated[int | None, typer.Option(help="Threads, of llama.cpp too. Default: what each takes.")] = None,
     book: Annotated[Path | None, typer.Option(help="A long text in UTF-8 to read. Default: generated prose.")] = None,
     as_json: AsJson = False,
+    rpc: NoRpc = None,
     pictures: Annotated[Path | None, typer.Option(metavar="DIR", help="Draw pictures (PNG) into this folder.")] = None,
 ) -> None:
     """Compare speed and memory with llama.cpp on this machine. Ctrl-C prints what was measured so far."""

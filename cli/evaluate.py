@@ -157,6 +157,7 @@ def _run(
     threads: int | None,
     workers: int,
     cluster: str | None,
+    rpc: None,
 ) -> None:
     """Measure what is not known yet; report everything, also when Ctrl-C stops it."""
     from edgekv.evals.grid import run

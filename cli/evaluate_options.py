@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .options import AsJson
+from .options import AsJson, NoRpc
 
 
 def grid_options(
@@ -94,5 +94,6 @@ def run_options(
     cluster: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Dask scheduler whose workers share the work.")
     ] = None,
+    rpc: NoRpc = None,
 ) -> None:
     """Never called: its parameters are those of `run`."""

@@ -14,7 +14,7 @@ from edgekv.engine.reply import INSTRUCTION
 from edgekv.warmup import reserve
 
 from .files import text_files
-from .options import AsJson, Raw, System, opened, with_common_options
+from .options import AsJson, Raw, System, cells_are_here, opened, with_common_options
 from .render import console, console_of, reading_bar
 
 REPORT_BYTES = 6 << 20  # what is copied of some thousand tokens, for the report
@@ -57,8 +57,7 @@ def inspect(
         files = stack.enter_context(text_files(file))
         if question is None and not files:
             raise edgekv.InputError("there is nothing to inspect; give a text file (-f FILE), a question, or both")
-        if runtime["rpc"] is not None:
-            raise edgekv.ConfigError(f"rpc={runtime['rpc']} keeps cells out of this process, which looks at them")
+        cells_are_here(runtime["rpc"])
         stack.callback(reserve(REPORT_BYTES))
         rt = stack.enter_context(opened(runtime))
         progress = stack.enter_context(reading_bar())

@@ -11,6 +11,7 @@ from typing import Annotated, Any, get_args
 import typer
 
 import edgekv
+from edgekv.options import RPC_TIMEOUT_S
 
 from .render import loading
 
@@ -25,6 +26,15 @@ Raw = Annotated[
     bool, typer.Option("--raw", help="Put nothing before the question. Default: with files, how to answer it.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+
+
+def cells_are_here(rpc: str | None) -> None:
+    """Raise ConfigError where cells would lie with servers, and so out of a process that looks at them."""
+    if rpc is not None:
+        raise edgekv.ConfigError(f"rpc={rpc} keeps cells out of this process, which looks at them; leave it out")
+
+
+NoRpc = Annotated[str | None, typer.Option("--rpc", hidden=True, callback=cells_are_here)]
 
 
 def common(
@@ -90,6 +100,9 @@ def common(
             metavar="HOST:PORT,...", help="Put layers on these servers (edgekv rpc-server); implies --isolated."
         ),
     ] = None,
+    rpc_timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", help="A server that says nothing for so long counts as gone.")
+    ] = RPC_TIMEOUT_S,
     tensor_split: Annotated[
         str | None,
         typer.Option(metavar="A,B,...", help="Layers of each device, in proportion. Default: as their ceilings allow."),

@@ -23,6 +23,7 @@ UBATCH = 128  # tokens; larger ones read no faster, and their activations take m
 SPECULATE = ("off", "auto")
 REST_FULL = ("refuse", "drop")
 MOST_DEVICES = 16  # that layers are divided over: llama_max_devices()
+RPC_TIMEOUT_S, MOST_TIMEOUT_S = 600.0, 7 * 24 * 3600.0
 REPLAY_TOKENS = 48  # longest instruction before a block that is replayed
 DRAFT_TOKENS = 3  # with the token before it a draft makes four rows, which matrix kernels multiply at once
 KV_TYPES = {"f16": 1, "q8_0": 8, "q4_0": 2}  # enum ggml_type
@@ -70,6 +71,7 @@ class Options:
     gpu_layers: layers to put on devices, of which one more than the model has is the output matrix: GPUs in builds that
         have one, and those of `rpc`, which get what their ceilings hold where this is left open
     rpc: servers that lend their devices, HOST:PORT as a list or between commas; needs `isolated`
+    rpc_timeout: seconds after which a server that says nothing counts as gone; one graph has to be computed in them
     tensor_split: in which proportions devices get layers, servers first, as a list or "3,1"
     isolated: hold the model in a worker process
     resting: memory for sessions that rest while another has the cells, bytes or a size; None = what the plan leaves
@@ -102,6 +104,7 @@ class Options:
     mmap: bool | None = None
     gpu_layers: int = 0
     rpc: str | Sequence[str] | None = None
+    rpc_timeout: float = RPC_TIMEOUT_S
     tensor_split: str | Sequence[float] | None = None
     isolated: bool = False
     resting: int | str | None = None
@@ -167,6 +170,11 @@ class Options:
             )
         if self.rpc and self.mmap:
             raise ConfigError("mmap=True with rpc would hold what is sent to servers as well; leave mmap out")
+        if not 0 < self.rpc_timeout <= MOST_TIMEOUT_S:
+            raise ConfigError(
+                f"rpc_timeout={self.rpc_timeout!r} is not possible; give seconds, more than 0 and at most "
+                f"{MOST_TIMEOUT_S:g}"
+            )
         if self.repack and self.mmap:
             raise ConfigError("mmap=True with repack=True would hold the weights twice; leave one of them out")
         if self.budget is not None:

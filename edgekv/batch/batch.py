@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from edgekv.binding.model import Model
+from edgekv.errors import ConfigError
 from edgekv.models import find_model
 from edgekv.options import Options, default_threads
 from edgekv.server.failures import Failure
@@ -124,9 +125,12 @@ class Batch:
 
         workers: of this machine; cluster: those of a Dask scheduler at this address, in place of them
 
-        Raises ConfigError where there is no such cluster; and what the runtime raises that is no fault of a request, as
-        CeilingError and CeilingExceededError.
+        Raises ConfigError where there is no such cluster, and for several workers over `rpc`; and what the runtime
+        raises that is no fault of a request, as CeilingError, CeilingExceededError and DeviceError.
         """
+        if (workers > 1 or cluster is not None) and (rpc := self.conditions.options.get("rpc")):
+            how = f"workers={workers}" if cluster is None else f"cluster={cluster}"
+            raise ConfigError(f"rpc={rpc} serves one worker at a time; leave {how} out")
         left = []
         for number, custom_id in enumerate(self.requests.custom_ids):
             if custom_id in self.results.answered:

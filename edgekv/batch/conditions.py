@@ -20,7 +20,14 @@ from edgekv.store.replacing import replacing
 
 SUFFIX = ".batch"  # behind the name of the results
 SLACK_BYTES = 2 * MIB  # by which what two processes measure of themselves may differ
-CHOSEN = ("budget", "block", "kv_type", "repack")  # by the planner, where nobody names them
+CHOSEN = (
+    "budget",
+    "block",
+    "kv_type",
+    "repack",
+    "gpu_layers",
+    "tensor_split",
+)  # by the planner, where nobody names them
 NAMED = (
     *("budget", "block", "ubatch", "kv_type", "repack", "n_sink", "recent", "evict_every", "focus", "probe_tokens"),
     *("reposition", "speculate", "allow_beyond_trained", "gpu_layers", "grammars"),
@@ -79,15 +86,16 @@ def settled(path: Path, options: dict[str, Any], results: Path, *, begun: bool) 
 
 def _planned(model: Path, named: dict[str, Any]) -> Options:
     """The options, with nothing left open, that every worker can open under this ceiling."""
+    named = named | {"isolated": True}
     options = Options(**named)
     if options.budget is None:
         try:
-            plan = edgekv.plan(model, **named | {"isolated": True, "memory": options.ceiling_bytes - SLACK_BYTES})
+            plan = edgekv.plan(model, **named | {"memory": options.ceiling_bytes - SLACK_BYTES})
         except CeilingError:
             pass  # then there is nothing to spare
         else:
             return plan.settle(options)
-    return edgekv.plan(model, **named | {"isolated": True}).settle(options)
+    return edgekv.plan(model, **named).settle(options)
 
 
 def _described(model: Path, options: Options) -> dict[str, Any]:
@@ -97,6 +105,7 @@ def _described(model: Path, options: Options) -> dict[str, Any]:
         "policy": options.parsed_policy.spec,
         "focus_policy": options.parsed_focus.spec if options.focus else None,
         **{name: getattr(options, name) for name in NAMED},
+        **({"tensor_split": list(options.split)} if options.split else {}),
     }
 
 

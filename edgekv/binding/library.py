@@ -86,6 +86,7 @@ _CALLS: dict[str, tuple[Any, ...]] = {
 _QUERIES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "edgekv_abi_version": (c.c_uint32, ()),
     "edgekv_status_name": (c.c_char_p, (c.c_int,)),
+    "edgekv_rpc_limit_silence": (None, (c.c_uint32,)),
     "edgekv_cache_free": (None, (_P,)),
     "edgekv_cache_estimate_bytes": (c.c_uint64, (_P, _P)),
     "edgekv_cache_estimate_device_bytes": (c.c_uint64, (_P, _P)),

@@ -80,6 +80,7 @@ def lend(options: Options) -> tuple[Lent, ...]:
     from edgekv.devices.server import TIMEOUT_S, lent_memory  # few plans need it
 
     asked = [(str(server), lent_memory(server, TIMEOUT_S)) for server in options.servers]
+    library.load().edgekv_rpc_limit_silence(max(1, round(options.rpc_timeout * 1000)))
     return tuple(
         Lent(name, address, free)
         for address, memory in asked

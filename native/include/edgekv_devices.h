@@ -32,6 +32,10 @@ EDGEKV_API enum edgekv_status edgekv_context_devices(
         struct edgekv_device_share * shares, size_t n_shares, size_t * n,
         char * err, size_t err_size);
 
+// Have every client of RPC that connects from now on end the process once its server was silent for so many milliseconds, while it
+// waits for it: for one graph at most, however long a text is. 0, as at first: it waits for ever.
+EDGEKV_API void edgekv_rpc_limit_silence(uint32_t ms);
+
 #ifdef __cplusplus
 }
 #endif

@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("starlette")
 from batch_files import CHAT, RESPONSES, SMALL, TEXT, about_documents, chat, rows, said, words, write
+from lent_device import lent_device
 
 import edgekv
 from edgekv.batch.answering import Answerer, Setup
@@ -393,3 +394,16 @@ def test_results_are_lines_of_ascii(answer, tmp_path):
     answer([chat("ä\ud800", "Hello")])
     (line,) = (tmp_path / "results.jsonl").read_bytes().splitlines()
     assert json.loads(line.decode("ascii"))["custom_id"] == "ä\ud800"
+
+
+def test_one_worker_may_have_layers_on_a_server(answer, opened):
+    requests = REQUESTS[:5]
+    with lent_device() as (address, _):
+        found, took = answer(requests, rpc=address, tensor_split="1")
+        assert sorted(found) == sorted(request["custom_id"] for request in requests)
+        assert took.answered == len(requests)
+        with opened(requests, "more.jsonl", rpc=address) as batch:
+            with pytest.raises(ConfigError, match=f"rpc={address} serves one worker at a time; leave workers=2 out"):
+                list(batch.run(workers=2))
+            with pytest.raises(ConfigError, match="leave cluster=tcp://here out"):
+                list(batch.run(cluster="tcp://here"))

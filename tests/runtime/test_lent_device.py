@@ -118,6 +118,15 @@ def test_layers_here_and_there(tiny_model, device, policy, kv_type):
     assert_exact(path, tokens, run, 256, prefill, decoded, kv_type)
 
 
+@pytest.mark.parametrize("policy", ["snapkv+ada", "keydiff+pyramid"])
+def test_heads_of_different_lengths_are_refused_on_vulkan(tiny_model, device, policy):
+    """Where ggml would end the process."""
+    if device != "vulkan":
+        pytest.skip("run by scripts/test_other_build.sh vulkan")
+    with pytest.raises(edgekv.ConfigError, match=r"heads of different lengths do not work on Vulkan0: .*gpu_layers=0"):
+        edgekv.Runtime(tiny_model(n_layer=2), memory="4GiB", budget=64, block=32, policy=policy)
+
+
 def test_own_devices_begin_the_list(server):
     own = devices()
     assert [(device.kind, device.backend) for device in own if device.name == "CPU"] == [("cpu", "CPU")]

@@ -9,8 +9,12 @@ import dataclasses
 import json
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
+import threading
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import pytest
@@ -19,6 +23,7 @@ from command import words
 from lent_device import free_port, lent_device
 
 import edgekv
+from edgekv.devices import server as asked
 from edgekv.models.families import make_family
 
 SETTING = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "kv_type": "f16", "focus": False}
@@ -252,6 +257,42 @@ def test_a_server_that_goes_while_a_reply_is_said(model, capfd):
             list(pieces)
 
 
+@contextmanager
+def silent_server():
+    """HOST:PORT of what says what it lends, and nothing from then on."""
+    answers = [bytes([7, 0, 0]) + bytes(25), struct.pack("<I", 1), struct.pack("<QQ", 1 << 30, 1 << 30)]
+    connections = []
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve():
+            with suppress(OSError):
+                connections.append(listening.accept())
+                for answer in answers:
+                    connections[0][0].recv(64)
+                    connections[0][0].sendall(struct.pack("<Q", len(answer)) + answer)
+                while True:
+                    connections.append(listening.accept())
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join(LIMIT_S)
+            for connection, _ in connections:
+                connection.close()
+
+
+def test_a_server_that_falls_silent_is_told(model, monkeypatch):
+    monkeypatch.setattr(asked, "TIMEOUT_S", 1)
+    with (
+        silent_server() as address,
+        pytest.raises(edgekv.WorkerError, match=f"{address} does not answer within 1 s"),
+    ):
+        edgekv.Runtime(model, rpc=address, rpc_timeout=1, isolated=True, **SETTING)
+
+
 # ---- the command line ----
 
 
@@ -265,6 +306,7 @@ def test_commands_put_layers_on_servers(model, servers):
     plan = json.loads(run("plan", *options, "--json").stdout)
     assert [share["address"] for share in plan["devices"]] == servers
     assert sum(share["layers"] for share in plan["devices"]) == N_LAYER
-    told = run("inspect", *options, "Hello")
-    assert told.returncode == 2
-    assert "keeps cells out of this process" in told.stderr
+    for looking in (["inspect", *options, "Hello"], ["bench", "--rpc", servers[0]]):
+        told = run(*looking)
+        assert told.returncode == 2
+        assert "keeps cells out of this process" in told.stderr
