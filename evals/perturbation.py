@@ -10,6 +10,7 @@ from edgekv.errors import ConfigError
 from edgekv.policies import Policy, parse_policy
 from edgekv.policies.selection import Protection
 
+from .captures import check_base
 from .eviction import kept_cells
 from .setting import Setting
 from .tokens import begin
@@ -83,7 +84,8 @@ def _check_reading(runtime: edgekv.Runtime, n_tokens: int) -> None:
 
 
 def _check_policy(policy: Policy, block: int) -> None:
-    """Refuse a policy whose choices depend on more than the cells and the queries of a block."""
+    """Refuse a policy whose choices depend on more than the cells, as they are stored, and the queries of a block."""
+    check_base(policy)
     if policy.base.replays:
         raise ConfigError(
             f"{policy.spec} scores by blocks that are read twice, and here each is read once; choose another policy"

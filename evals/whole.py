@@ -13,7 +13,7 @@ import edgekv
 from edgekv.policies import Head, Policy, parse_policy
 from edgekv.policies.critical import wo_norms
 
-from .captures import check_base, output_projections, stored_rows
+from .captures import output_projections, stored_rows
 from .outputs import Layer
 
 N_QUERIES = 32
@@ -60,8 +60,7 @@ class WholeText:
         self._sums: dict[Policy, Arrays] = {}
 
     def choices(self, policy: Policy) -> Heads:
-        """The heads before the last block, with what the policy reads. Raises ConfigError as `check_base`."""
-        check_base(policy)
+        """The heads before the last block, with what the policy reads."""
         heads = self._after(len(self._rows) - 1)
         if policy.base.carries:
             heads = _each(_carrying, heads, self._accumulated(policy.base))
