@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import codecs
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any
 
 from .engine.access import Access
+from .engine.focus import Focus, question_to_read_with
 from .engine.history import History, question_of, token_ids, wanted_of
 from .engine.protocol import Conversation, Engine
+from .engine.record import Record
 from .engine.reply import INSTRUCTION, MAX_TOKENS, ProgressCallback, Rewinding, Wanted
 from .engine.sampler import Sampling
-from .engine.shades import Shaded
 from .engine.snapshot import Snapshot
-from .engine.stats import Stats
 from .errors import ConfigError, InputError
 from .grammar.source import grammar_of
 from .prompt.turns import PARAGRAPH
-from .store.log import Turn
-from .store.transcript import write_transcript
 
 if TYPE_CHECKING:
     from .prompt.tools import ToolUse
@@ -33,13 +27,8 @@ if TYPE_CHECKING:
 # the question that texts are read with while none is known; chosen by measurement (docs/policies.md)
 GENERAL_QUESTION = "Which names, places, dates, numbers and other facts are mentioned above?"
 
-Focus: TypeAlias = bool | str | Sequence[str] | None
 
-TURNS_AT_ONCE = 256  # asked for, of a log that may be long
-TOKENS_AT_ONCE = 4096
-
-
-class Session:
+class Session(Record):
     """A conversation over a runtime; `Runtime.session` makes one. `close`, `with` or closing the runtime ends it.
 
     `chat`, `ask` and `generate` return generators that yield pieces of text. A reply works only while it is iterated,
@@ -68,7 +57,7 @@ class Session:
 
         general: the question that `read` reads with where it is given none; "" = none
         """
-        self._access = Access(engine, conversation, start)
+        super().__init__(Access(engine, conversation, start))
         self._able_to_focus = able_to_focus
         self._general = general
 
@@ -337,92 +326,6 @@ class Session:
         for _ in self._access.reply(Rewinding(n_tokens=n_tokens, other_draws=other_draws), progress):
             pass
 
-    def turns(self) -> Iterator[Turn]:
-        """Whose the tokens of the log are: `Turn(role, start, stop)`, without what the chat template puts between.
-
-        Raises SessionError without a log, or during a reply.
-        """
-        first = 0
-        while True:
-            with self._access.alone(), self._access.begun() as conversation:
-                some = conversation.turns(first, TURNS_AT_ONCE)
-            yield from some
-            first += len(some)
-            if len(some) < TURNS_AT_ONCE:
-                return
-
-    def text(self, turn: Turn | None = None) -> Iterator[str]:
-        """The text of a turn in pieces; or of all that was read and said, with the chat template, as the model saw it.
-
-        Raises SessionError without a log, or during a reply.
-        """
-        with self._access.alone(), self._access.begun() as conversation:
-            start, stop = (0, conversation.n_logged) if turn is None else (turn.start, turn.stop)
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        for pieces in self._pieces(start, stop, turn is None):
-            yield decoder.decode(b"".join(pieces))
-        rest = decoder.decode(b"", final=True)
-        if rest:
-            yield rest
-
-    def kept(self, turn: Turn | None = None) -> Iterator[Shaded]:
-        """The text of a turn, or all that the model saw, in runs `Shaded(text, shade)` of tokens that are kept alike.
-
-        The shades are those of the cells when this begins. A token that was said and not fed yet has no cells, and is
-        left out.
-
-        Raises SessionError without a log, or during a reply.
-        """
-        with self._access.alone(), self._access.at_cells() as conversation:
-            start, stop = (0, conversation.n_logged) if turn is None else (turn.start, turn.stop)
-            stop = min(stop, conversation.n_past)
-            holders = conversation.holders()
-        yield from holders.shaded(self._pieces(start, stop, turn is None), start)
-
-    def _pieces(self, start: int, stop: int, control: bool) -> Iterator[list[bytes]]:
-        """What each token in [start, stop) of the log stands for, some at a time."""
-        for first in range(start, stop, TOKENS_AT_ONCE):
-            with self._access.alone() as conversation:
-                pieces = conversation.pieces(first, min(stop, first + TOKENS_AT_ONCE), control)
-            yield pieces
-
-    def export(self, path: str | os.PathLike[str]) -> None:
-        """Write roles and texts of all turns to a file, as Markdown (.md) or JSON (.json).
-
-        Raises SessionError without a log or during a reply, ConfigError for another ending, and SessionFileError where
-        the file cannot be written. Whatever had that name before is then untouched.
-        """
-        write_transcript(Path(path), ((turn.role, self.text(turn)) for turn in self.turns()))
-
-    def snapshot(self) -> Snapshot:
-        """Copy all that the session has read and said, so that `restore` can go back to it.
-
-        The plan does not count the copy. With an isolated runtime the copy is in this process, not in the worker.
-        Raises SessionError while the session is answering. Raises CeilingError, before the copy is made, if it would
-        bring the process over its ceiling.
-        """
-        with self._access.alone(), self._access.at_cells() as conversation:
-            return conversation.snapshot()
-
-    def restore(self, snapshot: Snapshot) -> None:
-        """Return to the state of a snapshot, as often as you like.
-
-        Raises SessionError while the session is answering, and for a snapshot of another runtime, of a session with
-        another system message, or, with log=True, of one without a log.
-        """
-        with self._access.alone(), self._access.at_cells() as conversation:
-            conversation.restore(snapshot)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write all that the session has read and said to a file, for `Runtime.load_session` (docs/sessions.md).
-
-        The file is whole or not there: if this fails, or the process ends, what had that name before is untouched. It
-        takes no memory to speak of, and only its owner can read it.
-        Raises SessionFileError where it cannot be written, and SessionError while the session is answering.
-        """
-        with self._access.alone(), self._access.at_cells() as conversation:
-            conversation.save(Path(os.path.abspath(path)))
-
     def alone(self) -> AbstractContextManager[Conversation]:
         """The conversation, for one user at a time. Raises SessionError while another one has it."""
         return self._access.alone()
@@ -446,72 +349,16 @@ class Session:
         """Whether the session or its runtime was closed."""
         return self._access.closed
 
-    @property
-    def stats(self) -> Stats:
-        """Tokens, times and memory of the last reply, complete when that has ended."""
-        return self._access.conversation.stats
-
-    @property
-    def system(self) -> str | None:
-        """Its system message, which is never evicted."""
-        return self._access.live().system
-
-    @property
-    def n_past(self) -> int:
-        """Tokens read and said so far."""
-        with self._access.begun() as conversation:
-            return conversation.n_past
-
-    @property
-    def n_cells(self) -> int:
-        """Cells used per head."""
-        with self._access.begun() as conversation:
-            return conversation.n_cells
-
-    def kept_positions(self, layer: int, head: int) -> npt.NDArray[np.int32]:
-        """True positions of the tokens that one (layer, KV head) still holds, (n_cells,) ascending."""
-        with self._access.at_cells() as conversation:
-            return conversation.kept_positions(layer, head)
-
-    @property
-    def n_exceeded(self) -> int:
-        """How often the process was found over its ceiling."""
-        return self._access.live().n_exceeded
-
-    def budgets(self) -> list[list[int]]:
-        """Cells that the last eviction left in each head of each layer; 0 before the first eviction."""
-        with self._access.at_cells() as conversation:
-            return conversation.budgets()
-
     def _question(self, focus: Focus, usual: str, *, otherwise: bool) -> str | tuple[str, ...] | None:
-        """The question to read with: the caller's own, perhaps in parts, `usual`, or none."""
+        """The question to read with; None = none."""
         self._access.live()
-        able = self._able_to_focus
-        if focus and not able:
-            raise ConfigError(f"focus={focus!r} needs a runtime opened with focus=True, which has cells for the probe")
-        if isinstance(focus, str):
-            return focus or None
-        if focus is not None and not isinstance(focus, bool):
-            return _parts(focus)
-        wanted = able and otherwise if focus is None else focus
-        return usual if wanted else None
+        return question_to_read_with(focus, usual, able=self._able_to_focus, otherwise=otherwise)
 
 
 def _content(files: Sequence[str | os.PathLike[str]], text: str) -> tuple[str | Path, ...]:
     """Files, then a text, with an empty line between each two."""
     sources: list[str | Path] = [*map(Path, files), *([text] if text else [])]
     return tuple(part for source in sources for part in (source, PARAGRAPH))[:-1]
-
-
-def _parts(focus: Sequence[str]) -> tuple[str, ...]:
-    """The parts of a question, as given. Raises ConfigError for what is no text, or says nothing."""
-    parts = tuple(focus)
-    for part in parts:
-        if not isinstance(part, str) or not part.strip():
-            raise ConfigError(f"focus has the part {part!r}; give texts that are not empty")
-    if not parts:
-        raise ConfigError("focus has no parts; give some, or False to read without a question")
-    return parts
 
 
 def _texts(stop: str | Sequence[str]) -> tuple[str, ...]:

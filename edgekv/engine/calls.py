@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
-from edgekv.prompt.tools import CallFormat
+from edgekv.binding.model import Model
+from edgekv.prompt.tool_form import tool_form
+from edgekv.prompt.tools import CallFormat, ToolUse
 
 from .endings import overlap
+from .reply import Wanted
 from .stats import Stats
+
+
+def calling(wanted: Wanted, use: ToolUse, model: Model) -> tuple[Wanted, CallReader]:
+    """A reply that may call tools as one that follows a grammar, and what then reads the calls."""
+    form = tool_form(model).calls
+    return replace(wanted, grammar=form.grammar(use)), CallReader(form)
 
 
 class CallReader:

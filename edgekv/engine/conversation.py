@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from edgekv.errors import CeilingError, CeilingExceededError, ConfigError, GrammarError, PromptLengthError, SessionError
+from edgekv.errors import CeilingError, ConfigError, GrammarError, PromptLengthError, SessionError
 from edgekv.prompt.turns import BEGINNINGS, HISTORIES, NO_PROBE, STATES, Kind, Probe, Turns
 from edgekv.store.log import LogCopy, Turn
 
 from .history import prompt_of
 from .loaded import Loaded
 from .past import Past
-from .reply import Progress, ProgressCallback, Rewinding, Wanted
+from .reading import Reading
+from .reply import ProgressCallback, Rewinding, Wanted
 from .session_file import log_sections, save_session
 from .shades import Holders
 from .snapshot import ELSEWHERE, ControllerSnapshot, Snapshot
@@ -30,8 +31,6 @@ from .tenant import Tenant
 
 if TYPE_CHECKING:
     from edgekv.grammar.masks import Matcher
-
-    from .calls import CallReader
 
 
 class LocalConversation:
@@ -166,7 +165,11 @@ class LocalConversation:
             if isinstance(wanted, Rewinding):
                 self._rewind(wanted, stats, progress)
                 return
-            wanted, reader = self._with_calls(wanted)
+            reader = None
+            if wanted.tools is not None and wanted.tools.callable:
+                from .calls import calling  # few replies need what this imports
+
+                wanted, reader = calling(wanted, wanted.tools, engine.model)
             matcher = None if wanted.grammar is None else engine.matcher(wanted.grammar)
             if wanted.kind in HISTORIES:
                 tokens, probe = self._history(wanted, stats)
@@ -215,7 +218,7 @@ class LocalConversation:
         engine, past = self._open(), self._past
         prompt = self._turns.prompt(wanted.kind, wanted.content, wanted.instruction)
         stats.prompt_tokens = prompt.count() + len(self._speaker.pending)
-        self._check_length(self.n_past + stats.prompt_tokens)
+        engine.controller.positions.check_length(self.n_past + stats.prompt_tokens)
         fits = self.n_cells + stats.prompt_tokens <= engine.plan.budget_cells
         question = None if fits else wanted.question
         probe = NO_PROBE if question is None else self._turns.probe(question, engine.options.probe_tokens, answer)
@@ -266,10 +269,11 @@ class LocalConversation:
 
     def _history(self, wanted: Wanted, stats: Stats) -> tuple[Iterator[int], Probe]:
         """Go back to where a history leaves the log; returns the tokens to read from there, and the probe."""
-        past, model, plan = self._kept(), self._open().model, self._open().plan
-        prompt = prompt_of(wanted, model, self._turns, past.replies(self._speaker.pending))
+        past, engine = self._kept(), self._open()
+        plan = engine.plan
+        prompt = prompt_of(wanted, engine.model, self._turns, past.replies(self._speaker.pending))
         n_common, n_tokens = past.log.common(prompt.tokens())
-        self._check_length(n_tokens)
+        engine.controller.positions.check_length(n_tokens)
         if wanted.on_overflow == "error" and n_tokens > plan.budget_cells:
             raise PromptLengthError(
                 f"the prompt has {n_tokens} tokens, and the budget is {plan.budget_cells} cells; give a shorter one, "
@@ -287,7 +291,7 @@ class LocalConversation:
         # cells are chosen while more than a block is read
         evicts = self.n_cells + stats.prompt_tokens > plan.budget_cells and stats.prompt_tokens > plan.block
         question = wanted.question if evicts else None
-        probe = NO_PROBE if question is None else self._turns.probe(question, self._open().options.probe_tokens)
+        probe = NO_PROBE if question is None else self._turns.probe(question, engine.options.probe_tokens)
         return itertools.islice(prompt.tokens(past.marker(wanted.kind, known=n_common)), self.n_past, None), probe
 
     def seen(self, wanted: Wanted) -> int:
@@ -383,16 +387,6 @@ class LocalConversation:
         engine.options.check_budget(engine.plan.budget_cells, n_pinned)
         self.tenant.pinned = ((0, n_pinned),)
 
-    def _check_length(self, n_tokens: int) -> None:
-        positions = self._open().controller.positions
-        if positions.limit is not None and n_tokens > positions.limit:
-            raise PromptLengthError(
-                f"the prompt ends at token {n_tokens}, but the model was trained on {positions.limit}, and "
-                f"{positions.obstacle}, give a shorter text, or allow_beyond_trained=True to read on all the same",
-                n_tokens=n_tokens,
-                limit=positions.limit,
-            )
-
     def _read(
         self,
         tokens: Iterable[int],
@@ -402,51 +396,11 @@ class LocalConversation:
         probe: Probe = NO_PROBE,
     ) -> bool:
         """Read the tokens of a prompt; returns whether the reply may begin."""
-        engine = self._open()
-        controller = engine.controller
-        exceeded: CeilingExceededError | None = None
-        started = time.perf_counter()
-        done = 0
-
-        def after_ubatch(n_tokens: int) -> bool:
-            nonlocal done, exceeded
-            done += n_tokens
-            if progress is not None:
-                progress(Progress(done, stats.prompt_tokens, self.n_cells, controller.budget))
-            exceeded = engine.guard.check()
-            return exceeded is None and not self.cancelled.is_set()
-
+        reading = Reading(self._open(), self.cancelled, stats, progress)
         self._speaker.pending = []
         self._turns.state, afterwards = STATES[kind]
-        controller.positions.expect(stats.prompt_tokens)
-        try:
-            wants_logits = kind not in BEGINNINGS
-            complete = controller.read(
-                tokens, after_ubatch, probe.tokens, part_ends=probe.part_ends, want_logits=wants_logits
-            )
-        finally:
-            stats.prefill_s = time.perf_counter() - started
-            stats.read_tokens = done
-        if complete:
+        if reading.read(tokens, probe, want_logits=kind not in BEGINNINGS):
             self._turns.state = afterwards
             if self._past is not None and afterwards != "open":
                 self._past.log.mark(self.n_past, "assistant", afterwards)
-        if exceeded is not None:
-            stats.finish_reason = "ceiling"
-            raise exceeded
-        if self.cancelled.is_set():
-            stats.finish_reason = "cancelled"
-            return False
-        return True
-
-    def _with_calls(self, wanted: Wanted) -> tuple[Wanted, CallReader | None]:
-        """A reply that may call tools as one that follows a grammar, and what then reads the calls."""
-        use = wanted.tools
-        if use is None or not use.callable:
-            return wanted, None
-        from edgekv.prompt.tool_form import tool_form  # few replies need what these import
-
-        from .calls import CallReader
-
-        form = tool_form(self._open().model).calls
-        return replace(wanted, grammar=form.grammar(use)), CallReader(form)
+        return reading.may_reply()

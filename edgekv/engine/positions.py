@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from edgekv.binding.cache import Cache
+from edgekv.errors import PromptLengthError
 from edgekv.options import Options
 
 
@@ -49,6 +50,16 @@ class Positions:
         if not shape.n_layer and not shape.window_cells:
             return None  # a recurrent state knows no positions
         return None if self._turns or self._options.allow_beyond_trained else self._n_ctx_train
+
+    def check_length(self, n_tokens: int) -> None:
+        """Raise PromptLengthError for a text that ends beyond the limit."""
+        if self.limit is not None and n_tokens > self.limit:
+            raise PromptLengthError(
+                f"the prompt ends at token {n_tokens}, but the model was trained on {self.limit}, and "
+                f"{self.obstacle}, give a shorter text, or allow_beyond_trained=True to read on all the same",
+                n_tokens=n_tokens,
+                limit=self.limit,
+            )
 
     @property
     def obstacle(self) -> str:

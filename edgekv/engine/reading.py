@@ -1,0 +1,64 @@
+"""Reads the prompt of one reply."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+
+from edgekv.errors import CeilingExceededError
+from edgekv.prompt.turns import Probe
+
+from .loaded import Loaded
+from .reply import Progress, ProgressCallback
+from .stats import Stats
+
+
+class Reading:
+    """Reads tokens until all are read, the reply is cancelled, or the process was found over its ceiling.
+
+    stats: says how many tokens there are, and gets how many were read in which time
+    """
+
+    def __init__(
+        self, engine: Loaded, cancelled: threading.Event, stats: Stats, progress: ProgressCallback | None
+    ) -> None:
+        self._engine = engine
+        self._cancelled = cancelled
+        self._stats = stats
+        self._progress = progress
+        self._n_read = 0
+        self._exceeded: CeilingExceededError | None = None
+
+    def read(self, tokens: Iterable[int], probe: Probe, *, want_logits: bool) -> bool:
+        """Read block by block; returns whether all were read. What was read stays in the cells."""
+        controller = self._engine.controller
+        controller.positions.expect(self._stats.prompt_tokens)
+        started = time.perf_counter()
+        try:
+            return controller.read(
+                tokens, self._after_ubatch, probe.tokens, part_ends=probe.part_ends, want_logits=want_logits
+            )
+        finally:
+            self._stats.prefill_s = time.perf_counter() - started
+            self._stats.read_tokens = self._n_read
+
+    def may_reply(self) -> bool:
+        """Whether nothing ended the reading. Raises CeilingExceededError where the ceiling did."""
+        if self._exceeded is not None:
+            self._stats.finish_reason = "ceiling"
+            raise self._exceeded
+        if self._cancelled.is_set():
+            self._stats.finish_reason = "cancelled"
+            return False
+        return True
+
+    def _after_ubatch(self, n_tokens: int) -> bool:
+        """Note what was read, and tell it; returns whether to read on."""
+        self._n_read += n_tokens
+        if self._progress is not None:
+            controller = self._engine.controller
+            total, n_cells = self._stats.prompt_tokens, controller.cache.n_cells
+            self._progress(Progress(self._n_read, total, n_cells, controller.budget))
+        self._exceeded = self._engine.guard.check()
+        return self._exceeded is None and not self._cancelled.is_set()

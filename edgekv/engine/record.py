@@ -1,0 +1,152 @@
+"""What a session has read and said: looked at, copied, and written to files."""
+
+from __future__ import annotations
+
+import codecs
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from edgekv.store.log import Turn
+from edgekv.store.transcript import write_transcript
+
+from .access import Access
+from .shades import Shaded
+from .snapshot import Snapshot
+from .stats import Stats
+
+TURNS_AT_ONCE = 256  # asked for, of a log that may be long
+TOKENS_AT_ONCE = 4096
+
+
+class Record:
+    """That of a `Session`: how much it is, its text, what is kept of it, and copies of it."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+
+    @property
+    def stats(self) -> Stats:
+        """Tokens, times and memory of the last reply, complete when that has ended."""
+        return self._access.conversation.stats
+
+    @property
+    def system(self) -> str | None:
+        """Its system message, which is never evicted."""
+        return self._access.live().system
+
+    @property
+    def n_past(self) -> int:
+        """Tokens read and said so far."""
+        with self._access.begun() as conversation:
+            return conversation.n_past
+
+    @property
+    def n_cells(self) -> int:
+        """Cells used per head."""
+        with self._access.begun() as conversation:
+            return conversation.n_cells
+
+    def kept_positions(self, layer: int, head: int) -> npt.NDArray[np.int32]:
+        """True positions of the tokens that one (layer, KV head) still holds, (n_cells,) ascending."""
+        with self._access.at_cells() as conversation:
+            return conversation.kept_positions(layer, head)
+
+    @property
+    def n_exceeded(self) -> int:
+        """How often the process was found over its ceiling."""
+        return self._access.live().n_exceeded
+
+    def budgets(self) -> list[list[int]]:
+        """Cells that the last eviction left in each head of each layer; 0 before the first eviction."""
+        with self._access.at_cells() as conversation:
+            return conversation.budgets()
+
+    def turns(self) -> Iterator[Turn]:
+        """Whose the tokens of the log are: `Turn(role, start, stop)`, without what the chat template puts between.
+
+        Raises SessionError without a log, or during a reply.
+        """
+        first = 0
+        while True:
+            with self._access.alone(), self._access.begun() as conversation:
+                some = conversation.turns(first, TURNS_AT_ONCE)
+            yield from some
+            first += len(some)
+            if len(some) < TURNS_AT_ONCE:
+                return
+
+    def text(self, turn: Turn | None = None) -> Iterator[str]:
+        """The text of a turn in pieces; or of all that was read and said, with the chat template, as the model saw it.
+
+        Raises SessionError without a log, or during a reply.
+        """
+        with self._access.alone(), self._access.begun() as conversation:
+            start, stop = (0, conversation.n_logged) if turn is None else (turn.start, turn.stop)
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        for pieces in self._pieces(start, stop, turn is None):
+            yield decoder.decode(b"".join(pieces))
+        rest = decoder.decode(b"", final=True)
+        if rest:
+            yield rest
+
+    def kept(self, turn: Turn | None = None) -> Iterator[Shaded]:
+        """The text of a turn, or all that the model saw, in runs `Shaded(text, shade)` of tokens that are kept alike.
+
+        The shades are those of the cells when this begins. A token that was said and not fed yet has no cells, and is
+        left out.
+
+        Raises SessionError without a log, or during a reply.
+        """
+        with self._access.alone(), self._access.at_cells() as conversation:
+            start, stop = (0, conversation.n_logged) if turn is None else (turn.start, turn.stop)
+            stop = min(stop, conversation.n_past)
+            holders = conversation.holders()
+        yield from holders.shaded(self._pieces(start, stop, turn is None), start)
+
+    def _pieces(self, start: int, stop: int, control: bool) -> Iterator[list[bytes]]:
+        """What each token in [start, stop) of the log stands for, some at a time."""
+        for first in range(start, stop, TOKENS_AT_ONCE):
+            with self._access.alone() as conversation:
+                pieces = conversation.pieces(first, min(stop, first + TOKENS_AT_ONCE), control)
+            yield pieces
+
+    def export(self, path: str | os.PathLike[str]) -> None:
+        """Write roles and texts of all turns to a file, as Markdown (.md) or JSON (.json).
+
+        Raises SessionError without a log or during a reply, ConfigError for another ending, and SessionFileError where
+        the file cannot be written. Whatever had that name before is then untouched.
+        """
+        write_transcript(Path(path), ((turn.role, self.text(turn)) for turn in self.turns()))
+
+    def snapshot(self) -> Snapshot:
+        """Copy all that the session has read and said, so that `restore` can go back to it.
+
+        The plan does not count the copy. With an isolated runtime the copy is in this process, not in the worker.
+        Raises SessionError while the session is answering. Raises CeilingError, before the copy is made, if it would
+        bring the process over its ceiling.
+        """
+        with self._access.alone(), self._access.at_cells() as conversation:
+            return conversation.snapshot()
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Return to the state of a snapshot, as often as you like.
+
+        Raises SessionError while the session is answering, and for a snapshot of another runtime, of a session with
+        another system message, or, with log=True, of one without a log.
+        """
+        with self._access.alone(), self._access.at_cells() as conversation:
+            conversation.restore(snapshot)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write all that the session has read and said to a file, for `Runtime.load_session` (docs/sessions.md).
+
+        The file is whole or not there: if this fails, or the process ends, what had that name before is untouched. It
+        takes no memory to speak of, and only its owner can read it.
+        Raises SessionFileError where it cannot be written, and SessionError while the session is answering.
+        """
+        with self._access.alone(), self._access.at_cells() as conversation:
+            conversation.save(Path(os.path.abspath(path)))
