@@ -6,7 +6,8 @@ Both get the same text; threads are each one's default, or `--threads`. llama.cp
 edgekv gets a ceiling, `--share` of the peak that llama.cpp had in the same pair. It chooses everything else itself, but
 for the cells, if `--budget` names them. It reads the text as a file with a question about it. Every run is a fresh
 process that warms up, the two run in turn, and the table shows medians of their ratios. `edgekv bench` measures the
-same without an installation, on edgekv's library.
+same without an installation, on edgekv's library. With `--other` a second llama-cpp-python takes edgekv's place, which
+was built otherwise: say, with CMAKE_ARGS=-DGGML_OPENMP=OFF.
 
     uv venv peer && uv pip install --python peer/bin/python --no-cache llama-cpp-python==0.3.36
     python bench/as_installed.py --book novel.txt --peer peer/bin/python --model 0.5b-q4_0.gguf --threads 1
@@ -32,6 +33,14 @@ from edgekv.models.registry import find_model
 
 QUESTION = "What does the text say about the prince and his plans for the war?"
 PREDICTED = {"reading": "1.1 at 1,000 tokens, 2 at 8,000", "generating": "1.1", "peak": "0.74"}
+
+
+def run_stock(python: str, case: dict) -> dict[str, float]:
+    """The same with the llama-cpp-python of another Python."""
+    command = [python, str(Path(__file__).with_name("stock_llama.py"))]
+    child = subprocess.run(command, input=json.dumps(case), stdout=subprocess.PIPE, text=True, check=True)
+    figures: dict[str, float] = json.loads(child.stdout)
+    return figures
 
 
 def run_case(case: dict) -> dict[str, object]:
@@ -65,6 +74,7 @@ def main() -> None:
     """Measure pairs, and print medians and ratios."""
     parser = common.arguments(__doc__ or "")
     parser.add_argument("--peer", required=True, help="the Python that has llama-cpp-python")
+    parser.add_argument("--other", help="a Python with another llama-cpp-python, in place of edgekv")
     parser.add_argument("--length", type=int, default=1000, help="tokens of the text")
     parser.add_argument("--generate", type=int, default=48)
     parser.add_argument("--share", type=float, default=0.75, help="edgekv's ceiling, of llama.cpp's peak")
@@ -79,16 +89,19 @@ def main() -> None:
 
     pairs: list[tuple[dict, dict]] = []
     for _ in range(args.pairs):
-        command = [args.peer, str(Path(__file__).with_name("stock_llama.py"))]
-        child = subprocess.run(command, input=json.dumps(case), stdout=subprocess.PIPE, text=True, check=True)
-        peer = json.loads(child.stdout)
+        peer = run_stock(args.peer, case)
+        if args.other:
+            pairs.append((peer, run_stock(args.other, case)))
+            continue
         ours = common.in_fresh_process(__file__, case | {"memory": int(args.share * peer["peak"])})
         if "refused" in ours:
             sys.exit(f"{args.share:g} of llama.cpp's peak is too little: {ours['refused']}; name a larger --share")
         pairs.append((peer, ours))
+    other = "the other" if args.other else "edgekv"
     threads = case["threads"] or "each its own default of"
-    print(f"{pairs[0][0]['tokens']:,} tokens, {threads} threads; edgekv: {pairs[-1][1]['setting']}")
-    common.print_pairs(("llama-cpp-python", "edgekv"), pairs, PREDICTED, {"peak": common.MIB})
+    print(f"{pairs[0][0]['tokens']:,} tokens, {threads} threads; {other}: {pairs[-1][1].get('setting', args.other)}")
+    names = ("llama-cpp-python", other)
+    common.print_pairs(names, pairs, dict.fromkeys(PREDICTED, "") if args.other else PREDICTED, {"peak": common.MIB})
     common.write_json(args.json, pairs)
 
 
