@@ -47,7 +47,7 @@ class Numbers:
     """The part of a snapshot before its rows.
 
     kept: (n_heads,) cells that the last eviction left
-    lags: (n_queries,); ring: (n_ring,) positions in sliding windows, -1 = none
+    lags: (n_queries,); ring: (n_ring,) positions in sliding windows, negative = no rows
     carried: by name, (n_cells,) each: position, order, and where cells carry them rope_position, accumulated, wo_norm
     """
 

@@ -76,7 +76,7 @@ class DeviceShare(Struct):
         ("name", c.c_char * 64),
         ("n_layers", c.c_uint32),
         ("has_output", c.c_uint32),
-        *((name, c.c_uint64) for name in ("weight_bytes", "kv_bytes", "compute_bytes", "scoring_bytes")),
+        *((name, c.c_uint64) for name in ("weight_bytes", "kv_bytes", "compute_bytes", "scoring_bytes", "state_bytes")),
     )
 
 

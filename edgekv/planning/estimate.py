@@ -244,7 +244,8 @@ class Estimator:
             devices = shares_of(context, params, self._lent, SERVING_BYTES + native.workspace_bytes)
         finally:
             context.close()
-        if options.n_draft and memory.state_bytes:
+        state_bytes = memory.state_bytes + sum(share.states for share in devices)
+        if options.n_draft and state_bytes:
             raise ConfigError(
                 f"speculate=auto needs cells that can be dropped one by one, but {self._path.name} keeps sliding "
                 "windows or recurrent states; give speculate=off"
@@ -253,7 +254,7 @@ class Estimator:
             self._check_latents(options)
         if not memory.repack_bytes:
             self._models.setdefault(False, model)  # with nothing to repack the two are one
-        session_bytes = session_bytes_of(shape, memory, params, options)
+        session_bytes = session_bytes_of(shape, state_bytes, params, options)
         scratch = (
             policy.scratch_bytes(
                 shape.n_cells_max, shape.n_head_kv_max, shape.n_head_max, shape.head_dim_k, shape.head_dim_v

@@ -16,10 +16,11 @@ HEADER_BYTES = 256  # of a snapshot, at most
 HISTORY_BYTES = 1 << 16  # of tokens that drafts are looked up in
 
 
-def session_bytes_of(
-    shape: structs.Shape, memory: structs.Memory, params: structs.CacheParams, options: Options
-) -> int:
-    """The most bytes that a session takes as a snapshot: what `native/src/cache/snapshot.cpp` writes of full cells."""
+def session_bytes_of(shape: structs.Shape, state_bytes: int, params: structs.CacheParams, options: Options) -> int:
+    """The most bytes that a session takes as a snapshot: what `native/src/cache/snapshot.cpp` writes of full cells.
+
+    state_bytes: sliding windows and recurrent states, wherever they lie
+    """
     assert options.budget is not None
     numbers = (
         2 + bool(params.repositions) + bool(params.accumulates) + bool(params.wo_norms)
@@ -31,8 +32,7 @@ def session_bytes_of(
         + (shape.n_head_total + shape.window_cells) * NUMBER_BYTES
         + (options.budget + options.block) * cell_bytes
         + params.n_query_rows * query_bytes
-        + memory.state_bytes
-        + shape.device_state_bytes
+        + state_bytes
         + (HISTORY_BYTES if options.n_draft else 0)
     )
 

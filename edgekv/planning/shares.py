@@ -35,6 +35,7 @@ class DeviceShare:
     output: whether the output matrix does, too
     weights, kv: of these layers; compute: graph buffers; scoring: what scoring and moving take there, and queries
     serving: what the server holds while it computes, beside all that
+    states: of kv, sliding windows and recurrent states
     ceiling_bytes: None = it was given none
     free_bytes: what a server's device had free before; None = it was not asked
     """
@@ -48,6 +49,7 @@ class DeviceShare:
     compute: int
     scoring: int
     serving: int
+    states: int = 0
     ceiling_bytes: int | None = None
     free_bytes: int | None = None
 
@@ -109,6 +111,7 @@ def shares_of(
             compute=share.compute_bytes,
             scoring=share.scoring_bytes,
             serving=serving_bytes if share.compute_bytes and share.name.decode() in addresses else 0,
+            states=share.state_bytes,
         )
         for share in found[: n.value]
     )

@@ -828,7 +828,7 @@ EDGEKV_API enum edgekv_status edgekv_plan_open(
 //   struct edgekv_snapshot
 //   uint32 kept          (n_heads,)    cells that the last compaction left in a head
 //   int32  lags          (n_queries,)  true position - RoPE position of the newest tokens, whose queries are there
-//   int32  ring          (n_ring,)     position in every cell of the sliding windows; -1 = none
+//   int32  ring          (n_ring,)     position in every cell of the sliding windows; -1 = none, -2 - p = p, unseen and without rows
 //   int32  position      (n_cells,)    true positions
 //   int32  rope_position (n_cells,)    that keys are turned by, if kind.repositions
 //   uint32 order         (n_cells,)    of every head, its cells ascending by position

@@ -20,6 +20,7 @@ struct edgekv_device_share {
     uint64_t kv_bytes;      // cells, sliding windows and recurrent states
     uint64_t compute_bytes; // llama.cpp's graph buffers
     uint64_t scoring_bytes; // what an open cache holds there: queries, copies of states, and the graphs that score and move rows
+    uint64_t state_bytes;   // of kv_bytes, sliding windows and recurrent states
 };
 
 // The shares of all devices that layers were divided over, in this order; those without layers, too.

@@ -35,7 +35,8 @@ def masked_logits(path, tokens, visible, batches, n_wanted, *, layers, softcappe
     index = {f"{wanted}{il}": i for il, i in layers.items()}
     lib = library.load()
     lib.ggml_get_name.restype, lib.ggml_get_name.argtypes = c.c_char_p, [c.c_void_p]
-    lib.ggml_get_data.restype, lib.ggml_get_data.argtypes = c.c_void_p, [c.c_void_p]
+    for copy in (lib.ggml_backend_tensor_get, lib.ggml_backend_tensor_set):  # it may lie on a device
+        copy.restype, copy.argtypes = None, [c.c_void_p, c.c_void_p, c.c_size_t, c.c_size_t]
     n_fed, masked = 0, set()
 
     @c.CFUNCTYPE(c.c_bool, c.c_void_p, c.c_bool, c.c_void_p)
@@ -44,13 +45,14 @@ def masked_logits(path, tokens, visible, batches, n_wanted, *, layers, softcappe
         if ask:
             return layer is not None
         n_cells, n_tokens, n_head, _ = c.cast(tensor, c.POINTER(TensorHead)).contents.ne
-        pointer = c.cast(lib.ggml_get_data(tensor), c.POINTER(c.c_float))
-        scores = np.ctypeslib.as_array(pointer, (n_head, n_tokens, n_cells))
+        scores = np.empty((n_head, n_tokens, n_cells), dtype=np.float32)
+        lib.ggml_backend_tensor_get(tensor, scores.ctypes.data, 0, scores.nbytes)
         seen = visible[layer, :, n_fed : n_fed + n_tokens, :n_cells]
         n_known = seen.shape[-1]
         n_group = n_head // seen.shape[0]
         for h in range(n_head):
             scores[h, :, :n_known][~seen[h // n_group]] = -np.inf
+        lib.ggml_backend_tensor_set(tensor, scores.ctypes.data, 0, scores.nbytes)
         masked.add(layer)
         return True
 

@@ -19,7 +19,9 @@ from recorded import recorded_runtime
 
 import edgekv
 from edgekv.binding import library
+from edgekv.binding.cache import CacheSnapshot
 from edgekv.binding.model import Model
+from edgekv.binding.numbers import CachedSource, Numbers
 from edgekv.planning.estimate import cache_params_of
 
 # llama.cpp's numbers of the layers that attend to everything, and the KV heads of each
@@ -157,8 +159,17 @@ def logits(runtime):
 
 
 def held(cache):
-    """Everything that later feeds read, the states too."""
-    return cache.snapshot().data
+    """Everything that later feeds read, the states too; not which tokens of a ring nobody sees."""
+    data = cache.snapshot().data.copy()
+    ring = ring_of(data, Numbers.read(CachedSource(cache)))
+    ring[ring < -1] = -1
+    return data
+
+
+def ring_of(data, numbers):
+    """A view of a snapshot's positions in sliding windows."""
+    first = ctypes.sizeof(numbers.header) + numbers.kept.nbytes + numbers.lags.nbytes
+    return data[first : first + numbers.ring.nbytes].view(np.int32)
 
 
 def test_a_probe_leaves_no_trace(runtime):
@@ -185,7 +196,9 @@ def test_a_probe_leaves_no_trace(runtime):
 @pytest.mark.parametrize("probe", [False, True], ids=["feed", "probe"])
 @pytest.mark.parametrize("n_before", [0, 32])
 @pytest.mark.parametrize("n_calls", [0, 5, 20, 60])
-def test_what_fails_changes_neither_cells_nor_states(runtime, n_calls, n_before, probe):
+def test_what_fails_changes_neither_cells_nor_states(runtime, device, n_calls, n_before, probe):
+    if device != "host":
+        pytest.skip("a device is not told to stop in the midst of a graph")
     cache, tokens = runtime.controller.cache, tokens_of(80)
     if n_before:
         cache.feed(tokens[:n_before])
@@ -201,6 +214,43 @@ def test_what_fails_changes_neither_cells_nor_states(runtime, n_calls, n_before,
         cache.feed(tokens[:n_before])
     cache.feed(tokens[n_before : n_before + 20], want_logits=True)
     np.testing.assert_array_equal(found, logits(runtime))
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_a_snapshot_goes_on_to_the_bit(family_model, name):
+    """Also once windows have gone round their ring, where the next token goes to the same cell as without one."""
+    tokens = tokens_of(720, seed=9)
+    options = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1}
+    with edgekv.Runtime(family_model(name), **options) as runtime:
+        controller, found = runtime.controller, []
+        for goes_back in (False, True):
+            controller.begin()
+            assert controller.read(tokens[:700], lambda n_tokens: True)
+            snapshot = controller.snapshot()
+            if goes_back:
+                controller.begin()
+                controller.read(tokens[300:500], lambda n_tokens: True)
+                controller.restore(snapshot)
+            for token in tokens[700:]:
+                controller.step(token)
+                found.append(runtime.context.logits_array().copy())
+        np.testing.assert_array_equal(found[:20], found[20:])
+
+
+@pytest.mark.parametrize("place", ["seen", "unseen"])
+def test_windows_at_tokens_that_never_were_are_refused(family_model, place):
+    with edgekv.Runtime(family_model("gemma3"), memory="4GiB", budget=64, block=32, threads=1) as runtime:
+        cache = runtime.controller.cache
+        assert runtime.controller.read(tokens_of(700), lambda n_tokens: True)
+        before, numbers = cache.snapshot().data, Numbers.read(CachedSource(cache))
+        damaged = before.copy()
+        ring = ring_of(damaged, numbers)
+        assert np.array_equal(ring, numbers.ring)
+        assert ring.min() < -1
+        ring[ring.argmin()] = 700 if place == "seen" else -2 - 700
+        with pytest.raises(edgekv.ConfigError, match="its sliding windows hold impossible positions"):
+            cache.restore(CacheSnapshot(damaged))
+        np.testing.assert_array_equal(cache.snapshot().data, before)
 
 
 @pytest.mark.parametrize("isolated", [False, True], ids=["here", "isolated"])
@@ -224,12 +274,14 @@ def test_a_session_goes_back_to_its_snapshot(family_model, monkeypatch, name, is
 
 
 @pytest.mark.parametrize("name", SOME)
-def test_the_plan_counts_windows_states_and_their_copy(family_model, name):
+def test_the_plan_counts_windows_states_and_their_copy(family_model, device, name):
     with edgekv.Runtime(family_model(name), memory="4GiB", budget=64, block=32, threads=1) as rt:
         cache, memory = rt.controller.cache, rt.context.memory()
-        assert memory.state_bytes == rt.plan.parts.state > 0
+        on_device = sum(share.states for share in rt.plan.devices)
+        assert memory.state_bytes == rt.plan.parts.state
+        assert (rt.plan.parts.state > 0, on_device > 0) == (device == "host", device != "host")
         assert (cache.shape.window_cells > 0) == (name.startswith("gemma") or name == "gpt-oss")
-        assert memory.kv_bytes == rt.plan.parts.kv == rt.plan.n_cells * rt.plan.cell_bytes
+        assert memory.kv_bytes == rt.plan.parts.kv == (device == "host") * rt.plan.n_cells * rt.plan.cell_bytes
         params = cache_params_of(rt.options)
         params.repositions = cache.repositions
         estimate = library.load().edgekv_cache_estimate_bytes(ctypes.byref(cache.shape), ctypes.byref(params))

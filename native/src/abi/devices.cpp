@@ -10,6 +10,7 @@
 #include "ggml-backend.h"
 #include "llama-context.h"
 #include "llama-ext.h"
+#include "llama-kv-cache.h"
 #include "llama-memory-recurrent.h"
 #include "llama-model.h"
 
@@ -62,6 +63,17 @@ void add_buffers(const llama_context & ctx, const Shares & shares) {
     }
 }
 
+void add_states(const llama_memory_i * part, const Shares & shares) {
+    if (part == nullptr) {
+        return;
+    }
+    for (const auto & [type, n_bytes] : part->memory_breakdown()) {
+        if (auto * share = shares.of(type)) {
+            share->state_bytes += n_bytes;
+        }
+    }
+}
+
 // As edgekv_cache_estimate_device_bytes counts them all together.
 void add_scoring(const Memory & memory, const edgekv_cache_params & params, const Shares & shares) {
     const FlatCache & flat   = *memory.flat;
@@ -105,6 +117,8 @@ enum edgekv_status edgekv_context_devices(const struct llama_context * ctx, cons
         const Shares found(model, shares);
         add_model(model, found);
         add_buffers(*ctx, found);
+        add_states(memory.windows, found);
+        add_states(memory.recurrent, found);
         add_scoring(memory, *params, found);
     });
 }

@@ -247,12 +247,14 @@ struct Snapshot {
     // Windows end at the newest token, and hold those that it and the next one see, none twice.
     void check_ring(const edgekv_cache & cache) const {
         std::vector<int32_t> held;
-        std::copy_if(ring.begin(), ring.end(), std::back_inserter(held), [](int32_t position) { return position != -1; });
+        std::copy_if(ring.begin(), ring.end(), std::back_inserter(held), [](int32_t position) { return position >= 0; });
+        const int32_t oldest = Windows::hidden(header.rope_past - 1); // of cells that nobody sees
+        const bool    past   = std::all_of(ring.begin(), ring.end(), [&](int32_t position) { return position >= std::min(oldest, -1); });
         std::sort(held.begin(), held.end());
         const bool ends = held.empty() ? header.n_past == 0
                                        : held.front() >= 0 && held.back() == header.rope_past - 1 &&
                                              cache.windows_->sees(held.front(), header.rope_past - 1);
-        expect(ring.empty() || (ends && header.ring_head <= ring.size() && std::adjacent_find(held.begin(), held.end()) == held.end()),
+        expect(ring.empty() || (ends && past && header.ring_head <= ring.size() && std::adjacent_find(held.begin(), held.end()) == held.end()),
                "its sliding windows hold impossible positions");
     }
 

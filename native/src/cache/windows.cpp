@@ -3,6 +3,7 @@
 #include "llama-hparams.h"
 #include "llama-kv-cache.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace edgekv {
@@ -40,7 +41,7 @@ std::vector<int32_t> Windows::positions() const {
             continue;
         }
         const int32_t position = cells.pos_get(cell);
-        positions[cell]        = sees(position, newest) ? position : -1;
+        positions[cell]        = sees(position, newest) ? position : hidden(position);
     }
     return positions;
 }
@@ -53,8 +54,8 @@ llama_kv_cells Windows::cells_of(const std::vector<int32_t> & positions) {
     llama_kv_cells cells;
     cells.resize(static_cast<uint32_t>(positions.size()));
     for (uint32_t cell = 0; cell < cells.size(); ++cell) {
-        if (positions[cell] >= 0) {
-            cells.pos_set(cell, positions[cell]);
+        if (positions[cell] != -1) {
+            cells.pos_set(cell, std::max(positions[cell], hidden(positions[cell])));
             cells.seq_add(cell, 0);
         }
     }

@@ -22,18 +22,21 @@ class Windows {
     // What is decoded from now on, from position `next` on, leaves the cells that a token there sees.
     void begin(int32_t next);
 
-    // Drop what was decoded since. The same tokens go to the same cells again. This neither fails nor allocates.
+    // Drop what was decoded since; cells that it took from tokens that nobody sees stay free. This neither fails nor allocates.
     void undo();
 
-    // Position of the token in every cell, -1 = none that the next token sees; the newest is there in any case. And the cell where
-    // llama.cpp looks for a free one.
+    // Position of the token in every cell; -1 = none, hidden(position) where the next token does not see it and it is not the newest.
+    // And the cell where llama.cpp begins to look for a free one: that depends on how many are taken, the unseen ones too.
     std::vector<int32_t> positions() const;
     uint32_t             head() const;
+
+    // Its own inverse.
+    static int32_t hidden(int32_t position) { return -2 - position; }
 
     // Whether a window that ends at `newest` keeps a position: the next token sees it, or it is the newest.
     bool sees(int32_t position, int32_t newest) const;
 
-    // f(tensor, first byte, bytes) of all rows of the cells that have such a position.
+    // f(tensor, first byte, bytes) of all rows of the cells that have a position which is seen.
     template <typename F> void each_part(const std::vector<int32_t> & positions, F f) const {
         for (ggml_tensor * rows : rows_) {
             for (size_t cell = 0; cell < positions.size(); ++cell) {
