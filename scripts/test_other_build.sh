@@ -13,9 +13,7 @@ case "${1:-}" in
     *) if grep -qsw avx512f /proc/cpuinfo; then kind=avx2; else kind=portable; fi ;;
 esac
 [ $# -gt 0 ] || case $kind in
-    vulkan) # lavapipe is slow: a few of each
-        set -- tests/runtime/test_{lent_device,row_graphs}.py -k "refused_on_vulkan or lies_on or heads_begin or \
-(here_and_there and not ada) or (leave_the_same_bytes and f16)" ;;
+    vulkan) set -- tests/runtime/test_{exactness,ragged,reposition,row_graphs,lent_device,snapshot}.py ;;
     *) set -- tests/runtime/test_{exactness,kept_sets,ragged,reposition}.py ;;
 esac
 kernels=(avx2)

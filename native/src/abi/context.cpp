@@ -6,7 +6,6 @@
 #include "cache/flat_cache.h"
 #include "cache/recurrent_state.h"
 #include "device/row_graphs.h"
-#include "ggml-backend.h"
 #include "llama-context.h"
 #include "llama-kv-cache-iswa.h"
 #include "llama-kv-cache.h"
@@ -215,19 +214,6 @@ edgekv_shape shape_of(const llama_context * ctx) {
     return shape;
 }
 
-// Over heads of different lengths ggml's Vulkan writes over memory, and ends the process (docs/devices.md).
-static void refuse_ragged_heads_on_vulkan(const llama_model & model) {
-    for (uint32_t il = 0; il < model.hparams.n_layer_all; ++il) {
-        const ggml_backend_dev_t device = model.dev_layer(static_cast<int>(il));
-        if (std::strcmp(ggml_backend_reg_name(ggml_backend_dev_backend_reg(device)), "Vulkan") == 0) {
-            fail(EDGEKV_STATUS_INVALID_ARGUMENT,
-                 "heads of different lengths do not work on %s: ggml's Vulkan ends the process; take a policy without ada and "
-                 "pyramid, or put no layers there (gpu_layers=0)",
-                 ggml_backend_dev_name(device));
-        }
-    }
-}
-
 } // namespace edgekv
 
 using namespace edgekv;
@@ -272,9 +258,6 @@ enum edgekv_status edgekv_context_new(struct llama_model * model, const struct l
             require(layout->n_cells >= 2, "layout.n_cells is less than 2");
             require(layout->n_cells_max >= layout->n_cells, "layout.n_cells_max is less than layout.n_cells");
             require_countable(model->hparams, *layout);
-            if (layout->n_cells_max > layout->n_cells) {
-                refuse_ragged_heads_on_vulkan(*model);
-            }
             request.emplace(*layout);
             used.n_ctx    = layout->n_cells;
             used.swa_full = false;
