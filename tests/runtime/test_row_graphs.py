@@ -9,6 +9,7 @@ import test_kept_sets
 import test_reposition
 import test_snapshot
 from recorded import recorded_runtime
+from reference_choice import Reference
 from test_kept_sets import BUDGET, SHAPE, read_and_check
 from test_ragged import rows, tokens_of
 from uneven import UNEVEN
@@ -18,6 +19,7 @@ from edgekv.binding.cache import Cache
 from edgekv.binding.structs import STAGING, CacheParams
 from edgekv.planning import estimate
 from edgekv.policies import parse_policy
+from edgekv.policies.wrappers import weights_of
 
 SCORED = [
     "keydiff",
@@ -35,6 +37,17 @@ SCORED = [
     "snapkv(window=40, kernel=15)",
     "tova",
     "h2o",
+    "ahakv",
+    "ahakv(r=20, floor=off)",
+    "ahakv(value_prior=off, recent_accumulation=off)",
+    "ahakv+caote",
+    "snapkv+caote",
+    "tova+caote",
+    "h2o+fastcaote",
+    "keydiff+caote",
+    "snapkv+critical",
+    "tova+critical(alpha=0.25, epsilon=0)",
+    "snapkv(window=20)+caote+critical",
 ]
 WITHOUT_ROWS = ["sink", "random"]
 SHARED = [  # heads or layers differ in how many cells they keep
@@ -45,8 +58,11 @@ SHARED = [  # heads or layers differ in how many cells they keep
     "tova+ada(safeguard=0.7)",
     "h2o+ada(scope=model)",
     "keydiff+pyramid+ada",
+    "ahakv+pyramid",
+    "snapkv(window=20)+caote+ada",
+    "snapkv+critical+ada(scope=model)",
 ]
-STAGED = ["keydiff(anchor=median)", "keydiff(rope=off)", "ahakv", "expected", "keydiff+caote", "snapkv+critical"]
+STAGED = ["keydiff(anchor=median)", "keydiff(rope=off)", "expected", "snapkv(aggregate=max)", "keydiff+caote(rounds=2)"]
 HEADS = {"n_layer": 2, "n_head_kv": 2}
 UNEVEN_HEADS = {name: UNEVEN[name] for name in HEADS}
 
@@ -104,7 +120,7 @@ def test_the_reference_keeps_the_same(tiny_model, stage, spec, kv_type):
 
 
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4_0"])
-@pytest.mark.parametrize("spec", ["keydiff", "l2norm", "snapkv", "sink"])
+@pytest.mark.parametrize("spec", ["keydiff", "l2norm", "snapkv", "sink", "ahakv", "tova+caote", "snapkv+critical"])
 def test_graphs_and_host_leave_the_same_bytes(tiny_model, stage, by_host, spec, kv_type):
     path = tiny_model(**SHAPE, n_ctx_train=1024)
     *expected, here = read(path, by_host, stage, spec, kv_type)
@@ -224,18 +240,73 @@ def test_snapshots(open_runtime, stage, monkeypatch, policy, kv_type):
     test_snapshot.test_a_text_beyond_the_trained_context(open_runtime, monkeypatch, policy, kv_type)
 
 
-@pytest.mark.parametrize(("kv_type", "share"), [("f16", 0.01), ("q8_0", 0.02)])
-def test_scores_cross_and_rows_do_not(tiny_model, stage, kv_type, share):
-    """keydiff at 1,024 cells and 30 layers: bytes between host and device at an eviction, over those of copies."""
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4_0"])
+@pytest.mark.parametrize("wrapper", ["caote", "fastcaote"])
+def test_a_cell_that_holds_most_of_the_weight(tiny_model, stage, wrapper, kv_type):
+    """caote measures its value from the mean of the others, which takes a second graph."""
+    stage("graphs")
+    path = tiny_model(**SHAPE, n_ctx_train=1024)
+    policy = f"keydiff(metric=dot, anchor=mean)+{wrapper}"
+    reference = Reference(**HEADS)
+    options = {"budget": BUDGET, "block": 32, "recent": 10, "kv_type": kv_type}
+    with recorded_runtime(path, **HEADS, policy=policy, before_compaction=reference, **options) as run:
+        run.read(tokens_of(300))
+        assert run.runtime.controller.work.staged_layers == 0
+        reference.check(run.compactions)
+    heads = [head for choice in reference.choices for layer in choice.layers for head in layer]
+    weights = [weights_of(parse_policy(policy).inner, head) for head in heads]
+    assert max(one.max() / one.sum() for one in weights) > 0.5
+
+
+def crossed_at_an_eviction(tiny_model, stage, how, policy, kv_type):
+    """Bytes between host and device, of 30 heads that go from 1,152 cells to 1,024, once 128 tokens are new."""
     path = tiny_model(n_layer=30, n_embd=64, n_head=1, n_head_kv=1, head_dim=64, n_ctx_train=2048)
-    crossed = {}
-    for how in ("copies", "graphs"):
-        stage(how)
-        options = {"policy": "keydiff", "budget": 1024, "block": 128, "kv_type": kv_type, "focus": False}
-        with recorded_runtime(path, n_layer=30, n_head_kv=1, **options) as run:
-            cache = run.runtime.controller.cache
-            for i in range(9):
-                cache.feed(tokens_of(128, i))
-            crossed[how] = cache.compact(parse_policy("keydiff"), 1024, n_sink=4).crossed_bytes
-    print(f"{kv_type}: {crossed['graphs']} of {crossed['copies']} bytes, {crossed['graphs'] / crossed['copies']:.2%}")
-    assert 0 < crossed["graphs"] <= share * crossed["copies"]
+    stage(how)
+    options = {"policy": policy, "budget": 1024, "block": 128, "kv_type": kv_type, "focus": False}
+    with recorded_runtime(path, n_layer=30, n_head_kv=1, **options) as run:
+        cache = run.runtime.controller.cache
+        for i in range(9):
+            cache.feed(tokens_of(128, i))
+        cache.compact(parse_policy(policy), 1024, n_sink=4)
+        cache.feed(tokens_of(128, 9))
+        return cache.compact(parse_policy(policy), 1024, n_sink=4).crossed_bytes
+
+
+@pytest.mark.parametrize(
+    ("policy", "kv_type", "share"),
+    [
+        ("keydiff", "f16", 0.01),
+        ("keydiff", "q8_0", 0.02),
+        ("snapkv", "f16", 0.02),
+        ("ahakv", "f16", 0.03),
+        ("snapkv+caote", "f16", 0.06),
+        ("snapkv+critical", "f16", 0.02),
+    ],
+)
+def test_scores_cross_and_rows_do_not(tiny_model, stage, policy, kv_type, share):
+    """Bytes between host and device at an eviction, over those of copies."""
+    copies, graphs = (crossed_at_an_eviction(tiny_model, stage, how, policy, kv_type) for how in ("copies", "graphs"))
+    print(f"{policy}, {kv_type}: {graphs} of {copies} bytes, {graphs / copies:.2%}")
+    assert 0 < graphs <= share * copies
+
+
+def test_new_values_cross_for_their_norms_and_old_ones_do_not(tiny_model, stage):
+    """Where no graph takes the norms: rows of 64 elements in f16, of 128 tokens and 30 heads."""
+    policies = ("snapkv", "snapkv+critical")
+    plain, critical = (crossed_at_an_eviction(tiny_model, stage, "copies", policy, "f16") for policy in policies)
+    assert critical - plain == 128 * 30 * 64 * 2
+
+
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
+@pytest.mark.parametrize(("quantization", "repack"), [("F16", False), ("Q4_0", False), ("Q8_0", False), ("Q4_0", True)])
+def test_norms_by_quantised_projections(tiny_model, stage, quantization, repack, kv_type):
+    """What was repacked for the host's processor no graph can read."""
+    stage("graphs")
+    path = tiny_model(**SHAPE, n_ctx_train=1024, quantization=quantization)
+    spec, options = "snapkv+critical", {"kv_type": kv_type, "repack": repack}
+    read_and_check(path, SHAPE, spec, **options)
+    with recorded_runtime(path, **HEADS, policy=spec, budget=BUDGET, block=32, recent=10, **options) as run:
+        run.read(tokens_of(300))
+        work, plan = run.runtime.controller.work, run.runtime.plan
+    assert (work.staged_layers > 0) == (plan.parts.repacking > 0)
+    assert plan.parts.repacking == 0 or repack

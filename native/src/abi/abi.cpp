@@ -28,7 +28,7 @@ struct Head {
     Head(const edgekv_policy * policy, const edgekv_cells * given, const edgekv_queries * queries, uint32_t budget) :
         keys(described(policy, given)), values(optional_rows(given->values)), order(order_by_position(given->positions, keys.n())),
         cells{ keys, values ? &*values : nullptr, given->positions, order.data(), given->accumulated, given->wo_norm, nullptr,
-               queries, given->layer, given->head } {
+               nullptr, queries, given->layer, given->head } {
         check(*policy);
         check(*policy, cells, budget);
 

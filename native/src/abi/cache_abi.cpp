@@ -40,7 +40,7 @@ uint64_t edgekv_cache_estimate_bytes(const struct edgekv_shape * shape, const st
         return 0;
     }
     const uint64_t n_rows = uint64_t(shape->n_head_total) * shape->n_cells;
-    return CellArrays::bytes(n_rows, cell_parts(*params)) + contest_size(*shape, *params) * sizeof(float) +
+    return CellArrays::bytes(n_rows, cell_parts(*shape, *params)) + contest_size(*shape, *params) * sizeof(float) +
            n_workers(*shape, *params) * Scratch::bytes(scratch_size(*shape, *params)) + CustomArrays::bytes(*shape, *params) +
            shape->query_row_bytes * (uint64_t(n_text_rows(params->n_query_rows, params->n_draft)) + params->n_probe_rows) +
            shape->state_bytes + (is_staged(*shape, *params) ? shape->head_bytes : 0) +

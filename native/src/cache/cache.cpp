@@ -22,8 +22,10 @@ size_t n_workers(const edgekv_shape & shape, const edgekv_cache_params & params)
     return is_staged(shape, params) || params.custom_reads != 0 ? 1 : std::min(shape.n_threads, shape.n_layer);
 }
 
-CellParts cell_parts(const edgekv_cache_params & params) {
-    return { params.accumulates != 0, params.wo_norms != 0, (params.ragged & EDGEKV_RAGGED_SOFTMAX) != 0, params.repositions != 0 };
+CellParts cell_parts(const edgekv_shape & shape, const edgekv_cache_params & params) {
+    const bool graphs = is_staged(shape, params) && params.staged != EDGEKV_STAGING_COPIES;
+    return { params.accumulates != 0, params.wo_norms != 0, (params.ragged & EDGEKV_RAGGED_SOFTMAX) != 0, graphs && params.values != 0,
+             params.repositions != 0 };
 }
 
 ScratchSize scratch_size(const edgekv_shape & shape, const edgekv_cache_params & params) {
@@ -88,8 +90,8 @@ std::vector<WeightRows> projections_of(const llama_model & model, const FlatCach
 edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & params) :
     ctx(ctx), kv(memory_of(ctx).cache), shape(shape_of(ctx)), params_(params), flat_(*memory_of(ctx).flat), claim_(flat_),
     rotation_(0), value_rotation_(0), softcap_(0.0f),
-    cells_(flat_.n_cells_total(), cell_parts(params)), layer_budgets_(shape.n_layer), budgets_(shape.n_head_total),
-    scored_(flat_.pools().size()), staged_(flat_.layers().size()), contest_(contest_size(shape, params)) {
+    cells_(flat_.n_cells_total(), cell_parts(shape, params)), layer_budgets_(shape.n_layer), budgets_(shape.n_head_total),
+    scored_(flat_.pools().size()), valued_(flat_.pools().size()), staged_(flat_.layers().size()), contest_(contest_size(shape, params)) {
     require(params.staged >= EDGEKV_STAGING_AUTO && params.staged <= EDGEKV_STAGING_GRAPHS, "params.staged is unknown");
     if (params.n_draft >= ctx->get_cparams().n_outputs_max) {
         fail(EDGEKV_STATUS_INVALID_ARGUMENT, "drafts of %u tokens, but the context has n_outputs_max = %u; make it with %u",

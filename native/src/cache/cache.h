@@ -101,6 +101,11 @@ struct edgekv_cache {
     edgekv::RowGraphs * moving_graphs(const edgekv_layer & layer) const;
     void                finish_graphs();
     void                score_by_graphs(const edgekv_compaction_params & params);
+    void                add_gains(const edgekv_policy & policy, const std::vector<int32_t> & positions,
+                                  edgekv::GraphQueries & queries) const;
+    void                square_by_graphs(const edgekv_policy & policy);
+    void                measure_by_graphs(const edgekv_policy & policy, edgekv::Scratch & scratch);
+    bool                norms_by_graphs(uint32_t layer, size_t first, size_t n, edgekv::Scratch & scratch);
     void                begin_crossing();
     void                count_crossing(edgekv_compaction & result) const;
 
@@ -116,7 +121,9 @@ struct edgekv_cache {
     void with_head(uint32_t layer, uint32_t head, const edgekv_compaction_params & params, const edgekv::QueryRows & rows,
                    bool keys, bool values, edgekv::Scratch & scratch, F f);
 
+    template <typename F> static void each_new(const edgekv::HeadCells & head, size_t first, size_t n, F f);
     void update_wo_norms(uint32_t layer, edgekv::Scratch & scratch);
+    void norms_by_host(uint32_t layer, size_t first, size_t n, edgekv::Scratch & scratch);
     void score_custom(uint32_t layer, const edgekv_compaction_params & params, const edgekv::QueryRows & rows);
     void score_custom(uint32_t layer, uint32_t begin, uint32_t end, const edgekv_compaction_params & params,
                       const edgekv::QueryRows & rows);
@@ -144,6 +151,7 @@ struct edgekv_cache {
     edgekv::RowCopy                    copy_v_;
     std::vector<std::unique_ptr<edgekv::RowGraphs>> graphs_; // of pools on devices; NULL where the host works on the rows
     std::vector<uint8_t>               scored_;  // by pool: whether graphs scored it
+    std::vector<uint8_t>               valued_;  // by pool: whether graphs made of its values what this step reads
     std::vector<uint8_t>               staged_;  // by layer: whether rows crossed to the host in this compaction
     uint64_t                           query_bytes_ = 0; // that crossed with them
     std::optional<edgekv::QueryWindow> window_;
@@ -175,7 +183,7 @@ bool is_staged(const edgekv_shape & shape, const edgekv_cache_params & params);
 // on the caller's.
 size_t n_workers(const edgekv_shape & shape, const edgekv_cache_params & params);
 
-CellParts cell_parts(const edgekv_cache_params & params);
+CellParts cell_parts(const edgekv_shape & shape, const edgekv_cache_params & params);
 
 ScratchSize scratch_size(const edgekv_shape & shape, const edgekv_cache_params & params);
 

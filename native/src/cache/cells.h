@@ -12,6 +12,7 @@ struct CellParts {
     bool accumulates; // a score
     bool wo_norms;
     bool shares;      // a softmax of scores
+    bool of_values;   // what a device makes of a value
     bool repositions; // RoPE positions
 };
 
@@ -24,6 +25,7 @@ struct HeadCells {
     uint8_t *  keep;        // the last selection
     float *    score;       // base scores of the running compaction
     float *    share;       // a softmax of them, comparable with other heads'; NULL where scores are or nothing is compared
+    float *    of_value;    // what a device made of values for the running compaction; NULL where none does
     float *    accumulated; // what scorings left with the cells; NULL where nothing is carried
     float *    next;        // the same after the running compaction
     float *    wo_norm;     // norm1(V W_O); NULL where no policy reads it
@@ -48,6 +50,7 @@ class CellArrays {
     std::vector<uint8_t>  keep_;
     std::vector<float>    score_;
     std::vector<float>    share_;
+    std::vector<float>    of_value_;
     std::vector<float>    accumulated_;
     std::vector<float>    next_;
     std::vector<float>    wo_norm_;

@@ -18,7 +18,8 @@ ggml_backend_t backend_of(const llama_context & ctx, const ggml_tensor & tensor)
 // follow one another, or after them. So to build and compute allocates nothing here.
 class Graph {
   public:
-    static constexpr size_t n_places = 3;
+    static constexpr size_t n_places  = 3;
+    static constexpr size_t alignment = 256; // of what a device reads, on every backend
 
     // `memory` has bytes(place_bytes, small_bytes). Throws std::bad_alloc.
     Graph(ggml_backend_t backend, ggml_tensor & memory, size_t place_bytes);
@@ -26,6 +27,7 @@ class Graph {
     static size_t bytes(size_t place_bytes, size_t small_bytes) { return n_places * rounded(place_bytes) + small_bytes; }
     static size_t rounded(size_t n_bytes) { return (n_bytes + alignment - 1) / alignment * alignment; } // what a node takes
 
+    ggml_backend_t backend() const { return backend_; }
     ggml_context * begin(); // where to make the nodes of the next graph, instead of the last one's
 
     // Give a new node its memory.
@@ -39,8 +41,7 @@ class Graph {
     bool compute_if_supported();
 
   private:
-    static constexpr size_t n_nodes   = 64; // of one graph, at most
-    static constexpr size_t alignment = 256;
+    static constexpr size_t n_nodes = 64; // of one graph, at most
 
     ggml_tensor * put(size_t offset, ggml_tensor * node);
 

@@ -9,7 +9,7 @@ namespace edgekv {
 
 namespace {
 
-constexpr size_t n_tensors = 8; // beside the rows of a pool
+constexpr size_t n_tensors = 10; // beside the rows of a pool
 
 // The widest layer of a pool, in KV heads.
 size_t widest(const FlatCache & flat, uint32_t pool) {
@@ -33,6 +33,8 @@ ggml_tensor * as_bits(ggml_context * context, ggml_tensor * rows) {
 // Factors of one layer. A device reads them from where they begin.
 size_t factor_bytes(const FlatCache::Pool & pool) { return Graph::rounded(pool.k->ne[0] / 2 * sizeof(float)); }
 
+size_t widest_row(const FlatCache::Pool & pool) { return std::max(pool.k->ne[0], pool.v->ne[0]); }
+
 } // namespace
 
 // Cells that one graph scores: those of a layer whose heads hold equally many, or of the longest head.
@@ -40,15 +42,15 @@ size_t RowGraphs::n_at_once(const FlatCache & flat, uint32_t pool) {
     return std::max<size_t>(widest(flat, pool) * flat.n_cells(), flat.n_cells_max());
 }
 
-// Their keys, as floats.
+// Their keys or values, as floats.
 size_t RowGraphs::place_bytes(const FlatCache & flat, uint32_t pool) {
-    return sizeof(float) * n_at_once(flat, pool) * flat.pools()[pool].k->ne[0];
+    return sizeof(float) * n_at_once(flat, pool) * widest_row(flat.pools()[pool]);
 }
 
 // Four numbers a cell, two vectors and a number a head.
 size_t RowGraphs::small_bytes(const FlatCache & flat, uint32_t pool) {
     const size_t n_heads = widest(flat, pool) * sizeof(float);
-    return 4 * Graph::rounded(sizeof(float) * n_at_once(flat, pool)) + 2 * Graph::rounded(n_heads * flat.pools()[pool].k->ne[0]) +
+    return 4 * Graph::rounded(sizeof(float) * n_at_once(flat, pool)) + 2 * Graph::rounded(n_heads * widest_row(flat.pools()[pool])) +
            Graph::rounded(n_heads);
 }
 
@@ -60,14 +62,15 @@ size_t RowGraphs::n_listed(const FlatCache & flat, uint32_t pool) {
 
 uint64_t RowGraphs::bytes(const FlatCache & flat, uint32_t pool) {
     const FlatCache::Pool & rows  = flat.pools()[pool];
-    const uint64_t          dim   = rows.k->ne[0];
+    const uint64_t          dim_k = rows.k->ne[0];
+    const uint64_t          dim_v = rows.v->ne[0];
     const uint64_t          n     = uint64_t(rows.n_heads) * flat.n_cells();
-    return Graph::bytes(place_bytes(flat, pool), small_bytes(flat, pool)) + 3 * sizeof(int32_t) * n_listed(flat, pool) +
-           sizeof(float) * (2 * n + dim * dim) + flat.layers().size() * factor_bytes(rows);
+    return Graph::bytes(place_bytes(flat, pool), small_bytes(flat, pool)) + 4 * sizeof(int32_t) * n_listed(flat, pool) +
+           sizeof(float) * (2 * n + dim_k * dim_k + dim_v * dim_v) + flat.layers().size() * factor_bytes(rows);
 }
 
 RowGraphs::RowGraphs(const llama_context & ctx, const FlatCache & flat, uint32_t pool, const std::vector<RopeAngles> & angles) :
-    flat_(flat), pool_(flat.pools()[pool]), number_(pool), run_(0), memory_(n_tensors), turned_(flat.layers().size()) {
+    flat_(flat), pool_(flat.pools()[pool]), number_(pool), memory_(n_tensors), turned_(flat.layers().size()) {
     const ggml_backend_t backend = backend_of(ctx, *pool_.k);
     const size_t         n       = n_listed(flat, pool);
     ggml_context *       here    = memory_.at(*pool_.k);
@@ -80,34 +83,36 @@ RowGraphs::RowGraphs(const llama_context & ctx, const FlatCache & flat, uint32_t
     scores_   = ggml_new_tensor_1d(here, GGML_TYPE_F32, uint64_t(pool_.n_heads) * flat.n_cells());
     before_   = ggml_new_tensor_1d(here, GGML_TYPE_F32, scores_->ne[0]);
     factors_  = ggml_new_tensor_2d(here, GGML_TYPE_F32, factor_bytes(pool_) / sizeof(float), flat.layers().size());
-    hadamard_ = ggml_new_tensor_2d(here, GGML_TYPE_F32, pool_.k->ne[0], pool_.k->ne[0]);
+    gains_    = ggml_new_tensor_1d(here, GGML_TYPE_F32, n);
+
+    of_keys_.matrix   = ggml_new_tensor_2d(here, GGML_TYPE_F32, pool_.k->ne[0], pool_.k->ne[0]);
+    of_values_.matrix = ggml_new_tensor_2d(here, GGML_TYPE_F32, pool_.v->ne[0], pool_.v->ne[0]);
     memory_.allocate();
+    for (const FlatCache::Layer & layer : flat.layers()) {
+        if (layer.pool == pool) {
+            write(of_values_, flat.attention(layer.il).rotation_v);
+            break;
+        }
+    }
     for (size_t i = 0; i < angles.size(); ++i) {
         const FlatCache::Layer & layer = flat.layers()[i];
         if (layer.pool != pool) {
             continue;
         }
-        run_ = flat.attention(layer.il).rotation_k;
+        write(of_keys_, flat.attention(layer.il).rotation_k);
 
         // what a type rounds again must be what turns; other rows keep the bytes of what does not
         const auto   type     = pool_.k->type;
-        const size_t step     = std::max<size_t>(ggml_blck_size(type), run_);
+        const size_t step     = std::max<size_t>(ggml_blck_size(type), of_keys_.run);
         const bool   whole    = (angles[i].n_rot + step - 1) / step * step == layer.head_dim_k;
         turned_[i].from_first = angles[i].first == 0;
-        turned_[i].possible   = angles[i].first == 0 && (whole || (!ggml_is_quantized(type) && run_ == 0));
+        turned_[i].possible   = angles[i].first == 0 && (whole || (!ggml_is_quantized(type) && of_keys_.run == 0));
         turned_[i].neighbours = angles[i].neighbours;
         turned_[i].n_rot      = static_cast<int32_t>(angles[i].n_rot);
 
         std::vector<float> factors(angles[i].w.size()); // ggml's angle is position / factor
         std::transform(angles[i].w.begin(), angles[i].w.end(), factors.begin(), [](double w) { return static_cast<float>(1.0 / w); });
         ggml_backend_tensor_set(factors_, factors.data(), i * factors_->nb[1], factors.size() * sizeof(float));
-    }
-    std::vector<float> row(run_);
-    for (uint32_t i = 0; i < run_; ++i) {
-        std::fill(row.begin(), row.end(), 0.0f);
-        row[i] = 1.0f;
-        rotate_hadamard(row.data(), run_, run_);
-        ggml_backend_tensor_set(hadamard_, row.data(), i * run_ * sizeof(float), run_ * sizeof(float));
     }
     std::vector<float> steps(n);
     std::iota(steps.begin(), steps.end(), 0.0f);
@@ -120,6 +125,20 @@ RowGraphs::RowGraphs(const llama_context & ctx, const FlatCache & flat, uint32_t
         for (uint32_t i = 0; i < turned_.size(); ++i) {
             turned_[i].possible = turned_[i].possible && (turned_[i].n_rot == 0 || build_turns(i, 1));
         }
+    }
+}
+
+void RowGraphs::write(Rotation & rotation, uint32_t run) {
+    if (rotation.run == run) {
+        return;
+    }
+    rotation.run = run;
+    std::vector<float> row(run);
+    for (uint32_t i = 0; i < run; ++i) {
+        std::fill(row.begin(), row.end(), 0.0f);
+        row[i] = 1.0f;
+        rotate_hadamard(row.data(), run, run);
+        ggml_backend_tensor_set(rotation.matrix, row.data(), i * run * sizeof(float), run * sizeof(float));
     }
 }
 
@@ -154,9 +173,8 @@ void RowGraphs::finish() {
         return;
     }
     const size_t n_bytes = n * sizeof(int32_t);
-    ggml_backend_tensor_set(first_, noted_first_.data(), 0, n_bytes);
-    ggml_backend_tensor_set(second_, noted_second_.data(), 0, n_bytes);
-    crossed_bytes += 2 * n_bytes;
+    send(first_, noted_first_.data(), n_bytes);
+    send(second_, noted_second_.data(), n_bytes);
     forget();
     if (turning_) {
         build_turns(*turning_, n);
@@ -166,13 +184,24 @@ void RowGraphs::finish() {
     graph_->compute();
 }
 
+void RowGraphs::send(ggml_tensor * to, const void * from, size_t n_bytes) {
+    ggml_backend_tensor_set(to, from, 0, n_bytes);
+    crossed_bytes += n_bytes;
+}
+
+void RowGraphs::take(const ggml_tensor * from, float * to, size_t n) {
+    ggml_backend_tensor_get(from, to, 0, n * sizeof(float));
+    crossed_bytes += n * sizeof(float);
+}
+
 // Hadamard-rotated rows (dim, ...) as they were before, or the other way round.
-ggml_tensor * RowGraphs::rotated(ggml_context * context, ggml_tensor * rows, size_t place) {
-    if (run_ == 0) {
+ggml_tensor * RowGraphs::rotated(ggml_context * context, ggml_tensor * rows, size_t place, const Rotation & rotation) {
+    const int64_t run = rotation.run;
+    if (run == 0) {
         return rows;
     }
-    ggml_tensor * runs   = graph_->view(ggml_reshape_2d(context, rows, run_, ggml_nelements(rows) / run_));
-    ggml_tensor * matrix = graph_->view(ggml_view_2d(context, hadamard_, run_, run_, run_ * sizeof(float), 0));
+    ggml_tensor * runs   = graph_->view(ggml_reshape_2d(context, rows, run, ggml_nelements(rows) / run));
+    ggml_tensor * matrix = graph_->view(ggml_view_2d(context, rotation.matrix, run, run, run * sizeof(float), 0));
     runs                 = graph_->in_place(place, ggml_mul_mat(context, matrix, runs));
     ggml_mul_mat_set_hint(runs, GGML_HINT_SRC0_IS_HADAMARD);
     return graph_->view(ggml_reshape_3d(context, runs, rows->ne[0], rows->ne[1], rows->ne[2]));
@@ -214,7 +243,7 @@ bool RowGraphs::build_turns(uint32_t layer, size_t n) {
     ggml_tensor *  delta   = graph.view(ggml_view_1d(context, second_, n, 0));
     ggml_tensor *  keys    = graph.in_place(0, ggml_get_rows(context, pool_.k, from));
     keys                   = graph.view(ggml_reshape_3d(context, keys, dim, 1, static_cast<int64_t>(n)));
-    keys                   = rotated(context, turned(context, rotated(context, keys, 1), delta, layer), 0);
+    keys                   = rotated(context, turned(context, rotated(context, keys, 1, of_keys_), delta, layer), 0, of_keys_);
     keys                   = graph.view(ggml_reshape_2d(context, keys, dim, static_cast<int64_t>(n)));
     graph.add(graph.view(ggml_set_rows(context, pool_.k, keys, from)));
     return graph.is_supported();

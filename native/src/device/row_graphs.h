@@ -6,8 +6,10 @@
 #include "device/graph.h"
 #include "edgekv.h"
 #include "rope/rope_angles.h"
+#include "score/weight_rows.h"
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -22,6 +24,7 @@ struct GraphQueries {
     float                softcap; // 0 = none
     std::vector<int32_t> rows;    // of the rings, ascending by position
     std::vector<int32_t> deltas;  // by how many positions each is turned
+    std::vector<float>   gains;   // (layers, rows) scale of each row's products; none = the layer's own
 };
 
 // The graphs of one pool of rows, computed by the backend that holds it. Only scores and lists of rows cross between the host and
@@ -39,6 +42,17 @@ class RowGraphs {
     // before each cell, where those are not probed; less than 1 = none. False where the backend lacks an operation; then
     // nothing is written.
     bool score(const edgekv_policy & policy, uint32_t n_filled, const GraphQueries & queries, float * scores);
+
+    // Write norm2(V)^2 of every head's cells to squares, by cell of the pool. False likewise.
+    bool square(uint32_t n_filled, float * squares);
+
+    // Write how far every cell's value is from a mean of its head's values to by_cell, which holds each one's share in that mean
+    // before. False likewise.
+    bool measure(uint32_t n_filled, float * by_cell);
+
+    // Write the sum of norm1(V W_O) over all query heads that read a value, (n_head_kv, n), of n rows of each head of a layer; by W_O of
+    // every reader of the layer, which must lie beside the rows. False likewise.
+    bool norms(uint32_t layer, const std::vector<WeightRows> & projections, const std::vector<int32_t> & rows, float * norms);
 
     bool moves() const { return moves_; } // whether the backend can move rows byte for byte
     bool turns(uint32_t layer) const { return turned_[layer].possible; }
@@ -63,6 +77,12 @@ class RowGraphs {
         int32_t n_rot      = 0;
     };
 
+    // A Hadamard rotation of stored rows; none where the run is 0.
+    struct Rotation {
+        ggml_tensor * matrix; // (run, run), in room for a row squared
+        uint32_t      run = 0;
+    };
+
     // Adjacent heads of a layer that hold equally many cells, which one graph scores.
     struct Run {
         uint32_t layer; // of the cache
@@ -76,19 +96,25 @@ class RowGraphs {
     static size_t small_bytes(const FlatCache & flat, uint32_t pool);
     static size_t n_listed(const FlatCache & flat, uint32_t pool);
 
+    void                    write(Rotation & rotation, uint32_t run);
     Run                     run_at(uint32_t index, uint32_t begin, uint32_t n_filled) const;
     const FlatCache::Head & first_of(const Run & run) const { return flat_.head(flat_.layers()[run.layer].first_head + run.begin); }
 
+    bool          each_run(uint32_t n_filled, const std::function<bool(const Run & run)> & f);
+    void          send(ggml_tensor * to, const void * from, size_t n_bytes);
+    void          take(const ggml_tensor * from, float * to, size_t n);
     bool          score(const edgekv_policy & policy, const Run & run);
     bool          attend(const GraphQueries & queries, const Run & run);
-    ggml_tensor * keys_of(ggml_context * context, const Run & run);
+    bool          add_norms(uint32_t layer, const ggml_tensor & w_o, uint32_t n_group, int64_t n, bool first);
+    ggml_tensor * rows_of(ggml_context * context, ggml_tensor * all, const Run & run);
+    ggml_tensor * sharpened(ggml_context * context, ggml_tensor * logits, const GraphQueries & queries, const Run & run, size_t first);
     ggml_tensor * place_of(ggml_context * context, ggml_tensor * by_cell, const Run & run);
     ggml_tensor * masked(ggml_context * context, ggml_tensor * logits, const Run & run, size_t first);
     ggml_tensor * queries_of(ggml_context * context, const Run & run, size_t first, size_t n_rows, bool turned);
-    ggml_tensor * rotated(ggml_context * context, ggml_tensor * rows, size_t place);
+    ggml_tensor * rotated(ggml_context * context, ggml_tensor * rows, size_t place, const Rotation & rotation);
     ggml_tensor * turned(ggml_context * context, ggml_tensor * rows, ggml_tensor * delta, uint32_t index);
     ggml_tensor * key_diff(ggml_context * context, const edgekv_policy & policy, ggml_tensor * keys);
-    ggml_tensor * over_cells(ggml_context * context, ggml_tensor * rows, float scale);
+    ggml_tensor * over_cells(ggml_context * context, ggml_tensor * rows, float scale, ggml_tensor * shares = nullptr);
     ggml_tensor * of_rows(ggml_context * context, ggml_tensor * products);
     bool          build_moves(size_t n);
     bool          build_turns(uint32_t layer, size_t n);
@@ -97,15 +123,16 @@ class RowGraphs {
     const FlatCache &       flat_;
     const FlatCache::Pool   pool_;
     uint32_t                number_;
-    uint32_t                run_; // of the Hadamard rotation of keys, where they are turned; 0 = none
     Beside                  memory_;
     ggml_tensor *           first_;    // (n_listed,) rows that are read
     ggml_tensor *           second_;   // (n_listed,) rows that are written, or by how much they turn
     ggml_tensor *           steps_;    // (n_listed,) 0, 1, 2, ...
+    ggml_tensor *           gains_;    // (n_listed,) of the rows that score
     ggml_tensor *           scores_;   // by cell of the pool
-    ggml_tensor *           before_;   // likewise, how many queries come before each cell
+    ggml_tensor *           before_;   // likewise, how many queries come before each cell, or its share in a mean
     ggml_tensor *           factors_;  // (dim / 2, layers of the cache) positions per radian, where keys are turned
-    ggml_tensor *           hadamard_; // (run_, run_), in room for (dim, dim)
+    Rotation                of_keys_;  // where keys are turned
+    Rotation                of_values_;
     std::vector<Turned>     turned_;   // by layer of the cache
     std::optional<Graph>    graph_;
     bool                    moves_ = false;

@@ -22,7 +22,8 @@ bool has_graph(const edgekv_policy & policy) {
         case EDGEKV_BASE_SNAPKV:  return policy.aggregate == EDGEKV_AGGREGATE_MEAN && policy.pool_rows == 0; // others go row by row
         case EDGEKV_BASE_L2NORM:
         case EDGEKV_BASE_TOVA:
-        case EDGEKV_BASE_H2O:     return true;
+        case EDGEKV_BASE_H2O:
+        case EDGEKV_BASE_AHAKV:   return true;
         default:                  return false;
     }
 }
@@ -34,26 +35,31 @@ bool RowGraphs::score(const edgekv_policy & policy, uint32_t n_filled, const Gra
         return false;
     }
     if (by_queries) {
-        ggml_backend_tensor_set(first_, queries.rows.data(), 0, n_rows * sizeof(int32_t));
-        ggml_backend_tensor_set(second_, queries.deltas.data(), 0, n_rows * sizeof(int32_t));
-        crossed_bytes += 2 * n_rows * sizeof(int32_t);
+        send(first_, queries.rows.data(), n_rows * sizeof(int32_t));
+        send(second_, queries.deltas.data(), n_rows * sizeof(int32_t));
         if (!queries.probed) {
-            ggml_backend_tensor_set(before_, scores, 0, ggml_nbytes(before_));
-            crossed_bytes += ggml_nbytes(before_);
+            send(before_, scores, ggml_nbytes(before_));
         }
     }
+    const bool scored = each_run(n_filled, [&](const Run & run) { return by_queries ? attend(queries, run) : score(policy, run); });
+    if (scored) {
+        take(scores_, scores, ggml_nelements(scores_));
+    }
+    return scored;
+}
+
+// Call f for the heads of every layer, run by run, until one call returns false.
+bool RowGraphs::each_run(uint32_t n_filled, const std::function<bool(const Run & run)> & f) {
     for (uint32_t i = 0; i < flat_.layers().size(); ++i) {
         const FlatCache::Layer & layer = flat_.layers()[i];
         for (uint32_t g = 0; layer.pool == number_ && g < layer.n_head_kv;) {
             const Run run = run_at(i, g, n_filled);
-            if (run.n > 0 && !(by_queries ? attend(queries, run) : score(policy, run))) {
+            if (run.n > 0 && !f(run)) {
                 return false;
             }
             g += run.n_heads;
         }
     }
-    ggml_backend_tensor_get(scores_, scores, 0, ggml_nbytes(scores_));
-    crossed_bytes += ggml_nbytes(scores_);
     return true;
 }
 
@@ -70,11 +76,11 @@ RowGraphs::Run RowGraphs::run_at(uint32_t index, uint32_t begin, uint32_t n_fill
     return { index, begin, end - begin, n };
 }
 
-// The keys of all cells, as floats: (dim, n, heads).
-ggml_tensor * RowGraphs::keys_of(ggml_context * context, const Run & run) {
+// Of all keys or values, those of a run's cells, as floats: (dim, n, heads).
+ggml_tensor * RowGraphs::rows_of(ggml_context * context, ggml_tensor * all, const Run & run) {
     const FlatCache::Head & first = first_of(run);
-    const size_t            row   = pool_.k->nb[1];
-    ggml_tensor *           rows  = ggml_view_3d(context, pool_.k, pool_.k->ne[0], run.n, run.n_heads, row,
+    const size_t            row   = all->nb[1];
+    ggml_tensor *           rows  = ggml_view_3d(context, all, all->ne[0], run.n, run.n_heads, row,
                                                  row * flat_.n_apart(first, pool_), row * first.first);
     return graph_->in_place(0, ggml_cast(context, graph_->view(rows), GGML_TYPE_F32));
 }
@@ -89,7 +95,7 @@ ggml_tensor * RowGraphs::place_of(ggml_context * context, ggml_tensor * by_cell,
 bool RowGraphs::score(const edgekv_policy & policy, const Run & run) {
     Graph &        graph   = *graph_;
     ggml_context * context = graph.begin();
-    ggml_tensor *  keys    = keys_of(context, run);
+    ggml_tensor *  keys    = rows_of(context, pool_.k, run);
     ggml_tensor *  scores;
     if (policy.base == EDGEKV_BASE_KEYDIFF) {
         scores = key_diff(context, policy, keys);
@@ -109,7 +115,6 @@ bool RowGraphs::attend(const GraphQueries & queries, const Run & run) {
     const size_t             n_room = n_at_once(flat_, number_);
     const size_t             n_fit  = n_room / (size_t(run.n_heads) * run.n) * layer.head_dim_k; // logits of a query that fit a place
     const size_t             n_once = std::min(n_fit, n_room / layer.n_head_kv) / layer.n_group; // and queries of the whole layer
-    const float              scale  = flat_.attention(layer.il).scale;
     const auto &             deltas = queries.deltas;
     const bool               stay   = turn.n_rot == 0 || std::all_of(deltas.begin(), deltas.end(), [](int32_t by) { return by == 0; });
     if (n_once == 0 || (!stay && !turn.from_first)) {
@@ -119,7 +124,7 @@ bool RowGraphs::attend(const GraphQueries & queries, const Run & run) {
         const size_t   n_now   = std::min(n_once, n_rows - first);
         Graph &        graph   = *graph_;
         ggml_context * context = graph.begin();
-        ggml_tensor *  keys    = keys_of(context, run);
+        ggml_tensor *  keys    = rows_of(context, pool_.k, run);
         ggml_tensor *  rows    = queries_of(context, run, first, n_now, !stay);
         ggml_tensor *  logits  = graph.in_place(1, ggml_mul_mat(context, keys, rows)); // (n, rows, query heads)
         ggml_prec_set_acc(logits, GGML_PREC_F32);
@@ -127,11 +132,10 @@ bool RowGraphs::attend(const GraphQueries & queries, const Run & run) {
         // a softmax makes a silent 0 of -inf; NaN * 0 is none
         ggml_tensor * sums = graph.small(ggml_sum_rows(context, logits));
         logits             = graph.view(ggml_add_inplace(context, logits, graph.view(ggml_scale_inplace(context, sums, 0.0f))));
+        logits             = sharpened(context, logits, queries, run, first);
         if (queries.softcap > 0.0f) {
-            logits = graph.view(ggml_scale_inplace(context, logits, scale / queries.softcap));
+            logits = graph.view(ggml_scale_inplace(context, logits, 1.0f / queries.softcap));
             logits = graph.view(ggml_scale_inplace(context, graph.view(ggml_tanh_inplace(context, logits)), queries.softcap));
-        } else {
-            logits = graph.view(ggml_scale_inplace(context, logits, scale));
         }
         if (!queries.probed) {
             logits = masked(context, logits, run, first);
@@ -149,6 +153,19 @@ bool RowGraphs::attend(const GraphQueries & queries, const Run & run) {
         }
     }
     return true;
+}
+
+// Products (n, rows, query heads) as logits, where `first` rows come before the first: scaled, or each by its row's gain.
+ggml_tensor * RowGraphs::sharpened(ggml_context * context, ggml_tensor * products, const GraphQueries & queries, const Run & run,
+                                   size_t first) {
+    Graph & graph = *graph_;
+    if (queries.gains.empty()) {
+        return graph.view(ggml_scale_inplace(context, products, flat_.attention(flat_.layers()[run.layer].il).scale));
+    }
+    const size_t n = queries.rows.size();
+    send(gains_, &queries.gains[run.layer * n], n * sizeof(float));
+    ggml_tensor * gains = graph.view(ggml_view_2d(context, gains_, 1, products->ne[1], sizeof(float), first * sizeof(float)));
+    return graph.view(ggml_mul_inplace(context, products, gains));
 }
 
 // Logits (n, rows, query heads) without cells that come after their row, where `first` rows come before the first.
@@ -182,7 +199,7 @@ ggml_tensor * RowGraphs::queries_of(ggml_context * context, const Run & run, siz
     if (turn) {
         ggml_tensor * deltas = list(second_);
         deltas               = first == 0 ? deltas : graph.small(ggml_cont(context, deltas)); // where a device can read from
-        rows                 = rotated(context, turned(context, rotated(context, rows, 2), deltas, run.layer), 1);
+        rows                 = rotated(context, turned(context, rotated(context, rows, 2, of_keys_), deltas, run.layer), 1, of_keys_);
     }
     const int64_t n_heads = int64_t(run.n_heads) * layer.n_group;
     rows = graph.view(ggml_view_3d(context, rows, layer.head_dim_k, n_heads, static_cast<int64_t>(n_rows), rows->nb[1], rows->nb[2],
@@ -196,10 +213,15 @@ ggml_tensor * RowGraphs::of_rows(ggml_context * context, ggml_tensor * products)
     return graph_->view(ggml_reshape_2d(context, sums, products->ne[1], products->ne[2]));
 }
 
-// Sums over the cells, scaled: (dim, 1, n_head_kv).
-ggml_tensor * RowGraphs::over_cells(ggml_context * context, ggml_tensor * rows, float scale) {
+// Sums over the cells, scaled, or of a share (n, n_head_kv) of each: (dim, 1, n_head_kv).
+ggml_tensor * RowGraphs::over_cells(ggml_context * context, ggml_tensor * rows, float scale, ggml_tensor * shares) {
     ggml_tensor * turned = graph_->view(ggml_transpose(context, rows));
-    ggml_tensor * sums   = graph_->small(ggml_sum_rows(context, graph_->in_place(2, ggml_cont(context, turned))));
+    turned               = graph_->in_place(2, ggml_cont(context, turned)); // (n, dim, n_head_kv)
+    if (shares != nullptr) {
+        shares = graph_->view(ggml_view_3d(context, shares, shares->ne[0], 1, shares->ne[1], shares->nb[1], shares->nb[1], 0));
+        turned = graph_->view(ggml_mul_inplace(context, turned, shares));
+    }
+    ggml_tensor * sums   = graph_->small(ggml_sum_rows(context, turned));
     ggml_tensor * vector = graph_->view(ggml_reshape_3d(context, sums, rows->ne[0], 1, rows->ne[2]));
     return graph_->view(ggml_scale_inplace(context, vector, scale));
 }

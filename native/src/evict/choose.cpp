@@ -55,11 +55,11 @@ void check(const edgekv_policy & policy, const Cells & cells, uint32_t budget) {
 void score(const edgekv_policy & policy, const Cells & cells, uint32_t budget, Scratch & scratch, float * scores) {
     if (policy.weigh == EDGEKV_WEIGH_NONE) {
         score_base(policy, cells, budget, scratch, scores, nullptr);
-        normalise(policy, cells, scores);
+        normalise(policy, cells.keys.n(), scores);
     } else {
         float * weights = scratch.scores.data();
         score_base(policy, cells, budget, scratch, weights, nullptr);
-        normalise(policy, cells, weights);
+        normalise(policy, cells.keys.n(), weights);
         score_caote(policy, cells, weights, cells.order, cells.keys.n(), scratch, scores);
     }
     if (policy.critical) {
@@ -72,7 +72,7 @@ void choose(const edgekv_policy & policy, const Cells & cells, float * weights, 
     const size_t n    = cells.keys.n();
     float *      line = scratch.line.data();
     if (policy.weigh != EDGEKV_WEIGH_NONE || policy.critical) { // others only rank, and a softmax of floats may end in ties
-        normalise(policy, cells, weights);
+        normalise(policy, n, weights);
     }
     if (policy.rounds > 1) {
         choose_in_rounds(policy, cells, weights, protection, n_keep, scratch, keep);

@@ -5,7 +5,6 @@
 #include "evict/select.h"
 #include "llama-context.h"
 #include "score/team.h"
-#include "score/wo_norm.h"
 
 #include <algorithm>
 #include <cmath>
@@ -69,47 +68,6 @@ void edgekv_cache::list_parts(const edgekv_compaction_params & params) {
     }
 }
 
-// The newest tokens are the last of every head's order; where some are gone, older ones are done again.
-void edgekv_cache::update_wo_norms(uint32_t il, Scratch & scratch) {
-    const edgekv_layer & layer = layers_[il];
-    const size_t         n_new = n_past - normed_;
-    uint32_t             most  = 0;
-    for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
-        most = std::max(most, cells(il, g).n);
-    }
-    WoNorm norm(layer.is_latent() ? shape.latent_dim_v : layer.head_dim_v, layer.n_head_kv, layer.n_group, scratch, layer.is_latent());
-    for (size_t first = 0; first < std::min<size_t>(n_new, most); first += WoNorm::n_at_once) {
-        const size_t n = std::min(WoNorm::n_at_once, n_new - first);
-        // of one head, those that it has: the i-th newest is value i - first
-        const auto each = [&](const HeadCells & head, auto f) {
-            for (size_t i = 0; i < n && first + i < head.n; ++i) {
-                f(i, head.order[head.n - 1 - first - i]);
-            }
-        };
-        norm.begin();
-        for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
-            const HeadCells head   = cells(il, g);
-            HostRows        v      = host_rows(il, g, true, head.n);
-            const Rows      values = rows_of_head(il, true, v, head.n);
-            each(head, [&](size_t i, uint32_t cell) { norm.put(g, i, values, cell); });
-        }
-        if (layer.is_latent()) {
-            layer.w_v.each_slice(WoNorm::n_slice, scratch.wo_bytes, [&](size_t at, const Rows & rows) { norm.decompress(rows, at, n); });
-        }
-        for (size_t reader = 0; reader < layer.readers.size(); ++reader) {
-            layer.projections[reader].each_slice(WoNorm::n_slice, scratch.wo_bytes, [&](size_t, const Rows & rows) {
-                norm.add(rows, 0, layer.readers[reader].n_group, n);
-            });
-        }
-        for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
-            float norms[WoNorm::n_at_once];
-            norm.take(g, n, norms);
-            const HeadCells head = cells(il, g);
-            each(head, [&](size_t i, uint32_t cell) { head.wo_norm[cell] = norms[i]; });
-        }
-    }
-}
-
 void edgekv_cache::begin_crossing() {
     std::fill(staged_.begin(), staged_.end(), uint8_t(0));
     copy_k_.n_bytes = copy_v_.n_bytes = query_bytes_ = 0;
@@ -167,6 +125,7 @@ void edgekv_cache::compact(const edgekv_compaction_params & given, edgekv_compac
     };
     list_parts(params);
     score_by_graphs(params);
+    square_by_graphs(policy);
     if (policy.base == EDGEKV_BASE_CUSTOM) { // a layer's heads are scored by one call, which the loop over its heads needs
         on_layers([&](uint32_t il, Scratch & scratch) {
             for (const QueryRows & rows : parts_) {
@@ -189,6 +148,7 @@ void edgekv_cache::compact(const edgekv_compaction_params & given, edgekv_compac
         if (policy.critical) {
             on_layers([&](uint32_t il, Scratch & scratch) { update_wo_norms(il, scratch); });
         }
+        measure_by_graphs(policy, scratch_.front());
         on_heads([&](uint32_t il, uint32_t g, Scratch & scratch) { choose(il, g, params, scratch); });
         moves = heads_to_move();
     }

@@ -85,10 +85,11 @@ void edgekv_cache::with_head(uint32_t il, uint32_t g, const edgekv_compaction_pa
                              bool values, Scratch & scratch, F f) {
     const edgekv_layer & layer      = layers_[il];
     const bool           scored     = scored_[layer.pool] != 0; // then only the positions of queries are missing
+    const bool           copied     = values && valued_[layer.pool] == 0;
     const uint32_t       n_rows     = (keys || scored) && reads_queries(*params.policy) ? rows.n : 0;
     const HeadCells      head       = cells(il, g);
     HostRows             k          = host_rows(il, g, false, keys ? head.n : 0);
-    HostRows             v          = host_rows(il, g, true, values ? head.n : 0);
+    HostRows             v          = host_rows(il, g, true, copied ? head.n : 0);
     const Rows           value_rows = rows_of_head(il, true, v, head.n);
 
     edgekv_queries queries = { scratch.window.data(), scratch.positions.data(), layer.n_group, n_rows, layer.head_dim_k, 0, 1.0f,
@@ -116,44 +117,11 @@ void edgekv_cache::with_head(uint32_t il, uint32_t g, const edgekv_compaction_pa
                              has_past ? head.accumulated : nullptr,
                              head.wo_norm,
                              scored ? head.score : params.policy->base == EDGEKV_BASE_CUSTOM ? custom_.by_cell_of(g) : nullptr,
+                             valued_[layer.pool] ? head.of_value : nullptr,
                              &queries,
                              il,
                              g };
     f(head, seen);
-}
-
-// Have graphs score what they can, so that only scores come here.
-void edgekv_cache::score_by_graphs(const edgekv_compaction_params & params) {
-    std::fill(scored_.begin(), scored_.end(), uint8_t(0));
-    const bool none = std::all_of(graphs_.begin(), graphs_.end(), [](const auto & graphs) { return !graphs; });
-    if (none || parts_.size() > 1 || !has_graph(*params.policy)) { // no graph knows parts
-        return;
-    }
-    GraphQueries queries = { params.probed != 0, softcap_, {}, {} };
-    if (reads_queries(*params.policy)) {
-        window_->each_row(params.probed != 0, n_past, parts_[0], n_past - rope_past,
-                          [&](uint32_t, uint32_t row, int32_t, int32_t delta) {
-                              queries.rows.push_back(static_cast<int32_t>(row));
-                              queries.deltas.push_back(delta);
-                          });
-    }
-    for (size_t p = 0; p < graphs_.size(); ++p) {
-        const bool sinks = reads_queries(*params.policy) && std::any_of(layers_.begin(), layers_.end(), [&](const edgekv_layer & layer) {
-            return layer.pool == p && !layer.sinks.empty(); // no graph knows learnt ones
-        });
-        float *    scores = cells_.at(flat_.pools()[p].offset, 0).score;
-        if (!params.probed && !queries.rows.empty()) { // how many of these come before each cell
-            const auto n_older = n_past - static_cast<int32_t>(queries.rows.size());
-            for (uint32_t il = 0; il < layers_.size(); ++il) {
-                for (uint32_t g = 0; layers_[il].pool == p && g < layers_[il].n_head_kv; ++g) {
-                    const HeadCells head = cells(il, g);
-                    std::transform(head.position, head.position + head.n, head.score,
-                                   [&](int32_t position) { return static_cast<float>(position - n_older); });
-                }
-            }
-        }
-        scored_[p]        = graphs_[p] && !sinks && graphs_[p]->score(*params.policy, n_filled_, queries, scores);
-    }
 }
 
 // The larger of each two of n scores, in place; one that is NaN stays.
@@ -168,7 +136,7 @@ void edgekv_cache::score(uint32_t il, uint32_t g, const edgekv_compaction_params
                          Scratch & scratch) {
     const edgekv_policy & policy = *params.policy;
     const bool            keys   = reads_keys(policy) && !scored_[layers_[il].pool];
-    with_head(il, g, params, rows, keys, reads_values(policy), scratch, [&](const HeadCells & head, const Cells & seen) {
+    with_head(il, g, params, rows, keys, has_value_prior(policy), scratch, [&](const HeadCells & head, const Cells & seen) {
         const bool first  = &rows == parts_.data();
         float *    scores = first ? head.score : scratch.scores.data();
         float *    next   = !accumulates(policy) ? nullptr : first ? head.next : scratch.norms.data();
@@ -181,7 +149,7 @@ void edgekv_cache::score(uint32_t il, uint32_t g, const edgekv_compaction_params
         }
         if (policy.spread != EDGEKV_SPREAD_HEAD && policy.softmax) {
             std::copy_n(head.score, head.n, head.share);
-            normalise(policy, seen, head.share);
+            normalise(policy, head.n, head.share);
         }
     });
 }

@@ -11,25 +11,16 @@ namespace edgekv {
 
 namespace {
 
-// lambda_i = sqrt(2 ln(i / k) / d) for each of the newest n rows (AhaKV eq. 12), i tokens seen and k the budget.
-void step_gains(const edgekv_policy & policy, const edgekv_queries & queries, size_t n_rows, uint32_t budget, float * gains) {
-    const double  dim  = queries.dim;
-    const int32_t last = n_rows > 0 ? queries.positions[queries.n_rows - 1] : 0;
-    for (size_t w = 0; w < n_rows; ++w) {
-        const double seen  = queries.n_seen - (last - queries.positions[queries.n_rows - n_rows + w]);
-        const double grown = std::max(0.0, std::log(std::max(seen, 1.0) / budget));
-        const double gain  = std::sqrt(2.0 * grown / dim);
-
-        gains[w] = static_cast<float>(policy.flags & EDGEKV_AHAKV_FLOOR ? std::max<double>(gain, queries.scale) : gain);
-    }
-}
-
 // gbar = avgpool(norm2(V)^2) over its largest (AhaKV eq. 13 to 15).
 void value_prior(const edgekv_policy & policy, const Cells & cells, Scratch & scratch, float * prior) {
     const Rows & values = *cells.values;
-    each_few(values, scratch, [&](size_t first, size_t n, const float * rows) {
-        kernels().squares(rows, n, values.dim(), prior + first);
-    });
+    if (cells.of_values != nullptr) {
+        std::copy_n(cells.of_values, values.n(), prior);
+    } else {
+        each_few(values, scratch, [&](size_t first, size_t n, const float * rows) {
+            kernels().squares(rows, n, values.dim(), prior + first);
+        });
+    }
     pool(EDGEKV_POOL_AVG, policy.kernel, cells.order, values.n(), scratch, prior);
     const float most = values.n() > 0 ? *std::max_element(prior, prior + values.n()) : 0.0f;
     for (size_t j = 0; j < values.n(); ++j) {
@@ -72,12 +63,24 @@ void score_window(const edgekv_policy & policy, const Cells & cells, size_t n_ro
 
 } // namespace
 
+void step_gains(const edgekv_policy & policy, const edgekv_queries & queries, size_t n_rows, uint32_t budget, float * gains) {
+    const double  dim  = queries.dim;
+    const int32_t last = n_rows > 0 ? queries.positions[queries.n_rows - 1] : 0;
+    for (size_t w = 0; w < n_rows; ++w) {
+        const double seen  = queries.n_seen - (last - queries.positions[queries.n_rows - n_rows + w]);
+        const double grown = std::max(0.0, std::log(std::max(seen, 1.0) / budget));
+        const double gain  = std::sqrt(2.0 * grown / dim);
+
+        gains[w] = static_cast<float>(policy.flags & EDGEKV_AHAKV_FLOOR ? std::max<double>(gain, queries.scale) : gain);
+    }
+}
+
 void score_attention(const edgekv_policy & policy, const Cells & cells, uint32_t budget, Scratch & scratch, float * scores,
                      float * accumulated) {
     const edgekv_queries & queries = *cells.queries;
     const size_t           n       = cells.keys.n();
     const size_t           n_rows  = std::min(queries.n_rows, rows_read(policy, queries.n_rows));
-    const bool             sharpen = policy.base == EDGEKV_BASE_AHAKV && policy.flags & EDGEKV_AHAKV_STEP_GAIN;
+    const bool             sharpen = sharpens(policy);
     if (sharpen) {
         step_gains(policy, queries, n_rows, budget, scratch.gains.data());
     }
@@ -98,7 +101,7 @@ void score_attention(const edgekv_policy & policy, const Cells & cells, uint32_t
     if (accumulates(policy) && accumulated != nullptr) {
         std::copy_n(scores, n, accumulated);
     }
-    if (policy.base == EDGEKV_BASE_AHAKV && policy.flags & EDGEKV_AHAKV_VALUE_PRIOR) {
+    if (has_value_prior(policy)) {
         float * prior = scratch.prior.data();
         value_prior(policy, cells, scratch, prior);
         for (size_t j = 0; j < n; ++j) {

@@ -6,54 +6,82 @@
 
 namespace edgekv {
 
-// X = sum_i h_i V_i over the cells of `order` but `skipped`, h summing to 1; where they have no weight they count alike.
-static void attention_output(const Rows & values, const float * weights, const uint32_t * order, size_t n, size_t skipped,
-                             bool alike, float * row, float * output) {
+// The sum of the weights of the first n cells of `order`, but one.
+static double total_of(const float * weights, const uint32_t * order, size_t n, size_t left_out) {
     double total = 0.0;
     for (size_t i = 0; i < n; ++i) {
-        total += i == skipped ? 0.0 : weights[order[i]];
+        total += i == left_out ? 0.0 : weights[order[i]];
     }
-    alike                = alike || total == 0.0;
-    const double inverse = 1.0 / (alike ? static_cast<double>(skipped < n ? n - 1 : n) : total);
-    std::fill_n(output, values.dim(), 0.0f);
+    return total;
+}
+
+size_t heavy_cell(const edgekv_policy & policy, const float * weights, const uint32_t * order, size_t n_alive) {
+    if (n_alive < 2 || policy.weigh == EDGEKV_WEIGH_FASTCAOTE) {
+        return n_alive;
+    }
+    const double total   = total_of(weights, order, n_alive, n_alive);
+    const double inverse = total != 0.0 ? 1.0 / total : 0.0;
+    return std::find_if(order, order + n_alive, [&](uint32_t cell) { return weights[cell] * inverse > 0.5; }) - order;
+}
+
+// h, summing to 1; where nothing has weight, and for FastCAOTE, all count alike.
+void write_shares(const edgekv_policy & policy, const float * weights, const uint32_t * order, size_t n_alive, size_t left_out,
+                  float * shares) {
+    const double total   = total_of(weights, order, n_alive, left_out);
+    const bool   alike   = policy.weigh == EDGEKV_WEIGH_FASTCAOTE || total == 0.0;
+    const double inverse = 1.0 / (alike ? static_cast<double>(left_out < n_alive ? n_alive - 1 : n_alive) : total);
+    for (size_t i = 0; i < n_alive; ++i) {
+        shares[order[i]] = i == left_out ? 0.0f : static_cast<float>((alike ? 1.0 : weights[order[i]]) * inverse);
+    }
+}
+
+// X = sum_i h_i V_i over the cells of `order` that have a share.
+static void mean_value(const Rows & values, const float * shares, const uint32_t * order, size_t n, float * row, float * mean) {
+    std::fill_n(mean, values.dim(), 0.0f);
     for (size_t i = 0; i < n; ++i) {
-        if (i == skipped) {
-            continue;
-        }
-        const float weight = static_cast<float>((alike ? 1.0 : weights[order[i]]) * inverse);
         values.read(order[i], row);
-        kernels().add_scaled(output, weight, row, values.dim());
+        kernels().add_scaled(mean, shares[order[i]], row, values.dim());
     }
 }
 
 static float distance(const float * a, const float * b, uint32_t dim) { return std::sqrt(kernels().squared_distance(a, b, dim)); }
 
-// A rotation of the values changes no distance, so rotated ones are read as they are stored.
+// How far each value is from the mean of all; that of a heavy one from the mean of the others. A rotation of the values changes no
+// distance, so rotated ones are read as they are stored.
+static void measure(const edgekv_policy & policy, const Rows & values, const float * weights, const uint32_t * order, size_t n_alive,
+                    size_t heavy, Scratch & scratch, float * distances) {
+    float * row    = scratch.rows.data();
+    float * mean   = scratch.anchor.data();
+    float * shares = scratch.line.data();
+    write_shares(policy, weights, order, n_alive, n_alive, shares);
+    mean_value(values, shares, order, n_alive, row, mean);
+    for (size_t i = 0; i < n_alive; ++i) {
+        values.read(order[i], row);
+        distances[order[i]] = distance(mean, row, values.dim());
+    }
+    if (heavy < n_alive) {
+        write_shares(policy, weights, order, n_alive, heavy, shares);
+        mean_value(values, shares, order, n_alive, row, mean);
+        values.read(order[heavy], row);
+        distances[order[heavy]] = distance(mean, row, values.dim());
+    }
+}
+
 void score_caote(const edgekv_policy & policy, const Cells & cells, const float * weights, const uint32_t * order, size_t n_alive,
                  Scratch & scratch, float * errors) {
-    const Rows & values = *cells.values;
-    float *      row    = scratch.rows.data();
-    float *      output = scratch.anchor.data();
-    const bool   fast   = policy.weigh == EDGEKV_WEIGH_FASTCAOTE;
-
-    double total = 0.0;
-    for (size_t i = 0; i < n_alive; ++i) {
-        total += weights[order[i]];
-    }
+    const double total   = total_of(weights, order, n_alive, n_alive);
     const double inverse = total != 0.0 ? 1.0 / total : 0.0;
-    size_t       heavy   = n_alive; // the cell that holds more than half of all weight, if there is one
-    attention_output(values, weights, order, n_alive, n_alive, fast, row, output);
+    const size_t heavy   = heavy_cell(policy, weights, order, n_alive);
+    if (cells.of_values != nullptr) {
+        std::copy_n(cells.of_values, cells.keys.n(), errors);
+    } else {
+        measure(policy, *cells.values, weights, order, n_alive, heavy, scratch, errors);
+    }
     for (size_t i = 0; i < n_alive; ++i) {
         const double share = weights[order[i]] * inverse;
-        heavy              = share > 0.5 ? i : heavy;
-        values.read(order[i], row);
-        errors[order[i]] = static_cast<float>(share / std::max(1.0 - share, 1e-6) * distance(output, row, values.dim()));
-    }
-    // X - V of a heavy cell is mostly rounding, and 1 - h may be nothing else: the same error is h * norm2(V - X without it)
-    if (heavy < n_alive && n_alive > 1 && !fast) {
-        attention_output(values, weights, order, n_alive, heavy, false, row, output);
-        values.read(order[heavy], row);
-        errors[order[heavy]] = static_cast<float>(weights[order[heavy]] * inverse * distance(output, row, values.dim()));
+        // X - V of a heavy cell is mostly rounding, and 1 - h may be nothing else: the same error is h * norm2(V - X without it)
+        const double factor = i == heavy ? share : share / std::max(1.0 - share, 1e-6);
+        errors[order[i]]    = static_cast<float>(factor * errors[order[i]]);
     }
 }
 

@@ -56,9 +56,13 @@ bool reads_queries(const edgekv_policy & policy) {
     return (policy.base >= EDGEKV_BASE_H2O && policy.base <= EDGEKV_BASE_AHAKV) || looks_ahead(policy);
 }
 
-bool reads_values(const edgekv_policy & policy) {
-    return policy.weigh != EDGEKV_WEIGH_NONE || (policy.base == EDGEKV_BASE_AHAKV && policy.flags & EDGEKV_AHAKV_VALUE_PRIOR);
+bool sharpens(const edgekv_policy & policy) { return policy.base == EDGEKV_BASE_AHAKV && policy.flags & EDGEKV_AHAKV_STEP_GAIN; }
+
+bool has_value_prior(const edgekv_policy & policy) {
+    return policy.base == EDGEKV_BASE_AHAKV && policy.flags & EDGEKV_AHAKV_VALUE_PRIOR;
 }
+
+bool reads_values(const edgekv_policy & policy) { return policy.weigh != EDGEKV_WEIGH_NONE || has_value_prior(policy); }
 
 bool reads_before_rope(const edgekv_policy & policy) {
     return policy.base == EDGEKV_BASE_KEYDIFF && policy.flags & EDGEKV_KEYDIFF_BEFORE_ROPE;
@@ -147,8 +151,7 @@ void score_base(const edgekv_policy & policy, const Cells & cells, uint32_t budg
     }
 }
 
-void normalise(const edgekv_policy & policy, const Cells & cells, float * scores) {
-    const size_t n = cells.keys.n();
+void normalise(const edgekv_policy & policy, size_t n, float * scores) {
     if (!policy.softmax || n == 0) {
         return;
     }

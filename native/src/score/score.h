@@ -21,6 +21,7 @@ struct Cells {
     const float *          wo_norm;     // (n,)
     const float *          given;       // (n,) from elsewhere, a scorer of one's own or a device; NULL = none: base scores, or
                                         // what cells get of attention
+    const float *          of_values;   // (n,) likewise from a device: what a prior makes of values, or what CAOTE does
     const edgekv_queries * queries;
     uint32_t               layer;
     uint32_t               head;
@@ -40,6 +41,8 @@ void check(const edgekv_policy & policy);
 bool reads_keys(const edgekv_policy & policy);
 bool reads_queries(const edgekv_policy & policy);
 bool reads_values(const edgekv_policy & policy);
+bool sharpens(const edgekv_policy & policy);        // attention, by gains of its own
+bool has_value_prior(const edgekv_policy & policy); // its base scores read values
 bool reads_before_rope(const edgekv_policy & policy); // keys as they were then
 bool looks_ahead(const edgekv_policy & policy);       // its queries are those of positions to come
 
@@ -61,7 +64,7 @@ void score_base(const edgekv_policy & policy, const Cells & cells, uint32_t budg
                 float * accumulated);
 
 // Turn base scores into what the wrappers start from: a softmax of them where the policy asks for it.
-void normalise(const edgekv_policy & policy, const Cells & cells, float * scores);
+void normalise(const edgekv_policy & policy, size_t n, float * scores);
 
 // KeyDiff (arXiv:2504.15364, eq. 7 and 8; anchors of Table 14, metrics of Table 15).
 void score_keydiff(const edgekv_policy & policy, const Cells & cells, Scratch & scratch, float * scores);
@@ -70,13 +73,25 @@ void score_keydiff(const edgekv_policy & policy, const Cells & cells, Scratch & 
 void score_attention(const edgekv_policy & policy, const Cells & cells, uint32_t budget, Scratch & scratch, float * scores,
                      float * accumulated);
 
+// lambda_i = sqrt(2 ln(i / k) / d) for each of the newest n rows (AhaKV eq. 12), i tokens seen and k the budget.
+void step_gains(const edgekv_policy & policy, const edgekv_queries & queries, size_t n_rows, uint32_t budget, float * gains);
+
 // Expected attention (arXiv:2510.00636): of queries whose mean and covariance are those of the rows.
 void score_expected(const edgekv_policy & policy, const Cells & cells, Scratch & scratch, float * scores);
 
 // CAOTE (arXiv:2504.14051, eq. 20 to 23): from weights (n,) the output error c (n,) of each of the first n_alive cells of
-// `order`; the others keep what they have.
+// `order`; the others keep what they have. cells.of_values: how far each value is from the mean of all by write_shares, or
+// that of the heavy one from the mean of the others.
 void score_caote(const edgekv_policy & policy, const Cells & cells, const float * weights, const uint32_t * order, size_t n_alive,
                  Scratch & scratch, float * errors);
+
+// The cell of the first n_alive that holds more than half of all weight, by its place in `order`, where CAOTE's mean would be little
+// but that cell; n_alive where there is none.
+size_t heavy_cell(const edgekv_policy & policy, const float * weights, const uint32_t * order, size_t n_alive);
+
+// The share of each of them in the mean that CAOTE compares values with, by cell; 0 of one that is left out, if any.
+void write_shares(const edgekv_policy & policy, const float * weights, const uint32_t * order, size_t n_alive, size_t left_out,
+                  float * shares);
 
 // Mean over kernel neighbours in position order, or their maximum, in place; `order` lists n cells ascending by position.
 void pool(int32_t how, uint32_t kernel, const uint32_t * order, size_t n, Scratch & scratch, float * scores);

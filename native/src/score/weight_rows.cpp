@@ -18,6 +18,11 @@ WeightRows::WeightRows(const llama_model & model, const ggml_tensor & weight) : 
     offset_ = file_->find(weight);
 }
 
+const ggml_tensor * WeightRows::on(ggml_backend_t backend) const {
+    const bool there = file_ == nullptr && ggml_backend_supports_buft(backend, ggml_backend_buffer_get_type(weight_->buffer));
+    return there ? weight_ : nullptr;
+}
+
 void WeightRows::read(size_t first, size_t n, void * dst) const {
     const size_t bytes = weight_->nb[1];
     if (file_ != nullptr) {

@@ -41,6 +41,9 @@ class WeightRows {
         }
     }
 
+    // The weight itself where a backend can compute with it as it lies, else NULL.
+    const ggml_tensor * on(ggml_backend_t backend) const;
+
   private:
     Rows rows(const void * data, size_t n) const { return Rows({ data, weight_->type, uint32_t(dim()), n, weight_->nb[1], 0, 0 }); }
     void read(size_t first, size_t n, void * dst) const;

@@ -1,0 +1,113 @@
+// What scores read of values, as graphs.
+#include "device/row_graphs.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace edgekv {
+
+bool RowGraphs::square(uint32_t n_filled, float * squares) {
+    const bool squared = graph_ && each_run(n_filled, [&](const Run & run) {
+        Graph &        graph   = *graph_;
+        ggml_context * context = graph.begin();
+        ggml_tensor *  values  = rows_of(context, pool_.v, run);
+        ggml_tensor *  sums    = of_rows(context, graph.in_place(1, ggml_sqr(context, values)));
+        graph.add(graph.view(ggml_cpy(context, sums, place_of(context, scores_, run))));
+        return graph.compute_if_supported();
+    });
+    if (squared) {
+        take(scores_, squares, ggml_nelements(scores_));
+    }
+    return squared;
+}
+
+// A rotation of the values changes no distance, so rotated ones are read as they are stored.
+bool RowGraphs::measure(uint32_t n_filled, float * by_cell) {
+    if (!graph_) {
+        return false;
+    }
+    send(before_, by_cell, ggml_nbytes(before_));
+    const bool measured = each_run(n_filled, [&](const Run & run) {
+        Graph &        graph   = *graph_;
+        ggml_context * context = graph.begin();
+        ggml_tensor *  values  = rows_of(context, pool_.v, run);
+        ggml_tensor *  mean    = over_cells(context, values, 1.0f, place_of(context, before_, run));
+        ggml_tensor *  apart   = graph.in_place(1, ggml_sub(context, values, mean));
+        apart                  = of_rows(context, graph.view(ggml_sqr_inplace(context, apart)));
+        apart                  = graph.view(ggml_sqrt_inplace(context, apart));
+        graph.add(graph.view(ggml_cpy(context, apart, place_of(context, scores_, run))));
+        return graph.compute_if_supported();
+    });
+    if (measured) {
+        take(scores_, by_cell, ggml_nelements(scores_));
+    }
+    return measured;
+}
+
+bool RowGraphs::norms(uint32_t index, const std::vector<WeightRows> & projections, const std::vector<int32_t> & rows, float * norms) {
+    const FlatCache::Layer & layer = flat_.layers()[index];
+    const auto               n     = static_cast<int64_t>(rows.size() / layer.n_head_kv);
+    if (!graph_ || static_cast<int64_t>(rows.size()) > first_->ne[0]) {
+        return false;
+    }
+    send(first_, rows.data(), rows.size() * sizeof(int32_t));
+    for (size_t reader = 0; reader < projections.size(); ++reader) {
+        const ggml_tensor * w_o = projections[reader].on(graph_->backend());
+        if (w_o == nullptr || !add_norms(index, *w_o, layer.readers[reader].n_group, n, reader == 0)) {
+            return false;
+        }
+    }
+    take(scores_, norms, rows.size());
+    return true;
+}
+
+// Those of n listed rows of each head by one W_O, a few of its outputs at a time; added to what is there, but for the first W_O.
+bool RowGraphs::add_norms(uint32_t index, const ggml_tensor & w_o, uint32_t n_group, int64_t n, bool first) {
+    const int64_t n_head_kv = flat_.layers()[index].n_head_kv;
+    const int64_t n_head    = n_head_kv * n_group;
+    const int64_t dim       = pool_.v->ne[0];
+    const int64_t n_columns = w_o.ne[0];
+    const int64_t n_outputs = w_o.ne[1];
+
+    // a device reads stored rows from where a tensor may begin
+    const auto    row    = static_cast<int64_t>(w_o.nb[1]);
+    const int64_t step   = Graph::alignment / std::gcd(static_cast<int64_t>(Graph::alignment), row);
+    const auto    room   = static_cast<int64_t>(place_bytes(flat_, number_) / sizeof(float)); // of a place, in floats
+    const int64_t n_once = room / std::max(n_columns, n * n_head) / step * step;
+    if (n_once == 0 || dim * n * n_head_kv > room) {
+        return false;
+    }
+    for (int64_t begin = 0; begin < n_outputs; begin += n_once) {
+        const int64_t  n_now   = std::min(n_once, n_outputs - begin);
+        Graph &        graph   = *graph_;
+        ggml_context * context = graph.begin();
+        const bool     rotates = of_values_.run > 0;
+        ggml_tensor *  list    = graph.view(ggml_view_1d(context, first_, n * n_head_kv, 0));
+        ggml_tensor *  values  = graph.in_place(rotates ? 1 : 0, ggml_get_rows(context, pool_.v, list));
+        values                 = graph.view(ggml_reshape_3d(context, values, dim, n, n_head_kv));
+        values                 = rotated(context, values, 0, of_values_);
+        graph.add(values);
+
+        ggml_tensor * weights = graph.view(ggml_view_2d(context, const_cast<ggml_tensor *>(&w_o), n_columns, n_now, row, begin * row));
+        weights               = graph.in_place(1, ggml_cast(context, weights, GGML_TYPE_F32));
+        weights               = graph.view(ggml_reshape_3d(context, weights, dim, n_head, n_now));
+        weights               = graph.view(ggml_permute(context, weights, 0, 2, 1, 3));
+        weights               = graph.in_place(2, ggml_cont(context, weights)); // (dim, outputs, query heads)
+
+        ggml_tensor * outputs = graph.in_place(1, ggml_mul_mat(context, values, weights)); // (n, outputs, query heads)
+        ggml_prec_set_acc(outputs, GGML_PREC_F32);
+        outputs            = graph.view(ggml_abs_inplace(context, outputs));
+        outputs            = graph.view(ggml_reshape_3d(context, outputs, n, n_now * n_group, n_head_kv));
+        outputs            = graph.view(ggml_transpose(context, outputs));
+        ggml_tensor * sums = of_rows(context, graph.in_place(2, ggml_cont(context, outputs))); // (n, n_head_kv)
+
+        ggml_tensor * all = graph.view(ggml_view_2d(context, scores_, n, n_head_kv, n * sizeof(float), 0));
+        graph.add(graph.view(first && begin == 0 ? ggml_cpy(context, sums, all) : ggml_add_inplace(context, all, sums)));
+        if (!graph.compute_if_supported()) {
+            return false;
+        }
+    }
+    return true;
+}
+
+} // namespace edgekv

@@ -1,0 +1,105 @@
+// What graphs score and measure where cells lie on a device, so that the host reads numbers in place of rows.
+#include "cache/cache.h"
+
+#include <algorithm>
+#include <utility>
+
+using namespace edgekv;
+
+// Have graphs score what they can, so that only scores come here.
+void edgekv_cache::score_by_graphs(const edgekv_compaction_params & params) {
+    std::fill(scored_.begin(), scored_.end(), uint8_t(0));
+    const bool none = std::all_of(graphs_.begin(), graphs_.end(), [](const auto & graphs) { return !graphs; });
+    if (none || parts_.size() > 1 || !has_graph(*params.policy)) { // no graph knows parts
+        return;
+    }
+    GraphQueries queries = { params.probed != 0, softcap_, {}, {}, {} };
+    if (reads_queries(*params.policy)) {
+        std::vector<int32_t> positions;
+        window_->each_row(params.probed != 0, n_past, parts_[0], n_past - rope_past,
+                          [&](uint32_t, uint32_t row, int32_t position, int32_t delta) {
+                              queries.rows.push_back(static_cast<int32_t>(row));
+                              queries.deltas.push_back(delta);
+                              positions.push_back(position);
+                          });
+        if (!positions.empty() && sharpens(*params.policy)) {
+            add_gains(*params.policy, positions, queries);
+        }
+    }
+    for (size_t p = 0; p < graphs_.size(); ++p) {
+        const bool sinks = reads_queries(*params.policy) && std::any_of(layers_.begin(), layers_.end(), [&](const edgekv_layer & layer) {
+            return layer.pool == p && !layer.sinks.empty(); // no graph knows learnt ones
+        });
+        float *    scores = cells_.at(flat_.pools()[p].offset, 0).score;
+        if (!params.probed && !queries.rows.empty()) { // how many of these come before each cell
+            const auto n_older = n_past - static_cast<int32_t>(queries.rows.size());
+            for (uint32_t il = 0; il < layers_.size(); ++il) {
+                for (uint32_t g = 0; layers_[il].pool == p && g < layers_[il].n_head_kv; ++g) {
+                    const HeadCells head = cells(il, g);
+                    std::transform(head.position, head.position + head.n, head.score,
+                                   [&](int32_t position) { return static_cast<float>(position - n_older); });
+                }
+            }
+        }
+        scored_[p]        = graphs_[p] && !sinks && graphs_[p]->score(*params.policy, n_filled_, queries, scores);
+    }
+}
+
+// How far each layer sharpens each of the rows that score.
+void edgekv_cache::add_gains(const edgekv_policy & policy, const std::vector<int32_t> & positions, GraphQueries & queries) const {
+    const size_t n = positions.size();
+    queries.gains.resize(n * layers_.size());
+    for (uint32_t il = 0; il < layers_.size(); ++il) {
+        const edgekv_layer & layer = layers_[il];
+        const edgekv_queries rows  = { nullptr, positions.data(), layer.n_group, n, layer.head_dim_k, positions.back() + 1,
+                                       flat_.attention(layer.il).scale, softcap_, nullptr };
+        step_gains(policy, rows, n, layer_budgets_[il], &queries.gains[il * n]);
+    }
+}
+
+// Have graphs square the values that a prior reads, so that only the squares come here.
+void edgekv_cache::square_by_graphs(const edgekv_policy & policy) {
+    std::fill(valued_.begin(), valued_.end(), uint8_t(0));
+    for (size_t p = 0; has_value_prior(policy) && p < graphs_.size(); ++p) {
+        float * of_values = cells_.at(flat_.pools()[p].offset, 0).of_value;
+        valued_[p]        = graphs_[p] && of_values != nullptr && graphs_[p]->square(n_filled_, of_values);
+    }
+}
+
+// Have graphs measure how far values are from their mean, as CAOTE does; a heavy one from the mean of the others.
+void edgekv_cache::measure_by_graphs(const edgekv_policy & policy, Scratch & scratch) {
+    std::fill(valued_.begin(), valued_.end(), uint8_t(0));
+    std::vector<std::pair<float *, float>> heavy; // what is measured first, since it takes a graph of its own
+    for (size_t p = 0; policy.weigh != EDGEKV_WEIGH_NONE && policy.rounds == 1 && p < graphs_.size(); ++p) {
+        float * of_values = cells_.at(flat_.pools()[p].offset, 0).of_value;
+        if (!graphs_[p] || of_values == nullptr) {
+            continue;
+        }
+        heavy.clear();
+        const auto write = [&](bool without_heavy) {
+            for (uint32_t il = 0; il < layers_.size(); ++il) {
+                for (uint32_t g = 0; layers_[il].pool == p && g < layers_[il].n_head_kv; ++g) {
+                    const HeadCells head    = cells(il, g);
+                    float *         weights = scratch.scores.data();
+                    std::copy_n(head.score, head.n, weights);
+                    normalise(policy, head.n, weights);
+                    const size_t left_out = heavy_cell(policy, weights, head.order, head.n);
+                    write_shares(policy, weights, head.order, head.n, without_heavy ? left_out : head.n, head.of_value);
+                    if (without_heavy && left_out < head.n) {
+                        heavy.push_back({ &head.of_value[head.order[left_out]], 0.0f });
+                    }
+                }
+            }
+        };
+        write(true);
+        if (!heavy.empty()) {
+            if (!graphs_[p]->measure(n_filled_, of_values)) {
+                continue;
+            }
+            std::for_each(heavy.begin(), heavy.end(), [](auto & one) { one.second = *one.first; });
+            write(false);
+        }
+        valued_[p] = graphs_[p]->measure(n_filled_, of_values);
+        std::for_each(heavy.begin(), heavy.end(), [](const auto & one) { *one.first = one.second; });
+    }
+}

@@ -1,0 +1,88 @@
+// The norm1(V W_O) of new values, which cells carry.
+#include "cache/cache.h"
+#include "score/wo_norm.h"
+
+#include <algorithm>
+
+using namespace edgekv;
+
+// Call f(i, cell) for the newest cells of a head, i from 0, without the first newest of all; there may be fewer than n.
+template <typename F> void edgekv_cache::each_new(const HeadCells & head, size_t first, size_t n, F f) {
+    for (size_t i = 0; i < n && first + i < head.n; ++i) {
+        f(i, head.order[head.n - 1 - first - i]);
+    }
+}
+
+// The newest tokens are the last of every head's order; where some are gone, older ones are done again.
+void edgekv_cache::update_wo_norms(uint32_t il, Scratch & scratch) {
+    const size_t n_new = n_past - normed_;
+    uint32_t     most  = 0;
+    for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
+        most = std::max(most, cells(il, g).n);
+    }
+    for (size_t first = 0; first < std::min<size_t>(n_new, most); first += WoNorm::n_at_once) {
+        const size_t n = std::min(WoNorm::n_at_once, n_new - first);
+        if (!norms_by_graphs(il, first, n, scratch)) {
+            norms_by_host(il, first, n, scratch);
+        }
+    }
+}
+
+// Those of the n values after the first newest, by the backend that holds them. False where it cannot.
+bool edgekv_cache::norms_by_graphs(uint32_t il, size_t first, size_t n, Scratch & scratch) {
+    const edgekv_layer & layer  = layers_[il];
+    RowGraphs *          graphs = graphs_of(layer);
+    if (graphs == nullptr || layer.is_latent()) {
+        return false;
+    }
+    std::vector<int32_t> rows;
+    for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
+        const auto begin = static_cast<int32_t>(head_of(il, g).first);
+        rows.resize((g + 1) * n, begin); // of a head that has fewer cells, any row
+        each_new(cells(il, g), first, n, [&](size_t i, uint32_t cell) { rows[g * n + i] = begin + static_cast<int32_t>(cell); });
+    }
+    float * norms = scratch.wo_values.data();
+    if (!graphs->norms(il, layer.projections, rows, norms)) {
+        return false;
+    }
+    for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
+        const HeadCells head = cells(il, g);
+        each_new(head, first, n, [&](size_t i, uint32_t cell) {
+            head.wo_norm[cell] = norms[g * n + i] / static_cast<float>(layer.n_group);
+        });
+    }
+    return true;
+}
+
+void edgekv_cache::norms_by_host(uint32_t il, size_t first, size_t n, Scratch & scratch) {
+    const edgekv_layer & layer = layers_[il];
+    WoNorm norm(layer.is_latent() ? shape.latent_dim_v : layer.head_dim_v, layer.n_head_kv, layer.n_group, scratch, layer.is_latent());
+    norm.begin();
+    for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
+        const HeadCells head = cells(il, g);
+        uint32_t        low  = head.n;
+        uint32_t        high = 0;
+        each_new(head, first, n, [&](size_t, uint32_t cell) {
+            low  = std::min(low, cell);
+            high = std::max(high, cell + 1);
+        });
+        const uint32_t n_between = high - std::min(low, high); // only what lies between them may be copied
+        HostRows       v         = host_rows(layer, true, head_of(il, g).first + low, n_between);
+        const Rows     values    = rows_of_head(il, true, v, n_between);
+        each_new(head, first, n, [&](size_t i, uint32_t cell) { norm.put(g, i, values, cell - low); });
+    }
+    if (layer.is_latent()) {
+        layer.w_v.each_slice(WoNorm::n_slice, scratch.wo_bytes, [&](size_t at, const Rows & rows) { norm.decompress(rows, at, n); });
+    }
+    for (size_t reader = 0; reader < layer.readers.size(); ++reader) {
+        layer.projections[reader].each_slice(WoNorm::n_slice, scratch.wo_bytes, [&](size_t, const Rows & rows) {
+            norm.add(rows, 0, layer.readers[reader].n_group, n);
+        });
+    }
+    for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
+        float norms[WoNorm::n_at_once];
+        norm.take(g, n, norms);
+        const HeadCells head = cells(il, g);
+        each_new(head, first, n, [&](size_t i, uint32_t cell) { head.wo_norm[cell] = norms[i]; });
+    }
+}
