@@ -14,7 +14,7 @@ import typer.main
 import edgekv
 from edgekv.prompt.spool import PROC
 
-from . import ask, batch, bench, chat, devices, evaluate, inspect, models, plan, policies, pull, read, serve, sessions
+from . import ask, batch, bench, chat, devices, evaluate, heads, inspect, models, plan, policies, pull, read, serve, sessions
 from .settings import defaults
 from .wording import speak_of, worded
 
@@ -59,6 +59,7 @@ app.command()(policies.policies)
 app.command()(devices.devices)
 app.command("rpc-server")(devices.rpc_server)
 app.command()(bench.bench)
+app.command()(heads.heads)
 speak_of(app)
 
 

@@ -180,7 +180,7 @@ class Runtime:
             raise SessionError("this runtime is closed; open another")
 
     def _opened(self, conversation: Conversation, start: Snapshot | None = None) -> Session:
-        general = "" if self.options.replays else GENERAL_QUESTION
+        general = "" if self.options.reads_alone else GENERAL_QUESTION
         return Session(self._engine, conversation, start, able_to_focus=self.options.focus, general=general)
 
     def close(self) -> None:

@@ -97,7 +97,7 @@ class Batch:
                 vocabulary,
                 step=self.conditions.step,
                 focus=chosen.focus,
-                general=None if chosen.replays else GENERAL_QUESTION,
+                general=None if chosen.reads_alone else GENERAL_QUESTION,
             )
         except BaseException:
             self._open.close()

@@ -323,6 +323,7 @@ class CompactionParams(Struct):
         ("generating", c.c_int32),
         ("budgets", c.POINTER(c.c_uint32)),
         ("reposition", c.c_int32),
+        ("shares", c.POINTER(c.c_float)),
     )
 
 

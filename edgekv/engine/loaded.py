@@ -12,6 +12,7 @@ from edgekv.binding.model import Context, Model
 from edgekv.errors import ConfigError, UnsupportedModelError
 from edgekv.grammar.source import Grammar
 from edgekv.memory import process
+from edgekv.models.head_shares import find_shares
 from edgekv.models.header import header_digest
 from edgekv.options import Options
 from edgekv.planning.choice import Request
@@ -55,6 +56,7 @@ class Loaded:
             process.return_freed_memory()  # what loading took beside the model
             self.context = self.model.new_context(self.plan.n_cells, options, n_cells_max=self.plan.n_cells_max)
             cache = open_cache(self.context, options)
+            share_heads(cache, path, options)
             process.return_freed_memory()
         except BaseException:
             self.model.close()
@@ -113,6 +115,13 @@ def open_cache(context: Context, options: Options) -> Cache:
             raise
         params.repositions = False
         return Cache(context, params)
+
+
+def share_heads(cache: Cache, path: Path, options: Options) -> None:
+    """Give the cache the table of head shares of its model where a policy needs one. Raises ConfigError without it."""
+    if any(policy.spread == "given" for policy in options.policies):
+        heads = [cache.layer_heads(layer)[0] for layer in range(cache.shape.n_layer)]
+        cache.share_by(find_shares(path, heads).cells)
 
 
 def _rehearse() -> None:

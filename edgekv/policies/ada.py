@@ -55,7 +55,7 @@ class Ada(Wrapper):
     after = frozenset({"caote", "fastcaote", "critical", "pyramid"})
 
     safeguard: float = option(0.2, "share of every budget that is split evenly", minimum=0.0, maximum=1.0)
-    scope: str = option("layer", "whose heads share their cells", choices=SPREADS[1:])
+    scope: str = option("layer", "whose heads share their cells", choices=("layer", "model"))
 
     def __post_init__(self) -> None:
         super().__post_init__()

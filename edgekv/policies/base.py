@@ -19,7 +19,7 @@ from .types import Cells, Indices, Scores
 
 POOLS = ("avg", "max")
 AGGREGATES = ("mean", "max")  # enum edgekv_aggregate
-SPREADS = ("head", "layer", "model")  # enum edgekv_spread
+SPREADS = ("head", "layer", "model", "given")  # enum edgekv_spread
 
 
 def option(
@@ -50,7 +50,9 @@ class Policy:
     replays: whether every block is fed once more, as a probe whose queries score it
     before_rope: whether it looks at keys as they were before RoPE; on plain arrays it is given them so
     looks_ahead: whether its queries are as they would be at positions to come; on plain arrays it is given them so
-    spread: which heads share their cells: "head" = none do, or all those of a "layer", or of the whole "model"
+    division: the spelling of the wrapper that divides cells by a table of the model; "" = there is none
+    spread: which heads share their cells: "head" = none do, or all those of a "layer", or of the whole "model"; or
+        those of the whole model by shares that are "given"
 
     Raises PolicyError when an option has an impossible value.
     """
@@ -68,6 +70,7 @@ class Policy:
     before_rope: ClassVar[bool] = False
     looks_ahead: ClassVar[bool] = False
     spread: ClassVar[str] = "head"
+    division: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         for field in self.options():

@@ -20,6 +20,7 @@ from .caote import Caote, FastCaote
 from .critical import Critical
 from .expected import Expected
 from .h2o import H2O
+from .heads import Heads
 from .keydiff import KeyDiff
 from .l2norm import L2Norm
 from .pyramid import Pyramid
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 POLICIES: dict[str, type[Policy]] = {
     policy.name: policy for policy in (KeyDiff, SnapKV, AhaKV, H2O, Tova, Expected, Replay, L2Norm, Sink, Random)
 }
-WRAPPERS: dict[str, type[Wrapper]] = {wrapper.name: wrapper for wrapper in (Caote, FastCaote, Critical, Ada, Pyramid)}
+WRAPPERS: dict[str, type[Wrapper]] = {wrapper.name: wrapper for wrapper in (Caote, FastCaote, Critical, Ada, Pyramid, Heads)}
 GRAPH = "onnx"  # base of the spelling onnx:PATH.onnx
 
 GROUP = "edgekv.policies"  # entry points of packages

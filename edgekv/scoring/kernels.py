@@ -57,7 +57,7 @@ def score(policy: Policy, head: Head) -> npt.NDArray[np.float32]:
 
 def head_budgets(policy: Policy, heads: Sequence[Head], protection: Protection) -> list[int]:
     """Cells of each head, as `Policy.head_budgets` without a limit."""
-    if policy.spread == "head":
+    if policy.spread in ("head", "given"):
         return policy.head_budgets(heads, protection)
     fields = policy.native_fields()
     weights = [_score(fields | {"weigh": 0, "rounds": 1, "critical": 0}, head) for head in heads]

@@ -36,7 +36,7 @@
 extern "C" {
 #endif
 
-#define EDGEKV_ABI_VERSION 11
+#define EDGEKV_ABI_VERSION 12
 
 // New values go last.
 enum edgekv_status {
@@ -230,6 +230,7 @@ enum edgekv_spread {
     EDGEKV_SPREAD_HEAD  = 0, // every head of a layer keeps the same number of cells
     EDGEKV_SPREAD_LAYER = 1, // the heads of a layer share its cells by their scores
     EDGEKV_SPREAD_MODEL = 2, // the heads of all layers share all cells by their scores
+    EDGEKV_SPREAD_GIVEN = 3, // the heads of all layers share all cells by shares that a compaction is given
 };
 
 struct edgekv_scorer;
@@ -256,7 +257,8 @@ struct edgekv_policy {
     int32_t  pool_rows; // SNAPKV, nonzero: rows are pooled one by one, before they are aggregated
 
     int32_t  spread;    // enum edgekv_spread
-    double   safeguard; // LAYER and MODEL: the share of every budget that is split evenly, in [0, 1]
+    double   safeguard; // LAYER and MODEL: the share of every budget that is split evenly, in [0, 1]; GIVEN: the share of the mean
+                        // budget that no head gets less than
     double   pyramid;   // beta: budgets fall linearly from layer to layer, the last one's free cells to 1/beta of the mean;
                         // 0 = every layer has the same
 
@@ -369,6 +371,20 @@ EDGEKV_API enum edgekv_status edgekv_allot(
                                            uint32_t * budgets,
                                                char * err,
                                              size_t   err_size);
+
+// Split n_heads * budget cells over heads in proportion to their shares (n_heads,): budgets (n_heads,). No head gets more than it
+// holds, held (n_heads,), or than `largest`, and none less than `least` where it holds as much. What one cannot take the others get.
+//   EDGEKV_STATUS_INVALID_ARGUMENT  `budget` is less than `least`, or `largest` less than `budget`; or a share is no number from 0 on
+EDGEKV_API enum edgekv_status edgekv_divide(
+                            const float * shares,
+                         const uint32_t * held,
+                                 size_t   n_heads,
+                               uint32_t   least,
+                               uint32_t   budget,
+                               uint32_t   largest,
+                               uint32_t * budgets,
+                                   char * err,
+                                 size_t   err_size);
 
 // Split a budget over layers (policy.pyramid): budgets (n_layer,), whose sum is n_layer * budget; none is less than
 // n_protected or more than `largest`. Errors as of edgekv_allot.
@@ -577,6 +593,8 @@ struct edgekv_compaction_params {
     const uint32_t *                 budgets;    // cells of every head, layer by layer; NULL = as the policy shares them out
     int32_t                          reposition; // nonzero: where cells are evicted, turn the keys that stay to adjacent RoPE
                                                  // positions, which end at the largest number that a head keeps
+    const float *                    shares;     // GIVEN: of every head, layer by layer, at least 0; heads that share rows are
+                                                 // compared with each other
 };
 
 struct edgekv_compaction {
@@ -591,7 +609,8 @@ struct edgekv_compaction {
 // has to go, only what is carried with the cells is brought up to date. On failure the cache is unchanged.
 //   EDGEKV_STATUS_INVALID_STATE     the cache was opened without what the policy needs, or there was no probe
 //   EDGEKV_STATUS_INVALID_ARGUMENT  protected cells exceed a budget; or budgets exceed `budget` on average, or one of them
-//                                   what a head may keep, or together they keep no cell
+//                                   what a head may keep, or together they keep no cell; or shares are missing, or one is no
+//                                   number from 0 on
 //   EDGEKV_STATUS_MODEL_INVALID     `critical` with repacked weights: the model's file was changed after it was loaded
 //   EDGEKV_STATUS_UNSUPPORTED       layers would share cells (pyramid, EDGEKV_SPREAD_MODEL), but their heads differ in size or
 //                                   lie in different memories

@@ -130,6 +130,8 @@ struct edgekv_cache {
     void score(uint32_t layer, uint32_t head, const edgekv_compaction_params & params, const edgekv::QueryRows & rows,
                edgekv::Scratch & scratch);
     void choose(uint32_t layer, uint32_t head, const edgekv_compaction_params & params, edgekv::Scratch & scratch);
+    uint32_t largest_of(uint32_t budget) const;
+    std::vector<uint32_t> divide_by_shares(const edgekv_compaction_params & params) const;
     void divide_layers(const edgekv_compaction_params & params);
     bool is_full(const edgekv_policy & policy) const;
     void share_out(const edgekv_compaction_params & params);

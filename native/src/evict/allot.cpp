@@ -12,6 +12,8 @@ namespace edgekv {
 
 namespace {
 
+constexpr int n_halvings = 100; // until a double has no more digits
+
 void require_reach(uint32_t budget, uint32_t largest) {
     if (largest < budget) {
         fail(EDGEKV_STATUS_INVALID_ARGUMENT, "largest=%u is less than the budget of %u; raise it or lower the budget", largest,
@@ -142,6 +144,46 @@ void allot(const Ranked * heads, size_t n_heads, const edgekv_protection & prote
         n_room += caps[g];
     }
     apportion(targets, caps, std::min(n_all, n_room), budgets);
+}
+
+void divide(const float * shares, const uint32_t * held, size_t n_heads, uint32_t least, uint32_t budget, uint32_t largest,
+            uint32_t * budgets) {
+    require_room(least, budget);
+    require_reach(budget, largest);
+    require(std::all_of(shares, shares + n_heads, [](float share) { return std::isfinite(share) && share >= 0.0f; }),
+            "a share of a head is no number from 0 on");
+    std::vector<uint32_t> caps(n_heads);
+    size_t                n_room = 0;
+    double                most   = 0.0; // of a share: there all have what they can take
+    for (size_t g = 0; g < n_heads; ++g) {
+        caps[g] = std::min(held[g], largest);
+        n_room += caps[g];
+        most = shares[g] > 0.0f ? std::max(most, caps[g] / double(shares[g])) : most;
+    }
+    const size_t total = std::min(n_heads * size_t(budget), n_room);
+
+    // what a head gets grows with what a share of 1 is worth
+    std::vector<double> targets(n_heads);
+    const auto          give = [&](double worth) {
+        double sum = 0.0;
+        for (size_t g = 0; g < n_heads; ++g) {
+            const volatile double part   = worth * shares[g]; // see allot
+            const double          wanted = part;
+
+            targets[g] = std::clamp<double>(wanted, std::min(least, caps[g]), caps[g]);
+            sum += targets[g];
+        }
+        return sum;
+    };
+    if (give(most) > total) {
+        double low = 0.0, high = most;
+        for (int i = 0; i < n_halvings; ++i) {
+            const double middle                 = (low + high) / 2;
+            (give(middle) > total ? high : low) = middle;
+        }
+        give(low);
+    }
+    apportion(targets, caps, total, budgets);
 }
 
 } // namespace edgekv

@@ -91,9 +91,6 @@ void edgekv_cache::compact(const edgekv_compaction_params & given, edgekv_compac
     check_provided(given);
     edgekv_policy policy = *given.policy;
     policy.carry         = policy.carry > 0.0 ? std::pow(policy.carry, double(n_fresh_) / given.budget) : 0.0;
-    if (given.budgets != nullptr) {
-        policy.spread = EDGEKV_SPREAD_HEAD; // nothing is left to share
-    }
 
     edgekv_compaction_params params = given;
     params.policy                   = &policy;
@@ -102,6 +99,14 @@ void edgekv_cache::compact(const edgekv_compaction_params & given, edgekv_compac
     if (layers_.empty()) {
         n_fresh_ = 0;
         return;
+    }
+    std::vector<uint32_t> by_shares;
+    if (policy.spread == EDGEKV_SPREAD_GIVEN && params.budgets == nullptr) {
+        by_shares      = divide_by_shares(params);
+        params.budgets = by_shares.data();
+    }
+    if (params.budgets != nullptr) {
+        policy.spread = EDGEKV_SPREAD_HEAD; // nothing is left to share
     }
     divide_layers(params);
     const bool full = is_full(policy);

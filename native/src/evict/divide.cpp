@@ -8,11 +8,42 @@
 
 using namespace edgekv;
 
+// Cells that one head may keep, so that there is room for what is fed next.
+uint32_t edgekv_cache::largest_of(uint32_t budget) const {
+    const uint32_t spare = shape.n_cells - std::min(shape.n_cells, budget);
+    return std::max(budget, shape.n_cells_max - std::min(shape.n_cells_max, spare));
+}
+
+// Budgets of all heads by given shares. Heads that share a pool of rows are compared with each other.
+std::vector<uint32_t> edgekv_cache::divide_by_shares(const edgekv_compaction_params & params) const {
+    require(params.shares != nullptr, "params.shares is NULL, but policy.spread is GIVEN");
+    const auto safe  = static_cast<uint32_t>(params.policy->safeguard * params.budget);
+    const auto least = std::max(safe, max_protected(*params.protection));
+
+    std::vector<uint32_t> budgets(flat_.n_heads());
+    for (uint32_t p = 0; p < flat_.pools().size(); ++p) {
+        std::vector<float>    shares;
+        std::vector<uint32_t> held, heads;
+        for (const edgekv_layer & layer : layers_) {
+            for (uint32_t g = 0; layer.pool == p && g < layer.n_head_kv; ++g) {
+                heads.push_back(layer.first_head + g);
+                held.push_back(flat_.head(heads.back()).kept + n_filled_);
+                shares.push_back(params.shares[heads.back()]);
+            }
+        }
+        std::vector<uint32_t> found(heads.size());
+        divide(shares.data(), held.data(), heads.size(), least, params.budget, largest_of(params.budget), found.data());
+        for (size_t i = 0; i < heads.size(); ++i) {
+            budgets[heads[i]] = found[i];
+        }
+    }
+    return budgets;
+}
+
 // What each layer's heads may keep on average, and each head before they share.
 void edgekv_cache::divide_layers(const edgekv_compaction_params & params) {
     const edgekv_policy & policy = *params.policy;
-    const uint32_t        spare  = shape.n_cells - std::min(shape.n_cells, params.budget);
-    largest_ = std::max(params.budget, shape.n_cells_max - std::min(shape.n_cells_max, spare));
+    largest_                     = largest_of(params.budget);
     if (params.budgets != nullptr) {
         check_budgets(params);
     }

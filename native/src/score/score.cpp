@@ -32,13 +32,13 @@ void check(const edgekv_policy & policy) {
     require(!policy.critical || (policy.epsilon >= 0.0 && std::isfinite(policy.epsilon)), "policy.epsilon is not a number from 0 on");
     require(policy.aggregate >= EDGEKV_AGGREGATE_MEAN && policy.aggregate <= EDGEKV_AGGREGATE_MAX, "policy.aggregate is unknown");
     require(policy.carry >= 0.0 && policy.carry <= 1.0, "policy.carry is not in [0, 1]");
-    require(policy.spread >= EDGEKV_SPREAD_HEAD && policy.spread <= EDGEKV_SPREAD_MODEL, "policy.spread is unknown");
+    require(policy.spread >= EDGEKV_SPREAD_HEAD && policy.spread <= EDGEKV_SPREAD_GIVEN, "policy.spread is unknown");
     require(policy.safeguard >= 0.0 && policy.safeguard <= 1.0, "policy.safeguard is not in [0, 1]");
     require(policy.pyramid == 0.0 || policy.pyramid >= 1.0, "policy.pyramid must be at least 1, or 0 for none");
-    require(policy.spread == EDGEKV_SPREAD_HEAD || is_comparable(policy.base),
+    require(!shares_by_score(policy) || is_comparable(policy.base),
             "policy.spread compares the scores of heads: those of SINK, RANDOM and CUSTOM cannot be");
-    require(policy.spread != EDGEKV_SPREAD_MODEL || policy.pyramid == 0.0,
-            "policy.pyramid gives every layer a budget of its own, and policy.spread MODEL none");
+    require((policy.spread != EDGEKV_SPREAD_MODEL && policy.spread != EDGEKV_SPREAD_GIVEN) || policy.pyramid == 0.0,
+            "policy.pyramid gives every layer a budget of its own, and policy.spread MODEL and GIVEN none");
     require(!looks_ahead(policy) || policy.n_ahead > 0, "policy.n_ahead must be at least 1");
     if (policy.base == EDGEKV_BASE_SNAPKV || policy.base == EDGEKV_BASE_AHAKV || looks_ahead(policy)) {
         require(policy.rows > 0, "policy.rows must be at least 1");
@@ -88,9 +88,13 @@ bool scores_every_row(const edgekv_policy & policy) {
     return accumulates(policy) && policy.base != EDGEKV_BASE_SNAPKV && !is_recent(policy);
 }
 
+bool shares_by_score(const edgekv_policy & policy) {
+    return policy.spread == EDGEKV_SPREAD_LAYER || policy.spread == EDGEKV_SPREAD_MODEL;
+}
+
 uint32_t raggedness(const edgekv_policy & policy) {
-    if (policy.spread == EDGEKV_SPREAD_HEAD) {
-        return policy.pyramid > 0.0 ? EDGEKV_RAGGED_HEADS : 0;
+    if (!shares_by_score(policy)) {
+        return policy.pyramid > 0.0 || policy.spread == EDGEKV_SPREAD_GIVEN ? EDGEKV_RAGGED_HEADS : 0;
     }
     return EDGEKV_RAGGED_HEADS | (policy.spread == EDGEKV_SPREAD_MODEL ? EDGEKV_RAGGED_MODEL : 0) |
            (policy.softmax ? EDGEKV_RAGGED_SOFTMAX : 0);

@@ -52,6 +52,8 @@ bool accumulates(const edgekv_policy & policy);
 bool carries_on(const edgekv_policy & policy, bool generating);
 bool scores_every_row(const edgekv_policy & policy);
 
+bool shares_by_score(const edgekv_policy & policy); // whether heads share cells by their scores
+
 // How it may come to give heads different numbers of cells: sum of enum edgekv_ragged.
 uint32_t raggedness(const edgekv_policy & policy);
 

@@ -1,0 +1,52 @@
+"""`edgekv heads`: measures how many cells each head of a model needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from edgekv.models.registry import find_model
+
+from .render import console
+
+
+def heads(
+    text: Annotated[
+        list[Path], typer.Option("--text", metavar="FILE", help="Text in UTF-8 to measure on; may be given again.")
+    ],
+    model: Annotated[str | None, typer.Option("--model", "-m", help="Name or path. Default: the default model.")] = None,
+    passages: Annotated[int, typer.Option(min=1, help="Passages to read, from the texts in turn.")] = 8,
+    tokens: Annotated[int, typer.Option(min=2, help="Tokens of a passage.")] = 1024,
+    cells: Annotated[int, typer.Option(min=1, help="Cells of a head, on average.")] = 256,
+    memory: Annotated[str, typer.Option(help="Memory ceiling.")] = "100%",
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads. Default: one for every processor.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File to write. Default: beside the model, where it is found.")
+    ] = None,
+) -> None:
+    """Measure which heads of a model need many cells, for policies with +heads.
+
+    Every passage is read twice, as the policy replay does. The table goes into a small file beside the model.
+    """
+    from edgekv.evals.head_needs import measure
+    from edgekv.models.head_shares import path_beside
+    from edgekv.store.replacing import replacing
+
+    path = find_model(model)
+    found = measure(
+        path,
+        text,
+        n_passages=passages,
+        n_tokens=tokens,
+        budget=cells,
+        memory=memory,
+        threads=threads,
+        told=lambda i: console.print(f"passage {i + 1} of {passages}"),
+    )
+    out = path_beside(path) if out is None else out
+    with replacing(out) as file:
+        file.write(found.to_json().encode())
+    all_cells = [n for layer in found.cells for n in layer]
+    console.print(f"{out}: {len(all_cells)} heads, {min(all_cells):g} to {max(all_cells):g} cells each", soft_wrap=True)

@@ -1,0 +1,101 @@
+"""Cells divided over heads by what each head needed once (KVzip, arXiv:2505.23416)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from edgekv.errors import ConfigError
+
+from .apportion import apportion, check_largest
+from .base import SPREADS, option, required_budget
+from .head import Head
+from .selection import Protection, check_room
+from .types import Indices, Scores
+from .wrappers import Wrapper
+
+HALVINGS = 100  # until a double has no more digits
+
+
+@dataclass(frozen=True)
+class Heads(Wrapper):
+    """Divide the cells over all heads of the model by a table; the wrapped policy scores and chooses.
+
+    budget[g] = x share[g], but at least max(P, safeguard N), and at most what the head holds and may hold
+
+    N is the mean budget of a head, P its protected cells, and x is such that the budgets sum up to all cells. The table
+    is measured once for a model (`edgekv heads`): of some texts, how many cells each head keeps where the heads of the
+    whole model share them under `replay`. A few heads copy what is asked for out of the text, and they are the same in
+    every text. So KVzip, too, divides cells once for a model, beside its scores for each text. There a head keeps all
+    or its newest cells alone.
+    """
+
+    name = "heads"
+    paper = "KVzip, arXiv:2505.23416"
+    summary = "divide the cells over heads by a table that was measured once for the model"
+    after = frozenset({"caote", "fastcaote", "critical"})
+    spread = "given"
+
+    @property
+    def division(self) -> str:  # type: ignore[override]
+        return super(Wrapper, self).spec
+
+    safeguard: float = option(0.2, "share of the mean budget that every head keeps", minimum=0.0, maximum=1.0)
+
+    @property
+    def weights(self) -> bool:  # type: ignore[override]
+        return self.inner.weights
+
+    def score(self, head: Head) -> Scores:
+        return self.inner.score(head)
+
+    def keep(self, head: Head, protection: Protection, budget: int | None = None) -> Indices:
+        return self.inner.keep(head, protection, budget)
+
+    def least(self, budget: int, n_protected: int) -> int:
+        """Cells that every head keeps, if it holds as many."""
+        return max(int(self.safeguard * budget), n_protected)
+
+    def head_budgets(self, heads: Sequence[Head], protection: Protection, largest: int | None = None) -> list[int]:
+        shares = [head.share for head in heads if head.share is not None]
+        budgets = {required_budget(head) for head in heads}
+        if len(shares) != len(heads) or len(budgets) != 1:
+            raise ConfigError("heads divides cells by a share of each head and one budget; give share= and the same budget=")
+        budget = budgets.pop()
+        n_protected = max(int(protection.mask(head.positions).sum()) for head in heads)
+        held = [len(head.positions) for head in heads]
+        return divide(shares, held, self.least(budget, n_protected), budget, largest)
+
+    def native_fields(self) -> dict[str, Any]:
+        return self.inner.native_fields() | {"spread": SPREADS.index("given"), "safeguard": self.safeguard}
+
+
+def divide(shares: Sequence[float], held: Sequence[int], least: int, budget: int, largest: int | None) -> list[int]:
+    """Cells of heads that hold `held`, in proportion to their shares, `budget` on average.
+
+    No head gets more than it holds or than `largest` (None = no limit), or less than `least` if it holds as many.
+    Raises BudgetError where `least` exceeds the budget, ConfigError where the budget exceeds `largest`, and for a share
+    that is no number from 0 on.
+    """
+    check_room(least, budget)
+    check_largest(largest, budget)
+    parts = np.asarray(shares, dtype=np.float64)
+    if not (np.isfinite(parts) & (parts >= 0)).all():
+        raise ConfigError("a share of a head is no number from 0 on")
+    caps = np.asarray(held if largest is None else np.minimum(held, largest))
+    floors = np.minimum(least, caps)
+    total = min(budget * len(caps), int(caps.sum()))
+    given = parts > 0
+    low, high = 0.0, float((caps[given] / parts[given]).max(initial=0.0))  # what a share of 1 is worth
+    if np.clip(high * parts, floors, caps).sum() > total:
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            if np.clip(middle * parts, floors, caps).sum() > total:
+                high = middle
+            else:
+                low = middle
+        high = low
+    return apportion(np.clip(high * parts, floors, caps).tolist(), caps.tolist(), total)

@@ -1,0 +1,55 @@
+"""How many cells each KV head of a model needs: measured over texts, for the policy wrapper `heads`."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+import edgekv
+from edgekv.models.head_shares import HeadShares
+
+from . import prose
+
+POLICY = "replay+ada(scope=model, safeguard=0)"
+SPARE_TOKENS = 16  # since a passage that is cut out may be cut into fewer
+
+
+def measure(
+    model: str | os.PathLike[str] | None,
+    texts: Sequence[Path],
+    *,
+    n_passages: int = 8,
+    n_tokens: int = 1024,
+    budget: int = 256,
+    seed: int = 0,
+    memory: int | str = "100%",
+    threads: int | None = None,
+    told: Callable[[int], object] = lambda _: None,
+) -> HeadShares:
+    """Read passages from random places of the texts in turn, and note how many cells `POLICY` leaves each head.
+
+    The paper's "head-level" budgets are such a mean over a text, too, but of scores, and a head keeps all or little (KVzip,
+    arXiv:2505.23416). told(i) is called after passage i.
+
+    Raises ConfigError and InputError for what cannot be read, CeilingError, and what `edgekv.Runtime` raises.
+    """
+    if n_tokens <= budget:
+        raise edgekv.ConfigError(f"tokens={n_tokens} fit {budget} cells, so nothing is evicted; give more tokens than cells")
+    sources = [prose.read_book(text) for text in texts]
+    options = {"policy": POLICY, "budget": budget, "focus": False, "reposition": "never", "threads": threads}
+    counts = []
+    with edgekv.Runtime(model, memory=memory, **options) as runtime:
+        controller = runtime.controller
+        for i, source in zip(range(n_passages), itertools.cycle(sources)):
+            text = prose.passage(runtime.model, source, n_tokens + SPARE_TOKENS, random.Random(seed + i))
+            controller.clear()
+            controller.read(prose.first_tokens(runtime.model, text, n_tokens), lambda _: True, want_logits=False)
+            counts.append(controller.cache.budgets())
+            told(i)
+    layers = [np.mean(layer, axis=0).round(1).tolist() for layer in zip(*counts, strict=True)]
+    return HeadShares(tuple(map(tuple, layers)), budget, POLICY, n_passages, n_tokens)
