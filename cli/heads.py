@@ -16,7 +16,9 @@ def heads(
     text: Annotated[
         list[Path], typer.Option("--text", metavar="FILE", help="Text in UTF-8 to measure on; may be given again.")
     ],
-    model: Annotated[str | None, typer.Option("--model", "-m", help="Name or path. Default: the default model.")] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="Name or path. Default: the default model.")
+    ] = None,
     passages: Annotated[int, typer.Option(min=1, help="Passages to read, from the texts in turn.")] = 8,
     tokens: Annotated[int, typer.Option(min=2, help="Tokens of a passage.")] = 1024,
     cells: Annotated[int, typer.Option(min=1, help="Cells of a head, on average.")] = 256,

@@ -14,7 +14,23 @@ import typer.main
 import edgekv
 from edgekv.prompt.spool import PROC
 
-from . import ask, batch, bench, chat, devices, evaluate, heads, inspect, models, plan, policies, pull, read, serve, sessions
+from . import (
+    ask,
+    batch,
+    bench,
+    chat,
+    devices,
+    evaluate,
+    heads,
+    inspect,
+    models,
+    plan,
+    policies,
+    pull,
+    read,
+    serve,
+    sessions,
+)
 from .settings import defaults
 from .wording import speak_of, worded
 

@@ -49,8 +49,13 @@ def common(
         ),
     ] = None,
     policy: Annotated[
-        str, typer.Option(metavar="SPEC", help="Eviction policy, with options as in 'keydiff(kernel=15)'.")
-    ] = "keydiff",
+        str | None,
+        typer.Option(
+            metavar="SPEC",
+            help="Eviction policy, with options as in 'keydiff(kernel=15)'. Default: keydiff; with --budget up to 512 "
+            "keydiff(rope=off)+heads, for models with a table (`edgekv heads`).",
+        ),
+    ] = None,
     budget: Annotated[
         int | None, typer.Option(help="Cells that each layer and head keeps. Default: as many as fit.")
     ] = None,

@@ -34,6 +34,9 @@ def default_threads() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+DEFAULT_POLICY = "keydiff"
+
+
 def default_focus(budget: int | None) -> str:
     """What scores by a probe, chosen by measurement (docs/policies.md)."""
     rest = "aggregate=max" if isinstance(budget, int) and budget < SMALL_BUDGET else "carry=0.65"
@@ -44,12 +47,12 @@ def default_focus(budget: int | None) -> str:
 class Options:
     """Options of a runtime. Raises ConfigError (PolicyError, BudgetError) for values that cannot work.
 
-    Where block, kv_type, repack, gpu_layers or tensor_split is None or not given, `Runtime` and `plan` choose it.
+    Where policy, block, kv_type, repack, gpu_layers or tensor_split is None or not given, `Runtime` and `plan` choose.
 
     memory: ceiling of the whole process: bytes, a size such as "256MiB", or "25%" of the memory that it may use
     device_memory: ceiling of what lies on the one device, bytes or a size; or ceilings of devices by name, as a mapping
         or "RPC0=2GiB,RPC1=1GiB"; None = no ceiling, or of a server's device what it has free
-    policy: spec or Policy that scores the cells
+    policy: spec or Policy that scores the cells; None = "keydiff", or what `Runtime` and `plan` choose for the model
     budget: cells that each (layer, KV head) keeps; None = as many as fit the ceiling
     block: tokens fed between two compactions, and the spare cells that take them
     ubatch: tokens decoded at once, at most a block; None = a block, but at most 128
@@ -85,7 +88,7 @@ class Options:
 
     memory: int | str = "256MiB"
     device_memory: int | str | Mapping[str, int | str] | None = None
-    policy: str | Policy = "keydiff"
+    policy: str | Policy | None = None
     budget: int | None = None
     block: int = 128
     ubatch: int | None = None
@@ -138,7 +141,7 @@ class Options:
         object.__setattr__(self, "rpc", ",".join(map(str, self.servers)) or None)
         object.__setattr__(self, "split", _split(self.tensor_split))
         object.__setattr__(self, "tensor_split", self.split)
-        object.__setattr__(self, "parsed_policy", parse_policy(self.policy))
+        object.__setattr__(self, "parsed_policy", parse_policy(self.policy or DEFAULT_POLICY))
         object.__setattr__(self, "parsed_focus", self._focus())
         object.__setattr__(self, "n_threads", default_threads() if self.threads is None else self.threads)
         resting = parse_size(self.resting) if self.resting else self.resting  # 0 is possible

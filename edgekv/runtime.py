@@ -57,7 +57,7 @@ class Runtime:
         model: str | os.PathLike[str] | None = None,
         *,
         memory: int | str = "256MiB",
-        policy: str | Policy = "keydiff",
+        policy: str | Policy | None = None,
         budget: int | None = None,
         block: int | None = None,
         kv_type: str | None = None,

@@ -33,17 +33,19 @@ def measure(
 ) -> HeadShares:
     """Read passages from random places of the texts in turn, and note how many cells `POLICY` leaves each head.
 
-    The paper's "head-level" budgets are such a mean over a text, too, but of scores, and a head keeps all or little (KVzip,
-    arXiv:2505.23416). told(i) is called after passage i.
+    told(i) is called after passage i. The scores are those of KVzip (arXiv:2505.23416).
 
     Raises ConfigError and InputError for what cannot be read, CeilingError, and what `edgekv.Runtime` raises.
     """
     if n_tokens <= budget:
-        raise edgekv.ConfigError(f"tokens={n_tokens} fit {budget} cells, so nothing is evicted; give more tokens than cells")
+        raise edgekv.ConfigError(
+            f"tokens={n_tokens} fit {budget} cells, so nothing is evicted; give more tokens than cells"
+        )
     sources = [prose.read_book(text) for text in texts]
-    options = {"policy": POLICY, "budget": budget, "focus": False, "reposition": "never", "threads": threads}
     counts = []
-    with edgekv.Runtime(model, memory=memory, **options) as runtime:
+    with edgekv.Runtime(
+        model, memory=memory, policy=POLICY, budget=budget, focus=False, reposition="never", threads=threads
+    ) as runtime:
         controller = runtime.controller
         for i, source in zip(range(n_passages), itertools.cycle(sources)):
             text = prose.passage(runtime.model, source, n_tokens + SPARE_TOKENS, random.Random(seed + i))

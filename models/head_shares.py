@@ -1,6 +1,6 @@
 """How many cells each KV head of a model needs: a table that was measured once, in a file beside the model.
 
-    {"format": "edgekv head shares", "version": 1, "cells": [[102, 84, 58], ...], "budget": 256, ...}
+{"format": "edgekv head shares", "version": 1, "cells": [[102, 84, 58], ...], "budget": 256, ...}
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from edgekv.errors import ConfigError
 
 from .registry import known_models
 
-__all__ = ["HeadShares", "find_shares", "path_beside", "read_shares"]
+__all__ = ["HeadShares", "find_shares", "has_shares", "path_beside", "read_shares"]
 
 FORMAT, VERSION = "edgekv head shares", 1
 KNOWN = Path(__file__).with_name("known_shares")  # of models that have a name
@@ -51,24 +51,32 @@ def find_shares(model: Path, n_heads: Sequence[int]) -> HeadShares:
 
     Raises ConfigError where there is none, and where it is of another model.
     """
-    beside = path_beside(model)
-    known = [each for each in known_models() if each.path is not None and each.path.samefile(model)]
-    for path in (beside, *(KNOWN / f"{each.name}.json" for each in known)):
-        if path.is_file():
-            shares = read_shares(path)
-            break
-    else:
+    path = _table(model)
+    if path is None:
         raise ConfigError(
-            f"heads divides cells by a table of the model, and {str(beside)!r} is not there; make it with: "
+            f"heads divides cells by a table of the model, and {str(path_beside(model))!r} is not there; make it with: "
             f"edgekv heads --model {model} --text BOOK, or leave heads out of the policy"
         )
+    shares = read_shares(path)
     found = [len(layer) for layer in shares.cells]
     if found != list(n_heads):
         raise ConfigError(
             f"{str(path)!r} is of a model with {sum(found)} KV heads in {len(found)} layers, but {model.name} has "
-            f"{sum(n_heads)} in {len(n_heads)}; remove it, and make another with: edgekv heads --model {model} --text BOOK"
+            f"{sum(n_heads)} in {len(n_heads)}; remove it, and make one with: edgekv heads --model {model} --text BOOK"
         )
     return shares
+
+
+def has_shares(model: Path) -> bool:
+    """Whether there is a table for a model."""
+    return _table(model) is not None
+
+
+def _table(model: Path) -> Path | None:
+    """The file of the table of a model, if there is one."""
+    file = model.resolve().name, model.stat().st_size
+    known = (KNOWN / f"{each.name}.json" for each in known_models() if file == (each.file_name, each.file_bytes))
+    return next((path for path in (path_beside(model), *known) if path.is_file()), None)
 
 
 def read_shares(path: Path) -> HeadShares:
@@ -82,7 +90,9 @@ def read_shares(path: Path) -> HeadShares:
     except OSError as error:
         raise ConfigError(f"{str(path)!r} cannot be read: {error.strerror}") from None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise ConfigError(f"{str(path)!r} is no table of head shares; remove it, or make it again with: edgekv heads") from None
+        raise ConfigError(
+            f"{str(path)!r} is no table of head shares; remove it, or make it again with: edgekv heads"
+        ) from None
 
 
 def _number(value: Any) -> float:

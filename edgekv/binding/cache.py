@@ -45,7 +45,8 @@ class Cache:
         self.n_query_rows = int(params.n_query_rows)  # newest queries of the text that it keeps
         self.repositions = bool(params.repositions)
         self.shape = context.shape()
-        self._shares: c.Array[c.c_float] | None = None
+        self.shares: tuple[tuple[float, ...], ...] = ()
+        self._native_shares: c.Array[c.c_float] | None = None
 
     def share_by(self, shares: Sequence[Sequence[float]]) -> None:
         """Divide cells over heads by these shares, layer by layer, where a policy's `spread` is "given".
@@ -54,8 +55,11 @@ class Cache:
         """
         flat = [share for layer in shares for share in layer]
         if len(flat) != self.shape.n_head_total:
-            raise ConfigError(f"shares of {len(flat)} heads do not fit a model of {self.shape.n_head_total}; give one a head")
-        self._shares = (c.c_float * len(flat))(*flat)
+            raise ConfigError(
+                f"shares of {len(flat)} heads do not fit a model of {self.shape.n_head_total}; give one a head"
+            )
+        self.shares = tuple(map(tuple, shares))
+        self._native_shares = (c.c_float * len(flat))(*flat)
 
     def close(self) -> None:
         """Free the bookkeeping."""
@@ -201,7 +205,7 @@ class Cache:
             generating,
             None if flat is None else (c.c_uint32 * len(flat))(*flat),
             reposition,
-            self._shares,
+            self._native_shares,
         )
         result = structs.Compaction()
         native.call("edgekv_cache_compact", self._handle, c.byref(params), c.byref(result))

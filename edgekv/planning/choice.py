@@ -9,17 +9,28 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from edgekv.binding import library, structs
 from edgekv.binding.plan import choose_setting
-from edgekv.options import KV_TYPES, Options
+from edgekv.models.head_shares import has_shares
+from edgekv.options import DEFAULT_POLICY, KV_TYPES, Options
 
 from .estimate import Estimator, Plan, cache_params_of
 from .resting import resting_obstacle
 
 # with None, or unnamed, the planner's to choose, as a budget of None is
-OPEN = ("block", "kv_type", "repack", "gpu_layers", "tensor_split")
+OPEN = ("policy", "block", "kv_type", "repack", "gpu_layers", "tensor_split")
 KV_NAMES = {number: name for name, number in KV_TYPES.items()}
+
+
+MOST_DIVIDED = 512  # cells of a head, up to which dividing them by a table was measured (docs/results)
+
+
+def default_policy(model: Path, budget: int | None) -> str:
+    """What keeps most of a text in so many cells, by measurement (docs/results); None = as many as fit."""
+    divides = budget is not None and budget <= MOST_DIVIDED and has_shares(model)
+    return "keydiff(rope=off)+heads" if divides else DEFAULT_POLICY
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +46,12 @@ class Request:
         left_open = frozenset(name for name in OPEN if given.get(name) is None)
         named = {name: value for name, value in given.items() if name not in left_open}
         return cls(Options(**named), left_open)  # type: ignore[arg-type]
+
+    def of_model(self, path: Path) -> Request:
+        """The request with the policy that suits the model, where it is left open."""
+        if "policy" not in self.open:
+            return self
+        return replace(self, options=replace(self.options, policy=default_policy(path, self.options.budget)))
 
     @property
     def repacks(self) -> bool:

@@ -59,6 +59,7 @@ class Parts:
 class Plan:
     """What a runtime will hold.
 
+    policy: spec of what chooses the cells
     n_cells: cells allocated per head, budget_cells + block + those of a probe
     n_cells_max: the most cells that one head may hold, where heads share their cells
     cell_bytes: bytes of one cell in every head of every layer
@@ -70,6 +71,7 @@ class Plan:
 
     model: Path
     ceiling_bytes: int
+    policy: str
     budget_cells: int
     block: int
     kv_type: str
@@ -121,6 +123,7 @@ class Plan:
         assert options.budget is not None
         return cls(
             ceiling_bytes=options.ceiling_bytes,
+            policy=options.parsed_policy.spec,
             budget_cells=options.budget,
             block=options.block,
             kv_type=options.kv_type,
@@ -133,8 +136,10 @@ class Plan:
 
     def settle(self, options: Options) -> Options:
         """The options, with the planned values in place of those left open."""
+        same = options.parsed_policy.spec == self.policy  # perhaps an object, which a spec does not say
         return replace(
             options,
+            policy=options.policy if same else self.policy,
             budget=self.budget_cells,
             block=self.block,
             kv_type=self.kv_type,

@@ -42,6 +42,7 @@ def planned(path: Path, request: Request) -> Iterator[tuple[Plan, Estimator, Req
     Given options are kept; the rest is chosen. Raises CeilingError where nothing fits, DeviceError for a server that
     does not answer.
     """
+    request = request.of_model(path)
     check_ceiling(request.options.ceiling_bytes)
     lent = lend(request.options)
     check_device(request.options)

@@ -26,7 +26,7 @@ class Head:
     wo_norm: (n,) the mean over the G query heads of norm1(V W_O[h])
     budget: in cells; tokens_seen: when the last row was fed, None = its position + 1
     scale: of Q K^T, None = 1/sqrt(d); softcap: c of the model's attention, c tanh(x/c), 0 = none
-    share: how many cells it gets beside other heads, at least 0
+    share: how many cells it gets beside other heads, at least 0, where a policy divides them so
     sinks: (G,) logits of the query heads' learnt sinks, which take attention and have no value; None = none
     """
 
@@ -42,7 +42,7 @@ class Head:
     tokens_seen: int | None = None
     scale: float | None = None
     softcap: float = 0.0
-    share: float | None = None
+    share: float = 1.0
     sinks: Floats | None = None
     layer: int = 0
     head: int = 0

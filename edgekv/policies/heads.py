@@ -29,8 +29,8 @@ class Heads(Wrapper):
     N is the mean budget of a head, P its protected cells, and x is such that the budgets sum up to all cells. The table
     is measured once for a model (`edgekv heads`): of some texts, how many cells each head keeps where the heads of the
     whole model share them under `replay`. A few heads copy what is asked for out of the text, and they are the same in
-    every text. So KVzip, too, divides cells once for a model, beside its scores for each text. There a head keeps all
-    or its newest cells alone.
+    every text. KVzip, too, has scores of heads that hold for all texts; there such a score says whether a head keeps
+    all cells or few.
     """
 
     name = "heads"
@@ -60,13 +60,12 @@ class Heads(Wrapper):
         return max(int(self.safeguard * budget), n_protected)
 
     def head_budgets(self, heads: Sequence[Head], protection: Protection, largest: int | None = None) -> list[int]:
-        shares = [head.share for head in heads if head.share is not None]
         budgets = {required_budget(head) for head in heads}
-        if len(shares) != len(heads) or len(budgets) != 1:
-            raise ConfigError("heads divides cells by a share of each head and one budget; give share= and the same budget=")
+        if len(budgets) != 1:
+            raise ConfigError(f"heads that share cells have the budgets {sorted(budgets)}; give one, the same for all")
         budget = budgets.pop()
         n_protected = max(int(protection.mask(head.positions).sum()) for head in heads)
-        held = [len(head.positions) for head in heads]
+        shares, held = [head.share for head in heads], [len(head.positions) for head in heads]
         return divide(shares, held, self.least(budget, n_protected), budget, largest)
 
     def native_fields(self) -> dict[str, Any]:

@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 POLICIES: dict[str, type[Policy]] = {
     policy.name: policy for policy in (KeyDiff, SnapKV, AhaKV, H2O, Tova, Expected, Replay, L2Norm, Sink, Random)
 }
-WRAPPERS: dict[str, type[Wrapper]] = {wrapper.name: wrapper for wrapper in (Caote, FastCaote, Critical, Ada, Pyramid, Heads)}
+WRAPPERS: dict[str, type[Wrapper]] = {
+    wrapper.name: wrapper for wrapper in (Caote, FastCaote, Critical, Ada, Pyramid, Heads)
+}
 GRAPH = "onnx"  # base of the spelling onnx:PATH.onnx
 
 GROUP = "edgekv.policies"  # entry points of packages

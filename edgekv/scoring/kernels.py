@@ -57,9 +57,11 @@ def score(policy: Policy, head: Head) -> npt.NDArray[np.float32]:
 
 def head_budgets(policy: Policy, heads: Sequence[Head], protection: Protection) -> list[int]:
     """Cells of each head, as `Policy.head_budgets` without a limit."""
-    if policy.spread in ("head", "given"):
+    if policy.spread == "head":
         return policy.head_budgets(heads, protection)
     fields = policy.native_fields()
+    if policy.spread == "given":
+        return _divided(fields["safeguard"], heads, protection)
     weights = [_score(fields | {"weigh": 0, "rounds": 1, "critical": 0}, head) for head in heads]
     scored = [structs.Scored.of(scores, head.positions) for scores, head in zip(weights, heads, strict=True)]
     budgets = np.empty(len(heads), dtype=np.uint32)
@@ -74,6 +76,19 @@ def head_budgets(policy: Policy, heads: Sequence[Head], protection: Protection) 
         budgets.ctypes.data,
     )
     return [int(budget) for budget in budgets]
+
+
+def _divided(safeguard: float, heads: Sequence[Head], protection: Protection) -> list[int]:
+    """By the shares of the heads."""
+    budget = required_budget(heads[0])
+    n_protected = max(int(protection.mask(head.positions).sum()) for head in heads)
+    shares = np.array([head.share for head in heads], dtype=np.float32)
+    held = np.array([len(head.positions) for head in heads], dtype=np.uint32)
+    budgets = np.empty(len(heads), dtype=np.uint32)
+    least = max(int(safeguard * budget), n_protected)
+    arguments = (shares.ctypes.data, held.ctypes.data, len(heads), least, budget, NO_LIMIT, budgets.ctypes.data)
+    library.call("edgekv_divide", *arguments)
+    return [int(n) for n in budgets]
 
 
 def keep(policy: Policy, head: Head, protection: Protection, budget: int) -> Indices:

@@ -146,7 +146,7 @@ def pack(request: Request) -> bytes:
     named = [field.name for field in fields(options) if field.init and field.name not in request.open]
     given = {name: getattr(options, name) for name in named}
     for name, policy in (("policy", options.parsed_policy), ("focus_policy", options.parsed_focus)):
-        if isinstance(given[name], str) and is_registered(policy.base):
+        if isinstance(given.get(name), str) and is_registered(policy.base):
             given[name] = policy
     try:
         return pickle.dumps(given)

@@ -211,7 +211,7 @@ def test_the_library_refuses_what_no_policy_is():
     """A spec cannot say these."""
     fields = parse_policy("tova+ada").native_fields()
     wrong = [
-        {"spread": 3},
+        {"spread": 4},
         {"spread": -1},
         {"safeguard": 1.5},
         {"safeguard": np.nan},
@@ -219,7 +219,7 @@ def test_the_library_refuses_what_no_policy_is():
         {"pyramid": np.nan},
     ]
     wrong += [{"base": parse_policy(base).native_base} for base in ("sink", "random")]
-    wrong += [{"spread": 2, "pyramid": 20.0}]
+    wrong += [{"spread": 2, "pyramid": 20.0}, {"spread": 3, "pyramid": 20.0}]
     found = np.empty(2, dtype=np.uint32)
     for change in [{}, *wrong]:
         policy = structs.Policy(**fields | change)

@@ -8,7 +8,9 @@ import pytest
 
 import edgekv
 from edgekv.errors import CeilingError, ConfigError
-from edgekv.planning.choice import Request, choose, smallest_budget
+from edgekv.models.head_shares import HeadShares, path_beside
+from edgekv.options import Options
+from edgekv.planning.choice import MOST_DIVIDED, Request, choose, smallest_budget
 from edgekv.planning.estimate import Parts, Plan
 from edgekv.planning.refusal import refusal
 from edgekv.planning.shares import DeviceShare, limited
@@ -161,6 +163,23 @@ def test_types_that_a_model_cannot_have_are_passed_over_unless_named():
     assert chosen(bytes_for(100), odd) == ("f16", 32, 234)
     with pytest.raises(ConfigError, match="use kv_type=f16"):
         chosen(bytes_for(100), odd, kv_type="q8_0")
+
+
+def test_few_named_cells_are_divided_by_the_table_of_a_model(tmp_path):
+    """And a policy that is named stays."""
+    with_table, without = tmp_path / "with.gguf", tmp_path / "without.gguf"
+    for path in (with_table, without):
+        path.touch()
+    path_beside(with_table).write_text(HeadShares(((1.0,),), 1, "replay", 1, 2).to_json())
+
+    def policy(path, **given):
+        return Request.of(memory="1GiB", **given).of_model(path).options.parsed_policy.spec
+
+    divided = "keydiff(rope=False)+heads"
+    assert policy(with_table, budget=MOST_DIVIDED) == policy(with_table, budget=40) == divided
+    assert policy(with_table, budget=MOST_DIVIDED + 1) == policy(with_table) == policy(without, budget=40) == "keydiff"
+    assert policy(with_table, budget=40, policy="tova") == "tova"
+    assert Options(memory="1GiB", budget=40).parsed_policy.spec == "keydiff"
 
 
 def test_options_become_what_was_planned():

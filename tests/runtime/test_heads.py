@@ -1,0 +1,162 @@
+"""Cells divided over heads by a table: what is kept, and everything that such a cache meets."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+
+import numpy as np
+import pytest
+import test_row_graphs
+from recorded import recorded_runtime
+from reference_choice import Reference
+from small import words
+from test_kept_sets import BUDGET, SHAPE, read_and_check, rope_of, w_o_of
+
+import edgekv
+from edgekv import policies
+from edgekv.models.head_shares import HeadShares, path_beside
+from edgekv.policies import parse_policy
+
+CELLS = ((240.0, 20.0), (90.0, 60.0))
+HEADS = {"n_layer": 2, "n_head_kv": 2}
+OPTIONS = {"budget": BUDGET, "block": 32, "recent": 10}
+
+
+def with_table(path, folder, cells=CELLS):
+    """A copy of a model with a table beside it."""
+    copy = folder / "model.gguf"
+    shutil.copy(path, copy)
+    path_beside(copy).write_text(HeadShares(cells, 100, "replay", 1, 400).to_json())
+    return copy
+
+
+@pytest.fixture
+def model(tiny_model, tmp_path):
+    return with_table(tiny_model(**SHAPE, n_ctx_train=1024), tmp_path, CELLS + CELLS[: SHAPE["n_layer"] - 2])
+
+
+stage = test_row_graphs.stage
+
+
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4_0"])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "keydiff+heads",
+        "keydiff(rope=off, kernel=5)+heads",
+        "snapkv(window=20)+critical+heads",
+        "tova+caote+heads(safeguard=0)",
+        "h2o+heads(safeguard=1)",
+        "ahakv+fastcaote+heads",
+        "random+heads",
+    ],
+)
+def test_heads_keep_what_the_reference_keeps(model, spec, kv_type):
+    n_kept = read_and_check(model, SHAPE, spec, kv_type=kv_type, pinned=((40, 44),))
+    assert n_kept[-1].sum() == BUDGET * n_kept[-1].size
+    even = "safeguard=1" in spec
+    assert (n_kept[-1] == BUDGET).all() == even
+    assert even or (np.argsort(n_kept[-1].flat) == np.argsort(np.ravel(CELLS))).all()
+
+
+@pytest.mark.parametrize("spec", ["keydiff+heads", "snapkv+critical+heads"])
+def test_a_probe_divides_likewise(model, spec):
+    """Of the default focus too, so that no head loses what it got."""
+    reference = Reference(
+        **HEADS, w_o=w_o_of(model, SHAPE, parse_policy("snapkv+critical")), rope=rope_of(model, SHAPE)
+    )
+    rng = np.random.default_rng(6)
+    tokens, probe = rng.integers(3, 250, 300).tolist(), rng.integers(3, 250, 40).tolist()
+    with recorded_runtime(model, **HEADS, before_compaction=reference, policy=spec, **OPTIONS) as run:
+        assert run.runtime.controller.read(tokens, lambda n: True, probe)
+        assert run.runtime.controller.work.probes > 0
+        reference.check(run.compactions)
+        kept = [len(head) for layer in run.kept() for head in layer]
+    assert max(kept) > 2 * BUDGET
+
+
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
+@pytest.mark.parametrize("spec", ["keydiff+heads", "snapkv+caote+heads"])
+def test_devices_divide_alike(model, stage, spec, kv_type):
+    stage("graphs")
+    read_and_check(model, SHAPE, spec, kv_type=kv_type)
+
+
+@pytest.mark.parametrize("reposition", ["never", "always"])
+def test_a_snapshot_goes_on_as_if_it_had_not_been(model, talkative_replies, reposition):
+    with edgekv.Runtime(
+        model, memory="4GiB", policy="keydiff+heads", reposition=reposition, threads=1, **OPTIONS
+    ) as rt:
+        session = rt.session()
+        session.read(words(150))
+        before = session.snapshot()
+        first = talkative_replies(session)
+        session.restore(before)
+        assert talkative_replies(session) == first
+        assert np.ptp(session.budgets()) > 0
+
+
+@pytest.fixture
+def talkative_replies(talkative):
+    return lambda session: "".join(session.chat("What was it?", max_tokens=60))
+
+
+@pytest.mark.usefixtures("talkative")
+def test_saved_sessions_and_workers_go_on_alike(model, tmp_path):
+    options = {"memory": "4GiB", "policy": "keydiff+heads", "threads": 1, **OPTIONS}
+    replies, budgets = [], []
+    for isolated in (False, True):
+        with edgekv.Runtime(model, isolated=isolated, **options) as rt:
+            session = rt.session()
+            session.read(words(300))
+            session.save(tmp_path / f"{isolated}.session")
+            budgets.append(session.budgets())
+            replies.append("".join(session.chat("What was it?", max_tokens=60)))
+        with edgekv.Runtime(model, isolated=not isolated, **options) as rt:
+            session = rt.load_session(tmp_path / f"{isolated}.session")
+            replies.append("".join(session.chat("What was it?", max_tokens=60)))
+    assert len(set(replies)) == 1
+    assert budgets[0] == budgets[1]
+    assert np.ptp(budgets[0]) > 0
+
+
+def test_scorers_of_ones_own_choose_within_their_heads(model):
+    policies.register("longest", lambda keys: -np.linalg.norm(keys, axis=-1))
+    try:
+        reference = Reference(**HEADS)
+        with recorded_runtime(model, **HEADS, policy="longest+heads", before_compaction=reference, **OPTIONS) as run:
+            run.read(np.random.default_rng(5).integers(3, 250, 300).tolist())
+            reference.check(run.compactions)
+            assert np.ptp(run.runtime.controller.cache.budgets()) > 0
+    finally:
+        policies.unregister("longest")
+
+
+@pytest.mark.parametrize("memory", ["4GiB"])
+def test_without_a_table_nothing_opens(tiny_model, memory):
+    path = tiny_model(n_layer=1)
+    for isolated in (False, True):
+        with pytest.raises(edgekv.ConfigError, match="edgekv heads --model"):
+            edgekv.Runtime(path, memory=memory, policy="keydiff+heads", isolated=isolated, **OPTIONS)
+
+
+def test_the_plan_holds_the_longest_head(model):
+    """As for heads that share by their scores."""
+    named = {"memory": "4GiB", "threads": 1, **OPTIONS}
+    plans = [edgekv.plan(model, policy=f"keydiff+{wrapper}", **named) for wrapper in ("heads", "pyramid")]
+    assert plans[0].n_cells_max == plans[1].n_cells_max > BUDGET * 3
+    with contextlib.ExitStack() as stack:
+        runtime = stack.enter_context(edgekv.Runtime(model, policy="keydiff+heads", **named))
+        cache = runtime.controller.cache
+        assert cache.bookkeeping_bytes <= plans[0].parts.bookkeeping
+
+
+def test_no_cells_without_shares(model):
+    with recorded_runtime(model, **HEADS, policy="keydiff+pyramid", **OPTIONS) as run:
+        cache = run.runtime.controller.cache
+        cache.feed(list(range(3, 35)))
+        with pytest.raises(edgekv.ConfigError, match="shares is NULL"):
+            cache.compact(parse_policy("keydiff+heads"), 20)
+        with pytest.raises(edgekv.ConfigError, match="shares of 3 heads do not fit a model of 4"):
+            cache.share_by([[1, 2], [3]])

@@ -1,0 +1,201 @@
+"""Cells divided over heads by given shares: native and reference, limits, tables and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from policy_arrays import BACKENDS
+
+from edgekv import BudgetError, ConfigError, Options, PolicyError
+from edgekv.binding import library
+from edgekv.models.head_shares import HeadShares, find_shares, path_beside, read_shares
+from edgekv.models.registry import known_models
+from edgekv.policies import Head, parse_policy
+from edgekv.policies.heads import divide
+from edgekv.policies.selection import Protection
+
+NO_LIMIT = 2**32 - 1
+
+
+def divided(shares, held, least, budget, backend, largest=None):
+    if backend == "reference":
+        return divide(shares, held, least, budget, largest)
+    shares, held = np.asarray(shares, dtype=np.float32), np.asarray(held, dtype=np.uint32)
+    found = np.empty(len(held), dtype=np.uint32)
+    limit = NO_LIMIT if largest is None else largest
+    arguments = (shares.ctypes.data, held.ctypes.data, len(held), least, budget, limit, found.ctypes.data)
+    library.call("edgekv_divide", *arguments)
+    return found.tolist()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("shares", "held", "least", "largest", "expected"),
+    [
+        ([1, 1, 1, 1], [50, 50, 50, 50], 0, None, [10, 10, 10, 10]),
+        ([1, 2, 3, 4], [50, 50, 50, 50], 0, None, [4, 8, 12, 16]),
+        ([0, 0, 0, 1], [50, 50, 50, 50], 2, None, [2, 2, 2, 34]),
+        ([1, 1, 1, 97], [50, 50, 50, 50], 3, 20, [7, 7, 6, 20]),  # what one may not have the others get
+        ([1, 2, 3, 4], [9, 9, 9, 9], 0, None, [9, 9, 9, 9]),  # nothing has to go
+        ([9, 9, 1, 1], [2, 50, 50, 50], 4, None, [2, 30, 4, 4]),
+        ([0, 0, 0, 0], [50, 50, 50, 50], 4, None, [10, 10, 10, 10]),
+    ],
+)
+def test_cells_go_by_shares_within_limits(shares, held, least, largest, expected, backend):
+    assert divided(shares, held, least, 10, backend, largest) == expected
+
+
+def test_both_divide_alike_and_keep_every_limit():
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        n = int(rng.integers(1, 120))
+        shares = (rng.gamma(0.3, size=n) * 1000).astype(np.float32) * (rng.random(n) > 0.1)
+        held = rng.integers(0, 2000, n)
+        budget = int(rng.integers(1, 800))
+        least, largest = int(rng.integers(0, budget + 1)), int(rng.integers(budget, 4 * budget))
+        expected = divided(shares.tolist(), held.tolist(), least, budget, "reference", largest)
+        assert divided(shares, held, least, budget, "native", largest) == expected
+        caps = np.minimum(held, largest)
+        assert (np.minimum(least, caps) <= expected).all()
+        assert (expected <= caps).all()
+        assert sum(expected) == min(n * budget, caps.sum())
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("wrong", "error", "message"),
+    [
+        ({"shares": [1, -1]}, ConfigError, "share of a head is no number from 0 on"),
+        ({"shares": [1, np.nan]}, ConfigError, "share of a head is no number from 0 on"),
+        ({"shares": [1, np.inf]}, ConfigError, "share of a head is no number from 0 on"),
+        ({"least": 11}, BudgetError, "11 protected cells exceed the budget of 10"),
+        ({"largest": 9}, ConfigError, "largest=9 is less than the budget of 10"),
+    ],
+)
+def test_what_cannot_be_divided_is_refused(wrong, error, message, backend):
+    given = {"shares": [1, 2], "held": [50, 50], "least": 0, "budget": 10, "largest": 30} | wrong
+    with pytest.raises(error, match=message):
+        divided(**given, backend=backend)
+
+
+def test_the_policy_keeps_the_safeguard_and_what_is_protected():
+    heads = [Head(keys=np.ones((60, 8)), positions=np.arange(60), budget=20, share=share) for share in (0.0, 1.0, 1.0)]
+    assert parse_policy("keydiff+heads").head_budgets(heads, Protection()) == [4, 28, 28]
+    assert parse_policy("keydiff+heads(safeguard=0)").head_budgets(heads, Protection()) == [0, 30, 30]
+    assert parse_policy("keydiff+heads").head_budgets(heads, Protection(n_sink=4, recent=6)) == [10, 25, 25]
+    other = Head(keys=np.ones((3, 8)), positions=np.arange(3), budget=2)
+    with pytest.raises(ConfigError, match=r"have the budgets \[2, 20\]; give one"):
+        parse_policy("keydiff+heads").head_budgets([*heads, other], Protection())
+
+
+@pytest.mark.parametrize(
+    "spec", ["keydiff(rope=False)+heads", "snapkv+critical+heads(safeguard=0.5)", "random+caote+heads"]
+)
+def test_what_it_wraps_scores_and_chooses(spec):
+    policy, rng = parse_policy(spec), np.random.default_rng(3)
+    assert policy.spec == spec
+    assert policy.spread == "given"
+    inner = policy.inner
+    rows = {"queries": rng.normal(size=(2, 4, 8)), "query_positions": np.arange(26, 30)}
+    head = Head(
+        keys=rng.normal(size=(30, 8)),
+        positions=np.arange(30),
+        values=rng.normal(size=(30, 8)),
+        wo_norm=rng.random(30),
+        budget=12,
+        **rows,
+    )
+    np.testing.assert_array_equal(policy.score(head), inner.score(head))
+    np.testing.assert_array_equal(policy.keep(head, Protection()), inner.keep(head, Protection()))
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("keydiff+ada+heads", "heads goes over a base or caote, critical, fastcaote, not over ada"),
+        ("keydiff+heads+pyramid", "pyramid goes over .*, not over heads"),
+        ("keydiff+heads+ada", "ada goes over .*, not over heads"),
+        ("keydiff+heads+critical", "critical goes over .*, not over heads"),
+        ("keydiff+heads(safeguard=2)", r"heads\(safeguard=2\)"),
+    ],
+)
+def test_what_divides_cells_otherwise_is_refused(spec, message):
+    with pytest.raises(PolicyError, match=message):
+        parse_policy(spec)
+
+
+def test_the_default_focus_divides_cells_as_the_policy_does():
+    options = Options(memory="1GiB", policy="keydiff+heads(safeguard=0.3)", budget=128)
+    assert options.parsed_focus.spec == "snapkv(window=64, kernel=15, aggregate=max)+critical+heads(safeguard=0.3)"
+    assert options.reads_alone
+    named = Options(memory="1GiB", policy="keydiff+heads", focus_policy="tova")
+    assert named.parsed_focus.spec == "tova"
+    assert not Options(memory="1GiB", policy="keydiff").reads_alone
+
+
+TABLE = HeadShares(((3.0, 1.0), (2.0, 2.5)), 2, "replay", 1, 100)
+
+
+def test_a_table_beside_the_model_is_found(tmp_path):
+    model = tmp_path / "model.gguf"
+    path_beside(model).write_text(TABLE.to_json())
+    model.touch()
+    assert find_shares(model, [2, 2]) == TABLE
+    with pytest.raises(ConfigError, match=r"4 KV heads in 2 layers, but model.gguf has 3 in 1; .*edgekv heads --model"):
+        find_shares(model, [3])
+
+
+def test_a_model_without_a_table_is_told_how_to_make_one(tmp_path):
+    model = tmp_path / "model.gguf"
+    model.touch()
+    with pytest.raises(ConfigError, match=r"model.gguf.heads.json' is not there; make it with: edgekv heads --model"):
+        find_shares(model, [2, 2])
+
+
+def test_the_default_model_has_one_wherever_it_lies(default_model, tmp_path):
+    known = known_models()[0]
+    shares = find_shares(default_model, [3] * 30)
+    assert max(max(layer) for layer in shares.cells) <= 3 * shares.budget
+    assert np.mean(shares.cells) == pytest.approx(shares.budget, rel=0.01)
+    link = tmp_path / "link.gguf"
+    link.symlink_to(default_model)
+    assert find_shares(link, [3] * 30) == shares
+    copy = tmp_path / known.file_name
+    shutil.copy(default_model, copy)
+    assert find_shares(copy, [3] * 30) == shares
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": "another"},
+        {"version": 2},
+        {"cells": [[1, -1]]},
+        {"cells": [[1, True]]},
+        {"cells": [[1, "2"]]},
+        {"cells": 3},
+        {"cells": None},
+        {"more": 1},
+    ],
+)
+def test_broken_tables_are_named(tmp_path, change):
+    path = tmp_path / "table.json"
+    path.write_text(json.dumps(json.loads(TABLE.to_json()) | change))
+    with pytest.raises(ConfigError, match=r"table.json' is no table of head shares; remove it"):
+        read_shares(path)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"cells": []}', "[" * 100_000, '{"cells": [[NaN]]}'])
+def test_files_that_hold_no_table_are_named(tmp_path, text):
+    path = tmp_path / "table.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match="no table of head shares"):
+        read_shares(path)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_shares(tmp_path)
