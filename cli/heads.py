@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+import edgekv
 from edgekv.models.registry import find_model
 
 from .render import console
@@ -37,6 +39,9 @@ def heads(
     from edgekv.store.replacing import replacing
 
     path = find_model(model)
+    out = path_beside(path) if out is None else out
+    if not os.access(out.parent, os.W_OK):  # said before it is measured
+        raise edgekv.ConfigError(f"out={str(out)!r} cannot be written; name a file in another folder")
     found = measure(
         path,
         text,
@@ -47,7 +52,6 @@ def heads(
         threads=threads,
         told=lambda i: console.print(f"passage {i + 1} of {passages}"),
     )
-    out = path_beside(path) if out is None else out
     with replacing(out) as file:
         file.write(found.to_json().encode())
     all_cells = [n for layer in found.cells for n in layer]

@@ -104,6 +104,7 @@ struct edgekv_cache {
     void                add_gains(const edgekv_policy & policy, const std::vector<int32_t> & positions,
                                   edgekv::GraphQueries & queries) const;
     void                square_by_graphs(const edgekv_policy & policy);
+    std::vector<float *> write_means(size_t pool, const edgekv_policy & policy, bool without_heavy, edgekv::Scratch & scratch) const;
     void                measure_by_graphs(const edgekv_policy & policy, edgekv::Scratch & scratch);
     bool                norms_by_graphs(uint32_t layer, size_t first, size_t n, edgekv::Scratch & scratch);
     void                begin_crossing();

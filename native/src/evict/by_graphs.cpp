@@ -2,7 +2,7 @@
 #include "cache/cache.h"
 
 #include <algorithm>
-#include <utility>
+#include <iterator>
 
 using namespace edgekv;
 
@@ -66,40 +66,47 @@ void edgekv_cache::square_by_graphs(const edgekv_policy & policy) {
     }
 }
 
-// Have graphs measure how far values are from their mean, as CAOTE does; a heavy one from the mean of the others.
+// Write what each value of a pool counts in the mean that CAOTE measures from, and return where that of heavy cells is written;
+// these are left out of it, or not.
+std::vector<float *> edgekv_cache::write_means(size_t pool, const edgekv_policy & policy, bool without_heavy, Scratch & scratch) const {
+    std::vector<float *> heavy;
+    for (uint32_t il = 0; il < layers_.size(); ++il) {
+        for (uint32_t g = 0; layers_[il].pool == pool && g < layers_[il].n_head_kv; ++g) {
+            const HeadCells head    = cells(il, g);
+            float *         weights = scratch.scores.data();
+            std::copy_n(head.score, head.n, weights);
+            normalise(policy, head.n, weights);
+            const size_t found = heavy_cell(policy, weights, head.order, head.n);
+            write_shares(policy, weights, head.order, head.n, without_heavy ? found : head.n, head.of_value);
+            if (found < head.n) {
+                heavy.push_back(&head.of_value[head.order[found]]);
+            }
+        }
+    }
+    return heavy;
+}
+
+// Have graphs measure how far values are from their mean, as CAOTE does; a heavy one, by a graph of its own, from the mean of the
+// others.
 void edgekv_cache::measure_by_graphs(const edgekv_policy & policy, Scratch & scratch) {
     std::fill(valued_.begin(), valued_.end(), uint8_t(0));
-    std::vector<std::pair<float *, float>> heavy; // what is measured first, since it takes a graph of its own
     for (size_t p = 0; policy.weigh != EDGEKV_WEIGH_NONE && policy.rounds == 1 && p < graphs_.size(); ++p) {
         float * of_values = cells_.at(flat_.pools()[p].offset, 0).of_value;
         if (!graphs_[p] || of_values == nullptr) {
             continue;
         }
-        heavy.clear();
-        const auto write = [&](bool without_heavy) {
-            for (uint32_t il = 0; il < layers_.size(); ++il) {
-                for (uint32_t g = 0; layers_[il].pool == p && g < layers_[il].n_head_kv; ++g) {
-                    const HeadCells head    = cells(il, g);
-                    float *         weights = scratch.scores.data();
-                    std::copy_n(head.score, head.n, weights);
-                    normalise(policy, head.n, weights);
-                    const size_t left_out = heavy_cell(policy, weights, head.order, head.n);
-                    write_shares(policy, weights, head.order, head.n, without_heavy ? left_out : head.n, head.of_value);
-                    if (without_heavy && left_out < head.n) {
-                        heavy.push_back({ &head.of_value[head.order[left_out]], 0.0f });
-                    }
-                }
-            }
-        };
-        write(true);
+        const std::vector<float *> heavy = write_means(p, policy, true, scratch);
+        std::vector<float>         apart;
         if (!heavy.empty()) {
             if (!graphs_[p]->measure(n_filled_, of_values)) {
                 continue;
             }
-            std::for_each(heavy.begin(), heavy.end(), [](auto & one) { one.second = *one.first; });
-            write(false);
+            std::transform(heavy.begin(), heavy.end(), std::back_inserter(apart), [](const float * one) { return *one; });
+            write_means(p, policy, false, scratch);
         }
         valued_[p] = graphs_[p]->measure(n_filled_, of_values);
-        std::for_each(heavy.begin(), heavy.end(), [](const auto & one) { *one.first = one.second; });
+        for (size_t i = 0; i < heavy.size(); ++i) {
+            *heavy[i] = apart[i];
+        }
     }
 }

@@ -1,0 +1,79 @@
+"""`edgekv heads`: measures a table, which policies with +heads then find; what cannot be measured is said."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+
+import pytest
+from command import COMMAND
+
+from edgekv.models.head_shares import path_beside, read_shares
+
+
+def run(*arguments):
+    return subprocess.run([*COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture
+def model(tiny_model, tmp_path):
+    copy = tmp_path / "model.gguf"
+    shutil.copy(tiny_model(n_layer=2), copy)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def book(tmp_path_factory):
+    path = tmp_path_factory.mktemp("book") / "book.txt"
+    sentences = [f"On day {i} the captain wrote to the harbour about the weather and the tides. " for i in range(400)]
+    path.write_text("\n\n".join("".join(sentences[i : i + 4]) for i in range(0, 400, 4)))
+    return path
+
+
+def test_a_table_is_made_and_found(model, book):
+    few = ("--passages", 2, "--tokens", 200, "--cells", 64, "--threads", 1)
+    made = run("heads", "--model", model, "--text", book, *few)
+    assert made.returncode == 0, made.stderr
+    shares = read_shares(path_beside(model))
+    assert sum(map(sum, shares.cells)) == pytest.approx(64 * 4)
+    assert (shares.n_texts, shares.n_tokens, shares.budget) == (2, 200, 64)
+    again = run("heads", "--model", model, "--text", book, *few, "--out", model.with_name("again.json"))
+    assert again.returncode == 0
+    assert read_shares(model.with_name("again.json")) == shares
+
+    asked = run("plan", model, "--memory", "1GiB", "--budget", 64, "--json")
+    assert json.loads(asked.stdout)["policy"] == "keydiff(rope=False)+heads"
+    answered = run(
+        "ask", "-m", model, "--memory", "1GiB", "--budget", 64, "-f", book, "--json", "--max-tokens", 4, "What?"
+    )
+    assert answered.returncode == 0, answered.stderr
+    assert json.loads(answered.stdout)["policy"] == "keydiff(rope=False)+heads"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--tokens", 64, "--cells", 64], "--tokens 64 fit 64 cells"),
+        (["--tokens", 100_000], "tokens, but"),
+        (["--out", "/nowhere/table.json"], "--out '/nowhere/table.json' cannot be written"),
+    ],
+)
+def test_what_cannot_be_measured_is_said(model, book, arguments, message):
+    found = run("heads", "--model", model, "--text", book, "--passages", 1, "--threads", 1, *arguments)
+    assert found.returncode == 2
+    assert message in found.stderr
+    assert not path_beside(model).exists()
+
+
+def test_a_text_is_needed(model, tmp_path):
+    assert run("heads", "--model", model).returncode == 2
+    missing = run("heads", "--model", model, "--text", tmp_path / "no.txt")
+    assert missing.returncode == 2
+    assert "no.txt" in missing.stderr
+
+
+def test_without_a_table_the_command_is_named(model):
+    found = run("ask", "-m", model, "--memory", "1GiB", "--budget", 64, "--policy", "keydiff+heads", "What?")
+    assert found.returncode == 2
+    assert f"edgekv heads --model {model} --text BOOK" in found.stderr.replace("\n", " ")
