@@ -35,6 +35,7 @@ def default_threads() -> int:
 
 
 DEFAULT_POLICY = "keydiff"
+DIVIDED_POLICY = "keydiff(rope=off)+heads"  # the default for few cells, of models with a table of heads
 
 
 def default_focus(budget: int | None) -> str:

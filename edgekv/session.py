@@ -211,8 +211,8 @@ class Session(Record):
         The next `chat` or `ask` continues this turn. So cells are chosen before a question is known.
 
         focus: the question to read with, or a list as for `chat`. True = GENERAL_QUESTION, but none where the policy
-            is `replay`; None = the same, unless the runtime was opened with focus=False; False = none: the policy alone
-            chooses
+            is `replay` or ends with +heads; None = the same, unless the runtime was opened with focus=False; False =
+            none: the policy alone chooses
 
         Afterwards `stats` are those of the reading. Errors as for `chat`.
         """

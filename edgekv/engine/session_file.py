@@ -17,6 +17,8 @@ from edgekv.binding.model import Context
 from edgekv.binding.numbers import CachedSource, Numbers, read_header
 from edgekv.errors import BudgetError, ConfigError, SessionFileError
 from edgekv.memory import process
+from edgekv.options import DEFAULT_POLICY, DIVIDED_POLICY
+from edgekv.policies import parse_policy
 from edgekv.store.log import TokenLog
 from edgekv.store.sections import CHUNK_BYTES, Section, SectionFile, write_sections
 
@@ -137,10 +139,12 @@ def _check(file: SectionFile, engine: Loaded, snapshot: Snapshot) -> bool:
             f"{str(file.path)!r} was saved with the model {model!r} ({digest[:8]!r}), but this runtime has "
             f"{engine.plan.model.name!r} ({engine.model_digest[:8]!r}); open one with the model that it was saved with"
         )
-    if policy != options.parsed_policy.spec:
+    own = options.parsed_policy.spec
+    usual = [parse_policy(spec).spec for spec in (DEFAULT_POLICY, DIVIDED_POLICY)]  # what is even can be divided
+    if policy != own and [policy, own] != usual:
         raise SessionFileError(
             f"{str(file.path)!r} was saved with policy={policy!r}, but this runtime has "
-            f"policy={options.parsed_policy.spec!r}; open one with policy={policy!r}"
+            f"policy={own!r}; open one with policy={policy!r}"
         )
     tokens = [*snapshot.pending, *snapshot.controller.unscored, *(snapshot.sampler.newest if snapshot.sampler else ())]
     newest = np.frombuffer(snapshot.controller.history, np.int32)
@@ -202,6 +206,8 @@ def _take_by_way_of_more(
         closing(Context(engine.model, n_cells, options, layout)) as context,
         closing(open_cache(context, options)) as cache,
     ):
+        if engine.controller.cache.shares:
+            cache.share_by(engine.controller.cache.shares)
         move_cells(cells, cache, numbers, scores=has_scores)
         larger = Controller(cache, options, plan.budget_cells, engine.model.n_ctx_train)
         larger.take(notes)

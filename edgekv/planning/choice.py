@@ -14,7 +14,7 @@ from pathlib import Path
 from edgekv.binding import library, structs
 from edgekv.binding.plan import choose_setting
 from edgekv.models.head_shares import has_shares
-from edgekv.options import DEFAULT_POLICY, KV_TYPES, Options
+from edgekv.options import DEFAULT_POLICY, DIVIDED_POLICY, KV_TYPES, Options
 
 from .estimate import Estimator, Plan, cache_params_of
 from .resting import resting_obstacle
@@ -30,7 +30,7 @@ MOST_DIVIDED = 512  # cells of a head, up to which dividing them by a table was 
 def default_policy(model: Path, budget: int | None) -> str:
     """What keeps most of a text in so many cells, by measurement (docs/results); None = as many as fit."""
     divides = budget is not None and budget <= MOST_DIVIDED and has_shares(model)
-    return "keydiff(rope=off)+heads" if divides else DEFAULT_POLICY
+    return DIVIDED_POLICY if divides else DEFAULT_POLICY
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,3 +160,36 @@ def test_no_cells_without_shares(model):
             cache.compact(parse_policy("keydiff+heads"), 20)
         with pytest.raises(edgekv.ConfigError, match="shares of 3 heads do not fit a model of 4"):
             cache.share_by([[1, 2], [3]])
+
+
+@pytest.mark.usefixtures("talkative")
+@pytest.mark.parametrize("budgets", [(600, 60), (60, 40), (40, 60)])
+def test_sessions_go_on_under_the_default_of_fewer_cells(model, tmp_path, budgets):
+    """Few named cells are divided over heads, and more are not."""
+    options = {"memory": "4GiB", "threads": 1, "block": 32, "recent": 10}
+    policies_of = []
+    for budget, file in zip(budgets, (None, tmp_path / "a.session"), strict=True):
+        with edgekv.Runtime(model, budget=budget, **options) as rt:
+            policies_of.append(rt.options.parsed_policy.spec)
+            session = rt.session() if file is None else rt.load_session(file)
+            session.read(words(200))
+            assert "".join(session.chat("What was it?", max_tokens=20))
+            assert np.mean(session.budgets()) <= budget
+            session.save(tmp_path / "a.session")
+    divided = parse_policy("keydiff(rope=off)+heads").spec
+    assert policies_of == [divided if budget <= 512 else "keydiff" for budget in budgets]
+
+
+def test_other_policies_have_to_be_the_same(model, tmp_path):
+    """Even heads cannot hold what was divided."""
+    options = {"memory": "4GiB", "threads": 1, **OPTIONS}
+    with edgekv.Runtime(model, **options) as rt:
+        session = rt.session()
+        session.read(words(100))
+        session.save(tmp_path / "a.session")
+    for policy in ("keydiff+heads", "keydiff", "tova"):
+        with (
+            edgekv.Runtime(model, policy=policy, **options) as rt,
+            pytest.raises(edgekv.SessionFileError, match="policy="),
+        ):
+            rt.load_session(tmp_path / "a.session")
