@@ -63,8 +63,7 @@ class Options:
     recent: newest tokens that are never evicted; None = 32, and none while a probe or a replay of what is read scores
     evict_every: generated tokens between two evictions; None = a block, 1 = as in the papers
     focus: read files with the question as a probe between blocks; a probe takes cells of its own
-    focus_policy: what scores by the probe's attention; None = `policy` where it reads queries, else `default_focus`,
-        with the +heads of `policy` if it has one
+    focus_policy: what scores by the probe's attention; None = `policy` where it reads queries, else `default_focus`
     probe_tokens: longest probe; of a longer question only the last tokens are fed
     reposition: turn kept keys to adjacent RoPE positions, so that a text may be longer than the trained context:
         "auto" = where a text is longer than half of it, "always" = at every eviction, "never"
@@ -196,8 +195,7 @@ class Options:
 
     def _focus(self) -> Policy:
         """The policy that scores by a probe: the one named for it, or the runtime's own where it reads queries."""
-        own = self.parsed_policy
-        default = default_focus(self.budget) + (f"+{own.division}" if own.division else "")
+        own, default = self.parsed_policy, default_focus(self.budget)
         if self.focus_policy is None:
             return own if "queries" in own.reads else parse_policy(default)
         policy = parse_policy(self.focus_policy)
@@ -229,7 +227,7 @@ class Options:
     @property
     def reads_alone(self) -> bool:
         """Whether texts are read without the general question, because the policy finds as much without it."""
-        return self.replays or bool(self.parsed_policy.division)
+        return self.replays or self.parsed_policy.spread == "given"
 
     @property
     def replays(self) -> bool:

@@ -50,7 +50,6 @@ class Policy:
     replays: whether every block is fed once more, as a probe whose queries score it
     before_rope: whether it looks at keys as they were before RoPE; on plain arrays it is given them so
     looks_ahead: whether its queries are as they would be at positions to come; on plain arrays it is given them so
-    division: the spelling of the wrapper that divides cells by a table of the model; "" = there is none
     spread: which heads share their cells: "head" = none do, or all those of a "layer", or of the whole "model"; or
         those of the whole model by shares that are "given"
 
@@ -70,7 +69,6 @@ class Policy:
     before_rope: ClassVar[bool] = False
     looks_ahead: ClassVar[bool] = False
     spread: ClassVar[str] = "head"
-    division: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         for field in self.options():

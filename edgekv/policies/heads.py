@@ -39,10 +39,6 @@ class Heads(Wrapper):
     after = frozenset({"caote", "fastcaote", "critical"})
     spread = "given"
 
-    @property
-    def division(self) -> str:  # type: ignore[override]
-        return super(Wrapper, self).spec
-
     safeguard: float = option(0.2, "share of the mean budget that every head keeps", minimum=0.0, maximum=1.0)
 
     @property

@@ -60,20 +60,25 @@ def test_heads_keep_what_the_reference_keeps(model, spec, kv_type):
     assert even or (np.argsort(n_kept[-1].flat) == np.argsort(np.ravel(CELLS))).all()
 
 
-@pytest.mark.parametrize("spec", ["keydiff+heads", "snapkv+critical+heads"])
-def test_a_probe_divides_likewise(model, spec):
-    """Of the default focus too, so that no head loses what it got."""
-    reference = Reference(
-        **HEADS, w_o=w_o_of(model, SHAPE, parse_policy("snapkv+critical")), rope=rope_of(model, SHAPE)
-    )
+@pytest.mark.parametrize(
+    ("focus_policy", "spread"),
+    [("snapkv+critical+heads", True), ("snapkv(window=64, kernel=15)+critical", False), (None, False)],
+)
+def test_a_probe_divides_as_its_policy_says(model, focus_policy, spread):
+    """The default one evenly. What is said then is divided again, as far as heads hold it."""
+    w_o = w_o_of(model, SHAPE, parse_policy("snapkv+critical"))
+    reference = Reference(**HEADS, w_o=w_o, rope=rope_of(model, SHAPE))
     rng = np.random.default_rng(6)
     tokens, probe = rng.integers(3, 250, 300).tolist(), rng.integers(3, 250, 40).tolist()
-    with recorded_runtime(model, **HEADS, before_compaction=reference, policy=spec, **OPTIONS) as run:
+    options = {"policy": "keydiff+heads", "focus_policy": focus_policy, **OPTIONS}
+    with recorded_runtime(model, **HEADS, before_compaction=reference, **options) as run:
         assert run.runtime.controller.read(tokens, lambda n: True, probe)
         assert run.runtime.controller.work.probes > 0
+        assert (np.ptp(run.runtime.controller.cache.budgets()) > 0) == spread
+        for token in rng.integers(3, 250, 100).tolist():
+            run.step(token)
+        assert np.ptp(run.runtime.controller.cache.budgets()) > 0
         reference.check(run.compactions)
-        kept = [len(head) for layer in run.kept() for head in layer]
-    assert max(kept) > 2 * BUDGET
 
 
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
