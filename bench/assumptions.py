@@ -5,10 +5,10 @@ Claim (docs/results/papers.md): which assumptions hold on this model, and which 
 A text is read with nothing evicted. Then every query head is looked at: the keys of all cells, and the queries of the
 newest 32 tokens.
 
-    keydiff    Figures 13, 14 and 16: keys and queries lie along their means, the two means point apart, and the key
-               that KeyDiff ranks highest points along the mean query. Lemma 3.1: -log(1 - w) / (2 M) - 1 <= cos(k, q)
-               for a key of weight w and a unit query, M the largest square norm of a key (the query's norm and the
-               scale are counted in the keys). Theorem 3.2: cos(mean key, k) <= 1 + a b - a^2/2 - b^2/2 where
+    keydiff    Figures 13 to 16: keys and queries lie along their means, the two means point apart, norms are alike,
+               and the key that KeyDiff ranks highest points along the mean query. Lemma 3.1: -log(1 - w) / (2 M) - 1
+               <= cos(k, q) for a key of weight w and a unit query, M the largest square norm of a key (the query's norm
+               and the scale are counted in the keys). Theorem 3.2: cos(mean key, k) <= 1 + a b - a^2/2 - b^2/2 where
                b = cos(k, q) > 0 and a = cos(mean key, q) < 0.
     critical   Assumption 3.4 (Figure 8): the first stage's cells, half the budget, hold more than half of the window's
                attention; in KV heads, for budgets of some shares of the cells.
@@ -41,6 +41,8 @@ PREDICTED = {
     "cos(key, mean key), median": "0.60",
     "cos(query, mean query), median": "0.60",
     "heads whose mean key and mean query point apart": "80 %",
+    "norms of keys, deviation over mean: median head": "12 %",
+    "norms of queries, deviation over mean: median head": "20 %",
     "heads whose highest-ranked key points along the mean query": "70 %",
     "Lemma 3.1: pairs that keep it": "100 %",
     "Lemma 3.1: pairs for which the bound is above -0.9": "1 %",
@@ -63,12 +65,20 @@ def cosines(rows: np.ndarray, vector: np.ndarray) -> np.ndarray:
     return rows @ vector / (np.linalg.norm(rows, axis=1) * np.linalg.norm(vector))
 
 
+def spread_of_norms(rows: np.ndarray) -> float:
+    """The deviation of the norms of rows (n, d), over their mean."""
+    norms = np.linalg.norm(rows, axis=1)
+    return float(norms.std() / norms.mean())
+
+
 @dataclass
 class Geometry:
     """What KeyDiff says of keys and queries, summed up over query heads."""
 
     key_cosines: list[float] = field(default_factory=list)
     query_cosines: list[float] = field(default_factory=list)
+    key_norms: list[float] = field(default_factory=list)
+    query_norms: list[float] = field(default_factory=list)
     apart: list[bool] = field(default_factory=list)
     aligned: list[bool] = field(default_factory=list)
     n_pairs: int = 0
@@ -82,10 +92,12 @@ class Geometry:
         keys = head.keys.astype(np.float64)
         mean_key = keys.mean(axis=0)
         self.key_cosines.append(float(np.median(cosines(keys, mean_key))))
+        self.key_norms.append(spread_of_norms(keys))
         best = int(np.argmax(parse_policy("keydiff").score(head)))
         for queries, weights in zip(head.rows()[0].astype(np.float64), attention(head), strict=True):
             mean_query = queries.mean(axis=0)
             self.query_cosines.append(float(np.median(cosines(queries, mean_query))))
+            self.query_norms.append(spread_of_norms(queries))
             self.apart.append(float(mean_key @ mean_query) < 0)
             self.aligned.append(float(keys[best] @ mean_query) > 0)
             for query, weight in zip(queries, weights, strict=True):
@@ -112,6 +124,8 @@ class Geometry:
             "cos(key, mean key), median": f"{np.median(self.key_cosines):.2f}",
             "cos(query, mean query), median": f"{np.median(self.query_cosines):.2f}",
             "heads whose mean key and mean query point apart": f"{np.mean(self.apart):.0%}",
+            "norms of keys, deviation over mean: median head": f"{np.median(self.key_norms):.0%}",
+            "norms of queries, deviation over mean: median head": f"{np.median(self.query_norms):.0%}",
             "heads whose highest-ranked key points along the mean query": f"{np.mean(self.aligned):.0%}",
             "Lemma 3.1: pairs that keep it": f"{self.n_bounded / self.n_pairs:.2%}",
             "Lemma 3.1: pairs for which the bound is above -0.9": f"{self.n_telling / self.n_pairs:.2%}",
