@@ -90,9 +90,10 @@ def main() -> None:
     texts = json.loads(TEXTS.read_text(encoding="utf-8"))["texts"]
     ways = options.way or list(WAYS)
     results: list[dict[str, Any]] = []
+    settings = {"memory": "100%", "policy": "keydiff", "budget": options.budget, "threads": options.threads}
     with (
         tempfile.TemporaryDirectory(prefix="edgekv-bench-") as folder,
-        edgekv.Runtime(options.model, memory="100%", budget=options.budget, threads=options.threads) as runtime,
+        edgekv.Runtime(options.model, **settings) as runtime,
         runtime.session() as session,
     ):
         path = Path(folder, "text.txt")

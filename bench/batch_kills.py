@@ -96,7 +96,16 @@ def main() -> None:
     parser.add_argument("--words", type=int, default=400, help="of a document")
     parser.add_argument("--budget", type=int, default=256)
     options = parser.parse_args()
-    given = ["--budget", str(options.budget), "--threads", str(options.threads or 1), "--memory", "256MiB"]
+    given = [
+        "--policy",
+        "keydiff",
+        "--budget",
+        str(options.budget),
+        "--threads",
+        str(options.threads or 1),
+        "--memory",
+        "256MiB",
+    ]
     given += [] if options.model is None else ["--model", options.model]
 
     from distributed import Client, LocalCluster

@@ -34,7 +34,8 @@ LEAST_OF_FAIR = 0.8
 
 def run_case(case: dict) -> dict[str, float]:
     """Tokens a second of one generation, in this process."""
-    options = {"memory": "100%", "model": case["model"], "threads": case["threads"], "budget": 512, "focus": False}
+    options = {"memory": "100%", "policy": "keydiff", "budget": 512, "focus": False}
+    options |= {"model": case["model"], "threads": case["threads"]}
     with edgekv.Runtime(**options) as runtime:
         controller = runtime.controller
         with runtime.session() as session:

@@ -60,7 +60,13 @@ def main() -> None:
     with prose.vocabulary(options.model) as model:
         tokens = prose.first_tokens(model, book, (options.turns + 2) * n)
         texts = [prose.text_of(model, tokens[i : i + n]) for i in range(0, len(tokens), n)]
-    settings = {"memory": "100%", "budget": options.budget, "threads": options.threads, "focus": False}
+    settings = {
+        "memory": "100%",
+        "policy": "keydiff",
+        "budget": options.budget,
+        "threads": options.threads,
+        "focus": False,
+    }
     with edgekv.Runtime(options.model, **settings) as runtime:
         with runtime.session(log=True) as session:
             chat: list[dict[str, str]] = []

@@ -35,7 +35,7 @@ N_PROBE = 30
 def run_case(case: dict[str, object]) -> dict[str, object]:
     """Read and generate in this process; tokens a second of processor time."""
     tokens, n_read = case.pop("tokens"), case.pop("read")
-    with edgekv.Runtime(memory="100%", **case) as runtime:
+    with edgekv.Runtime(memory="100%", policy="keydiff", **case) as runtime:
         controller, block = runtime.controller, runtime.options.block
         probe = tokens[:N_PROBE]
         controller.read(tokens[:block], lambda _: True, probe)  # warms up

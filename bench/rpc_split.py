@@ -89,6 +89,7 @@ def main() -> None:
             "memory": options.host_memory,
             "rpc": [a.address, b.address],
             "device_memory": {a.address: options.a_memory, b.address: options.b_memory},
+            "policy": "keydiff",
             "budget": options.budget,
             "block": 128,
             "kv_type": "f16",

@@ -43,7 +43,11 @@ def passages(book: Path, n: int) -> list[str]:
 
 def run_case(case: dict[str, object]) -> dict[str, object]:
     """All rounds of all sessions in this process: what each said, its switches, and the peak."""
-    options = {name: case[name] for name in ("model", "memory", "budget", "threads")} | {"block": 128, "focus": False}
+    options = {name: case[name] for name in ("model", "memory", "budget", "threads")} | {
+        "policy": "keydiff",
+        "block": 128,
+        "focus": False,
+    }
     texts = passages(Path(case["book"]), case["passages"])[: case["sessions"]]
     said: list[list[str]] = [[] for _ in texts]
     switch_s, block_s = [], []
