@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from edgekv.errors import ConfigError, PolicyError
+from edgekv.errors import PolicyError
 
 from .ahakv import AhaKV
 from .apportion import apportion, check_largest
-from .base import SPREADS, Policy, option, required_budget
+from .base import SPREADS, Policy, common_budget, option
 from .expected import Expected
 from .h2o import H2O
 from .head import Head
@@ -76,12 +76,10 @@ class Ada(Wrapper):
         return self.inner.keep(head, protection, budget)
 
     def head_budgets(self, heads: Sequence[Head], protection: Protection, largest: int | None = None) -> list[int]:
-        budgets = {required_budget(head) for head in heads}
-        if len(budgets) != 1:
-            raise ConfigError(f"heads that share cells have the budgets {sorted(budgets)}; give one, the same for all")
+        budget = common_budget(heads)
         weights = [weights_of(self.base, head) for head in heads]
         positions = [head.positions for head in heads]
-        return allot(weights, positions, budgets.pop(), protection, safeguard=self.safeguard, largest=largest)
+        return allot(weights, positions, budget, protection, safeguard=self.safeguard, largest=largest)
 
     def native_fields(self) -> dict[str, Any]:
         return super().native_fields() | {"spread": SPREADS.index(self.scope), "safeguard": self.safeguard}

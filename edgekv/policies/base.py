@@ -174,6 +174,14 @@ def required_budget(head: Head) -> int:
     return head.budget
 
 
+def common_budget(heads: Sequence[Head]) -> int:
+    """The budget of heads that share their cells. Raises ConfigError where they have none, or not the same."""
+    budgets = {required_budget(head) for head in heads}
+    if len(budgets) != 1:
+        raise ConfigError(f"heads that share cells have the budgets {sorted(budgets)}; give one, the same for all")
+    return budgets.pop()
+
+
 def _problem(value: Any, field: dataclasses.Field[Any]) -> str | None:
     """What is wrong with an option's value, or None."""
     limits = field.metadata

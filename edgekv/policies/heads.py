@@ -11,17 +11,16 @@ import numpy as np
 from edgekv.errors import ConfigError
 
 from .apportion import apportion, check_largest
-from .base import SPREADS, option, required_budget
+from .base import SPREADS, common_budget, option
 from .head import Head
 from .selection import Protection, check_room
-from .types import Indices, Scores
-from .wrappers import Wrapper
+from .wrappers import Division
 
 HALVINGS = 100  # until a double has no more digits
 
 
 @dataclass(frozen=True)
-class Heads(Wrapper):
+class Heads(Division):
     """Divide the cells over all heads of the model by a table; the wrapped policy scores and chooses.
 
     budget[g] = x share[g], but at least max(P, safeguard N), and at most what the head holds and may hold
@@ -41,28 +40,14 @@ class Heads(Wrapper):
 
     safeguard: float = option(0.2, "share of the mean budget that every head keeps", minimum=0.0, maximum=1.0)
 
-    @property
-    def weights(self) -> bool:  # type: ignore[override]
-        return self.inner.weights
-
-    def score(self, head: Head) -> Scores:
-        return self.inner.score(head)
-
-    def keep(self, head: Head, protection: Protection, budget: int | None = None) -> Indices:
-        return self.inner.keep(head, protection, budget)
-
-    def least(self, budget: int, n_protected: int) -> int:
+    def least(self, heads: Sequence[Head], protection: Protection) -> int:
         """Cells that every head keeps, if it holds as many."""
-        return max(int(self.safeguard * budget), n_protected)
+        n_protected = (int(protection.mask(head.positions).sum()) for head in heads)
+        return max(int(self.safeguard * common_budget(heads)), *n_protected)
 
     def head_budgets(self, heads: Sequence[Head], protection: Protection, largest: int | None = None) -> list[int]:
-        budgets = {required_budget(head) for head in heads}
-        if len(budgets) != 1:
-            raise ConfigError(f"heads that share cells have the budgets {sorted(budgets)}; give one, the same for all")
-        budget = budgets.pop()
-        n_protected = max(int(protection.mask(head.positions).sum()) for head in heads)
         shares, held = [head.share for head in heads], [len(head.positions) for head in heads]
-        return divide(shares, held, self.least(budget, n_protected), budget, largest)
+        return divide(shares, held, self.least(heads, protection), common_budget(heads), largest)
 
     def native_fields(self) -> dict[str, Any]:
         return self.inner.native_fields() | {"spread": SPREADS.index("given"), "safeguard": self.safeguard}

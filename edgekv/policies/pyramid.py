@@ -9,14 +9,12 @@ from edgekv.errors import PolicyError
 
 from .apportion import apportion, check_largest
 from .base import option
-from .head import Head
-from .selection import Protection, check_room
-from .types import Indices, Scores
-from .wrappers import Wrapper
+from .selection import check_room
+from .wrappers import Division, Wrapper
 
 
 @dataclass(frozen=True)
-class Pyramid(Wrapper):
+class Pyramid(Division):
     """Give the first layers more cells than the last; the wrapped policy scores and chooses.
 
     budget[l] = P + F + (F - F / beta) * (1 - 2 l / (L - 1)),  F = N - P
@@ -38,16 +36,6 @@ class Pyramid(Wrapper):
         super().__post_init__()
         if self.inner.spread == "model":
             raise contradiction(self)
-
-    @property
-    def weights(self) -> bool:  # type: ignore[override]
-        return self.inner.weights
-
-    def score(self, head: Head) -> Scores:
-        return self.inner.score(head)
-
-    def keep(self, head: Head, protection: Protection, budget: int | None = None) -> Indices:
-        return self.inner.keep(head, protection, budget)
 
     def layer_budgets(self, n_layer: int, budget: int, n_protected: int, largest: int | None = None) -> list[int]:
         check_room(n_protected, budget)

@@ -13,7 +13,7 @@ from edgekv.errors import PolicyError
 from .base import Policy
 from .head import Head
 from .selection import Protection
-from .types import Scores
+from .types import Indices, Scores
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,20 @@ class Wrapper(Policy):
     @property
     def spec(self) -> str:
         return f"{self.inner.spec}+{super().spec}"
+
+
+class Division(Wrapper):
+    """A wrapper that divides cells over layers or heads; what it wraps scores and chooses."""
+
+    @property
+    def weights(self) -> bool:  # type: ignore[override]
+        return self.inner.weights
+
+    def score(self, head: Head) -> Scores:
+        return self.inner.score(head)
+
+    def keep(self, head: Head, protection: Protection, budget: int | None = None) -> Indices:
+        return self.inner.keep(head, protection, budget)
 
 
 def weights_of(policy: Policy, head: Head) -> Scores:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from edgekv.binding import library, structs
 from edgekv.policies.base import Policy, required_budget
 from edgekv.policies.head import Head
+from edgekv.policies.heads import Heads
 from edgekv.policies.selection import Protection
 from edgekv.policies.types import Indices
 
@@ -59,9 +60,9 @@ def head_budgets(policy: Policy, heads: Sequence[Head], protection: Protection) 
     """Cells of each head, as `Policy.head_budgets` without a limit."""
     if policy.spread == "head":
         return policy.head_budgets(heads, protection)
+    if isinstance(policy, Heads):
+        return _divided(policy, heads, protection)
     fields = policy.native_fields()
-    if policy.spread == "given":
-        return _divided(fields["safeguard"], heads, protection)
     weights = [_score(fields | {"weigh": 0, "rounds": 1, "critical": 0}, head) for head in heads]
     scored = [structs.Scored.of(scores, head.positions) for scores, head in zip(weights, heads, strict=True)]
     budgets = np.empty(len(heads), dtype=np.uint32)
@@ -78,14 +79,12 @@ def head_budgets(policy: Policy, heads: Sequence[Head], protection: Protection) 
     return [int(budget) for budget in budgets]
 
 
-def _divided(safeguard: float, heads: Sequence[Head], protection: Protection) -> list[int]:
+def _divided(policy: Heads, heads: Sequence[Head], protection: Protection) -> list[int]:
     """By the shares of the heads."""
-    budget = required_budget(heads[0])
-    n_protected = max(int(protection.mask(head.positions).sum()) for head in heads)
+    least, budget = policy.least(heads, protection), required_budget(heads[0])
     shares = np.array([head.share for head in heads], dtype=np.float32)
     held = np.array([len(head.positions) for head in heads], dtype=np.uint32)
     budgets = np.empty(len(heads), dtype=np.uint32)
-    least = max(int(safeguard * budget), n_protected)
     arguments = (shares.ctypes.data, held.ctypes.data, len(heads), least, budget, NO_LIMIT, budgets.ctypes.data)
     library.call("edgekv_divide", *arguments)
     return [int(n) for n in budgets]

@@ -91,7 +91,8 @@ edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & para
     ctx(ctx), kv(memory_of(ctx).cache), shape(shape_of(ctx)), params_(params), flat_(*memory_of(ctx).flat), claim_(flat_),
     rotation_(0), value_rotation_(0), softcap_(0.0f),
     cells_(flat_.n_cells_total(), cell_parts(shape, params)), layer_budgets_(shape.n_layer), budgets_(shape.n_head_total),
-    scored_(flat_.pools().size()), valued_(flat_.pools().size()), staged_(flat_.layers().size()), contest_(contest_size(shape, params)) {
+    scored_(flat_.pools().size()), valued_(flat_.pools().size()), staged_(flat_.layers().size()),
+    contest_(contest_size(shape, params)) {
     require(params.staged >= EDGEKV_STAGING_AUTO && params.staged <= EDGEKV_STAGING_GRAPHS, "params.staged is unknown");
     if (params.n_draft >= ctx->get_cparams().n_outputs_max) {
         fail(EDGEKV_STATUS_INVALID_ARGUMENT, "drafts of %u tokens, but the context has n_outputs_max = %u; make it with %u",

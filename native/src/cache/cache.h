@@ -93,6 +93,15 @@ struct edgekv_cache {
     uint32_t max_protected(const edgekv_protection & protection) const;
     void     check_budgets(const edgekv_compaction_params & params) const;
 
+    // Call f(layer, head) for the heads that share a pool of rows.
+    template <typename F> void each_head_of(size_t pool, F f) const {
+        for (uint32_t il = 0; il < layers_.size(); ++il) {
+            for (uint32_t g = 0; layers_[il].pool == pool && g < layers_[il].n_head_kv; ++g) {
+                f(il, g);
+            }
+        }
+    }
+
     const edgekv::FlatCache::Head & head_of(uint32_t layer, uint32_t head) const;
 
     uint64_t            graph_bytes(bool host) const;

@@ -20,8 +20,8 @@ template <typename T> void move_rows(std::vector<T> & array, size_t from, size_t
 
 CellArrays::CellArrays(size_t n_rows, const CellParts & parts) :
     parts_(parts), position_(n_rows), rope_position_(parts.repositions ? n_rows : 0), order_(n_rows), keep_(n_rows), score_(n_rows),
-    share_(parts.shares ? n_rows : 0), of_value_(parts.of_values ? n_rows : 0), accumulated_(parts.accumulates ? n_rows : 0), next_(parts.accumulates ? n_rows : 0),
-    wo_norm_(parts.wo_norms ? n_rows : 0) {}
+    share_(parts.shares ? n_rows : 0), of_value_(parts.of_values ? n_rows : 0), accumulated_(parts.accumulates ? n_rows : 0),
+    next_(parts.accumulates ? n_rows : 0), wo_norm_(parts.wo_norms ? n_rows : 0) {}
 
 HeadCells CellArrays::at(size_t row, uint32_t n) const {
     return { n,

@@ -189,8 +189,9 @@ void RowGraphs::send(ggml_tensor * to, const void * from, size_t n_bytes) {
     crossed_bytes += n_bytes;
 }
 
-void RowGraphs::take(const ggml_tensor * from, float * to, size_t n) {
-    ggml_backend_tensor_get(from, to, 0, n * sizeof(float));
+// The first n numbers that a graph left in scores_.
+void RowGraphs::take(float * to, size_t n) {
+    ggml_backend_tensor_get(scores_, to, 0, n * sizeof(float));
     crossed_bytes += n * sizeof(float);
 }
 

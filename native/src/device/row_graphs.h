@@ -50,8 +50,8 @@ class RowGraphs {
     // before. False likewise.
     bool measure(uint32_t n_filled, float * by_cell);
 
-    // Write the sum of norm1(V W_O) over all query heads that read a value, (n_head_kv, n), of n rows of each head of a layer; by W_O of
-    // every reader of the layer, which must lie beside the rows. False likewise.
+    // Write the sum of norm1(V W_O) over all query heads that read a value, (n_head_kv, n), of n rows of each head of a layer; by
+    // W_O of every reader of the layer, which must lie beside the rows. False likewise.
     bool norms(uint32_t layer, const std::vector<WeightRows> & projections, const std::vector<int32_t> & rows, float * norms);
 
     bool moves() const { return moves_; } // whether the backend can move rows byte for byte
@@ -100,9 +100,9 @@ class RowGraphs {
     Run                     run_at(uint32_t index, uint32_t begin, uint32_t n_filled) const;
     const FlatCache::Head & first_of(const Run & run) const { return flat_.head(flat_.layers()[run.layer].first_head + run.begin); }
 
-    bool          each_run(uint32_t n_filled, const std::function<bool(const Run & run)> & f);
+    bool          by_run(uint32_t n_filled, float * by_cell, const std::function<bool(const Run & run)> & f);
     void          send(ggml_tensor * to, const void * from, size_t n_bytes);
-    void          take(const ggml_tensor * from, float * to, size_t n);
+    void          take(float * to, size_t n);
     bool          score(const edgekv_policy & policy, const Run & run);
     bool          attend(const GraphQueries & queries, const Run & run);
     bool          add_norms(uint32_t layer, const ggml_tensor & w_o, uint32_t n_group, int64_t n, bool first);

@@ -41,15 +41,11 @@ bool RowGraphs::score(const edgekv_policy & policy, uint32_t n_filled, const Gra
             send(before_, scores, ggml_nbytes(before_));
         }
     }
-    const bool scored = each_run(n_filled, [&](const Run & run) { return by_queries ? attend(queries, run) : score(policy, run); });
-    if (scored) {
-        take(scores_, scores, ggml_nelements(scores_));
-    }
-    return scored;
+    return by_run(n_filled, scores, [&](const Run & run) { return by_queries ? attend(queries, run) : score(policy, run); });
 }
 
-// Call f for the heads of every layer, run by run, until one call returns false.
-bool RowGraphs::each_run(uint32_t n_filled, const std::function<bool(const Run & run)> & f) {
+// Call f for the heads of every layer, run by run, until one call returns false; then bring what they left in scores_.
+bool RowGraphs::by_run(uint32_t n_filled, float * by_cell, const std::function<bool(const Run & run)> & f) {
     for (uint32_t i = 0; i < flat_.layers().size(); ++i) {
         const FlatCache::Layer & layer = flat_.layers()[i];
         for (uint32_t g = 0; layer.pool == number_ && g < layer.n_head_kv;) {
@@ -60,6 +56,7 @@ bool RowGraphs::each_run(uint32_t n_filled, const std::function<bool(const Run &
             g += run.n_heads;
         }
     }
+    take(by_cell, ggml_nelements(scores_));
     return true;
 }
 

@@ -7,7 +7,7 @@
 namespace edgekv {
 
 bool RowGraphs::square(uint32_t n_filled, float * squares) {
-    const bool squared = graph_ && each_run(n_filled, [&](const Run & run) {
+    return graph_ && by_run(n_filled, squares, [&](const Run & run) {
         Graph &        graph   = *graph_;
         ggml_context * context = graph.begin();
         ggml_tensor *  values  = rows_of(context, pool_.v, run);
@@ -15,10 +15,6 @@ bool RowGraphs::square(uint32_t n_filled, float * squares) {
         graph.add(graph.view(ggml_cpy(context, sums, place_of(context, scores_, run))));
         return graph.compute_if_supported();
     });
-    if (squared) {
-        take(scores_, squares, ggml_nelements(scores_));
-    }
-    return squared;
 }
 
 // A rotation of the values changes no distance, so rotated ones are read as they are stored.
@@ -27,7 +23,7 @@ bool RowGraphs::measure(uint32_t n_filled, float * by_cell) {
         return false;
     }
     send(before_, by_cell, ggml_nbytes(before_));
-    const bool measured = each_run(n_filled, [&](const Run & run) {
+    return by_run(n_filled, by_cell, [&](const Run & run) {
         Graph &        graph   = *graph_;
         ggml_context * context = graph.begin();
         ggml_tensor *  values  = rows_of(context, pool_.v, run);
@@ -38,10 +34,6 @@ bool RowGraphs::measure(uint32_t n_filled, float * by_cell) {
         graph.add(graph.view(ggml_cpy(context, apart, place_of(context, scores_, run))));
         return graph.compute_if_supported();
     });
-    if (measured) {
-        take(scores_, by_cell, ggml_nelements(scores_));
-    }
-    return measured;
 }
 
 bool RowGraphs::norms(uint32_t index, const std::vector<WeightRows> & projections, const std::vector<int32_t> & rows, float * norms) {
@@ -57,7 +49,7 @@ bool RowGraphs::norms(uint32_t index, const std::vector<WeightRows> & projection
             return false;
         }
     }
-    take(scores_, norms, rows.size());
+    take(norms, rows.size());
     return true;
 }
 

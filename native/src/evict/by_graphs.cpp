@@ -33,13 +33,11 @@ void edgekv_cache::score_by_graphs(const edgekv_compaction_params & params) {
         float *    scores = cells_.at(flat_.pools()[p].offset, 0).score;
         if (!params.probed && !queries.rows.empty()) { // how many of these come before each cell
             const auto n_older = n_past - static_cast<int32_t>(queries.rows.size());
-            for (uint32_t il = 0; il < layers_.size(); ++il) {
-                for (uint32_t g = 0; layers_[il].pool == p && g < layers_[il].n_head_kv; ++g) {
-                    const HeadCells head = cells(il, g);
-                    std::transform(head.position, head.position + head.n, head.score,
-                                   [&](int32_t position) { return static_cast<float>(position - n_older); });
-                }
-            }
+            each_head_of(p, [&](uint32_t il, uint32_t g) {
+                const HeadCells head = cells(il, g);
+                std::transform(head.position, head.position + head.n, head.score,
+                               [&](int32_t position) { return static_cast<float>(position - n_older); });
+            });
         }
         scored_[p]        = graphs_[p] && !sinks && graphs_[p]->score(*params.policy, n_filled_, queries, scores);
     }
@@ -70,19 +68,17 @@ void edgekv_cache::square_by_graphs(const edgekv_policy & policy) {
 // these are left out of it, or not.
 std::vector<float *> edgekv_cache::write_means(size_t pool, const edgekv_policy & policy, bool without_heavy, Scratch & scratch) const {
     std::vector<float *> heavy;
-    for (uint32_t il = 0; il < layers_.size(); ++il) {
-        for (uint32_t g = 0; layers_[il].pool == pool && g < layers_[il].n_head_kv; ++g) {
-            const HeadCells head    = cells(il, g);
-            float *         weights = scratch.scores.data();
-            std::copy_n(head.score, head.n, weights);
-            normalise(policy, head.n, weights);
-            const size_t found = heavy_cell(policy, weights, head.order, head.n);
-            write_shares(policy, weights, head.order, head.n, without_heavy ? found : head.n, head.of_value);
-            if (found < head.n) {
-                heavy.push_back(&head.of_value[head.order[found]]);
-            }
+    each_head_of(pool, [&](uint32_t il, uint32_t g) {
+        const HeadCells head    = cells(il, g);
+        float *         weights = scratch.scores.data();
+        std::copy_n(head.score, head.n, weights);
+        normalise(policy, head.n, weights);
+        const size_t found = heavy_cell(policy, weights, head.order, head.n);
+        write_shares(policy, weights, head.order, head.n, without_heavy ? found : head.n, head.of_value);
+        if (found < head.n) {
+            heavy.push_back(&head.of_value[head.order[found]]);
         }
-    }
+    });
     return heavy;
 }
 

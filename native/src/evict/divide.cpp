@@ -24,13 +24,11 @@ std::vector<uint32_t> edgekv_cache::divide_by_shares(const edgekv_compaction_par
     for (uint32_t p = 0; p < flat_.pools().size(); ++p) {
         std::vector<float>    shares;
         std::vector<uint32_t> held, heads;
-        for (const edgekv_layer & layer : layers_) {
-            for (uint32_t g = 0; layer.pool == p && g < layer.n_head_kv; ++g) {
-                heads.push_back(layer.first_head + g);
-                held.push_back(flat_.head(heads.back()).kept + n_filled_);
-                shares.push_back(params.shares[heads.back()]);
-            }
-        }
+        each_head_of(p, [&](uint32_t il, uint32_t g) {
+            heads.push_back(layers_[il].first_head + g);
+            held.push_back(cells(il, g).n);
+            shares.push_back(params.shares[heads.back()]);
+        });
         std::vector<uint32_t> found(heads.size());
         divide(shares.data(), held.data(), heads.size(), least, params.budget, largest_of(params.budget), found.data());
         for (size_t i = 0; i < heads.size(); ++i) {
