@@ -5,7 +5,9 @@ Claim (docs/results/papers.md): which assumptions hold on this model, and which 
 A text is read with nothing evicted. Then every query head is looked at: the keys of all cells, and the queries of the
 newest 32 tokens.
 
-    keydiff    Figures 13 to 16: keys and queries lie along their means, the two means point apart, norms are alike,
+    keydiff    Figure 2: keys that are like the others get little attention; Spearman's correlation of a key's mean
+               cosine to the others with its mean weight, among the first 64 tokens, and for all cells of the text.
+               Figures 13 to 16: keys and queries lie along their means, the two means point apart, norms are alike,
                and the key that KeyDiff ranks highest points along the mean query. Lemma 3.1: -log(1 - w) / (2 M) - 1
                <= cos(k, q) for a key of weight w and a unit query, M the largest square norm of a key (the query's norm
                and the scale are counted in the keys). Theorem 3.2: cos(mean key, k) <= 1 + a b - a^2/2 - b^2/2 where
@@ -21,7 +23,7 @@ newest 32 tokens.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import common
 import numpy as np
@@ -34,10 +36,15 @@ from edgekv.policies.attention import attention, window_attention
 
 N_ROWS = 32
 ROUNDING = 1e-6
+N_FIRST = 64  # tokens of figure 2
 SHARES = (0.2, 0.1, 0.05, 0.025)  # of the cells, the budgets of figure 8
 MASS = 0.95
 
 PREDICTED = {
+    "Figure 2: correlation among the first 64 tokens, median head": "-0.30",
+    "Figure 2: heads where it is negative": "75 %",
+    "Figure 2: correlation over all cells, median head": "-0.30",
+    "Figure 2: heads where that is negative": "75 %",
     "cos(key, mean key), median": "0.60",
     "cos(query, mean query), median": "0.60",
     "heads whose mean key and mean query point apart": "80 %",
@@ -134,6 +141,38 @@ class Geometry:
         }
 
 
+def likeness(firsts: list[Head], heads: list[Head]) -> dict[str, str]:
+    """Figure 2, of heads that hold the first block with its queries, and of heads with all cells."""
+    early = [_likeness(_first_tokens(head)) for head in firsts]
+    late = [_likeness(head) for head in heads]
+    return {
+        "Figure 2: correlation among the first 64 tokens, median head": f"{np.median(early):.2f}",
+        "Figure 2: heads where it is negative": f"{np.mean(np.less(early, 0)):.0%}",
+        "Figure 2: correlation over all cells, median head": f"{np.median(late):.2f}",
+        "Figure 2: heads where that is negative": f"{np.mean(np.less(late, 0)):.0%}",
+    }
+
+
+def _first_tokens(head: Head) -> Head:
+    queries, positions = head.rows()
+    return replace(
+        head,
+        keys=head.keys[:N_FIRST],
+        values=np.asarray(head.values)[:N_FIRST],
+        positions=head.positions[:N_FIRST],
+        queries=queries[:, :N_FIRST],
+        query_positions=positions[:N_FIRST],
+        accumulated=None,
+    )
+
+
+def _likeness(head: Head) -> float:
+    """Spearman's correlation of a key's mean cosine to the others with its mean weight for the queries that see it."""
+    units = head.keys / np.linalg.norm(head.keys.astype(np.float64), axis=1, keepdims=True)
+    seen = (head.positions <= head.rows()[1][:, None]).sum(axis=0)
+    return spearman(units @ units.sum(axis=0), attention(head).mean(axis=0).sum(axis=0) / seen)
+
+
 def first_stage(heads: list[Head]) -> dict[str, str]:
     """Assumption 3.4: how many KV heads have more than half of their attention on half the budget's cells."""
     sums = [np.cumsum(np.sort(window_attention(head))[::-1]) for head in heads]
@@ -181,14 +220,17 @@ def main() -> None:
         passage = prose.passage(
             runtime.model, prose.read_book(options.book), options.tokens, random.Random(options.seed)
         )
-        text = read_whole(runtime, prose.first_tokens(runtime.model, passage, options.tokens))
+        tokens = prose.first_tokens(runtime.model, passage, options.tokens)
+        text, beginning = read_whole(runtime, tokens), read_whole(runtime, tokens[: 2 * runtime.options.block])
     layers = text.choices(parse_policy("h2o"))
     heads = [head.newest_rows(N_ROWS) for layer in layers for head in layer]
 
+    firsts = [head for layer in beginning.choices(parse_policy("h2o")) for head in layer]
     geometry = Geometry()
     for head in heads:
         geometry.add(head)
-    found = geometry.figures() | first_stage(heads) | correlations(layers) | concentration(heads)
+    of_keys = likeness(firsts, heads) | geometry.figures()
+    found = of_keys | first_stage(heads) | correlations(layers) | concentration(heads)
     print(f"{text.n_cells} cells, {len(heads)} KV heads, the newest {N_ROWS} queries of each query head")
     common.print_table(["", "predicted", "found"], [[name, PREDICTED[name], found[name]] for name in found])
     common.write_json(options.json, {"cells": text.n_cells, "found": found, "predicted": PREDICTED})

@@ -97,6 +97,7 @@ class Policy(Struct):
         ("rounds", c.c_uint32),
         ("critical", c.c_int32),
         ("alpha", c.c_double),
+        ("mass", c.c_double),
         ("epsilon", c.c_double),
         ("carry", c.c_double),
         ("aggregate", c.c_int32),

@@ -29,6 +29,9 @@ class Critical(Wrapper):
     become weights by a softmax over the head's cells. Stage 2 lowers an upper bound of how far the output moves
     (Theorem 3.5); the output itself may still move further.
 
+    With `mass`, stage 1 takes as few cells as hold this share of what A adds up to over the cells that are not
+    protected, and at most b: an alpha for each head, which the paper's Appendix A leaves for later.
+
     epsilon is 1e-4, as in the algorithm. A long text's mean weight, 1/n of n cells, is as small, and then stage 2 ranks
     almost by the norm alone. With `relative=True` epsilon is a share of that mean: epsilon / n is added.
     """
@@ -40,6 +43,7 @@ class Critical(Wrapper):
     after = frozenset({"caote", "fastcaote"})
 
     alpha: float = option(0.5, "share of the budget that the score alone fills", minimum=0.0, maximum=1.0)
+    mass: float = option(0.0, "share of all scores that stage 1 holds, in place of alpha", minimum=0.0, maximum=1.0)
     epsilon: float = option(1e-4, "what stage 2 adds to every score", minimum=0.0, maximum=1.0)
     relative: bool = option(False, "epsilon is a share of the mean weight 1/n of the head's n cells")
 
@@ -67,16 +71,24 @@ class Critical(Wrapper):
         second = self._second(first, head)
         stays = checked_protection(first, head.positions, budget, protection)
         checked_protection(second, head.positions, budget, protection)
-        n_first = math.floor(self.alpha * (budget - stays.sum()))
+        n_first = self._n_first(first[~stays], budget - int(stays.sum()))
         rank = np.lexsort((head.positions, first, stays))[::-1]
         stays[rank[: stays.sum() + n_first]] = True
         kept = np.lexsort((head.positions, second, stays))[max(0, len(first) - budget) :]
         return by_position(kept, head.positions)
 
+    def _n_first(self, weights: Scores, n_free: int) -> int:
+        """Cells of stage 1, of these that are not protected (n,) and as many as stay of them."""
+        if not self.mass:
+            return math.floor(self.alpha * n_free)
+        sums = np.cumsum([0.0, *np.sort(weights)[::-1]])  # of the best 0, 1, 2, ... cells
+        return min(n_free, int(np.searchsorted(sums, self.mass * weights.sum())))
+
     def native_fields(self) -> dict[str, Any]:
         return super().native_fields() | {
             "critical": 2 if self.relative else 1,  # enum edgekv_critical
             "alpha": self.alpha,
+            "mass": self.mass,
             "epsilon": self.epsilon,
         }
 

@@ -36,7 +36,7 @@
 extern "C" {
 #endif
 
-#define EDGEKV_ABI_VERSION 12
+#define EDGEKV_ABI_VERSION 13
 
 // New values go last.
 enum edgekv_status {
@@ -249,6 +249,7 @@ struct edgekv_policy {
     uint32_t rounds;   // equal steps in which `weigh` evicts, at least 1
     int32_t  critical; // enum edgekv_critical: the share alpha by score, the rest by (score + e) * wo_norm
     double   alpha;
+    double   mass;     // of `critical`: by score as few cells as hold this share of all scores, in place of alpha; 0 = alpha
     double   epsilon;  // of `critical`, at least 0; 1e-4 in the paper's Algorithm 1
     double   carry;    // SNAPKV: a score is at least this share of the cell's score before; 0 = nothing is carried.
                        // In a cache it is the share after a whole budget of tokens, and fades evenly on the way

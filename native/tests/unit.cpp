@@ -351,6 +351,9 @@ static void test_policies_that_cannot_be() {
     CHECK(status(policy) == EDGEKV_STATUS_INVALID_ARGUMENT);
     policy.rounds = 1;
     CHECK(status(policy) == EDGEKV_STATUS_OK);
+    policy.mass = 1.5;
+    CHECK(status(policy) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    policy.mass  = 0.0;
     policy.alpha = 1.5;
     CHECK(status(policy) == EDGEKV_STATUS_INVALID_ARGUMENT);
     policy.alpha = 0.5;

@@ -52,6 +52,8 @@ VARIANTS = [
     "ahakv(floor=off, r=8)",
     "ahakv(r=40, protect_recent=on)",
     "tova+critical(alpha=0.25)",
+    "snapkv+critical(mass=0.7)",
+    "keydiff(kernel=5)+critical(mass=0.3)",
 ]
 QUANTISED = [
     *POLICIES,

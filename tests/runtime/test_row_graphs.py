@@ -14,8 +14,9 @@ from test_kept_sets import BUDGET, SHAPE, read_and_check
 from test_ragged import rows, tokens_of
 from uneven import UNEVEN
 
+import edgekv
 from edgekv.binding import policy as native_policy
-from edgekv.binding.cache import Cache
+from edgekv.binding.cache import Cache, CacheSnapshot
 from edgekv.binding.structs import STAGING, CacheParams
 from edgekv.planning import estimate
 from edgekv.policies import parse_policy
@@ -35,6 +36,9 @@ SCORED = [
     "snapkv(window=8, kernel=15, pool=max)",
     "snapkv(window=20, carry=0.9)",
     "snapkv(window=40, kernel=15)",
+    "snapkv(aggregate=max)",
+    "snapkv(window=40, kernel=15, aggregate=max, carry=0.65)",
+    "snapkv(window=20, kernel=1, pool_rows=on, aggregate=max)",
     "tova",
     "h2o",
     "ahakv",
@@ -47,6 +51,7 @@ SCORED = [
     "keydiff+caote",
     "snapkv+critical",
     "tova+critical(alpha=0.25, epsilon=0)",
+    "tova+critical(mass=0.5)",
     "snapkv(window=20)+caote+critical",
 ]
 WITHOUT_ROWS = ["sink", "random"]
@@ -62,7 +67,7 @@ SHARED = [  # heads or layers differ in how many cells they keep
     "snapkv(window=20)+caote+ada",
     "snapkv+critical+ada(scope=model)",
 ]
-STAGED = ["keydiff(anchor=median)", "keydiff(rope=off)", "expected", "snapkv(aggregate=max)", "keydiff+caote(rounds=2)"]
+STAGED = ["keydiff(anchor=median)", "keydiff(rope=off)", "expected", "snapkv(pool_rows=on)", "keydiff+caote(rounds=2)"]
 HEADS = {"n_layer": 2, "n_head_kv": 2}
 UNEVEN_HEADS = {name: UNEVEN[name] for name in HEADS}
 
@@ -120,7 +125,19 @@ def test_the_reference_keeps_the_same(tiny_model, stage, spec, kv_type):
 
 
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4_0"])
-@pytest.mark.parametrize("spec", ["keydiff", "l2norm", "snapkv", "sink", "ahakv", "tova+caote", "snapkv+critical"])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "keydiff",
+        "l2norm",
+        "snapkv",
+        "snapkv(aggregate=max)",
+        "sink",
+        "ahakv",
+        "tova+caote",
+        "snapkv+critical",
+    ],
+)
 def test_graphs_and_host_leave_the_same_bytes(tiny_model, stage, by_host, spec, kv_type):
     path = tiny_model(**SHAPE, n_ctx_train=1024)
     *expected, here = read(path, by_host, stage, spec, kv_type)
@@ -278,6 +295,7 @@ def crossed_at_an_eviction(tiny_model, stage, how, policy, kv_type):
         ("keydiff", "f16", 0.01),
         ("keydiff", "q8_0", 0.02),
         ("snapkv", "f16", 0.02),
+        ("snapkv(aggregate=max)", "f16", 0.02),
         ("ahakv", "f16", 0.03),
         ("snapkv+caote", "f16", 0.06),
         ("snapkv+critical", "f16", 0.02),
@@ -288,6 +306,23 @@ def test_scores_cross_and_rows_do_not(tiny_model, stage, policy, kv_type, share)
     copies, graphs = (crossed_at_an_eviction(tiny_model, stage, how, policy, kv_type) for how in ("copies", "graphs"))
     print(f"{policy}, {kv_type}: {graphs} of {copies} bytes, {graphs / copies:.2%}")
     assert 0 < graphs <= share * copies
+
+
+@pytest.mark.parametrize("spec", ["keydiff", "l2norm", "tova", "snapkv(window=40)", "snapkv(window=40, aggregate=max)"])
+def test_rows_that_are_no_numbers_are_told_and_nothing_is_evicted(tiny_model, stage, spec):
+    stage("graphs")
+    path = tiny_model(**SHAPE, n_ctx_train=1024)
+    with recorded_runtime(path, **HEADS, policy=spec, budget=BUDGET, block=32, recent=10, kv_type="f16") as run:
+        cache = run.runtime.controller.cache
+        for i in range(4):
+            cache.feed(tokens_of(32, i))
+        data = cache.snapshot().data.copy()
+        data[-(len(data) // 3) :] = 255  # NaN in f16
+        cache.restore(CacheSnapshot(data))
+        before = cache.positions(1, 1)
+        with pytest.raises(edgekv.NativeError, match="not finite"):
+            cache.compact(parse_policy(spec), BUDGET, n_sink=4)
+        np.testing.assert_array_equal(cache.positions(1, 1), before)
 
 
 def test_new_values_cross_for_their_norms_and_old_ones_do_not(tiny_model, stage):

@@ -51,6 +51,8 @@ VARIANTS = [
     "h2o+critical(alpha=1)",
     "snapkv+critical(epsilon=0)",
     "tova+critical(epsilon=0.1, relative=on)",
+    "snapkv(pool=max)+critical(mass=0.9)",
+    "tova+critical(mass=0.3)",
     "keydiff(anchor=pairwise, kernel=15)+fastcaote",
     "ahakv(value_prior=off)+caote+critical(alpha=0.75)",
 ]

@@ -257,6 +257,7 @@ SPELLING = "is not spelt base or base(key=value, ...)+wrapper(...); bases: " + N
         ("tova+caote(rounds=0)", "caote(rounds=0): a value in [1, 64] is needed"),
         ("tova+fastcaote(rounds=65)", "fastcaote(rounds=65): a value in [1, 64] is needed"),
         ("tova+critical(alpha=1.01)", "critical(alpha=1.01): a value in [0.0, 1.0] is needed"),
+        ("tova+critical(mass=1.01)", "critical(mass=1.01): a value in [0.0, 1.0] is needed"),
         ("tova+ada(safeguard=1.01)", "ada(safeguard=1.01): a value in [0.0, 1.0] is needed"),
         ("tova+ada(safeguard=nan)", "ada(safeguard=nan): a value in [0.0, 1.0] is needed"),
         ("tova+ada(scope=head)", "ada(scope=head): one of layer, model is possible"),

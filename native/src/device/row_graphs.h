@@ -104,7 +104,8 @@ class RowGraphs {
     void          send(ggml_tensor * to, const void * from, size_t n_bytes);
     void          take(float * to, size_t n);
     bool          score(const edgekv_policy & policy, const Run & run);
-    bool          attend(const GraphQueries & queries, const Run & run);
+    bool          attend(const edgekv_policy & policy, const GraphQueries & queries, const Run & run);
+    ggml_tensor * largest_of(ggml_context * context, ggml_tensor * weights, ggml_tensor * zeros, ggml_tensor * before);
     bool          add_norms(uint32_t layer, const ggml_tensor & w_o, uint32_t n_group, int64_t n, bool first);
     ggml_tensor * rows_of(ggml_context * context, ggml_tensor * all, const Run & run);
     ggml_tensor * sharpened(ggml_context * context, ggml_tensor * logits, const GraphQueries & queries, const Run & run, size_t first);

@@ -19,7 +19,7 @@ constexpr float epsilon = 1e-6f;  // floor of the cosine's denominator, as in sc
 bool has_graph(const edgekv_policy & policy) {
     switch (policy.base) {
         case EDGEKV_BASE_KEYDIFF: return policy.anchor != EDGEKV_ANCHOR_MEDIAN && !reads_before_rope(policy);
-        case EDGEKV_BASE_SNAPKV:  return policy.aggregate == EDGEKV_AGGREGATE_MEAN && policy.pool_rows == 0; // others go row by row
+        case EDGEKV_BASE_SNAPKV:  return policy.pool_rows == 0 || policy.kernel == 1; // others go row by row
         case EDGEKV_BASE_L2NORM:
         case EDGEKV_BASE_TOVA:
         case EDGEKV_BASE_H2O:
@@ -41,7 +41,7 @@ bool RowGraphs::score(const edgekv_policy & policy, uint32_t n_filled, const Gra
             send(before_, scores, ggml_nbytes(before_));
         }
     }
-    return by_run(n_filled, scores, [&](const Run & run) { return by_queries ? attend(queries, run) : score(policy, run); });
+    return by_run(n_filled, scores, [&](const Run & run) { return by_queries ? attend(policy, queries, run) : score(policy, run); });
 }
 
 // Call f for the heads of every layer, run by run, until one call returns false; then bring what they left in scores_.
@@ -104,16 +104,18 @@ bool RowGraphs::score(const edgekv_policy & policy, const Run & run) {
     return graph.compute_if_supported();
 }
 
-// The attention that cells get: the mean over a KV head's query heads, summed over the rows, a few of them at a time.
-bool RowGraphs::attend(const GraphQueries & queries, const Run & run) {
-    const FlatCache::Layer & layer  = flat_.layers()[run.layer];
-    const Turned &           turn   = turned_[run.layer];
-    const size_t             n_rows = queries.rows.size();
-    const size_t             n_room = n_at_once(flat_, number_);
-    const size_t             n_fit  = n_room / (size_t(run.n_heads) * run.n) * layer.head_dim_k; // logits of a query that fit a place
-    const size_t             n_once = std::min(n_fit, n_room / layer.n_head_kv) / layer.n_group; // and queries of the whole layer
-    const auto &             deltas = queries.deltas;
-    const bool               stay   = turn.n_rot == 0 || std::all_of(deltas.begin(), deltas.end(), [](int32_t by) { return by == 0; });
+// The attention that cells get, a few rows at a time: the mean over a KV head's query heads, summed over the rows, or the largest.
+bool RowGraphs::attend(const edgekv_policy & policy, const GraphQueries & queries, const Run & run) {
+    const FlatCache::Layer & layer   = flat_.layers()[run.layer];
+    const Turned &           turn    = turned_[run.layer];
+    const bool               largest = takes_largest(policy);
+    const size_t             n_rows  = queries.rows.size();
+    const size_t             n_room  = n_at_once(flat_, number_);
+    const size_t             n_fit   = n_room / (size_t(run.n_heads) * run.n) * layer.head_dim_k; // logits of a query that fit a place
+    const size_t             n_left  = n_fit - std::min<size_t>(n_fit, largest); // beside the largest ones so far
+    const size_t             n_once  = std::min(n_left, n_room / layer.n_head_kv) / layer.n_group; // and queries of the whole layer
+    const auto &             deltas  = queries.deltas;
+    const bool               stay    = turn.n_rot == 0 || std::all_of(deltas.begin(), deltas.end(), [](int32_t by) { return by == 0; });
     if (n_once == 0 || (!stay && !turn.from_first)) {
         return false;
     }
@@ -128,7 +130,8 @@ bool RowGraphs::attend(const GraphQueries & queries, const Run & run) {
 
         // a softmax makes a silent 0 of -inf; NaN * 0 is none
         ggml_tensor * sums = graph.small(ggml_sum_rows(context, logits));
-        logits             = graph.view(ggml_add_inplace(context, logits, graph.view(ggml_scale_inplace(context, sums, 0.0f))));
+        sums               = graph.view(ggml_scale_inplace(context, sums, 0.0f));
+        logits             = graph.view(ggml_add_inplace(context, logits, sums));
         logits             = sharpened(context, logits, queries, run, first);
         if (queries.softcap > 0.0f) {
             logits = graph.view(ggml_scale_inplace(context, logits, 1.0f / queries.softcap));
@@ -139,17 +142,43 @@ bool RowGraphs::attend(const GraphQueries & queries, const Run & run) {
         }
         ggml_tensor * weights = graph.view(ggml_soft_max_inplace(context, logits));
         weights = graph.view(ggml_reshape_3d(context, weights, run.n, static_cast<int64_t>(n_now) * layer.n_group, run.n_heads));
-        weights              = graph.view(ggml_transpose(context, weights));
-        ggml_tensor * scores = of_rows(context, graph.in_place(2, ggml_cont(context, weights)));
-        scores               = graph.view(ggml_scale_inplace(context, scores, 1.0f / static_cast<float>(layer.n_group)));
 
         ggml_tensor * place = place_of(context, scores_, run);
-        graph.add(graph.view(first == 0 ? ggml_cpy(context, scores, place) : ggml_add_inplace(context, place, scores)));
+        if (largest) {
+            ggml_tensor * scores = largest_of(context, weights, sums, first == 0 ? nullptr : place);
+            graph.add(graph.view(ggml_cpy(context, scores, place)));
+        } else {
+            weights              = graph.view(ggml_transpose(context, weights));
+            ggml_tensor * scores = of_rows(context, graph.in_place(2, ggml_cont(context, weights)));
+            scores               = graph.view(ggml_scale_inplace(context, scores, 1.0f / static_cast<float>(layer.n_group)));
+            graph.add(graph.view(first == 0 ? ggml_cpy(context, scores, place) : ggml_add_inplace(context, place, scores)));
+        }
         if (!graph.compute_if_supported()) {
             return false;
         }
     }
     return true;
+}
+
+// The largest of the rows of weights (n, rows, heads), and of those before, (n, heads), if there are any: (n, heads). A maximum passes
+// over NaN, so it is added: `zeros` of each row are NaN where the row is.
+ggml_tensor * RowGraphs::largest_of(ggml_context * context, ggml_tensor * weights, ggml_tensor * zeros, ggml_tensor * before) {
+    Graph &       graph   = *graph_;
+    const int64_t n       = weights->ne[0];
+    const int64_t n_rows  = weights->ne[1];
+    const int64_t n_heads = weights->ne[2];
+    zeros                 = graph.small(ggml_sum_rows(context, graph.view(ggml_reshape_2d(context, zeros, n_rows, n_heads))));
+    if (before != nullptr) {
+        ggml_tensor * nothing = graph.small(ggml_cont(context, before));
+        nothing               = graph.view(ggml_scale_inplace(context, nothing, 0.0f));
+        zeros                 = graph.view(ggml_add_inplace(context, nothing, zeros));
+        before                = graph.view(ggml_view_3d(context, before, n, 1, n_heads, before->nb[1], before->nb[1], 0));
+        weights               = graph.in_place(2, ggml_concat(context, weights, before, 1));
+    }
+    const auto    height  = static_cast<int>(weights->ne[1]);
+    ggml_tensor * largest = graph.small(ggml_pool_2d(context, weights, GGML_OP_POOL_MAX, 1, height, 1, height, 0.0f, 0.0f));
+    largest               = graph.view(ggml_reshape_2d(context, largest, n, n_heads));
+    return graph.view(ggml_add_inplace(context, largest, zeros));
 }
 
 // Products (n, rows, query heads) as logits, where `first` rows come before the first: scaled, or each by its row's gain.

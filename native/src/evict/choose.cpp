@@ -90,7 +90,7 @@ void choose(const edgekv_policy & policy, const Cells & cells, float * weights, 
     }
     float * second = scratch.norms.data();
     second_stage(policy, cells, scores, second);
-    select_in_stages(ranked, second, policy.alpha, n_keep, protection, line, keep);
+    select_in_stages(ranked, second, policy, n_keep, protection, line, keep);
 }
 
 } // namespace edgekv

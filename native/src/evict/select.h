@@ -21,8 +21,9 @@ struct Ranked {
 // budget or a score is not finite.
 void select(const Ranked & cells, size_t budget, const edgekv_protection & protection, float * line, uint8_t * keep);
 
-// The same in two stages: the share alpha of what the protected cells leave by cells.scores, the rest by `second` (n,).
-void select_in_stages(const Ranked & cells, const float * second, double alpha, size_t budget,
+// The same in two stages: of what the protected cells leave, the first stage's cells by cells.scores, the rest by `second` (n,).
+// policy: `alpha` or `mass` says how many the first stage takes
+void select_in_stages(const Ranked & cells, const float * second, const edgekv_policy & policy, size_t budget,
                       const edgekv_protection & protection, float * line, uint8_t * keep);
 
 void check(const edgekv_protection & protection);

@@ -45,9 +45,11 @@ void score_window(const edgekv_policy & policy, const Cells & cells, size_t n_ro
     const auto             end     = std::partition_point(cells.order, cells.order + n,
                                                           [&](uint32_t cell) { return cells.positions[cell] < first; });
     const size_t           n_before  = end - cells.order;
-    const bool             largest   = policy.aggregate == EDGEKV_AGGREGATE_MAX;
+    const bool             largest   = takes_largest(policy);
     const bool             pool_rows = policy.pool_rows != 0 && policy.kernel > 1;
-    if (largest || pool_rows) {
+    if (largest && cells.given != nullptr) {
+        std::copy_n(cells.given, n, scores);
+    } else if (largest || pool_rows) {
         attend_by_row(cells.keys, cells.positions, queries, n_rows,
                       { largest, policy.pool, pool_rows ? policy.kernel : 1, cells.order, n_before }, scratch, scores);
     } else {

@@ -28,6 +28,7 @@ void check(const edgekv_policy & policy) {
     require(policy.rounds == 1 || (policy.weigh != EDGEKV_WEIGH_NONE && !policy.critical),
             "policy.rounds goes with policy.weigh, and not with policy.critical");
     require(policy.alpha >= 0.0 && policy.alpha <= 1.0, "policy.alpha is not in [0, 1]");
+    require(policy.mass >= 0.0 && policy.mass <= 1.0, "policy.mass is not in [0, 1]");
     require(policy.critical >= EDGEKV_CRITICAL_NONE && policy.critical <= EDGEKV_CRITICAL_RELATIVE, "policy.critical is unknown");
     require(!policy.critical || (policy.epsilon >= 0.0 && std::isfinite(policy.epsilon)), "policy.epsilon is not a number from 0 on");
     require(policy.aggregate >= EDGEKV_AGGREGATE_MEAN && policy.aggregate <= EDGEKV_AGGREGATE_MAX, "policy.aggregate is unknown");
@@ -57,6 +58,10 @@ bool reads_queries(const edgekv_policy & policy) {
 }
 
 bool sharpens(const edgekv_policy & policy) { return policy.base == EDGEKV_BASE_AHAKV && policy.flags & EDGEKV_AHAKV_STEP_GAIN; }
+
+bool takes_largest(const edgekv_policy & policy) {
+    return policy.base == EDGEKV_BASE_SNAPKV && policy.aggregate == EDGEKV_AGGREGATE_MAX;
+}
 
 bool has_value_prior(const edgekv_policy & policy) {
     return policy.base == EDGEKV_BASE_AHAKV && policy.flags & EDGEKV_AHAKV_VALUE_PRIOR;

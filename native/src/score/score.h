@@ -42,6 +42,7 @@ bool reads_keys(const edgekv_policy & policy);
 bool reads_queries(const edgekv_policy & policy);
 bool reads_values(const edgekv_policy & policy);
 bool sharpens(const edgekv_policy & policy);        // attention, by gains of its own
+bool takes_largest(const edgekv_policy & policy);   // of the attention of all rows and query heads, and not the mean
 bool has_value_prior(const edgekv_policy & policy); // its base scores read values
 bool reads_before_rope(const edgekv_policy & policy); // keys as they were then
 bool looks_ahead(const edgekv_policy & policy);       // its queries are those of positions to come
