@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import test_before_rope
 import test_kept_sets
 import test_reposition
 import test_snapshot
@@ -30,6 +31,8 @@ SCORED = [
     "keydiff(anchor=pairwise)",
     "keydiff(metric=dot)",
     "keydiff(anchor=mean, metric=euclidean)",
+    "keydiff(rope=off)",
+    "keydiff(rope=off, kernel=15, metric=dot)",
     "l2norm",
     "l2norm(kernel=5)",
     "snapkv",
@@ -67,7 +70,7 @@ SHARED = [  # heads or layers differ in how many cells they keep
     "snapkv(window=20)+caote+ada",
     "snapkv+critical+ada(scope=model)",
 ]
-STAGED = ["keydiff(anchor=median)", "keydiff(rope=off)", "expected", "snapkv(pool_rows=on)", "keydiff+caote(rounds=2)"]
+STAGED = ["keydiff(anchor=median)", "expected", "snapkv(pool_rows=on)", "keydiff+caote(rounds=2)"]
 HEADS = {"n_layer": 2, "n_head_kv": 2}
 UNEVEN_HEADS = {name: UNEVEN[name] for name in HEADS}
 
@@ -129,6 +132,7 @@ def test_the_reference_keeps_the_same(tiny_model, stage, spec, kv_type):
     "spec",
     [
         "keydiff",
+        "keydiff(rope=off)",
         "l2norm",
         "snapkv",
         "snapkv(aggregate=max)",
@@ -216,6 +220,22 @@ def test_keys_turn(tiny_model, stage, shape, kv_type):
 
 
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
+@pytest.mark.parametrize("reposition", ["always", "never"])
+def test_keys_are_turned_back(tiny_model, stage, reposition, kv_type):
+    stage("graphs")
+    test_before_rope.test_rows_are_turned_back_from_where_they_are_now(
+        tiny_model, test_before_rope.SPEC, reposition, kv_type
+    )
+
+
+@pytest.mark.parametrize("name", ["smollm3", "glm4moe", "qwen2vl", "deepseek2", "gemma3"])
+def test_keys_of_every_model_are_turned_back(tmp_path, stage, name):
+    """Those that no graph turns are copied to the host."""
+    stage("graphs")
+    test_before_rope.test_every_model_whose_keys_turn(tmp_path, name, test_before_rope.SPEC)
+
+
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
 def test_keys_of_heads_of_different_lengths_turn(tiny_model, stage, kv_type):
     stage("graphs")
     test_reposition.test_heads_of_different_lengths_end_at_one_position(tiny_model, kv_type)
@@ -294,6 +314,7 @@ def crossed_at_an_eviction(tiny_model, stage, how, policy, kv_type):
     [
         ("keydiff", "f16", 0.01),
         ("keydiff", "q8_0", 0.02),
+        ("keydiff(rope=off)", "f16", 0.02),
         ("snapkv", "f16", 0.02),
         ("snapkv(aggregate=max)", "f16", 0.02),
         ("ahakv", "f16", 0.03),

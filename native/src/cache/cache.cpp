@@ -133,7 +133,11 @@ edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & para
             turns_.emplace_back(angles.back(), flat.head_dim_k, flat.k->type, rotation_);
         }
         if (params.before_rope != 0) {
-            undo_.emplace_back(rope_angles(flat_.attention(flat.il).rope));
+            const RopeAngles as_described = rope_angles(flat_.attention(flat.il).rope);
+            undo_.emplace_back(as_described);
+            if (params.repositions == 0) {
+                angles.push_back(as_described);
+            }
         }
     }
     scratch_.resize(edgekv::n_workers(shape, params));

@@ -39,9 +39,10 @@ class RowGraphs {
 
     // Write what every head's cells, its kept ones and n_filled more, are scored with, to scores, by cell of the pool: base scores,
     // not pooled yet, or what they get of attention, as `attend` has it. Before, scores hold how many of the queries come
-    // before each cell, where those are not probed; less than 1 = none. False where the backend lacks an operation; then
-    // nothing is written.
-    bool score(const edgekv_policy & policy, uint32_t n_filled, const GraphQueries & queries, float * scores);
+    // before each cell, where those are not probed; less than 1 = none. rope_positions, by cell likewise, turned the keys. False
+    // where the backend lacks an operation; then nothing is written.
+    bool score(const edgekv_policy & policy, uint32_t n_filled, const GraphQueries & queries, const int32_t * rope_positions,
+               float * scores);
 
     // Write norm2(V)^2 of every head's cells to squares, by cell of the pool. False likewise.
     bool square(uint32_t n_filled, float * squares);
@@ -103,7 +104,8 @@ class RowGraphs {
     bool          by_run(uint32_t n_filled, float * by_cell, const std::function<bool(const Run & run)> & f);
     void          send(ggml_tensor * to, const void * from, size_t n_bytes);
     void          take(float * to, size_t n);
-    bool          score(const edgekv_policy & policy, const Run & run);
+    bool          score(const edgekv_policy & policy, const int32_t * rope_positions, const Run & run);
+    ggml_tensor * before_rope(ggml_context * context, ggml_tensor * keys, const int32_t * rope_positions, const Run & run);
     bool          attend(const edgekv_policy & policy, const GraphQueries & queries, const Run & run);
     ggml_tensor * largest_of(ggml_context * context, ggml_tensor * weights, ggml_tensor * zeros, ggml_tensor * before);
     bool          add_norms(uint32_t layer, const ggml_tensor & w_o, uint32_t n_group, int64_t n, bool first);

@@ -18,7 +18,7 @@ constexpr float epsilon = 1e-6f;  // floor of the cosine's denominator, as in sc
 
 bool has_graph(const edgekv_policy & policy) {
     switch (policy.base) {
-        case EDGEKV_BASE_KEYDIFF: return policy.anchor != EDGEKV_ANCHOR_MEDIAN && !reads_before_rope(policy);
+        case EDGEKV_BASE_KEYDIFF: return policy.anchor != EDGEKV_ANCHOR_MEDIAN;
         case EDGEKV_BASE_SNAPKV:  return policy.pool_rows == 0 || policy.kernel == 1; // others go row by row
         case EDGEKV_BASE_L2NORM:
         case EDGEKV_BASE_TOVA:
@@ -28,7 +28,8 @@ bool has_graph(const edgekv_policy & policy) {
     }
 }
 
-bool RowGraphs::score(const edgekv_policy & policy, uint32_t n_filled, const GraphQueries & queries, float * scores) {
+bool RowGraphs::score(const edgekv_policy & policy, uint32_t n_filled, const GraphQueries & queries,
+                      const int32_t * rope_positions, float * scores) {
     const size_t n_rows     = queries.rows.size();
     const bool   by_queries = reads_queries(policy);
     if (!graph_ || n_rows > static_cast<size_t>(first_->ne[0]) || (by_queries && n_rows == 0)) {
@@ -41,7 +42,9 @@ bool RowGraphs::score(const edgekv_policy & policy, uint32_t n_filled, const Gra
             send(before_, scores, ggml_nbytes(before_));
         }
     }
-    return by_run(n_filled, scores, [&](const Run & run) { return by_queries ? attend(policy, queries, run) : score(policy, run); });
+    return by_run(n_filled, scores, [&](const Run & run) {
+        return by_queries ? attend(policy, queries, run) : score(policy, rope_positions, run);
+    });
 }
 
 // Call f for the heads of every layer, run by run, until one call returns false; then bring what they left in scores_.
@@ -89,11 +92,17 @@ ggml_tensor * RowGraphs::place_of(ggml_context * context, ggml_tensor * by_cell,
         ggml_view_2d(context, by_cell, run.n, run.n_heads, sizeof(float) * flat_.n_own(first), sizeof(float) * first.cell));
 }
 
-bool RowGraphs::score(const edgekv_policy & policy, const Run & run) {
+bool RowGraphs::score(const edgekv_policy & policy, const int32_t * rope_positions, const Run & run) {
     Graph &        graph   = *graph_;
     ggml_context * context = graph.begin();
     ggml_tensor *  keys    = rows_of(context, pool_.k, run);
     ggml_tensor *  scores;
+    if (reads_before_rope(policy) && turned_[run.layer].n_rot > 0) {
+        keys = before_rope(context, keys, rope_positions, run);
+        if (keys == nullptr) {
+            return false;
+        }
+    }
     if (policy.base == EDGEKV_BASE_KEYDIFF) {
         scores = key_diff(context, policy, keys);
     } else {
@@ -102,6 +111,27 @@ bool RowGraphs::score(const edgekv_policy & policy, const Run & run) {
     }
     graph.add(graph.view(ggml_cpy(context, scores, place_of(context, scores_, run))));
     return graph.compute_if_supported();
+}
+
+// A run's keys (dim, n, heads) as they were before RoPE; NULL where they cannot be turned back.
+ggml_tensor * RowGraphs::before_rope(ggml_context * context, ggml_tensor * keys, const int32_t * rope_positions, const Run & run) {
+    const int64_t n_rows = keys->ne[1] * keys->ne[2];
+    if (!turned_[run.layer].from_first || n_rows > second_->ne[0]) {
+        return nullptr;
+    }
+    const FlatCache::Head & first = first_of(run);
+    std::vector<int32_t>    back(n_rows);
+    for (uint32_t g = 0; g < run.n_heads; ++g) {
+        const int32_t * of_head = rope_positions + first.cell + g * flat_.n_own(first);
+        std::transform(of_head, of_head + run.n, back.begin() + g * run.n, std::negate<>());
+    }
+    send(second_, back.data(), n_rows * sizeof(int32_t));
+
+    Graph &       graph  = *graph_;
+    ggml_tensor * deltas = graph.view(ggml_view_1d(context, second_, n_rows, 0));
+    ggml_tensor * rows   = graph.view(ggml_reshape_3d(context, keys, keys->ne[0], 1, n_rows));
+    rows                 = rotated(context, turned(context, rotated(context, rows, 1, of_keys_), deltas, run.layer), 0, of_keys_);
+    return graph.view(ggml_reshape_3d(context, rows, keys->ne[0], keys->ne[1], keys->ne[2]));
 }
 
 // The attention that cells get, a few rows at a time: the mean over a KV head's query heads, summed over the rows, or the largest.

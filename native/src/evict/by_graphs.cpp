@@ -30,7 +30,8 @@ void edgekv_cache::score_by_graphs(const edgekv_compaction_params & params) {
         const bool sinks = reads_queries(*params.policy) && std::any_of(layers_.begin(), layers_.end(), [&](const edgekv_layer & layer) {
             return layer.pool == p && !layer.sinks.empty(); // no graph knows learnt ones
         });
-        float *    scores = cells_.at(flat_.pools()[p].offset, 0).score;
+        const HeadCells all    = cells_.at(flat_.pools()[p].offset, 0);
+        const int32_t * at     = all.rope_position != nullptr ? all.rope_position : all.position;
         if (!params.probed && !queries.rows.empty()) { // how many of these come before each cell
             const auto n_older = n_past - static_cast<int32_t>(queries.rows.size());
             each_head_of(p, [&](uint32_t il, uint32_t g) {
@@ -39,7 +40,7 @@ void edgekv_cache::score_by_graphs(const edgekv_compaction_params & params) {
                                [&](int32_t position) { return static_cast<float>(position - n_older); });
             });
         }
-        scored_[p]        = graphs_[p] && !sinks && graphs_[p]->score(*params.policy, n_filled_, queries, scores);
+        scored_[p] = graphs_[p] && !sinks && graphs_[p]->score(*params.policy, n_filled_, queries, at, all.score);
     }
 }
 
