@@ -146,7 +146,7 @@ class Policy:
     def spec(self) -> str:
         """The shortest spelling that means this policy: options at their defaults are left out."""
         given = [
-            f"{field.name}={getattr(self, field.name)}"
+            f"{field.name}={_spelled(getattr(self, field.name))}"
             for field in self.options()
             if getattr(self, field.name) != field.default
         ]
@@ -182,6 +182,11 @@ def common_budget(heads: Sequence[Head]) -> int:
     return budgets.pop()
 
 
+def _spelled(value: Any) -> Any:
+    """An option's value as a spec has it."""
+    return ("off", "on")[value] if isinstance(value, bool) else value
+
+
 def _problem(value: Any, field: dataclasses.Field[Any]) -> str | None:
     """What is wrong with an option's value, or None."""
     limits = field.metadata
@@ -190,7 +195,7 @@ def _problem(value: Any, field: dataclasses.Field[Any]) -> str | None:
     if limits["choices"]:
         return None if value in limits["choices"] else f"one of {', '.join(limits['choices'])} is possible"
     if str(field.type) == "bool":
-        return None if isinstance(value, bool) else "True or False is possible"
+        return None if isinstance(value, bool) else "on or off is possible"
     whole = "int" in str(field.type)
     if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
         return "a whole number is needed" if whole else "a number is needed"

@@ -43,12 +43,12 @@ def test_a_table_is_made_and_found(model, book):
     assert read_shares(model.with_name("again.json")) == shares
 
     asked = run("plan", model, "--memory", "1GiB", "--budget", 64, "--json")
-    assert json.loads(asked.stdout)["policy"] == "keydiff(rope=False)+heads"
+    assert json.loads(asked.stdout)["policy"] == "keydiff(rope=off)+heads"
     answered = run(
         "ask", "-m", model, "--memory", "1GiB", "--budget", 64, "-f", book, "--json", "--max-tokens", 4, "What?"
     )
     assert answered.returncode == 0, answered.stderr
-    assert json.loads(answered.stdout)["policy"] == "keydiff(rope=False)+heads"
+    assert json.loads(answered.stdout)["policy"] == "keydiff(rope=off)+heads"
 
 
 @pytest.mark.parametrize(

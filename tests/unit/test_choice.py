@@ -175,7 +175,7 @@ def test_few_named_cells_are_divided_by_the_table_of_a_model(tmp_path):
     def policy(path, **given):
         return Request.of(memory="1GiB", **given).of_model(path).options.parsed_policy.spec
 
-    divided = "keydiff(rope=False)+heads"
+    divided = "keydiff(rope=off)+heads"
     assert policy(with_table, budget=MOST_DIVIDED) == policy(with_table, budget=40) == divided
     assert policy(with_table, budget=MOST_DIVIDED + 1) == policy(with_table) == policy(without, budget=40) == "keydiff"
     assert policy(with_table, budget=40, policy="tova") == "tova"

@@ -92,7 +92,7 @@ def test_the_policy_keeps_the_safeguard_and_what_is_protected():
 
 
 @pytest.mark.parametrize(
-    "spec", ["keydiff(rope=False)+heads", "snapkv+critical+heads(safeguard=0.5)", "random+caote+heads"]
+    "spec", ["keydiff(rope=off)+heads", "snapkv+critical+heads(safeguard=0.5)", "random+caote+heads"]
 )
 def test_what_it_wraps_scores_and_chooses(spec):
     policy, rng = parse_policy(spec), np.random.default_rng(3)

@@ -334,7 +334,7 @@ def test_home_is_expanded(graph, monkeypatch, tmp_path):
         ("(size=3)", "onnx has no option 'size=3'; possible: window=, weights=, scratch="),
         ("(window=0)", r"onnx:PATH.onnx\(window=0\): a value in \[1, 4096\] is needed"),
         ("(window=2.5)", "a whole number is needed"),
-        ("(weights=1)", "True or False is possible"),
+        ("(weights=1)", "on or off is possible"),
         ("(scratch=-1)", "at least 0 is needed"),
         ("(scratch=much)", "a number is needed"),
         ("(window=3, window=3)", "onnx is given window= twice"),
