@@ -97,11 +97,10 @@ def test_evicted_cells_are_as_if_masked(family_model, name, policy):
     assert max(map(error, found, shifted)) > WRONG * short_batches(name)
 
 
-@pytest.mark.parametrize("policy", ["keydiff", "snapkv"])
 @pytest.mark.parametrize("name", [name for name in RUN if HEADS[name]])
-def test_quantised_rows_of_evicted_cells_too(family_model, name, policy):
+def test_quantised_rows_of_evicted_cells_too(family_model, name):
     path, tokens = family_model(name), tokens_of()
-    found, visible, wrong = evicted(name, path, tokens, policy, "q8_0")
+    found, visible, wrong = evicted(name, path, tokens, "snapkv", "q8_0")
     expected, exact = (
         own_logits(path, tokens, block=BLOCK, visible=visible, kv_type=kv_type) for kv_type in ("q8_0", "f16")
     )
