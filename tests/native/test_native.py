@@ -94,3 +94,18 @@ def test_a_cache_of_latents(programs, name, kv_type, tmp_path):
 def test_kernels_alone(programs, name):
     """Without a model `unit` tests what works on plain arrays."""
     run(programs / name)
+
+
+def test_a_compiler_cache_compares_no_path_of_the_checkout(programs):
+    """What lies below the cache's base folder is compared by content, anything else misses in every other folder."""
+    build = programs.parent
+    ninja = tool(build / "CMakeCache.txt", "CMAKE_MAKE_PROGRAM", "ninja")
+    command = [ninja, "-C", build, "-t", "commands", "edgekv"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    cached = [line for line in listed.splitlines() if "CCACHE_BASEDIR=" in line and " -c " in line]
+    if not cached:
+        pytest.skip("the library was built without ccache")
+    for line in cached:
+        (base,) = re.findall(r"CCACHE_BASEDIR=(\S+)", line)
+        folders = map(Path, re.findall(r"(?:-I|-isystem |-map=)(/[^\s=]+)", line))
+        assert [folder for folder in folders if folder.is_relative_to(ROOT) and not folder.is_relative_to(base)] == []
