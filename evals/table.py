@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from .case import Case
 from .setting import AS_GIVEN, Setting
 
 Measured = Iterable[tuple[Case, Mapping[str, Any]]]
-SETTING_HEADERS = ("policy", "cells", "block", "cache", "tokens")
+SETTING_HEADERS = ("policy", "cells", "block", "cache", "options", "tokens")
 ALWAYS = ("policy", "cells", "tokens")  # of what a table says of settings, what it says even if all rows are alike
+OPTIONS = ("n_sink", "recent", "reposition", "evict_every", "memory")  # told where they are not the default
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,9 @@ def setting_cells(setting: Setting, length: int) -> tuple[str, ...]:
     """What a row says of how a text was read, under `SETTING_HEADERS`."""
     cells = "all" if setting.is_full else str(setting.budget)
     tokens = "as given" if length == AS_GIVEN else f"{length:,}"
-    return (setting.name, cells, str(setting.block), setting.kv_type, tokens)
+    given, usual = setting.as_dict(), asdict(Setting())
+    options = [f"{name}={given[name]}" for name in OPTIONS if given.get(name, usual[name]) != usual[name]]
+    return (setting.name, cells, str(setting.block), setting.kv_type, ", ".join(options), tokens)
 
 
 def labels(settings: Iterable[Setting]) -> dict[Setting, str]:

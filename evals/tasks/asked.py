@@ -95,9 +95,11 @@ def lines(measured: Measured, baseline: str | None = None) -> list[Line]:
     Raises ConfigError without the extra "eval".
     """
     found: dict[Key, dict[int, Mapping[str, Any]]] = defaultdict(dict)
+    settings: dict[str, Setting] = {}  # grids name full caches with fields that mean nothing to them
     for case, result in measured:
         if "score" in result:
-            found[case.task, case.setting, case.length, _params(case)][case.seed] = result
+            setting = settings.setdefault(key_of(case.setting.as_dict()), case.setting)
+            found[case.task, setting, case.length, _params(case)][case.seed] = result
     if baseline is None:
         baseline = next((setting.name for _, setting, _, _ in found if not setting.is_full), "")
     bases = {(key[0], key[1].common, *key[2:]): texts for key, texts in found.items() if key[1].name == baseline}

@@ -61,6 +61,15 @@ def test_the_distance_to_the_oracle_is_that_of_the_same_texts_and_cells(all_of_t
     assert others[0].below_oracle is others[0].likelihood.above_full is None
 
 
+def test_full_caches_of_several_grids_are_one():
+    fields = {"budget": 512, "focus": "question", "reposition": "always"}
+    of_one = [*measured(FULL, policy="full"), *measured(KEYS)]
+    of_another = [*measured({0: FULL[0]}, policy="full", **fields), *measured({0: KEYS[0]}, **fields)]
+    full, keys, others = lines([*of_one, *of_another])
+    assert full.score.n == 4
+    assert (keys.likelihood.above_full.n, others.likelihood.above_full.n) == (4, 1)
+
+
 def test_the_baseline_is_compared_by_likelihood_too(all_of_them):
     full, keys, general, _ = lines(all_of_them, "focus: general")
     assert full.likelihood.p_value is general.likelihood.p_value is None

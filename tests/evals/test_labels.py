@@ -1,9 +1,9 @@
-"""What pictures call settings: no two that differ in how a text was read are drawn as one."""
+"""What pictures and tables call settings: no two that differ in how a text was read are shown as one."""
 
 from __future__ import annotations
 
 from edgekv.evals.setting import GENERAL, Setting
-from edgekv.evals.table import labels
+from edgekv.evals.table import SETTING_HEADERS, labels, setting_cells
 
 
 def test_what_most_have_is_not_said():
@@ -21,3 +21,14 @@ def test_another_block_or_cache_is_another_line():
     found = labels([*usual, *others])
     assert {setting: found[setting] for setting in others} == others
     assert [found[setting] for setting in usual] == ["keydiff", "keydiff"]
+
+
+def test_a_row_tells_the_options_that_are_not_the_default():
+    def told(**fields):
+        return dict(zip(SETTING_HEADERS, setting_cells(Setting(**fields), 1000), strict=True))["options"]
+
+    assert told() == told(budget=64, focus=GENERAL) == ""
+    assert told(reposition="always") == "reposition=always"
+    assert told(n_sink=0, recent=0, evict_every=1) == "n_sink=0, recent=0, evict_every=1"
+    assert told(policy="full", reposition="always", n_sink=0) == ""  # they mean nothing to a full cache
+    assert told(policy="full", memory="1GiB") == "memory=1GiB"
