@@ -6,10 +6,10 @@ A text and its question are read whole. Then each policy evicts once, in all lay
 that the full cache gives are fed one by one. Of every token we compare each query head's output A V W_O with the one
 beside the full cache: norm1 of the difference, the mean over texts. What earlier layers lose is passed on to later
 ones, as in the paper and unlike `edgekv eval perturbation`. Nothing but the window is protected. "last layer" is the
-loss of all its heads together, over that of one stage.
+loss of all its heads together, over that of one stage. With --results, a run that was stopped goes on where it was.
 
     python bench/longbench.py multi_news.jsonl --question "Summarise all of this news." --out news.jsonl
-    python bench/reply_outputs.py --data news.jsonl --texts 20
+    python bench/reply_outputs.py --data news.jsonl --texts 20 --results reply-outputs.jsonl
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ import argparse
 import functools
 import itertools
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,10 +32,12 @@ from edgekv.binding.cache import Cache
 from edgekv.evals import qa
 from edgekv.evals.captures import Projection, output_projections, stored_rows
 from edgekv.evals.perturbation import capture_setting
+from edgekv.evals.results import Results
 from edgekv.evals.tokens import begin
 from edgekv.policies import Head, parse_policy
 from edgekv.policies.attention import attention
 from edgekv.prompt.turns import PARAGRAPH, Turns
+from edgekv.store.fingerprint import fingerprint
 
 TOKENS = (1, 3, 5)  # of the reply
 WINDOW = 32
@@ -64,6 +68,10 @@ class Pair(NamedTuple):
     name: str
     policy: str
     n_cells: int
+
+    @property
+    def label(self) -> str:
+        return f"kernel {self.kernel}, {self.name}"
 
 
 def pairs(n_tokens: int) -> Iterator[Pair]:
@@ -122,8 +130,8 @@ def full_reply(runtime: edgekv.Runtime, tokens: list[int]) -> list[int]:
     return reply
 
 
-def measure(runtime: edgekv.Runtime, tokens: list[int]) -> dict[tuple[int, str], np.ndarray]:
-    """By kernel and name: losses of one stage and of two; (2, 3, L, n_head + 1), query heads and last the layer."""
+def measure(runtime: edgekv.Runtime, tokens: list[int]) -> dict[str, np.ndarray]:
+    """By label of a pair: losses of one stage and of two; (2, 3, L, n_head + 1), query heads and last the layer."""
     cache, w_o = runtime.controller.cache, output_projections(runtime)
     reply = full_reply(runtime, tokens)
     prompt = cache.snapshot()
@@ -137,11 +145,27 @@ def measure(runtime: edgekv.Runtime, tokens: list[int]) -> dict[tuple[int, str],
         return np.array([[losses(y, y_hat) for y, y_hat in zip(*layers, strict=True)] for layers in moved])
 
     return {
-        (pair.kernel, pair.name): np.stack(
-            [lost(policy, pair.n_cells) for policy in (ONE_STAGE[pair.kernel], pair.policy)]
-        )
+        pair.label: np.stack([lost(policy, pair.n_cells) for policy in (ONE_STAGE[pair.kernel], pair.policy)])
         for pair in pairs(len(tokens))
     }
+
+
+def measured(runtime: edgekv.Runtime, tokens: list[int], results: Results | None) -> dict[str, np.ndarray]:
+    """What `measure` gives, to six digits, from the file of results if it is there."""
+    config = {
+        "edgekv": version("edgekv"),
+        "model": fingerprint(Path(runtime.model.path)),
+        "tokens": tokens,
+        "policies": [pair.policy for pair in pairs(len(tokens))],
+    }
+    found = results.get(config) if results else None
+    if found is None:
+        lost = measure(runtime, tokens)
+        found = {label: [float(f"{loss:.6g}") for loss in pair.flat] for label, pair in lost.items()}
+        if results:
+            results.add(config, found)
+    shape = (2, len(TOKENS), runtime.controller.cache.shape.n_layer, -1)
+    return {label: np.reshape(losses, shape) for label, losses in found.items()}
 
 
 def losses(y: np.ndarray, y_hat: np.ndarray) -> list[float]:
@@ -164,29 +188,30 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=20, help="so many of those that are short enough")
     parser.add_argument("--tokens", type=int, default=2000, help="of the longest text that is taken, with its question")
     parser.add_argument("--threads", type=int, help="default: one for every processor")
+    parser.add_argument("--results", type=Path, help="keep each text's losses here, and take those that are there")
     parser.add_argument("--json", type=Path, help="write the figures to this file too")
     options = parser.parse_args()
 
     setting = replace(capture_setting(options.tokens, model=options.model), policy="h2o+critical", n_sink=0, recent=0)
-    with setting.open(options.tokens, threads=options.threads) as runtime:
+    kept = Results(options.results) if options.results else nullcontext()
+    with kept as results, setting.open(options.tokens, threads=options.threads) as runtime:
         fitting = (tokens for tokens in prompts(runtime, qa.read_items(options.data)) if len(tokens) <= options.tokens)
         taken = list(itertools.islice(fitting, options.texts))
-        sums: dict[tuple[int, str], np.ndarray] = {}
+        sums: dict[str, np.ndarray] = {}
         for tokens in taken:
-            for key, lost in measure(runtime, tokens).items():
-                sums[key] = sums.get(key, 0) + lost
+            for label, lost in measured(runtime, tokens, results).items():
+                sums[label] = sums.get(label, 0) + lost
 
     rows, figures = [], []
-    for (kernel, name), (one, two) in sums.items():
+    for pair in pairs(options.tokens):
+        one, two = sums[pair.label]
         less = (two < one)[..., :-1].mean(axis=(1, 2))  # of all query heads, by token
         layers = two[..., -1].sum() / one[..., -1].sum()
         last = two[:, -1, -1].sum() / one[:, -1, -1].sum()
-        predicted = PREDICTED[name][list(ONE_STAGE).index(kernel)]
+        predicted = PREDICTED[pair.name][list(ONE_STAGE).index(pair.kernel)]
         cells = [*(f"{share:.0%}" for share in less), f"{layers:.3f}", f"{last:.3f}"]
-        rows.append([f"kernel {kernel}, {name}", *cells, predicted])
-        figures.append(
-            {"kernel": kernel, "policy": name, "less": less.tolist(), "layers": float(layers), "last": float(last)}
-        )
+        rows.append([pair.label, *cells, predicted])
+        figures.append({"pair": pair.label, "less": less.tolist(), "layers": float(layers), "last": float(last)})
     n_tokens = [len(tokens) for tokens in taken]
     print(f"{len(taken)} texts of {min(n_tokens)} to {max(n_tokens)} tokens, {SHARE:.0%} of the cells")
     common.print_table(["", *(f"token {n}" for n in TOKENS), "layers", "last layer", "predicted"], rows)
