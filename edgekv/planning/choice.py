@@ -24,7 +24,7 @@ OPEN = ("policy", "block", "kv_type", "repack", "gpu_layers", "tensor_split")
 KV_NAMES = {number: name for name, number in KV_TYPES.items()}
 
 
-MOST_DIVIDED = 512  # cells of a head, up to which dividing them by a table was measured (docs/results)
+MOST_DIVIDED = 1024  # cells of a head, up to which dividing them by a table was measured (docs/results)
 
 
 def default_policy(model: Path, budget: int | None) -> str:
