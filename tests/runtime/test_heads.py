@@ -16,6 +16,7 @@ from test_kept_sets import BUDGET, SHAPE, read_and_check, rope_of, w_o_of
 import edgekv
 from edgekv import policies
 from edgekv.models.head_shares import HeadShares, path_beside
+from edgekv.planning.choice import MOST_DIVIDED
 from edgekv.policies import parse_policy
 
 CELLS = ((240.0, 20.0), (90.0, 60.0))
@@ -168,7 +169,7 @@ def test_no_cells_without_shares(model):
 
 
 @pytest.mark.usefixtures("talkative")
-@pytest.mark.parametrize("budgets", [(600, 60), (60, 40), (40, 60)])
+@pytest.mark.parametrize("budgets", [(MOST_DIVIDED + 1, 60), (60, 40), (40, 60)])
 def test_sessions_go_on_under_the_default_of_fewer_cells(model, tmp_path, budgets):
     """Few named cells are divided over heads, and more are not."""
     options = {"memory": "4GiB", "threads": 1, "block": 32, "recent": 10}
@@ -182,7 +183,7 @@ def test_sessions_go_on_under_the_default_of_fewer_cells(model, tmp_path, budget
             assert np.mean(session.budgets()) <= budget
             session.save(tmp_path / "a.session")
     divided = parse_policy("keydiff(rope=off)+heads").spec
-    assert policies_of == [divided if budget <= 512 else "keydiff" for budget in budgets]
+    assert policies_of == [divided if budget <= MOST_DIVIDED else "keydiff" for budget in budgets]
 
 
 def test_other_policies_have_to_be_the_same(model, tmp_path):
