@@ -161,11 +161,11 @@ def measured(runtime: edgekv.Runtime, tokens: list[int], results: Results | None
     found = results.get(config) if results else None
     if found is None:
         lost = measure(runtime, tokens)
-        found = {label: [float(f"{loss:.6g}") for loss in pair.flat] for label, pair in lost.items()}
+        found = {label: [float(f"{loss:.6g}") for loss in of_pair.flat] for label, of_pair in lost.items()}
         if results:
             results.add(config, found)
     shape = (2, len(TOKENS), runtime.controller.cache.shape.n_layer, -1)
-    return {label: np.reshape(losses, shape) for label, losses in found.items()}
+    return {label: np.reshape(of_pair, shape) for label, of_pair in found.items()}
 
 
 def losses(y: np.ndarray, y_hat: np.ndarray) -> list[float]:
