@@ -5,13 +5,15 @@ Claim (docs/memory.md): a budget that fills its ceiling has a peak of 97 to 100 
 For every ceiling and cache type a fresh process opens a runtime with the largest budget that fits, reads a text longer
 than its cells, answers, and reports its peak (VmHWM on Linux). Another one asks for a cell more, and for a ceiling one
 byte below the plan: both must be refused. The program fails where one is not, where a peak is above its plan, or more
-than 3 % below it.
+than 3 % below it. A model without a chat template goes on with the text.
 
-Ceilings are those that hold `--cells` of f16, in whole MiB, so that every model's budgets stay quick to fill. Figures
-are kept in the `--json` file case by case; a second run with the same file goes on where the first one stopped.
+Ceilings are those that hold `--cells` of f16, in whole MiB, so that every model's budgets stay quick to fill. With
+`--ceiling` they are named, and the cache type, the block and repacking are what the planner chooses, as for a user.
+Figures are kept in the `--json` file case by case; a second run with the same file goes on where the first one stopped.
 
     python bench/ceilings.py --book novel.txt --model smollm2-135m-instruct --json ceilings.json
     python -m edgekv.models.shapes llama-3.2-1b 1b.gguf && python bench/ceilings.py --book novel.txt --model 1b.gguf
+    python bench/ceilings.py --book novel.txt --model qwen.gguf --ceiling 1200MiB --ceiling 1280MiB
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ import common
 import edgekv
 from edgekv.evals import prose
 from edgekv.memory.process import peak_resident_bytes
+from edgekv.memory.sizes import parse_size
 from edgekv.models.registry import find_model
 from edgekv.options import KV_TYPES
 from edgekv.planning.choice import Request, choose
@@ -50,10 +53,16 @@ def measure(case: dict) -> dict[str, object]:
             text = Path(folder, "text.txt")
             text.write_text(prose.text_of(runtime.model, tokens), encoding="utf-8")
             del tokens
-            for _ in session.ask("Who is the hero of this story?", files=[text], max_tokens=16):
+            if runtime.reply_opening():
+                reply = session.ask("Who is the hero of this story?", files=[text], max_tokens=16)
+            else:
+                reply = session.generate(text.read_text("utf-8"), max_tokens=16)
+            for _ in reply:
                 pass
         return {
             "budget": plan.budget_cells,
+            "block": plan.block,
+            "chosen_kv_type": plan.kv_type,
             "evictions": session.stats.evictions,
             "planned": plan.peak_bytes,
             "measured": peak_resident_bytes(),
@@ -95,6 +104,15 @@ def in_fresh_process(job: str, **case: object) -> dict[str, object]:
 def run(options: argparse.Namespace, book: Path) -> list[dict]:
     """All cases; those that the figures hold already are not run again."""
     done = json.loads(options.json.read_text()) if options.json and options.json.exists() else []
+    for ceiling in options.ceiling or ():
+        case = {"model": options.model, "ceiling": parse_size(ceiling), "kv_type": "chosen"}
+        if any(case.items() <= old.items() for old in done):
+            continue
+        settings = {"model": options.model, "threads": options.threads, "memory": ceiling}
+        case |= in_fresh_process("refusals", options=settings)
+        add(case | in_fresh_process("measure", options=settings, book=str(book)), done, options.json)
+    if options.ceiling:
+        return done
     common_options = {"model": options.model, "threads": options.threads, "block": options.block, "repack": False}
     for cells, kv_type in itertools.product(options.cells, KV_TYPES):
         key = {"model": options.model, "block": options.block, "cells": cells}
@@ -108,11 +126,18 @@ def run(options: argparse.Namespace, book: Path) -> list[dict]:
             ceiling = in_fresh_process("ceiling_for", options=named)["ceiling"]
         settings = common_options | {"memory": ceiling, "kv_type": kv_type}
         case = key | {"kv_type": kv_type, "ceiling": ceiling} | in_fresh_process("refusals", options=settings)
-        case |= in_fresh_process("measure", options=settings, book=str(book))
-        done.append(case)
-        common.write_json(options.json, done)
-        print(f"{ceiling // common.MIB} MiB, {kv_type}: {case['budget']} cells, {error_of(case):+.2%}", flush=True)
+        add(case | in_fresh_process("measure", options=settings, book=str(book)), done, options.json)
     return done
+
+
+def add(case: dict, done: list[dict], path: Path | None) -> None:
+    """Keep the figures of a case, and print them."""
+    done.append(case)
+    common.write_json(path, done)
+    kv_type, block = case["chosen_kv_type"], case["block"]
+    print(
+        f"{case['ceiling'] // common.MIB} MiB, {kv_type}, block {block}: {case['budget']} cells, {error_of(case):+.2%}"
+    )
 
 
 def error_of(case: dict) -> float:
@@ -123,6 +148,7 @@ def error_of(case: dict) -> float:
 def main() -> None:
     parser = common.arguments(__doc__)
     parser.add_argument("--cells", type=int, action="append", help="f16 cells to hold; repeatable (192, 320, 448)")
+    parser.add_argument("--ceiling", action="append", help="in place of --cells: a ceiling as a size; repeatable")
     parser.add_argument("--block", type=int, default=128)
     options = parser.parse_args()
     options.cells = options.cells or [192, 320, 448]
@@ -133,7 +159,7 @@ def main() -> None:
     common.print_table(
         ["model", "ceiling MiB", "cells of", "budget", "planned MiB", "measured MiB", "error", "refusals"],
         [
-            [Path(c["model"] or "default").stem, c["ceiling"] // common.MIB, c["kv_type"], c["budget"]]
+            [Path(c["model"] or "default").stem, c["ceiling"] // common.MIB, c["chosen_kv_type"], c["budget"]]
             + [f"{c[name] / common.MIB:.2f}" for name in ("planned", "measured")]
             + [f"{error_of(c):+.2%}", "right" if c["fits"] and c["refused"] else "WRONG"]
             for c in cases
