@@ -19,6 +19,7 @@ from . import (
     batch,
     bench,
     chat,
+    complete,
     devices,
     evaluate,
     heads,
@@ -62,6 +63,7 @@ def _options(
 
 app.command()(ask.ask)
 app.command()(chat.chat)
+app.command()(complete.complete)
 app.command()(read.read)
 app.add_typer(sessions.app, name="sessions")
 app.add_typer(evaluate.app, name="eval")

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 import edgekv
 from edgekv.engine.reply import MAX_TOKENS
+from edgekv.prompt.text import read_text
 
 from .options import gathered
+
+SchemaFile = Annotated[Path | None, typer.Option(metavar="FILE", help="The answer is JSON that fits this JSON schema.")]
+GrammarFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="The answer follows this grammar, in GBNF or Lark.")
+]
 
 
 def with_reply_options(*, temp: float) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -60,3 +67,9 @@ def reply_arguments(options: dict[str, Any]) -> dict[str, Any]:
     )
     ending = {name: options[name] for name in ("max_tokens", "allow_loops")}
     return {"sampling": sampling, "stop": options["stop"] or (), **ending}
+
+
+def held_to(json_schema: Path | None, grammar: Path | None) -> dict[str, str]:
+    """Return the schema and the grammar that are named, as arguments of a reply. Raises InputError."""
+    files = {"json_schema": json_schema, "grammar": grammar}
+    return {name: "".join(read_text(path)) for name, path in files.items() if path is not None}

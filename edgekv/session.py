@@ -168,8 +168,9 @@ class Session(Record):
 
     def generate(
         self,
-        prompt: str,
+        prompt: str = "",
         *,
+        files: Sequence[str | os.PathLike[str]] = (),
         max_tokens: int | None = MAX_TOKENS,
         stop: str | Sequence[str] = (),
         allow_loops: bool = False,
@@ -181,13 +182,14 @@ class Session(Record):
     ) -> Iterator[str]:
         """Continue a text as it stands, without a chat template. Use a session either for this or for chat, not both.
 
-        Other arguments and errors as for `chat`.
+        The text is that of `files`, then `prompt`, with nothing between them. Other arguments and errors as for `chat`.
         """
-        if not prompt:
-            raise InputError("the prompt is empty; write something to continue")
+        content = (*map(Path, files), *([prompt] if prompt else []))
+        if not content:
+            raise InputError("the prompt is empty; write something to continue, or name files")
         self._access.live()
         wanted = Wanted(
-            content=(prompt,),
+            content=content,
             kind="text",
             max_tokens=max_tokens,
             stop=_texts(stop),

@@ -104,7 +104,10 @@ def rendered(model: Model, roles: Sequence[str], tools: Sequence[dict[str, Any]]
 
 
 def _no_template(model: Model) -> UnsupportedModelError:
-    return UnsupportedModelError(f"{model.path.name} has no chat template; use Session.generate, or an instruct model")
+    return UnsupportedModelError(
+        f"{model.path.name} has no chat template; continue a text with Session.generate or `edgekv complete`, "
+        "or use an instruct model"
+    )
 
 
 def opens_with(template: str) -> str:

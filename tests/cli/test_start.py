@@ -20,8 +20,20 @@ from terminal import Terminal
 import edgekv
 
 COMMAND = [sys.executable, "-m", "edgekv"]
-COMMANDS = ["ask", "chat", "plan", "pull", "inspect", "models", "models list", "models show", "models rm", "policies"]
-COMMANDS += ["bench", "eval", "eval needle", "devices", "rpc-server"]
+COMMANDS = [
+    "ask",
+    "complete",
+    "chat",
+    "plan",
+    "pull",
+    "inspect",
+    "models",
+    "models list",
+    "models show",
+    "models rm",
+    "policies",
+]
+COMMANDS += ["complete", "bench", "eval", "eval needle", "devices", "rpc-server"]
 
 
 @pytest.fixture(scope="module")
