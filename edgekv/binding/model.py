@@ -17,7 +17,7 @@ from edgekv.models.header import Header, read_header
 from edgekv.options import KV_TYPES, MOST_DEVICES, Options
 
 from . import library, structs
-from .interrupt import held_back
+from .callback import Callback
 
 QUANT_BLOCK = 32  # elements that share a scale in q8_0 and q4_0
 
@@ -44,15 +44,12 @@ class Model:
         maps = options.maps_weights and not no_alloc
         params.load_mode = llama.LLAMA_LOAD_MODE_MMAP if maps else llama.LLAMA_LOAD_MODE_NONE
         handle = c.c_void_p()
+        progress = Callback(llama.llama_progress_callback, lambda _progress, _data: _give_back(), failed=False)
+        if not (maps or no_alloc):
+            params.progress_callback = progress.native
         try:
-            with held_back() as interrupted:
-                progress = llama.llama_progress_callback(lambda _progress, _data: _give_back() and not interrupted())
-                if not (maps or no_alloc):
-                    params.progress_callback = progress
+            with progress:
                 library.call("edgekv_model_load", str(path).encode(), c.byref(params), c.byref(handle))
-        except KeyboardInterrupt:
-            llama.llama_model_free(handle)
-            raise
         except InvalidModelError as error:
             if "unknown model architecture" in str(error):
                 raise UnsupportedModelError(
@@ -60,6 +57,9 @@ class Model:
                     "built on; choose a model of another family"
                 ) from error
             raise InvalidModelError(f"{path} is refused: {error}; download it again or convert it anew") from error
+        except BaseException:
+            llama.llama_model_free(handle)
+            raise
         self._llama = llama
         self.handle = handle
         self._vocab = llama.llama_model_get_vocab(handle)

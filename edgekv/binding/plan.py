@@ -8,6 +8,7 @@ from collections.abc import Callable
 from edgekv.errors import ConfigError
 
 from . import library, structs
+from .callback import Callback
 
 OVER_CEILING = 8  # enum edgekv_status
 IMPOSSIBLE, GIVE_UP = -1, -2  # answers of an edgekv_setting_fits, beside 0 and 1
@@ -30,22 +31,24 @@ def choose_setting(choice: structs.Choice, fits: Callable[[structs.Setting], boo
 
     Raises what `fits` raises, but for a type of cache that the model cannot have and nobody named.
     """
-    raised: BaseException | None = None
+    refused: ConfigError | None = None
 
     def answer(_user_data: int | None, setting: c._Pointer[structs.Setting]) -> int:
-        nonlocal raised
+        nonlocal refused
         try:
             return int(fits(setting.contents))
-        except BaseException as error:  # none may pass through the library
-            raised = error
-            return IMPOSSIBLE if isinstance(error, ConfigError) else GIVE_UP
+        except ConfigError as error:
+            refused = error
+            return IMPOSSIBLE
 
     chosen, err = structs.Setting(), c.create_string_buffer(library.ERR_SIZE)
-    status = library.load().edgekv_plan_choose(
-        c.byref(choice), structs.SettingFits(answer), None, c.byref(chosen), err, library.ERR_SIZE
-    )
+    callback = Callback(structs.SettingFits, answer, failed=GIVE_UP)
+    with callback:
+        status = library.load().edgekv_plan_choose(
+            c.byref(choice), callback.native, None, c.byref(chosen), err, library.ERR_SIZE
+        )
     if status == OVER_CEILING:
         return None
     if status != 0:
-        raise raised or library.error_of(status, err.value.decode(errors="replace"))
+        raise refused or library.error_of(status, err.value.decode(errors="replace"))
     return chosen

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import ctypes as c
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 
-from edgekv.errors import EdgeKVError
 from edgekv.policies import Policy
 from edgekv.policies.custom.scorer import Custom, Scorer
 
 from . import library, structs
+from .callback import Callback
 
 READS = {"keys": 1, "values": 2, "queries": 4, "positions": 8}  # enum edgekv_reads
 
@@ -22,34 +23,25 @@ class NativePolicy:
 
     def __init__(self, policy: Policy) -> None:
         self.fields = structs.Policy(**policy.native_fields())
-        self._error: BaseException | None = None
+        self._scores: Callback | None = None
         base = policy.base
         if isinstance(base, Custom):
             self._scorer: Scorer = base.scorer
             reads = sum(READS[name] for name in self._scorer.reads)
-            self._callback = structs.ScoreLayer(self._score)
-            self._struct = structs.Scorer(self._callback, None, reads, self._scorer.n_rows)
+            self._scores = Callback(structs.ScoreLayer, self._score, failed=1)
+            self._struct = structs.Scorer(self._scores.native, None, reads, self._scorer.n_rows)
             self.fields.scorer = c.addressof(self._struct)
 
     def call(self, name: str, *arguments: Any) -> None:
         """`library.call`; if a custom scorer made it fail, raises what the scorer raised."""
-        self._error = None
-        try:
+        with self._scores or nullcontext():
             library.call(name, *arguments)
-        except EdgeKVError:
-            if self._error is not None:
-                raise self._error from None
-            raise
 
     def _score(self, _user_data: int | None, view: Any, scores: int) -> int:
-        """Score heads of a layer for the library. No exception may pass through it, so one waits in `_error`."""
-        try:
-            arrays = _arrays(view.contents, self._scorer.reads)
-            result = self._scorer(**arrays, first_head=view.contents.first_head_kv)
-            c.memmove(scores, result.ctypes.data, result.nbytes)
-        except BaseException as error:
-            self._error = error
-            return 1
+        """Score heads of a layer for the library."""
+        arrays = _arrays(view.contents, self._scorer.reads)
+        result = self._scorer(**arrays, first_head=view.contents.first_head_kv)
+        c.memmove(scores, result.ctypes.data, result.nbytes)
         return 0
 
 

@@ -454,7 +454,7 @@ struct edgekv_layer_view {
 };
 
 struct edgekv_scorer {
-    // Write scores (n_head_kv, n); anything but 0 fails the compaction.
+    // Write scores (n_head_kv, n); anything but 0 fails the compaction, and so does a score that is not written.
     int32_t (*score)(void * user_data, const struct edgekv_layer_view * view, float * scores);
     void *   user_data;
     uint32_t reads;  // sum of enum edgekv_reads

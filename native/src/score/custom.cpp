@@ -4,6 +4,7 @@
 #include "cache/cache.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace edgekv {
 
@@ -107,6 +108,8 @@ void edgekv_cache::score_custom(uint32_t il, uint32_t begin, uint32_t end, const
         const HeadCells head = cells(il, g);
         position = std::transform(head.order, head.order + head.n, position, [&](uint32_t cell) { return head.position[cell]; });
     }
+    // a scorer that was cut off leaves some as they are, whatever it returns; the selection then refuses them
+    std::fill_n(custom_.scores.data(), size_t(view.n_head_kv) * view.n, NAN);
     if (scorer.score(scorer.user_data, &view, custom_.scores.data()) != 0) {
         throw Error(EDGEKV_STATUS_INTERNAL, "the scorer failed");
     }
