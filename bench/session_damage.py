@@ -1,4 +1,4 @@
-"""Ways to make a session file wrong. Each takes a random source and a file, and returns the bytes of a damaged one.
+"""Ways to make a session file wrong, or a table of heads. Each makes of a random source and a sound file a damaged one.
 
 Those of SUMMED write a checksum that is right again: what they say must then be refused for what it says, or be sound.
 """
@@ -104,14 +104,13 @@ def lying_numbers(rng: random.Random, raw: bytes) -> bytes:
 def lying_cells(rng: random.Random, raw: bytes) -> bytes:
     """A number of what cells carry is another: positions, orders, scores."""
     begin = _cells(raw)
-    rows_begin = structs.Snapshot.from_buffer_copy(raw, begin).rows_begin
+    rows_begin = _head(raw).rows_begin
     return _with_number(raw, begin + 4 * rng.randrange(rows_begin // 4), rng.choice(NUMBERS))
 
 
 def other_rows(rng: random.Random, raw: bytes) -> bytes:
     """Keys, values and queries of any bytes, which are sometimes no numbers."""
-    begin = _cells(raw)
-    head = structs.Snapshot.from_buffer_copy(raw, begin)
+    begin, head = _cells(raw), _head(raw)
     first = begin + head.rows_begin
     n = rng.choice((1, 64, head.n_bytes - head.rows_begin))
     at = first + rng.randrange(head.n_bytes - head.rows_begin - n + 1)
@@ -134,18 +133,74 @@ def other_history(rng: random.Random, raw: bytes) -> bytes:
     return _build(header, [(name, kind, sections[name]) for name, kind, _ in body])
 
 
+def lying_windows(rng: random.Random, raw: bytes) -> bytes:
+    """Cells of sliding windows are hidden, empty, or of another position, with as many rows as they then have."""
+    ring = list(ring_of(raw))
+    held = [cell for cell, position in enumerate(ring) if position >= 0]
+    cells = rng.sample(held, rng.choice((1, 1, 2, len(held) - 1)))
+    newest = max(ring)
+    how = rng.randrange(6)
+    for cell in cells:
+        position = ring[cell]
+        if how < 3:
+            ring[cell] = (-2 - position, -1, -2 - (newest - 1))[how]  # hidden, empty, or hidden as another
+        elif how == 3:
+            ring[cell] = rng.choice((position - 1, position + 1, newest, 0, newest + 1, 1 << 30))
+        else:
+            ring[rng.randrange(len(ring))] = (-2 - position, position)[how - 4]  # hidden beside it, or twice
+    return with_ring(raw, ring)
+
+
+def lying_next(rng: random.Random, raw: bytes) -> bytes:
+    """The next token, or its key, has another position."""
+    begin, head = _cells(raw), _head(raw)
+    name = rng.choice(("rope_past", "rope_past", "n_past"))
+    at = begin + getattr(structs.Snapshot, name).offset
+    return _with_number(raw, at, rng.choice((0, 1, head.n_past // 2, head.n_past - 1, head.n_past + 1, *NUMBERS)))
+
+
+def lying_pins(rng: random.Random, raw: bytes) -> bytes:
+    """Ranges that are never evicted: many, empty, in no order, over one another, or past the end."""
+    header, body = _parse(raw)
+    some = [sorted(rng.choices((0, 1, 5, 20, 60, 200, 1 << 20, 1 << 30), k=2)) for _ in range(rng.choice((2, 5, 60)))]
+    pins = ([[0, 0]] * 100_000, [[p, p] for p in range(100_000)], [[p, p + 1] for p in range(70)], some, sorted(some))
+    header["about"]["pinned"] = rng.choice(pins)
+    return _build(header, body)
+
+
+def lying_table(rng: random.Random, raw: bytes) -> bytes:
+    """The file is a table of heads: numbers no head could keep, or of another shape, or other bytes."""
+    table = json.loads(raw)
+    numbers = (1e300, -1e-300, 1e38, 3e38, 1e-40, int("9" * 400), 1 << 31, -1, float("nan"), float("inf"), 0, 0.0, None)
+    layer = rng.choice(table["cells"])
+    how = rng.randrange(6)
+    if how < 3:
+        layer[rng.randrange(len(layer))] = rng.choice((*numbers, True, "1", [1], {}))
+    elif how == 3:
+        table["cells"] = [[rng.choice(numbers[:-1])] * len(layer) for layer in table["cells"]]
+    elif how == 4:
+        table[rng.choice(list(table))] = rng.choice(VALUES)
+    else:
+        return rng.choice((flipped_bits, truncated, moved_bytes))(rng, raw)
+    return json.dumps(table).encode()
+
+
 UNSUMMED: tuple[Damage, ...] = (flipped_bits, truncated, moved_bytes, lying_frame)
 SUMMED: tuple[Damage, ...] = (
     *(lying_sections, lying_values, hostile_json, lying_numbers, lying_numbers, lying_cells, other_rows, other_history),
+    *(lying_windows, lying_next, lying_pins),
 )
-KINDS = (*UNSUMMED, *SUMMED)
+KINDS = (*UNSUMMED, *SUMMED, lying_table)
 
 
-def damaged(raw: bytes, number: int) -> tuple[Damage, bytes]:
-    """The file of a number, and the kind of its damage."""
-    rng = random.Random(number)
-    damage = KINDS[number % len(KINDS)]
-    return damage, damage(rng, raw)
+def kind_of(number: int) -> Damage:
+    """The kind of damage of a number."""
+    return KINDS[number % len(KINDS)]
+
+
+def damaged(raw: bytes, number: int) -> bytes:
+    """The file of a number, made of a sound one."""
+    return kind_of(number)(random.Random(number), raw)
 
 
 def _parse(raw: bytes) -> tuple[dict[str, Any], list[tuple[str, str, bytes]]]:
@@ -179,6 +234,41 @@ def _summed(data: bytes) -> bytes:
 def _cells(raw: bytes) -> int:
     """Where the cells begin: with the library's own mark."""
     return raw.index(b"edgekvs\x00")
+
+
+def ring_of(raw: bytes) -> tuple[int, ...]:
+    """The positions in the cells of sliding windows, which come before what other cells carry."""
+    return struct.unpack_from(f"<{_head(raw).kind.n_ring}i", raw, _ring_begin(raw))
+
+
+def with_ring(raw: bytes, ring: list[int]) -> bytes:
+    """The file with other positions, and with fewer or more rows at its end, which are of all layers in turn."""
+    head, begin = _head(raw), _cells(raw)
+    n_before, n_now = (sum(position >= 0 for position in positions) for positions in (ring_of(raw), ring))
+    n_cells = sum(struct.unpack_from(f"<{head.kind.n_heads}I", raw, begin + ctypes.sizeof(head)))
+    n_cells += head.kind.n_heads * head.n_filled
+    rows = head.n_bytes - head.rows_begin - n_cells * head.kind.cell_bytes // max(1, head.kind.n_heads)
+    rows -= head.n_queries * head.kind.query_row_bytes + head.kind.state_bytes
+    row = rows // n_before
+    header, body = _parse(raw)
+    cells = bytearray(next(data for name, _, data in body if name == "cells"))
+    struct.pack_into(f"<{len(ring)}i", cells, _ring_begin(raw) - begin, *ring)
+    cells += cells[-row:] * (n_now - n_before)
+    del cells[head.n_bytes + (n_now - n_before) * row :]
+    head.n_bytes = len(cells)
+    cells[: ctypes.sizeof(head)] = bytes(head)
+    for section in header["sections"]:
+        section[2] = len(cells) if section[0] == "cells" else section[2]
+    return _build(header, [(name, kind, bytes(cells) if name == "cells" else data) for name, kind, data in body])
+
+
+def _head(raw: bytes) -> structs.Snapshot:
+    return structs.Snapshot.from_buffer_copy(raw, _cells(raw))
+
+
+def _ring_begin(raw: bytes) -> int:
+    head = _head(raw)
+    return _cells(raw) + ctypes.sizeof(head) + 4 * (head.kind.n_heads + head.n_queries)
 
 
 def _with_number(raw: bytes, at: int, number: int) -> bytes:

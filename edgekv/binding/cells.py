@@ -64,7 +64,8 @@ def _fit(numbers: Numbers, rows: Rows) -> None:
     """Make numbers those of a snapshot of the cache that takes the rows."""
     header, carried, kind = numbers.header, numbers.carried, rows.kind
     position = carried["position"]
-    if not kind.repositions and not np.array_equal(carried.get("rope_position", position), position):
+    turned = header.rope_past != header.n_past or not np.array_equal(carried.get("rope_position", position), position)
+    if turned and not kind.repositions:
         raise ConfigError("its keys were moved to other positions, which reposition='never' forbids; use 'auto'")
     carried.setdefault("rope_position", position)
     carried.setdefault("accumulated", np.zeros_like(position))

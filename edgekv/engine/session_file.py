@@ -197,11 +197,14 @@ def _take_by_way_of_more(
     further = plan.n_cells_max - plan.n_cells  # what heads that share may have beyond the mean, after evicting too
     n_cells = max(2, int(held.max()) - further, *_means(engine, held))
     engine.guard.check_room(
-        n_cells * plan.cell_bytes + plan.parts.bookkeeping * n_cells // plan.n_cells + plan.parts.compute,
+        n_cells * plan.cell_bytes
+        + plan.parts.bookkeeping * n_cells // plan.n_cells
+        + plan.parts.state
+        + plan.parts.compute,
         f"the {n_cells} cells of the saved session while they are evicted to {plan.budget_cells}",
         f"or open the runtime with budget={n_cells}",
     )
-    layout = structs.Layout(n_cells, n_cells + further, 0)
+    layout = structs.Layout(n_cells, n_cells + further, options.probe_cells)
     with (
         closing(Context(engine.model, n_cells, options, layout)) as context,
         closing(open_cache(context, options)) as cache,

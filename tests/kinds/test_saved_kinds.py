@@ -13,6 +13,7 @@ from evicting import RUN
 import edgekv
 from edgekv.binding.model import Model
 
+BENCH = Path(__file__).parents[2] / "bench"
 PROGRAM = Path(__file__).parents[1] / "runtime" / "go_on.py"
 OPTIONS = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "probe_tokens": 16}
 TEXT = "the old house by the river stood empty since the flood of that year " * 12
@@ -73,6 +74,65 @@ def test_other_windows_and_fewer_cells(family_model, tmp_path, name):
             assert said
             if budget == 200 and name != "gpt-oss":  # nothing was evicted; sums may be rounded in another order
                 assert said == expected
+
+
+@pytest.mark.parametrize("name", ["gemma3", "gpt-oss", "lfm2-windows", "llama4"])
+def test_windows_have_to_hold_what_the_next_token_sees(family_model, tmp_path, monkeypatch, name):
+    """Once each, and with its rows. Otherwise the token would attend to rows that another session left there."""
+    monkeypatch.syspath_prepend(BENCH)
+    from session_damage import ring_of, with_ring
+
+    def hidden(position):
+        return -2 - position
+
+    with edgekv.Runtime(family_model(name), **OPTIONS) as rt, rt.session() as session:
+        session.read(TEXT)
+        session.save(tmp_path / "a")
+        raw = (tmp_path / "a").read_bytes()
+        ring = list(ring_of(raw))
+        held = [cell for cell, position in enumerate(ring) if position >= 0]
+        newest, oldest = max(ring), min(ring[cell] for cell in held)
+        assert newest == session.n_past - 1
+        assert newest - oldest == len(held) - 1 > 8
+        unseen = next(cell for cell in range(len(ring)) if cell not in held)
+        changes = [{cell: to(ring[cell])} for cell in held for to in (hidden, lambda _: -1)]
+        changes += [{unseen: to(ring[cell])} for cell in held for to in (hidden, int)]
+        changes += [
+            {held[0]: hidden(oldest - 1)},
+            {unseen: newest + 1},
+            {unseen: hidden(newest + 1)},
+            {unseen: -1 << 31},
+        ]
+        changes += [{held[0]: ring[held[1]], held[1]: ring[held[0]], held[2]: -1}]
+        before = rt.controller.cache.snapshot().data.tobytes()
+        for change in changes:
+            wrong = [change.get(cell, position) for cell, position in enumerate(ring)]
+            (tmp_path / "b").write_bytes(with_ring(raw, wrong))
+            with pytest.raises(edgekv.SessionFileError, match="sliding windows do not hold the positions"):
+                rt.load_session(tmp_path / "b", instead_of=session)
+        assert rt.controller.cache.snapshot().data.tobytes() == before
+        moved = dict(zip(held, held[1:] + held[:1], strict=True))  # any order is sound, and cells of older tokens too
+        sound = [ring[moved.get(cell, cell)] for cell in range(len(ring))]
+        sound[unseen] = hidden(oldest - 1)
+        (tmp_path / "b").write_bytes(with_ring(raw, sound))
+        with rt.load_session(tmp_path / "b", instead_of=session) as other:
+            assert other.n_past == newest + 1
+
+
+@pytest.mark.usefixtures("talkative")
+def test_more_cells_than_there_are_with_windows_and_long_probes(family_model, tmp_path):
+    path = family_model("gemma3")
+    long = OPTIONS | {"probe_tokens": 400}
+    with edgekv.Runtime(path, **(long | {"budget": 700})) as rt, rt.session() as session:
+        session.read(TEXT * 3)
+        session.save(tmp_path / "a")
+        n_past, n_cells = session.n_past, session.n_cells
+    with edgekv.Runtime(path, **long) as rt:
+        assert n_cells > rt.plan.n_cells
+        with rt.load_session(tmp_path / "a") as session:
+            assert (session.n_past, session.n_cells) == (n_past, 64)
+            assert "".join(session.chat("Who?" * 99, max_tokens=12))
+            assert session.n_cells <= 64 + rt.plan.block
 
 
 @pytest.mark.parametrize("name", ["gemma3", "lfm2"])

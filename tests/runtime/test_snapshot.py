@@ -11,6 +11,8 @@ import pytest
 from small import words
 
 import edgekv
+from edgekv.binding import structs
+from edgekv.binding.cache import CacheSnapshot
 from edgekv.memory.process import resident_bytes
 
 POLICIES = [
@@ -224,6 +226,36 @@ def test_snapshots_of_others_are_refused(runtime, open_runtime):
             assert ask(stranger, n=2) or stranger.stats.finish_reason == "end"
     with runtime.session(system="Be brief.") as session, pytest.raises(edgekv.SessionError, match="system message"):
         session.restore(taken)
+
+
+@pytest.mark.parametrize("policy", ["keydiff+critical", "h2o", "tova+ada"])
+def test_a_snapshot_holds_nothing_of_earlier_sessions(open_runtime, policy):
+    """Not in its rows, and not in what new cells carry before they are scored."""
+    found = []
+    for others in (("first", "other"), ("second",), ()):
+        with open_runtime(policy=policy) as rt:
+            for word in others:
+                with rt.session() as session:
+                    session.read(words(200, word))
+            with rt.session() as session:
+                for n in (40, 3):
+                    session.read(words(n))
+                    found.append(rt.controller.cache.snapshot().data.tobytes())
+    assert found[:2] == found[2:4] == found[4:]
+
+
+def test_the_next_position_follows_the_text_unless_keys_are_moved(open_runtime):
+    with open_runtime(reposition="never") as rt:
+        cache = rt.controller.cache
+        assert rt.controller.read(range(3, 200), lambda n: True)
+        taken, before = cache.snapshot(), held(rt)
+        cache.restore(taken)
+        for change in (-1, -100, 1):
+            data = taken.data.copy()
+            structs.Snapshot.from_buffer(data.data).rope_past += change
+            with pytest.raises(edgekv.ConfigError, match="its next position is impossible"):
+                cache.restore(CacheSnapshot(data))
+            assert (held(rt), cache.rope_past) == (before, cache.n_past)
 
 
 def test_caches_take_what_fits_them(open_runtime):

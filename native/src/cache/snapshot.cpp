@@ -236,7 +236,8 @@ struct Snapshot {
                "cells were kept by no eviction");
         const uint32_t n_used = h.divided + h.n_filled;
         expect(cache.kv == nullptr || n_used <= cache.kv->get_cells(0).size(), "its heads hold too much");
-        expect(n_used <= int64_t(h.rope_past) && h.rope_past <= h.n_past && h.n_past < max_past && (n_used > 0 || h.n_past == 0),
+        expect(n_used <= int64_t(h.rope_past) && h.rope_past <= h.n_past && h.n_past < max_past && (n_used > 0 || h.n_past == 0) &&
+                   (h.kind.repositions != 0 || h.rope_past == h.n_past),
                "its next position is impossible");
         expect(h.normed >= 0 && h.normed <= h.n_past && int64_t(h.n_fresh) <= h.n_past, "it counts more tokens than it has");
         check_ring(cache);
@@ -244,18 +245,24 @@ struct Snapshot {
                "its queries have impossible positions");
     }
 
-    // Windows end at the newest token, and hold those that it and the next one see, none twice.
+    // Windows hold every position that the next token sees, and the newest, once each; cells without rows hold none of these.
     void check_ring(const edgekv_cache & cache) const {
+        const int32_t        newest = header.rope_past - 1;
         std::vector<int32_t> held;
         std::copy_if(ring.begin(), ring.end(), std::back_inserter(held), [](int32_t position) { return position >= 0; });
-        const int32_t oldest = Windows::hidden(header.rope_past - 1); // of cells that nobody sees
-        const bool    past   = std::all_of(ring.begin(), ring.end(), [&](int32_t position) { return position >= std::min(oldest, -1); });
         std::sort(held.begin(), held.end());
-        const bool ends = held.empty() ? header.n_past == 0
-                                       : held.front() >= 0 && held.back() == header.rope_past - 1 &&
-                                             cache.windows_->sees(held.front(), header.rope_past - 1);
-        expect(ring.empty() || (ends && past && header.ring_head <= ring.size() && std::adjacent_find(held.begin(), held.end()) == held.end()),
-               "its sliding windows hold impossible positions");
+        const auto is_unseen = [&](int32_t position) {
+            const int32_t hidden = Windows::hidden(position); // of a cell without rows
+            return position >= -1 || (hidden < newest && !cache.windows_->sees(hidden, newest));
+        };
+        const auto is_next = [](int32_t position, int32_t next) { return next - position != 1; };
+        const bool is_whole =
+            held.empty() ? header.n_past == 0
+                         : held.back() == newest && std::adjacent_find(held.begin(), held.end(), is_next) == held.end() &&
+                               cache.windows_->sees(held.front(), newest) &&
+                               (held.front() == 0 || !cache.windows_->sees(held.front() - 1, newest));
+        expect(ring.empty() || (is_whole && header.ring_head <= ring.size() && std::all_of(ring.begin(), ring.end(), is_unseen)),
+               "its sliding windows do not hold the positions that the next token sees, once each");
     }
 
     // What is read as an index later is one: orders are permutations, ascending by positions that were fed. `position` is where
