@@ -18,6 +18,7 @@ from .sampler import MAX_SEED, SamplerState, Sampling
 from .snapshot import ControllerSnapshot, Snapshot
 
 MAX_POSITION = 1 << 30
+MAX_PINNED = 64  # ranges; a session pins its beginning alone
 MAX_UNSCORED = 4096  # the longest block
 MAX_TOKEN = (1 << 31) - 1
 _TURNS = {"new", *(state for states in STATES.values() for state in states)}
@@ -129,11 +130,13 @@ def _are_tokens(value: object) -> bool:
 
 
 def _are_ranges(value: object) -> bool:
-    """Whether these are pairs [p0, p1)."""
-    return isinstance(value, list) and all(
-        isinstance(pair, list) and len(pair) == 2 and all(map(_is_position, pair)) and pair[0] <= pair[1]
-        for pair in value
-    )
+    """Whether these are pairs [p0, p1), ascending and apart, and few enough to ask for every cell."""
+    if not isinstance(value, list) or len(value) > MAX_PINNED:
+        return False
+    if not all(isinstance(pair, list) and len(pair) == 2 and all(map(_is_position, pair)) for pair in value):
+        return False
+    ends = [end for pair in value for end in pair]
+    return ends == sorted(ends)
 
 
 def _is_text(text: str) -> bool:

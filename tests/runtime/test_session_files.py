@@ -456,6 +456,36 @@ def test_damaged_files_are_refused_or_sound():
     assert int(counts["loaded"]) > 10
 
 
+@pytest.mark.parametrize(
+    ("pinned", "sound"),
+    [
+        ([[0, 0]] * 100_000, False),
+        ([[p, p + 1] for p in range(65)], False),
+        ([[p // 4, p // 4 + 1] for p in range(0, 64, 4)], True),
+        ([[4, 9], [1, 2]], False),
+        ([[0, 5], [3, 8]], False),
+        ([[0, 5], [0, 5]], False),
+        ([[5, 4]], False),
+        ([[0, 5], [5, 8]], True),
+        ([[0, 0]], True),
+        ([], True),
+    ],
+)
+def test_pinned_ranges_are_few_ascending_and_apart(open_runtime, saved, tmp_path, pinned, sound):
+    """A file may not say so much of them that every eviction asks for long."""
+    path = tmp_path / "a"
+    with SectionFile(saved) as file:
+        sections = [Section.of(name, kind, file.array(name)) for name, kind in (("cells", "U8"), ("history", "I32"))]
+        write_sections(path, file.about | {"pinned": pinned}, sections)
+    with open_runtime() as rt:
+        if sound:
+            with rt.load_session(path) as session:
+                session.read(words(40))
+                return
+        with pytest.raises(edgekv.SessionFileError, match="its 'pinned' is impossible"):
+            rt.load_session(path)
+
+
 def test_versions_of_the_future_say_so(open_runtime, saved, tmp_path):
     raw = bytearray(saved.read_bytes())
     raw[8:12] = (2).to_bytes(4, "little")
