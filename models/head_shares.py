@@ -6,9 +6,8 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,9 @@ from .registry import known_models
 __all__ = ["HeadShares", "find_shares", "has_shares", "path_beside", "read_shares"]
 
 FORMAT, VERSION = "edgekv head shares", 1
+MOST_CELLS = 1 << 30  # that a head can keep
+MOST_BYTES = 4 << 20  # of a file
+MOST_SHOWN = 40  # characters of a value in an error
 KNOWN = Path(__file__).with_name("known_shares")  # of models that have a name
 
 
@@ -80,22 +82,40 @@ def _table(model: Path) -> Path | None:
 
 
 def read_shares(path: Path) -> HeadShares:
-    """Raises ConfigError where the file holds no table."""
+    """Raises ConfigError where the file holds no table, or a number that no head could keep."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        if data.pop("format") != FORMAT or data.pop("version") != VERSION:
-            raise ValueError("another format")
-        cells = tuple(tuple(map(_number, layer)) for layer in data.pop("cells"))
-        return HeadShares(cells, **data)
+        with path.open("rb") as file:
+            raw = file.read(MOST_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"{str(path)!r} cannot be read: {error.strerror}") from None
+    if len(raw) > MOST_BYTES:
+        raise _refused(path, f"has more than the {MOST_BYTES >> 20} MiB that a table may have")
+    try:
+        data = json.loads(raw.decode())
+        if data.pop("format") != FORMAT or data.pop("version") != VERSION:
+            raise ValueError("another format")
+        shares = HeadShares(tuple(map(tuple, data.pop("cells"))), **data)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise ConfigError(
-            f"{str(path)!r} is no table of head shares; remove it, or make it again with: edgekv heads"
-        ) from None
+        raise _refused(path, "is no table of head shares") from None
+    for layer, cells in enumerate(shares.cells):
+        for head, value in enumerate(cells):
+            _check(path, f"cells of head {head} of layer {layer}", value)
+    for name in ("budget", "n_texts", "n_tokens"):
+        _check(path, name, getattr(shares, name), whole=True)
+    if not isinstance(shares.policy, str):
+        raise _refused(path, "does not name the policy that it was made with")
+    return replace(shares, cells=tuple(tuple(map(float, cells)) for cells in shares.cells))
 
 
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-        raise ValueError("no number from 0 on")
-    return float(value)
+def _check(path: Path, name: str, value: Any, *, whole: bool = False) -> None:
+    """Raise ConfigError for what is no number that a table may hold."""
+    is_number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+    if not is_number or not 0 <= value <= MOST_CELLS:
+        shown = repr(value) if isinstance(value, int | float | str) else f"a {type(value).__name__}"
+        shown = shown if len(shown) <= MOST_SHOWN else f"{shown[:MOST_SHOWN]}..."
+        kind = "whole number" if whole else "number"
+        raise _refused(path, f"says {shown} for {name}, where a {kind} in [0, {MOST_CELLS}] is possible")
+
+
+def _refused(path: Path, why: str) -> ConfigError:
+    return ConfigError(f"{str(path)!r} {why}; remove it, or make it again with: edgekv heads")

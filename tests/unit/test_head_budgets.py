@@ -172,9 +172,6 @@ def test_the_default_model_has_one_wherever_it_lies(default_model, tmp_path):
     [
         {"format": "another"},
         {"version": 2},
-        {"cells": [[1, -1]]},
-        {"cells": [[1, True]]},
-        {"cells": [[1, "2"]]},
         {"cells": 3},
         {"cells": None},
         {"more": 1},
@@ -184,6 +181,37 @@ def test_broken_tables_are_named(tmp_path, change):
     path = tmp_path / "table.json"
     path.write_text(json.dumps(json.loads(TABLE.to_json()) | change))
     with pytest.raises(ConfigError, match=r"table.json' is no table of head shares; remove it"):
+        read_shares(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "shown"),
+    [
+        ({"cells": [[1, -1]]}, "says -1 for cells of head 1 of layer 0"),
+        ({"cells": [[1], [True]]}, "says True for cells of head 0 of layer 1"),
+        ({"cells": [[1, "2"]]}, "says '2' for cells of head 1 of layer 0"),
+        ({"cells": [[1e300]]}, r"says 1e\+300 for cells of head 0 of layer 0"),
+        ({"cells": [[int("9" * 400)]]}, f"says {'9' * 40}[.]{{3}} for cells of head 0"),
+        ({"cells": [[1, float("nan")]]}, "says nan for cells of head 1 of layer 0"),
+        ({"cells": [[float("inf")]]}, "says inf for cells of head 0 of layer 0"),
+        ({"cells": [[[[1]]]]}, "says a list for cells of head 0 of layer 0"),
+        ({"cells": ["a"]}, "says 'a' for cells of head 0 of layer 0"),
+        ({"budget": -1}, "says -1 for budget, where a whole number"),
+        ({"budget": 1.5}, "says 1.5 for budget, where a whole number"),
+        ({"n_tokens": None}, "says a NoneType for n_tokens, where a whole number"),
+    ],
+)
+def test_numbers_that_no_head_could_keep_are_named(tmp_path, change, shown):
+    path = tmp_path / "table.json"
+    path.write_text(json.dumps(json.loads(TABLE.to_json()) | change))
+    with pytest.raises(ConfigError, match=rf"table.json' {shown}.* in \[0, 1073741824\] is possible; remove it, or "):
+        read_shares(path)
+
+
+def test_no_table_is_longer_than_a_model_could_need(tmp_path):
+    path = tmp_path / "table.json"
+    path.write_text(TABLE.to_json() + " " * (5 << 20))
+    with pytest.raises(ConfigError, match="has more than the 4 MiB that a table may have; remove it"):
         read_shares(path)
 
 
