@@ -470,6 +470,7 @@ enum edgekv_ragged {
     EDGEKV_RAGGED_HEADS   = 1, // within a layer, by layer, or as given
     EDGEKV_RAGGED_MODEL   = 2, // over all layers at once
     EDGEKV_RAGGED_SOFTMAX = 4, // by a softmax of scores that are no weights
+    EDGEKV_RAGGED_LAYERS  = 8, // layer by layer, beside EDGEKV_RAGGED_HEADS
 };
 
 // Who scores, moves and turns rows. AUTO is for use; the others are for tests, and to compare with.
@@ -506,7 +507,8 @@ EDGEKV_API enum edgekv_status edgekv_cache_params_for(
 //   EDGEKV_STATUS_INVALID_STATE  the context was made without a layout, or has an open cache already
 //   EDGEKV_STATUS_UNSUPPORTED    `repositions` or `before_rope` of keys that cannot be turned, as edgekv_context_rope says, though
 //                                layers without RoPE and sliding windows do not matter to `before_rope`; `values` where rows are
-//                                latents
+//                                latents; layers that would share cells (EDGEKV_RAGGED_MODEL, EDGEKV_RAGGED_LAYERS), but their heads
+//                                differ in size or lie in different memories, or for LAYERS are not equally many
 //   EDGEKV_STATUS_MODEL_INVALID  `wo_norms` of repacked weights whose file has other ones
 EDGEKV_API enum edgekv_status edgekv_cache_open(
                 struct llama_context * ctx,
@@ -613,8 +615,6 @@ struct edgekv_compaction {
 //                                   what a head may keep, or together they keep no cell; or shares are missing, or one is no
 //                                   number from 0 on
 //   EDGEKV_STATUS_MODEL_INVALID     `critical` with repacked weights: the model's file was changed after it was loaded
-//   EDGEKV_STATUS_UNSUPPORTED       layers would share cells (pyramid, EDGEKV_SPREAD_MODEL), but their heads differ in size or
-//                                   lie in different memories
 //   EDGEKV_STATUS_INTERNAL          a device failed; if rows moved there already, the cache is empty
 EDGEKV_API enum edgekv_status edgekv_cache_compact(
                        struct edgekv_cache * cache,
@@ -711,6 +711,7 @@ struct edgekv_parts {
 
 // Fill in what a context and a cache of these params take, or would take if the model was loaded with no_alloc.
 //   parts : in: host, vocabulary and reserved bytes, and graph_bytes of one graph; out: all others, and graph_bytes of all
+//   EDGEKV_STATUS_UNSUPPORTED  edgekv_cache_open would refuse how `params` have layers share cells
 EDGEKV_API enum edgekv_status edgekv_context_parts(
              const struct llama_context * ctx,
        const struct edgekv_cache_params * params,
@@ -848,7 +849,8 @@ EDGEKV_API enum edgekv_status edgekv_plan_open(
 //   struct edgekv_snapshot
 //   uint32 kept          (n_heads,)    cells that the last compaction left in a head
 //   int32  lags          (n_queries,)  true position - RoPE position of the newest tokens, whose queries are there
-//   int32  ring          (n_ring,)     position in every cell of the sliding windows; -1 = none, -2 - p = p, unseen and without rows
+//   int32  ring          (n_ring,)     position in every cell of the sliding windows; -1 = none, -2 - p = p, unseen and without rows.
+//                                      The newest position, and all that the next token sees, are there once each, with rows
 //   int32  position      (n_cells,)    true positions
 //   int32  rope_position (n_cells,)    that keys are turned by, if kind.repositions
 //   uint32 order         (n_cells,)    of every head, its cells ascending by position

@@ -159,9 +159,15 @@ void test_budgets_of_every_pool(const Model & model, const char * kv_type) {
     const Context       context(model, kv_type, 2, layout);
     const Pools         pools(context, ggml_backend_cpu_buffer_type());
     edgekv_cache_params needs = {};
-    needs.ragged              = EDGEKV_RAGGED_HEADS | EDGEKV_RAGGED_MODEL;
     needs.accumulates         = 1;
     needs.n_query_rows        = n_ubatch;
+    for (const uint32_t shared : { EDGEKV_RAGGED_MODEL, EDGEKV_RAGGED_LAYERS }) { // neither lends its rows to the other
+        needs.ragged           = EDGEKV_RAGGED_HEADS | shared;
+        edgekv_cache * refused = nullptr;
+        char           err[512];
+        CHECK(edgekv_cache_open(context.ctx, &needs, &refused, err, sizeof(err)) == EDGEKV_STATUS_UNSUPPORTED && refused == nullptr);
+    }
+    needs.ragged              = EDGEKV_RAGGED_HEADS;
     const Cache    cache      = open_cache(context, false, needs);
     const uint32_t n_heads    = cache->shape.n_head_total / cache->shape.n_layer;
     CHECK(feed(cache, n_ubatch) == EDGEKV_STATUS_OK && feed(cache, n_ubatch) == EDGEKV_STATUS_OK);
@@ -174,10 +180,10 @@ void test_budgets_of_every_pool(const Model & model, const char * kv_type) {
     CHECK(compact(cache, policy_of(EDGEKV_BASE_SINK), mean, {}, nullptr, budgets.data()) == EDGEKV_STATUS_INVALID_ARGUMENT);
     edgekv_policy policy = policy_of(EDGEKV_BASE_H2O);
     policy.spread        = EDGEKV_SPREAD_MODEL;
-    CHECK(compact(cache, policy, mean) == EDGEKV_STATUS_UNSUPPORTED);
+    CHECK(compact(cache, policy, mean) == EDGEKV_STATUS_INVALID_STATE);
     policy.spread  = EDGEKV_SPREAD_HEAD;
     policy.pyramid = 3.0;
-    CHECK(compact(cache, policy, mean) == EDGEKV_STATUS_UNSUPPORTED);
+    CHECK(compact(cache, policy, mean) == EDGEKV_STATUS_INVALID_STATE);
     CHECK(numbers_held(cache) == before);
 
     // heads of one layer share, as those of one pool
@@ -237,7 +243,7 @@ void test_budgets_that_keep_nothing(const Model & model, const char * kv_type) {
 void test_protected_cells_of_every_head(const Model & model, const char * kv_type) {
     const Context       context(model, kv_type, 1, layout);
     edgekv_cache_params needs = {};
-    needs.ragged              = EDGEKV_RAGGED_HEADS;
+    needs.ragged              = EDGEKV_RAGGED_HEADS | EDGEKV_RAGGED_LAYERS;
     const Cache           cache   = open_cache(context, false, needs);
     const uint32_t        n_heads = cache->shape.n_head_total / cache->shape.n_layer;
     std::vector<uint32_t> budgets(cache->shape.n_head_total, 50);

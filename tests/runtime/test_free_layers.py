@@ -15,8 +15,10 @@ from test_exactness import PREFILL, assert_exact, error
 
 import edgekv
 from edgekv.binding import library, structs
+from edgekv.binding.cache import Cache
 from edgekv.binding.model import Model
 from edgekv.options import Options
+from edgekv.planning.estimate import cache_params_of
 
 N_PROMPT, N_STEPS = 320, 40
 BUDGET, BLOCK = 64, 64
@@ -166,14 +168,23 @@ def test_inspect_and_plan(free_model, tmp_path):
     assert edgekv.plan(path, memory="1GiB", budget=64, block=32).cell_bytes == sum(heads) * 2 * 64 * 2
 
 
-def test_pyramid_needs_layers_of_equally_many_heads(free_model):
-    path, _ = free_model("uneven")
-    with (
-        edgekv.Runtime(path, memory="1GiB", budget=64, block=32, threads=1, policy="sink+pyramid", focus=False) as rt,
-        rt.session() as session,
-        pytest.raises(edgekv.UnsupportedModelError, match="pyramid needs layers with equally many KV heads"),
-    ):
-        session.read(words(100))
+@pytest.mark.parametrize("given", [{"policy": "sink+pyramid"}, {"focus_policy": "snapkv+ada+pyramid"}])
+@pytest.mark.parametrize("open_model", [edgekv.plan, edgekv.Runtime])
+def test_pyramid_needs_layers_of_equally_many_heads(free_model, monkeypatch, open_model, given):
+    """It is refused before any weight is loaded, and by a cache that is opened without a plan."""
+    path, heads = free_model("uneven")
+    options = {"memory": "1GiB", "budget": 64, "block": 32, "threads": 1} | given
+    message = rf"pyramid needs layers with equally many KV heads, but layer .* has {heads[0]} and .*; use ada, or"
+    monkeypatch.setattr("edgekv.engine.loaded.Model", None)
+    with pytest.raises(edgekv.UnsupportedModelError, match=message):
+        open_model(path, **options)
+    monkeypatch.undo()
+    named = Options(**options)
+    with Model(path, named) as model:
+        context = model.new_context(200, named)
+        with pytest.raises(edgekv.UnsupportedModelError, match=message):
+            Cache(context, cache_params_of(named))
+        context.close()
 
 
 @pytest.mark.parametrize(

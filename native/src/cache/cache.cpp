@@ -50,6 +50,22 @@ size_t contest_size(const edgekv_shape & shape, const edgekv_cache_params & para
     return params.ragged != 0 ? std::min(all, size_t(shape.n_head_kv_max) * shape.n_cells_max) : 0;
 }
 
+void require_divisible(const FlatCache & flat, uint32_t ragged) {
+    const auto & layers = flat.layers();
+    if ((ragged & (EDGEKV_RAGGED_MODEL | EDGEKV_RAGGED_LAYERS)) != 0 && flat.pools().size() > 1) {
+        throw Error(EDGEKV_STATUS_UNSUPPORTED, "layers cannot share cells (pyramid, ada(scope=model)) where their heads differ in size "
+                                               "or lie in different memories; use ada(scope=layer), or a policy without both");
+    }
+    const auto more = std::find_if(layers.begin(), layers.end(),
+                                   [&](const auto & layer) { return layer.n_head_kv != layers.front().n_head_kv; });
+    if ((ragged & EDGEKV_RAGGED_LAYERS) != 0 && more != layers.end()) {
+        fail(EDGEKV_STATUS_UNSUPPORTED,
+             "pyramid needs layers with equally many KV heads, but layer %u of this model has %u and layer %u has %u; use ada, or the "
+             "policy without pyramid",
+             layers.front().il, layers.front().n_head_kv, more->il, more->n_head_kv);
+    }
+}
+
 } // namespace edgekv
 
 namespace {
@@ -103,6 +119,7 @@ edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & para
                                                "query head makes its own; choose a policy that reads keys or attention, such as "
                                                "keydiff or snapkv");
     }
+    require_divisible(flat_, params.ragged);
     const Memory memory = memory_of(ctx);
     if (params.n_draft > 0 && (memory.windows != nullptr || memory.recurrent != nullptr)) {
         throw Error(EDGEKV_STATUS_UNSUPPORTED, "drafts need cells that can be dropped one by one, and this model keeps sliding windows "

@@ -202,4 +202,7 @@ ScratchSize scratch_size(const edgekv_shape & shape, const edgekv_cache_params &
 // Scores that are compared at once: of the heads of a layer, or of all.
 size_t contest_size(const edgekv_shape & shape, const edgekv_cache_params & params);
 
+// Throw Error where layers of this cache cannot share cells as they would. ragged: sum of enum edgekv_ragged
+void require_divisible(const FlatCache & flat, uint32_t ragged);
+
 } // namespace edgekv

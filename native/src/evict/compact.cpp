@@ -31,7 +31,8 @@ void edgekv_cache::check_provided(const edgekv_compaction_params & params) const
     }
     const uint32_t ragged = raggedness(policy) | (params.budgets != nullptr ? EDGEKV_RAGGED_HEADS : 0);
     if ((ragged & ~params_.ragged) != 0) {
-        throw Error(EDGEKV_STATUS_INVALID_STATE, "the cache was opened for heads that keep the same; see edgekv_cache_params_for");
+        throw Error(EDGEKV_STATUS_INVALID_STATE, "the cache was opened for heads that keep the same, or share less; see "
+                                                 "edgekv_cache_params_for");
     }
     if (params.reposition != 0 && turns_.empty()) {
         throw Error(EDGEKV_STATUS_INVALID_STATE, "the cache was opened for keys that keep their positions; open it with repositions");

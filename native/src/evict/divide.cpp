@@ -45,16 +45,7 @@ void edgekv_cache::divide_layers(const edgekv_compaction_params & params) {
     if (params.budgets != nullptr) {
         check_budgets(params);
     }
-    const bool across_layers = policy.pyramid > 0.0 || policy.spread == EDGEKV_SPREAD_MODEL;
-    if (across_layers && flat_.pools().size() > 1) {
-        throw Error(EDGEKV_STATUS_UNSUPPORTED, "layers cannot share cells (pyramid, ada(scope=model)) where their heads differ in size "
-                                               "or lie in different memories; use ada(scope=layer), or a policy without both");
-    }
     if (policy.pyramid > 0.0) {
-        const auto same_heads = [&](const edgekv_layer & layer) { return layer.n_head_kv == layers_.front().n_head_kv; };
-        if (!std::all_of(layers_.begin(), layers_.end(), same_heads)) {
-            throw Error(EDGEKV_STATUS_UNSUPPORTED, "pyramid needs layers with equally many KV heads, which this model has not");
-        }
         layer_budgets(policy.pyramid, layers_.size(), params.budget, max_protected(*params.protection), largest_,
                       layer_budgets_.data());
     } else {

@@ -1,6 +1,7 @@
 // What a context, its model and its cache take, part by part.
 #include "abi/context.h"
 #include "abi/status.h"
+#include "cache/cache.h"
 #include "llama-context.h"
 #include "llama-model.h"
 #include "plan/open.h"
@@ -42,6 +43,7 @@ enum edgekv_status edgekv_context_parts(const struct llama_context * ctx, const 
         edgekv_memory memory = {};
         checked(edgekv_context_memory, ctx, &memory);
         const edgekv_shape    shape   = shape_of(ctx);
+        require_divisible(*memory_of(ctx).flat, params->ragged);
         const llama_cparams & cparams = ctx->get_cparams();
 
         parts->graph_bytes *= n_graphs;

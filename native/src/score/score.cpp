@@ -98,10 +98,11 @@ bool shares_by_score(const edgekv_policy & policy) {
 }
 
 uint32_t raggedness(const edgekv_policy & policy) {
+    const uint32_t layers = policy.pyramid > 0.0 ? EDGEKV_RAGGED_HEADS | EDGEKV_RAGGED_LAYERS : 0;
     if (!shares_by_score(policy)) {
-        return policy.pyramid > 0.0 || policy.spread == EDGEKV_SPREAD_GIVEN ? EDGEKV_RAGGED_HEADS : 0;
+        return layers | (policy.spread == EDGEKV_SPREAD_GIVEN ? EDGEKV_RAGGED_HEADS : 0);
     }
-    return EDGEKV_RAGGED_HEADS | (policy.spread == EDGEKV_SPREAD_MODEL ? EDGEKV_RAGGED_MODEL : 0) |
+    return layers | EDGEKV_RAGGED_HEADS | (policy.spread == EDGEKV_SPREAD_MODEL ? EDGEKV_RAGGED_MODEL : 0) |
            (policy.softmax ? EDGEKV_RAGGED_SOFTMAX : 0);
 }
 
