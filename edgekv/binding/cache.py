@@ -12,10 +12,13 @@ import numpy.typing as npt
 from edgekv.errors import ConfigError
 from edgekv.memory.pages import new_pages
 from edgekv.policies import Policy
+from edgekv.policies.heads import native_shares
 
 from . import library, structs
 from .model import Context
 from .policy import NativePolicy
+
+MOST_CELLS = 2**32 - 1  # that the library counts; no head holds as many
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -59,7 +62,7 @@ class Cache:
                 f"shares of {len(flat)} heads do not fit a model of {self.shape.n_head_total}; give one a head"
             )
         self.shares = tuple(map(tuple, shares))
-        self._native_shares = (c.c_float * len(flat))(*flat)
+        self._native_shares = (c.c_float * len(flat))(*native_shares(flat).tolist())
 
     def close(self) -> None:
         """Free the bookkeeping."""
@@ -245,18 +248,10 @@ class Cache:
         return data[: rows.n * rows.stride_bytes].reshape(rows.n, rows.stride_bytes), rows
 
     def holds(self, cells: npt.NDArray[np.int64]) -> bool:
-        """Whether its rows can be divided into so many cells of every head, (n_heads,)."""
-        pools: dict[tuple[int, int], list[int]] = {}  # heads of one shape draw on one
-        first = 0
-        for layer in range(self.shape.n_layer):
-            n_heads = self.layer_heads(layer)[0]
-            shape = (self.row_format(layer).dim, self.row_format(layer, values=True).dim)
-            pools.setdefault(shape, []).extend(cells[first : first + n_heads].tolist())
-            first += n_heads
-        return all(
-            max(pool) <= self.shape.n_cells_max and sum(pool) <= len(pool) * self.shape.n_cells
-            for pool in pools.values()
-        )
+        """Return whether its rows can be divided into so many cells of every head, (n_heads,)."""
+        numbers, held = np.minimum(cells, MOST_CELLS).astype(np.uint32), c.c_int32()
+        library.call("edgekv_cache_holds", self._handle, numbers.ctypes.data, len(numbers), c.byref(held))
+        return held.value != 0
 
     def row_format(self, layer: int, *, values: bool = False) -> structs.Rows:
         """The type, width and rotation of a layer's keys or values, without the rows."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from edgekv.errors import ConfigError
 
@@ -16,7 +17,7 @@ from .head import Head
 from .selection import Protection, check_room
 from .wrappers import Division
 
-HALVINGS = 100  # until a double has no more digits
+LARGEST_EXPONENT = 127  # of a share, so that rounding it does not make it infinite
 
 
 @dataclass(frozen=True)
@@ -62,20 +63,38 @@ def divide(shares: Sequence[float], held: Sequence[int], least: int, budget: int
     """
     check_room(least, budget)
     check_largest(largest, budget)
-    parts = np.asarray(shares, dtype=np.float64)
-    if not (np.isfinite(parts) & (parts >= 0)).all():
-        raise ConfigError("a share of a head is no number from 0 on")
+    parts = native_shares(shares).astype(np.float64)
     caps = np.asarray(held if largest is None else np.minimum(held, largest))
     floors = np.minimum(least, caps)
     total = min(budget * len(caps), int(caps.sum()))
     given = parts > 0
     low, high = 0.0, float((caps[given] / parts[given]).max(initial=0.0))  # what a share of 1 is worth
     if np.clip(high * parts, floors, caps).sum() > total:
-        for _ in range(HALVINGS):
-            middle = (low + high) / 2
+        while (middle := _between(low, high)) != low:
             if np.clip(middle * parts, floors, caps).sum() > total:
                 high = middle
             else:
                 low = middle
         high = low
     return apportion(np.clip(high * parts, floors, caps).tolist(), caps.tolist(), total)
+
+
+def native_shares(shares: Sequence[float]) -> npt.NDArray[np.float32]:
+    """Return shares as the library takes them: in the same proportion, whatever their magnitude.
+
+    A power of 2 makes the largest as large as float32 can hold, so that the smallest are not lost beside it. Raises
+    ConfigError for a share that is no number from 0 on.
+    """
+    parts = np.asarray(shares, dtype=np.float64)
+    if not (np.isfinite(parts) & (parts >= 0)).all():
+        raise ConfigError("a share of a head is no number from 0 on")
+    exponent = np.frexp(parts.max(initial=0.0))[1]
+    scaled: npt.NDArray[np.float32] = np.ldexp(parts, LARGEST_EXPONENT - exponent).astype(np.float32)
+    return scaled
+
+
+def _between(low: float, high: float) -> float:
+    """The number halfway between two from 0 on, counting all that a double can be."""
+    bits = np.array([low, high]).view(np.int64)
+    bits[0] += (bits[1] - bits[0]) // 2
+    return float(bits.view(np.float64)[0])

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from edgekv.binding import library, structs
 from edgekv.policies.base import Policy, required_budget
 from edgekv.policies.head import Head
-from edgekv.policies.heads import Heads
+from edgekv.policies.heads import Heads, native_shares
 from edgekv.policies.selection import Protection
 from edgekv.policies.types import Indices
 
@@ -82,7 +82,7 @@ def head_budgets(policy: Policy, heads: Sequence[Head], protection: Protection) 
 def _divided(policy: Heads, heads: Sequence[Head], protection: Protection) -> list[int]:
     """By the shares of the heads."""
     least, budget = policy.least(heads, protection), required_budget(heads[0])
-    shares = np.array([head.share for head in heads], dtype=np.float32)
+    shares = native_shares([head.share for head in heads])
     held = np.array([len(head.positions) for head in heads], dtype=np.uint32)
     budgets = np.empty(len(heads), dtype=np.uint32)
     arguments = (shares.ctypes.data, held.ctypes.data, len(heads), least, budget, NO_LIMIT, budgets.ctypes.data)

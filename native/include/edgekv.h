@@ -11,6 +11,9 @@
 //   - No exception leaves the library, and misuse never aborts the host. Where memory runs out, in llama.cpp too, the call
 //     fails with EDGEKV_STATUS_OUT_OF_MEMORY. What still ends the process is an abort of llama.cpp while it computes a graph,
 //     and a device that fails while rows move.
+//   - The host's callbacks for llama.cpp's log and for ggml's aborts stay its own: the library puts others in their place during
+//     its calls, which call the host's, and puts the host's back. Where the host has set none, llama.cpp's log is silent after the
+//     first model was loaded; EDGEKV_LOG=1 in the environment shows it.
 //   - A cache belongs to one thread at a time. Scoring and moving use as many threads as the context's.
 //   - Cells are physical slots, positions are true positions in the text; ranges are half-open [p0, p1).
 //   - Scores are float32; higher is kept.
@@ -36,7 +39,7 @@
 extern "C" {
 #endif
 
-#define EDGEKV_ABI_VERSION 13
+#define EDGEKV_ABI_VERSION 14
 
 // New values go last.
 enum edgekv_status {
@@ -58,6 +61,7 @@ EDGEKV_API const char * edgekv_status_name(enum edgekv_status status);
 
 // Load a model as llama_model_load_from_file does; free it with llama_model_free. With use_extra_bufts its file stays open:
 // `critical` reads the output projection there, where llama.cpp keeps it in the processor's own order.
+//   EDGEKV_STATUS_MODEL_INVALID  llama.cpp refused the file; or, with use_extra_bufts, it was replaced while it was loaded
 EDGEKV_API enum edgekv_status edgekv_model_load(
                           const char * path,
      const struct llama_model_params * params,
@@ -76,7 +80,8 @@ struct edgekv_layout {
 // Make a context as llama_init_from_model does; free it with llama_free.
 //   layout : NULL = llama.cpp's own cache, which edgekv_cache_open refuses; else params->n_ctx is taken from it
 //   EDGEKV_STATUS_INVALID_ARGUMENT  the layout is impossible, or has more rows in all than 32 bits count
-//   EDGEKV_STATUS_UNSUPPORTED       with a layout: ALiBi and encoder models, and latents beside recurrent states
+//   EDGEKV_STATUS_UNSUPPORTED       with a layout: ALiBi and encoder models, latents beside recurrent states, and graphs that attend
+//                                   in a way that edgekv does not know
 EDGEKV_API enum edgekv_status edgekv_context_new(
                   struct llama_model * model,
    const struct llama_context_params * params,
@@ -246,7 +251,7 @@ struct edgekv_policy {
     uint32_t flags;    // sum of enum edgekv_keydiff_flag, edgekv_ahakv_flag or edgekv_expected_flag
     int32_t  softmax;  // nonzero: what follows gets a softmax of the base scores
     int32_t  weigh;    // enum edgekv_weigh
-    uint32_t rounds;   // equal steps in which `weigh` evicts, at least 1
+    uint32_t rounds;   // equal steps in which `weigh` evicts, 1 to 64
     int32_t  critical; // enum edgekv_critical: the share alpha by score, the rest by (score + e) * wo_norm
     double   alpha;
     double   mass;     // of `critical`: by score as few cells as hold this share of all scores, in place of alpha; 0 = alpha
@@ -537,6 +542,7 @@ EDGEKV_API enum edgekv_status edgekv_cache_clear(struct edgekv_cache * cache, ch
 //   EDGEKV_STATUS_INVALID_STATE  too few free cells, compact first; or something else changed this context's cache
 //   EDGEKV_STATUS_NOT_FINITE     a logit is NaN or infinite; the cache is as before
 //   EDGEKV_STATUS_INTERNAL       llama_decode failed; the cache is as before
+//   EDGEKV_STATUS_UNSUPPORTED    llama.cpp's graph attends in a way that edgekv does not know; the cache is as before
 EDGEKV_API enum edgekv_status edgekv_cache_feed(
                  struct edgekv_cache * cache,
                  const llama_token   * tokens,
@@ -610,7 +616,8 @@ struct edgekv_compaction {
 
 // Score every head's cells and keep `budget` of them, or what the policy's `spread` and `pyramid` make of it; where nothing
 // has to go, only what is carried with the cells is brought up to date. On failure the cache is unchanged.
-//   EDGEKV_STATUS_INVALID_STATE     the cache was opened without what the policy needs, or there was no probe
+//   EDGEKV_STATUS_INVALID_STATE     the cache was opened without what the policy needs, or there was no probe; or the policy scores
+//                                   by every token (H2O, AHAKV), and more were fed since the last compaction than n_query_rows
 //   EDGEKV_STATUS_INVALID_ARGUMENT  protected cells exceed a budget; or budgets exceed `budget` on average, or one of them
 //                                   what a head may keep, or together they keep no cell; or shares are missing, or one is no
 //                                   number from 0 on
@@ -632,6 +639,17 @@ EDGEKV_API int32_t edgekv_cache_rope_past(const struct edgekv_cache * cache);
 
 EDGEKV_API uint32_t edgekv_cache_n_heads(const struct edgekv_cache * cache, uint32_t layer); // KV heads; 0 = no such layer
 EDGEKV_API uint32_t edgekv_cache_n_query_heads(const struct edgekv_cache * cache, uint32_t layer); // likewise
+
+// Say whether the rows can be divided into cells (n,) of every head, layer by layer: nonzero = yes. Heads whose rows have one
+// shape and lie in one memory draw on the same.
+//   EDGEKV_STATUS_INVALID_ARGUMENT  n is not the number of heads
+EDGEKV_API enum edgekv_status edgekv_cache_holds(
+           const struct edgekv_cache * cache,
+                      const uint32_t * cells,
+                              size_t   n,
+                             int32_t * holds,
+                                char * err,
+                              size_t   err_size);
 
 // Say how many cells one head holds, and how many of them the last eviction left.
 EDGEKV_API enum edgekv_status edgekv_cache_head_cells(

@@ -4,6 +4,7 @@
 #include "cache/cache.h"
 #include "check.h"
 #include "edgekv.h"
+#include "ggml-backend.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -16,9 +17,15 @@
 constexpr uint32_t n_ubatch = 32;
 
 struct Model {
-    explicit Model(const char * path, bool repacked = true) {
-        llama_model_params params = llama_model_default_params();
+    // device: where the last n_layers of the model lie, its output counted in; NULL = all is in the host's memory
+    explicit Model(const char * path, bool repacked = true, ggml_backend_dev_t device = nullptr, int32_t n_layers = 0) {
+        ggml_backend_dev_t devices[] = { device, nullptr };
+        llama_model_params params    = llama_model_default_params();
         char               err[512];
+        if (device != nullptr) {
+            params.devices      = devices;
+            params.n_gpu_layers = n_layers;
+        }
         params.use_extra_bufts = repacked;
         if (!CHECK(edgekv_model_load(path, &params, &model, err, sizeof(err)) == EDGEKV_STATUS_OK)) {
             std::fprintf(stderr, "%s: %s\n", path, err);

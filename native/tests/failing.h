@@ -1,6 +1,8 @@
 // Allocations, and starts of threads, that fail on demand, in everything that is linked into the program: edgekv, llama.cpp, ggml.
 #pragma once
 
+#include <cstddef>
+
 namespace failing {
 
 constexpr bool works = // as the linker must be able to wrap functions
@@ -14,7 +16,11 @@ constexpr bool works = // as the linker must be able to wrap functions
 // fails where it is -1.
 void begin(long number, bool all = false);
 
-// Count no more; how many there were.
-long end();
+// Count no more; how many there were, and how many bytes they asked for together.
+long   end();
+size_t bytes();
+
+// Called before the library has llama.cpp load a model, while `before_load` is not NULL.
+inline void (*before_load)() = nullptr;
 
 } // namespace failing

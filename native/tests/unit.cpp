@@ -24,6 +24,8 @@ void test_allot();
 void test_cache(const char * model_path, const char * kv_type);
 void test_custom(const char * model_path, const char * kv_type);
 void test_failures(const char * model_path, const char * kv_type);
+void test_graphs(const char * model_path, const char * kv_type);
+void test_host(const char * model_path, const char * kv_type);
 void test_kernels();
 void test_pools(const char * model_path, const char * kv_type);
 void test_pools_of_rows();
@@ -347,6 +349,13 @@ static void test_policies_that_cannot_be() {
     CHECK(status(policy) == EDGEKV_STATUS_INVALID_ARGUMENT);
     policy.weigh = EDGEKV_WEIGH_CAOTE;
     CHECK(status(policy) == EDGEKV_STATUS_OK);
+    for (const uint32_t rounds : { 0u, 65u, 4000000000u, UINT32_MAX }) {
+        policy.rounds = rounds;
+        CHECK(status(policy) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    }
+    policy.rounds = 64;
+    CHECK(status(policy) == EDGEKV_STATUS_OK);
+    policy.rounds = 2;
     policy.critical = 1;
     CHECK(status(policy) == EDGEKV_STATUS_INVALID_ARGUMENT);
     policy.rounds = 1;
@@ -529,6 +538,8 @@ int main(int argc, char ** argv) {
         test_ragged(argv[1], argc > 2 ? argv[2] : "f16");
         test_reposition(argv[1], argc > 2 ? argv[2] : "f16");
         test_snapshot(argv[1], argc > 2 ? argv[2] : "f16");
+        test_graphs(argv[1], argc > 2 ? argv[2] : "f16");
+        test_host(argv[1], argc > 2 ? argv[2] : "f16");
         test_failures(argv[1], argc > 2 ? argv[2] : "f16");
         test_weights_file(argv[1]);
     }

@@ -2,6 +2,7 @@
 #include "check.h"
 #include "edgekv.h"
 #include "evict/allot.h"
+#include "failing.h"
 
 #include <algorithm>
 #include <cmath>
@@ -90,6 +91,27 @@ static void test_tied_scores_of_heads() {
     heads.positions[1] = { 0, 1, 2 };
     heads.add({ 1, 1, -1 });
     CHECK(allot_to(heads, 1, 0.0).budgets == (Budgets{ 1, 0, 2 })); // of the zeros that of position 2 and the first head
+}
+
+// However many cells tie, counting them takes memory for the heads alone.
+static void test_memory_of_tied_scores() {
+    const auto peak = [](size_t n_cells, size_t n_heads) {
+        const std::vector<float>    scores(n_cells, 0.5f);
+        std::vector<int32_t>        positions(n_cells);
+        std::vector<uint32_t>       order(n_cells);
+        std::vector<float>          line(n_cells * n_heads);
+        Budgets                     budgets(n_heads);
+        std::iota(positions.begin(), positions.end(), 0);
+        std::iota(order.begin(), order.end(), 0u);
+        const std::vector<edgekv::Ranked> heads(n_heads, { scores.data(), positions.data(), order.data(), n_cells });
+        failing::begin(-1);
+        edgekv::allot(heads.data(), n_heads, {}, static_cast<uint32_t>(n_cells / 2), UINT32_MAX, 0.2, line.data(), budgets.data());
+        failing::end();
+        CHECK(budgets == Budgets(n_heads, n_cells / 2));
+        return failing::bytes();
+    };
+    CHECK(peak(64, 4) == peak(4096, 4));
+    CHECK(!failing::works || peak(64, 4) > 0);
 }
 
 // Sums are exact, and no head gets more than it holds or may hold, or less than what is protected.
@@ -181,6 +203,7 @@ static void test_layers() {
 void test_allot() {
     test_best_of_all_heads();
     test_tied_scores_of_heads();
+    test_memory_of_tied_scores();
     test_allotted_sums();
     test_heads_that_cannot_share();
     test_layers();

@@ -317,7 +317,7 @@ void test_keys_that_are_not_finite(const Model & model, const char * kv_type) {
 
         // two bytes that are a NaN of f16 and a NaN scale of q8_0 and q4_0
         const uint16_t nan = 0x7e00;
-        ggml_tensor *  k   = cache->kv->get_k_storage(static_cast<int32_t>(cache->shape.n_layer) - 1);
+        ggml_tensor *  k   = edgekv::memory_of(context.ctx).flat->layers().back().k;
         ggml_backend_tensor_set(k, &nan, 9 * k->nb[1], sizeof(nan));
         const auto before = read_all(cache);
         for (const int32_t anchor : { EDGEKV_ANCHOR_UNIT_MEAN, EDGEKV_ANCHOR_MEDIAN }) {

@@ -160,7 +160,7 @@ void test_budgets_of_every_pool(const Model & model, const char * kv_type) {
     const Pools         pools(context, ggml_backend_cpu_buffer_type());
     edgekv_cache_params needs = {};
     needs.accumulates         = 1;
-    needs.n_query_rows        = n_ubatch;
+    needs.n_query_rows        = 2 * n_ubatch;
     for (const uint32_t shared : { EDGEKV_RAGGED_MODEL, EDGEKV_RAGGED_LAYERS }) { // neither lends its rows to the other
         needs.ragged           = EDGEKV_RAGGED_HEADS | shared;
         edgekv_cache * refused = nullptr;

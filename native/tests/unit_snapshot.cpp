@@ -31,7 +31,7 @@ struct Opened {
         edgekv_cache_params needs = {};
         needs.repositions         = 1;
         needs.n_probe_rows        = 8;
-        CHECK(edgekv_cache_params_for(&policy, n_ubatch, 0, &needs, nullptr, 0) == EDGEKV_STATUS_OK);
+        CHECK(edgekv_cache_params_for(&policy, n_ubatch + 3, 0, &needs, nullptr, 0) == EDGEKV_STATUS_OK); // a block after `outcome`
         cache = open_cache(context, staged, needs);
     }
 

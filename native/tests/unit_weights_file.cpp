@@ -2,6 +2,7 @@
 #include "abi/status.h"
 #include "abi/weights_file.h"
 #include "cache_fixture.h"
+#include "failing.h"
 #include "llama-model.h"
 
 #include <filesystem>
@@ -57,6 +58,34 @@ template <typename F> void test_change(const llama_model & model, const char * p
     std::filesystem::remove(copy);
 }
 
+std::string replaced; // and what takes its place
+std::string other;
+
+// A model whose file is replaced after the library opened it and before llama.cpp does: W_O would be that of the old file.
+void test_replacement(const char * path) {
+    replaced = std::string(path) + ".replaced";
+    other    = std::string(path) + ".other";
+    for (const bool replaces : { false, true }) {
+        std::filesystem::copy_file(path, replaced, std::filesystem::copy_options::overwrite_existing);
+        std::filesystem::copy_file(path, other, std::filesystem::copy_options::overwrite_existing);
+        std::filesystem::last_write_time(other, std::filesystem::last_write_time(replaced));
+        if (replaces) {
+            failing::before_load = [] { std::filesystem::rename(other, replaced); };
+        }
+        llama_model_params params = llama_model_default_params();
+        params.use_extra_bufts    = true;
+        llama_model *       model = nullptr;
+        char                err[512] = "";
+        const edgekv_status status   = edgekv_model_load(replaced.c_str(), &params, &model, err, sizeof(err));
+        failing::before_load         = nullptr;
+        CHECK(status == (replaces ? EDGEKV_STATUS_MODEL_INVALID : EDGEKV_STATUS_OK));
+        CHECK(!replaces || (model == nullptr && std::string(err).find("was replaced") != std::string::npos));
+        llama_model_free(model);
+    }
+    std::filesystem::remove(replaced);
+    std::filesystem::remove(other);
+}
+
 } // namespace
 
 void test_weights_file(const char * path) {
@@ -67,6 +96,9 @@ void test_weights_file(const char * path) {
     const auto  file = repacked.model->weights_file;
     if (!CHECK(file != nullptr)) {
         return;
+    }
+    if (failing::works) {
+        test_replacement(path);
     }
     test_bytes(loaded, *file);
     test_other_tensors(loaded, *file);

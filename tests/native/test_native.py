@@ -19,7 +19,7 @@ from edgekv.models.families import make_family
 from edgekv.options import KV_TYPES
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = [f"edgekv_{program}_{flavour}" for program in ("unit", "c_abi") for flavour in ("plain", "sanitized")]
+NAMES = [f"edgekv_{program}_{flavour}" for program in ("unit", "late", "c_abi") for flavour in ("plain", "sanitized")]
 BUILD_SECONDS = 3600  # a limit against hanging; two cores take two minutes
 SANITIZERS = {
     "ASAN_OPTIONS": "detect_leaks=1:detect_stack_use_after_return=1",
@@ -79,7 +79,7 @@ def run(program, *arguments):
 
 @pytest.mark.parametrize("kv_type", KV_TYPES)
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if "late" not in name])
 def test_program(programs, name, model, kv_type, tiny_model):
     run(programs / name, tiny_model(**MODELS[model]), kv_type)
 
@@ -94,6 +94,12 @@ def test_a_cache_of_latents(programs, name, kv_type, tmp_path):
 def test_kernels_alone(programs, name):
     """Without a model `unit` tests what works on plain arrays."""
     run(programs / name)
+
+
+@pytest.mark.parametrize("name", ["edgekv_late_plain", "edgekv_late_sanitized"])
+@pytest.mark.parametrize("family", ["lfm2", "falcon-h1", "mamba2"])
+def test_a_device_that_computes_late(programs, name, family, tiny_model, tmp_path):
+    run(programs / name, make_family(tmp_path / "model.gguf", family), tiny_model(n_layer=2, n_head_kv=2))
 
 
 def test_a_compiler_cache_compares_no_path_of_the_checkout(programs):

@@ -14,7 +14,7 @@ from edgekv.binding import library
 from edgekv.models.head_shares import HeadShares, find_shares, path_beside, read_shares
 from edgekv.models.registry import known_models
 from edgekv.policies import Head, parse_policy
-from edgekv.policies.heads import divide
+from edgekv.policies.heads import divide, native_shares
 from edgekv.policies.selection import Protection
 
 NO_LIMIT = 2**32 - 1
@@ -46,6 +46,26 @@ def divided(shares, held, least, budget, backend, largest=None):
 )
 def test_cells_go_by_shares_within_limits(shares, held, least, largest, expected, backend):
     assert divided(shares, held, least, 10, backend, largest) == expected
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("shares", "expected"),
+    [
+        ([1e-35, 2e-35, 3e-35, 0], [6, 12, 18, 4]),
+        ([1, 2, 3, 1e-35], [6, 12, 18, 4]),  # the last one would need far more a share than the others
+        ([1e30, 2e30, 3e30, 1e-37], [6, 12, 18, 4]),
+        ([1e-45, 1e-45, 1e-45, 1e38], [9, 9, 9, 13]),
+    ],
+)
+def test_shares_divide_cells_whatever_their_magnitude(shares, expected, backend):
+    assert divided(shares, [50, 50, 50, 13 if shares[3] == 1e38 else 50], 4, 10, backend) == expected
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e300])
+def test_shares_that_no_float_holds_reach_the_library_in_their_proportion(scale):
+    found = native_shares([0, scale, 3 * scale]).astype(np.float64)
+    np.testing.assert_allclose(found / found[2], [0, 1 / 3, 1], rtol=1e-6)
 
 
 def test_both_divide_alike_and_keep_every_limit():

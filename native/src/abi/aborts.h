@@ -3,7 +3,8 @@
 
 namespace edgekv {
 
-// While it lives, what llama.cpp would abort with on this thread is thrown: std::bad_alloc where memory ran out, else Error.
+// While it lives, what llama.cpp would abort with on this thread is thrown: std::bad_alloc where memory ran out, else Error. Of other
+// threads the host's own callback is told, and it is ggml's again after the last one.
 class Contained {
   public:
     Contained();

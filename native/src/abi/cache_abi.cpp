@@ -77,6 +77,7 @@ enum edgekv_status edgekv_cache_feed_draft(struct edgekv_cache * cache, llama_to
                                            char * err, size_t err_size) {
     return guard(err, err_size, [&] {
         require(cache && draft, "cache or draft is NULL");
+        cache->check_draft(n);
         std::vector<llama_token> tokens(1 + n, token);
         std::copy_n(draft, n, tokens.begin() + 1);
         cache->feed(tokens.data(), 1, true, n);
@@ -125,6 +126,14 @@ uint32_t edgekv_cache_n_query_heads(const struct edgekv_cache * cache, uint32_t 
 }
 int32_t edgekv_cache_n_past(const struct edgekv_cache * cache) { return cache == nullptr ? 0 : cache->n_past; }
 int32_t edgekv_cache_rope_past(const struct edgekv_cache * cache) { return cache == nullptr ? 0 : cache->rope_past; }
+
+enum edgekv_status edgekv_cache_holds(const struct edgekv_cache * cache, const uint32_t * cells, size_t n, int32_t * holds, char * err,
+                                      size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(cache && holds && (cells || n == 0), "cache, cells or holds is NULL");
+        *holds = cache->holds({ cells, cells + n });
+    });
+}
 
 enum edgekv_status edgekv_cache_head_cells(const struct edgekv_cache * cache, uint32_t layer, uint32_t head, uint32_t * n_cells,
                                            uint32_t * n_kept, char * err, size_t err_size) {

@@ -1,6 +1,7 @@
 // Models and contexts: llama.cpp's calls with its reasons as text and its aborts as a status.
 #include "abi/context.h"
 
+#include "abi/reasons.h"
 #include "abi/status.h"
 #include "abi/weights_file.h"
 #include "cache/flat_cache.h"
@@ -15,58 +16,13 @@
 #include "llama-model.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <cstring>
+#include <memory>
 #include <optional>
 #include <string>
 
 namespace edgekv {
 
 namespace {
-
-// While a thread loads, what llama.cpp logs as an error is kept as the reason.
-struct Reasons {
-    char   text[1024];
-    size_t n = 0;
-};
-thread_local Reasons * loading = nullptr;
-
-void keep_errors(ggml_log_level level, const char * text, void * /*user_data*/) {
-    if (level == GGML_LOG_LEVEL_ERROR && loading != nullptr) { // without an allocation: it may be memory that ran out
-        const size_t n = std::min(std::strlen(text), sizeof(loading->text) - loading->n);
-        std::copy_n(text, n, loading->text + loading->n);
-        loading->n += n;
-    }
-    // llama.cpp's log is for its own developers; EDGEKV_LOG=1 shows it
-    static const bool show = std::getenv("EDGEKV_LOG") != nullptr;
-    if (show) {
-        std::fputs(text, stderr);
-    }
-}
-
-class Loading {
-  public:
-    Loading() {
-        llama_log_set(keep_errors, nullptr);
-        loading = &reasons_;
-    }
-    ~Loading() { loading = nullptr; }
-    Loading(const Loading &)             = delete;
-    Loading & operator=(const Loading &) = delete;
-
-    // What was logged, on one line.
-    std::string reasons() const {
-        std::string text(reasons_.text, reasons_.n);
-        while (!text.empty() && text.back() == '\n') {
-            text.pop_back();
-        }
-        std::replace(text.begin(), text.end(), '\n', ';');
-        return text.empty() ? "llama.cpp gave no reason" : text;
-    }
-
-  private:
-    Reasons reasons_;
-};
 
 // Why a model cannot be run whatever its memory is, or NULL.
 const char * obstacle(const llama_model & model) {
@@ -158,10 +114,9 @@ Memory memory_of(const llama_context * ctx) {
     if (memory.flat == nullptr) {
         throw Error(EDGEKV_STATUS_INVALID_STATE, "the context was made without a layout; make it with edgekv_context_new and one");
     }
-    const FlatCache & flat     = *memory.flat;
-    const bool        attended = std::all_of(flat.layers().begin(), flat.layers().end(),
-                                             [&](const FlatCache::Layer & layer) { return flat.notes().attention.count(layer.il) > 0; });
-    const bool nothing_else = memory.windows == nullptr && memory.recurrent == nullptr;
+    const FlatCache & flat         = *memory.flat;
+    const bool        attended     = flat.unattended() < 0;
+    const bool        nothing_else = memory.windows == nullptr && memory.recurrent == nullptr;
     if ((flat.layers().empty() && nothing_else) || !attended) {
         fail(EDGEKV_STATUS_UNSUPPORTED, "this model of architecture '%s' has %s, which is not supported; choose another model",
              model.arch_name().c_str(), attended ? "no layer with attention" : "a layer with KV heads that it never attends with");
@@ -222,26 +177,28 @@ enum edgekv_status edgekv_model_load(const char * path, const struct llama_model
                                      char * err, size_t err_size) {
     return guard(err, err_size, [&] {
         require(path && params && model, "path, params or model is NULL");
-        Loading loading_now;
+        const Reasons reasons;
         try {
             // what it takes to read the header is free again when the weights come
             const bool may_repack = params->use_extra_bufts && !params->no_alloc;
             const auto file       = may_repack ? WeightsFile::open(path) : nullptr;
 
             if (may_repack && !file) {
-                throw Error(EDGEKV_STATUS_MODEL_INVALID, loading_now.reasons());
+                throw Error(EDGEKV_STATUS_MODEL_INVALID, reasons.text());
             }
-            *model = llama_model_load_from_file(path, *params);
-            if (*model != nullptr) {
-                (*model)->weights_file = file;
+            std::unique_ptr<llama_model, decltype(&llama_model_free)> loaded(llama_model_load_from_file(path, *params), llama_model_free);
+            if (!loaded) {
+                throw Error(EDGEKV_STATUS_MODEL_INVALID, reasons.text());
             }
+            if (file) {
+                file->require_current(); // llama.cpp opened the path itself
+            }
+            loaded->weights_file = file;
+            *model               = loaded.release();
         } catch (const std::bad_alloc &) {
             throw;
         } catch (const std::exception & error) {
             throw Error(EDGEKV_STATUS_MODEL_INVALID, error.what());
-        }
-        if (*model == nullptr) {
-            throw Error(EDGEKV_STATUS_MODEL_INVALID, loading_now.reasons());
         }
     });
 }
@@ -251,7 +208,7 @@ enum edgekv_status edgekv_context_new(struct llama_model * model, const struct l
                                       size_t err_size) {
     return guard(err, err_size, [&] {
         require(model && params && ctx, "model, params or ctx is NULL");
-        Loading                           loading_now;
+        const Reasons                     reasons;
         std::optional<FlatCache::Request> request;
         llama_context_params              used = *params;
         if (layout != nullptr) {
@@ -265,7 +222,7 @@ enum edgekv_status edgekv_context_new(struct llama_model * model, const struct l
         }
         *ctx = llama_init_from_model(model, used);
         if (*ctx == nullptr) {
-            throw Error(EDGEKV_STATUS_INTERNAL, loading_now.reasons());
+            throw Error(request && request->refused() ? EDGEKV_STATUS_UNSUPPORTED : EDGEKV_STATUS_INTERNAL, reasons.text());
         }
     });
 }

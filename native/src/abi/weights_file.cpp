@@ -21,7 +21,8 @@ bool is_repacked(ggml_backend_buffer_type_t type) {
 }
 
 bool WeightsFile::State::operator==(const State & other) const {
-    return n_bytes == other.n_bytes && seconds == other.seconds && nanoseconds == other.nanoseconds;
+    return n_bytes >= 0 && n_bytes == other.n_bytes && seconds == other.seconds && nanoseconds == other.nanoseconds &&
+           device == other.device && inode == other.inode;
 }
 
 WeightsFile::WeightsFile(const char * path, Handle file) : path_(path), file_(std::move(file)), state_(state()) {
@@ -69,6 +70,13 @@ uint64_t WeightsFile::find(const ggml_tensor & w_o) const {
     return found->second.offset;
 }
 
+void WeightsFile::require_current() const {
+    if (!(state_of(path_.c_str()) == state_)) {
+        fail(EDGEKV_STATUS_MODEL_INVALID, "the model's file was replaced or written to while it was loaded; load it again: '%s'",
+             path_.c_str());
+    }
+}
+
 // What was written after it was read did not spoil what was read, so the state is compared afterwards.
 void WeightsFile::read(uint64_t offset, void * dst, size_t n) const {
     if (!read_whole(offset, static_cast<char *>(dst), n) || !(state() == state_)) {
@@ -79,9 +87,20 @@ void WeightsFile::read(uint64_t offset, void * dst, size_t n) const {
 
 #if defined(_WIN32)
 
+static WeightsFile::State read_state(int failure, const struct _stat64 & status) {
+    return failure != 0 ? WeightsFile::State() : WeightsFile::State{ status.st_size, status.st_mtime, 0, status.st_dev, status.st_ino };
+}
+
 WeightsFile::State WeightsFile::state() const {
     struct _stat64 status;
-    return _fstat64(_fileno(file_.get()), &status) == 0 ? State{ status.st_size, status.st_mtime, 0 } : State();
+    return read_state(_fstat64(_fileno(file_.get()), &status), status);
+}
+
+// The path is UTF-8, as ggml opens it.
+WeightsFile::State WeightsFile::state_of(const char * path) {
+    const std::unique_ptr<std::FILE, Close> file(ggml_fopen(path, "rb"));
+    struct _stat64                          status;
+    return file ? read_state(_fstat64(_fileno(file.get()), &status), status) : State();
 }
 
 bool WeightsFile::read_whole(uint64_t offset, char * dst, size_t n) const {
@@ -91,9 +110,8 @@ bool WeightsFile::read_whole(uint64_t offset, char * dst, size_t n) const {
 
 #else
 
-WeightsFile::State WeightsFile::state() const {
-    struct stat status;
-    if (fstat(fileno(file_.get()), &status) != 0) {
+static WeightsFile::State read_state(int failure, const struct stat & status) {
+    if (failure != 0) {
         return {};
     }
 #    if defined(__APPLE__)
@@ -101,7 +119,17 @@ WeightsFile::State WeightsFile::state() const {
 #    else
     const timespec changed = status.st_mtim;
 #    endif
-    return { status.st_size, changed.tv_sec, changed.tv_nsec };
+    return { status.st_size, changed.tv_sec, changed.tv_nsec, static_cast<uint64_t>(status.st_dev), status.st_ino };
+}
+
+WeightsFile::State WeightsFile::state() const {
+    struct stat status;
+    return read_state(fstat(fileno(file_.get()), &status), status);
+}
+
+WeightsFile::State WeightsFile::state_of(const char * path) {
+    struct stat status;
+    return read_state(stat(path, &status), status);
 }
 
 bool WeightsFile::read_whole(uint64_t offset, char * dst, size_t n) const {

@@ -23,6 +23,10 @@ class WeightsFile {
     // NULL where it is no GGUF file; ggml's log says why. Throws Error(EDGEKV_STATUS_MODEL_INVALID) where it does not open.
     static std::shared_ptr<const WeightsFile> open(const char * path);
 
+    // Throw Error(EDGEKV_STATUS_MODEL_INVALID) where its path leads to another file by now, or it was written to: then what was loaded
+    // from there is not what `read` reads.
+    void require_current() const;
+
     // Where the rows of a loaded W_O begin, in bytes. Throws Error(EDGEKV_STATUS_MODEL_INVALID) where the file has none of
     // its name, type and shape.
     uint64_t find(const ggml_tensor & w_o) const;
@@ -31,19 +35,21 @@ class WeightsFile {
     // opened.
     void read(uint64_t offset, void * dst, size_t n) const;
 
+    // What changes when somebody writes to a file, or puts another in its place.
+    struct State {
+        int64_t  n_bytes     = -1; // none where the system does not say, which equals nothing
+        int64_t  seconds     = 0;  // of the last change
+        int64_t  nanoseconds = 0;  // 0 where the system does not say
+        uint64_t device      = 0;
+        uint64_t inode       = 0; // likewise
+        bool     operator==(const State & other) const;
+    };
+
   private:
     struct Close {
         void operator()(std::FILE * file) const { std::fclose(file); }
     };
     using Handle = std::unique_ptr<std::FILE, Close>;
-
-    // What changes when somebody writes to the file.
-    struct State {
-        int64_t n_bytes     = -1;
-        int64_t seconds     = 0; // of the last change
-        int64_t nanoseconds = 0; // 0 where the system does not say
-        bool    operator==(const State & other) const;
-    };
 
     struct Place {
         uint64_t  offset;
@@ -56,6 +62,7 @@ class WeightsFile {
 
     bool  read_header();
     State state() const;
+    static State state_of(const char * path);
     bool  read_whole(uint64_t offset, char * dst, size_t n) const;
 
     std::string                  path_;

@@ -190,6 +190,9 @@ edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & para
     clear();
 }
 
+// A device may still write to the rings of queries, which are freed next.
+edgekv_cache::~edgekv_cache() { llama_synchronize(ctx); }
+
 void edgekv_cache::clear() {
     ctx->get_memory()->clear(false);
     flat_.clear();
@@ -199,6 +202,7 @@ void edgekv_cache::clear() {
     n_past     = 0;
     rope_past  = 0;
     n_fresh_   = 0;
+    n_missed_  = 0;
     normed_    = 0;
     if (window_) {
         window_->clear();
@@ -208,6 +212,13 @@ void edgekv_cache::clear() {
             graphs->forget();
         }
     }
+}
+
+bool edgekv_cache::holds(const std::vector<uint32_t> & cells) const {
+    if (cells.size() != flat_.n_heads()) {
+        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "cells of %zu heads, but the cache has %u; give a number for each", cells.size(), flat_.n_heads());
+    }
+    return flat_.fits(cells, 0);
 }
 
 HeadCells edgekv_cache::cells(uint32_t il, uint32_t g) const {

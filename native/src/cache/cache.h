@@ -37,10 +37,12 @@ struct edgekv_layer : edgekv::FlatCache::Layer {
 
 struct edgekv_cache {
     edgekv_cache(llama_context * ctx, const edgekv_cache_params & params);
+    ~edgekv_cache();
 
     void clear();
     void feed(const llama_token * tokens, size_t n, bool want_logits, size_t n_draft = 0);
     void accept();
+    void check_draft(size_t n) const; // throws Error for a longer draft than the cache was opened for
     void probe(const llama_token * tokens, size_t n, const uint32_t * part_ends, size_t n_parts);
     void compact(const edgekv_compaction_params & params, edgekv_compaction & result);
     void read(uint32_t layer, uint32_t head, bool values, void * dst, size_t dst_size, edgekv_rows & rows) const;
@@ -51,6 +53,7 @@ struct edgekv_cache {
     void     restore(const void * src, size_t size, bool with_rows);
     void     restore_rows(uint64_t first, const void * src, size_t n);
 
+    bool              holds(const std::vector<uint32_t> & cells) const; // throws Error for another number of heads
     edgekv::HeadCells cells(uint32_t layer, uint32_t head) const; // throws Error where there is no such head
     uint32_t          n_kept(uint32_t layer, uint32_t head) const; // by the last division
     uint32_t          n_cells() const;                             // used per head, on average, rounded up
@@ -183,6 +186,7 @@ struct edgekv_cache {
     uint32_t                           n_batch_   = 0; // tokens of that batch
     bool                               divided_   = false; // whether rows were divided since the cache was empty
     uint32_t                           n_fresh_   = 0; // tokens fed since the last compaction
+    uint32_t                           n_missed_  = 0; // of these, tokens that another cache fed, and whose queries found no room here
     int32_t                            normed_    = 0; // positions before it have their norm1(V W_O)
 };
 

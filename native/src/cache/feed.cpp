@@ -32,16 +32,22 @@ bool all_finite(const float * values, size_t n) {
 
 } // namespace
 
+void edgekv_cache::check_draft(size_t n) const {
+    if (n > params_.n_draft) {
+        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "a draft of %zu tokens, but the cache was opened for %u", n, params_.n_draft);
+    }
+}
+
 void edgekv_cache::check_tokens(const llama_token * tokens, size_t n) const {
     require(tokens != nullptr && n > 0, "no tokens to feed");
+    if (n > n_free()) {
+        fail(EDGEKV_STATUS_INVALID_STATE, "%zu tokens need more than the %u free cells; compact first", n, n_free());
+    }
     const int32_t n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(&ctx->get_model()));
     for (size_t i = 0; i < n; ++i) {
         if (tokens[i] < 0 || tokens[i] >= n_vocab) {
             fail(EDGEKV_STATUS_INVALID_ARGUMENT, "token %d is not in [0, %d)", tokens[i], n_vocab);
         }
-    }
-    if (n > n_free()) {
-        fail(EDGEKV_STATUS_INVALID_STATE, "%zu tokens need more than the %u free cells; compact first", n, n_free());
     }
     // llama.cpp's cells are ours alone: one that stands for all kept rows and the last position, then the filled ones
     const uint32_t n_used  = n_stand_ins() + n_filled_;
@@ -64,6 +70,7 @@ void edgekv_cache::forget_unfilled() {
 // Note what undo_batch needs.
 void edgekv_cache::begin_batch() {
     if (state_) {
+        llama_synchronize(ctx); // a device may not have computed the batch before yet
         state_->keep();
     }
     if (windows_) {
@@ -75,6 +82,7 @@ void edgekv_cache::begin_batch() {
 void edgekv_cache::undo_batch() {
     forget_unfilled();
     if (state_) {
+        llama_synchronize(ctx); // what it computes later would change the states again
         state_->put_back();
     }
     if (windows_) {
@@ -152,9 +160,7 @@ void edgekv_cache::decode(const llama_token * tokens, size_t n, uint32_t n_befor
 void edgekv_cache::feed(const llama_token * tokens, size_t n, bool want_logits, size_t n_draft) {
     drop_draft();
     require(n > 0, "no tokens to feed");
-    if (n_draft > params_.n_draft) {
-        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "a draft of %zu tokens, but the cache was opened for %u", n_draft, params_.n_draft);
-    }
+    check_draft(n_draft);
     const size_t n_all = n + n_draft;
     check_tokens(tokens, n_all);
     if (n_all > ctx->get_cparams().n_ubatch) {

@@ -14,6 +14,7 @@ namespace {
 
 thread_local const edgekv_layout * request  = nullptr;
 thread_local bool                  is_reachable = false;
+thread_local bool                  was_refused  = false;
 
 // Devices read rows in runs of 256, beyond a head's end too. ggml wants room for a view as if no head of a layer overlapped the
 // next, so the last layer needs that for each of its heads.
@@ -32,8 +33,19 @@ uint32_t step_of(const ggml_tensor & rows, size_t alignment) {
 
 } // namespace
 
-FlatCache::Request::Request(const edgekv_layout & layout) { request = &layout; }
+FlatCache::Request::Request(const edgekv_layout & layout) {
+    request     = &layout;
+    was_refused = false;
+}
 FlatCache::Request::~Request() { request = nullptr; }
+
+bool FlatCache::Request::refused() const { return was_refused; }
+
+void FlatCache::refuse(const char * call) {
+    was_refused = true;
+    fail(EDGEKV_STATUS_UNSUPPORTED, "llama.cpp called %s of a cache that edgekv divides by head: its graph of this model attends in a way "
+         "that edgekv does not know; choose another model", call);
+}
 
 FlatCache::Reachable::Reachable(bool reachable) { is_reachable = reachable; }
 FlatCache::Reachable::~Reachable() { is_reachable = false; }
@@ -107,6 +119,17 @@ void FlatCache::add_reader(uint32_t il, uint32_t n_head, uint32_t owner) {
     layer.readers.push_back({ il, layer.n_group, n_group });
     layer.n_group += n_group;
     index_[il] = index_.at(owner);
+}
+
+int32_t FlatCache::unattended() const {
+    for (const Layer & layer : layers_) {
+        for (const Reader & reader : layer.readers) {
+            if (reader.il >= notes_.attended.size() || !notes_.attended[reader.il]) {
+                return static_cast<int32_t>(reader.il);
+            }
+        }
+    }
+    return -1;
 }
 
 uint32_t FlatCache::n_cells_max() const {

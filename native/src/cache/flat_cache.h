@@ -82,6 +82,7 @@ class FlatCache {
     // What graphs say of themselves. They change nothing else here.
     struct Notes {
         std::unordered_map<uint32_t, Attention> attention;       // by il of layers, of the newest graph
+        std::vector<uint8_t>                    attended;        // by il, whether the newest graph does so through FlatGraph
         bool                                    written = false; // whether the batch may have written rows, queries too
     };
 
@@ -92,6 +93,7 @@ class FlatCache {
       public:
         explicit Request(const edgekv_layout & layout);
         ~Request();
+        bool refused() const; // whether `refuse` threw since then
         Request(const Request &)             = delete;
         Request & operator=(const Request &) = delete;
     };
@@ -104,6 +106,10 @@ class FlatCache {
         Reachable(const Reachable &)             = delete;
         Reachable & operator=(const Reachable &) = delete;
     };
+
+    // What llama.cpp calls to work on rows as its own cache would lay them. No graph that edgekv has seen does: throw
+    // Error(EDGEKV_STATUS_UNSUPPORTED).
+    [[noreturn]] static void refuse(const char * call);
 
     // A flat cache where this thread makes such a memory and one is asked for, else NULL.
     static std::unique_ptr<FlatCache> requested();
@@ -151,6 +157,7 @@ class FlatCache {
     const Queries &            queries() const { return queries_; }
     ggml_tensor *              query_ring(uint32_t il) const { return queries_.rings[index_.at(il)]; }
     const Notes &              notes() const { return notes_; }
+    int32_t                    unattended() const; // il of a reader that the newest graph does not attend with; -1 = none
     const Attention &          attention(uint32_t il) const { return notes_.attention.at(il); }
     Notes &                    notes() { return notes_; }
 

@@ -1,5 +1,6 @@
 #include "cache/flat_graph.h"
 
+#include "abi/status.h"
 #include "llama-batch.h"
 #include "score/scratch.h"
 
@@ -29,6 +30,7 @@ ggml_tensor * contiguous(ggml_context * context, ggml_tensor * tensor) {
 FlatGraph::FlatGraph(ggml_context * context, FlatCache & cache, uint32_t n_tokens, bool largest) :
     cache_(cache), notes_(cache.notes()), version_(cache.version()), n_tokens_(n_tokens), largest_(largest),
     masks_(cache.pools().size()) {
+    notes_.attended.clear();
     n_visible_ = std::min<uint32_t>(cache.n_open(), round_up(cache.n_filled() + n_tokens, visible_step));
     max_kept_  = cache.max_kept();
     if (largest) {
@@ -56,6 +58,10 @@ bool FlatGraph::can_reuse(uint32_t n_tokens) const {
 void FlatGraph::set_input(const llama_ubatch & ubatch) const {
     if (cache_.layers().empty()) {
         return; // the inputs are in no graph
+    }
+    if (const int32_t il = cache_.unattended(); il >= 0) { // before anything is computed with other rows than the layer's
+        fail(EDGEKV_STATUS_UNSUPPORTED, "llama.cpp's graph of this model does not attend with layer %d in a way that edgekv knows; choose "
+             "another model", il);
     }
     notes_.written = true;
     auto * rows = static_cast<int64_t *>(rows_->data);
@@ -195,6 +201,8 @@ void FlatGraph::store(ggml_context * context, ggml_cgraph * graph, ggml_tensor *
 ggml_tensor * FlatGraph::attend(ggml_context * context, ggml_cgraph * graph, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v,
                                 ggml_tensor * sinks, uint32_t il, float scale, float softcap) {
     const FlatCache::Layer & layer = cache_.layer(il);
+    notes_.attended.resize(std::max<size_t>(notes_.attended.size(), il + 1));
+    notes_.attended[il] = 1;
     keep_queries(context, graph, q, il);
     if (k != nullptr) {
         notes_.attention[il] = { rope_of(k), scale, rotation_of(k), rotation_of(v) };

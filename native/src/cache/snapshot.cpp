@@ -335,6 +335,7 @@ void edgekv_cache::restore(const void * src, size_t size, bool with_rows) {
     n_past    = header.n_past;
     rope_past = header.rope_past;
     n_fresh_  = header.n_fresh;
+    n_missed_ = n_fresh_ - std::min(n_fresh_, params_.n_query_rows);
     normed_   = header.normed;
     if (window_) {
         window_->restore_text(n_past, snapshot.lags);

@@ -112,7 +112,7 @@ class RowGraphs {
     ggml_tensor * rows_of(ggml_context * context, ggml_tensor * all, const Run & run);
     ggml_tensor * sharpened(ggml_context * context, ggml_tensor * logits, const GraphQueries & queries, const Run & run, size_t first);
     ggml_tensor * place_of(ggml_context * context, ggml_tensor * by_cell, const Run & run);
-    ggml_tensor * masked(ggml_context * context, ggml_tensor * logits, const Run & run, size_t first);
+    ggml_tensor * mask_of(ggml_context * context, const Run & run, size_t first, int64_t n_rows);
     ggml_tensor * queries_of(ggml_context * context, const Run & run, size_t first, size_t n_rows, bool turned);
     ggml_tensor * rotated(ggml_context * context, ggml_tensor * rows, size_t place, const Rotation & rotation);
     ggml_tensor * turned(ggml_context * context, ggml_tensor * rows, ggml_tensor * delta, uint32_t index);

@@ -167,10 +167,17 @@ bool RowGraphs::attend(const edgekv_policy & policy, const GraphQueries & querie
             logits = graph.view(ggml_scale_inplace(context, logits, 1.0f / queries.softcap));
             logits = graph.view(ggml_scale_inplace(context, graph.view(ggml_tanh_inplace(context, logits)), queries.softcap));
         }
-        if (!queries.probed) {
-            logits = masked(context, logits, run, first);
+        ggml_tensor * mask = queries.probed ? nullptr : mask_of(context, run, first, n_now);
+        if (mask != nullptr) {
+            logits = graph.view(ggml_reshape_4d(context, logits, run.n, n_now, layer.n_group, run.n_heads));
+            logits = graph.view(ggml_add_inplace(context, logits, mask));
         }
         ggml_tensor * weights = graph.view(ggml_soft_max_inplace(context, logits));
+        if (mask != nullptr) { // of a row that sees no cell, a softmax gives every cell the same
+            mask    = graph.view(ggml_scale_bias_inplace(context, mask, 1.0f, 1.0f));
+            mask    = graph.view(ggml_clamp_inplace(context, mask, 0.0f, 1.0f)); // 1 of cells that are seen, else 0
+            weights = graph.view(ggml_mul_inplace(context, weights, mask));
+        }
         weights = graph.view(ggml_reshape_3d(context, weights, run.n, static_cast<int64_t>(n_now) * layer.n_group, run.n_heads));
 
         ggml_tensor * place = place_of(context, scores_, run);
@@ -224,23 +231,18 @@ ggml_tensor * RowGraphs::sharpened(ggml_context * context, ggml_tensor * product
     return graph.view(ggml_mul_inplace(context, products, gains));
 }
 
-// Logits (n, rows, query heads) without cells that come after their row, where `first` rows come before the first.
-ggml_tensor * RowGraphs::masked(ggml_context * context, ggml_tensor * logits, const Run & run, size_t first) {
+// Added to logits (n, rows, group, heads), where `first` rows come before the first: 0, or `hidden` of cells that come after their
+// row (n, rows, 1, heads).
+ggml_tensor * RowGraphs::mask_of(ggml_context * context, const Run & run, size_t first, int64_t n_rows) {
     Graph &       graph  = *graph_;
-    const int64_t n      = logits->ne[0];
-    const int64_t n_rows = logits->ne[1];
-    const int64_t n_all  = logits->ne[2]; // query heads
     ggml_tensor * before = place_of(context, before_, run);
     const size_t  head   = before->nb[1];
-    before               = graph.view(ggml_view_4d(context, before, n, 1, 1, run.n_heads, head, head, head, 0));
-    ggml_tensor * mask   = graph.in_place(2, ggml_repeat_4d(context, before, n, n_rows, 1, run.n_heads));
+    before               = graph.view(ggml_view_4d(context, before, run.n, 1, 1, run.n_heads, head, head, head, 0));
+    ggml_tensor * mask   = graph.in_place(2, ggml_repeat_4d(context, before, run.n, n_rows, 1, run.n_heads));
     ggml_tensor * steps  = graph.view(ggml_view_2d(context, steps_, 1, n_rows, sizeof(float), first * sizeof(float)));
 
-    mask   = graph.view(ggml_sub_inplace(context, mask, steps)); // whole numbers: more than 0 is at least 1
-    mask   = graph.view(ggml_scale_inplace(context, graph.view(ggml_clamp_inplace(context, mask, 0.0f, 1.0f)), hidden));
-    logits = graph.view(ggml_reshape_4d(context, logits, n, n_rows, n_all / run.n_heads, run.n_heads));
-    logits = graph.view(ggml_add_inplace(context, logits, mask));
-    return graph.view(ggml_reshape_3d(context, logits, n, n_rows, n_all));
+    mask = graph.view(ggml_sub_inplace(context, mask, steps)); // whole numbers: more than 0 is at least 1
+    return graph.view(ggml_scale_inplace(context, graph.view(ggml_clamp_inplace(context, mask, 0.0f, 1.0f)), hidden));
 }
 
 // The listed rows [first, first + n_rows) of the queries of a run, turned: (dim, n_rows, query heads).

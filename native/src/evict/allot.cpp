@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <functional>
 #include <utility>
 #include <vector>
@@ -11,8 +12,6 @@
 namespace edgekv {
 
 namespace {
-
-constexpr int n_halvings = 100; // until a double has no more digits
 
 void require_reach(uint32_t budget, uint32_t largest) {
     if (largest < budget) {
@@ -56,35 +55,62 @@ void apportion(const std::vector<double> & targets, const std::vector<uint32_t> 
 // position, then to the lower head. `line` holds the scores of those n_open cells.
 void count_best(const Ranked * heads, size_t n_heads, const edgekv_protection & protection, size_t n_best, float * line,
                 size_t n_open, std::vector<uint32_t> & found) {
-    using Tie = std::pair<int32_t, size_t>; // position, head
+    struct Tie {
+        int32_t position;
+        size_t  head;
+        size_t  i; // its place in the head's order
+    };
 
     n_best = std::min(n_best, n_open);
     if (n_best == 0) {
         return;
     }
     std::nth_element(line, line + n_best - 1, line + n_open, std::greater<float>());
-    const float      worst = line[n_best - 1];
+    const float worst   = line[n_best - 1];
+    const auto  is_open = [&](size_t g, size_t i) { return !is_protected(heads[g], i, protection); };
+    const auto  older   = [](const Tie & a, const Tie & b) {
+        return a.position < b.position || (a.position == b.position && a.head > b.head);
+    };
+
+    // the newest tie of every head that was not counted yet: so many tied cells take no more memory than few
     std::vector<Tie> ties;
+    ties.reserve(n_heads);
+    const auto put_newest = [&](size_t g, size_t n) { // of the first n of the head's order
+        const auto score = [&](size_t i) { return heads[g].scores[heads[g].order[i]]; };
+        while (n > 0 && !(score(n - 1) == worst && is_open(g, n - 1))) {
+            --n;
+        }
+        if (n > 0) {
+            ties.push_back({ heads[g].positions[heads[g].order[n - 1]], g, n - 1 });
+            std::push_heap(ties.begin(), ties.end(), older);
+        }
+    };
     for (size_t g = 0; g < n_heads; ++g) {
         for (size_t i = 0; i < heads[g].n; ++i) {
-            const uint32_t cell = heads[g].order[i];
-            if (heads[g].scores[cell] < worst || is_protected(heads[g], i, protection)) {
-                continue;
-            }
-            if (heads[g].scores[cell] > worst) {
+            if (heads[g].scores[heads[g].order[i]] > worst && is_open(g, i)) {
                 ++found[g];
                 --n_best;
-            } else {
-                ties.emplace_back(heads[g].positions[cell], g);
             }
         }
+        put_newest(g, heads[g].n);
     }
-    std::nth_element(ties.begin(), ties.begin() + (n_best - 1), ties.end(), [](const Tie & a, const Tie & b) {
-        return a.first > b.first || (a.first == b.first && a.second < b.second);
-    });
-    for (size_t i = 0; i < n_best; ++i) {
-        ++found[ties[i].second];
+    for (; n_best > 0; --n_best) {
+        std::pop_heap(ties.begin(), ties.end(), older);
+        const Tie newest = ties.back();
+        ties.pop_back();
+        ++found[newest.head];
+        put_newest(newest.head, newest.i);
     }
+}
+
+// The number halfway between two from 0 on, counting all that a double can be.
+double between(double low, double high) {
+    uint64_t bits[2];
+    std::memcpy(&bits[0], &low, sizeof(low));
+    std::memcpy(&bits[1], &high, sizeof(high));
+    const uint64_t middle = bits[0] + (bits[1] - bits[0]) / 2;
+    std::memcpy(&low, &middle, sizeof(low));
+    return low;
 }
 
 } // namespace
@@ -177,8 +203,7 @@ void divide(const float * shares, const uint32_t * held, size_t n_heads, uint32_
     };
     if (give(most) > total) {
         double low = 0.0, high = most;
-        for (int i = 0; i < n_halvings; ++i) {
-            const double middle                 = (low + high) / 2;
+        for (double middle; (middle = between(low, high)) != low;) { // shares of any magnitude need all digits
             (give(middle) > total ? high : low) = middle;
         }
         give(low);

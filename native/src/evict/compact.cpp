@@ -37,6 +37,11 @@ void edgekv_cache::check_provided(const edgekv_compaction_params & params) const
     if (params.reposition != 0 && turns_.empty()) {
         throw Error(EDGEKV_STATUS_INVALID_STATE, "the cache was opened for keys that keep their positions; open it with repositions");
     }
+    const uint32_t n_fed = n_fresh_ - std::min(n_fresh_, n_missed_);
+    if (scores_every_row(policy) && !params.probed && n_fed > params_.n_query_rows) {
+        fail(EDGEKV_STATUS_INVALID_STATE, "the policy scores by every token fed since the last compaction, but these are %u, and the "
+             "cache keeps the queries of %u; compact after so many, or open it with n_query_rows = %u", n_fed, params_.n_query_rows, n_fed);
+    }
     if (probed && (!window_ || window_->n_probe() == 0)) {
         throw Error(EDGEKV_STATUS_INVALID_STATE, "there was no probe whose queries could score");
     }
@@ -98,7 +103,7 @@ void edgekv_cache::compact(const edgekv_compaction_params & given, edgekv_compac
 
     result = {};
     if (layers_.empty()) {
-        n_fresh_ = 0;
+        n_fresh_ = n_missed_ = 0;
         return;
     }
     std::vector<uint32_t> by_shares;
@@ -162,7 +167,7 @@ void edgekv_cache::compact(const edgekv_compaction_params & given, edgekv_compac
 
     // from here on nothing fails but a device, and nothing is allocated
     const Computing computing;
-    n_fresh_ = 0;
+    n_fresh_ = n_missed_ = 0;
     if (accumulates(policy)) {
         cells_.carry_on();
     }

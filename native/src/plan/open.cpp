@@ -73,6 +73,7 @@ Context new_context(const Model & model, const edgekv_plan & plan) {
     params.type_k          = static_cast<ggml_type>(plan.setting.kv_type);
     params.type_v          = params.type_k;
     params.no_perf         = true;
+    params.op_offload      = false; // what the host holds is computed there; blocks sent to Vulkan came out wrong
     llama_context * ctx = nullptr;
     checked(edgekv_context_new, model.get(), &params, &plan.layout, &ctx);
     return Context(ctx, llama_free);

@@ -9,6 +9,8 @@
 
 namespace edgekv {
 
+constexpr uint32_t most_rounds = 64; // each goes over all cells of a head
+
 // Whether a score, made a weight, means the same in every head.
 static bool is_comparable(int32_t base) {
     return base == EDGEKV_BASE_KEYDIFF || base == EDGEKV_BASE_L2NORM ||
@@ -24,7 +26,10 @@ void check(const edgekv_policy & policy) {
     require(policy.anchor != EDGEKV_ANCHOR_PAIRWISE || policy.metric == EDGEKV_METRIC_COSINE,
             "the pairwise anchor goes with the cosine metric only");
     require(policy.weigh >= EDGEKV_WEIGH_NONE && policy.weigh <= EDGEKV_WEIGH_FASTCAOTE, "policy.weigh is unknown");
-    require(policy.rounds >= 1, "policy.rounds must be at least 1");
+    if (policy.rounds < 1 || policy.rounds > most_rounds) {
+        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "policy.rounds = %u is not in [1, %u]; give 1, or the steps in which to evict",
+             policy.rounds, most_rounds);
+    }
     require(policy.rounds == 1 || (policy.weigh != EDGEKV_WEIGH_NONE && !policy.critical),
             "policy.rounds goes with policy.weigh, and not with policy.critical");
     require(policy.alpha >= 0.0 && policy.alpha <= 1.0, "policy.alpha is not in [0, 1]");

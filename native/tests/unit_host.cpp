@@ -1,0 +1,159 @@
+// What the library leaves to its host: callbacks of llama.cpp and ggml, and arguments and graphs that it refuses.
+#include "abi/aborts.h"
+#include "abi/context.h"
+#include "abi/status.h"
+#include "cache_fixture.h"
+#include "llama-context.h"
+#include "llama-kv-cache.h"
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+
+using namespace edgekv;
+
+namespace {
+
+int     n_logged = 0;
+bool    was_told = false;
+uint8_t host_data;
+
+void count_errors(ggml_log_level level, const char *, void * user_data) {
+    n_logged += level == GGML_LOG_LEVEL_ERROR && user_data == &host_data;
+}
+
+void tell_host(const char * message) {
+    was_told = std::strstr(message, "a test") != nullptr;
+    throw 7; // out of ggml_abort, which would end the process
+}
+
+void test_log_callback() {
+    ggml_log_callback before, after;
+    void *            data_before;
+    void *            data_after;
+    llama_log_get(&before, &data_before);
+    llama_log_set(count_errors, &host_data);
+    const llama_model_params params = llama_model_default_params();
+    llama_model *            model  = nullptr;
+    char                     err[512];
+    for (int i = 0; i < 2; ++i) {
+        n_logged = 0;
+        CHECK(edgekv_model_load("/proc/self/cmdline", &params, &model, err, sizeof(err)) == EDGEKV_STATUS_MODEL_INVALID);
+        CHECK(n_logged > 0); // and so does the host
+        llama_log_get(&after, &data_after);
+        CHECK(after == count_errors && data_after == &host_data);
+    }
+    llama_log_set(before, data_before);
+}
+
+void test_abort_callback() {
+    const ggml_abort_callback_t before = ggml_set_abort_callback(tell_host);
+    {
+        const Contained outer;
+        CHECK(guard(nullptr, 0, [] { GGML_ABORT("a test"); }) == EDGEKV_STATUS_INTERNAL);
+        const Computing computing; // nobody can leave now, so the process would end: the host is told
+        try {
+            GGML_ABORT("a test");
+        } catch (int) {
+        }
+        CHECK(was_told);
+    }
+    CHECK(ggml_set_abort_callback(before) == tell_host);
+}
+
+void test_planned_context(const char * path) {
+    edgekv_plan_request request = edgekv_plan_request_default();
+    request.ceiling_bytes       = uint64_t(4) << 30;
+    request.budget              = 64;
+    request.n_threads           = 1;
+    edgekv_plan     plan;
+    llama_model *   model = nullptr;
+    llama_context * ctx   = nullptr;
+    edgekv_cache *  cache = nullptr;
+    char            err[512];
+    if (CHECK(edgekv_plan_make(path, &request, &plan, err, sizeof(err)) == EDGEKV_STATUS_OK) &&
+        CHECK(edgekv_plan_open(path, &plan, &model, &ctx, &cache, err, sizeof(err)) == EDGEKV_STATUS_OK)) {
+        CHECK(!ctx->get_cparams().op_offload); // as Python has it
+    } else {
+        std::fprintf(stderr, "%s\n", err);
+    }
+    edgekv_cache_free(cache);
+    llama_free(ctx);
+    llama_model_free(model);
+}
+
+void test_drafts_of_any_length(const Model & model, const char * kv_type) {
+    const Context       context(model, kv_type);
+    edgekv_cache_params needs = {};
+    needs.n_draft             = 2;
+    const Cache       cache   = open_cache(context, EDGEKV_STAGING_AUTO, needs);
+    const llama_token draft[] = { 5, 7, 11 };
+    for (const size_t n : { size_t(3), SIZE_MAX, SIZE_MAX - 1 }) {
+        CHECK(edgekv_cache_feed_draft(cache.get(), 3, draft, n, nullptr, 0) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    }
+    CHECK(cache->n_past == 0 && edgekv_cache_feed_draft(cache.get(), 3, draft, 2, nullptr, 0) == EDGEKV_STATUS_OK);
+}
+
+// A policy that scores by every token is not given fewer rows than tokens.
+void test_rows_for_every_token(const Model & model, const char * kv_type) {
+    const Context       context(model, kv_type);
+    const edgekv_policy policy = policy_of(EDGEKV_BASE_H2O);
+    edgekv_cache_params needs  = {};
+    CHECK(edgekv_cache_params_for(&policy, n_ubatch, 0, &needs, nullptr, 0) == EDGEKV_STATUS_OK);
+    const Cache cache = open_cache(context, EDGEKV_STAGING_AUTO, needs);
+    CHECK(feed(cache, n_ubatch) == EDGEKV_STATUS_OK && compact(cache, policy, 8) == EDGEKV_STATUS_OK);
+    CHECK(feed(cache, n_ubatch) == EDGEKV_STATUS_OK && feed(cache, 1) == EDGEKV_STATUS_OK);
+    const Bytes                    before     = save(cache);
+    const edgekv_protection        protection = {};
+    const edgekv_compaction_params params     = { &policy, &protection, 8, 0, 0, nullptr, 0 };
+    edgekv_compaction              result;
+    char                           err[512] = "";
+    CHECK(edgekv_cache_compact(cache.get(), &params, &result, err, sizeof(err)) == EDGEKV_STATUS_INVALID_STATE);
+    CHECK(std::string(err).find("these are 33, and the cache keeps the queries of 32") != std::string::npos);
+    CHECK(save(cache) == before);
+    CHECK(compact(cache, policy_of(EDGEKV_BASE_KEYDIFF), 8) == EDGEKV_STATUS_OK); // others may score
+    CHECK(feed(cache, n_ubatch) == EDGEKV_STATUS_OK && compact(cache, policy, 8) == EDGEKV_STATUS_OK);
+}
+
+// Graphs that attend otherwise than through the hooks: by the rows of a cache that has none in that order, or not at all.
+void test_unknown_graphs(const Model & model, const char * kv_type) {
+    const Context  context(model, kv_type);
+    const Cache    cache  = open_cache(context);
+    const auto     status = [](auto call) { return guard(nullptr, 0, call); };
+    const Memory   memory = memory_of(context.ctx);
+    llama_kv_cache & kv   = *memory.cache;
+    const uint32_t il     = memory.flat->layers().front().il;
+    CHECK(status([&] { kv.get_k_storage(il); }) == EDGEKV_STATUS_UNSUPPORTED);
+    CHECK(status([&] { kv.get_k(nullptr, il, 1, {}); }) == EDGEKV_STATUS_UNSUPPORTED);
+    CHECK(status([&] { kv.get_v(nullptr, il, 1, {}); }) == EDGEKV_STATUS_UNSUPPORTED);
+    CHECK(status([&] { kv.cpy_k(nullptr, nullptr, nullptr, il, {}); }) == EDGEKV_STATUS_UNSUPPORTED);
+    CHECK(status([&] { kv.cpy_v(nullptr, nullptr, nullptr, il, {}); }) == EDGEKV_STATUS_UNSUPPORTED);
+    CHECK(status([&] { kv.set_input_k_idxs(nullptr, nullptr, {}); }) == EDGEKV_STATUS_UNSUPPORTED);
+    CHECK(status([&] { kv.set_input_v_idxs(nullptr, nullptr, {}); }) == EDGEKV_STATUS_UNSUPPORTED);
+    CHECK(status([&] { kv.set_input_k_shift(nullptr); }) == EDGEKV_STATUS_UNSUPPORTED);
+    CHECK(status([&] { kv.set_input_kq_mask(nullptr, nullptr, true); }) == EDGEKV_STATUS_UNSUPPORTED);
+    CHECK(status([&] { kv.set_input_pos_bucket(nullptr, nullptr); }) == EDGEKV_STATUS_UNSUPPORTED);
+
+    CHECK(feed(cache, 8) == EDGEKV_STATUS_OK);
+    memory.flat->add_reader(99, memory.flat->layers().front().n_head_kv, il); // a layer that no graph knows
+    memory.flat->clear();                                                     // the next graph is a new one
+    std::string message;
+    CHECK(edgekv_cache_clear(cache.get(), nullptr, 0) == EDGEKV_STATUS_OK);
+    CHECK(feed(cache, 8, &message) == EDGEKV_STATUS_UNSUPPORTED);
+    CHECK(message.find("does not attend with layer 99") != std::string::npos);
+    CHECK(cache->n_past == 0 && cache->n_free() == cache->shape.n_cells);
+    edgekv_shape shape;
+    CHECK(edgekv_context_shape(context.ctx, &shape, nullptr, 0) == EDGEKV_STATUS_UNSUPPORTED);
+}
+
+} // namespace
+
+void test_host(const char * path, const char * kv_type) {
+    test_log_callback();
+    test_abort_callback();
+    test_planned_context(path);
+    const Model model(path);
+    test_drafts_of_any_length(model, kv_type);
+    test_rows_for_every_token(model, kv_type);
+    test_unknown_graphs(model, kv_type);
+}
