@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes as c
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,7 @@ from . import library, structs
 from .cache import Cache
 from .numbers import Bytes, Numbers, Source, expect, read_header
 
-CHUNK_BYTES = 1 << 18
+CHUNK_BYTES = 1 << 18  # that are there at once: rows as they are stored, and as they are wanted
 F32 = 0  # enum ggml_type
 BLOCKS = {  # elements, bytes
     F32: (1, 4),
@@ -32,24 +32,30 @@ Format = tuple[int, int]  # type of rows, and run of their Hadamard rotation
 SHAPE = ("n_layer", "n_heads", "head_dim_k", "head_dim_v", "query_row_bytes", "state_bytes")
 
 
-def move_cells(source: Source, cache: Cache, numbers: Numbers | None = None, *, scores: bool = True) -> None:
+def move_cells(
+    source: Source,
+    cache: Cache,
+    numbers: Numbers | None = None,
+    *,
+    scores: bool = True,
+    claim: Callable[[int], None] | None = None,
+) -> None:
     """Make a cache hold the cells of a snapshot, whatever it holds now. Rows of another type are converted.
 
     numbers: of the snapshot, which are changed; None = read them
     scores: keep what earlier scorings left with the cells; False, or where nothing is there: begin at 0, as new cells
+    claim: called with the bytes of another copy of the numbers, before one is made; raises what it likes
 
     Raises ConfigError, and leaves the cache as it was, for cells of another shape, more than it has room for, or that
     say what cannot be. Where rows cannot be read later on, raises what the source raises, and leaves the cache empty.
     """
     numbers = Numbers.read(source) if numbers is None else numbers
-    if not scores:
-        numbers.carried.pop("accumulated", None)
+    if not scores and "accumulated" in numbers.carried:
+        numbers.carried["accumulated"][:] = 0
     rows = Rows(source, numbers, cache)
-    if scores and not rows.differ:
-        cache.restore_numbers(numbers.data)
-    else:
+    if rows.differ:
         _fit(numbers, rows)
-        cache.restore_numbers(numbers.to_bytes())
+    cache.restore_numbers(numbers.to_bytes(claim))
     try:
         first = numbers.n_bytes
         for piece in rows.pieces():
@@ -92,9 +98,12 @@ class Run:
     stored: Format
     wanted: Format
 
-    def n_bytes(self, kind: int) -> int:
+    def row_bytes(self, kind: int) -> int:
         elements, size = BLOCKS[kind]
-        return self.n * self.dim // elements * size
+        return self.dim // elements * size
+
+    def n_bytes(self, kind: int) -> int:
+        return self.n * self.row_bytes(kind)
 
 
 class Rows:
@@ -121,6 +130,7 @@ class Rows:
                 "saved with"
             )
         self._source = source
+        self._chunk = np.empty(CHUNK_BYTES, np.uint8)
         self._converts = stored != wanted
         self._runs, self._query_runs = _runs(numbers, cache, stored, wanted)
         n_dropped = max(0, int(header.n_queries) - cache.n_query_rows)
@@ -137,7 +147,7 @@ class Rows:
         self.n_bytes = wanted_bytes + self.n_queries * self._query_row_bytes + self._rest_bytes
 
     def pieces(self) -> Iterator[Bytes]:
-        """They, in their order."""
+        """They, in their order. A piece is overwritten by the next one."""
         if self._converts:
             yield from self._converted(self._begin, self._runs)
             yield from self._converted(self._queries_begin, self._query_runs * self.n_queries)
@@ -148,24 +158,24 @@ class Rows:
 
     def _copied(self, first: int, n_bytes: int) -> Iterator[Bytes]:
         for at in range(0, n_bytes, CHUNK_BYTES):
-            yield self._read(first + at, min(CHUNK_BYTES, n_bytes - at))
+            piece = self._chunk[: n_bytes - at]
+            self._source.read_into(first + at, piece)
+            yield piece
 
     def _converted(self, first: int, runs: Sequence[Run]) -> Iterator[Bytes]:
-        """Rows from byte `first` on, as they are wanted; of one head at a time."""
+        """Rows from byte `first` on, as they are wanted; some of one head at a time."""
         for run in runs:
             kind, rotation = run.stored
-            stored = self._read(first, run.n_bytes(kind))
-            first += stored.nbytes
-            if run.n > 0:
-                rows = np.empty(run.n_bytes(run.wanted[0]), np.uint8)
-                given = structs.Rows(stored.ctypes.data, kind, run.dim, run.n, stored.nbytes // run.n, rotation, 0)
+            stored_row, wanted_row = run.row_bytes(kind), run.row_bytes(run.wanted[0])
+            at_once = CHUNK_BYTES // (stored_row + wanted_row)
+            for n in (min(at_once, run.n - i) for i in range(0, run.n, at_once)):
+                stored, rest = np.split(self._chunk, [n * stored_row])
+                rows = rest[: n * wanted_row]
+                self._source.read_into(first, stored)
+                first += stored.nbytes
+                given = structs.Rows(stored.ctypes.data, kind, run.dim, n, stored_row, rotation, 0)
                 library.call("edgekv_rows_convert", c.byref(given), *run.wanted, rows.ctypes.data, rows.nbytes)
                 yield rows
-
-    def _read(self, first: int, n_bytes: int) -> Bytes:
-        data = np.empty(n_bytes, np.uint8)
-        self._source.read_into(first, data)
-        return data
 
 
 def _runs(

@@ -101,11 +101,24 @@ class Numbers:
         n_carried = len(self.carried["position"]) * len(carried_names(self.header.kind))
         return c.sizeof(self.header) + 4 * (len(self.kept) + len(self.lags) + len(self.ring) + n_carried)
 
-    def to_bytes(self) -> Bytes:
-        """As a cache takes them, with what was changed since they were read."""
+    def to_bytes(self, claim: Callable[[int], None] | None = None) -> Bytes:
+        """As a cache takes them, with what was changed since they were read: where they lie, if each is in its place.
+
+        claim: called with the bytes of a copy, before there is one; raises what it likes
+        """
         parts: list[npt.NDArray[Any]] = [self.kept, self.lags, self.ring]
         parts += [self.carried[name] for name in carried_names(self.header.kind)]
-        return np.concatenate([np.frombuffer(bytes(self.header), np.uint8), *(part.view(np.uint8) for part in parts)])
+        places = np.cumsum([c.sizeof(self.header), *(part.nbytes for part in parts)]).tolist()
+        begin, into = self.data.ctypes.data, self.data
+        placed = zip(parts, places, strict=False)
+        if places[-1] != into.nbytes or any(part.size and part.ctypes.data != begin + at for part, at in placed):
+            if claim is not None:
+                claim(places[-1])
+            into = np.empty(places[-1], np.uint8)
+            for part, at in zip(parts, places, strict=False):
+                into[at : at + part.nbytes] = part.view(np.uint8)
+        into[: places[0]] = np.frombuffer(bytes(self.header), np.uint8)
+        return into
 
 
 def read_header(read_into: Callable[[int, Bytes], None]) -> structs.Snapshot:

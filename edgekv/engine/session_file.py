@@ -158,13 +158,13 @@ def _check(file: SectionFile, engine: Loaded, snapshot: Snapshot) -> bool:
 def _take(engine: Loaded, cells: FileSource, notes: ControllerSnapshot, has_scores: bool) -> None:
     """Make the engine's cells those of a file, and evict what is beyond its budget and block."""
     controller, plan = engine.controller, engine.plan
-    numbers = Numbers.read(cells, lambda n: engine.guard.check_room(n, "what the file says of its cells", ""))
+    numbers = Numbers.read(cells, lambda n: _claim(engine, n))
     if engine.options.replays:
         _check_replays(engine, numbers, len(notes.unscored))
     if not controller.cache.holds(numbers.cells):
         _take_by_way_of_more(engine, cells, numbers, notes, has_scores)
         return
-    move_cells(cells, controller.cache, numbers, scores=has_scores)
+    move_cells(cells, controller.cache, numbers, scores=has_scores, claim=lambda n: _claim(engine, n))
     controller.take(notes)
     cache = controller.cache
     if cache.n_cells > plan.budget_cells + plan.block or cache.n_free < engine.options.probe_cells:
@@ -173,6 +173,11 @@ def _take(engine: Loaded, cells: FileSource, notes: ControllerSnapshot, has_scor
         except BaseException:  # such as scores that are not finite, of rows that are no numbers
             controller.clear()
             raise
+
+
+def _claim(engine: Loaded, n_bytes: int) -> None:
+    """Raise CeilingError where there is no room for what the file says of its cells."""
+    engine.guard.check_room(n_bytes, "what the file says of its cells", "")
 
 
 def _check_replays(engine: Loaded, numbers: Numbers, n_unscored: int) -> None:
@@ -211,7 +216,7 @@ def _take_by_way_of_more(
     ):
         if engine.controller.cache.shares:
             cache.share_by(engine.controller.cache.shares)
-        move_cells(cells, cache, numbers, scores=has_scores)
+        move_cells(cells, cache, numbers, scores=has_scores, claim=lambda n: _claim(engine, n))
         larger = Controller(cache, options, plan.budget_cells, engine.model.n_ctx_train)
         larger.take(notes)
         larger.shrink()
