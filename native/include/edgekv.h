@@ -78,7 +78,7 @@ struct edgekv_layout {
 };
 
 // Make a context as llama_init_from_model does; free it with llama_free.
-//   layout : NULL = llama.cpp's own cache, which edgekv_cache_open refuses; else params->n_ctx is taken from it
+//   layout : NULL = llama.cpp's own cache, which edgekv_cache_open refuses; else params->n_ctx and n_batch follow from it
 //   EDGEKV_STATUS_INVALID_ARGUMENT  the layout is impossible, or has more rows in all than 32 bits count
 //   EDGEKV_STATUS_UNSUPPORTED       with a layout: ALiBi and encoder models, latents beside recurrent states, and graphs that attend
 //                                   in a way that edgekv does not know
@@ -721,7 +721,7 @@ struct edgekv_parts {
     uint64_t state_bytes;
     uint64_t compute_bytes;
     uint64_t output_bytes;
-    uint64_t workspace_bytes;   // of threads, llama.cpp's cells, activations and drafts
+    uint64_t workspace_bytes;   // of threads, activations, llama.cpp's own cells and drafts
     uint64_t bookkeeping_bytes; // of an open cache
     uint64_t reserved_bytes;    // what the program itself will take later
     uint64_t margin_bytes;      // holes in the heap

@@ -216,7 +216,9 @@ enum edgekv_status edgekv_context_new(struct llama_model * model, const struct l
             require(layout->n_cells_max >= layout->n_cells, "layout.n_cells_max is less than layout.n_cells");
             require_countable(model->hparams, *layout);
             request.emplace(*layout);
-            used.n_ctx    = layout->n_cells;
+            // cells for llama.cpp's own notes: one that stands for all that was fed, and a batch
+            used.n_ubatch = std::min({ used.n_batch, used.n_ubatch > 0 ? used.n_ubatch : used.n_batch, layout->n_cells });
+            used.n_ctx    = 1 + used.n_ubatch;
             used.swa_full = false;
             refuse(*model, obstacle(*model));
         }

@@ -198,7 +198,6 @@ void edgekv_cache::clear() {
     flat_.clear();
     n_filled_  = 0;
     n_drafted_ = 0;
-    divided_   = false;
     n_past     = 0;
     rope_past  = 0;
     n_fresh_   = 0;

@@ -84,9 +84,8 @@ struct edgekv_cache {
     void     decode(const llama_token * tokens, size_t n, uint32_t n_before, size_t n_logits);
     void     check_logits(size_t token, int32_t position) const;
     void     fill(size_t n);
-    void     drop_draft();
-    uint32_t n_stand_ins() const { return divided_ ? 1 : 0; }
-    void     forget_unfilled();
+    uint32_t n_stand_ins() const { return n_past > 0 ? 1 : 0; } // cells that llama.cpp knows between batches
+    void     stand_in(uint32_t n = 0);
     void     begin_batch();
     void     undo_batch();
 
@@ -184,7 +183,6 @@ struct edgekv_cache {
     uint32_t                           n_filled_  = 0; // open rows in use
     uint32_t                           n_drafted_ = 0; // tokens of the last batch that were neither accepted nor dropped
     uint32_t                           n_batch_   = 0; // tokens of that batch
-    bool                               divided_   = false; // whether rows were divided since the cache was empty
     uint32_t                           n_fresh_   = 0; // tokens fed since the last compaction
     uint32_t                           n_missed_  = 0; // of these, tokens that another cache fed, and whose queries found no room here
     int32_t                            normed_    = 0; // positions before it have their norm1(V W_O)

@@ -49,21 +49,20 @@ void edgekv_cache::check_tokens(const llama_token * tokens, size_t n) const {
             fail(EDGEKV_STATUS_INVALID_ARGUMENT, "token %d is not in [0, %d)", tokens[i], n_vocab);
         }
     }
-    // llama.cpp's cells are ours alone: one that stands for all kept rows and the last position, then the filled ones
-    const uint32_t n_used  = n_stand_ins() + n_filled_;
-    const auto     foreign = [&] {
+    // llama.cpp's cells are ours alone: one that stands for all that was fed, at the last position
+    const auto foreign = [&] {
         const auto & cells = kv->get_cells(0);
-        return cells.get_used() != n_used || cells.used_max_p1() != n_used || cells.seq_pos_max(0) != rope_past - 1;
+        return cells.get_used() != n_stand_ins() || cells.used_max_p1() != n_stand_ins() || cells.seq_pos_max(0) != rope_past - 1;
     };
     if ((kv != nullptr && foreign()) || (state_ && state_->last() != rope_past - 1) || (windows_ && windows_->last() != rope_past - 1)) {
         throw Error(EDGEKV_STATUS_INVALID_STATE, "something else fed or changed this context's cache; clear it and start again");
     }
 }
 
-// Free the cells of a batch that is not to stay, however much of it there is. This does not fail.
-void edgekv_cache::forget_unfilled() {
+// Let llama.cpp know no more than one cell, which stands for all that was fed and for n tokens of a batch. This does not fail.
+void edgekv_cache::stand_in(uint32_t n) {
     if (kv != nullptr) {
-        kv->keep_first(n_stand_ins() + n_filled_, rope_past - 1);
+        kv->keep_first(n > 0 ? 1 : n_stand_ins(), rope_past - 1 + static_cast<int32_t>(n));
     }
 }
 
@@ -80,21 +79,13 @@ void edgekv_cache::begin_batch() {
 
 // Make the cache what it was before a batch: its cells, windows and states. This does not fail.
 void edgekv_cache::undo_batch() {
-    forget_unfilled();
+    stand_in();
     if (state_) {
         llama_synchronize(ctx); // what it computes later would change the states again
         state_->put_back();
     }
     if (windows_) {
         windows_->undo();
-    }
-}
-
-// Whatever comes after a draft that was not accepted comes in its place.
-void edgekv_cache::drop_draft() {
-    if (n_drafted_ > 0) {
-        n_drafted_ = 0;
-        forget_unfilled();
     }
 }
 
@@ -158,7 +149,7 @@ void edgekv_cache::decode(const llama_token * tokens, size_t n, uint32_t n_befor
 
 // n_draft more tokens follow the n.
 void edgekv_cache::feed(const llama_token * tokens, size_t n, bool want_logits, size_t n_draft) {
-    drop_draft();
+    n_drafted_ = 0; // whatever comes after a draft that was not accepted comes in its place
     require(n > 0, "no tokens to feed");
     check_draft(n_draft);
     const size_t n_all = n + n_draft;
@@ -217,16 +208,15 @@ void edgekv_cache::fill(size_t n) {
     n_fresh_ += static_cast<uint32_t>(n);
     if (layers_.empty()) { // no head keeps anything, so no cell is ever in use
         n_filled_ = 0;
-        divided_  = true;
-        forget_unfilled();
     }
+    stand_in();
 }
 
 void edgekv_cache::probe(const llama_token * tokens, size_t n, const uint32_t * ends, size_t n_parts) {
     if (n > params_.n_probe_rows) {
         fail(EDGEKV_STATUS_INVALID_ARGUMENT, "a probe of %zu tokens, but the cache was opened for %u", n, params_.n_probe_rows);
     }
-    drop_draft();
+    n_drafted_ = 0;
     check_tokens(tokens, n);
     std::vector<uint32_t> part_ends(ends, ends + n_parts);
     const auto            empty = std::adjacent_find(part_ends.begin(), part_ends.end(), std::greater_equal<>());
@@ -237,7 +227,9 @@ void edgekv_cache::probe(const llama_token * tokens, size_t n, const uint32_t * 
     begin_batch();
     try {
         for (size_t i = 0; i < n; i += n_batch) {
-            decode(tokens + i, std::min(n_batch, n - i), static_cast<uint32_t>(i), 0);
+            const size_t n_piece = std::min(n_batch, n - i);
+            decode(tokens + i, n_piece, static_cast<uint32_t>(i), 0);
+            stand_in(static_cast<uint32_t>(i + n_piece));
         }
     } catch (...) {
         undo_batch();

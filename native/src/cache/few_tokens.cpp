@@ -19,22 +19,31 @@ constexpr size_t max_row       = n_floats / n_lanes; // a tile is no fewer than 
 
 size_t padded(size_t dim) { return round_up(dim, n_lanes); }
 
+// How much one thread does at once, of a layer.
+struct Tile {
+    size_t dim_k; // of rows here
+    size_t dim_v;
+    size_t n_queries;
+    size_t n_cells;
+
+    explicit Tile(const FlatCache::Layer & layer) : dim_k(padded(layer.head_dim_k)), dim_v(padded(layer.head_dim_v)) {
+        const size_t dim = std::max(dim_k, dim_v);
+        n_queries        = std::min(most_queries, n_floats / dim);
+        n_cells          = std::min(most_cells, n_floats / dim / n_lanes * n_lanes);
+    }
+};
+
 // What one thread does of an operation.
 class Pass {
   public:
     Pass(const FewTokens & few, const ggml_tensor & out) :
         few_(few), out_(out), q_(*out.src[0]), sinks_(out.src[3]), layer_(few.cache.layer(few.il)),
-        dim_k_(padded(layer_.head_dim_k)), dim_v_(padded(layer_.head_dim_v)), read_k_(row_to_float(layer_.k->type)),
-        read_v_(row_to_float(layer_.v->type)) {
-        const size_t dim = std::max(dim_k_, dim_v_);
-        n_queries_       = std::min(most_queries, n_floats / dim);
-        n_cells_         = std::min(most_cells, n_floats / dim / n_lanes * n_lanes);
-    }
+        tile_(layer_), read_k_(row_to_float(layer_.k->type)), read_v_(row_to_float(layer_.v->type)) {}
 
     // Queries [first, last) of a KV head, counted by query head, then token.
     void attend(size_t g, size_t first, size_t last) {
-        for (; first < last; first += n_queries_) {
-            attend_at_once(g, first, std::min(n_queries_, last - first));
+        for (; first < last; first += tile_.n_queries) {
+            attend_at_once(g, first, std::min(tile_.n_queries, last - first));
         }
     }
 
@@ -49,30 +58,30 @@ class Pass {
             const size_t h     = g * n_group() + (first + i) / n_tokens();
             const size_t t     = (first + i) % n_tokens();
             const auto * query = at<const float>(q_, h * q_.nb[1] + t * q_.nb[2]);
-            float *      dst   = queries_ + i * dim_k_;
+            float *      dst   = queries_ + i * tile_.dim_k;
             for (size_t k = 0; k < layer_.head_dim_k; ++k) {
                 dst[k] = few_.scale * query[k];
             }
-            std::fill(dst + layer_.head_dim_k, dst + dim_k_, 0.0f);
+            std::fill(dst + layer_.head_dim_k, dst + tile_.dim_k, 0.0f);
             seen_[i]  = head.kept + few_.cache.n_filled() + t + 1;
             most_seen = std::max(most_seen, seen_[i]);
             most_[i]  = sinks_ != nullptr ? *at<const float>(*sinks_, h * sinks_->nb[0]) : -INFINITY;
             sums_[i]  = sinks_ != nullptr ? 1.0f : 0.0f;
         }
-        std::fill_n(out_rows_, n * dim_v_, 0.0f);
-        for (size_t cell = 0; cell < most_seen; cell += n_cells_) {
-            const size_t n_read = std::min(n_cells_, most_seen - cell);
-            read(*layer_.k, read_k_, head.first + cell, n_read, dim_k_, keys_);
+        std::fill_n(out_rows_, n * tile_.dim_v, 0.0f);
+        for (size_t cell = 0; cell < most_seen; cell += tile_.n_cells) {
+            const size_t n_read = std::min(tile_.n_cells, most_seen - cell);
+            read(*layer_.k, read_k_, head.first + cell, n_read, tile_.dim_k, keys_);
             if (!layer_.is_latent()) {
-                read(*layer_.v, read_v_, head.first + cell, n_read, dim_v_, values_);
+                read(*layer_.v, read_v_, head.first + cell, n_read, tile_.dim_v, values_);
             }
-            std::fill(keys_ + n_read * dim_k_, keys_ + padded(n_read) * dim_k_, 0.0f); // is read too, and seen by none
+            std::fill(keys_ + n_read * tile_.dim_k, keys_ + padded(n_read) * tile_.dim_k, 0.0f); // is read too, and seen by none
             for (size_t i = 0; i < n; ++i) {
                 n_seen_[i] = static_cast<uint32_t>(std::min(n_read, seen_[i] - std::min(seen_[i], cell)));
             }
             const float * values = layer_.is_latent() ? keys_ : values_; // a latent is the first part of its key
-            const size_t  stride = layer_.is_latent() ? dim_k_ : dim_v_;
-            kernels().attend({ n, n_read, dim_k_, dim_v_, queries_, keys_, values, stride, n_seen_, few_.softcap, logits_, most_, sums_,
+            const size_t  stride = layer_.is_latent() ? tile_.dim_k : tile_.dim_v;
+            kernels().attend({ n, n_read, tile_.dim_k, tile_.dim_v, queries_, keys_, values, stride, n_seen_, few_.softcap, logits_, most_, sums_,
                                out_rows_ });
         }
         for (size_t i = 0; i < n; ++i) {
@@ -80,7 +89,7 @@ class Pass {
             const size_t t   = (first + i) % n_tokens();
             auto *       dst = at<float>(out_, t * out_.nb[1]) + h * layer_.head_dim_v;
             for (size_t k = 0; k < layer_.head_dim_v; ++k) {
-                dst[k] = out_rows_[i * dim_v_ + k] / sums_[i];
+                dst[k] = out_rows_[i * tile_.dim_v + k] / sums_[i];
             }
         }
     }
@@ -108,12 +117,9 @@ class Pass {
     const ggml_tensor &      q_;
     const ggml_tensor *      sinks_;
     const FlatCache::Layer & layer_;
-    size_t                   dim_k_; // of rows here
-    size_t                   dim_v_;
+    const Tile               tile_;
     ggml_to_float_t          read_k_;
     ggml_to_float_t          read_v_;
-    size_t                   n_queries_; // at once
-    size_t                   n_cells_;   // of a tile
 
     float    keys_[n_floats];
     float    values_[n_floats];
@@ -161,6 +167,15 @@ bool FewTokens::can_attend(const FlatCache & cache) {
         return padded(layer.head_dim_k) <= max_row && padded(layer.head_dim_v) <= max_row;
     };
     return !cache.on_device() && std::all_of(cache.layers().begin(), cache.layers().end(), fits);
+}
+
+size_t FewTokens::stack_bytes(const FlatCache & cache) {
+    size_t most = 0;
+    for (const FlatCache::Layer & layer : cache.layers()) {
+        const Tile tile(layer);
+        most = std::max(most, (tile.n_cells + tile.n_queries) * (tile.dim_k + tile.dim_v)); // rows of both, queries and their sums
+    }
+    return can_attend(cache) ? (most + most_queries * most_cells) * sizeof(float) : 0;
 }
 
 ggml_tensor * FewTokens::operation(ggml_context * context, ggml_tensor * q, ggml_tensor * sinks) {

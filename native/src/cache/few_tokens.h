@@ -19,6 +19,9 @@ struct FewTokens {
     // Whether rows of all layers of a cache are read so.
     static bool can_attend(const FlatCache & cache);
 
+    // Bytes that one thread touches of its stack at most, over all layers.
+    static size_t stack_bytes(const FlatCache & cache);
+
     // q (head_dim_k, n_head, n_tokens) F32, sinks (n_head,) or NULL -> (head_dim_v * n_head, n_tokens). A token sees every kept
     // cell of a head, the open ones filled before the batch, and those of the batch up to its own. Sums are taken in float32,
     // in an order that does not depend on the number of threads.

@@ -76,7 +76,7 @@ struct Snapshot {
         header.rope_past = cache.rope_past;
         header.normed    = cache.normed_;
         header.n_fresh   = cache.n_fresh_;
-        header.divided   = cache.divided_;
+        header.divided   = int64_t(header.n_filled) < header.n_past;
         for (size_t h = 0; h < kept.size(); ++h) {
             kept[h] = cache.flat_.head(h).kept;
         }
@@ -176,17 +176,16 @@ struct Snapshot {
         }
     }
 
-    // llama.cpp's own cells, as if they had been fed.
+    // llama.cpp's own cells, as if all had been fed.
     llama_kv_cells own_cells(const edgekv_cache & cache) const {
         llama_kv_cells cells;
         if (cache.kv == nullptr) {
             return cells;
         }
         cells.resize(cache.kv->get_cells(0).size());
-        const uint32_t n_used = header.divided + header.n_filled;
-        for (uint32_t i = 0; i < n_used; ++i) {
-            cells.pos_set(i, header.rope_past - static_cast<int32_t>(n_used - i));
-            cells.seq_add(i, 0);
+        if (header.n_past > 0) {
+            cells.pos_set(0, header.rope_past - 1);
+            cells.seq_add(0, 0);
         }
         return cells;
     }
@@ -232,10 +231,10 @@ struct Snapshot {
         const auto & h       = header;
         const bool   is_even = kept.empty() || std::equal(kept.begin() + 1, kept.end(), kept.begin());
         expect(cache.flat_.fits(kept, h.n_filled) && (is_even || cache.params_.ragged != 0), "its heads hold too much");
-        expect(h.divided <= 1 && (h.divided != 0 || std::count(kept.begin(), kept.end(), 0u) == int64_t(kept.size())),
+        expect(h.divided == uint32_t(int64_t(h.n_filled) < h.n_past) &&
+                   (h.divided != 0 || std::count(kept.begin(), kept.end(), 0u) == int64_t(kept.size())),
                "cells were kept by no eviction");
         const uint32_t n_used = h.divided + h.n_filled;
-        expect(cache.kv == nullptr || n_used <= cache.kv->get_cells(0).size(), "its heads hold too much");
         expect(n_used <= int64_t(h.rope_past) && h.rope_past <= h.n_past && h.n_past < max_past && (n_used > 0 || h.n_past == 0) &&
                    (h.kind.repositions != 0 || h.rope_past == h.n_past),
                "its next position is impossible");
@@ -331,7 +330,6 @@ void edgekv_cache::restore(const void * src, size_t size, bool with_rows) {
     clear();
     flat_.divide(snapshot.kept);
     n_filled_ = header.n_filled;
-    divided_  = header.divided != 0;
     n_past    = header.n_past;
     rope_past = header.rope_past;
     n_fresh_  = header.n_fresh;

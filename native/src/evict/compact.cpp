@@ -93,7 +93,7 @@ void edgekv_cache::count_crossing(edgekv_compaction & result) const {
 }
 
 void edgekv_cache::compact(const edgekv_compaction_params & given, edgekv_compaction & result) {
-    drop_draft();
+    n_drafted_ = 0;
     check_provided(given);
     edgekv_policy policy = *given.policy;
     policy.carry         = policy.carry > 0.0 ? std::pow(policy.carry, double(n_fresh_) / given.budget) : 0.0;

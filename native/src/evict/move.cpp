@@ -151,8 +151,7 @@ void edgekv_cache::move_heads(std::vector<Move> & moves, Team & team) {
         }
     });
     n_filled_ = 0;
-    divided_  = true;
-    forget_unfilled();
+    stand_in();
     if (state_) {
         state_->reposition(rope_past - 1);
     }

@@ -1,12 +1,18 @@
 // What a context, its model and its cache take, part by part.
 #include "abi/context.h"
+#include "abi/processor.h"
 #include "abi/status.h"
 #include "cache/cache.h"
+#include "cache/few_tokens.h"
+#include "cache/flat_cache.h"
+#include "ggml-cpp.h"
 #include "llama-context.h"
-#include "llama-model.h"
+#include "llama-kv-cache.h"
 #include "plan/open.h"
 
 #include <algorithm>
+#include <iterator>
+#include <new>
 
 using namespace edgekv;
 
@@ -15,23 +21,43 @@ namespace {
 constexpr uint64_t n_graphs         = 2;       // the reserved one, and one for those of blocks and of tokens, built when they come
 constexpr uint64_t rounding_bytes   = 1 << 20; // what is measured differs from run to run by some pages; the plan shall not
 constexpr uint64_t margin_bytes     = 1 << 20; // holes in the heap, and what a reply takes in the host
-constexpr uint64_t llama_cell_bytes = 48;      // what llama.cpp notes of one cell of its own
-constexpr uint64_t thread_bytes     = 1 << 18; // stack and attention scratch of one thread
+constexpr uint64_t thread_bytes     = 1 << 15; // stack of one thread, without what attention to few tokens keeps there
 constexpr uint64_t draft_bytes      = 1 << 18; // the tokens that drafts are looked up in, and what a search takes
-constexpr uint64_t activation_bytes = 2;       // one element of an activation, in the format that weights are multiplied in
 
-// Elements of a token's widest activation, among those that weights are multiplied with.
-uint32_t widest_row(const llama_hparams & hparams) {
-    uint32_t widest = hparams.n_embd;
-    for (uint32_t il = 0; il < hparams.n_layer_all; ++il) {
-        widest = std::max(widest, hparams.n_ff(il));
-    }
-    return widest;
+// What llama.cpp notes of one cell of its own: arrays, and a node in each of two trees.
+constexpr uint64_t tree_node_bytes  = 48;
+constexpr uint64_t llama_cell_bytes =
+    2 * sizeof(llama_pos) + sizeof(llama_kv_cell_ext) + sizeof(llama_kv_cells::seq_set_t) + 2 * tree_node_bytes;
+
+// Cells that llama.cpp makes notes of. Those of windows are there twice while a snapshot is restored.
+uint64_t llama_cells(const Memory & memory) {
+    return (memory.cache != nullptr ? memory.cache->get_size() : 0) + (memory.windows != nullptr ? 2 * memory.windows->get_size() : 0);
 }
 
-// Cells that llama.cpp makes notes of; a model without attention has none.
-uint32_t llama_cells(const edgekv_shape & shape) {
-    return (shape.n_layer > 0 || shape.window_cells > 0 ? shape.n_cells : 0) + shape.window_cells;
+// Whether the host computes a node: where its weights and rows lie, it is computed.
+bool is_host_node(const ggml_tensor & node) {
+    return std::none_of(std::begin(node.src), std::end(node.src), [](const ggml_tensor * src) {
+        const ggml_tensor * owner = src != nullptr && src->view_src != nullptr ? src->view_src : src;
+        return owner != nullptr && owner->buffer != nullptr && !ggml_backend_buffer_is_host(owner->buffer);
+    });
+}
+
+// What ggml's threads work in, as ggml itself counts it for the largest graph: activations in the format that weights are
+// multiplied in, and each thread's tiles of attention.
+uint64_t shared_work_bytes(const llama_context & ctx, int n_threads) {
+    ggml_cgraph *    all = ctx.get_gf_res_reserve()->get_gf();
+    const int        n   = ggml_graph_n_nodes(all);
+    ggml_context_ptr context(ggml_init({ ggml_graph_overhead_custom(n, false) + ggml_tensor_overhead(), nullptr, true }));
+    if (!context) {
+        throw std::bad_alloc();
+    }
+    ggml_cgraph * host = ggml_new_graph_custom(context.get(), n, false);
+    for (int i = 0; i < n; ++i) {
+        if (is_host_node(*ggml_graph_node(all, i))) {
+            ggml_graph_add_node(host, ggml_graph_node(all, i));
+        }
+    }
+    return processor().graph_plan(host, n_threads, nullptr).work_size;
 }
 
 } // namespace
@@ -42,9 +68,10 @@ enum edgekv_status edgekv_context_parts(const struct llama_context * ctx, const 
         require(ctx && params && parts, "ctx, params or parts is NULL");
         edgekv_memory memory = {};
         checked(edgekv_context_memory, ctx, &memory);
-        const edgekv_shape    shape   = shape_of(ctx);
-        require_divisible(*memory_of(ctx).flat, params->ragged);
-        const llama_cparams & cparams = ctx->get_cparams();
+        const edgekv_shape shape     = shape_of(ctx);
+        const Memory       held      = memory_of(ctx);
+        const int          n_threads = std::max(1, ctx->get_cparams().n_threads_batch);
+        require_divisible(*held.flat, params->ragged);
 
         parts->graph_bytes *= n_graphs;
         const uint64_t measured  = parts->host_bytes + parts->vocabulary_bytes + parts->graph_bytes;
@@ -57,8 +84,7 @@ enum edgekv_status edgekv_context_parts(const struct llama_context * ctx, const 
         parts->output_bytes      = memory.output_bytes;
         parts->bookkeeping_bytes = edgekv_cache_estimate_bytes(&shape, params);
         parts->margin_bytes      = margin_bytes;
-        parts->workspace_bytes   = std::max(1, cparams.n_threads_batch) * thread_bytes + llama_cells(shape) * llama_cell_bytes +
-                                 uint64_t(cparams.n_ubatch) * widest_row(ctx->get_model().hparams) * activation_bytes +
-                                 (params->n_draft > 0 ? draft_bytes : 0);
+        parts->workspace_bytes   = n_threads * (thread_bytes + FewTokens::stack_bytes(*held.flat)) + shared_work_bytes(*ctx, n_threads) +
+                                 llama_cells(held) * llama_cell_bytes + (params->n_draft > 0 ? draft_bytes : 0);
     });
 }

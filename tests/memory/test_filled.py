@@ -1,0 +1,50 @@
+"""What a plan counts by the cell, by the thread and by the type of cache holds for as many as there are."""
+
+from __future__ import annotations
+
+import pytest
+from filled_cells import fill, load, save
+
+from edgekv.options import KV_TYPES
+
+MIB = 1 << 20
+OPTIONS = {"memory": "512MiB", "threads": 1, "focus": False}
+
+
+def test_many_cells_take_what_a_plan_counts_for_them(memory_ceiling, tiny_model):
+    """Notes of llama.cpp's own, of every cell, would be 2.7 MiB more; some pages come and go by themselves."""
+    model = tiny_model(n_layer=1, n_head=1, n_head_kv=1, head_dim=32, n_ctx_train=1 << 20)
+    few, many = (memory_ceiling("512MiB").run(fill, model, **OPTIONS, budget=budget) for budget in (8_000, 40_000))
+    assert many.value["cells"] == 40_128
+    assert many.peak_bytes <= many.value["planned"]
+    counted = many.value["counted"] - few.value["counted"]
+    assert abs(many.peak_bytes - few.peak_bytes - counted) < 3 * MIB // 2
+
+
+@pytest.mark.parametrize(("head_dim", "kib"), [(64, 184), (256, 456), (512, 728)])
+def test_many_threads_take_what_a_plan_counts_for_them(memory_ceiling, tiny_model, head_dim, kib):
+    """Tiles of attention grow with heads."""
+    model = tiny_model(n_layer=1, n_head=32, n_head_kv=2, head_dim=head_dim, n_ctx_train=1 << 14)
+    one, many = (
+        memory_ceiling("512MiB").run(fill, model, **OPTIONS | {"threads": threads}, budget=512) for threads in (1, 64)
+    )
+    assert many.peak_bytes <= many.value["planned"]
+    counted = many.value["counted"] - one.value["counted"]
+    assert counted // 63 // 1024 == kib
+    assert 0.85 * counted < many.peak_bytes - one.peak_bytes < counted + MIB
+
+
+def test_loading_cells_of_another_type_takes_what_loading_its_own_does(memory_ceiling, tiny_model, tmp_path):
+    """The rows of a head, as they are stored and as they are wanted, would be 5 MiB more at least."""
+    model = tiny_model(n_layer=1, n_head=1, n_head_kv=1, head_dim=512, n_ctx_train=1 << 14)
+    options = OPTIONS | {"budget": 6500}
+    for stored in KV_TYPES:
+        memory_ceiling("512MiB").run(save, model, str(tmp_path / stored), 6000, **options, kv_type=stored)
+    for kv_type in KV_TYPES:
+        peaks = {}
+        for stored in KV_TYPES:
+            ended = memory_ceiling("512MiB").run(load, model, str(tmp_path / stored), **options, kv_type=kv_type)
+            assert ended.value["cells"] > 6000
+            assert ended.peak_bytes <= ended.value["planned"]
+            peaks[stored] = ended.peak_bytes
+        assert max(peaks.values()) - peaks[kv_type] < 3 * MIB // 2, (kv_type, peaks)
