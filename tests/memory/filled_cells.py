@@ -1,4 +1,4 @@
-"""Cells that are filled to the last, saved and loaded, for a fresh process. It imports nothing that counts as memory."""
+"""Cells that are filled to the last, saved and loaded, in a fresh process. Imports nothing that counts as memory."""
 
 from __future__ import annotations
 
