@@ -20,7 +20,7 @@ from .engine.protocol import Conversation
 from .engine.reply import Logging
 from .engine.snapshot import Snapshot
 from .engines import open_engine, plan_for, survey_for
-from .errors import ConfigError, EdgeKVError, ModelNotFoundError, SessionError
+from .errors import ConfigError, ModelNotFoundError, SessionError
 from .memory.sizes import parse_size
 from .models.registry import find_model, is_remote
 from .planning.choice import Request
@@ -140,9 +140,9 @@ class Runtime:
             n_past = conversation.n_past
             try:
                 session = self._opened(self._engine.resume(path, conversation))
-            except EdgeKVError:
+            except BaseException:
                 if conversation.n_past != n_past:
-                    instead_of.close()  # its cells are gone: a file that was found sound failed later
+                    instead_of.close()  # its cells are gone: a file that was found sound failed later, or Ctrl-C came
                 raise
         instead_of.close()
         return session

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from edgekv.errors import ConfigError
+from edgekv.errors import ConfigError, EdgeKVError
 from edgekv.memory.pages import new_pages
 from edgekv.policies import Policy
 from edgekv.policies.heads import native_shares
@@ -49,6 +49,7 @@ class Cache:
         self.repositions = bool(params.repositions)
         self.shape = context.shape()
         self.shares: tuple[tuple[float, ...], ...] = ()
+        self.n_overwritten = 0  # how often other cells may have taken the place of those that were there
         self._native_shares: c.Array[c.c_float] | None = None
 
     def share_by(self, shares: Sequence[Sequence[float]]) -> None:
@@ -102,7 +103,7 @@ class Cache:
 
     def clear(self) -> None:
         """Drop every cell; the next token is fed at position 0."""
-        library.call("edgekv_cache_clear", self._handle)
+        self._overwrite("edgekv_cache_clear")
 
     def snapshot(self) -> CacheSnapshot:
         """A copy of every used cell, of what it carries, and of the newest queries; not of logits or a last probe."""
@@ -122,15 +123,24 @@ class Cache:
         as it was.
         """
         data = snapshot.data
-        library.call("edgekv_cache_restore", self._handle, data.ctypes.data, data.nbytes)
+        self._overwrite("edgekv_cache_restore", data.ctypes.data, data.nbytes)
 
     def restore_numbers(self, data: npt.NDArray[np.uint8]) -> None:
         """The same with a snapshot that ends where its rows begin. `restore_rows` must bring these next, or `clear`."""
-        library.call("edgekv_cache_restore_numbers", self._handle, data.ctypes.data, data.nbytes)
+        self._overwrite("edgekv_cache_restore_numbers", data.ctypes.data, data.nbytes)
 
     def restore_rows(self, first: int, rows: npt.NDArray[np.uint8]) -> None:
         """Put rows where a snapshot taken now would have them, from its byte `first` on."""
         library.call("edgekv_cache_restore_rows", self._handle, first, rows.ctypes.data, rows.nbytes)
+
+    def _overwrite(self, name: str, *arguments: object) -> None:
+        """Call what puts other cells in the place of those that are there, unless the library refuses it."""
+        self.n_overwritten += 1
+        try:
+            library.call(name, self._handle, *arguments)
+        except EdgeKVError:
+            self.n_overwritten -= 1
+            raise
 
     def feed(self, tokens: Sequence[int], *, want_logits: bool = False) -> None:
         """Decode tokens at the next positions; at most a block, and at most the free cells.
@@ -180,6 +190,7 @@ class Cache:
         generating: bool = False,
         budgets: Sequence[Sequence[int]] | None = None,
         reposition: bool = False,
+        result: structs.Compaction | None = None,
     ) -> structs.Compaction:
         """Evict all but `budget` cells of each head, or as the policy divides them; returns cells evicted and times.
 
@@ -187,6 +198,7 @@ class Cache:
         generating: the tokens fed since the last compaction were generated
         budgets: cells that each head keeps, layer by layer and head by head, at most `budget` on average
         reposition: turn the keys that stay to adjacent RoPE positions, if cells are evicted
+        result: is filled and returned. It tells of a compaction after which an interrupt came
 
         Times are in microseconds. Raises BudgetError if the protected cells exceed the budget, NativeError if a score
         is not finite or the cache was opened without what the policy reads, and whatever a custom scorer raises. The
@@ -210,7 +222,7 @@ class Cache:
             reposition,
             self._native_shares,
         )
-        result = structs.Compaction()
+        result = structs.Compaction() if result is None else result
         native.call("edgekv_cache_compact", self._handle, c.byref(params), c.byref(result))
         return result
 

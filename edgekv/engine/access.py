@@ -19,6 +19,12 @@ from .snapshot import Snapshot
 from .stats import Stats
 
 
+class _User:
+    """Stands for a call that is alone with a conversation."""
+
+    __slots__ = ("__weakref__",)
+
+
 class Access:
     """The use of one conversation until it is closed, or nobody has the access any more.
 
@@ -32,7 +38,8 @@ class Access:
         self._leave = weakref.finalize(self, conversation.close)
         self._leave.atexit = False
         self._ended = False
-        self._running = threading.Lock()
+        self._users = threading.Lock()
+        self._user: weakref.ref[_User] | None = None  # who is alone with it, as long as that lives
 
     @property
     def closed(self) -> bool:
@@ -80,12 +87,15 @@ class Access:
     @contextmanager
     def alone(self) -> Iterator[Conversation]:
         """The conversation, for one user at a time. Raises SessionError while another one has it."""
-        if not self._running.acquire(blocking=False):
-            raise SessionError("this session is already answering; wait for the reply or cancel it")
+        user = _User()
+        with self._users:
+            if self._user is not None and self._user() is not None:
+                raise SessionError("this session is already answering; wait for the reply or cancel it")
+            self._user = weakref.ref(user)
         try:
             yield self.live()
         finally:
-            self._running.release()
+            self._user = None  # if an interrupt comes first, `user` goes with this frame
             if self._ended:
                 self._sweep()
 

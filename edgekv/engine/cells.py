@@ -39,6 +39,10 @@ class Cells:
         self._admit(tenant)
         tenant.work.switch_s += time.perf_counter() - started
 
+    def has(self, tenant: Tenant) -> bool:
+        """Whether a tenant has the cells."""
+        return self._tenant is tenant
+
     def offer(self, tenant: Tenant) -> None:
         """Give a new tenant the cells if whoever has them has nothing in them."""
         self.sweep()
@@ -51,18 +55,37 @@ class Cells:
 
         instead_of: who gives up what it has if `fill` succeeds; where it has the cells, `fill` finds them as they are
 
-        Raises what `fill` raises, and RestingError where there is no room for whoever should rest.
+        Raises what `fill` raises, and RestingError where there is no room for whoever should rest. If other cells have
+        then taken the place of those of `instead_of`, it has lost what it had.
         """
         self.sweep()
-        if self._tenant is None or self._tenant is not instead_of:
+        if instead_of is None or self._tenant is not instead_of:
             self._rest(tenant)
             self._controller.clear()
-        filled = fill()
-        if self._tenant is not None:
-            self.note(self._tenant)
-            self._tenant.lost = "another session was loaded instead of this one"
+            filled = fill()
+        else:
+            instead_of.settle()
+            filled = self._replaced(self.note(instead_of), fill)
         self._controller.work = tenant.work
         self._tenant = tenant
+        return filled
+
+    def _replaced(self, present: Tenant, fill: Callable[[], Filled]) -> Filled:
+        """Have the cells of who has them filled otherwise. It has lost them as soon as the first of them changes."""
+        cache = self._controller.cache
+        n_overwritten = cache.n_overwritten
+        try:
+            present.lost = "another session was loaded instead of this one"
+            self._tenant = None
+            filled = fill()
+        except BaseException:
+            if cache.n_overwritten == n_overwritten:
+                self._tenant = present
+                present.lost = ""
+            else:
+                present.n_past = present.n_cells = 0
+            raise
+        present.n_past = present.n_cells = 0
         return filled
 
     def leave(self, tenant: Tenant) -> None:
@@ -72,7 +95,7 @@ class Cells:
     def sweep(self) -> None:
         """Forget those who left."""
         while self._left:
-            tenant = self._left.popleft()
+            tenant = self._left[0]  # until all of it is forgotten, whatever an interrupt breaks off
             self.resting.forget(tenant)
             tenant.lost = "this session is closed"
             if self._tenant is tenant:
@@ -81,6 +104,7 @@ class Cells:
                 self._controller.log = None
             if tenant.release is not None:
                 tenant.release()
+            self._left.popleft()
 
     def close(self) -> None:
         """Forget everybody, before the cells are freed."""
@@ -106,13 +130,21 @@ class Cells:
         return tenant
 
     def _rest(self, following: Tenant) -> None:
-        """Copy the cells of whoever has them, so that `following` may."""
+        """Copy the cells of whoever has them, so that `following` may. An interrupt leaves them where they are."""
         present = self._tenant
-        if present is not None and self.note(present).n_past > 0:
-            present.rests_filed = present.filed() is not None
-            if not present.rests_filed:
-                self._keep(present, following)
+        if present is not None:
+            present.settle()
+            self.forget_copy(present)
+            if self.note(present).n_past > 0:
+                present.rests_filed = present.filed() is not None
+                if not present.rests_filed:
+                    self._keep(present, following)
         self._tenant = None
+
+    def forget_copy(self, present: Tenant) -> None:
+        """Free the copy of cells that a tenant has, which a switch left if it was interrupted."""
+        present.rests_filed = False
+        self.resting.forget(present)
 
     def _keep(self, present: Tenant, following: Tenant) -> None:
         """Copy the cells into memory, or on to the disk."""
@@ -120,14 +152,18 @@ class Cells:
         self.resting.put(present, self._controller.snapshot())
 
     def _admit(self, tenant: Tenant) -> None:
+        """Give a tenant the cells, which are nobody's. Its copy is there until all of them are back."""
         snapshot = tenant.filed() if tenant.rests_filed else self.resting.get(tenant)
+        if snapshot is None and tenant.n_past > 0:
+            tenant.lost = "what this session had read and said was lost while others had the cells"
+            raise tenant.dropped()
         self._controller.clear()
         self._controller.pinned = tenant.pinned
         if snapshot is not None:
             self._restore(tenant, snapshot)
-            self.resting.forget(tenant)
         self._controller.work = tenant.work
         self._tenant = tenant
+        self.forget_copy(tenant)
 
     def _restore(self, tenant: Tenant, snapshot: ControllerSnapshot) -> None:
         """Fill the cells again. Raises DroppedError where a file does not give the snapshot back."""
@@ -137,4 +173,3 @@ class Cells:
             self._controller.clear()
             tenant.lost = f"what this session had read and said cannot be read back: {error.strerror or error}"
             raise tenant.dropped() from error
-        tenant.rests_filed = False

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from io import FileIO
 
+from edgekv.binding import structs
 from edgekv.binding.cache import Cache, CacheSnapshot
 from edgekv.binding.filed import FiledSnapshot, restore_snapshot, write_snapshot
 from edgekv.options import UBATCH, Options
@@ -18,6 +19,9 @@ from .drafts import History, Worth
 from .positions import Positions
 from .replays import Replays
 from .snapshot import ControllerSnapshot
+
+Fed = tuple[int, Sequence[int]]  # a position, and the tokens that are fed from it on
+NOTHING: Fed = (0, ())
 
 
 @dataclass(slots=True)
@@ -41,6 +45,8 @@ class Work:
 
 class Controller:
     """Keeps a cache within `budget` cells per head, plus one block of spare cells (KeyDiff eq. 6).
+
+    An exception may come between a call of the library and the notes of it. `settle` then takes the notes again.
 
     pinned: position ranges [p0, p1) that are never evicted
     logits_row: token of the last batch whose logits are the next token's; -1 = the last one
@@ -67,7 +73,9 @@ class Controller:
         # where a device computes, the feeding thread waits for it, which says nothing of a busy machine
         self._threads = Threads(1 if options.gpu_layers else options.n_threads)
         self._draft: list[int] = []  # decoded, and neither said nor dropped
-        self._fresh = 0  # tokens fed since the last scoring
+        self._scored_at = 0  # tokens that were fed at the last scoring
+        self._coming = NOTHING  # tokens that are fed, until all is noted of them
+        self._compacting: structs.Compaction | None = None  # a compaction, until it is noted
         self._part_ends: Sequence[int] = ()  # of the probe that is read with
         self._since_probe: int | None = None  # tokens fed since; None = no probe's queries may score again
 
@@ -80,13 +88,36 @@ class Controller:
 
     def begin(self) -> None:
         """Empty the cells, and forget what belonged to them."""
+        self._forget_open()
         self.cache.clear()
         self.positions.clear()
-        self._fresh = 0
-        self._since_probe = None
-        self._draft = []
+        self._scored_at = 0
         self._history.restore(b"")
-        self.replays.clear()
+        self.replays.restore((), 0)
+
+    def settle(self) -> None:
+        """Note what happened to the cells before an exception kept it from being noted, and drop a draft.
+
+        For the next use, whatever was raised in the last one.
+        """
+        self._draft = []
+        self._since_probe = None
+        self._note_fed()
+        if self._compacting is not None and (self._compacting.score_us > 0 or self._compacting.n_evicted > 0):
+            self._note_scored()
+        self._compacting = None
+        self.positions.settle()
+
+    def _forget_open(self) -> None:
+        """Forget what waits to be noted, as other cells take the place of those that it is of."""
+        self._coming, self._compacting = NOTHING, None
+        self._draft = []
+        self._since_probe = None
+
+    @property
+    def _fresh(self) -> int:
+        """Tokens fed since the last scoring."""
+        return self.cache.n_past - self._scored_at
 
     @property
     def snapshot_bytes(self) -> int:
@@ -109,8 +140,11 @@ class Controller:
     def restore(self, snapshot: ControllerSnapshot) -> None:
         """Go back to a snapshot. Raises ConfigError for one of another cache.
 
-        Raises OSError where a file is not read; the cells are then as before, or empty.
+        Raises OSError where a file is not read; the cells are then as before, or empty. After any other exception go
+        back again, or empty the cells.
         """
+        self.settle()
+        self._forget_open()
         if isinstance(snapshot.cells, FiledSnapshot):
             restore_snapshot(self.cache, snapshot.cells)
         else:
@@ -119,18 +153,17 @@ class Controller:
 
     def take(self, snapshot: ControllerSnapshot) -> None:
         """Note what belongs to cells that the cache holds already."""
+        n_past = self.cache.n_past
+        self._forget_open()
         self.pinned = snapshot.pinned
-        self._fresh = snapshot.fresh
-        self._since_probe = None
-        self.positions.is_long = snapshot.is_long or self._options.reposition == "always"
-        self._draft = []
-        self._history.restore(snapshot.history if self._options.n_draft else b"")
-        self.replays.restore(snapshot.unscored)
+        self._scored_at = n_past - snapshot.fresh
+        self.positions.restore(is_long=snapshot.is_long)
+        self._history.restore(snapshot.history if self._options.n_draft else b"", n_past)
+        self.replays.restore(snapshot.unscored, n_past)
 
     def shrink(self) -> None:
         """Evict what is beyond the budget, as before the next block."""
-        self._draft = []
-        self._since_probe = None
+        self._forget_open()
         self._compact(full=True)
 
     def read(
@@ -182,12 +215,13 @@ class Controller:
         """
         if drafts and self._draft[:1] == [token]:
             self._make_room(1)
+            self._coming = self.cache.n_past, [token]
             self.cache.accept()
+            self._note_fed()
             self._draft.pop(0)
             self.logits_row += 1
             self.work.accepted += 1
             self._worth.accepted()
-            self._fed([token])
         else:
             self._feed([token], want_logits=True, spare=self._options.spare_cells, generating=True, drafts=drafts)
 
@@ -212,11 +246,13 @@ class Controller:
             self._compact(probe, generating=generating, full=full)
         draft = self._proposed(tokens[0], spare) if drafts and self._options.n_draft else []
         started, own_started = time.perf_counter(), time.thread_time()
+        self._coming = self.cache.n_past, tokens
         if draft:
             self.cache.feed_draft(tokens[0], draft)
         else:
             self.cache.feed(tokens, want_logits=want_logits)
         seconds = time.perf_counter() - started
+        self._note_fed()
         self._draft, self.logits_row = draft, 0 if draft else -1
         self.work.decode_s += seconds
         self.work.drafted += len(draft)
@@ -224,23 +260,32 @@ class Controller:
             self._worth.decoded(len(draft), seconds)
             if not draft and self._threads.decoded(seconds, time.thread_time() - own_started):
                 self.cache.decode_with(self._threads.now)
-        self._fed(tokens)
 
     def _make_room(self, n_tokens: int) -> None:
         """Before tokens get cells, see to it that they can be noted: what was fed is in the log, whatever fails."""
         if self.log is not None:
             self.log.make_room(n_tokens)
 
-    def _fed(self, tokens: list[int]) -> None:
-        """Note tokens that have their cells."""
-        self._fresh += len(tokens)
-        self.replays.add(tokens)
+    def _note_fed(self) -> None:
+        """Note the coming tokens that have their cells. Each note knows its position, and may be taken again."""
+        first, tokens = self._coming
+        n_past = self.cache.n_past
+        if not tokens or n_past <= first:
+            return
+        fed = tokens[: n_past - first]
+        self.replays.follow(fed, n_past)
         if self.log is not None:
-            self.log.follow(tokens, self.cache.n_past)
+            self.log.follow(fed, n_past)
         if self._options.n_draft:
-            self._history.add(tokens)
+            self._history.follow(fed, n_past)
+        self._coming = NOTHING
         if self.watch is not None:
-            self.watch(tokens)
+            self.watch(fed)
+
+    def _note_scored(self) -> None:
+        """Note that all tokens have their scores."""
+        self._scored_at = self.cache.n_past
+        self.replays.restore((), self._scored_at)
 
     def _proposed(self, token: int, spare: int) -> list[int]:
         """What may follow a token, but no further than to the next eviction or the last position."""
@@ -265,7 +310,7 @@ class Controller:
         if self._since_probe is not None:
             self._since_probe += self._fresh
         if not full and not probed and not replay and not carries:
-            self._fresh = 0
+            self._scored_at = self.cache.n_past
             return
         if replay:
             self._probe(replay)
@@ -274,7 +319,8 @@ class Controller:
         elif is_last or self._since_probe is None or self._since_probe > UBATCH:
             self._ask(probe)
         reposition = full and self.positions.due()
-        result = self.cache.compact(
+        self._compacting = result = structs.Compaction()
+        self.cache.compact(
             options.parsed_focus if probed else options.parsed_policy,
             self.budget,
             n_sink=options.sinks,
@@ -283,9 +329,10 @@ class Controller:
             probed=probed or len(replay) > 0,
             generating=generating,
             reposition=reposition,
+            result=result,
         )
-        self._fresh = 0
-        self.replays.clear()
+        self._note_scored()
+        self._compacting = None
         self.work.evictions += full
         self.work.repositions += reposition
         self.work.evicted_cells += result.n_evicted

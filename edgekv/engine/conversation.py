@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from edgekv.errors import CeilingError, ConfigError, GrammarError, PromptLengthError, SessionError
+from edgekv.errors import CeilingError, ConfigError, EdgeKVError, GrammarError, PromptLengthError, SessionError
 from edgekv.prompt.turns import BEGINNINGS, HISTORIES, NO_PROBE, STATES, Kind, Probe, Turns
-from edgekv.store.log import LogCopy, Turn
+from edgekv.store.log import OPENING, LogCopy, TokenLog, Turn
 
 from .history import prompt_of
 from .loaded import Loaded
 from .past import Past
 from .reading import Reading
 from .reply import ProgressCallback, Rewinding, Wanted
+from .sampler import SamplerState
+from .sequence_state import SequenceState
 from .session_file import log_sections, save_session
 from .shades import Holders
 from .snapshot import ELSEWHERE, ControllerSnapshot, Snapshot
@@ -31,6 +33,10 @@ from .tenant import Tenant
 
 if TYPE_CHECKING:
     from edgekv.grammar.masks import Matcher
+
+
+# turns, pending and sampler of a conversation that begins
+NOTHING_SAID: tuple[str, tuple[int, ...], SamplerState | None] = ("new", (), None)
 
 
 class LocalConversation:
@@ -54,10 +60,13 @@ class LocalConversation:
         self._engine = engine
         self._system = system
         self._turns = Turns(engine.model, system)
-        self._speaker = Speaker(self._at_cells, self.cancelled)
         self._past = past
+        self._unfinished: Callable[[], None] | None = None  # a change to be made again before anything else
         self.tenant = Tenant() if tenant is None else tenant
+        self._state = SequenceState(lambda: engine.cells.figures(self.tenant)[0])
+        self._speaker = Speaker(self._at_cells, self.cancelled, self._state)
         self.tenant.release = self._let_past_go
+        self.tenant.settle = self._settle
         self.tenant.filed = self._filed
         if begun is not None:
             self._take(begun)
@@ -102,7 +111,7 @@ class LocalConversation:
 
     def snapshot(self) -> Snapshot:
         """All that it has read and said. Raises CeilingError where that has no room."""
-        engine, past = self._at_cells(), self._past
+        engine, past = self._settled(), self._past
         self.check_room(engine.controller.cache.snapshot_bytes + (0 if past is None else past.log.nbytes))
         return self._noted(engine.controller.snapshot(), None if past is None else past.log.copy())
 
@@ -114,33 +123,40 @@ class LocalConversation:
                 "the snapshot is of another runtime, or of a session with another system message; restore it where it "
                 "was taken, or in a session of that runtime with that message"
             )
-        self._at_cells()
-        if self._past is None:
-            engine.controller.restore(snapshot.controller)
-        else:
-            self._past = self._past.restored(snapshot, engine.controller)
-        self._take(snapshot)
+        self._settled()
+        self._wholly(lambda: self._become(snapshot))
         self._remember()
+
+    def _become(self, snapshot: Snapshot) -> None:
+        """Be as in a snapshot."""
+        before, controller = self._past, self._engine.controller
+        past = None if before is None else before.restored(snapshot, controller)
+        if past is None:
+            controller.restore(snapshot.controller)
+        self._take(snapshot)
+        if before is not None and past is not None:
+            self._past, controller.log = past, past.log
+            before.log.close()
 
     def save(self, path: Path) -> None:
         """Write all of it to a file. Raises SessionFileError; what had that name before is then untouched."""
-        engine, past = self._at_cells(), self._past
+        engine, past = self._settled(), self._past
         further = [] if past is None else log_sections(past.log)
         save_session(path, engine, self._noted(engine.controller.noted(ELSEWHERE)), further)
 
     def turns(self, first: int, n: int) -> list[Turn]:
         """At most n turns of the log from turn `first` on. Raises SessionError where there is no log."""
-        return list(itertools.islice(self._kept().log.turns(len(self._speaker.pending)), first, first + n))
+        return list(itertools.islice(self._kept().log.turns(len(self._state.pending)), first, first + n))
 
     def pieces(self, start: int, stop: int, control: bool) -> list[bytes]:
         """What each token in [start, stop) of the log stands for. control: with the names of control tokens"""
-        model, tokens = self._open().model, self._kept().tokens(start, stop, self._speaker.pending)
+        model, tokens = self._open().model, self._kept().tokens(start, stop, self._state.pending)
         return [model.piece(token, special=control) for token in tokens]
 
     @property
     def n_logged(self) -> int:
         """Tokens of the log, and those that were said and not fed yet. Raises SessionError where there is no log."""
-        return len(self._kept().log) + len(self._speaker.pending)
+        return len(self._kept().log) + len(self._state.pending)
 
     def check_room(self, snapshot_bytes: int) -> None:
         """Raise CeilingError if holding a snapshot, or passing it to the host, takes the process over its ceiling."""
@@ -156,12 +172,12 @@ class LocalConversation:
         self._engine.cells.leave(self.tenant)
 
     def reply(self, wanted: Wanted | Rewinding, progress: ProgressCallback | None) -> Generator[str, None, None]:
-        """Read the prompt, then say token by token."""
+        """Read the prompt, then say token by token. Whatever is raised, the next use goes on from what has cells."""
         engine = self._open()
         stats = self.stats = Stats(budget_cells=engine.plan.budget_cells)
         before = replace(engine.cells.note(self.tenant).work)
         try:
-            self._at_cells()
+            self._settled()
             if isinstance(wanted, Rewinding):
                 self._rewind(wanted, stats, progress)
                 return
@@ -210,20 +226,73 @@ class LocalConversation:
         engine.controller.log = None if self._past is None else self._past.log
         return engine
 
-    def _turn(self, wanted: Wanted, stats: Stats, answer: str = "") -> tuple[Iterator[int], Probe]:
-        """The tokens to read for a turn, and the probe to read them with. Nothing is changed but `stats`.
+    def _settled(self) -> Loaded:
+        """The engine, as `_at_cells`, for a new use: whatever was raised in the last one, all of it agrees."""
+        engine = self._at_cells()
+        self._settle()
+        return engine
 
+    def _settle(self) -> None:
+        """Make the log and the controller's notes those of the cells, and make again what was left half done."""
+        engine = self._open()
+        if engine.cells.has(self.tenant):
+            engine.controller.log = None if self._past is None else self._past.log
+            engine.controller.settle()
+            engine.cells.forget_copy(self.tenant)
+            if self._unfinished is not None:
+                self._wholly(self._unfinished)
+        if self._past is not None:
+            self._past.log.cut(self.n_past)
+
+    def _wholly(self, change: Callable[[], None]) -> None:
+        """Change cells, log and turns at once. If something is raised, the next use does all of it again.
+
+        A change that was refused before any cell changed is forgotten.
+        """
+        cache = self._engine.controller.cache
+        n_overwritten = cache.n_overwritten
+        self._unfinished = change
+        try:
+            change()
+        except EdgeKVError:
+            if cache.n_overwritten == n_overwritten:
+                self._unfinished = None
+            raise
+        self._unfinished = None
+
+    def _turn(self, wanted: Wanted, stats: Stats, answer: str = "") -> tuple[Iterator[int], Probe]:
+        """The tokens to read for a turn, and the probe to read them with.
+
+        Nothing is changed but `stats`, unless only a part of the opening was read before: then all is read again.
         answer: of a first pass
         """
-        engine, past = self._open(), self._past
+        engine = self._open()
+        if self._state.turns == "opening":
+            self._start_over()
+        self._turns.state, pending = self._state.turns, self._state.pending
         prompt = self._turns.prompt(wanted.kind, wanted.content, wanted.instruction)
-        stats.prompt_tokens = prompt.count() + len(self._speaker.pending)
+        stats.prompt_tokens = prompt.count() + len(pending)
         engine.controller.positions.check_length(self.n_past + stats.prompt_tokens)
         fits = self.n_cells + stats.prompt_tokens <= engine.plan.budget_cells
         question = None if fits else wanted.question
         probe = NO_PROBE if question is None else self._turns.probe(question, engine.options.probe_tokens, answer)
-        mark = None if past is None else past.marker(wanted.kind, self.n_past + len(self._speaker.pending))
-        return itertools.chain(self._speaker.pending, prompt.tokens(mark)), probe
+        mark = self._marker(wanted.kind, self.n_past + len(pending))
+        return itertools.chain(pending, prompt.tokens(mark)), probe
+
+    def _marker(self, kind: Kind, first: int, *, known: int = 0) -> Callable[[int, str], None]:
+        """Return what `Prompt.tokens` calls at each part: it notes where the opening ends, and marks the log.
+
+        first, known: as for `Past.marker`
+        """
+        noted = None if self._past is None else self._past.marker(kind, self.n_past, first, known=known)
+
+        def mark(n_before: int, role: str) -> None:
+            if role not in OPENING:
+                self._state.open(first + n_before)
+            if noted is not None:
+                noted(n_before, role)
+
+        return mark
 
     def _first_pass(
         self,
@@ -271,7 +340,7 @@ class LocalConversation:
         """Go back to where a history leaves the log; returns the tokens to read from there, and the probe."""
         past, engine = self._kept(), self._open()
         plan = engine.plan
-        prompt = prompt_of(wanted, engine.model, self._turns, past.replies(self._speaker.pending))
+        prompt = prompt_of(wanted, engine.model, self._turns, past.replies(self._state.pending))
         n_common, n_tokens = past.log.common(prompt.tokens())
         engine.controller.positions.check_length(n_tokens)
         if wanted.on_overflow == "error" and n_tokens > plan.budget_cells:
@@ -285,69 +354,75 @@ class LocalConversation:
             prompt.count()  # says what is wrong
         n_seen = min(n_common, n_tokens - (wanted.kind not in BEGINNINGS))  # logits come from the last token
         self._go_back(n_seen)
-        self._speaker.pending = []
         stats.reused_tokens = self.n_past
         stats.prompt_tokens = n_tokens - self.n_past
         # cells are chosen while more than a block is read
         evicts = self.n_cells + stats.prompt_tokens > plan.budget_cells and stats.prompt_tokens > plan.block
         question = wanted.question if evicts else None
         probe = NO_PROBE if question is None else self._turns.probe(question, engine.options.probe_tokens)
-        return itertools.islice(prompt.tokens(past.marker(wanted.kind, known=n_common)), self.n_past, None), probe
+        mark = self._marker(wanted.kind, 0, known=n_common)
+        return itertools.islice(prompt.tokens(mark), self.n_past, None), probe
 
     def seen(self, wanted: Wanted) -> int:
         """How many tokens of a history the log begins with. Raises what answering it would before anything is read."""
         past, model = self._kept(), self._open().model
-        return past.log.beginning(prompt_of(wanted, model, self._turns, past.replies(self._speaker.pending)).tokens())
+        return past.log.beginning(prompt_of(wanted, model, self._turns, past.replies(self._state.pending)).tokens())
 
     def _rewind(self, wanted: Rewinding, stats: Stats, progress: ProgressCallback | None) -> None:
-        """Go back to the newest checkpoint before, and read again from there."""
-        past, n, drawn = self._kept(), wanted.n_tokens, self._speaker.sampler
+        """Go back to the newest checkpoint before, and read again from there.
+
+        Whatever is raised after the first step, the session has gone back to the checkpoint, or to what was read again.
+        """
+        past, n = self._kept(), wanted.n_tokens
         if n > self.n_past:
             raise ConfigError(
                 f"n_tokens={n} is beyond the {self.n_past} tokens that the session has read and said; give fewer"
             )
-        self._go_back(n)
-        if wanted.other_draws and drawn is not None:
-            newest = () if self._speaker.sampler is None else self._speaker.sampler.newest
-            self._speaker.sampler = replace(drawn, newest=newest)
+        self._go_back(n, other_draws=wanted.other_draws)
         stats.reused_tokens = self.n_past
         stats.prompt_tokens = n - self.n_past
         if self.n_past < n:
-            try:
-                self._read(past.log.tokens(self.n_past, n), "read", stats, progress)
-            finally:
-                self._turns.state = past.log.state_at(self.n_past)
+            self._read(past.log.tokens(self.n_past, n), "read", stats, progress, known=past.log)
         stats.finish_reason = stats.finish_reason or "read"
 
-    def _go_back(self, n: int) -> None:
-        """To the newest checkpoint of at most n tokens, where there are more. The log keeps n."""
-        past = self._kept()
+    def _go_back(self, n: int, *, other_draws: bool = False) -> None:
+        """To the newest checkpoint of at most n tokens, where there are more. The log keeps n.
+
+        other_draws: the sampler does not go back, but for what it penalises
+        """
+        past, drawn = self._kept(), self._state.sampler
         if n >= self.n_past:
             return
-        found = past.back_to(n, self._open().controller)
-        if found is not None:
-            self._take(found)
-        else:
-            self._forget()
-        past.log.cut(n)
+
+        def change() -> None:
+            found = past.back_to(n, self._open().controller)
+            turns, pending, sampler = NOTHING_SAID if found is None else (found.turns, found.pending, found.sampler)
+            if other_draws and drawn is not None:
+                sampler = replace(drawn, newest=() if sampler is None else sampler.newest)
+            self._state.set(turns, pending, sampler)
+            past.log.cut(n)
+
+        self._wholly(change)
 
     def _start_over(self) -> None:
         """Go back to where nothing was read."""
         engine = self._at_cells()
         if self._past is not None:
             self._go_back(0)
-        else:
-            engine.controller.begin()
-            self._forget()
+            return
 
-    def _forget(self) -> None:
-        """Note that nothing was read or said."""
-        self._turns.state, self._speaker.pending, self._speaker.sampler = "new", [], None
+        def change() -> None:
+            engine.controller.begin()
+            self._state.set(*NOTHING_SAID)
+
+        self._wholly(change)
 
     def _kept(self) -> Past:
-        """The log and the checkpoints. Raises SessionError where there are none."""
+        """The log and the checkpoints, as they are now. Raises SessionError where there are none."""
         if self._past is None:
             raise SessionError("this session keeps no log; open one with Runtime.session(log=True)")
+        if self._unfinished is not None or len(self._past.log) != self.n_past:
+            self._settled()
         return self._past
 
     def _let_past_go(self) -> None:
@@ -358,27 +433,25 @@ class LocalConversation:
 
     def _remember(self) -> None:
         """End the log with the last token that has cells, and keep a checkpoint; unless others have the cells."""
-        past, engine = self._past, self._engine
-        if past is not None and not engine.closed and engine.controller.log is past.log:
-            past.note(self.n_past, self._state, lambda file: self._noted(engine.controller.filed(file)))
-
-    @property
-    def _state(self) -> tuple[object, ...]:
-        """What it is beside its cells and its log."""
-        return (self._turns.state, tuple(self._speaker.pending), self._speaker.sampler)
+        engine = self._engine
+        if engine.closed or not engine.cells.has(self.tenant):
+            return
+        self._settle()
+        if self._past is not None:
+            noted = self._state.turns, self._state.pending, self._state.sampler
+            self._past.note(self.n_past, noted, lambda file: self._noted(engine.controller.filed(file)))
 
     def _filed(self) -> ControllerSnapshot | None:
         """The newest checkpoint, if it is of now: whoever has one rests in it, and takes no room."""
-        return None if self._past is None else self._past.as_it_is(self.tenant.n_past, self._state)
+        noted = self._state.turns, self._state.pending, self._state.sampler
+        return None if self._past is None else self._past.as_it_is(self.tenant.n_past, noted)
 
     def _noted(self, controller: ControllerSnapshot, log: LogCopy | None = None) -> Snapshot:
-        engine, pending = self._open(), tuple(self._speaker.pending)
-        return Snapshot(engine.mark, self._system, self._turns.state, pending, self._speaker.sampler, controller, log)
+        state = self._state
+        return Snapshot(self._open().mark, self._system, state.turns, state.pending, state.sampler, controller, log)
 
     def _take(self, snapshot: Snapshot) -> None:
-        self._turns.state = snapshot.turns
-        self._speaker.pending = list(snapshot.pending)
-        self._speaker.sampler = snapshot.sampler
+        self._state.set(snapshot.turns, snapshot.pending, snapshot.sampler)
 
     def _pin_system(self) -> None:
         """Protect the system message, and refuse one that leaves no room."""
@@ -394,13 +467,22 @@ class LocalConversation:
         stats: Stats,
         progress: ProgressCallback | None,
         probe: Probe = NO_PROBE,
+        known: TokenLog | None = None,
     ) -> bool:
-        """Read the tokens of a prompt; returns whether the reply may begin."""
+        """Read the tokens of a prompt; returns whether the reply may begin. known: a log that holds the tokens"""
         reading = Reading(self._open(), self.cancelled, stats, progress)
-        self._speaker.pending = []
-        self._turns.state, afterwards = STATES[kind]
-        if reading.read(tokens, probe, want_logits=kind not in BEGINNINGS):
-            self._turns.state = afterwards
-            if self._past is not None and afterwards != "open":
-                self._past.log.mark(self.n_past, "assistant", afterwards)
+        self._state.read(STATES[kind], known)
+        reading.read(self._to_their_end(tokens, kind), probe, want_logits=kind not in BEGINNINGS)
         return reading.may_reply()
+
+    def _to_their_end(self, tokens: Iterable[int], kind: Kind) -> Iterator[int]:
+        """The tokens of a prompt. Their end is noted before the last of them is fed."""
+        first = n = self.n_past
+        for token in tokens:
+            n += 1
+            yield token
+        self._state.end(n)
+        afterwards = STATES[kind][1]
+        if self._past is not None and afterwards != "open":
+            note = self._past.log.announce if n > first else self._past.log.mark
+            note(n, "assistant", afterwards)

@@ -22,17 +22,25 @@ class History:
 
     def __init__(self) -> None:
         self._tokens = np.empty(2 * WINDOW, dtype=np.int32)
-        self._n = 0
+        self._at = 0, 0  # tokens in the array, and the position after them; set at once
 
     def add(self, tokens: Sequence[int]) -> None:
         """Note tokens that were read or said."""
         newest = tokens[-WINDOW:]
-        if self._n + len(newest) > len(self._tokens):
+        n, end = self._at
+        if n + len(newest) > len(self._tokens):
             keep = WINDOW - len(newest)
-            self._tokens[:keep] = self._tokens[self._n - keep : self._n]
-            self._n = keep
-        self._tokens[self._n : self._n + len(newest)] = newest
-        self._n += len(newest)
+            self._tokens[:keep] = self._tokens[n - keep : n]
+            n = keep
+            self._at = n, end
+        self._tokens[n : n + len(newest)] = newest
+        self._at = n + len(newest), end + len(tokens)
+
+    def follow(self, tokens: Sequence[int], n_past: int) -> None:
+        """Note tokens after which a session has read and said n_past; not again those that were noted already."""
+        n_new = n_past - self._at[1]
+        if n_new > 0:
+            self.add(tokens[-n_new:])
 
     def followed(self, token: int, most: int) -> list[int]:
         """At most `most` tokens: what came after the newest NGRAM when they stood here last. `token` comes next now."""
@@ -53,7 +61,8 @@ class History:
 
     def newest(self, n: int) -> npt.NDArray[np.int32]:
         """The newest n tokens, or as many as there are."""
-        return self._tokens[max(0, self._n - n) : self._n]
+        end = self._at[0]
+        return self._tokens[max(0, end - n) : end]
 
     @property
     def nbytes(self) -> int:
@@ -64,11 +73,11 @@ class History:
         """The tokens that are searched."""
         return self.newest(WINDOW).tobytes()
 
-    def restore(self, tokens: bytes) -> None:
-        """Search these from now on; b"" = none."""
+    def restore(self, tokens: bytes, n_past: int = 0) -> None:
+        """Search these from now on; b"" = none. n_past: the position after them"""
         kept = np.frombuffer(tokens, dtype=np.int32)
         self._tokens[: len(kept)] = kept
-        self._n = len(kept)
+        self._at = len(kept), n_past
 
 
 class Worth:

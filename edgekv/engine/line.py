@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+import weakref
 from types import TracebackType
 
 from edgekv.errors import SessionError
@@ -22,8 +22,9 @@ class Line:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()  # with a lock that a finalizer may take in the midst of a call
-        self._present: list[Place] = []  # those whose turn it is, all of one session
-        self._waiting: deque[Place] = deque()
+        # Places live as long as the calls that they are of, so none stays here that an interrupt kept from leaving.
+        self._present: list[weakref.ref[Place]] = []  # those whose turn it is, all of one session
+        self._waiting: list[weakref.ref[Place]] = []
         self._paused_since = 0.0
         self._closed = False
 
@@ -41,7 +42,8 @@ class Line:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-            while wait and (at_work := [p for p in self._present if p.thread not in (None, threading.get_ident())]):
+            me = threading.get_ident()
+            while wait and (at_work := [p for p in _living(self._present) if p.thread not in (None, me)]):
                 for place in at_work:
                     if place.cancelled is not None:
                         place.cancelled.set()
@@ -51,14 +53,15 @@ class Line:
         me = threading.get_ident()
         with self._changed:
             self._check_open()
-            if any(p.thread == me and p.session is not place.session for p in self._present):
+            if any(p.thread == me and p.session is not place.session for p in _living(self._present)):
                 raise SessionError(
                     "another session is at work in this very call, such as one with a `progress`; use this one after it"
                 )
             if self._is_with(place) and self._may_enter(place, me):  # it paused, and nobody passed
                 self._take_turn(place, me)
                 return True
-            self._waiting.append(place)
+            waits = weakref.ref(place)
+            self._waiting.append(waits)
             try:
                 while place.cancelled is None or not place.cancelled.is_set():
                     if self._may_enter(place, me):
@@ -68,29 +71,30 @@ class Line:
                     self._check_open()
                 return False
             finally:
-                self._waiting.remove(place)
+                self._waiting.remove(waits)
                 self._changed.notify_all()
 
     def _enter_if_free(self, place: Place) -> bool:
         with self._changed:
-            if self._closed or self._present or self._waiting:
+            if self._closed or _living(self._present) or _living(self._waiting):
                 return False
             self._take_turn(place, threading.get_ident())
             return True
 
     def _may_enter(self, place: Place, me: int) -> bool:
-        if any(p.thread not in (None, me) for p in self._present):
+        present = _living(self._present)
+        if any(p.thread not in (None, me) for p in present):
             return False
         if self._is_with(place):
             return True
         idle = time.monotonic() - self._paused_since >= IDLE_S  # nobody is at work
-        return self._waiting[0] is place and (idle or all(p.last_thread == me for p in self._present))
+        return _living(self._waiting)[0] is place and (idle or all(p.last_thread == me for p in present))
 
     def _take_turn(self, place: Place, me: int) -> None:
         if not self._is_with(place):
             self._present = []  # they come back, if ever, as if they were new
-        if place not in self._present:
-            self._present.append(place)
+        if place not in _living(self._present):
+            self._present.append(weakref.ref(place))
         place.thread = place.last_thread = me
 
     def _check_open(self) -> None:
@@ -99,7 +103,7 @@ class Line:
 
     def _is_with(self, place: Place) -> bool:
         """Whether it is the turn of the session that a place is of."""
-        return any(p.session is place.session for p in self._present)
+        return any(p.session is place.session for p in _living(self._present))
 
     def _pause(self, place: Place) -> None:
         with self._changed:
@@ -109,9 +113,12 @@ class Line:
     def _leave(self, place: Place) -> None:
         with self._changed:
             place.thread = None
-            if place in self._present:
-                self._present.remove(place)
+            self._present = [there for there in self._present if there() not in (None, place)]
             self._changed.notify_all()
+
+
+def _living(places: list[weakref.ref[Place]]) -> list[Place]:
+    return [place for there in places if (place := there()) is not None]
 
 
 class Place:

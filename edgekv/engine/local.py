@@ -45,12 +45,13 @@ class LocalEngine(Loaded):
         replaced = instead_of.tenant if isinstance(instead_of, LocalConversation) else None
         try:
             begun = self.cells.begin(tenant, lambda: load_session(path, self), replaced)
+            tenant.pinned = begun.controller.pinned
+            return LocalConversation(self, begun.system, past, begun=begun, tenant=tenant)
         except BaseException:
             if past is not None:
                 past.close()
+            self.cells.leave(tenant)
             raise
-        tenant.pinned = begun.controller.pinned
-        return LocalConversation(self, begun.system, past, begun=begun, tenant=tenant)
 
     def tokenize(self, text: str, begin: bool, special: bool) -> list[int]:
         """Tokens of a text. begin: with what the model wants before one; special: names of control tokens are these"""

@@ -70,7 +70,8 @@ class Past:
     def back_to(self, n: int, controller: Controller) -> Snapshot | None:
         """Return the cells to the newest checkpoint of at most n tokens; returns what it holds, None = the beginning.
 
-        Forgets later checkpoints, and those whose file cannot be read.
+        After an exception do it again: the cells are then those of before, of the checkpoint, or of no use. Forgets
+        later checkpoints, and those whose file cannot be read.
         """
         self.checkpoints.drop_from(n + 1)
         while (checkpoint := self.checkpoints.newest) is not None:
@@ -95,22 +96,24 @@ class Past:
         newest = self.log.read(max(0, checkpoint.n_past - WINDOW), checkpoint.n_past).tobytes()
         return replace(checkpoint.snapshot.controller, history=newest)
 
-    def marker(self, kind: Kind, first: int = 0, *, known: int = 0) -> Callable[[int, str], None]:
-        """A function that notes whose the tokens of a prompt are; `Prompt.tokens` calls it.
+    def marker(self, kind: Kind, n_past: int, first: int = 0, *, known: int = 0) -> Callable[[int, str], None]:
+        """A function that notes whose the tokens of a prompt are, once they are fed; `Prompt.tokens` calls it.
 
+        n_past: tokens that were fed before it is read
         first: position of its first token
         known: tokens of a history without turns that the log knows better
         """
         while_read = STATES[kind][0]
+        self.log.expect(n_past)
 
         def mark(n_before: int, role: str) -> None:
             position = max(first + n_before, known if kind in ("whole", "tokens") else 0)
-            self.log.mark(position, role, "assistant" if role == "assistant" else while_read)
+            self.log.announce(position, role, "assistant" if role == "assistant" else while_read)
 
         return mark
 
     def restored(self, snapshot: Snapshot, controller: Controller) -> Past:
-        """Go back to a snapshot; returns the past that it has, with the checkpoints that fit, and closes this one.
+        """Go back to a snapshot; returns the past that it has, which shares the checkpoints that fit with this one.
 
         Raises SessionError for a snapshot without a log, and what `Controller.restore` raises; nothing changes then.
         """
@@ -127,9 +130,7 @@ class Past:
             past.close()
             raise
         self.checkpoints.drop_from(n_common + 1)
-        past.checkpoints, self.checkpoints = self.checkpoints, past.checkpoints
-        self.close()
-        controller.log = past.log
+        past.checkpoints = self.checkpoints
         return past
 
     def replies(self, pending: Sequence[int]) -> Iterator[list[int]]:

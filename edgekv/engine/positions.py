@@ -26,13 +26,26 @@ class Positions:
         halfway = (cache.shape.n_cells_max + n_ctx_train) // 2
         self._first = 0 if options.kv_type == "f16" else halfway
         self.is_long = False  # whether a text left the first half
+        self._before: tuple[int, bool] | None = None  # tokens fed when a text was announced, and `is_long` then
 
     def clear(self) -> None:
         """Start over with an empty cache."""
-        self.is_long = self._options.reposition == "always"
+        self.restore(is_long=False)
+
+    def restore(self, *, is_long: bool) -> None:
+        """Go back to what a snapshot says."""
+        self._before = None
+        self.is_long = is_long or self._options.reposition == "always"
+
+    def settle(self) -> None:
+        """Forget a text that was announced and of which no token was fed."""
+        if self._before is not None and self._before[0] == self._cache.n_past:
+            self.is_long = self._before[1]
+        self._before = None
 
     def expect(self, n_tokens: int) -> None:
         """Announce how many tokens will be fed, so that a long text is repositioned from its beginning."""
+        self._before = self._cache.n_past, self.is_long
         self.is_long |= self._cache.rope_past + n_tokens > self._well_known
 
     def due(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -24,7 +23,8 @@ class Replays:
 
     def __init__(self, instruction: Sequence[int] = (), block: int = 0) -> None:
         self._instruction = instruction
-        self._unscored: deque[int] = deque(maxlen=block)
+        self._block = block
+        self._noted: tuple[tuple[int, ...], int] = (), 0  # the tokens, and the position after them; set at once
 
     @classmethod
     def of(cls, model: Model, options: Options) -> Replays:
@@ -36,27 +36,24 @@ class Replays:
     @property
     def wanted(self) -> bool:
         """Whether tokens are replayed before they are scored."""
-        return self._unscored.maxlen != 0
+        return self._block != 0
 
-    def add(self, tokens: Iterable[int]) -> None:
-        """Note tokens that have their cells."""
-        self._unscored.extend(tokens)
+    def follow(self, tokens: Sequence[int], n_past: int) -> None:
+        """Note tokens that have their cells, after which there are n_past; not again those that were noted already."""
+        unscored, end = self._noted
+        if self.wanted and n_past > end:
+            self._noted = (*unscored, *tokens[end - n_past :])[-self._block :], n_past
 
-    def clear(self) -> None:
-        """Forget the tokens: they have their scores."""
-        self._unscored.clear()
-
-    def restore(self, unscored: Iterable[int]) -> None:
-        """Go back to the tokens of a snapshot."""
-        self.clear()
-        self.add(unscored)
+    def restore(self, unscored: Iterable[int], n_past: int) -> None:
+        """Go back to the tokens of a snapshot, or with none of them forget those that have their scores."""
+        self._noted = tuple(unscored)[-self._block :] if self.wanted else (), n_past
 
     @property
     def unscored(self) -> tuple[int, ...]:
         """The tokens, oldest first."""
-        return tuple(self._unscored)
+        return self._noted[0]
 
     @property
     def probe(self) -> list[int]:
         """What to feed, so that they are scored; nothing where there are none."""
-        return [*self._instruction, *self._unscored] if self._unscored else []
+        return [*self._instruction, *self.unscored] if self.unscored else []

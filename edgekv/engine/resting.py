@@ -165,8 +165,8 @@ class Resting:
                 f"rest_dir={str(folder.parent)!r} does not take the {format_size(rested.n_bytes)} of a resting "
                 f"session: {error.strerror or error}; make room there, or name another folder"
             ) from error
-        rested.snapshot = replace(rested.snapshot, cells=ELSEWHERE, history=b"")
-        rested.file = file
+        without = replace(rested.snapshot, cells=ELSEWHERE, history=b"")
+        self._rested[tenant] = Rested(without, rested.n_bytes, file)  # at once: whole in memory, or whole on the disk
 
     def _beyond_limit(self, n_bytes: int, keep: Tenant) -> list[Tenant]:
         """Those on the disk, where `n_bytes` more would be too much there; otherwise nobody."""

@@ -21,7 +21,7 @@ MAX_POSITION = 1 << 30
 MAX_PINNED = 64  # ranges; a session pins its beginning alone
 MAX_UNSCORED = 4096  # the longest block
 MAX_TOKEN = (1 << 31) - 1
-_TURNS = {"new", *(state for states in STATES.values() for state in states)}
+_TURNS = {"new", "opening", *(state for states in STATES.values() for state in states)}
 
 
 def described(snapshot: Snapshot) -> dict[str, Any]:

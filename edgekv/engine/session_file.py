@@ -46,7 +46,8 @@ def load_session(path: Path, engine: Loaded) -> Snapshot:
 
     Raises SessionFileError, BudgetError or CeilingError for one that cannot be gone on with here. The cells are then as
     before. They are empty where what was found sound failed later: the file could not be read to its end, or its cells
-    could not be evicted (NativeError).
+    could not be evicted (NativeError). After any other exception they are of no use, unless `Cache.n_overwritten` is
+    as before.
     """
     with SectionFile(path) as file:
         snapshot = snapshot_of(file, ELSEWHERE, engine.mark)

@@ -14,7 +14,7 @@ from .chooser import Chooser
 from .endings import Circles
 from .loaded import Loaded
 from .reply import Wanted
-from .sampler import SamplerState
+from .sequence_state import SequenceState
 from .stats import Stats
 
 if TYPE_CHECKING:
@@ -26,32 +26,29 @@ NOTED, NOTES_BYTES = 16, MIB  # tokens after which a grammar is looked at, and m
 
 
 class Speaker:
-    """Says replies, and remembers what goes from one to the next.
+    """Says replies.
 
     at_cells: the engine, with the conversation in its cells, which others may have had since the last token
     cancelled: ends a reply after the next token
-    pending: tokens said, but not fed yet
-    sampler: its state after the last reply; None = there was none
+    state: has the sampler, which goes on from one reply to the next, and takes note of each token
     """
 
-    def __init__(self, at_cells: Callable[[], Loaded], cancelled: threading.Event) -> None:
-        self.pending: list[int] = []
-        self.sampler: SamplerState | None = None
+    def __init__(self, at_cells: Callable[[], Loaded], cancelled: threading.Event, state: SequenceState) -> None:
+        self._state = state
         self._at_cells = at_cells
         self._cancelled = cancelled
 
     def pieces(self, wanted: Wanted, matcher: Matcher | None, reader: CallReader | None, stats: Stats) -> Iterator[str]:
-        """A reply in pieces, after the logits of the last batch. The sampler goes on from its state, which is kept.
+        """A reply in pieces, after the logits of the last batch. The sampler goes on from its state.
 
         matcher: the grammar that the reply follows; None = it is free
         reader: takes calls of tools out of the reply; None = there are none
         """
-        with closing(Chooser(wanted, matcher, self.sampler, self._at_cells().context, reader)) as chooser:
-            try:
-                with closing(self._tokens(wanted, chooser, stats)) as tokens:
-                    yield from chooser.pieces(tokens, stats)
-            finally:
-                self.sampler = chooser.state(ended=stats.finish_reason == "end" and not self.pending)
+        with (
+            closing(Chooser(wanted, matcher, self._state.sampler, self._at_cells().context, reader)) as chooser,
+            closing(self._tokens(wanted, chooser, stats)) as tokens,
+        ):
+            yield from chooser.pieces(tokens, stats)
 
     def _tokens(self, wanted: Wanted, chooser: Chooser, stats: Stats) -> Generator[int, None, None]:
         """Choose and feed tokens until the reply ends; yields those that belong to it."""
@@ -65,10 +62,11 @@ class Speaker:
             if stats.generated_tokens == 0:
                 stats.ttft_s = stats.first_pass_s + stats.prefill_s + time.perf_counter() - started
             if engine.model.is_end(token):
+                self._state.draw(chooser.state(ended=True))
                 stats.finish_reason = "end"
                 return
             stats.generated_tokens += 1
-            self.pending = [token]
+            self._state.say(token, chooser.state(ended=False))
             yield token
             stats.decode_s = time.perf_counter() - started
             if chooser.is_complete:
@@ -87,7 +85,6 @@ class Speaker:
                 stats.finish_reason = "cancelled"
                 return
             self._at_cells().controller.step(token, drafts=True)
-            self.pending = []
             if chooser.notes is not None and stats.generated_tokens % NOTED == 0:
                 engine.guard.check_room(NOTES_BYTES, chooser.notes, "or give a simpler one")
             exceeded = engine.guard.check() if stats.generated_tokens % engine.options.block == 0 else None

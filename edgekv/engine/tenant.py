@@ -19,6 +19,7 @@ class Tenant:
     work: what was done for it
     n_past, n_cells: tokens read and said, and cells used per head, when it last had the cells
     lost: why its state is gone; "" = it is not
+    settle: finishes what an exception left half done; for who has the cells
     filed: gives its state where that lies on the disk already, as it is now; None = it does not
     rests_filed: it rests as `filed`, and in no other way
     release: frees what it has beside the cells, when it is forgotten
@@ -29,6 +30,7 @@ class Tenant:
     n_past: int = 0
     n_cells: int = 0
     lost: str = ""
+    settle: Callable[[], None] = lambda: None
     filed: Callable[[], ControllerSnapshot | None] = lambda: None
     rests_filed: bool = False
     release: Callable[[], None] | None = None

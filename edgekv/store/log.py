@@ -14,6 +14,7 @@ from .private import WINDOW, Numbers
 
 TEMPLATE = "template"  # tokens of the chat template, which are nobody's
 ROLES = (TEMPLATE, "system", "user", "assistant", "text", "tool")
+OPENING = (TEMPLATE, "system")  # roles of what comes before the first content
 STATES = ("new", "open", "user", "assistant", "text")
 
 
@@ -58,6 +59,7 @@ class TokenLog:
     def __init__(self, folder: str | None = None) -> None:
         self._tokens = Numbers(folder)
         self._marks = Numbers(folder)
+        self._coming: tuple[int, list[Mark]] = 0, []  # marks of a prompt, and the tokens that were fed before it
 
     def __len__(self) -> int:
         return len(self._tokens)
@@ -70,19 +72,24 @@ class TokenLog:
     # ---- tokens ----
 
     def make_room(self, n: int) -> None:
-        """See to it that n more tokens can be noted."""
+        """See to it that n more tokens can be noted, and marks that come with them."""
         self._tokens.make_room(n)
+        if self._coming[1]:
+            self._marks.make_room(min(3 * len(self._coming[1]), WINDOW))
 
     def follow(self, tokens: Sequence[int], n_past: int) -> None:
         """Note tokens after which a session has read and said n_past; not again those that the log has already."""
         n_new = n_past - len(self)
         if n_new > 0:
             self._tokens.append(tokens[-n_new:])
+        self._note_coming(n_past)
 
     def cut(self, n: int) -> None:
-        """Forget all but the first n tokens."""
+        """Forget all but the first n tokens, and marks that were still to come."""
+        self._note_coming(n)
         self._tokens.cut(n)
         self._forget_marks(n + 1)
+        self._coming = n, []
 
     def tokens(self, start: int, stop: int) -> Iterator[int]:
         """The tokens in [start, stop), read piece by piece."""
@@ -117,15 +124,47 @@ class TokenLog:
         self._marks.make_room(3)
         self._marks.append((position, ROLES.index(role), STATES.index(state)))
 
+    def expect(self, n_past: int) -> None:
+        """Begin to take the marks of a prompt that is read after n_past tokens (`announce`)."""
+        self._coming = n_past, []
+
+    def announce(self, position: int, role: str, state: str) -> None:
+        """Note as `mark` does, but when the prompt has fed a token, and its tokens before this one are fed.
+
+        So a prompt that is never read changes no mark, even where its marks replace earlier ones.
+        """
+        coming = self._coming[1]
+        while coming and coming[-1].position >= position:
+            coming.pop()
+        coming.append(Mark(position, role, state))
+
     def state_at(self, n: int) -> str:
         """The state of the turns after the first n tokens. Where these end with a whole prompt, its reply begins."""
         i = self._n_marks_below(n + 1)
         while i > 0:
             mark = self._mark(i - 1)
-            if mark.position < n or mark.role == "assistant":
+            if mark.role == "assistant":
                 return mark.state
+            if mark.position < n:
+                return mark.state if self._has_content(n) else "opening"
             i -= 1
         return "new"
+
+    def _has_content(self, n: int) -> bool:
+        """Whether more than an opening lies in the first n tokens."""
+        marks = map(self._mark, range(len(self._marks) // 3))
+        first = next((mark for mark in marks if mark.role not in OPENING), None)
+        return first is not None and first.position < n
+
+    def _note_coming(self, n_past: int) -> None:
+        """Note the announced marks of tokens that are fed. What an exception breaks off can be done again."""
+        first, coming = self._coming
+        due = [mark for mark in coming if mark.position <= n_past] if n_past > first else []
+        if due:
+            self._forget_marks(due[0].position)
+            rows = [(mark.position, ROLES.index(mark.role), STATES.index(mark.state)) for mark in due]
+            self._marks.extend(np.array(rows, np.int32).reshape(-1))
+            self._coming = first, coming[len(due) :]
 
     def turns(self, n_said: int = 0) -> Iterator[Turn]:
         """The turns, without what the template puts around them.

@@ -40,11 +40,10 @@ class Numbers:
         self._file = private_file(folder)
         weakref.finalize(self, self._file.close)
         self._newest = np.empty(WINDOW, dtype=np.int32)
-        self._n_written = 0
-        self._n_newest = 0
+        self._sizes = 0, 0  # in the file, and in memory; set at once, so an interrupt finds both or neither
 
     def __len__(self) -> int:
-        return self._n_written + self._n_newest
+        return sum(self._sizes)
 
     def close(self) -> None:
         """Remove the file."""
@@ -52,23 +51,24 @@ class Numbers:
 
     def make_room(self, n: int) -> None:
         """See to it that n more, at most WINDOW, can be appended. Raises SessionFileError where the disk is full."""
-        if self._n_newest + n > WINDOW:
+        n_written, n_newest = self._sizes
+        if n_newest + n > WINDOW:
             try:
-                self._file.seek(4 * self._n_written)
-                write_all(self._file, self._newest[: self._n_newest].view(np.uint8).data)
+                self._file.seek(4 * n_written)
+                write_all(self._file, self._newest[:n_newest].view(np.uint8).data)
             except OSError as error:
                 raise SessionFileError(
                     f"the log of the session cannot be written: {error.strerror or error}; make room on the disk, or "
                     "open a session with log=FOLDER in a folder that has some"
                 ) from error
-            self._n_written += self._n_newest
-            self._n_newest = 0
+            self._sizes = n_written + n_newest, 0
 
     def append(self, numbers: npt.ArrayLike) -> None:
         """Add numbers that there is room for. It cannot fail."""
         added = np.asarray(numbers, dtype=np.int32)
-        self._newest[self._n_newest : self._n_newest + len(added)] = added
-        self._n_newest += len(added)
+        n_written, n_newest = self._sizes
+        self._newest[n_newest : n_newest + len(added)] = added
+        self._sizes = n_written, n_newest + len(added)
 
     def extend(self, numbers: npt.NDArray[np.int32]) -> None:
         """Add any number of them. Raises SessionFileError where the disk is full."""
@@ -84,15 +84,16 @@ class Numbers:
 
     def cut(self, n: int) -> None:
         """Keep the first n."""
-        self._n_newest = max(0, min(self._n_newest, n - self._n_written))
-        self._n_written = min(self._n_written, n)
+        n_written, n_newest = self._sizes
+        self._sizes = min(n_written, n), max(0, min(n_newest, n - n_written))
 
     def read(self, start: int, stop: int) -> npt.NDArray[np.int32]:
         """A copy of those in [start, stop), (n,). Raises SessionFileError where the file cannot be read."""
         found = np.empty(max(0, min(stop, len(self)) - start), dtype=np.int32)
-        n_filed = max(0, min(len(found), self._n_written - start))
+        n_written, _ = self._sizes
+        n_filed = max(0, min(len(found), n_written - start))
         self._read_file(start, found[:n_filed])
-        first = start + n_filed - self._n_written
+        first = start + n_filed - n_written
         found[n_filed:] = self._newest[first : first + len(found) - n_filed]
         return found
 

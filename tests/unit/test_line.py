@@ -56,7 +56,7 @@ class Client:
         """Start, and return when it is in or waits."""
         self._thread.start()
         for _ in range(100 * LIMIT_S):
-            if self.entered.is_set() or self.place in self._queue._waiting:
+            if self.entered.is_set() or any(there() is self.place for there in self._queue._waiting):
                 return self
             threading.Event().wait(0.01)
         raise AssertionError("it neither enters nor waits")

@@ -99,7 +99,16 @@ def test_turns_are_told_without_the_template(log):
 
 def test_the_state_of_the_turns_after_any_number_of_tokens(log):
     marked(log)
-    expected = {0: "new", 1: "user", 8: "user", 25: "assistant", 26: "assistant", 60: "assistant", 61: "user"}
+    expected = {
+        0: "new",
+        1: "opening",
+        8: "opening",
+        9: "user",
+        25: "assistant",
+        26: "assistant",
+        60: "assistant",
+        61: "user",
+    }
     expected |= {62: "user", 63: "open", 80: "open", 81: "user", 99: "assistant", 100: "assistant"}
     assert {n: log.state_at(n) for n in expected} == expected
 
