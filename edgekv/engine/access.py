@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit  # noqa: F401  (weakref.finalize imports it, which would be after the plan)
+import gc
 import threading
 import weakref
 from collections.abc import Generator, Iterator
@@ -38,7 +39,7 @@ class Access:
         self._leave = weakref.finalize(self, conversation.close)
         self._leave.atexit = False
         self._ended = False
-        self._users = threading.Lock()
+        self._users = threading.RLock()
         self._user: weakref.ref[_User] | None = None  # who is alone with it, as long as that lives
 
     @property
@@ -89,7 +90,9 @@ class Access:
         """The conversation, for one user at a time. Raises SessionError while another one has it."""
         user = _User()
         with self._users:
-            if self._user is not None and self._user() is not None:
+            if self._is_used():
+                gc.collect()  # an interrupted call may be gone, and its user not yet
+            if self._is_used():
                 raise SessionError("this session is already answering; wait for the reply or cancel it")
             self._user = weakref.ref(user)
         try:
@@ -98,6 +101,9 @@ class Access:
             self._user = None  # if an interrupt comes first, `user` goes with this frame
             if self._ended:
                 self._sweep()
+
+    def _is_used(self) -> bool:
+        return self._user is not None and self._user() is not None
 
     def reply(self, wanted: Wanted | Rewinding, progress: ProgressCallback | None) -> Generator[str, None, None]:
         """The pieces of a reply, alone, each in its turn. What can be read only once is copied before."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 import weakref
@@ -53,7 +54,9 @@ class Line:
         me = threading.get_ident()
         with self._changed:
             self._check_open()
-            if any(p.thread == me and p.session is not place.session for p in _living(self._present)):
+            if self._is_within(place, me):
+                gc.collect()  # an interrupted call may be gone, and its place not yet
+            if self._is_within(place, me):
                 raise SessionError(
                     "another session is at work in this very call, such as one with a `progress`; use this one after it"
                 )
@@ -100,6 +103,10 @@ class Line:
     def _check_open(self) -> None:
         if self._closed:
             raise SessionError("this session is closed; open another with Runtime.session()")
+
+    def _is_within(self, place: Place, me: int) -> bool:
+        """Whether this thread is at work for another session."""
+        return any(p.thread == me and p.session is not place.session for p in _living(self._present))
 
     def _is_with(self, place: Place) -> bool:
         """Whether it is the turn of the session that a place is of."""

@@ -1,24 +1,28 @@
-"""Whatever is raised, at whatever line: cells, log and turns agree at the next use, and nothing is fed twice or lost."""
+"""Whatever is raised, at whatever line: cells, log and turns agree at the next use. Nothing is lost or fed twice."""
 
 from __future__ import annotations
 
 import itertools
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 from small import words
 
 import edgekv
+from edgekv.binding import library
 from edgekv.binding.cache import Cache
 from edgekv.engine.sampler import GREEDY
+from edgekv.prompt import text
 from edgekv.prompt.turns import Turns
 
 FOLDER = str(Path(edgekv.__file__).parent) + os.sep
 SETTINGS = {"memory": "4GiB", "block": 32, "recent": 8, "threads": 1, "probe_tokens": 16}
 ROOMY = SETTINGS | {"budget": 400, "policy": "keydiff"}
-TIGHT = SETTINGS | {"budget": 48}
+TIGHT = SETTINGS | {"budget": 80}
+COVERED = set()  # lines at which an earlier test has raised
 ERRORS = itertools.cycle([KeyboardInterrupt, MemoryError])
 QUESTION = "And then?"
 
@@ -31,9 +35,9 @@ def lines_of(work):
 
 
 def run_at(work, k, error, passed=None):
-    """Run a piece of work, and raise an error at the k-th line of edgekv that it passes; returns whether that was raised.
+    """Run a piece of work, and raise an error at the k-th line of edgekv that it passes; returns whether it came out.
 
-    One that is raised in a finalizer goes no further.
+    One that is raised in a finalizer does not.
     """
     n = 0
 
@@ -55,7 +59,7 @@ def run_at(work, k, error, passed=None):
     sys.settrace(trace)
     try:
         work()
-    except (KeyboardInterrupt, MemoryError):
+    except (KeyboardInterrupt, MemoryError, edgekv.EdgeKVError):  # which a lack of memory may become
         return True
     finally:
         sys.settrace(before)
@@ -64,10 +68,13 @@ def run_at(work, k, error, passed=None):
 
 
 def points(passed, step):
-    """The first and the last time of every line, and every step-th one."""
+    """Every line that no earlier test has come to, the first time or the last, and every step-th one."""
     first = {line: k for k, line in reversed(list(enumerate(passed)))}
     last = {line: k for k, line in enumerate(passed)}
-    return sorted({*first.values(), *last.values(), *range(0, len(passed), step)})
+    new = [line for line in first if line not in COVERED]
+    COVERED.update(new)
+    ends = [*(first[line] for line in new[::2]), *(last[line] for line in new[1::2])]
+    return sorted({*ends, *range(0, len(passed), step)})
 
 
 @pytest.fixture
@@ -79,11 +86,12 @@ def fed(monkeypatch):
         method = getattr(Cache, name)
 
         def call(cache, *arguments, **further):
-            before, tokens = cache.n_past, tokens_of(*arguments)
+            n_past = partial(library.load().edgekv_cache_n_past, cache._handle)  # passes no line of edgekv's
+            before, tokens = n_past(), tokens_of(*arguments)
             try:
                 method(cache, *arguments, **further)
             finally:
-                seen.update(zip(range(before, cache.n_past), tokens, strict=False))
+                seen.update(zip(range(before, n_past()), tokens, strict=False))
 
         monkeypatch.setattr(Cache, name, call)
 
@@ -105,8 +113,8 @@ def log_of(session):
     return log.read(0, len(log)).tolist()
 
 
-def say(session, text=QUESTION, n=4, **options):
-    return list(session.chat(text, max_tokens=n, sampling=GREEDY, allow_loops=True, **options))
+def say(session, question=QUESTION, n=3, **options):
+    return list(session.chat(question, max_tokens=n, sampling=GREEDY, allow_loops=True, **options))
 
 
 class Told:
@@ -122,8 +130,8 @@ class Told:
         opening = Turns(runtime.model, system).opening().count()
         self.timeline = [(0, "new"), (1, "opening"), (opening + 1, "user")]
         with runtime.session(system, log=True) as session:
-            for text in ("What was it?", words(12)):
-                self.note(session, lambda session, text=text: say(session, text))
+            for question in ("What?", words(6)):
+                self.note(session, partial(say, question=question))
             self.start, self.before = session.snapshot(), (session.n_past, *state_of(session))
 
     def note(self, session, act):
@@ -149,7 +157,7 @@ class Told:
 
 
 def check(told, session, replies, path):
-    """All of a session agrees, and it goes on as its tokens say; a saved one does, too. Returns what it read and said."""
+    """All of a session agrees, and it goes on as its tokens say; so does a saved one. Returns what it read and said."""
     session.save(path)  # the first use after it
     n, (turns, pending), log = session.n_past, state_of(session), log_of(session)
     assert len(log) == n
@@ -163,10 +171,11 @@ def check(told, session, replies, path):
     tokens += next_turn.turn([QUESTION]).tokens()
     reply = say(session)
     assert log_of(session)[: len(tokens)] == tokens
-    assert replies.setdefault(key, reply) == reply
     with told.runtime.load_session(path, instead_of=session) as loaded:
         assert (loaded.n_past, log_of(loaded), state_of(loaded)) == (n, log, (turns, pending))
-        assert say(loaded) == reply
+        if key not in replies:
+            assert say(loaded) == reply
+    assert replies.setdefault(key, reply) == reply
     return tokens, reply
 
 
@@ -188,8 +197,7 @@ def disturb(told, act, path, step, further=lambda session: None):
             error.add_note(f"raised at line {k}: {passed[k]}")
             raise
         checked[tuple(tokens)] = reply
-    print(len(passed), n_raised, len(checked))
-    assert n_raised > 100
+    assert n_raised > 0
     return checked
 
 
@@ -212,8 +220,20 @@ def open_told(small_model, fed, talkative):
         runtime.close()
 
 
+@pytest.fixture(autouse=True)
+def no_flushing(monkeypatch):
+    """Thousands of files are saved here, for which no disk need be waited for."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+def as_at_once(told, found):
+    """Where nothing was evicted, the replies are those of a session that read the same tokens at once."""
+    with told.runtime.session(log=True) as other:
+        for tokens, reply in found.items():
+            assert list(other.continue_from(tokens, max_tokens=3, sampling=GREEDY, allow_loops=True)) == reply
+
+
 def test_reading_and_generating(open_told, tmp_path):
-    """Where nothing was evicted, the reply is that of a session that read the same tokens at once."""
     told = open_told(**ROOMY)
 
     def act(session):
@@ -221,7 +241,261 @@ def test_reading_and_generating(open_told, tmp_path):
 
     with told.again() as session:
         told.note(session, act)
-    found = disturb(told, act, tmp_path / "a", 40)
-    with told.runtime.session(log=True) as other:
-        for tokens, reply in found.items():
-            assert list(other.continue_from(tokens, max_tokens=4, sampling=GREEDY, allow_loops=True)) == reply
+    as_at_once(told, disturb(told, act, tmp_path / "a", 100))
+
+
+@pytest.mark.parametrize("policy", ["keydiff", "snapkv", "replay+ada", "h2o"])
+def test_with_probes_drafts_and_replays(open_told, tmp_path, monkeypatch, policy):
+    """Cells are evicted, with a question in mind, or once they were fed again."""
+    monkeypatch.setattr("edgekv.engine.drafts.Worth.wanted", lambda self: True)
+    told = open_told(**TIGHT, policy=policy, speculate="auto" if policy in ("keydiff", "h2o") else "off")
+
+    def act(session):
+        say(session, words(40) + " a b a b a b a b a b", n=9, focus=policy in ("keydiff", "snapkv"))
+
+    with told.again() as session:
+        told.note(session, act)
+        assert session.stats.evictions > 0
+    disturb(told, act, tmp_path / "a", 400)
+
+
+def test_a_history(open_told, tmp_path):
+    told = open_told(**ROOMY)
+    with told.again() as session:
+        turns = [{"role": turn.role, "content": "".join(session.text(turn))} for turn in session.turns()]
+    history = [*turns, {"role": "user", "content": words(20)}]
+
+    def act(session):
+        list(session.continue_from(history, max_tokens=3, sampling=GREEDY, allow_loops=True))
+
+    with told.again() as session:
+        told.note(session, act)
+    as_at_once(told, disturb(told, act, tmp_path / "a", 400))
+
+
+@pytest.mark.parametrize("checkpoints", [True, False])
+def test_going_back(open_told, tmp_path, checkpoints):
+    """It stands where it stood, or anywhere from the checkpoint on."""
+    told = open_told(**ROOMY)
+
+    def act(session):
+        if not checkpoints:
+            session._access.conversation._past.checkpoints.close()
+        session.rewind(told.before[0] - 3)
+
+    as_at_once(told, disturb(told, act, tmp_path / "a", 400))
+
+
+def test_saving_and_snapshots(open_told, tmp_path):
+    told = open_told(**ROOMY)
+    with told.runtime.session("Be brief.", log=True) as session:
+        say(session, "What?")
+        earlier = session.snapshot()
+
+    def act(session):
+        session.save(tmp_path / "b")
+        snapshot = session.snapshot()
+        session.restore(earlier)
+        session.restore(snapshot)
+
+    as_at_once(told, disturb(told, act, tmp_path / "a", 400))
+
+
+@pytest.mark.parametrize("rest", [True, False])
+def test_while_others_take_the_cells(open_told, tmp_path, rest):
+    """A session rests, in memory or as a checkpoint, and has its cells back."""
+    told = open_told(**ROOMY)
+
+    def act(session):
+        if not rest:
+            session._access.conversation._past.checkpoints.close()
+        with told.runtime.session() as other:
+            list(other.generate("a", max_tokens=1))
+            session.kept_positions(0, 0)
+
+    def further(_session):
+        told.fed.clear()
+        told.fed.update(enumerate(told.tokens))
+
+    as_at_once(told, disturb(told, act, tmp_path / "a", 200, further))
+
+
+@pytest.mark.parametrize("own_cells", [True, False])
+def test_loading(open_told, tmp_path, own_cells):
+    """The session in whose place another one is loaded is as before, or says that it is gone."""
+    told, path = open_told(**ROOMY), tmp_path / "other"
+    with told.again() as session:
+        say(session, words(5))
+        session.save(path)
+
+    def act(session):
+        told.runtime.load_session(path, instead_of=session if own_cells else None).close()
+
+    with told.again() as session:
+        passed = lines_of(lambda: act(session))
+    replies, n_lost = {}, 0
+    for k in points(passed, 200):
+        with told.again() as session:
+            run_at(lambda: act(session), k, next(ERRORS))
+            try:
+                check(told, session, replies, tmp_path / "a")
+            except edgekv.SessionError:
+                assert own_cells
+                n_lost += 1
+        with told.runtime.load_session(path) as session:
+            assert session.n_past > told.before[0]
+    assert len(replies) == 1
+    assert n_lost < len(passed)
+
+
+# ---- one moment each ----
+
+
+@pytest.fixture(params=[False, True], ids=["here", "isolated"])
+def roomy(request, small_model, talkative):
+    with edgekv.Runtime(small_model, **ROOMY, isolated=request.param) as runtime:
+        yield runtime
+
+
+@pytest.fixture
+def roomy_here(small_model, talkative):
+    with edgekv.Runtime(small_model, **ROOMY) as runtime:
+        yield runtime
+
+
+def interrupt_after(monkeypatch, name, i, error=KeyboardInterrupt):
+    """Raise an error when the library has returned from its i-th call of a function, as Ctrl-C does."""
+    call, n = library.call, itertools.count()
+
+    def interrupted(called, *arguments):
+        call(called, *arguments)
+        if called == name and next(n) == i:
+            raise error
+
+    monkeypatch.setattr(library, "call", interrupted)
+
+
+@pytest.mark.parametrize("i", range(6))
+def test_an_interrupt_after_a_feed(roomy_here, monkeypatch, tmp_path, i):
+    """It comes between the feed and its note. Nothing is fed twice, and the saved file is sound."""
+    with roomy_here.session(log=True) as session:
+        say(session, "What?")
+        with monkeypatch.context() as patch:
+            interrupt_after(patch, "edgekv_cache_feed", i)
+            with pytest.raises(KeyboardInterrupt):
+                say(session, words(20), n=20)
+        assert session._access.conversation.n_logged >= session.n_past
+        assert len(log_of(session)) == session.n_past
+        log = log_of(session)
+        session.save(tmp_path / "a")
+        reply = say(session)
+        assert log_of(session)[: len(log)] == log
+        with roomy_here.load_session(tmp_path / "a") as loaded:
+            assert log_of(loaded) == log
+            assert say(loaded) == reply
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+@pytest.mark.parametrize("name", ["edgekv_cache_restore_numbers", "edgekv_cache_restore_rows", "edgekv_cache_feed"])
+def test_an_interrupt_while_going_back(roomy_here, monkeypatch, name, error):
+    """The session stands at the checkpoint, or where reading came to, and not at the beginning."""
+    with roomy_here.session(log=True) as session, roomy_here.session(log=True) as other:
+        for it in (session, other):
+            say(it, "What?")
+            say(it, words(20))
+        n = session.n_past
+        with monkeypatch.context() as patch:
+            interrupt_after(patch, name, 0, error)
+            with pytest.raises(error):
+                session.rewind(n - 1)
+        assert 0 < session.n_past == len(log_of(session)) < n
+        other.rewind(session.n_past)
+        assert log_of(session) == log_of(other)
+        assert say(session) == say(other)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+@pytest.mark.parametrize("i", [0, 1])
+def test_an_interrupt_while_loading(roomy_here, monkeypatch, tmp_path, error, i):
+    """A session whose cells are lost says so; it does not go on empty."""
+    with roomy_here.session(log=True) as saved:
+        say(saved, words(30))
+        saved.save(tmp_path / "a")
+        reply = say(saved)
+    with roomy_here.session(log=True) as session:
+        say(session)
+        with monkeypatch.context() as patch:
+            interrupt_after(patch, ("edgekv_cache_restore_numbers", "edgekv_cache_restore_rows")[i], 0, error)
+            with pytest.raises(error):
+                roomy_here.load_session(tmp_path / "a", instead_of=session)
+        assert session.closed
+        with pytest.raises(edgekv.SessionError):
+            say(session)
+    with roomy_here.load_session(tmp_path / "a") as loaded:
+        assert say(loaded) == reply
+
+
+def test_a_prompt_that_is_not_read_changes_no_turn(roomy_here, monkeypatch, tmp_path):
+    """Such as one with a file that vanishes after its tokens were counted."""
+    book, read_text = tmp_path / "book.txt", text.read_text
+    book.write_text("a b c")
+    for told in (False, True):
+        with roomy_here.session("Be brief.", log=True) as session, roomy_here.session("Be brief.", log=True) as other:
+            for it in (session, other):
+                if told:
+                    say(it, "What?")
+            n, times = session.n_past, itertools.count()
+            with monkeypatch.context() as patch:
+                patch.setattr(
+                    text, "read_text", lambda path, times=times: read_text(path if not next(times) else "gone")
+                )
+                with pytest.raises(edgekv.InputError, match="gone"):
+                    say(session, files=[book])
+            assert session.n_past == n
+            assert say(session) == say(other)
+            assert "".join(session.text()) == "".join(other.text())
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_a_system_message_that_was_cut_is_read_again(roomy, log):
+    """A cancel while it is read, and then another one."""
+    system = words(120)
+    with roomy.session(system, log=log) as session, roomy.session(system) as other:
+        for n in (32, 64):
+            say(session, progress=lambda progress, n=n: session.cancel() if progress.tokens_done >= n else None)
+            assert session.stats.finish_reason == "cancelled"
+            assert session.n_past == n
+        said = say(session)
+        assert session.n_past == session.stats.prompt_tokens + 2
+        assert said == say(other)
+        assert (session.n_past, session.kept_positions(1, 1).tolist()) == (
+            other.n_past,
+            other.kept_positions(1, 1).tolist(),
+        )
+        assert say(session) == say(other)
+        if log:
+            session.rewind(20)
+            assert say(session) == said
+
+
+def test_an_interrupt_of_the_host_of_a_worker(small_model):
+    """At every line of edgekv.worker that a reply passes here: the next use works, or says that the worker is gone."""
+    options = ROOMY | {"isolated": True}
+    runtime, n_lost, n_checked = edgekv.Runtime(small_model, **options), 0, 0
+    with runtime.session(log=True) as session:
+        passed = lines_of(lambda: say(session, "a"))
+    first = {line: k for k, line in reversed(list(enumerate(passed))) if os.sep + "worker" + os.sep in line[0]}
+    for k in first.values():
+        session = runtime.session(log=True)
+        run_at(partial(say, session, "a"), k, next(ERRORS))
+        try:
+            say(session, "b")
+            assert session._access.conversation.n_logged - session.n_past in (0, 1)
+            session.close()
+            n_checked += 1
+        except edgekv.WorkerError:
+            n_lost += 1
+            runtime.close()
+            runtime = edgekv.Runtime(small_model, **options)
+    runtime.close()
+    assert n_checked > n_lost
