@@ -403,6 +403,7 @@ def test_an_interrupt_while_going_back(roomy_here, monkeypatch, name, error):
         for it in (session, other):
             say(it, "What?")
             say(it, words(20))
+        session.kept_positions(0, 0)  # it has the cells again
         n = session.n_past
         with monkeypatch.context() as patch:
             interrupt_after(patch, name, 0, error)
@@ -459,7 +460,7 @@ def test_a_prompt_that_is_not_read_changes_no_turn(roomy_here, monkeypatch, tmp_
 @pytest.mark.parametrize("log", [False, True])
 def test_a_system_message_that_was_cut_is_read_again(roomy, log):
     """A cancel while it is read, and then another one."""
-    system = words(120)
+    system = words(50)
     with roomy.session(system, log=log) as session, roomy.session(system) as other:
         for n in (32, 64):
             say(session, progress=lambda progress, n=n: session.cancel() if progress.tokens_done >= n else None)
@@ -485,7 +486,7 @@ def test_an_interrupt_of_the_host_of_a_worker(small_model):
     with runtime.session(log=True) as session:
         passed = lines_of(lambda: say(session, "a"))
     first = {line: k for k, line in reversed(list(enumerate(passed))) if os.sep + "worker" + os.sep in line[0]}
-    for k in first.values():
+    for k in [*first.values()][::5]:
         session = runtime.session(log=True)
         run_at(partial(say, session, "a"), k, next(ERRORS))
         try:
