@@ -241,6 +241,8 @@ class LocalConversation:
             engine.cells.forget_copy(self.tenant)
             if self._unfinished is not None:
                 self._wholly(self._unfinished)
+        if self.n_past == 0 and self._state.turns != "new":  # such as after a device that lost all cells
+            self._state.set("new", (), self._state.sampler)
         if self._past is not None:
             self._past.log.cut(self.n_past)
 

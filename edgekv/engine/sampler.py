@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
@@ -137,6 +137,6 @@ class Sampler:
 
     def state(self, *, ended: bool) -> SamplerState:
         """The state now. ended: the last token ended the reply; it was not said, so it must not be penalised."""
-        said = tuple(self._newest)[:-1] if ended else tuple(self._newest)
-        newest = said[-self._before.sampling.repeat_last :]
-        return replace(self._before, n_drawn=self._before.n_drawn + self._n_drawn, newest=newest)
+        before, said = self._before, tuple(self._newest)[:-1] if ended else tuple(self._newest)
+        newest = said[-before.sampling.repeat_last :]
+        return SamplerState(before.sampling, before.seed, before.n_drawn + self._n_drawn, newest)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from edgekv.store.log import TokenLog
 
 from .sampler import SamplerState
 
 
-@dataclass(frozen=True, slots=True)
-class _Prompt:
+class _Prompt(NamedTuple):
     """A prompt that is being read.
 
     first: tokens that were fed before it
@@ -28,8 +27,7 @@ class _Prompt:
     end: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
+class _Known(NamedTuple):
     """All that is noted of a conversation. It is replaced as a whole, so no exception leaves a part of it behind.
 
     turns: the state of the turns before `prompt`
@@ -98,18 +96,19 @@ class SequenceState:
         log: holds its tokens already, and the state after each
         """
         prompt = _Prompt(self._n_past(), states, log)
-        self._known = replace(self._known, turns=self.turns, pending=self.pending, prompt=prompt)
+        self._known = self._known._replace(turns=self.turns, pending=self.pending, prompt=prompt)
 
     def open(self, position: int) -> None:
         """Note the position of the first token of a content of the prompt; later ones make no difference."""
         prompt = self._known.prompt
         if prompt is not None and prompt.opened is None:
-            self._known = replace(self._known, prompt=replace(prompt, opened=position))
+            self._known = self._known._replace(prompt=prompt._replace(opened=position))
 
     def end(self, n_past: int) -> None:
         """Note how many tokens will be fed when all of the prompt is."""
-        if self._known.prompt is not None:
-            self._known = replace(self._known, prompt=replace(self._known.prompt, end=n_past))
+        prompt = self._known.prompt
+        if prompt is not None:
+            self._known = self._known._replace(prompt=prompt._replace(end=n_past))
 
     def say(self, token: int, sampler: SamplerState) -> None:
         """Note a token that is said, and the sampler after it."""
@@ -117,4 +116,4 @@ class SequenceState:
 
     def draw(self, sampler: SamplerState) -> None:
         """Note the sampler after a token that ends a reply, which is not said."""
-        self._known = replace(self._known, sampler=sampler)
+        self._known = self._known._replace(sampler=sampler)

@@ -241,7 +241,7 @@ def test_reading_and_generating(open_told, tmp_path):
 
     with told.again() as session:
         told.note(session, act)
-    as_at_once(told, disturb(told, act, tmp_path / "a", 100))
+    as_at_once(told, disturb(told, act, tmp_path / "a", 400))
 
 
 @pytest.mark.parametrize("policy", ["keydiff", "snapkv", "replay+ada", "h2o"])
@@ -342,8 +342,9 @@ def test_loading(open_told, tmp_path, own_cells):
             except edgekv.SessionError:
                 assert own_cells
                 n_lost += 1
-        with told.runtime.load_session(path) as session:
-            assert session.n_past > told.before[0]
+        if k % 10 == 0:
+            with told.runtime.load_session(path) as session:
+                assert session.n_past > told.before[0]
     assert len(replies) == 1
     assert n_lost < len(passed)
 
@@ -480,13 +481,13 @@ def test_a_system_message_that_was_cut_is_read_again(roomy, log):
 
 
 def test_an_interrupt_of_the_host_of_a_worker(small_model):
-    """At every line of edgekv.worker that a reply passes here: the next use works, or says that the worker is gone."""
+    """At lines of edgekv.worker that a reply passes here: the next use works, or says that the worker is gone."""
     options = ROOMY | {"isolated": True}
     runtime, n_lost, n_checked = edgekv.Runtime(small_model, **options), 0, 0
     with runtime.session(log=True) as session:
         passed = lines_of(lambda: say(session, "a"))
     first = {line: k for k, line in reversed(list(enumerate(passed))) if os.sep + "worker" + os.sep in line[0]}
-    for k in [*first.values()][::5]:
+    for k in [*first.values()][::12]:
         session = runtime.session(log=True)
         run_at(partial(say, session, "a"), k, next(ERRORS))
         try:
