@@ -220,6 +220,11 @@ class Options:
         return (self.parsed_policy, self.parsed_focus) if self.focus else (self.parsed_policy,)
 
     @property
+    def divides_by_table(self) -> bool:
+        """Whether a policy divides cells by the model's table of head shares."""
+        return any(policy.spread == "given" for policy in self.policies)
+
+    @property
     def probe_cells(self) -> int:
         """Cells beyond budget and block that a probe takes while it is scored, or a block that is replayed."""
         return max(self.probe_tokens if self.focus else 0, self.block + REPLAY_TOKENS if self.replays else 0)

@@ -33,6 +33,8 @@ from .session import GENERAL_QUESTION, Session
 class Runtime:
     """A model loaded under a memory ceiling. Use it in `with`, or close it.
 
+    One that is dropped is freed when its sessions and replies are, too, with a ResourceWarning.
+
         with edgekv.Runtime(memory="256MiB") as rt:
             for piece in rt.session().ask("Who is the stranger?", files=["novel.txt"]):
                 print(piece, end="")

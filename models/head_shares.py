@@ -15,7 +15,7 @@ from edgekv.errors import ConfigError
 
 from .registry import known_models
 
-__all__ = ["HeadShares", "find_shares", "has_shares", "path_beside", "read_shares"]
+__all__ = ["HeadShares", "check_shares", "find_shares", "has_shares", "path_beside", "read_shares"]
 
 FORMAT, VERSION = "edgekv head shares", 1
 MOST_CELLS = 1 << 30  # that a head can keep
@@ -53,20 +53,36 @@ def find_shares(model: Path, n_heads: Sequence[int]) -> HeadShares:
 
     Raises ConfigError where there is none, and where it is of another model.
     """
+    path, shares = _found(model)
+    if [len(layer) for layer in shares.cells] != list(n_heads):
+        raise _of_another(path, shares, model, len(n_heads), sum(n_heads))
+    return shares
+
+
+def check_shares(model: Path, n_layers: int, n_heads: int) -> None:
+    """Raise ConfigError where a model has no table, or one of another number of layers or KV heads in all."""
+    path, shares = _found(model)
+    if (len(shares.cells), sum(map(len, shares.cells))) != (n_layers, n_heads):
+        raise _of_another(path, shares, model, n_layers, n_heads)
+
+
+def _found(model: Path) -> tuple[Path, HeadShares]:
+    """Return the table of a model, and its file."""
     path = _table(model)
     if path is None:
         raise ConfigError(
             f"heads divides cells by a table of the model, and {str(path_beside(model))!r} is not there; make it with: "
             f"edgekv heads --model {model} --text BOOK, or leave heads out of the policy"
         )
-    shares = read_shares(path)
-    found = [len(layer) for layer in shares.cells]
-    if found != list(n_heads):
-        raise ConfigError(
-            f"{str(path)!r} is of a model with {sum(found)} KV heads in {len(found)} layers, but {model.name} has "
-            f"{sum(n_heads)} in {len(n_heads)}; remove it, and make one with: edgekv heads --model {model} --text BOOK"
-        )
-    return shares
+    return path, read_shares(path)
+
+
+def _of_another(path: Path, shares: HeadShares, model: Path, n_layers: int, n_heads: int) -> ConfigError:
+    return ConfigError(
+        f"{str(path)!r} is of a model with {sum(map(len, shares.cells))} KV heads in {len(shares.cells)} layers, but "
+        f"{model.name} has {n_heads} in {n_layers}; remove it, and make one with: edgekv heads --model {model} --text "
+        "BOOK"
+    )
 
 
 def has_shares(model: Path) -> bool:

@@ -60,6 +60,7 @@ _CALLS: dict[str, tuple[Any, ...]] = {
     "edgekv_rope_turn": (_P, _P, c.c_uint32, c.c_uint32, c.c_int32, _P),
     "edgekv_cache_params_for": (_P, c.c_uint32, c.c_int32, _P),
     "edgekv_cache_open": (_P, _P, _P),
+    "edgekv_cache_check": (_P, _P),
     "edgekv_cache_clear": (_P,),
     "edgekv_cache_feed": (_P, _P, c.c_size_t, c.c_int32),
     "edgekv_cache_feed_draft": (_P, c.c_int32, _P, c.c_size_t),
@@ -79,7 +80,9 @@ _CALLS: dict[str, tuple[Any, ...]] = {
     "edgekv_cache_restore_rows": (_P, c.c_uint64, _P, c.c_size_t),
     "edgekv_rows_convert": (_P, c.c_int32, c.c_uint32, _P, c.c_size_t),
     "edgekv_process_bytes": (_P,),
+    "edgekv_process_taken": (structs.Work, _P, _P),
     "edgekv_plan_choose": (_P, structs.SettingFits, _P, _P),
+    "edgekv_plan_largest": (_P, structs.SettingFits, _P, _P),
     "edgekv_plan_make": (c.c_char_p, _P, _P),
     "edgekv_plan_open": (c.c_char_p, _P, _P, _P, _P),
 }

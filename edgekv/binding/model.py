@@ -74,7 +74,7 @@ class Model:
         """Free the model. Contexts over it must be freed first."""
         if self._llama is not None:
             self._llama.llama_model_free(self.handle)
-            self._llama = None
+            self._llama, self.handle = None, c.c_void_p()
 
     def __enter__(self) -> Model:
         return self
@@ -204,7 +204,7 @@ class Context:
         """Free the context."""
         if self._llama is not None:
             self._llama.llama_free(self.handle)
-            self._llama = None
+            self._llama, self.handle = None, c.c_void_p()
 
     def shape(self) -> structs.Shape:
         """Layers, heads, cells and types of the cache. Raises UnsupportedModelError if edgekv cannot run the model."""

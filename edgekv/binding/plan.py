@@ -24,9 +24,25 @@ def counted_bytes() -> int:
     return n_bytes.value
 
 
-def choose_setting(choice: structs.Choice, fits: Callable[[structs.Setting], bool]) -> structs.Setting | None:
+def taken_bytes(work: Callable[[], object]) -> int:
+    """Bytes that a plan counts of this process after some work and not before it. Raises what `work` raises."""
+
+    def answer(_user_data: int | None) -> int:
+        work()
+        return 0
+
+    n_bytes, callback = c.c_uint64(), Callback(structs.Work, answer, failed=1)
+    with callback:
+        library.call("edgekv_process_taken", callback.native, None, c.byref(n_bytes))
+    return n_bytes.value
+
+
+def choose_setting(
+    choice: structs.Choice, fits: Callable[[structs.Setting], bool], *, largest: bool = False
+) -> structs.Setting | None:
     """The setting that serves best, or None where nothing fits.
 
+    largest: the one with the largest budget instead, in whatever type of cache and block
     fits: whether a setting does; raises ConfigError where the model cannot have it
 
     Raises what `fits` raises, but for a type of cache that the model cannot have and nobody named.
@@ -42,11 +58,10 @@ def choose_setting(choice: structs.Choice, fits: Callable[[structs.Setting], boo
             return IMPOSSIBLE
 
     chosen, err = structs.Setting(), c.create_string_buffer(library.ERR_SIZE)
+    choose = library.load().edgekv_plan_largest if largest else library.load().edgekv_plan_choose
     callback = Callback(structs.SettingFits, answer, failed=GIVE_UP)
     with callback:
-        status = library.load().edgekv_plan_choose(
-            c.byref(choice), callback.native, None, c.byref(chosen), err, library.ERR_SIZE
-        )
+        status = choose(c.byref(choice), callback.native, None, c.byref(chosen), err, library.ERR_SIZE)
     if status == OVER_CEILING:
         return None
     if status != 0:

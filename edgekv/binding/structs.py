@@ -259,6 +259,7 @@ class Setting(Struct):
     _fields_ = (("budget", c.c_uint32), ("block", c.c_uint32), ("kv_type", c.c_int32), ("repack", c.c_int32))
 
 
+Work = c.CFUNCTYPE(c.c_int32, c.c_void_p)
 SettingFits = c.CFUNCTYPE(c.c_int32, c.c_void_p, c.POINTER(Setting))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit  # noqa: F401  (weakref.finalize imports it, which would be after the plan)
 import gc
 import threading
 import weakref
@@ -36,8 +35,6 @@ class Access:
         self.engine = engine
         self.conversation = conversation
         self._start = start
-        self._leave = weakref.finalize(self, conversation.close)
-        self._leave.atexit = False
         self._ended = False
         self._users = threading.RLock()
         self._user: weakref.ref[_User] | None = None  # who is alone with it, as long as that lives
@@ -53,8 +50,12 @@ class Access:
             return
         self._ended = True
         self.cancel()
-        self._leave()
+        self.conversation.close()
         self._sweep()
+
+    def __del__(self) -> None:
+        if not self._ended:
+            self.conversation.close()
 
     def cancel(self) -> None:
         """End the running reply, if any, at the next block or token. May be called from any thread."""

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import codecs
 import sys
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgekv.binding.cache import Cache
 from edgekv.binding.model import Context, Model
-from edgekv.errors import ConfigError, UnsupportedModelError
+from edgekv.errors import ConfigError
 from edgekv.grammar.source import Grammar
 from edgekv.memory import process
+from edgekv.memory.holdings import hold
 from edgekv.models.head_shares import find_shares
 from edgekv.models.header import header_digest
 from edgekv.options import Options
 from edgekv.planning.choice import Request
-from edgekv.planning.estimate import Plan, cache_params_of
+from edgekv.planning.estimate import Plan, checked_params
 from edgekv.planning.planner import make_plan
 from edgekv.prompt.template import rehearse
 from edgekv.warmup import before_plans
@@ -24,6 +26,7 @@ from edgekv.warmup import before_plans
 from .cells import Cells
 from .controller import Controller
 from .guard import Guard
+from .opened import Opened
 from .replays import Replays
 from .rest_folder import RestFolder
 from .resting import Resting, Room
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
     from edgekv.grammar.masks import Matcher, Vocabulary
 
 
-class Loaded:
+class Loaded(Opened):
     """A model in this process under its plan, and its cells. Raises what `Runtime` does.
 
     mark: bytes that the snapshots of this engine carry, so that no other engine restores them; None = new ones
@@ -41,30 +44,30 @@ class Loaded:
     """
 
     def __init__(self, path: Path, request: Request, mark: bytes | None = None) -> None:
-        self.closed = True
         self.mark = new_mark() if mark is None else mark
         self.plan = make_plan(path, request)
         options = self.options = self.plan.settle(request.options)
         sys.audit("edgekv.runtime", self.plan)  # read where a test's memory is measured (edgekv.testing)
         process.return_freed_memory()
         self.guard = Guard(self.plan)
-        self.model = Model(path, options)
-        try:
+        with ExitStack() as made:
+            resting = made.enter_context(closing(_resting(self.plan, options)))
+            self.model = made.enter_context(Model(path, options))
             self.model_digest = header_digest(path, self.model.header)
-            resting = _resting(self.plan, options)
             self._vocabulary = _vocabulary(self.model) if options.grammars else None
             process.return_freed_memory()  # what loading took beside the model
             self.context = self.model.new_context(self.plan.n_cells, options, n_cells_max=self.plan.n_cells_max)
-            cache = open_cache(self.context, options)
+            made.callback(self.context.close)
+            cache = made.enter_context(closing(open_cache(self.context, options)))
             share_heads(cache, path, options)
             process.return_freed_memory()
-        except BaseException:
-            self.model.close()
-            raise
-        replays = Replays.of(self.model, options)
-        self.controller = Controller(cache, options, self.plan.budget_cells, self.model.n_ctx_train, replays)
-        self.cells = Cells(self.controller, resting)
-        self.closed = False
+            replays = Replays.of(self.model, options)
+            self.controller = Controller(cache, options, self.plan.budget_cells, self.model.n_ctx_train, replays)
+            self.cells = Cells(self.controller, resting)
+            made.callback(self.cells.close)
+            made.callback(hold(self.plan.peak_bytes - self.plan.parts.python))
+            self._made = made.pop_all()
+        self.opened()
 
     def matcher(self, grammar: Grammar) -> Matcher:
         """What a reply that follows a grammar is held to.
@@ -86,10 +89,7 @@ class Loaded:
             return
         self.closed = True
         self._vocabulary = None
-        self.cells.close()
-        self.controller.cache.close()
-        self.context.close()
-        self.model.close()
+        self._made.close()
 
 
 def _vocabulary(model: Model) -> Vocabulary:
@@ -107,19 +107,12 @@ def _resting(plan: Plan, options: Options) -> Resting:
 
 def open_cache(context: Context, options: Options) -> Cache:
     """The cache of a context. It repositions keys unless the options say never, or say "auto" and the model cannot."""
-    params = cache_params_of(options)
-    try:
-        return Cache(context, params)
-    except UnsupportedModelError:
-        if options.reposition != "auto":
-            raise
-        params.repositions = False
-        return Cache(context, params)
+    return Cache(context, checked_params(context, options))
 
 
 def share_heads(cache: Cache, path: Path, options: Options) -> None:
     """Give the cache the table of head shares of its model where a policy needs one. Raises ConfigError without it."""
-    if any(policy.spread == "given" for policy in options.policies):
+    if options.divides_by_table:
         heads = [cache.layer_heads(layer)[0] for layer in range(cache.shape.n_layer)]
         cache.share_by(find_shares(path, heads).cells)
 

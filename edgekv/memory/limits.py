@@ -13,6 +13,8 @@ from edgekv.errors import CeilingError, ConfigError
 
 from .sizes import MIB, format_size, parse_size
 
+LEAST_BYTES = 1 << 16  # whoever asks for less means MiB, not bytes
+
 
 @dataclass(frozen=True, slots=True)
 class GroupLimit:
@@ -29,7 +31,10 @@ def parse_ceiling(memory: int | str) -> int:
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", memory) if isinstance(memory, str) else None
     if match is None:
-        return parse_size(memory)
+        n_bytes = parse_size(memory)
+        if n_bytes < LEAST_BYTES:
+            raise ConfigError(f"memory={memory} means {n_bytes} bytes, which is too little; write '{n_bytes}MiB'")
+        return n_bytes
     percent = float(match[1])
     if not 0 < percent <= 100:
         raise ConfigError(

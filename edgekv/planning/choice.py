@@ -76,6 +76,15 @@ def choose(estimates: Estimator, request: Request) -> Plan | None:
     return plan
 
 
+def largest(estimates: Estimator, request: Request) -> Plan | None:
+    """The plan with the largest budget that fits, in whatever the user left open; None where nothing fits.
+
+    Raises ConfigError where the model cannot have what the user named.
+    """
+    repack = -1 if request.repacks else int(request.options.repack)
+    return _chosen(estimates, request, repack, _fits, largest=True)
+
+
 def smallest_plans(estimates: Estimator, request: Request) -> list[Plan]:
     """The plans of all settings that may be chosen, with the budget asked for, or else the smallest one."""
     tried = []
@@ -88,8 +97,15 @@ def smallest_plans(estimates: Estimator, request: Request) -> list[Plan]:
     return tried
 
 
-def _chosen(estimates: Estimator, request: Request, repack: int, fits: Callable[[Plan, Options], bool]) -> Plan | None:
-    """The plan of the first setting in the order of preference that `fits`."""
+def _chosen(
+    estimates: Estimator,
+    request: Request,
+    repack: int,
+    fits: Callable[[Plan, Options], bool],
+    *,
+    largest: bool = False,
+) -> Plan | None:
+    """The plan of the first setting in the order of preference that `fits`, or of the one with the largest budget."""
 
     def options_of(setting: structs.Setting) -> Options:
         return replace(
@@ -104,7 +120,7 @@ def _chosen(estimates: Estimator, request: Request, repack: int, fits: Callable[
         options = options_of(setting)
         return fits(estimates.plan(options), options)
 
-    chosen = choose_setting(_choice(request, estimates.n_ctx_train, repack), answer)
+    chosen = choose_setting(_choice(request, estimates.n_ctx_train, repack), answer, largest=largest)
     return None if chosen is None else estimates.plan(options_of(chosen))
 
 

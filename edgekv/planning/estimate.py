@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from edgekv.binding import library, structs
 from edgekv.binding.model import Context, Model
-from edgekv.binding.plan import counted_bytes
 from edgekv.binding.policy import cache_params
-from edgekv.errors import ConfigError
-from edgekv.memory import process
+from edgekv.errors import ConfigError, UnsupportedModelError
+from edgekv.memory.sizes import MIB
+from edgekv.models.head_shares import check_shares
 from edgekv.models.header import read_header
-from edgekv.options import Options
+from edgekv.options import KV_TYPES, UBATCH, Options
 from edgekv.prompt.template import rehearse
 from edgekv.warmup import reserved_bytes, warm_up
 
+from .measured import held_bytes, measured
 from .resting import planned_resting_bytes, session_bytes_of
 from .shares import DeviceShare, Lent, limited, shares_of
 
@@ -174,9 +176,8 @@ class Estimator:
         self._division: object = None  # of their layers over devices
         self._plans: dict[Options, Plan] = {}
         self._graph_bytes: dict[str, int] = {}  # by cache type, which makes nodes
-        self._python_bytes = _counted_bytes() + reserved_bytes()
-        self._model(options)
-        self._vocabulary_bytes = max(0, _counted_bytes() + reserved_bytes() - self._python_bytes)
+        self._python_bytes = held_bytes() + reserved_bytes()
+        _, self._vocabulary_bytes = measured(lambda: self._model(options))
 
     def close(self) -> None:
         """Free what was loaded to estimate."""
@@ -200,7 +201,7 @@ class Estimator:
 
         Raises UnsupportedModelError, and ConfigError where this model cannot have such options.
         """
-        key = replace(options, memory=1, device_memory=None)  # what is needed does not depend on what there is
+        key = replace(options, memory=MIB, device_memory=None)  # what is needed does not depend on what there is
         if key not in self._plans:
             self._plans[key] = self._estimate(key)
         plan = self._plans[key]
@@ -224,13 +225,29 @@ class Estimator:
         return self._models[options.repack]
 
     def _graphs(self, options: Options) -> int:
-        """Bytes of the description of a graph, measured with few cells; the order of weights does not matter."""
+        """Bytes of the description of a graph, measured with few cells, and with blocks of UBATCH, whatever is planned.
+
+        All types are measured before any context with many cells was freed: that changes how glibc serves later ones.
+        Raises UnsupportedModelError and ConfigError where such a model cannot have a cache of these options.
+        """
+        if not self._graph_bytes:
+            for kv_type in KV_TYPES:
+                with suppress(ConfigError):
+                    self._graph_bytes[kv_type] = self._measured_graph(replace(options, kv_type=kv_type))
         if options.kv_type not in self._graph_bytes:
-            before = _counted_bytes()
-            context = _new_context(self._model(options), options, budget=1)
-            self._graph_bytes[options.kv_type] = max(0, counted_bytes() - before)
-            context.close()
+            self._graph_bytes[options.kv_type] = self._measured_graph(options)  # which says what is wrong
         return self._graph_bytes[options.kv_type]
+
+    def _measured_graph(self, options: Options) -> int:
+        model = self._model(options)
+        options = replace(options, block=max(UBATCH, options.evict_every or 1), ubatch=None)
+        context, n_bytes = measured(lambda: _new_context(model, options, budget=1))
+        with closing(context):
+            checked_params(context, options)
+            if options.divides_by_table:
+                shape = context.shape()
+                check_shares(self._path, shape.n_layer, shape.n_head_total)
+        return n_bytes
 
     def _estimate(self, options: Options) -> Plan:
         assert options.budget is not None
@@ -319,12 +336,6 @@ def _new_context(model: Model, options: Options, budget: int) -> Context:
     return model.new_context(n_cells, options, n_cells_max=n_cells_max)
 
 
-def _counted_bytes() -> int:
-    """What a plan counts of this process, without what was freed."""
-    process.return_freed_memory()
-    return counted_bytes()
-
-
 def cache_params_of(options: Options) -> structs.CacheParams:
     """What the cache of a runtime holds beside keys and values."""
     by_probe = [options.parsed_focus] if options.focus or options.replays else []
@@ -332,4 +343,20 @@ def cache_params_of(options: Options) -> structs.CacheParams:
     params = cache_params(by_text, options.block, probed=by_probe, n_probe=options.probe_cells)
     params.repositions = options.reposition != "never"
     params.n_draft = options.n_draft
+    return params
+
+
+def checked_params(context: Context, options: Options) -> structs.CacheParams:
+    """What the cache of this context holds. Keys keep their positions if the options say "auto" and they cannot move.
+
+    Raises UnsupportedModelError where the model cannot have such a cache. Its weights need not be loaded.
+    """
+    params = cache_params_of(options)
+    try:
+        library.call("edgekv_cache_check", context.handle, ctypes.byref(params))
+    except UnsupportedModelError:
+        if options.reposition != "auto":
+            raise
+        params.repositions = False
+        library.call("edgekv_cache_check", context.handle, ctypes.byref(params))
     return params

@@ -7,10 +7,11 @@ from contextlib import suppress
 from dataclasses import replace
 
 from edgekv.errors import CeilingError, ConfigError
+from edgekv.memory.holdings import held
 from edgekv.memory.sizes import MIB, format_size
 from edgekv.options import Options
 
-from .choice import Request, choose, smallest_budget, smallest_plans
+from .choice import Request, largest, smallest_budget, smallest_plans
 from .estimate import Estimator, Plan
 from .resting import resting_obstacle
 
@@ -24,18 +25,30 @@ def refusal(estimates: Estimator, request: Request) -> CeilingError | ConfigErro
     if not plan.excess_bytes:
         return _device_refusal(estimates, request, plan)
     needed, ceiling = plan.peak_bytes, plan.ceiling_bytes
+    n_others, held_by_others = held()
     remedies = [*_remedies(estimates, request, options), f"raise the ceiling to {-(-needed // MIB)}MiB"]
     if plan.devices and plan.parts.kv:
         remedies.append("raise device_memory, so that more layers lie there")
-    if plan.parts.total - plan.parts.kv - plan.parts.compute - plan.parts.bookkeeping > plan.ceiling_bytes:
+    fixed = needed - held_by_others - plan.parts.kv - plan.parts.compute - plan.parts.bookkeeping
+    if fixed > plan.ceiling_bytes:
         remedies.append("choose a smaller model")
     chosen = f" (kv_type={plan.kv_type}, block={plan.block})" if request.open & {"kv_type", "block"} else ""
     return CeilingError(
         f"memory={format_size(ceiling)} does not hold {plan.model.name} with a budget of {plan.budget_cells} cells"
-        f"{chosen}: {format_size(needed)} are needed, {format_size(needed - ceiling)} more; " + ", or ".join(remedies),
+        f"{chosen}: {format_size(needed)} are needed, {format_size(needed - ceiling)} more; "
+        + _others(n_others, held_by_others)
+        + ", or ".join(remedies),
         required_bytes=needed,
         ceiling_bytes=ceiling,
     )
+
+
+def _others(n: int, n_bytes: int) -> str:
+    """What the other runtimes of this process have to do with it."""
+    if not n:
+        return ""
+    runtimes, hold, them = ("other runtime is", "holds", "it") if n == 1 else ("other runtimes are", "hold", "them")
+    return f"{n} {runtimes} open in this process and {hold} about {n_bytes // MIB} MiB: close {them}, or "
 
 
 def _device_refusal(estimates: Estimator, request: Request, plan: Plan) -> CeilingError:
@@ -73,7 +86,7 @@ def _least(estimates: Estimator, request: Request) -> Plan:
 def _remedies(estimates: Estimator, request: Request, options: Options) -> Iterator[str]:
     """Single changes that would each make it fit. Each was tried by planning with it."""
     if options.budget != smallest_budget(options):
-        other = choose(estimates, replace(request, options=replace(request.options, budget=None)))
+        other = largest(estimates, request)
         if other is not None:
             yield f"lower the budget to {other.budget_cells}"
     for name, value in {"kv_type": "q8_0", "block": min(32, options.block)}.items():

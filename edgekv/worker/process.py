@@ -87,6 +87,9 @@ class Worker:
     def close(self) -> None:
         """End it, and wait until it has ended."""
         self.closed = True
+        if threading.current_thread() is self._watcher:  # this is a finalizer, and the watcher may be in any call
+            self._channel.close()
+            return
         if self._lock.acquire(blocking=False):  # otherwise a call is under way, and finds the process gone
             self._channel.close()
             self._lock.release()
@@ -146,6 +149,7 @@ class Worker:
                 elif missed * BEAT_S >= patience:
                     self._ended_because = f"gave no sign of life for {patience:g} s"
             self._process.kill()
+            self._process.wait()
 
     def _death(self) -> WorkerError:
         """Why there is no answer."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Generator, Sequence
@@ -15,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgekv.engine.line import Line
+from edgekv.engine.opened import Opened
 from edgekv.engine.protocol import Conversation
 from edgekv.engine.reply import Logging, Progress, ProgressCallback, Rewinding, Wanted
 from edgekv.engine.shades import Holders
@@ -30,7 +32,7 @@ from .messages import Converse, Drop, Ended, Estimate, Leave, Load, Look, Procee
 from .process import Worker
 
 
-class WorkerEngine:
+class WorkerEngine(Opened):
     """An `Engine` in a worker process. Raises what `LocalEngine` does, and WorkerError."""
 
     def __init__(self, path: Path, request: Request) -> None:
@@ -45,11 +47,7 @@ class WorkerEngine:
             raise
         self._numbers = itertools.count(1)
         self._left: deque[WorkerConversation] = deque()  # those that the worker may forget
-
-    @property
-    def closed(self) -> bool:
-        """Whether the process was ended."""
-        return self._worker.closed
+        self.opened()
 
     @property
     def worker_pid(self) -> int:
@@ -105,6 +103,7 @@ class WorkerEngine:
 
     def close(self) -> None:
         """End the process."""
+        self.closed = True
         self._worker.close()
         self.line.close(wait=False)  # who is at work finds the process gone
 
@@ -216,8 +215,9 @@ class WorkerConversation:
                     progress(part)
                 part = self._advance(number, cancel if self.cancelled.is_set() else proceed)
         except BaseException:  # it is no longer iterated, was interrupted, or `progress` raised
-            with suppress(EdgeKVError):
-                self._finish(self._advance(number, Drop(number)))
+            if not sys.is_finalizing():  # where nothing can be sent any more, and the worker ends anyway
+                with suppress(EdgeKVError):
+                    self._finish(self._advance(number, Drop(number)))
             raise
         self._finish(part)
         if part.error is not None:

@@ -522,6 +522,13 @@ EDGEKV_API enum edgekv_status edgekv_cache_open(
                                 char * err,
                               size_t   err_size);
 
+// Refuse what edgekv_cache_open refuses a model for, whatever its weights are; its model may be loaded with no_alloc.
+EDGEKV_API enum edgekv_status edgekv_cache_check(
+          const struct llama_context * ctx,
+    const struct edgekv_cache_params * params,
+                                char * err,
+                              size_t   err_size);
+
 EDGEKV_API void edgekv_cache_free(struct edgekv_cache * cache);
 
 // Bytes that an open cache of this shape holds for itself, beyond the context's own: in the host's memory, and on devices.
@@ -714,7 +721,7 @@ struct edgekv_parts {
     uint64_t host_bytes;        // what the process holds before the model, and all code of this library
     uint64_t vocabulary_bytes;  // vocabulary and metadata
     uint64_t graph_bytes;       // descriptions of graphs
-    uint64_t rounding_bytes;    // fills the three above up to whole MiB, since they were measured
+    uint64_t rounding_bytes;    // fills the first one up to whole steps of 2 MiB, and the two others to whole MiB
     uint64_t weight_bytes;      // from here on as in edgekv_memory
     uint64_t repack_bytes;
     uint64_t kv_bytes;
@@ -741,6 +748,15 @@ EDGEKV_API enum edgekv_status edgekv_context_parts(
 // since which of their pages are resident differs from run to run.
 //   EDGEKV_STATUS_UNSUPPORTED  the system does not say
 EDGEKV_API enum edgekv_status edgekv_process_bytes(uint64_t * n_bytes, char * err, size_t err_size);
+
+// Something to do; returns 0 when it is done, and anything else when it gives up.
+typedef int32_t (*edgekv_work)(void * user_data);
+
+// Bytes of this process that a plan counts after some work and not before it. The holes that the heap has are taken meanwhile: how
+// many there are differs from run to run, and what was allocated there would not count.
+//   EDGEKV_STATUS_INTERNAL  the work gave up
+EDGEKV_API enum edgekv_status edgekv_process_taken(edgekv_work work, void * user_data, uint64_t * n_bytes, char * err,
+                                                   size_t err_size);
 
 // The most bytes that were ever resident in this process; 0 where the system does not say.
 EDGEKV_API uint64_t edgekv_process_peak_bytes(void);
@@ -779,6 +795,16 @@ typedef int32_t (*edgekv_setting_fits)(void * user_data, const struct edgekv_set
 //   EDGEKV_STATUS_INVALID_ARGUMENT  the model cannot have the cache type that was named, or F16
 //   EDGEKV_STATUS_INTERNAL          `fits` gave up
 EDGEKV_API enum edgekv_status edgekv_plan_choose(
+         const struct edgekv_choice * choice,
+                edgekv_setting_fits   fits,
+                               void * user_data,
+              struct edgekv_setting * chosen,
+                               char * err,
+                             size_t   err_size);
+
+// The setting with the largest budget of all that fit, in whatever type of cache and block: what a refused program may lower its
+// budget to. A choice as for edgekv_plan_choose, with the budget open. Results and statuses as there.
+EDGEKV_API enum edgekv_status edgekv_plan_largest(
          const struct edgekv_choice * choice,
                 edgekv_setting_fits   fits,
                                void * user_data,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes as c
+import itertools
 import re
 import subprocess
 import sys
@@ -35,6 +36,7 @@ NAMES = {
     "reserved": "resting",
 }
 MEASURED = ("python", "vocabulary", "graphs", "rounding")
+N_GRAPHS = 2  # that a plan counts
 
 
 def c_plan(path, **fields):
@@ -55,8 +57,12 @@ def parts_of(plan):
 
 def planned_alike(path, of_c, **options):
     """Python's plan under the same ceiling, for a process that holds what C found this one to hold."""
-    measured = sum(parts_of(of_c)[name] for name in MEASURED)
-    with mock.patch("edgekv.planning.estimate.counted_bytes", return_value=measured):
+    parts = parts_of(of_c)
+    taken = itertools.chain([parts["vocabulary"]], itertools.repeat(parts["graphs"] // N_GRAPHS))
+    with (
+        mock.patch("edgekv.planning.measured.counted_bytes", return_value=parts["python"]),
+        mock.patch("edgekv.planning.measured.taken_bytes", lambda work: work() or next(taken)),
+    ):
         return edgekv.plan(path, memory=of_c.ceiling_bytes, threads=1, **options)
 
 

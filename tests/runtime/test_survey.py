@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from dataclasses import asdict
 
 import pytest
@@ -23,7 +24,8 @@ def model(tiny_model):
 @pytest.fixture(autouse=True)
 def steady_process(monkeypatch):
     """What this process holds changes between two plans; here it does not, so that plans can be compared."""
-    monkeypatch.setattr("edgekv.planning.estimate.counted_bytes", lambda: 50 * MIB)
+    monkeypatch.setattr("edgekv.planning.measured.counted_bytes", lambda: 50 * MIB)
+    monkeypatch.setattr("edgekv.planning.measured.taken_bytes", lambda work: work() or 0)
 
 
 def budget(model, memory, **options):
@@ -53,6 +55,18 @@ def test_a_named_budget_is_what_was_asked_for(model):
 def test_ceilings_below_every_setting_are_refused(model):
     with pytest.raises(edgekv.CeilingError, match="raise the ceiling to"):
         edgekv.survey(model, memory="51MiB")
+
+
+@pytest.mark.parametrize("named", [{}, {"kv_type": "f16"}, {"block": 64}, {"kv_type": "q8_0", "block": 128}])
+def test_the_budget_that_a_refusal_names_is_the_largest_that_fits(model, named):
+    """Whatever type of cache and block were left open."""
+    small = edgekv.plan(model, memory="1GiB", budget=100, kv_type="f16").peak_bytes
+    with pytest.raises(edgekv.CeilingError, match="lower the budget to") as refused:
+        edgekv.plan(model, memory=small, budget=60_000, **named)
+    largest = int(re.search(r"lower the budget to (\d+)", str(refused.value))[1])
+    assert edgekv.plan(model, memory=small, budget=largest, **named).budget_cells == largest
+    with pytest.raises(edgekv.CeilingError):
+        edgekv.plan(model, memory=small, budget=largest + 1, **named)
 
 
 def test_a_runtime_runs_what_was_planned(model):

@@ -261,10 +261,13 @@ def test_a_refusal_names_what_is_least_over_and_what_would_fit():
     assert error.required_bytes == bytes_for(5000, "q4_0", 32)
     assert error.ceiling_bytes == bytes_for(100)
     assert "with a budget of 5000 cells (kv_type=q4_0, block=32)" in str(error)
-    assert "lower the budget to 469, or raise the ceiling to 2MiB" in str(error)
+    largest = (bytes_for(100) - FIXED - 32 * BLOCK_BYTES) // CELL_BYTES["q4_0"] - 32
+    assert f"lower the budget to {largest}, or raise the ceiling to 2MiB" in str(error)
+    assert chosen(bytes_for(100), budget=largest) == ("q4_0", 32, largest)
+    refused(bytes_for(100), budget=largest + 1)
     error = refused(bytes_for(2000) - 1, budget=2000, kv_type="f16", block=128)
     assert "lower the budget to 1999, or use kv_type=q8_0, or use block=32, or raise the ceiling" in str(error)
-    error = refused(FIXED // 2)
+    error = refused(FIXED * 3 // 4)
     assert "choose a smaller model" in str(error)
     assert "lower the budget" not in str(error)
 

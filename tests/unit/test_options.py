@@ -63,6 +63,8 @@ def test_options_are_frozen_keyword_only_and_known():
         ({"device_memory": {"A": "much"}}, "size 'much' is not understood"),
         ({"memory": "much"}, "size 'much' is not understood; write bytes, or a number with MiB, GiB, MB or GB"),
         ({"memory": 0}, "size 0 is not a positive whole number"),
+        ({"memory": 256}, "memory=256 means 256 bytes, which is too little; write '256MiB'"),
+        ({"memory": "100B"}, "memory=100B means 100 bytes, which is too little; write '100MiB'"),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
@@ -80,7 +82,7 @@ def test_values_that_cannot_work(given, message):
         {"block": 8, "evict_every": 1},
         {"n_sink": 0, "recent": 0, "budget": 1},
         {"threads": 512},
-        {"memory": 1},
+        {"memory": 1 << 16},
         *({"kv_type": kv_type} for kv_type in KV_TYPES),
     ],
     ids=str,

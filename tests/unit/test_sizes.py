@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edgekv import ConfigError
-from edgekv.memory.sizes import format_size, parse_size
+from edgekv.memory.sizes import MIB, format_size, parse_size
 
 
 @pytest.mark.parametrize(
@@ -68,3 +68,10 @@ def test_format_size():
 def test_sizes_that_are_not_whole_numbers(size):
     with pytest.raises(ConfigError, match="not a positive whole number"):
         parse_size(size)
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "shown"), [(0, "0.0 MiB"), (256, "256 bytes"), (MIB // 10, "0.1 MiB"), (3 * MIB // 2, "1.5 MiB")]
+)
+def test_small_sizes_are_shown_as_bytes(n_bytes, shown):
+    assert format_size(n_bytes) == shown

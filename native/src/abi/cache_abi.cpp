@@ -33,6 +33,14 @@ enum edgekv_status edgekv_cache_open(struct llama_context * ctx, const struct ed
     });
 }
 
+enum edgekv_status edgekv_cache_check(const struct llama_context * ctx, const struct edgekv_cache_params * params, char * err,
+                                      size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(ctx && params, "ctx or params is NULL");
+        require_openable(*ctx, *params);
+    });
+}
+
 void edgekv_cache_free(struct edgekv_cache * cache) { delete cache; }
 
 uint64_t edgekv_cache_estimate_bytes(const struct edgekv_shape * shape, const struct edgekv_cache_params * params) {

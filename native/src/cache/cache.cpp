@@ -87,21 +87,71 @@ std::vector<float> sinks_of(const llama_model & model, const FlatCache::Layer & 
     return sinks;
 }
 
-// The output projections of the layers that read a layer's rows. dim: of a value, as they take it
-std::vector<WeightRows> projections_of(const llama_model & model, const FlatCache::Layer & layer, uint32_t dim) {
-    std::vector<WeightRows> projections;
+// Elements of a value, as the output projections of a layer take it.
+uint32_t value_dim(const edgekv_shape & shape, const FlatCache::Layer & layer) {
+    return layer.is_latent() ? shape.latent_dim_v : layer.head_dim_v;
+}
+
+void require_projections(const llama_model & model, const FlatCache::Layer & layer, uint32_t dim) {
     for (const FlatCache::Reader & reader : layer.readers) {
         const ggml_tensor * w_o = model.layers[reader.il].wo;
         if (w_o == nullptr || w_o->ne[0] != int64_t(reader.n_group) * layer.n_head_kv * dim) {
             fail(EDGEKV_STATUS_UNSUPPORTED, "layer %u of architecture '%s' has no output projection that critical could read", reader.il,
                  model.arch_name().c_str());
         }
-        projections.emplace_back(model, *w_o);
+    }
+}
+
+// The output projections of the layers that read a layer's rows. dim: of a value, as they take it
+std::vector<WeightRows> projections_of(const llama_model & model, const FlatCache::Layer & layer, uint32_t dim) {
+    require_projections(model, layer, dim);
+    std::vector<WeightRows> projections;
+    for (const FlatCache::Reader & reader : layer.readers) {
+        projections.emplace_back(model, *model.layers[reader.il].wo);
     }
     return projections;
 }
 
+// What the kinds of model and cache decide.
+void require_suited(const llama_context & ctx, const edgekv_cache_params & params) {
+    require(params.staged >= EDGEKV_STAGING_AUTO && params.staged <= EDGEKV_STAGING_GRAPHS, "params.staged is unknown");
+    if (params.n_draft >= ctx.get_cparams().n_outputs_max) {
+        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "drafts of %u tokens, but the context has n_outputs_max = %u; make it with %u",
+             params.n_draft, ctx.get_cparams().n_outputs_max, params.n_draft + 1);
+    }
+    if (params.values != 0 && shape_of(&ctx).latent_dim_v > 0) {
+        throw Error(EDGEKV_STATUS_UNSUPPORTED, "the policy compares the values of a head, but the cache holds latents, of which every "
+                                               "query head makes its own; choose a policy that reads keys or attention, such as "
+                                               "keydiff or snapkv");
+    }
+    const Memory memory = memory_of(&ctx);
+    require_divisible(*memory.flat, params.ragged);
+    if (params.n_draft > 0 && (memory.windows != nullptr || memory.recurrent != nullptr)) {
+        throw Error(EDGEKV_STATUS_UNSUPPORTED, "drafts need cells that can be dropped one by one, and this model keeps sliding windows "
+                                               "or recurrent states; use n_draft = 0");
+    }
+    if (params.repositions != 0) {
+        require_movable(ctx); // also where no layer has rows
+    }
+}
+
 } // namespace
+
+void edgekv::require_openable(const llama_context & ctx, const edgekv_cache_params & params) {
+    require_suited(ctx, params);
+    const FlatCache & flat = *memory_of(&ctx).flat;
+    if (params.repositions != 0) {
+        require_turnable(ctx);
+    }
+    for (const FlatCache::Layer & layer : flat.layers()) {
+        if (params.before_rope != 0) {
+            require_turnable(flat.attention(layer.il).rope);
+        }
+        if (params.wo_norms != 0) {
+            require_projections(ctx.get_model(), layer, value_dim(shape_of(&ctx), layer));
+        }
+    }
+}
 
 edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & params) :
     ctx(ctx), kv(memory_of(ctx).cache), shape(shape_of(ctx)), params_(params), flat_(*memory_of(ctx).flat), claim_(flat_),
@@ -109,25 +159,8 @@ edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & para
     cells_(flat_.n_cells_total(), cell_parts(shape, params)), layer_budgets_(shape.n_layer), budgets_(shape.n_head_total),
     scored_(flat_.pools().size()), valued_(flat_.pools().size()), staged_(flat_.layers().size()),
     contest_(contest_size(shape, params)) {
-    require(params.staged >= EDGEKV_STAGING_AUTO && params.staged <= EDGEKV_STAGING_GRAPHS, "params.staged is unknown");
-    if (params.n_draft >= ctx->get_cparams().n_outputs_max) {
-        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "drafts of %u tokens, but the context has n_outputs_max = %u; make it with %u",
-             params.n_draft, ctx->get_cparams().n_outputs_max, params.n_draft + 1);
-    }
-    if (params.values != 0 && shape.latent_dim_v > 0) {
-        throw Error(EDGEKV_STATUS_UNSUPPORTED, "the policy compares the values of a head, but the cache holds latents, of which every "
-                                               "query head makes its own; choose a policy that reads keys or attention, such as "
-                                               "keydiff or snapkv");
-    }
-    require_divisible(flat_, params.ragged);
-    const Memory memory = memory_of(ctx);
-    if (params.n_draft > 0 && (memory.windows != nullptr || memory.recurrent != nullptr)) {
-        throw Error(EDGEKV_STATUS_UNSUPPORTED, "drafts need cells that can be dropped one by one, and this model keeps sliding windows "
-                                               "or recurrent states; use n_draft = 0");
-    }
-    if (params.repositions != 0) {
-        require_movable(*ctx); // also where no layer has rows
-    }
+    require_suited(*ctx, params);
+    const Memory          memory  = memory_of(ctx);
     const llama_model &   model   = ctx->get_model();
     const llama_hparams & hparams = model.hparams;
     if (!flat_.layers().empty()) {
@@ -142,7 +175,7 @@ edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & para
     for (const FlatCache::Layer & flat : flat_.layers()) {
         layers_.push_back({ flat, {}, {}, sinks_of(model, flat) });
         if (params.wo_norms != 0) {
-            layers_.back().projections = projections_of(model, flat, flat.is_latent() ? shape.latent_dim_v : flat.head_dim_v);
+            layers_.back().projections = projections_of(model, flat, value_dim(shape, flat));
             layers_.back().w_v         = flat.is_latent() ? WeightRows(model, *model.layers[flat.il].wv_b) : WeightRows();
         }
         if (params.repositions != 0) {

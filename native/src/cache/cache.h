@@ -35,6 +35,13 @@ struct edgekv_layer : edgekv::FlatCache::Layer {
     std::vector<float>              sinks;       // of every query head; none in most models
 };
 
+namespace edgekv {
+
+// Throws what opening a cache does, but for what lies in the weights themselves. The model may be loaded with no_alloc.
+void require_openable(const llama_context & ctx, const edgekv_cache_params & params);
+
+} // namespace edgekv
+
 struct edgekv_cache {
     edgekv_cache(llama_context * ctx, const edgekv_cache_params & params);
     ~edgekv_cache();

@@ -27,7 +27,20 @@ class Choosing {
         return found ? found : best_of({ GGML_TYPE_Q4_0 });
     }
 
+    std::optional<edgekv_setting> largest() const {
+        std::optional<edgekv_setting> largest;
+        for (const int32_t type : choice_.kv_type != 0 ? std::vector<int32_t>{ choice_.kv_type } : smallest_types()) {
+            for (const uint32_t block : blocks_to_try()) {
+                const auto found = fitting(block, type, largest ? largest->budget + 1 : choice_.least_budget);
+                largest          = found ? found : largest;
+            }
+        }
+        return largest;
+    }
+
   private:
+    static std::vector<int32_t> smallest_types() { return { GGML_TYPE_Q4_0, GGML_TYPE_Q8_0, GGML_TYPE_F16 }; }
+
     std::optional<edgekv_setting> best_of(const std::vector<int32_t> & types) const {
         std::optional<edgekv_setting> best;
         for (const uint32_t block : blocks_to_try()) {
@@ -121,23 +134,35 @@ std::optional<edgekv_setting> choose_setting(const edgekv_choice & choice, const
     return repacked ? repacked : Choosing(choice, fits, 0).best();
 }
 
+std::optional<edgekv_setting> largest_setting(const edgekv_choice & choice, const Fits & fits) {
+    edgekv_choice open = choice;
+    open.budget        = 0;
+    std::optional<edgekv_setting> largest;
+    for (const int32_t repack : { 0, 1 }) {
+        if (choice.repack >= 0 && choice.repack != repack) {
+            continue;
+        }
+        open.least_budget = largest ? largest->budget + 1 : choice.least_budget;
+        const auto found  = Choosing(open, fits, repack).largest();
+        largest           = found ? found : largest;
+    }
+    return largest;
+}
+
 } // namespace edgekv
 
 using namespace edgekv;
 
-uint32_t edgekv_plan_most_cells(const struct edgekv_choice * choice, uint32_t block) {
-    if (choice == nullptr || choice->repositions == 0) {
-        return choice == nullptr ? 0 : choice->n_ctx_train;
-    }
-    const int64_t room = int64_t(choice->n_ctx_train) - block - choice->n_probe;
-    return static_cast<uint32_t>(std::max<int64_t>(0, room) / (choice->ragged != 0 ? EDGEKV_HEAD_LIMIT : 1));
-}
+namespace {
 
-enum edgekv_status edgekv_plan_choose(const struct edgekv_choice * choice, edgekv_setting_fits fits, void * user_data,
-                                      struct edgekv_setting * chosen, char * err, size_t err_size) {
+using Chooses = std::optional<edgekv_setting> (*)(const edgekv_choice &, const Fits &);
+
+// A way of choosing, with a callback that says which settings fit.
+enum edgekv_status chosen_by(Chooses chooses, const edgekv_choice * choice, edgekv_setting_fits fits, void * user_data,
+                             edgekv_setting * chosen, char * err, size_t err_size) {
     return guard(err, err_size, [&] {
         require(choice && fits && chosen, "choice, fits or chosen is NULL");
-        const auto found = choose_setting(*choice, [&](const edgekv_setting & setting) {
+        const auto found = chooses(*choice, [&](const edgekv_setting & setting) {
             const int32_t answer = fits(user_data, &setting);
             if (answer < 0) {
                 throw answer == -1 ? Error(EDGEKV_STATUS_INVALID_ARGUMENT, "the model cannot have the cache type; name another") :
@@ -150,4 +175,24 @@ enum edgekv_status edgekv_plan_choose(const struct edgekv_choice * choice, edgek
         }
         *chosen = *found;
     });
+}
+
+} // namespace
+
+uint32_t edgekv_plan_most_cells(const struct edgekv_choice * choice, uint32_t block) {
+    if (choice == nullptr || choice->repositions == 0) {
+        return choice == nullptr ? 0 : choice->n_ctx_train;
+    }
+    const int64_t room = int64_t(choice->n_ctx_train) - block - choice->n_probe;
+    return static_cast<uint32_t>(std::max<int64_t>(0, room) / (choice->ragged != 0 ? EDGEKV_HEAD_LIMIT : 1));
+}
+
+enum edgekv_status edgekv_plan_choose(const struct edgekv_choice * choice, edgekv_setting_fits fits, void * user_data,
+                                      struct edgekv_setting * chosen, char * err, size_t err_size) {
+    return chosen_by(choose_setting, choice, fits, user_data, chosen, err, err_size);
+}
+
+enum edgekv_status edgekv_plan_largest(const struct edgekv_choice * choice, edgekv_setting_fits fits, void * user_data,
+                                       struct edgekv_setting * chosen, char * err, size_t err_size) {
+    return chosen_by(largest_setting, choice, fits, user_data, chosen, err, err_size);
 }

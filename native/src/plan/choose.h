@@ -23,4 +23,7 @@ using Fits = std::function<bool(const edgekv_setting &)>;
 // so they are taken where cells abound.
 std::optional<edgekv_setting> choose_setting(const edgekv_choice & choice, const Fits & fits);
 
+// The setting with the largest budget of all that fit, whatever its type of cache and block. Throws what choose_setting throws.
+std::optional<edgekv_setting> largest_setting(const edgekv_choice & choice, const Fits & fits);
+
 } // namespace edgekv

@@ -19,7 +19,8 @@ using namespace edgekv;
 namespace {
 
 constexpr uint64_t n_graphs         = 2;       // the reserved one, and one for those of blocks and of tokens, built when they come
-constexpr uint64_t rounding_bytes   = 1 << 20; // what is measured differs from run to run by some pages; the plan shall not
+constexpr uint64_t host_step        = 2 << 20; // the host differs from run to run by up to a third of a MiB; the plan shall not
+constexpr uint64_t model_step       = 1 << 20; // its vocabulary and graphs by some pages
 constexpr uint64_t margin_bytes     = 1 << 20; // holes in the heap, and what a reply takes in the host
 constexpr uint64_t thread_bytes     = 1 << 15; // stack of one thread, without what attention to few tokens keeps there
 constexpr uint64_t draft_bytes      = 1 << 18; // the tokens that drafts are looked up in, and what a search takes
@@ -60,6 +61,9 @@ uint64_t shared_work_bytes(const llama_context & ctx, int n_threads) {
     return processor().graph_plan(host, n_threads, nullptr).work_size;
 }
 
+// Bytes that fill n_bytes up to whole steps.
+uint64_t filling(uint64_t n_bytes, uint64_t step) { return (step - n_bytes % step) % step; }
+
 } // namespace
 
 enum edgekv_status edgekv_context_parts(const struct llama_context * ctx, const struct edgekv_cache_params * params,
@@ -74,8 +78,8 @@ enum edgekv_status edgekv_context_parts(const struct llama_context * ctx, const 
         require_divisible(*held.flat, params->ragged);
 
         parts->graph_bytes *= n_graphs;
-        const uint64_t measured  = parts->host_bytes + parts->vocabulary_bytes + parts->graph_bytes;
-        parts->rounding_bytes    = (rounding_bytes - measured % rounding_bytes) % rounding_bytes;
+        const uint64_t of_model  = parts->vocabulary_bytes + parts->graph_bytes;
+        parts->rounding_bytes    = filling(parts->host_bytes, host_step) + filling(of_model, model_step);
         parts->weight_bytes      = memory.weight_bytes;
         parts->repack_bytes      = memory.repack_bytes;
         parts->kv_bytes          = memory.kv_bytes;

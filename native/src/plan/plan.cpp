@@ -37,10 +37,7 @@ uint64_t total(const edgekv_parts & parts) {
 // Whether all keys of the cache can be turned to other positions.
 bool is_movable(const llama_context & ctx) {
     try {
-        require_movable(ctx);
-        for (const FlatCache::Layer & layer : memory_of(&ctx).flat->layers()) {
-            rope_angles(ctx, layer.il);
-        }
+        require_turnable(ctx);
         return true;
     } catch (const Error & error) {
         if (error.status != EDGEKV_STATUS_UNSUPPORTED) {
@@ -86,10 +83,8 @@ class Estimates {
   public:
     Estimates(const char * path, const edgekv_plan_request & request) : path_(path), request_(request) {
         return_freed_memory();
-        host_bytes_ = counted_bytes();
-        model(request.repack != 0);
-        return_freed_memory();
-        vocabulary_bytes_ = since(host_bytes_);
+        host_bytes_       = counted_bytes();
+        vocabulary_bytes_ = taken_by([&] { model(request.repack != 0); });
     }
 
     edgekv_choice choice() {
@@ -152,11 +147,6 @@ class Estimates {
     }
 
   private:
-    uint64_t since(uint64_t before) const {
-        const uint64_t now = counted_bytes();
-        return now > before ? now - before : 0;
-    }
-
     const Model & model(bool repack) {
         auto & found = models_[repack];
         if (!found) {
@@ -203,17 +193,33 @@ class Estimates {
         return plan;
     }
 
-    // Of the description of a graph, measured with few cells, once for each type of cache, which makes nodes.
+    // Of the description of a graph, measured with few cells, once for each type of cache, which makes nodes. All are measured
+    // before any context with many cells was freed: that changes how glibc serves later ones.
     uint64_t graph_bytes(const edgekv_setting & setting) {
-        if (graph_bytes_.count(setting.kv_type) == 0) {
-            edgekv_setting small = setting;
-            small.budget         = 1;
-            return_freed_memory();
-            const uint64_t before         = counted_bytes();
-            const Context  ctx            = new_context(model(setting.repack != 0), sized(small));
-            graph_bytes_[setting.kv_type] = since(before);
+        if (graph_bytes_.empty()) {
+            for (const int32_t type : { GGML_TYPE_F16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0 }) {
+                edgekv_setting other = setting;
+                other.kv_type        = type;
+                try {
+                    graph_bytes_[type] = measured_graph(other);
+                } catch (const Error & error) {
+                    if (error.status != EDGEKV_STATUS_INVALID_ARGUMENT) {
+                        throw;
+                    }
+                }
+            }
         }
-        return graph_bytes_[setting.kv_type];
+        const auto found = graph_bytes_.find(setting.kv_type);
+        return found != graph_bytes_.end() ? found->second : measured_graph(setting); // which says what is wrong
+    }
+
+    uint64_t measured_graph(edgekv_setting setting) {
+        setting.budget            = 1;
+        setting.block             = ubatch; // whatever is planned
+        const Model &     weights = model(setting.repack != 0);
+        const edgekv_plan plan    = sized(setting);
+        std::optional<Context> ctx; // is there while it is measured
+        return taken_by([&] { ctx.emplace(new_context(weights, plan)); });
     }
 
     const std::string                    path_;
@@ -229,9 +235,7 @@ class Estimates {
     const edgekv_plan least = estimates.least();
     std::string         remedy;
     if (choice.budget != 0) {
-        edgekv_choice open = choice;
-        open.budget        = 0;
-        if (const auto found = choose_setting(open, [&](const edgekv_setting & setting) { return estimates.fits(setting); })) {
+        if (const auto found = largest_setting(choice, [&](const edgekv_setting & setting) { return estimates.fits(setting); })) {
             remedy = "lower budget to " + std::to_string(found->budget) + ", or ";
         }
     }

@@ -5,9 +5,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <utility>
 
 #if defined(__linux__)
 #    include <malloc.h>
+#    include <unistd.h>
 #elif defined(__APPLE__)
 #    include <mach/mach.h>
 #elif defined(_WIN32)
@@ -128,6 +130,38 @@ uint64_t peak() { return 0; }
 
 #endif
 
+// Takes the holes that the heap has, without touching their pages, and gives them back when it ends.
+class Holes {
+  public:
+    Holes() {
+#if defined(__GLIBC__)
+        const auto end = reinterpret_cast<uintptr_t>(sbrk(0)); // what lies beyond is no hole
+        for (size_t size = largest_hole; size >= smallest_hole; size /= 2) {
+            void * hole = std::malloc(size);
+            while (hole != nullptr && reinterpret_cast<uintptr_t>(hole) + size <= end) {
+                *static_cast<void **>(hole) = last_;
+                last_                       = hole;
+                hole                        = std::malloc(size);
+            }
+            std::free(hole);
+        }
+#endif
+    }
+    ~Holes() {
+        while (last_ != nullptr) {
+            std::free(std::exchange(last_, *static_cast<void **>(last_)));
+        }
+    }
+    Holes(const Holes &)             = delete;
+    Holes & operator=(const Holes &) = delete;
+
+  private:
+    static constexpr size_t largest_hole  = 1 << 16; // larger ones come apart; glibc would map what is asked for instead
+    static constexpr size_t smallest_hole = 1 << 12; // smaller ones lie in pages that are resident anyway
+
+    void * last_ = nullptr; // each begins with the address of the one before
+};
+
 } // namespace
 
 uint64_t counted_bytes() {
@@ -136,6 +170,16 @@ uint64_t counted_bytes() {
         throw Error(EDGEKV_STATUS_UNSUPPORTED, "this system does not say what a process holds, so nothing can be planned");
     }
     return n_bytes;
+}
+
+uint64_t taken_by(const std::function<void()> & work) {
+    return_freed_memory();
+    const Holes    taken;
+    const uint64_t before = counted_bytes();
+    work();
+    return_freed_memory();
+    const uint64_t after = counted_bytes();
+    return after > before ? after - before : 0;
 }
 
 void return_freed_memory() {
@@ -152,6 +196,17 @@ enum edgekv_status edgekv_process_bytes(uint64_t * n_bytes, char * err, size_t e
     return guard(err, err_size, [&] {
         require(n_bytes, "n_bytes is NULL");
         *n_bytes = counted_bytes();
+    });
+}
+
+enum edgekv_status edgekv_process_taken(edgekv_work work, void * user_data, uint64_t * n_bytes, char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(work && n_bytes, "work or n_bytes is NULL");
+        *n_bytes = taken_by([&] {
+            if (work(user_data) != 0) {
+                throw Error(EDGEKV_STATUS_INTERNAL, "the callback gave up");
+            }
+        });
     });
 }
 

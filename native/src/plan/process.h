@@ -2,11 +2,15 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 namespace edgekv {
 
 // What a plan counts, as edgekv_process_bytes says. Throws Error(EDGEKV_STATUS_UNSUPPORTED) where the system does not say.
 uint64_t counted_bytes();
+
+// Bytes that counted_bytes() grows by while `work` is done, as edgekv_process_taken says. Throws what `work` throws.
+uint64_t taken_by(const std::function<void()> & work);
 
 // Give freed memory back to the system, so that it does not count on top of what comes next (glibc).
 void return_freed_memory();

@@ -179,14 +179,37 @@ void require_movable(const llama_context & ctx) {
     }
 }
 
-RopeAngles rope_angles(const llama_context & ctx, uint32_t il) {
+void require_turnable(const KeyRope & rope) {
+    KeyRope known = rope;
+    if (known.factors != nullptr && known.factors->data == nullptr) {
+        known.factors = nullptr;
+    }
+    rope_angles(known);
+}
+
+namespace {
+
+// The layers that evict. Throws where none of them has RoPE, or others keep their positions.
+const FlatCache & movable_layers(const llama_context & ctx) {
     const FlatCache & flat   = *memory_of(&ctx).flat;
     const auto &      layers = flat.layers();
     require_movable(ctx);
-    if (std::all_of(layers.begin(), layers.end(), [&](const auto & layer) { return flat.attention(layer.il).rope.op == GGML_OP_NONE; })) {
+    const auto has_none = [&](const FlatCache::Layer & layer) { return flat.attention(layer.il).rope.op == GGML_OP_NONE; };
+    if (!layers.empty() && std::all_of(layers.begin(), layers.end(), has_none)) {
         refuse("architecture '" + ctx.get_model().arch_name() + "' has no RoPE");
     }
-    return rope_angles(flat.attention(il).rope);
+    return flat;
+}
+
+} // namespace
+
+RopeAngles rope_angles(const llama_context & ctx, uint32_t il) { return rope_angles(movable_layers(ctx).attention(il).rope); }
+
+void require_turnable(const llama_context & ctx) {
+    const FlatCache & flat = movable_layers(ctx);
+    for (const FlatCache::Layer & layer : flat.layers()) {
+        require_turnable(flat.attention(layer.il).rope);
+    }
 }
 
 } // namespace edgekv

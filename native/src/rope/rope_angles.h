@@ -22,10 +22,16 @@ struct RopeAngles {
 // linear in the position.
 RopeAngles rope_angles(const KeyRope & rope);
 
+// Throws what rope_angles(rope) does. The factors need not be loaded: they change the angles, and not whether there are any.
+void require_turnable(const KeyRope & rope);
+
 // Throws Error(EDGEKV_STATUS_UNSUPPORTED) where other layers keep their positions, so that all must.
 void require_movable(const llama_context & ctx);
 
 // Of llama.cpp's layer il. Also throws where positions do not come from RoPE, or the context is not one that edgekv runs.
 RopeAngles rope_angles(const llama_context & ctx, uint32_t il);
+
+// Throws where the keys of any layer cannot be turned, as rope_angles(ctx, il) does. The model's weights need not be loaded.
+void require_turnable(const llama_context & ctx);
 
 } // namespace edgekv

@@ -1,0 +1,47 @@
+"""An open engine: it has to be closed, and frees itself where that was forgotten."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Callable
+
+from edgekv.planning.estimate import Plan
+
+
+class Opened:
+    """Closes itself, with a ResourceWarning, when nobody has it any more and nobody closed it.
+
+    A runtime and each of its sessions have the engine, so it stays as long as one of them. Garbage is collected in any
+    thread and in the midst of any call. So closing an engine that nobody has may wait for no lock of another object.
+
+    closed: whether everything was freed; True until all is loaded
+    """
+
+    closed: bool = True
+    plan: Plan
+    _opened_by: int | None = None  # the process; a fork of it frees nothing
+
+    def opened(self) -> None:
+        """Note that everything is loaded."""
+        self._opened_by = os.getpid()
+        self.closed = False
+
+    def close(self) -> None:
+        """Free everything."""
+        raise NotImplementedError
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if self.closed or is_finalizing() or self._opened_by != os.getpid():  # at exit the system frees it
+            return
+        try:
+            warnings.warn(
+                f"a runtime of {self.plan.model.name} was dropped without being closed, and is freed only now; call "
+                "its close(), or open it in `with`",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
+        finally:
+            self.close()

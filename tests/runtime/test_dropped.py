@@ -1,0 +1,299 @@
+"""Runtimes that nobody closes, and those that fail half-way: whatever they held is freed."""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import weakref
+from contextlib import contextmanager
+
+import pytest
+from children import LIMIT_S
+
+import edgekv
+from edgekv.binding.cache import Cache
+from edgekv.binding.model import Context, Model
+from edgekv.engine import loaded
+from edgekv.engine.resting import Resting
+from edgekv.memory.holdings import held
+from edgekv.models.families import make_family
+from edgekv.worker import process
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="sends signals, and reads /proc")
+
+DROPPED = "was dropped without being closed"
+MIB = 1 << 20
+
+
+# ---- a runtime that fails when some of it is there ----
+
+
+class FaultError(Exception):
+    """Raised on purpose."""
+
+
+def fail(*_):
+    raise FaultError
+
+
+@pytest.fixture
+def left(monkeypatch):
+    """What is open of models, contexts, caches and resting sessions that were made since, by kind."""
+    open_now = []
+
+    def watch(kind):
+        make, close = kind.__init__, kind.close
+
+        def made(self, *arguments, **options):
+            make(self, *arguments, **options)
+            open_now.append(self)
+
+        def closed(self):
+            close(self)
+            open_now[:] = [thing for thing in open_now if thing is not self]
+
+        monkeypatch.setattr(kind, "__init__", made)
+        monkeypatch.setattr(kind, "close", closed)
+
+    for kind in (Model, Context, Cache, Resting):
+        watch(kind)
+    return open_now
+
+
+@pytest.mark.parametrize("step", ["_resting", "Model", "open_cache", "share_heads", "Controller", "Cells", "hold"])
+def test_what_a_failing_runtime_made_is_freed(open_runtime, monkeypatch, left, step):
+    before = held()
+    monkeypatch.setattr(loaded, step, fail)
+    with pytest.raises(FaultError):
+        open_runtime()
+    assert left == []
+    assert held() == before
+
+
+def test_no_table_of_heads_is_told_by_the_plan(tmp_path, tiny_model, monkeypatch):
+    model = tmp_path / "model.gguf"
+    model.write_bytes(tiny_model(n_layer=2).read_bytes())
+    monkeypatch.setattr(loaded, "Model", fail)  # no weights are loaded
+    for ask in (edgekv.plan, edgekv.survey, edgekv.Runtime):
+        with pytest.raises(edgekv.ConfigError, match="heads divides cells by a table of the model"):
+            ask(model, policy="keydiff+heads", budget=64, memory="4GiB")
+    model.with_name("model.gguf.heads.json").write_text(
+        '{"format": "edgekv head shares", "version": 1, "cells": [[1, 2, 3]], "budget": 9, "policy": "keydiff", '
+        '"n_texts": 1, "n_tokens": 9}'
+    )
+    with pytest.raises(edgekv.ConfigError, match="is of a model with 3 KV heads in 1 layers"):
+        edgekv.plan(model, policy="keydiff+heads", budget=64, memory="4GiB")
+
+
+@pytest.mark.parametrize(("name", "reason"), [("gemma3", "sliding window"), ("mamba2", "")])
+def test_keys_that_cannot_be_moved_are_told_by_the_plan(tmp_path, monkeypatch, name, reason):
+    model = make_family(tmp_path / "model.gguf", name)
+    if not reason:  # it has no keys
+        edgekv.plan(model, reposition="always", budget=64, memory="4GiB")
+        return
+    monkeypatch.setattr(loaded, "Model", fail)
+    for ask in (edgekv.plan, edgekv.Runtime):
+        with pytest.raises(edgekv.UnsupportedModelError, match=reason):
+            ask(model, reposition="always", budget=64, memory="4GiB")
+    edgekv.plan(model, reposition="auto", budget=64, memory="4GiB")
+
+
+# ---- runtimes that were dropped ----
+
+
+@contextmanager
+def dropping():
+    """What is dropped in this block is freed at its end, with a warning."""
+    with pytest.warns(ResourceWarning, match=DROPPED):  # noqa: PT031
+        yield
+        gc.collect()
+
+
+@pytest.mark.parametrize("isolated", [False, True], ids=["here", "isolated"])
+def test_a_dropped_runtime_is_freed(open_runtime, workers, left, isolated):
+    before = held()
+    runtime = open_runtime(isolated=isolated)
+    with runtime.session(system="Be brief.", log=True) as session:
+        list(session.chat("word " * 100, max_tokens=3))
+    session = None
+    with dropping():
+        runtime = None
+    assert runtime is session is None
+    assert left == []
+    assert held() == before
+    assert all(worker.poll() is not None for worker in workers)
+
+
+def test_a_session_keeps_its_runtime_as_does_a_reply(open_runtime, left):
+    runtime = open_runtime()
+    session = runtime.session()
+    runtime = None
+    gc.collect()
+    assert len(list(session.chat("a b c", max_tokens=4, allow_loops=True))) > 0
+    pieces = session.chat("d e f", max_tokens=40, allow_loops=True)
+    next(pieces)
+    session = None
+    gc.collect()
+    assert isinstance(next(pieces), str)
+    assert left != []
+    with dropping():
+        pieces = None
+    assert runtime is session is pieces is None
+    assert left == []
+
+
+def test_what_a_session_is_known_to_is_no_reason_to_keep_it(open_runtime, left):
+    """Such as a function that watches what is fed, and has the session itself."""
+    runtime = open_runtime()
+    session = runtime.session()
+    runtime.controller.watch = lambda tokens, session=session: None
+    with dropping():
+        runtime = session = None
+    assert runtime is session is None
+    assert left == []
+
+
+def test_closing_says_nothing_afterwards(open_runtime, recwarn):
+    with open_runtime() as runtime:
+        runtime.session()
+    runtime = None
+    gc.collect()
+    assert runtime is None
+    assert not [warning for warning in recwarn if issubclass(warning.category, ResourceWarning)]
+
+
+def test_a_worker_may_be_dropped_by_the_thread_that_watches_it(open_runtime, workers, monkeypatch):
+    kept = [open_runtime(isolated=True)]
+    watcher = kept[0]._engine._worker._watcher
+    gone = weakref.ref(kept[0]._engine)
+    raised = []
+
+    def drop(_pid):
+        assert threading.current_thread() is watcher
+        try:
+            kept.clear()
+        except BaseException as error:
+            raised.append(error)
+        return True
+
+    monkeypatch.setattr(process, "is_stopped", drop)
+    with dropping():
+        os.kill(kept[0].worker_pid, signal.SIGSTOP)  # so that it is asked
+        watcher.join(LIMIT_S)
+    assert not watcher.is_alive()
+    assert raised == []
+    assert gone() is None
+    assert workers[-1].poll() is not None
+
+
+def test_a_refusal_names_runtimes_that_are_open(open_runtime, tiny_model):
+    path = tiny_model(n_layer=2, n_ctx_train=2048, head_dim=64)
+    with pytest.raises(edgekv.CeilingError) as alone:
+        edgekv.plan(path, memory="9MiB")
+    assert "open in this process" not in str(alone.value)
+    with open_runtime() as one:
+        n_bytes = one.plan.peak_bytes - one.plan.parts.python
+        assert held() == (1, n_bytes)
+        with pytest.raises(edgekv.CeilingError) as beside:
+            edgekv.plan(path, memory="9MiB")
+        told = f"1 other runtime is open in this process and holds about {n_bytes // MIB} MiB: close it, or"
+        assert told in str(beside.value)
+        with (
+            open_runtime(),
+            pytest.raises(edgekv.CeilingError, match="2 other runtimes are open in this process and hold"),
+        ):
+            edgekv.plan(path, memory="9MiB")
+    assert held() == (0, 0)
+
+
+def test_runtimes_that_nobody_has_are_no_reason_to_refuse(open_runtime, tiny_model):
+    """Sessions are in circles with their runtime, so garbage has to be collected."""
+    gc.collect()
+    gc.disable()
+    try:
+        runtime = open_runtime()
+        runtime.session()
+        runtime = None
+        assert held()[0] == 1
+        with pytest.warns(ResourceWarning, match=DROPPED):
+            edgekv.plan(tiny_model(n_layer=2), memory="4GiB", budget=64)
+    finally:
+        gc.enable()
+    assert runtime is None
+    assert held() == (0, 0)
+
+
+TWENTY = """
+import gc, sys, warnings
+import edgekv
+from edgekv.memory.process import resident_bytes, return_freed_memory
+warnings.simplefilter("ignore", ResourceWarning)
+held = []
+for _ in range(20):
+    runtime = edgekv.Runtime(sys.argv[1], isolated=sys.argv[2] == "isolated", memory="4GiB", budget=64, threads=1)
+    session = runtime.session()
+    list(session.chat("a b c", max_tokens=2))
+    del runtime, session
+    gc.collect()
+    return_freed_memory()
+    held.append(resident_bytes())
+workers = open(f"/proc/self/task/{__import__('os').getpid()}/children").read().split()
+print(len(workers), held[1], held[-1])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts the children of a process")
+@pytest.mark.parametrize("where", ["here", "isolated"])
+def test_twenty_runtimes_are_as_one(tiny_model, where):
+    model = tiny_model(n_layer=4, n_embd=512, n_ff=2048)
+    assert model.stat().st_size > 20 * MIB
+    command = [sys.executable, "-c", TWENTY, model, where]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=True)
+    n_workers, after_two, after_twenty = map(int, ended.stdout.split())
+    assert n_workers == 0
+    assert after_twenty - after_two < 8 * MIB  # one more that is kept would be 20 MiB
+
+
+AT_EXIT = """
+import sys
+import edgekv
+runtime = edgekv.Runtime(sys.argv[1], isolated=sys.argv[2] == "isolated", memory="4GiB", budget=64, threads=1)
+session = runtime.session()
+pieces = session.chat("a b c")
+next(pieces)
+print("end")
+"""
+
+
+@pytest.mark.parametrize("where", ["here", "isolated"])
+def test_a_program_that_ends_with_an_open_runtime_says_nothing(tiny_model, where):
+    command = [sys.executable, "-X", "dev", "-c", AT_EXIT, tiny_model(n_layer=2), where]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+    assert (ended.returncode, ended.stdout) == (0, "end\n")
+    assert not re.search("Resource|runtime|Traceback|worker", ended.stderr), ended.stderr
+
+
+FORK = """
+import gc, os, sys
+import edgekv
+runtime = edgekv.Runtime(sys.argv[1], isolated=True, memory="4GiB", budget=64, threads=1)
+child = os.fork()
+if child == 0:
+    del runtime
+    gc.collect()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+print(len(runtime.tokenize("a b c")) > 0)
+runtime.close()
+"""
+
+
+def test_a_fork_frees_nothing_of_its_parents(tiny_model):
+    command = [sys.executable, "-c", FORK, tiny_model(n_layer=2)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+    assert ended.stdout == "True\n", ended.stderr
