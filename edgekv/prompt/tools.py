@@ -15,7 +15,12 @@ MOST_TOOLS = 128
 MOST_CALLS = 16  # in one reply
 CHOICES = ("auto", "none", "required")
 
+# Schemas of tools come from libraries, and their callers cannot change them: a constraint that no grammar can express is
+# dropped, while everything else holds. A schema that a user gives for a reply is never loosened.
+TOOL_OPTIONS = JSON_OPTIONS | {"lenient": True, "coerce_one_of": True}
+
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_NO_GRAMMAR = re.compile(r"\(\?<?[=!]|\\[1-9bB]")  # lookaround, references to groups, boundaries of words
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,7 @@ def tool_use(
     parallel: a reply may have several calls
 
     Raises ConfigError for what is no tool and no choice, and GrammarError for parameters that are no JSON schema.
+    Constraints that no grammar can express are dropped (docs/replies.md).
     """
     found = _tools(tools)
     named = None
@@ -215,4 +221,19 @@ class CallFormat:
 
 def _rule(tool: Tool) -> str:
     """The arguments of a tool in a grammar."""
-    return "%json " + json.dumps({"x-guidance": JSON_OPTIONS} | json.loads(tool.parameters))
+    schema = json.loads(tool.parameters, object_hook=_without_unusable_patterns)
+    return "%json " + json.dumps({"x-guidance": TOOL_OPTIONS} | schema)
+
+
+def _without_unusable_patterns(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return an object of a schema without patterns that no grammar can express."""
+    named = schema.get("patternProperties")
+    if isinstance(named, dict):
+        schema["patternProperties"] = {key: value for key, value in named.items() if _is_usable(key)}
+    if isinstance(schema.get("pattern"), str) and not _is_usable(schema["pattern"]):
+        del schema["pattern"]
+    return schema
+
+
+def _is_usable(pattern: str) -> bool:
+    return _NO_GRAMMAR.search(pattern.replace("\\\\", "")) is None

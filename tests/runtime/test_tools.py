@@ -343,8 +343,41 @@ def test_choices_that_are_none(session, choice):
         said(session, tool_choice=choice)
 
 
-def test_schemas_that_cannot_be_honoured_are_refused(session):
-    tool = {"name": "f", "parameters": {"type": "object", "properties": {"a": {"not": {}}}}}
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "integer", "$comment": "c", "examples": [1], "x-order": 1, "deprecated": True, "example": 2},
+        {"type": "string", "maxLength": 5, "format": "uri-reference"},
+        {"type": "array", "items": {"type": "integer"}, "maxItems": 2, "uniqueItems": True, "contains": {}},
+        {"type": "object", "propertyNames": {"pattern": "a"}, "additionalProperties": False},
+        {"type": "integer", "not": {"const": 3}, "if": {"minimum": 2}, "then": {"maximum": 9}},
+        {"oneOf": [{"type": "integer"}, {"type": "number"}]},
+        {"type": "string", "maxLength": 5, "pattern": "^(?!x).*$"},
+        {"type": "object", "patternProperties": {r"^(a)\1$": {"type": "integer"}}, "additionalProperties": False},
+    ],
+    ids=["notes", "format", "list", "names", "not", "one of", "pattern", "pattern of names"],
+)
+def test_a_constraint_that_no_grammar_expresses_is_dropped_and_the_others_hold(session, schema):
+    """An agent is answered, whatever a library wrote into the schemas of its tools. What the model is told is whole."""
+    loose = {key: value for key, value in schema.items() if key in ("type", "items", "maxItems", "maxLength")}
+    parameters = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Arguments", "type": "object"}
+    parameters |= {"properties": {"a": schema}, "required": ["a"], "additionalProperties": False}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    assert json.loads(tool_use(tools).tools[0].parameters) == parameters
+    said(session, tools=tools, tool_choice="required")
+    (call,) = session.stats.tool_calls[:1]
+    jsonschema.validate(json.loads(call.arguments), parameters | {"properties": {"a": loose}})
+    with pytest.raises(edgekv.GrammarError):  # a schema of the user's own stays strict
+        list(session.chat("Go on", json_schema=schema | {"uniqueItems": True, "format": "my-own", "not": {}}))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [{"type": "person"}, {"$ref": "#/$defs/nothing"}, {"type": "integer", "minimum": 5, "maximum": 4}],
+    ids=["type", "reference", "contradiction"],
+)
+def test_schemas_that_are_mistaken_are_refused(session, schema):
+    tool = {"name": "f", "parameters": {"type": "object", "properties": {"a": schema}, "required": ["a"]}}
     with pytest.raises(edgekv.GrammarError, match="tools"):
         said(session, tools=[{"type": "function", "function": tool}])
     assert session.n_past == 0

@@ -113,6 +113,15 @@ async def test_a_tool_is_called_and_its_result_is_read(client):
     assert after.usage.prompt_tokens_details.cached_tokens > reply.usage.prompt_tokens
 
 
+def test_a_tool_whose_schema_no_grammar_expresses_is_called(ask):
+    """Agents send the schemas that their libraries write."""
+    tags = {"type": "array", "items": {"type": "string", "format": "uri-reference"}, "uniqueItems": True}
+    schema = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object", "properties": {"tags": tags}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema | {"required": ["tags"]}}}
+    answer = ask(PATH, {"messages": ASKED, "tools": [tool], "tool_choice": "required", "max_tokens": 8})
+    assert answer.status_code == 200, answer.json()
+
+
 async def test_a_call_in_a_stream(client):
     tools = [openai.pydantic_function_tool(Weather)]
     choice = {"type": "function", "function": {"name": "Weather"}}
