@@ -36,7 +36,8 @@ from edgekv.evals.results import Results
 from edgekv.evals.tokens import begin
 from edgekv.policies import Head, parse_policy
 from edgekv.policies.attention import attention
-from edgekv.prompt.turns import PARAGRAPH, Turns
+from edgekv.prompt.text import PARAGRAPH
+from edgekv.prompt.turns import Turns
 from edgekv.store.fingerprint import fingerprint
 
 TOKENS = (1, 3, 5)  # of the reply

@@ -54,5 +54,5 @@ def ask(
     with ExitStack() as stack:
         files = stack.enter_context(text_files(file))
         rt = stack.enter_context(opened(runtime))
-        session = stack.enter_context(rt.session(system) if begun is None else rt.load_session(begun))
+        session = stack.enter_context(rt.session(system) if begun is None else rt.load_session(begun, log=False))
         answered(rt, session, lambda bar: session.ask(question, files, **arguments, progress=bar), as_json=as_json)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -105,14 +108,46 @@ def main() -> int:
     if not PROC.is_dir():  # copies of texts have names there, and something has to remove them
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     warnings.showwarning = _show_warning
+    return _told(_run)
+
+
+def _run() -> int:
+    command = typer.main.get_command(app)
     try:
-        command = typer.main.get_command(app)
         command(default_map=defaults(command))
+    except SystemExit as exit_:  # typer ends every command with one
+        sys.stdout.flush()  # while a full disk can still be told of
+        return exit_.code if isinstance(exit_.code, int) else 0
+    return 0
+
+
+def _told(run: Callable[[], int]) -> int:
+    """The exit status of a command; errors become messages."""
+    try:
+        return run()
     except edgekv.EdgeKVError as error:
         print(f"edgekv: {worded(str(error))}", file=sys.stderr)
         return next(status for kind, status in EXIT_STATUS if isinstance(error, kind))
     except KeyboardInterrupt:
         return INTERRUPTED
-    except SystemExit as exit_:  # typer ends every command with one
-        return exit_.code if isinstance(exit_.code, int) else 0
-    return 0
+    except MemoryError:
+        print(
+            "edgekv: the system gives this process no more memory; raise the limit of the process (ulimit -v), or end "
+            "other programs",
+            file=sys.stderr,
+        )
+        return 1
+    except OSError as error:
+        return _failed(error)
+
+
+def _failed(error: OSError) -> int:
+    """Say what the system refused. Without a name of a file it is standard output, which is not used again."""
+    reason = error.strerror or str(error)
+    if error.filename is not None:
+        print(f"edgekv: {str(error.filename)!r}: {reason}; check the path and its permissions", file=sys.stderr)
+        return 1
+    with contextlib.suppress(OSError, ValueError):  # what is still to be written would fail again at the end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    print(f"edgekv: standard output cannot be written: {reason}; send it to a disk with room", file=sys.stderr)
+    return 1

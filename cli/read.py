@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import signal
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+import edgekv
 from edgekv.memory.sizes import format_size
-from edgekv.store.named import writable_path_of
+from edgekv.prompt.spool import spooled
+from edgekv.prompt.text import PARAGRAPH, read_text
+from edgekv.store.named import keep, path_of, writable_path_of
+from edgekv.store.ownership import Ownership
 
 from .files import text_files
 from .options import System, opened, with_common_options
-from .render import console, print_footer, reading_bar
+from .render import print_footer, reading_bar, say
+
+PARTIAL = ".partial"  # ends the name of what was read in part
+INTERRUPTED = 130
 
 
 @with_common_options
@@ -28,17 +37,130 @@ def read(
         typer.Option(metavar="TEXT", help="Question to read with; again for more. Default: a general one."),
     ] = None,
     system: System = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace what has that name, and begin anew where it was read in part.")
+    ] = False,
 ) -> None:
-    """Read text files of any length, and save what was kept: `ask --from NAME` asks about it, also next week."""
-    path = writable_path_of(save)
+    """Read text files of any length, and save what was kept: `ask --from NAME` asks about it, also next week.
+
+    Ctrl-C keeps what was read until then, and the same command goes on from there.
+    """
+    path, partial, owned = writable_path_of(save), path_of(save + PARTIAL), Ownership()
+    if path.exists() and not force:
+        raise edgekv.SessionFileError(f"{save!r} was saved before; give another --save, or replace it with --force")
+    for replaced in (path, partial):
+        owned.note(replaced)
     with ExitStack() as stack:
         files = stack.enter_context(text_files(file))
         rt = stack.enter_context(opened(runtime))
-        session = stack.enter_context(rt.session(system))
-        with reading_bar() as progress:
-            # one question may have several parts itself
-            focus = question[0] if question and len(question) == 1 else question or None
-            session.read(files=files, focus=focus, progress=progress)
-        session.save(path)
+        if partial.exists() and not force:
+            session = stack.enter_context(rt.load_session(partial))
+            files = stack.enter_context(_rest_of(session, files, save, system))
+        else:
+            session = stack.enter_context(_new_session(rt, system))
+            files = [*files]
+        n_before = session.n_past
+        # one question may have several parts itself
+        focus = question[0] if question and len(question) == 1 else question or None
+        try:
+            if files or not n_before:
+                _read(session, files, focus, goes_on=n_before > 0)
+        except edgekv.EdgeKVError:
+            if session.n_past > n_before:
+                _keep_part(session, save, owned)
+            raise
+        if session.stats.finish_reason == "cancelled":
+            _keep_part(session, save, owned)
+            raise typer.Exit(INTERRUPTED)
+        name = keep(session.save, save, owned)
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
         print_footer(session.stats, rt.plan)
-    console.print(f"saved as {save}, {format_size(path.stat().st_size)}", style="dim", markup=False, soft_wrap=True)
+    if name != save:
+        say(f"{save} was saved by another process meanwhile, and stays as it is", style="")
+    say(f"saved as {name}, {format_size(path_of(name).stat().st_size)}")
+
+
+def _new_session(runtime: edgekv.Runtime, system: str | None) -> edgekv.Session:
+    """A session with a log, by which a reading that was stopped goes on, and chats about the text go back."""
+    try:
+        return runtime.session(system, log=True, checkpoint_bytes=0)
+    except edgekv.SessionFileError:  # the folder for temporary files takes none
+        return runtime.session(system)
+
+
+def _read(session: edgekv.Session, files: Sequence[Path], focus: str | list[str] | None, *, goes_on: bool) -> None:
+    """Read files; Ctrl-C ends that at the next block."""
+    before = signal.signal(signal.SIGINT, lambda *_: session.cancel())
+    try:
+        with reading_bar() as progress:
+            session.read(files=files, focus=focus, goes_on=goes_on, progress=progress)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _keep_part(session: edgekv.Session, name: str, owned: Ownership) -> None:
+    """Save what was read in part, if anything of the text was, and say so."""
+    try:
+        has_text = any(turn.role == "user" for turn in session.turns())
+    except edgekv.SessionError:
+        say("stopped; nothing is kept, because the folder for temporary files (TMPDIR) takes no log", style="")
+        return
+    if not has_text:
+        say("stopped before anything of the text was read; nothing is kept", style="")
+        return
+    kept = keep(session.save, name + PARTIAL, owned)
+    goes_on = "; the same command goes on from there" if kept == name + PARTIAL else ""
+    say(f"stopped; the {session.n_past:,} tokens that were read are saved as {kept}{goes_on}", style="")
+
+
+@contextmanager
+def _rest_of(session: edgekv.Session, files: Sequence[Path], name: str, system: str | None) -> Iterator[list[Path]]:
+    """The texts without their beginning, which a session has read; no file where that is all of them.
+
+    Raises SessionFileError where they begin otherwise.
+    """
+    if system is not None and system != session.system:
+        raise edgekv.SessionFileError(
+            f"{name + PARTIAL!r} was read with another system message; give that one, or begin anew with --force"
+        )
+    turns = [turn for turn in session.turns() if turn.role == "user"]
+    try:
+        if len(turns) != 1:
+            raise _OtherTextError
+        with spooled(_after(session.text(turns[0]), _joined(files))) as rest:
+            say(f"{name}{PARTIAL}: {session.n_past:,} tokens were read; going on from there")
+            with rest.open(encoding="utf-8") as copy:
+                is_empty = not any(line.strip() for line in copy)
+            yield [] if is_empty else [rest]
+    except _OtherTextError:
+        raise edgekv.SessionFileError(
+            f"{name + PARTIAL!r} is the beginning of another text; read that one, or begin anew with --force"
+        ) from None
+
+
+class _OtherTextError(Exception):
+    """A text does not begin as it should."""
+
+
+def _joined(files: Iterable[Path]) -> Iterator[str]:
+    """Texts as a session reads them, one after the other."""
+    for i, path in enumerate(files):
+        if i:
+            yield PARAGRAPH
+        yield from read_text(path)
+
+
+def _after(beginning: Iterable[str], text: Iterator[str]) -> Iterator[str]:
+    """Yield what comes after a beginning of a text, piece by piece."""
+    at_hand = ""
+    for piece in beginning:
+        while len(at_hand) < len(piece) and (more := next(text, None)) is not None:
+            at_hand += more
+        # a model may have put a blank before the text, and half a character may end what was read
+        expected = piece if at_hand.startswith(piece) else piece.removeprefix(" ").removesuffix("\ufffd")
+        if not at_hand.startswith(expected):
+            raise _OtherTextError
+        at_hand = at_hand[len(expected) :]
+    yield at_hand
+    yield from text

@@ -17,7 +17,7 @@ from .engine.guard import Guard
 from .engine.history import History, token_ids, wanted_of
 from .engine.local import LocalEngine
 from .engine.protocol import Conversation
-from .engine.reply import Logging
+from .engine.reply import Logging, check_text
 from .engine.snapshot import Snapshot
 from .engines import open_engine, plan_for, survey_for
 from .errors import ConfigError, ModelNotFoundError, SessionError
@@ -117,16 +117,20 @@ class Runtime:
             if logging is not None and start.log is None:
                 raise SessionError("the snapshot in start is of a session without a log; take it with log=True")
             system = start.system
+        check_text(system or "")
         return self._opened(self._engine.converse(system, logging), start)
 
-    def load_session(self, path: str | os.PathLike[str], *, instead_of: Session | None = None) -> Session:
+    def load_session(
+        self, path: str | os.PathLike[str], *, instead_of: Session | None = None, log: bool = True
+    ) -> Session:
         """Go on with a session that `Session.save` wrote, in this process or another (docs/sessions.md).
 
         instead_of: an open session, which ends when the file is loaded; if that fails, it goes on. It needs no room to
             rest, as another session does
+        log: keep the log that the file has, if it has one, in the folder that TMPDIR names; False = leave it
 
         The model and the policy must be those that it was saved with. More cells than this runtime holds are evicted,
-        and cells of another kv_type are converted. If it had a log, it keeps one, in the folder that TMPDIR names.
+        and cells of another kv_type are converted.
         Raises SessionFileError for a file that is damaged or cannot be gone on with, BudgetError if what it protects
         does not fit the budget, CeilingError if there is no room for evicting, and RestingError if there is none for
         the session that has the cells.
@@ -136,12 +140,12 @@ class Runtime:
         if instead_of is None:
             with self._engine.line.place(object()) as place:
                 place.enter()
-                return self._opened(self._engine.resume(path))
+                return self._opened(self._engine.resume(path, keeps_log=log))
         with instead_of.alone() as conversation, self._engine.line.place(conversation) as place:
             place.enter()
             n_past = conversation.n_past
             try:
-                session = self._opened(self._engine.resume(path, conversation))
+                session = self._opened(self._engine.resume(path, conversation, keeps_log=log))
             except BaseException:
                 if conversation.n_past != n_past:
                     instead_of.close()  # its cells are gone: a file that was found sound failed later, or Ctrl-C came

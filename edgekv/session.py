@@ -19,7 +19,7 @@ from .engine.sampler import Sampling
 from .engine.snapshot import Snapshot
 from .errors import ConfigError, InputError
 from .grammar.source import grammar_of
-from .prompt.turns import PARAGRAPH
+from .prompt.text import PARAGRAPH, WITHIN
 
 if TYPE_CHECKING:
     from .prompt.tools import ToolUse
@@ -206,6 +206,7 @@ class Session(Record):
         *,
         files: Sequence[str | os.PathLike[str]] = (),
         focus: Focus = None,
+        goes_on: bool = False,
         progress: ProgressCallback | None = None,
     ) -> None:
         """Read `files`, then `text`, as the beginning of a user turn, without a reply.
@@ -215,13 +216,15 @@ class Session(Record):
         focus: the question to read with, or a list as for `chat`. True = GENERAL_QUESTION, but none where the policy
             is `replay` or ends with +heads; None = the same, unless the runtime was opened with focus=False; False =
             none: the policy alone chooses
+        goes_on: they go on with the text that was read last, without an empty line between, as after a `cancel`
 
         Afterwards `stats` are those of the reading. Errors as for `chat`.
         """
         if not text.strip() and not files:
             raise InputError("there is nothing to read; give a text or files")
         question = self._question(focus, self._general, otherwise=True) or None
-        for _ in self._access.reply(Wanted(content=_content(files, text), kind="read", question=question), progress):
+        content = (*((WITHIN,) if goes_on else ()), *_content(files, text))
+        for _ in self._access.reply(Wanted(content=content, kind="read", question=question), progress):
             pass
 
     def continue_from(

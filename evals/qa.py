@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from edgekv.errors import InputError
-from edgekv.prompt.turns import PARAGRAPH
+from edgekv.prompt.text import PARAGRAPH
 
 from . import overlap
 from .document import Document, Question

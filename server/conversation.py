@@ -6,7 +6,7 @@ import base64
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from edgekv.prompt.turns import PARAGRAPH
+from edgekv.prompt.text import PARAGRAPH
 
 from .failures import Failure
 

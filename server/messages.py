@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from edgekv.prompt.turns import PARAGRAPH
+from edgekv.prompt.text import PARAGRAPH
 
 from .body import Body, Text, read_body
 from .conversation import call_of, function_of, in_turn, missing, unreadable

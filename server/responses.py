@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from edgekv.prompt.turns import PARAGRAPH
+from edgekv.prompt.text import PARAGRAPH
 
 from .answer import PING
 from .body import Body, Text, read_body

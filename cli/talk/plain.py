@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
+import io
 import sys
 from collections.abc import Callable
+from typing import Any
 
 from edgekv.cli.render import printable, write
 
@@ -17,13 +20,27 @@ class PlainInput:
     def __init__(self) -> None:
         """Make it before a plan, which counts readline."""
         self._is_terminal = sys.stdin.isatty()
+        self._readline: Any = None
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            sys.stdin.reconfigure(errors="surrogateescape")  # a session says what is wrong with such a text
         if self._is_terminal:
             with contextlib.suppress(ImportError):
-                import readline  # noqa: F401  (`input` uses it)
+                self._readline = importlib.import_module("readline")  # `input` uses it
+
+    def offer(self, text: str) -> bool:
+        """Have the next line begin with a text; says whether that is possible."""
+        if self._readline is None or "\n" in text:
+            return False
+        self._readline.set_startup_hook(lambda: self._readline.insert_text(text))
+        return True
 
     def read(self, _bottom_line: Callable[[int], str]) -> Typed:
         """The next message or command. Raises EOFError at the end, and KeyboardInterrupt for Ctrl-C."""
-        text = input("> " if self._is_terminal else "")
+        try:
+            text = input("> " if self._is_terminal else "")
+        finally:
+            if self._readline is not None:
+                self._readline.set_startup_hook(None)
         while is_open(text):
             try:
                 text += "\n" + input("  " if self._is_terminal else "")

@@ -37,6 +37,15 @@ STATUS_ERRORS: dict[int, type[EdgeKVError]] = {
     8: NativeError,  # EDGEKV_STATUS_OVER_CEILING, of which `planning.choice` knows more
 }
 
+# what llama.cpp and the allocator say where the system refuses memory, whatever they were doing
+REFUSED_MEMORY = (
+    "insufficient memory",
+    "std::bad_alloc",
+    "annot allocate memory",
+    "allocate buffer",
+    "failed to map segment",
+)
+
 
 _P = c.c_void_p  # an opaque handle or an array
 _ERR = (c.c_char_p, c.c_size_t)
@@ -133,6 +142,8 @@ def load() -> c.CDLL:
     try:
         lib = c.CDLL(str(path))
     except OSError as error:
+        if any(words in str(error) for words in REFUSED_MEMORY):
+            raise _refused_memory(str(error)) from error
         raise NativeError(f"{path} does not load: {error}; build edgekv again on this machine") from error
     for name, (result, arguments) in _QUERIES.items():
         getattr(lib, name).restype = result
@@ -201,6 +212,15 @@ def error_of(status: int, message: str) -> EdgeKVError:
     """The exception of a status. Protected cells beyond the budget have an error of their own."""
     if status == 1 and "protected cells exceed" in message:
         return BudgetError(message)
+    if any(words in message for words in REFUSED_MEMORY):
+        return _refused_memory(message.partition(";")[0])
     kind = STATUS_ERRORS.get(status, NativeError)
     name = load().edgekv_status_name(status).decode()
     return kind(message if kind is not NativeError else f"{name}: {message}")
+
+
+def _refused_memory(reason: str) -> NativeError:
+    return NativeError(
+        f"the system gives this process no more memory: {reason}; raise the limit of the process (ulimit -v), end "
+        "other programs, or give a smaller model"
+    )

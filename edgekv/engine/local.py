@@ -38,9 +38,11 @@ class LocalEngine(Loaded):
                 self.cells.offer(conversation.tenant)
         return conversation
 
-    def resume(self, path: Path, instead_of: Conversation | None = None) -> LocalConversation:
-        """The conversation of a session file, which takes over the cells. It keeps a log if the file has one."""
-        past = load_log(path, self, Logging())
+    def resume(
+        self, path: Path, instead_of: Conversation | None = None, *, keeps_log: bool = True
+    ) -> LocalConversation:
+        """The conversation of a session file, which takes over the cells. keeps_log: if the file has one"""
+        past = load_log(path, self, Logging()) if keeps_log else None
         tenant = Tenant()
         replaced = instead_of.tenant if isinstance(instead_of, LocalConversation) else None
         try:

@@ -111,10 +111,11 @@ class Engine(Protocol):
         logging: keeps a log; raises SessionFileError where the disk does not take it, ConfigError for too small a cap
         """
 
-    def resume(self, path: Path, instead_of: Conversation | None = None) -> Conversation:
+    def resume(self, path: Path, instead_of: Conversation | None = None, *, keeps_log: bool = True) -> Conversation:
         """The conversation of a session file, by an absolute path, which takes over the cells. For who has the turn.
 
         instead_of: whose cells it may take, where these have no room to rest
+        keeps_log: it keeps a log if the file has one
 
         Raises SessionFileError, BudgetError or CeilingError where it cannot be gone on with, and RestingError; the
         cells are as before.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -65,11 +65,16 @@ class Record:
         with self._access.at_cells() as conversation:
             return conversation.budgets()
 
-    def turns(self) -> Iterator[Turn]:
+    def turns(self, *, apart: bool = False) -> Iterator[Turn]:
         """Whose the tokens of the log are: `Turn(role, start, stop)`, without what the chat template puts between.
+
+        apart: texts that `read` began a turn with come before the rest of that turn, as turns of their own
 
         Raises SessionError without a log, or during a reply.
         """
+        return self._turns_apart() if apart else _joined(self._turns_apart())
+
+    def _turns_apart(self) -> Iterator[Turn]:
         first = 0
         while True:
             with self._access.alone(), self._access.begun() as conversation:
@@ -150,3 +155,17 @@ class Record:
         """
         with self._access.alone(), self._access.at_cells() as conversation:
             conversation.save(Path(os.path.abspath(path)))
+
+
+def _joined(turns: Iterable[Turn]) -> Iterator[Turn]:
+    """Turns, of which those of one role with nothing between are one."""
+    joined: Turn | None = None
+    for turn in turns:
+        if joined is not None and (joined.role, joined.stop) == (turn.role, turn.start):
+            joined = joined._replace(stop=turn.stop)
+            continue
+        if joined is not None:
+            yield joined
+        joined = turn
+    if joined is not None:
+        yield joined

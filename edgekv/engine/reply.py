@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgekv.errors import ConfigError
+from edgekv.errors import ConfigError, InputError
 from edgekv.grammar.source import MAX_REPLY, Grammar
 
 from .sampler import Sampling
@@ -22,6 +23,19 @@ ON_OVERFLOW = ("evict", "error")
 
 # put before a question about a text; chosen by measurement (docs/python.md)
 INSTRUCTION = "Answer in one or two sentences, from the text above:"
+
+
+_NO_CHARACTER = re.compile("[\ud800-\udfff]")  # what stands for bytes that are no UTF-8
+
+
+def check_text(text: str) -> None:
+    """Raise InputError for a text that is no text: UTF-8 cannot hold it."""
+    found = _NO_CHARACTER.search(text)
+    if found is not None:
+        begin = max(0, found.start() - 20)
+        raise InputError(
+            f"{text[begin : found.start() + 20]!r} is not UTF-8 text: it holds {found[0]!r}; write it in UTF-8"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +76,10 @@ class Wanted:
     on_overflow: str = "evict"
 
     def __post_init__(self) -> None:
+        question = (self.question,) if isinstance(self.question, str) else self.question or ()
+        for part in (*self.content, *question, *self.stop):
+            if isinstance(part, str):
+                check_text(part)
         if self.max_tokens is not None and (isinstance(self.max_tokens, bool) or self.max_tokens < 1):
             raise ConfigError(f"max_tokens={self.max_tokens} is not possible; give at least 1")
         for text in self.stop:

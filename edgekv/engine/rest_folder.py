@@ -1,4 +1,4 @@
-"""Files of resting sessions: private, temporary, and removed by the next runtime if their process was killed."""
+"""Files of sessions: private, temporary, and removed by the next runtime if their process was killed."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ class RestFolder:
     """A folder of its own within `parent`, which is made if it does not exist. Close it.
 
     parent: as it was given
+    folder: its own, whose files go with it
 
     Removes folders of processes that ended without doing so. Raises ConfigError where nothing can be written.
     """
@@ -48,20 +49,20 @@ class RestFolder:
             parent.mkdir(parents=True, exist_ok=True)
             remove_orphans(parent)
             self._lock = new_locked(lambda: _lock_file(parent))
-            self._folder = Path(self._lock.name.removesuffix(LOCK))
-            self._folder.mkdir(mode=0o700)
+            self.folder = Path(self._lock.name.removesuffix(LOCK))
+            self.folder.mkdir(mode=0o700)
         except OSError as error:
             raise ConfigError(
                 f"rest_dir={str(parent)!r} cannot be used: {error.strerror or error}; name a folder that can be "
                 "written to"
             ) from error
         self._n_files = 0
-        self.close = weakref.finalize(self, _close, self._folder, self._lock, os.getpid())  # at exit, too
+        self.close = weakref.finalize(self, _close, self.folder, self._lock, os.getpid())  # at exit, too
 
     def write(self, *arrays: memoryview) -> RestFile:
         """Write arrays to a new file. Raises OSError, and leaves nothing."""
         self._n_files += 1
-        path = self._folder / str(self._n_files)
+        path = self.folder / str(self._n_files)
         checksum = 0
         try:
             with open(path, "xb", buffering=0, opener=_private) as file:

@@ -16,6 +16,8 @@ from edgekv.store.log import TEMPLATE
 
 PIECE_BYTES = 1 << 16
 CHUNK_CHARS = 1 << 14
+PARAGRAPH = "\n\n"  # between the texts of a turn
+WITHIN = ""  # before contents that go on with the last text of the turn
 
 # Between two words: pre-tokenisers of every family cut here, so tokens do not reach across.
 _WORD_GAP = re.compile(r"(?<=[^\W\d_]) (?=[^\W\d_])")

@@ -15,8 +15,8 @@ MOST_TOOLS = 128
 MOST_CALLS = 16  # in one reply
 CHOICES = ("auto", "none", "required")
 
-# Schemas of tools come from libraries, and their callers cannot change them: a constraint that no grammar can express is
-# dropped, while everything else holds. A schema that a user gives for a reply is never loosened.
+# Schemas of tools come from libraries, and their callers cannot change them: a constraint that no grammar can express
+# is dropped, while everything else holds. A schema that a user gives for a reply is never loosened.
 TOOL_OPTIONS = JSON_OPTIONS | {"lenient": True, "coerce_one_of": True}
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")

@@ -11,12 +11,11 @@ from edgekv.errors import ConfigError, SessionError
 
 from .parts import parts_of
 from .template import ChatFormat, chat_format, rendered
-from .text import Prompt
+from .text import PARAGRAPH, WITHIN, Prompt
 
 Content = Sequence[str | os.PathLike[str]]
 Parts: TypeAlias = tuple[str | os.PathLike[str], ...]  # of one content: texts and text files
 
-PARAGRAPH = "\n\n"  # between the texts of a turn
 TOKEN_CHARS = 64  # of a long question, more than its last tokens have
 
 # a turn in the model's chat template, the beginning of one that the next goes on with, or a text to continue; a whole
@@ -101,7 +100,7 @@ class Turns:
             return self.opening().content(*content)
         prompt = Prompt(self._model)
         if self.state == "open":
-            return prompt.content(PARAGRAPH, *content)
+            return prompt.content(*content) if content[0] == WITHIN else prompt.content(PARAGRAPH, *content)
         # a turn that was cancelled while it was read is closed first, with an empty reply
         return prompt.template((form.after_user if self.state == "user" else "") + form.between).content(*content)
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import BinaryIO
 
 if sys.platform == "win32":
     import msvcrt
 else:
     import fcntl
+
+PATIENCE_S = 60.0  # for who holds a lock
+AGAIN_S = 0.02
 
 UNREAD = 1 << 40  # a byte that no file has: on Windows, others cannot read one that is locked
 
@@ -50,3 +55,22 @@ def new_locked(make: Callable[[], BinaryIO]) -> BinaryIO:
             if os.path.exists(file.name):
                 return file
         file.close()
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Hold the lock of a file, which is made, while the block lasts. Others wait for it, for PATIENCE_S at most.
+
+    Raises OSError where the file cannot be made, and BlockingIOError where another process does not let it go.
+    """
+    with open(path, "ab", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                lock(file.fileno())
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(AGAIN_S)
+        yield

@@ -167,15 +167,18 @@ class TokenLog:
             self._coming = first, coming[len(due) :]
 
     def turns(self, n_said: int = 0) -> Iterator[Turn]:
-        """The turns, without what the template puts around them.
+        """The turns, without what the template puts around them. The beginning of a turn is apart from its rest.
 
         n_said: tokens that were said and not fed yet; they belong to the last turn
         """
         turn: Turn | None = None
+        is_beginning = False
         for mark, stop in self._ranges(n_said):
             if mark.role == TEMPLATE or mark.position == stop:
                 continue
-            if turn is not None and (turn.role, turn.stop) == (mark.role, mark.position):
+            goes_on = mark.state == "open" or not is_beginning
+            is_beginning = mark.state == "open"
+            if turn is not None and goes_on and (turn.role, turn.stop) == (mark.role, mark.position):
                 turn = turn._replace(stop=stop)
                 continue
             if turn is not None:

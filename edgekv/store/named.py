@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import platformdirs
 
 from edgekv.errors import SessionFileError
 
+from .locks import held
+from .ownership import Ownership
 from .replacing import remove_leftovers
+from .sections import SectionFile
 
 SUFFIX = ".session"
 MAX_NAME_BYTES = 100
@@ -62,6 +67,42 @@ def saved_names() -> list[str]:
     """The names of all that were saved, and removes what killed processes left half-written."""
     folder = sessions_folder()
     remove_leftovers(folder)
-    paths = sorted(folder.glob(f"*{SUFFIX}"))
-    names = [path.name.removesuffix(SUFFIX) for path in paths if path.is_file()]
-    return [name for name in names if _NAME.fullmatch(name)]
+    names = [path.name.removesuffix(SUFFIX) for path in folder.glob(f"*{SUFFIX}") if path.is_file()]
+    return sorted(name for name in names if _NAME.fullmatch(name))
+
+
+def free_name(name: str) -> str:
+    """A name that no session has: this one, or this one with a number."""
+    for i in itertools.count(1):
+        ending = "" if i == 1 else f"-{i}"
+        short = name.encode()[: MAX_NAME_BYTES - len(ending)].decode(errors="ignore")
+        if not path_of(short + ending).exists():
+            return short + ending
+    raise AssertionError
+
+
+def is_book(path: Path) -> bool:
+    """Whether a session file holds texts that were read, and no question about them. Raises SessionFileError."""
+    with SectionFile(path, checked=False) as file:
+        return file.about.get("turns") == "open"
+
+
+def keep(save: Callable[[Path], None], name: str, owned: Ownership) -> str:
+    """Save under a name; under a free one where another process has changed that session. Returns the name.
+
+    save: writes a session to a file
+    owned: the files of who saves
+    """
+    path = writable_path_of(name)
+    try:
+        with held(path.parent.with_name("sessions.lock")):
+            if owned.is_foreign(path):
+                name = free_name(name)
+                path = path_of(name)
+            save(path)
+            owned.note(path)
+    except OSError as error:
+        raise SessionFileError(
+            f"{str(path)!r} cannot be saved: {error.strerror or error}; check the permissions of its folder"
+        ) from error
+    return name

@@ -87,7 +87,9 @@ class Server:
                 return None
             if isinstance(message, Resume):
                 replaced = None if message.instead_of is None else self._conversations[message.instead_of]
-                self._conversations[message.number] = self._loaded().resume(message.path, replaced)
+                self._conversations[message.number] = self._loaded().resume(
+                    message.path, replaced, keeps_log=message.keeps_log
+                )
                 return None
             if isinstance(message, Leave):
                 self._leave(message)

@@ -61,6 +61,7 @@ class Resume(NamedTuple):
     number: int
     path: Path
     instead_of: int | None
+    keeps_log: bool
 
 
 class Leave(NamedTuple):

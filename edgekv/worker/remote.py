@@ -61,7 +61,9 @@ class WorkerEngine(Opened):
         self.ask(Converse(number, system, logging))
         return WorkerConversation(self, number)
 
-    def resume(self, path: Path, instead_of: Conversation | None = None) -> WorkerConversation:
+    def resume(
+        self, path: Path, instead_of: Conversation | None = None, *, keeps_log: bool = True
+    ) -> WorkerConversation:
         """The conversation of a session file, which the worker reads itself."""
         self.sweep()
         replaced = None
@@ -69,7 +71,7 @@ class WorkerEngine(Opened):
             instead_of.end_unfinished()
             replaced = instead_of.number
         number = self.new_number()
-        self.ask(Resume(number, path, replaced))
+        self.ask(Resume(number, path, replaced, keeps_log))
         return WorkerConversation(self, number)
 
     def tokenize(self, text: str, begin: bool, special: bool) -> list[int]:

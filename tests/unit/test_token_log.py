@@ -85,7 +85,8 @@ def marked(log):
 
 def test_turns_are_told_without_the_template(log):
     marked(log)
-    turns = [("system", 2, 5), ("user", 8, 20), ("assistant", 25, 60), ("user", 62, 90), ("assistant", 99, 100)]
+    turns = [("system", 2, 5), ("user", 8, 20), ("assistant", 25, 60)]
+    turns += [("user", 62, 80), ("user", 80, 90), ("assistant", 99, 100)]
     assert list(log.turns()) == turns
     assert list(log.turns(n_said=2)) == [*turns[:-1], ("assistant", 99, 102)]
     log.cut(99)  # the reply begins, and nothing of it is there

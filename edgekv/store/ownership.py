@@ -1,0 +1,33 @@
+"""Files that may be replaced: those that are as they were when they were last read or written here."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+Identity = tuple[int, int, int, int]
+
+
+class Ownership:
+    """Remembers files as they were. A file that came or changed since is somebody else's."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, Identity | None] = {}
+
+    def note(self, path: Path) -> None:
+        """Own a file as it is now: it was written, or is about to be read."""
+        self._seen[os.path.realpath(path)] = _identity(path)
+
+    def is_foreign(self, path: Path) -> bool:
+        """Whether there is a file that is not as it was noted."""
+        there = _identity(path)
+        return there is not None and there != self._seen.get(os.path.realpath(path))
+
+
+def _identity(path: Path) -> Identity | None:
+    """What differs between two files of one name; None = there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
