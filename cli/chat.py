@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 import edgekv
+from edgekv.engine.rest_folder import RestFolder
 from edgekv.engine.thoughts import opens_thoughts
 from edgekv.models import read_header
 from edgekv.prompt.spool import spooled
 from edgekv.store.named import path_of, saved_names
+from edgekv.store.ownership import Ownership
 
 from .commands import COMMANDS, is_command, run_command
 from .options import System, opened, with_common_options
-from .render import console, reading_bar, say
+from .render import console, say
 from .reply import reply_arguments, with_reply_options
 from .settings import preset_names, preset_options
-from .talk.conversation import Chat, Message, interrupt_cancels, new_session, system_of
+from .talk.conversation import Chat, Message, new_session, saved_session, system_of
+from .talk.earlier import show_last
 from .talk.front import Front, front
-from .talk.lines import lines
+from .talk.going_back import hand_back
+from .talk.lines import Typed, lines
+from .talk.replying import reply_to
 from .talk.telling import bottom_line
+from .talk.workers import go_on_in
 from .wording import worded
 
 
@@ -76,20 +85,32 @@ def chat(
         )
     completed = {name: command.arguments for name, command in COMMANDS.items()}
     shown = front(runtime, completed, plain=plain, remember=history)
-    with opened(runtime) as rt:
-        begun = saved is not None and saved.exists()
-        conversation = rt.load_session(saved) if saved is not None and begun else new_session(rt, system)
-        talk = Chat(rt, conversation, session, system_of(conversation) if begun else system, arguments)
+    with ExitStack() as stack:
+        rt = stack.enter_context(opened(runtime))
+        owned = Ownership()
+        kept = session
+        if saved is not None and session is not None and saved.exists():
+            conversation, kept = saved_session(rt, session, owned)
+            system = system_of(conversation)
+        else:
+            conversation = new_session(rt, system)
+        talk = Chat(rt, conversation, kept, system, arguments, owned=owned, offer=shown.input.offer)
         talk.thinks = _thinks(rt)
+        if rt.worker_pid is not None:  # which may die
+            with contextlib.suppress(edgekv.ConfigError):
+                rest = RestFolder(Path(tempfile.gettempdir()))
+                stack.callback(rest.close)
+                talk.backup = rest.folder / "chat.session"
         say(f"{rt.plan.model.name}, {rt.plan.budget_cells:,} cells; /help lists the commands")
-        if begun:
+        if conversation.n_past:
             say(f"{session}: {conversation.n_past:,} tokens seen")
+            show_last(talk)
         with talk.pastes:
-            _converse(talk, shown)
+            _converse(talk, shown, lambda: stack.enter_context(opened(runtime)))
 
 
-def _converse(chat: Chat, front: Front) -> None:
-    """Answer what is typed, until the user leaves."""
+def _converse(chat: Chat, front: Front, reopened: Callable[[], edgekv.Runtime]) -> None:
+    """Answer what is typed, until the user leaves. reopened: opens the runtime anew"""
 
     def interrupted() -> bool:
         if not chat.interrupts.is_second():
@@ -99,24 +120,43 @@ def _converse(chat: Chat, front: Front) -> None:
         return True
 
     for typed in lines(lambda: front.input.read(lambda width: bottom_line(chat, width)), interrupted):
-        with _problems_are_said():
-            chat.files += [chat.pastes.enter_context(spooled([paste])) for paste in typed.pastes]
-            if is_command(typed.text):
-                run_command(chat, typed.text)
-            elif typed.text:
-                _reply(chat, Message(typed.text, chat.files, chat.session.n_past), front)
-            else:
-                n = sum(map(len, typed.pastes))
-                say(f"{n:,} characters go with your next message; write what you want to know of them")
-            if chat.again is not None:
-                _reply(chat, chat.again, front)
+        try:
+            with _problems_are_said():
+                _answer(chat, typed, front)
+        except edgekv.WorkerError as error:
+            say(f"edgekv: {worded(str(error))}", style="")
+            go_on_in(chat, reopened)
+            say(f"another worker goes on with this chat: {chat.session.n_past:,} tokens seen", style="")
         if chat.ended:
             return
 
 
+def _answer(chat: Chat, typed: Typed, front: Front) -> None:
+    """Do what was typed."""
+    chat.files += [chat.pastes.enter_context(spooled([paste])) for paste in typed.pastes]
+    if is_command(typed.text):
+        run_command(chat, typed.text)
+    elif typed.text:
+        reply_to(chat, Message(typed.text, [*chat.files], _n_past(chat, typed.text)), front)
+    else:
+        n = sum(map(len, typed.pastes))
+        say(f"{n:,} characters go with your next message; write what you want to know of them")
+    if chat.again is not None:
+        reply_to(chat, chat.again, front)
+
+
+def _n_past(chat: Chat, text: str) -> int:
+    """Tokens seen before a message. A worker that died meanwhile has not seen the message."""
+    try:
+        return chat.session.n_past
+    except edgekv.WorkerError:
+        hand_back(chat, Message(text, [*chat.files], 0))
+        raise
+
+
 @contextlib.contextmanager
 def _problems_are_said() -> Iterator[None]:
-    """What is wrong with a line is said, and the conversation goes on. A worker that died is the end of it."""
+    """What is wrong with a line is said, and the conversation goes on."""
     try:
         yield
     except (edgekv.NativeError, edgekv.WorkerError, edgekv.ModelError):
@@ -131,19 +171,3 @@ def _thinks(rt: edgekv.Runtime) -> bool:
 
     header = rt.model.header if rt.worker_pid is None else read_header(rt.plan.model)
     return opens_thoughts(opens_with(header.chat_template or ""))
-
-
-def _reply(chat: Chat, message: Message, front: Front) -> None:
-    """Answer a message, and keep the conversation up to here if it has a name."""
-    chat.files, chat.again = [], None
-    chat.messages.append(message)
-    with interrupt_cancels(chat):
-        try:
-            with reading_bar() as progress, front.reply(chat) as shown:
-                for piece in chat.session.chat(message.text, files=message.files, **chat.reply, progress=progress):
-                    shown.add(piece)
-            front.figures(chat)
-        finally:
-            if chat.session.n_past == message.n_past:
-                chat.messages.remove(message)
-            chat.save()

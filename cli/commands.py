@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import edgekv
+from edgekv.prompt.text import read_text
 from edgekv.store.named import saved_names
 
 from .render import console, packed, say
@@ -52,8 +53,16 @@ def _read(chat: Chat, name: str) -> None:
     path = Path(name).expanduser()
     if not name or not path.is_file():
         raise edgekv.InputError(f"{name or 'nothing'!r} is not a file; write /read and the path of a text file")
+    for _ in read_text(path):
+        pass  # it is read to its end, so that what is no text is told before a message goes with it
     chat.files.append(path)
     say(f"{path} goes with your next message")
+
+
+def _drop(chat: Chat, _argument: str) -> None:
+    n = len(chat.files)
+    chat.files.clear()
+    say(f"{n} files are left out; your next message goes alone")
 
 
 def _help(_chat: Chat, _argument: str) -> None:
@@ -74,6 +83,7 @@ def _settings(_beginning: str) -> Iterable[str]:
 
 COMMANDS = {
     "/read": Command("/read FILE", "attaches a text file to your next message", _read, paths),
+    "/drop": Command("/drop", "leaves attached files out", _drop),
     "/kept": Command("/kept", "shows what of it is still there", kept),
     "/undo": Command("/undo", "takes your last message back", going_back.undo),
     "/retry": Command("/retry", "answers it again", going_back.retry),
@@ -84,7 +94,10 @@ COMMANDS = {
     "/policy": Command("/policy", "shows what chooses the cells that stay", telling.policy),
     "/stats": Command("/stats", "shows tokens, speed and memory", telling.stats),
     "/save": Command(
-        "/save [NAME]", "keeps this chat under a name, or as text in NAME.md or NAME.json", keeping.save, _saved
+        "/save [--force] [NAME]",
+        "keeps this chat under a name, or as text in NAME.md or NAME.json",
+        keeping.save,
+        _saved,
     ),
     "/load": Command("/load NAME", "goes on with a saved one", keeping.load, _saved),
     "/session": Command("/session [NAME]", "lists them, or goes to one, which may be new", keeping.session, _saved),

@@ -1,17 +1,19 @@
-"""A conversation at a terminal: its session, what goes with the next message, and what can be taken back."""
+"""A conversation at a terminal: its session, what goes with the next message, and where it is kept."""
 
 from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import edgekv
-from edgekv.store.named import writable_path_of
+from edgekv.cli.render import say
+from edgekv.store.named import existing_path_of, free_name, is_book, keep
+from edgekv.store.ownership import Ownership
 
 from .interrupts import Interrupts
 
@@ -33,10 +35,13 @@ class Chat:
     system: the system message; None = there is none
     reply: how replies are made, as arguments of `Session.chat`
     files: that go with the next message
-    messages: what was written here, and can be taken back
+    messages: what was written here; what was written before, the log of the session tells
     again: the message that is to be answered once more
     ended: whether the user has left
     pastes: long texts that were pasted, as files
+    owned: files that were loaded or saved here, and may be replaced
+    backup: where a chat without a name is kept meanwhile, since its worker may die; None = nowhere
+    offer: has the next line begin with a text, where that is possible; says whether it is
     thinks: whether the chat template begins every reply with reasoning
     """
 
@@ -52,16 +57,34 @@ class Chat:
     interrupts: Interrupts = field(default_factory=Interrupts)
     pastes: ExitStack = field(default_factory=ExitStack)
     thinks: bool = False
+    owned: Ownership = field(default_factory=Ownership)
+    backup: Path | None = None
+    offer: Callable[[str], bool] = lambda _: False
 
     def save(self) -> None:
-        """Save it under its name, if it has one. Raises SessionFileError."""
-        if self.name is not None:
-            self.session.save(writable_path_of(self.name))
+        """Save it under its name, if it has one; under another where somebody changed that file.
+
+        Raises SessionFileError.
+        """
+        if self.name is None:
+            if self.backup is not None:
+                with contextlib.suppress(edgekv.SessionFileError):  # it is only missed if the worker dies
+                    self.session.save(self.backup)
+            return
+        name = keep(self.session.save, self.name, self.owned)
+        if name != self.name:
+            say(
+                f"{self.name} was changed by another process, and stays as it is; this chat is saved as {name}",
+                style="",
+            )
+            self.name = name
 
     def go_on_with(self, session: edgekv.Session, name: str | None, system: str | None) -> None:
-        """Go on with another session; nothing of it can be taken back yet."""
+        """Go on with another session."""
         self.session, self.name, self.system = session, name, system
         self.messages.clear()
+        if self.backup is not None:
+            self.backup.unlink(missing_ok=True)
 
     def interrupted(self) -> None:
         """Ctrl-C was pressed: stop what is under way; the second time within a second, leave as well."""
@@ -85,6 +108,21 @@ def new_session(runtime: edgekv.Runtime, system: str | None) -> edgekv.Session:
         return runtime.session(system, log=True)
     except edgekv.SessionFileError:
         return runtime.session(system)
+
+
+def saved_session(
+    runtime: edgekv.Runtime, name: str, owned: Ownership, instead_of: edgekv.Session | None = None
+) -> tuple[edgekv.Session, str]:
+    """A saved session, and the name that a chat with it is kept under: another one where it is a text that was read."""
+    path = existing_path_of(name)
+    is_text = is_book(path)
+    owned.note(path)
+    session = runtime.load_session(path, instead_of=instead_of)
+    if not is_text:
+        return session, name
+    chat = free_name(f"{name}-chat")
+    say(f"{name} is a text that was read, and stays as it is; this chat is saved as {chat}")
+    return session, chat
 
 
 def system_of(session: edgekv.Session) -> str | None:

@@ -45,6 +45,7 @@ class Editor:
     ) -> None:
         """history: of earlier chats, which this one adds to; None = this chat's own alone"""
         self._pastes: list[str] = []
+        self._offered = ""
         self._session: PromptSession[str] = PromptSession(
             "> ",
             multiline=True,
@@ -62,6 +63,11 @@ class Editor:
             output=output or _own_output(),
         )
 
+    def offer(self, text: str) -> bool:
+        """Have the next line begin with a text; says whether that is possible."""
+        self._offered = text
+        return True
+
     def read(self, bottom_line: Callable[[int], str]) -> Typed:
         """The next message or command. Raises EOFError for Ctrl-D, and KeyboardInterrupt for Ctrl-C.
 
@@ -70,7 +76,8 @@ class Editor:
         self._pastes.clear()
         width = self._session.output.get_size().columns
         line = bottom_line(width - 1)
-        text = self._session.prompt(bottom_toolbar=FormattedText([("", line)]))
+        offered, self._offered = self._offered, ""
+        text = self._session.prompt(bottom_toolbar=FormattedText([("", line)]), default=offered)
         numbers = [int(number) - 1 for number in _MARK.findall(text)]
         pastes = tuple(self._pastes[i] for i in dict.fromkeys(numbers) if 0 <= i < len(self._pastes))
         return Typed(unquoted(_without_marks(text)), pastes)

@@ -28,6 +28,9 @@ class Input(Protocol):
         Raises EOFError at the end, and KeyboardInterrupt for Ctrl-C.
         """
 
+    def offer(self, text: str) -> bool:
+        """Have the next line begin with a text; says whether that is possible."""
+
 
 class Reply(Protocol):
     """Shows the pieces of one reply, in `with`."""

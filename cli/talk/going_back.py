@@ -1,11 +1,13 @@
-"""`/undo` and `/retry`: the session goes back to before the last message."""
+"""`/undo` and `/retry`, and messages that were not answered: the session goes back to before the last message."""
 
 from __future__ import annotations
 
 import edgekv
 from edgekv.cli.render import reading_bar, say
+from edgekv.store.named import path_of
 
-from .conversation import Chat, Message, interrupt_cancels
+from .conversation import Chat, Message, interrupt_cancels, new_session, saved_session
+from .earlier import last_message
 
 
 def undo(chat: Chat, _argument: str) -> None:
@@ -22,13 +24,50 @@ def retry(chat: Chat, _argument: str) -> None:
 
 def _take_back(chat: Chat) -> Message:
     """Go back to before the last message; what is said from there on draws other random numbers."""
-    if not chat.messages:
-        raise edgekv.InputError("nothing was written since the chat was opened, so nothing can be taken back")
-    message = chat.messages[-1]
-    with interrupt_cancels(chat), reading_bar() as progress:
-        chat.session.rewind(message.n_past, other_draws=True, progress=progress)
-    del chat.messages[-1]
-    if chat.session.n_past != message.n_past:
-        chat.messages = [earlier for earlier in chat.messages if earlier.n_past <= chat.session.n_past]
-        raise edgekv.InputError(f"stopped after {chat.session.n_past:,} of {message.n_past:,} tokens that were kept")
+    message = chat.messages[-1] if chat.messages else last_message(chat)
+    if message is None:
+        raise edgekv.InputError("nothing was answered yet, so nothing can be taken back")
+    _go_back(chat, message, other_draws=True)
+    del chat.messages[-1:]
     return message
+
+
+def _go_back(chat: Chat, message: Message, *, other_draws: bool) -> None:
+    """Go back to before a message. If that is stopped, a chat that is saved is as it was."""
+    with interrupt_cancels(chat), reading_bar() as progress:
+        chat.session.rewind(message.n_past, other_draws=other_draws, progress=progress)
+    n_past = chat.session.n_past
+    if n_past == message.n_past:
+        return
+    if chat.name is not None and not chat.owned.is_foreign(path_of(chat.name)):
+        chat.session, _ = saved_session(chat.runtime, chat.name, chat.owned, chat.session)
+        raise edgekv.InputError(f"stopped after {n_past:,} of {message.n_past:,} tokens; the chat is as it was saved")
+    chat.messages = [earlier for earlier in chat.messages if earlier.n_past <= n_past]
+    raise edgekv.InputError(f"stopped after {n_past:,} of {message.n_past:,} tokens that were kept")
+
+
+def give_back(chat: Chat, message: Message) -> None:
+    """Have a message that was not answered written again, with its files; nothing of it was read then."""
+    hand_back(chat, message)
+    if chat.session.n_past == message.n_past:
+        return
+    try:
+        _go_back(chat, message, other_draws=False)
+    except edgekv.SessionError:
+        if message.n_past:
+            say("what was read of it stays in this chat, which keeps no log to go back by", style="")
+            return
+        begun = new_session(chat.runtime, chat.system)
+        chat.session.close()
+        chat.session = begun
+    say(f"what was read of it is taken back: {chat.session.n_past:,} tokens seen")
+
+
+def hand_back(chat: Chat, message: Message) -> None:
+    """Put a message and its files back before the user."""
+    if message in chat.messages:
+        chat.messages.remove(message)
+    chat.files = [*message.files]
+    written = "" if chat.offer(message.text) else "; write it again"
+    files = f", with {len(chat.files)} files that go with the next one (/drop leaves them)" if chat.files else ""
+    say(f"your message was not answered{files}{written}")

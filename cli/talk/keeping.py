@@ -6,23 +6,37 @@ from pathlib import Path
 
 import edgekv
 from edgekv.cli.render import console, packed, say
-from edgekv.store.named import existing_path_of, path_of, saved_names, writable_path_of
+from edgekv.store.named import keep, path_of, saved_names
 from edgekv.store.transcript import FORMATS
 
-from .conversation import Chat, new_session, system_of
+from .conversation import Chat, new_session, saved_session, system_of
+from .earlier import show_last
+
+FORCE = "--force"
 
 
-def save(chat: Chat, name: str) -> None:
-    """Keep the chat under a name from now on, or write it as text."""
-    if Path(name).suffix in FORMATS:
-        path = Path(name).expanduser()
-        chat.session.export(path)
-        say(f"what was said is in {path}")
-        return
+def save(chat: Chat, argument: str) -> None:
+    """Keep the chat under a name from now on, or write it as text. A file of somebody else's stays, unless forced."""
+    force, name = (argument == FORCE or argument.startswith(f"{FORCE} ")), argument
+    if force:
+        name = argument.removeprefix(FORCE).strip()
+    is_text = Path(name).suffix in FORMATS
     if not name and chat.name is None:
         raise edgekv.InputError("this chat has no name yet; write /save and a name")
-    chat.session.save(writable_path_of(name or str(chat.name)))
-    chat.name = name or chat.name
+    path = Path(name).expanduser() if is_text else path_of(name or str(chat.name))
+    if force:
+        chat.owned.note(path)
+    if chat.owned.is_foreign(path):
+        raise edgekv.InputError(
+            f"{path if is_text else name or chat.name} is there, and was not written by this chat; "
+            f"give another name, or replace it with /save {FORCE} {name or chat.name}"
+        )
+    if is_text:
+        chat.session.export(path)
+        chat.owned.note(path)
+        say(f"what was said is in {path}")
+        return
+    chat.name = keep(chat.session.save, name or str(chat.name), chat.owned)
     say(f"saved as {chat.name}, and again after every reply")
 
 
@@ -30,9 +44,10 @@ def load(chat: Chat, name: str) -> None:
     """Go on with a saved chat."""
     if not name:
         raise edgekv.InputError("nothing is named; write /load and the name of a saved session (/session lists them)")
-    session = chat.runtime.load_session(existing_path_of(name), instead_of=chat.session)
-    chat.go_on_with(session, name, system_of(session))
+    session, kept = saved_session(chat.runtime, name, chat.owned, chat.session)
+    chat.go_on_with(session, kept, system_of(session))
     say(f"{name}: {session.n_past:,} tokens seen, {session.n_cells:,} cells")
+    show_last(chat)
 
 
 def session(chat: Chat, name: str) -> None:

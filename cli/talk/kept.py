@@ -6,14 +6,15 @@ import edgekv
 from edgekv.cli.kept_text import print_legend, print_shades
 from edgekv.cli.render import console_of, say
 
-from .conversation import Chat
+from .conversation import Chat, last_turn
+from .earlier import LONG
 
 SHOWN = 4096  # tokens at once
 
 
 def kept(chat: Chat, argument: str) -> None:
-    """Show the text that was attached last; without one, the longest message. An argument says where to begin."""
-    turn = _attached(chat)
+    """Show the text that was attached last; without one, the last answer. An argument says where to begin."""
+    turn = _attached(chat) or last_turn(chat.session, "assistant") or last_turn(chat.session, "user")
     if turn is None:
         raise edgekv.InputError("nothing was read yet; write /read and the path of a text file, then a message")
     n_tokens = turn.stop - turn.start
@@ -29,9 +30,11 @@ def kept(chat: Chat, argument: str) -> None:
 
 
 def _attached(chat: Chat) -> edgekv.Turn | None:
-    """The turn of the newest message with a file; where none is known, the longest turn of the user."""
-    turns = [turn for turn in chat.session.turns() if turn.role == "user"]
-    began = max((message.n_past for message in chat.messages if message.files), default=None)
-    if began is not None:
-        turns = [turn for turn in turns if turn.start >= began][:1]
-    return max(turns, key=lambda turn: turn.stop - turn.start, default=None)
+    """The turn of the newest message that has a file, or is as long as if it had one."""
+    began = {message.n_past for message in chat.messages if message.files}
+    found, answered = None, 0
+    for turn in chat.session.turns():
+        if turn.role == "user" and (answered in began or turn.stop - turn.start > LONG):
+            found = turn
+        answered = turn.stop if turn.role == "assistant" else answered
+    return found

@@ -90,9 +90,13 @@ def stats(chat: Chat, _argument: str) -> None:
 
 
 def bottom_line(chat: Chat, width: int) -> str:
-    """How the conversation stands, as far as it fits into one line."""
+    """How the conversation stands, as far as it fits into one line; nothing where its worker died."""
     speed = chat.session.stats.decode_tok_per_s
-    return packed([*_standing(chat), *([f"{speed:.0f} tok/s"] if speed else [])], width)[0]
+    try:
+        standing = _standing(chat)
+    except edgekv.WorkerError:
+        return ""
+    return packed([*standing, *([f"{speed:.0f} tok/s"] if speed else [])], width)[0]
 
 
 def reply_line(chat: Chat, n_tokens: int, seconds: float, width: int) -> str:

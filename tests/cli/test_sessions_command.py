@@ -75,7 +75,7 @@ def test_slash_commands_of_a_chat(model, data_home):
         "saved as one, and again after every reply",
         "one (this one) · two",
         "there is no saved session 'none'; saved: one, two",
-        "'/nothing' is no command; possible: /read, /kept, /undo, /retry, /copy, /thoughts, /set, /system, /policy, ",
+        "'/nothing' is no command; possible: /read, /drop, /kept, /undo, /retry, /copy, /thoughts, /set, ",
         "'/what' is no command",
         "nothing is named; write /load and the name",
         "/load NAME goes on with a saved one",

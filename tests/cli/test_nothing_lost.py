@@ -1,0 +1,350 @@
+"""What a user of the command line does not lose: turns, notes, books, messages, hours of reading; and plain errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from children import started
+from command import COMMAND, SMALL, words
+
+import edgekv
+from edgekv.cli.commands import run_command
+from edgekv.cli.talk.conversation import Chat, Message
+from edgekv.cli.talk.front import Front
+from edgekv.cli.talk.plain import PlainReply
+from edgekv.cli.talk.replying import reply_to
+from edgekv.store.named import keep, path_of, saved_names
+from edgekv.store.ownership import Ownership
+
+REPLY = ["--max-tokens", "8", "--temp", "0", "--stop", "\n"]  # a reply is a line
+
+# the command, to which Ctrl-C comes once, when 64 tokens of a text are read
+INTERRUPTED = """
+import os, signal, sys
+from contextlib import contextmanager
+from edgekv.cli import read
+from edgekv.cli.talk import replying
+from edgekv.cli.main import main
+
+pressed = []
+
+@contextmanager
+def bar():
+    def progress(it):
+        if it.tokens_done == 64 and it.tokens_total > 64 and not pressed:
+            pressed.append(True)
+            os.kill(os.getpid(), signal.SIGINT)
+    yield progress
+
+replying.reading_bar = read.reading_bar = bar
+sys.exit(main())
+"""
+INTERRUPTED_COMMAND = [sys.executable, "-c", INTERRUPTED]
+
+
+@pytest.fixture(autouse=True)
+def data_home(tmp_path, monkeypatch):
+    """A user's data folder of this test's own."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model):
+    return tiny_model(n_layer=2, n_ctx_train=2048)
+
+
+@pytest.fixture(scope="module")
+def book(text_file):
+    return text_file(words(200))
+
+
+@pytest.fixture
+def runtime(model):
+    with edgekv.Runtime(model, memory="1GiB", budget=64, block=32, threads=1) as rt:
+        yield rt
+
+
+def run(*arguments, stdin="", command=COMMAND):
+    return subprocess.run(
+        [*command, *map(str, arguments)], input=stdin, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def chat(model, lines, *options, command=COMMAND):
+    result = run("chat", "-m", model, *SMALL, *REPLY, *options, stdin=lines, command=command)
+    assert result.returncode == 0, result.stderr
+    return result
+
+
+# ---- turns and messages ----
+
+
+@pytest.mark.parametrize("isolated", [[], ["--isolated"]], ids=["here", "isolated"])
+def test_ctrl_c_while_a_file_is_read_takes_the_turn_back(model, book, isolated):
+    """The chat goes on as if the message had never been sent, and the files are still attached."""
+    whole = chat(model, "Hello\nAnd then?\n").stdout
+    lines = f"Hello\n/read {book}\nWhat?\n/drop\nAnd then?\n"
+    stopped = chat(model, lines, *isolated, command=INTERRUPTED_COMMAND)
+    first, *rest = stopped.stdout.split("\n")
+    assert "\n".join([first, *(line for line in rest if line)]) == whole.rstrip("\n")
+    assert "your message was not answered, with 1 files" in stopped.stderr
+    assert "what was read of it is taken back: " in stopped.stderr
+    assert "1 files are left out" in stopped.stderr
+
+
+def test_what_is_no_text_is_told_when_it_is_attached(model, book, tmp_path):
+    (tmp_path / "bad.pdf").write_bytes(b"%PDF-1.4 \xff\xfe")
+    (tmp_path / "zero.pdf").write_bytes(b"%PDF\0")
+    said = tmp_path / "said.json"
+    lines = f"/read {book}\n/read {tmp_path}/bad.pdf\n/read {tmp_path}/zero.pdf\nWhat?\n/save {said}\n"
+    shown = chat(model, lines).stderr
+    assert "bad.pdf is not UTF-8 text" in shown
+    assert "zero.pdf is not text" in shown
+    assert json.loads(said.read_text())["messages"][0]["content"] == f"{words(200)}\n\nWhat?"
+
+
+def test_a_message_that_fails_is_given_back_with_its_files(runtime, book, tmp_path, capsys):
+    """A file went between the moment it was attached and that of the message."""
+    offered = []
+    talk = Chat(runtime, runtime.session(log=True), offer=lambda text: not offered.append(text))
+    front = Front(None, lambda _: PlainReply(), lambda _: None)
+    files = [book, tmp_path / "gone.txt"]
+    with pytest.raises(edgekv.InputError, match="cannot be read"):
+        reply_to(talk, Message("What?", files, 0), front)
+    assert (talk.files, offered, talk.messages, talk.session.n_past) == (files, ["What?"], [], 0)
+    assert "your message was not answered, with 2 files" in capsys.readouterr().err
+    run_command(talk, "/drop")
+    assert talk.files == []
+
+
+# ---- files of others ----
+
+
+def test_a_file_that_the_chat_did_not_write_is_replaced_by_force_alone(model, tmp_path):
+    notes, own = tmp_path / "notes.md", tmp_path / "own.md"
+    notes.write_text("dear notes")
+    shown = chat(model, f"Hello\n/save {notes}\n/save {own}\nAgain\n/save {own}\n").stderr
+    assert f"{notes} is there, and was not written by this chat" in shown
+    assert f"/save --force {notes}" in shown
+    assert notes.read_text() == "dear notes"
+    assert own.read_text().count("## User") == 2
+    chat(model, f"Hello\n/save --force {notes}\n")
+    assert notes.read_text().startswith("## User\n\nHello\n")
+
+
+def test_a_session_of_another_chat_is_replaced_by_force_alone(model):
+    chat(model, "Hello\n/save one\n")
+    before = path_of("one").read_bytes()
+    shown = chat(model, "Other\n/save one\n/save two\n/save two\n").stderr
+    assert "one is there, and was not written by this chat" in shown
+    assert shown.count("saved as two") == 2
+    assert path_of("one").read_bytes() == before
+    assert "saved as one" in chat(model, "Other\n/save --force one\n").stderr
+    assert path_of("one").read_bytes() != before
+
+
+def test_a_book_is_replaced_by_force_alone_and_chats_about_it_have_names_of_their_own(model, book, text_file):
+    read = ["read", "-m", model, *SMALL, "--save", "book", "-f"]
+    assert run(*read, book).returncode == 0
+    before = path_of("book").read_bytes()
+    again = run(*read, text_file(words(100)))
+    assert again.returncode == 2
+    assert "'book' was saved before; give another --save, or replace it with --force" in again.stderr
+    shown = chat(model, "What?\n/load book\nWhat?\n", "--session", "book").stderr
+    assert "book is a text that was read, and stays as it is; this chat is saved as book-chat" in shown
+    assert "this chat is saved as book-chat-2" in shown
+    assert path_of("book").read_bytes() == before
+    assert saved_names() == ["book", "book-chat", "book-chat-2"]
+    shown = chat(model, "/undo\nWhat?\n/undo\n/undo\n", "--session", "book-chat").stderr
+    assert "taken back: 0 tokens" not in shown  # the text that was read stays
+    assert run(*read, text_file(words(100)), "--force").returncode == 0
+    assert path_of("book").read_bytes() != before
+
+
+def test_two_processes_on_one_session_lose_no_turn(model):
+    command = [*COMMAND, "chat", "-m", str(model), *SMALL, *REPLY, "--session", "mine"]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with started(command, **pipes, text=True, bufsize=1) as first:
+
+        def shows(expected):
+            for line in first.stderr:
+                if expected in line:
+                    return
+            raise AssertionError(f"{expected!r} was not shown")
+
+        first.stdin.write("Hello\n/session\n")
+        shows("mine (this one)")
+        second = chat(model, "Other\n", "--session", "mine").stdout
+        first.stdin.write("More\n/session\n")
+        shows("mine was changed by another process, and stays as it is; this chat is saved as mine-2")
+        shows("mine · mine-2 (this one)")
+        first.stdin.close()
+        first.wait(300)
+    assert second
+    said = {}
+    for name in ("mine", "mine-2"):
+        chat(model, f"/save {path_of(name).with_suffix('.json')}\n", "--session", name)
+        messages = json.loads(path_of(name).with_suffix(".json").read_text())["messages"]
+        said[name] = [it["content"] for it in messages if it["role"] == "user"]
+    assert said == {"mine": ["Hello", "Other"], "mine-2": ["Hello", "More"]}
+
+
+def test_a_name_that_came_meanwhile_is_not_replaced(tmp_path):
+    ours, theirs = Ownership(), Ownership()
+    assert keep(lambda path: path.write_text("ours"), "a", ours) == "a"
+    assert keep(lambda path: path.write_text("theirs"), "a", theirs) == "a-2"
+    assert keep(lambda path: path.write_text("ours again"), "a", ours) == "a"
+    assert [path_of(name).read_text() for name in saved_names()] == ["ours again", "theirs"]
+
+
+# ---- chats that go on ----
+
+
+def test_a_chat_that_goes_on_can_go_back(model):
+    """It shows where it was left; what is undone was never said."""
+    whole = chat(model, "Hello\nOther\n", "--session", "mine").stdout.split("\n")
+    resumed = chat(model, "/retry\n/kept\n/undo\n/undo\n/undo\nHello\n", "--session", "mine")
+    answers = resumed.stdout.split("\n")
+    assert (answers[0], answers[-2:]) == (whole[1], [whole[0], ""])
+    assert "> Other" in resumed.stderr
+    assert whole[1].strip() in resumed.stderr
+    assert "tokens 0 to 0 of 1" not in resumed.stderr
+    assert "taken back: 0 tokens seen" in resumed.stderr
+    assert "nothing can be taken back" in resumed.stderr
+
+
+def test_a_question_about_a_text_is_answered_again_in_a_chat_that_goes_on(model, book):
+    chat(model, f"/read {book}\nWhat?\n", "--session", "mine")
+    resumed = chat(model, f"/retry\n/save {book.parent / 'said.json'}\n/kept\n", "--session", "mine")
+    assert "> ... What?" in resumed.stderr
+    assert resumed.stdout.split("\n")[0]
+    messages = json.loads((book.parent / "said.json").read_text())["messages"]
+    assert [it["content"] for it in messages if it["role"] == "user"] == [f"{words(200)}\n\nWhat?"]
+
+
+def test_a_reading_that_is_stopped_goes_on(model, book, text_file):
+    read = ["read", "-m", model, *SMALL, "--save", "book", "-f"]
+    stopped = run(*read, book, command=INTERRUPTED_COMMAND)
+    assert stopped.returncode == 130, stopped.stderr
+    assert "stopped; the 64 tokens that were read are saved as book.partial; the same command goes on" in stopped.stderr
+    assert saved_names() == ["book.partial"]
+    other = run(*read, text_file(words(100).upper()))
+    assert other.returncode == 2
+    assert "'book.partial' is the beginning of another text" in other.stderr
+    rest = run(*read, book)
+    assert rest.returncode == 0, rest.stderr
+    assert "64 tokens were read; going on from there" in rest.stderr
+    assert saved_names() == ["book"]
+    with (
+        edgekv.Runtime(model, memory="1GiB", budget=64, block=32, threads=1) as rt,
+        rt.load_session(path_of("book")) as session,
+    ):
+        (turn,) = session.turns()
+        assert "".join(session.text(turn)) == words(200)
+    assert run("ask", "-m", model, *SMALL, "--from", "book", "What?", "--max-tokens", "4").returncode == 0
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="the worker is found in /proc")
+@pytest.mark.parametrize("name", [[], ["--session", "mine"]], ids=["nameless", "named"])
+def test_a_chat_whose_worker_is_killed_goes_on(model, name):
+    command = [*COMMAND, "chat", "-m", str(model), *SMALL, *REPLY, "--isolated", *name]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with started(command, **pipes, text=True, bufsize=1) as process:
+
+        def shows(expected):
+            for line in process.stderr:
+                if expected in line:
+                    return
+            raise AssertionError(f"{expected!r} was not shown")
+
+        process.stdin.write("Hello\n/policy\n")
+        shows("policy keydiff")
+        (worker,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        os.kill(int(worker), signal.SIGKILL)
+        process.stdin.write("And then?\n")
+        shows("your message was not answered; write it again")
+        shows("another worker goes on with this chat: ")
+        process.stdin.write("And then?\n/undo\n")
+        shows("taken back")
+        process.stdin.close()
+        said = process.stdout.read()
+        assert process.wait(300) == 0
+    assert said == chat(model, "Hello\nAnd then?\n").stdout
+
+
+# ---- plain errors ----
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device")
+@pytest.mark.parametrize("command", [["ask", "Hello", "--max-tokens", "2"], ["plan", "--json"], ["--help"]])
+def test_an_output_that_is_full(model, command):
+    options = [] if command == ["--help"] else ["-m", str(model), *SMALL]
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [*COMMAND, *command, *options], stdout=full, stderr=subprocess.PIPE, text=True, timeout=300, check=False
+        )
+    assert ended.returncode == 1
+    (line,) = (it for it in ended.stderr.splitlines() if it.startswith("edgekv"))
+    assert line.startswith("edgekv: standard output cannot be written: No space left on device; ")
+    assert "Traceback" not in ended.stderr
+    assert "Exception ignored" not in ended.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="arguments are text there")
+@pytest.mark.parametrize("isolated", [[], ["--isolated"]], ids=["here", "isolated"])
+def test_arguments_that_are_no_text(model, isolated):
+    for arguments in ((b"caf\xe9",), (b"Hello", b"--system", b"caf\xe9"), (b"Hello", b"--stop", b"\xe9")):
+        ended = subprocess.run(
+            [*COMMAND, "ask", *arguments, "-m", str(model), *SMALL, *isolated],
+            capture_output=True,
+            timeout=300,
+            check=False,
+        )
+        assert ended.returncode == 2, ended.stderr
+        assert b"is not UTF-8 text" in ended.stderr
+        assert b"Traceback" not in ended.stderr
+
+
+def test_a_message_that_is_no_text(model):
+    """It is told, and the chat goes on."""
+    ended = subprocess.run(
+        [*COMMAND, "chat", "-m", str(model), *SMALL, *REPLY],
+        input=b"caf\xe9\nHello\n",
+        capture_output=True,
+        timeout=300,
+        check=False,
+        env={**os.environ, "PYTHONUTF8": "1"},
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert b"is not UTF-8 text" in ended.stderr
+    assert ended.stderr.count(b"generation") == 1
+
+
+def test_a_home_that_takes_no_files(tmp_path, monkeypatch):
+    home = tmp_path / "home"
+    home.write_text("no folder")
+    monkeypatch.setenv("HOME", str(home))
+    ended = run("--install-completion", "bash")
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("edgekv: ")
+    assert "check the path and its permissions" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_memory_that_the_system_refuses():
+    """In the words of llama.cpp; it is neither a damaged model nor a fault of edgekv."""
+    from edgekv.binding.library import error_of
+
+    for status in (4, 6, 7):
+        error = error_of(
+            status, "ggml_aligned_malloc: insufficient memory (attempted to allocate 44.85 MB);std::bad_alloc"
+        )
+        assert type(error) is edgekv.NativeError
+        assert str(error).startswith("the system gives this process no more memory: ggml_aligned_malloc")
+        assert "ulimit -v" in str(error)
