@@ -325,8 +325,10 @@ class Session(Record):
         other_draws: later replies draw further random numbers, and not again those that were drawn before
         progress: called with a `Progress` after every block that is read again
 
-        Afterwards `stats` are those of the reading. `cancel` ends it, with fewer tokens than were wanted. Raises
-        ConfigError for a number that is not possible, and SessionError without a log or during a reply.
+        Afterwards `stats` are those of the reading. `cancel` ends it, with fewer tokens than were wanted, as does an
+        interrupt: the session then stands at the checkpoint, or where reading came to. If that is within the system
+        message, the next `chat` reads it from its beginning. Raises ConfigError for a number that is not possible, and
+        SessionError without a log or during a reply.
         """
         for _ in self._access.reply(Rewinding(n_tokens=n_tokens, other_draws=other_draws), progress):
             pass
