@@ -184,7 +184,7 @@ class Session(Record):
 
         The text is that of `files`, then `prompt`, with nothing between them. Other arguments and errors as for `chat`.
         """
-        content = (*map(Path, files), *([prompt] if prompt else []))
+        content: tuple[str | Path, ...] = (*map(Path, files), *([prompt] if prompt else []))
         if not content:
             raise InputError("the prompt is empty; write something to continue, or name files")
         self._access.live()

@@ -6,7 +6,6 @@ import gc
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from edgekv.binding.interrupt import held_back
 from edgekv.binding.plan import counted_bytes, taken_bytes
 from edgekv.memory import process
 
@@ -32,8 +31,7 @@ def measured(make: Callable[[], Made]) -> tuple[Made, int]:
     """Return what `make` makes, and the bytes that it takes. Raises what `make` raises."""
     made: list[Made] = []
     try:
-        with held_back():  # an interrupt would be lost in the library's callback
-            n_bytes = taken_bytes(lambda: made.append(make()))
+        n_bytes = taken_bytes(lambda: made.append(make()))
     except BaseException:
         for thing in made:
             thing.close()
