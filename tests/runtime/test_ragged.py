@@ -134,6 +134,23 @@ def test_budgets_change_without_changing_what_there_is(ragged_cache):
     assert cache.bookkeeping_bytes == n_bytes
 
 
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4_0"])
+def test_the_longest_head_needs_no_buffer_beyond_the_plan(tiny_model, kv_type):
+    """The buffers of graphs are as large as they were when the context was made, also where a head is copied as floats."""
+    path = tiny_model(n_layer=N_LAYER, n_ctx_train=4096, n_embd=128, n_head=4, n_head_kv=2, head_dim=64)
+    steep = [[HIGH, LOW], [LOW, LOW], [LOW, 6 * BUDGET - HIGH - 4 * LOW]]
+
+    def draw(cache, policy, budget, keywords):
+        keywords["budgets"] = np.minimum(held(cache), steep).tolist()
+
+    options = {"policy": "random+pyramid", "budget": BUDGET, "block": BLOCK, "kv_type": kv_type, "recent": 8}
+    with recorded_runtime(path, n_layer=N_LAYER, n_head_kv=2, before_compaction=draw, **options) as run:
+        planned = run.runtime.context.memory().compute_bytes
+        run.read(tokens_of(12 * BLOCK))
+        assert held(run.runtime.controller.cache).max() >= HIGH
+        assert run.runtime.context.memory().compute_bytes == planned
+
+
 def test_impossible_budgets_are_refused_and_change_nothing(ragged_cache, tiny_model):
     cache = ragged_cache()
     policy = parse_policy("sink")

@@ -100,7 +100,7 @@ std::vector<FlatGraph::Run> FlatGraph::runs_of(const FlatCache::Layer & layer) c
 
     std::vector<Run> runs;
     for (size_t g = 0; g < layer.n_head_kv; ++g) {
-        const FlatCache::Head head = largest_ ? FlatCache::Head{ 0, max_kept_ } : cache_.head(layer.first_head + g);
+        const FlatCache::Head head = largest_ ? FlatCache::Head{ 0, 0, max_kept_ } : cache_.head(layer.first_head + g);
         if (runs.empty() || alone || head.kept != runs.back().kept) {
             runs.push_back({ g, g, head.first, head.kept });
         }
