@@ -243,9 +243,10 @@ class Estimator:
         options = replace(options, block=max(UBATCH, options.evict_every or 1), ubatch=None)
         context, n_bytes = measured(lambda: _new_context(model, options, budget=1))
         with closing(context):
+            shape = context.shape()
+            self._check_kind(shape, options)
             checked_params(context, options)
             if options.divides_by_table:
-                shape = context.shape()
                 check_shares(self._path, shape.n_layer, shape.n_head_total)
         return n_bytes
 
@@ -267,13 +268,6 @@ class Estimator:
         finally:
             context.close()
         state_bytes = memory.state_bytes + sum(share.states for share in devices)
-        if options.n_draft and state_bytes:
-            raise ConfigError(
-                f"speculate=auto needs cells that can be dropped one by one, but {self._path.name} keeps sliding "
-                "windows or recurrent states; give speculate=off"
-            )
-        if shape.latent_dim_v:
-            self._check_latents(options)
         if not memory.repack_bytes:
             self._models.setdefault(False, model)  # with nothing to repack the two are one
         session_bytes = session_bytes_of(shape, state_bytes, params, options)
@@ -312,10 +306,15 @@ class Estimator:
             parts=parts,
         )
 
-    def _check_latents(self, options: Options) -> None:
-        """Raise ConfigError for policies that compare values, which a cache of latents does not have."""
+    def _check_kind(self, shape: structs.Shape, options: Options) -> None:
+        """Raise ConfigError for drafts beside states, and for policies that compare values where there are latents."""
+        if options.n_draft and (shape.window_cells or shape.state_bytes or shape.device_state_bytes):
+            raise ConfigError(
+                f"speculate=auto needs cells that can be dropped one by one, but {self._path.name} keeps sliding "
+                "windows or recurrent states; give speculate=off"
+            )
         for name, policy in zip(("policy", "focus_policy"), options.policies, strict=False):
-            if "values" in policy.reads:
+            if shape.latent_dim_v and "values" in policy.reads:
                 raise ConfigError(
                     f"{name}={policy.spec} compares the values of a head, but {self._path.name} keeps latents, of "
                     "which every query head makes its own; choose one that reads keys or attention, such as keydiff "

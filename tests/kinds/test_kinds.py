@@ -248,7 +248,7 @@ def test_windows_at_tokens_that_never_were_are_refused(family_model, place):
         assert np.array_equal(ring, numbers.ring)
         assert ring.min() < -1
         ring[ring.argmin()] = 700 if place == "seen" else -2 - 700
-        with pytest.raises(edgekv.ConfigError, match="its sliding windows hold impossible positions"):
+        with pytest.raises(edgekv.ConfigError, match="its sliding windows do not hold the positions"):
             cache.restore(CacheSnapshot(damaged))
         np.testing.assert_array_equal(cache.snapshot().data, before)
 

@@ -136,7 +136,7 @@ def test_budgets_change_without_changing_what_there_is(ragged_cache):
 
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4_0"])
 def test_the_longest_head_needs_no_buffer_beyond_the_plan(tiny_model, kv_type):
-    """The buffers of graphs are as large as they were when the context was made, also where a head is copied as floats."""
+    """Buffers of graphs are as large as when the context was made, also where a head is copied as floats."""
     path = tiny_model(n_layer=N_LAYER, n_ctx_train=4096, n_embd=128, n_head=4, n_head_kv=2, head_dim=64)
     steep = [[HIGH, LOW], [LOW, LOW], [LOW, 6 * BUDGET - HIGH - 4 * LOW]]
 
