@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from unittest import mock
 
@@ -70,6 +71,12 @@ def pytest_collection_modifyitems(config, items):
         isolated = "isolated" in getattr(getattr(item, "callspec", None), "id", "").split("-")
         if isolated or item.get_closest_marker("two_processes"):
             item.add_marker(skip)
+
+
+def pytest_collection_finish(session):
+    """Exempt the objects of 15,000 tests from garbage collection, which every plan does."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")
