@@ -221,7 +221,7 @@ def test_nothing_rests_where_no_memory_is_given_to_it(open_runtime):
     with open_runtime(resting=0) as rt, rt.session() as session:
         session.read("a b c")
         with rt.session() as other:
-            with pytest.raises(edgekv.RestingError, match=r"^resting=1024 bytes does not hold .* raise resting"):
+            with pytest.raises(edgekv.RestingError, match=r"^resting=0\.0 MiB does not hold .* raise resting"):
                 other.read("d")
             session.close()
             other.read("d")
@@ -347,11 +347,11 @@ def test_files_last_as_long_as_their_sessions(open_tight, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"resting": "1KiB"}, r"resting=1024 bytes does not hold two of a session of 64 cells, .* rest_dir"),
+        ({"resting": "1KiB"}, r"resting=1\.0 KiB does not hold two of a session of 64 cells, .* rest_dir"),
         ({"resting": "1KiB", "rest_dir": "."}, "on its way to rest_dir, which takes .*; leave resting out"),
         (
             {"rest_bytes": "1KiB", "rest_dir": "."},
-            r"rest_bytes=1024 bytes does not hold a .* raise rest_bytes to 1MiB",
+            r"rest_bytes=1\.0 KiB does not hold a .* raise rest_bytes to 1MiB",
         ),
         ({"rest_bytes": "1GiB"}, "rest_bytes=1GiB limits what lies in rest_dir, and there is none"),
         ({"rest_full": "maybe"}, "rest_full='maybe' is unknown; possible: refuse, drop"),

@@ -71,7 +71,8 @@ def test_sizes_that_are_not_whole_numbers(size):
 
 
 @pytest.mark.parametrize(
-    ("n_bytes", "shown"), [(0, "0.0 MiB"), (256, "256 bytes"), (MIB // 10, "0.1 MiB"), (3 * MIB // 2, "1.5 MiB")]
+    ("n_bytes", "shown"),
+    [(0, "0.0 MiB"), (256, "256 bytes"), (10064, "9.8 KiB"), (MIB // 10, "0.1 MiB"), (3 * MIB // 2, "1.5 MiB")],
 )
 def test_small_sizes_are_shown_as_bytes(n_bytes, shown):
     assert format_size(n_bytes) == shown
