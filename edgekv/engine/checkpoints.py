@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit  # noqa: F401  (weakref.finalize imports it, which would be after the plan)
 import weakref
 from dataclasses import dataclass
 
