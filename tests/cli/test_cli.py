@@ -230,7 +230,7 @@ def test_interrupting_ask_exits_with_130(model, endless_book):
 
 @pytest.mark.parametrize("isolated", [[], ["--isolated"]], ids=["here", "isolated"])
 def test_ctrl_c_in_chat_stops_the_reply_and_keeps_the_session(model, endless_book, isolated):
-    """On a terminal: Ctrl-C while a prompt is read, then another line is answered, then /exit leaves."""
+    """On a terminal: Ctrl-C while a prompt is read gives its file back, another line is answered, and /exit leaves."""
     main, terminal = pty.openpty()
     command = [*COMMAND, "chat", "-m", str(model), *SMALL, "--max-tokens", "3", "--plain", *isolated]
     ends = {"stdin": terminal, "stdout": terminal, "stderr": terminal}
@@ -244,6 +244,10 @@ def test_ctrl_c_in_chat_stops_the_reply_and_keeps_the_session(model, endless_boo
         output.wait_for("reading")
         process.send_signal(signal.SIGINT)
         output.wait_for("stopped")
+        output.wait_for("what was read of it is taken back: ")
+        output.wait_for("> What?")  # the message is offered again
+        output.type("\x15/drop")  # Ctrl-U clears the line
+        output.wait_for("left out")
         output.type("Hello")
         output.wait_for("tokens seen")
         output.type("/exit")
