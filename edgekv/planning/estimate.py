@@ -261,7 +261,7 @@ class Estimator:
             native = structs.Parts(
                 host_bytes=self._python_bytes,
                 vocabulary_bytes=self._vocabulary_bytes,
-                graph_bytes=graphs + (graphs // 2 if options.servers else 0),  # and as it is sent
+                graph_bytes=graphs * (2 if options.servers else 1),  # and as it is sent
             )
             library.call("edgekv_context_parts", context.handle, ctypes.byref(params), ctypes.byref(native))
             devices = shares_of(context, params, self._lent, SERVING_BYTES + native.workspace_bytes)

@@ -36,7 +36,6 @@ NAMES = {
     "reserved": "resting",
 }
 MEASURED = ("python", "vocabulary", "graphs", "rounding")
-N_GRAPHS = 2  # that a plan counts
 
 
 def c_plan(path, **fields):
@@ -57,13 +56,20 @@ def parts_of(plan):
 
 def planned_alike(path, of_c, **options):
     """Python's plan under the same ceiling, for a process that holds what C found this one to hold."""
-    parts = parts_of(of_c)
-    taken = itertools.chain([parts["vocabulary"]], itertools.repeat(parts["graphs"] // N_GRAPHS))
-    with (
-        mock.patch("edgekv.planning.measured.counted_bytes", return_value=parts["python"]),
-        mock.patch("edgekv.planning.measured.taken_bytes", lambda work: work() or next(taken)),
-    ):
-        return edgekv.plan(path, memory=of_c.ceiling_bytes, threads=1, **options)
+    parts, setting = parts_of(of_c), of_c.setting
+
+    def planned(*taken, **options):
+        """taken: bytes of the vocabulary and of a reserved graph"""
+        taken = itertools.chain(taken[:1], itertools.repeat(taken[1]))
+        with (
+            mock.patch("edgekv.planning.measured.counted_bytes", return_value=parts["python"]),
+            mock.patch("edgekv.planning.measured.taken_bytes", lambda work: work() or next(taken)),
+        ):
+            return edgekv.plan(path, threads=1, **options)
+
+    named = {"budget": setting.budget, "block": setting.block, "kv_type": KV_NAMES[setting.kv_type]}
+    of_running_graphs = planned(0, 0, memory=1 << 40, repack=bool(setting.repack), **options | named).parts.graphs
+    return planned(parts["vocabulary"], parts["graphs"] - of_running_graphs, memory=of_c.ceiling_bytes, **options)
 
 
 def check_equal(of_c, of_python):

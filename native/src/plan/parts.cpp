@@ -18,7 +18,6 @@ using namespace edgekv;
 
 namespace {
 
-constexpr uint64_t n_graphs         = 2;       // the reserved one, and one for those of blocks and of tokens, built when they come
 constexpr uint64_t host_step        = 2 << 20; // the host differs from run to run by up to a third of a MiB; the plan shall not
 constexpr uint64_t model_step       = 1 << 20; // its vocabulary and graphs by some pages
 constexpr uint64_t margin_bytes     = 1 << 20; // holes in the heap, and what a reply takes in the host
@@ -61,6 +60,13 @@ uint64_t shared_work_bytes(const llama_context & ctx, int n_threads) {
     return processor().graph_plan(host, n_threads, nullptr).work_size;
 }
 
+// Descriptions of the graphs that run: of batches with outputs, and of those without. llama.cpp makes them when they come, with
+// room for a quarter more nodes than the reserved one has (0002-flat-cache.patch).
+uint64_t running_graph_bytes(const llama_context & ctx) {
+    const size_t n_nodes = ggml_graph_n_nodes(ctx.get_gf_res_reserve()->get_gf()) * 5 / 4;
+    return 2 * (n_nodes * ggml_tensor_overhead() + ggml_graph_overhead_custom(n_nodes, false));
+}
+
 // Bytes that fill n_bytes up to whole steps.
 uint64_t filling(uint64_t n_bytes, uint64_t step) { return (step - n_bytes % step) % step; }
 
@@ -77,7 +83,7 @@ enum edgekv_status edgekv_context_parts(const struct llama_context * ctx, const 
         const int          n_threads = std::max(1, ctx->get_cparams().n_threads_batch);
         require_divisible(*held.flat, params->ragged);
 
-        parts->graph_bytes *= n_graphs;
+        parts->graph_bytes += running_graph_bytes(*ctx);
         const uint64_t of_model  = parts->vocabulary_bytes + parts->graph_bytes;
         parts->rounding_bytes    = filling(parts->host_bytes, host_step) + filling(of_model, model_step);
         parts->weight_bytes      = memory.weight_bytes;
