@@ -14,8 +14,8 @@ from edgekv.binding.model import Model
 from edgekv.errors import InputError
 from edgekv.store.log import TEMPLATE
 
-PIECE_BYTES = 1 << 16
-CHUNK_CHARS = 1 << 14
+PIECE_BYTES = 1 << 14
+CHUNK_CHARS = 1 << 12  # a chunk takes some 60 bytes a character while it is tokenized
 PARAGRAPH = "\n\n"  # between the texts of a turn
 WITHIN = ""  # before contents that go on with the last text of the turn
 
@@ -149,13 +149,13 @@ def tokenize_pieces(model: Model, pieces: Iterable[str], *, space_prefix: bool =
 
 
 def _chunks(pieces: Iterable[str]) -> Iterator[str]:
-    buffer = ""
+    buffer, start = "", 0
     for piece in pieces:
-        buffer += piece
-        while len(buffer) > 2 * CHUNK_CHARS:
-            gap = _WORD_GAP.search(buffer, CHUNK_CHARS, 2 * CHUNK_CHARS)
-            cut = gap.start() if gap else CHUNK_CHARS
-            yield buffer[:cut]
-            buffer = buffer[cut:]
-    if buffer:
-        yield buffer
+        buffer, start = buffer[start:] + piece, 0
+        while len(buffer) - start > 2 * CHUNK_CHARS:
+            gap = _WORD_GAP.search(buffer, start + CHUNK_CHARS, start + 2 * CHUNK_CHARS)
+            end = gap.start() if gap else start + CHUNK_CHARS
+            yield buffer[start:end]
+            start = end
+    if start < len(buffer):
+        yield buffer[start:]

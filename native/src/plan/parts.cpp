@@ -20,7 +20,7 @@ namespace {
 
 constexpr uint64_t host_step        = 2 << 20; // the host differs from run to run by up to a third of a MiB; the plan shall not
 constexpr uint64_t model_step       = 1 << 20; // its vocabulary and graphs by some pages
-constexpr uint64_t margin_bytes     = 1 << 20; // holes in the heap, and what a reply takes in the host
+constexpr uint64_t margin_bytes     = 2 << 20; // holes in the heap, and what a text and a reply take in the host
 constexpr uint64_t thread_bytes     = 1 << 15; // stack of one thread, without what attention to few tokens keeps there
 constexpr uint64_t draft_bytes      = 1 << 18; // the tokens that drafts are looked up in, and what a search takes
 
