@@ -24,7 +24,7 @@ import common
 
 import edgekv
 from edgekv.models.tiny import make_tiny
-from edgekv.store.replacing import SUFFIX
+from edgekv.store.atomic_write import SUFFIX
 from edgekv.store.sections import SectionFile
 
 OPTIONS = {"memory": "4GiB", "budget": 1024, "block": 64, "threads": 1, "allow_beyond_trained": True}

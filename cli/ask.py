@@ -10,7 +10,7 @@ import typer
 
 import edgekv
 from edgekv.engine.reply import INSTRUCTION
-from edgekv.store.named import existing_path_of
+from edgekv.store.session_names import existing_path_of
 
 from .answer import answered
 from .files import text_files

@@ -16,8 +16,8 @@ from edgekv.engine.rest_folder import RestFolder
 from edgekv.engine.thoughts import opens_thoughts
 from edgekv.models import read_header
 from edgekv.prompt.spool import spooled
-from edgekv.store.named import path_of, saved_names
 from edgekv.store.ownership import Ownership
+from edgekv.store.session_names import path_of, saved_names
 
 from .commands import COMMANDS, is_command, run_command
 from .options import System, opened, with_common_options

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import edgekv
 from edgekv.prompt.text import read_text
-from edgekv.store.named import saved_names
+from edgekv.store.session_names import saved_names
 
 from .render import console, packed, say
 from .talk import copying, going_back, keeping, telling

@@ -36,7 +36,7 @@ def heads(
     """
     from edgekv.evals.head_needs import measure
     from edgekv.models.head_shares import path_beside
-    from edgekv.store.replacing import replacing
+    from edgekv.store.atomic_write import atomic_write
 
     path = find_model(model)
     out = path_beside(path) if out is None else out
@@ -52,7 +52,7 @@ def heads(
         threads=threads,
         told=lambda i: console.print(f"passage {i + 1} of {passages}"),
     )
-    with replacing(out) as file:
+    with atomic_write(out) as file:
         file.write(found.to_json().encode())
     all_cells = [n for layer in found.cells for n in layer]
     console.print(f"{out}: {len(all_cells)} heads, {min(all_cells):g} to {max(all_cells):g} cells each", soft_wrap=True)

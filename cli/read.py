@@ -14,8 +14,8 @@ import edgekv
 from edgekv.memory.sizes import format_size
 from edgekv.prompt.spool import spooled
 from edgekv.prompt.text import PARAGRAPH, read_text
-from edgekv.store.named import keep, path_of, writable_path_of
 from edgekv.store.ownership import Ownership
+from edgekv.store.session_names import path_of, save_as, writable_path_of
 
 from .files import text_files
 from .options import System, opened, with_common_options
@@ -72,7 +72,7 @@ def read(
         if session.stats.finish_reason == "cancelled":
             _keep_part(session, save, owned)
             raise typer.Exit(INTERRUPTED)
-        name = keep(session.save, save, owned)
+        name = save_as(session.save, save, owned)
         with suppress(OSError):
             partial.unlink(missing_ok=True)
         print_footer(session.stats, rt.plan)
@@ -109,7 +109,7 @@ def _keep_part(session: edgekv.Session, name: str, owned: Ownership) -> None:
     if not has_text:
         say("stopped before anything of the text was read; nothing is kept", style="")
         return
-    kept = keep(session.save, name + PARTIAL, owned)
+    kept = save_as(session.save, name + PARTIAL, owned)
     goes_on = "; the same command goes on from there" if kept == name + PARTIAL else ""
     say(f"stopped; the {session.n_past:,} tokens that were read are saved as {kept}{goes_on}", style="")
 

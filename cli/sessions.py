@@ -14,8 +14,8 @@ from rich.table import Table
 
 import edgekv
 from edgekv.memory.sizes import format_size
-from edgekv.store.named import existing_path_of, path_of, saved_names
 from edgekv.store.sections import SectionFile
+from edgekv.store.session_names import existing_path_of, path_of, saved_names
 
 from .options import AsJson
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from edgekv.store.lines import LineFile
+from edgekv.store.jsonl import JsonlFile
 
 Config = Mapping[str, Any]
 
@@ -26,7 +26,7 @@ class Results:
     """
 
     def __init__(self, path: Path) -> None:
-        self._file = LineFile(path, opening='{"config": {')
+        self._file = JsonlFile(path, opening='{"config": {')
         try:
             self._rows = self._read()
         except BaseException:

@@ -21,7 +21,7 @@ from typing import BinaryIO
 
 import platformdirs
 
-from edgekv.store.replacing import replacing
+from edgekv.store.atomic_write import atomic_write
 
 CHUNK_BYTES = 1 << 20
 
@@ -105,7 +105,7 @@ def bring(model: RealModel) -> None:
         part, expected = model.terms
         _check(f"the terms of use of {model.name}", _joined([part]), expected)
     model.path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(model.path) as file:
+    with atomic_write(model.path) as file:
         _check(model.file_name, _joined(model.parts), model.sha256, file)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import edgekv
 from edgekv.memory.raw_files import write_all
-from edgekv.store.private import private_file
+from edgekv.store.temp_array import temp_file
 
 log = logging.getLogger("edgekv.server")
 
@@ -25,7 +25,7 @@ class Shades:
 
     def __init__(self, session: edgekv.Session) -> None:
         """Raises SessionFileError where the disk takes no file, and OSError where it is full."""
-        self._file = private_file(None)
+        self._file = temp_file(None)
         weakref.finalize(self, self._file.close)
         for i, turn in enumerate(session.turns()):
             for runs in _parts(session.kept(turn)):

@@ -13,7 +13,7 @@ from typing import Any
 from edgekv.errors import InputError, SessionFileError
 from edgekv.memory.raw_files import write_all
 from edgekv.prompt.spool import spooled
-from edgekv.store.private import private_file
+from edgekv.store.temp_array import temp_file
 
 from .failures import RETRY_S, Failure
 from .job import Job
@@ -55,7 +55,7 @@ def laid_down(job: Job, stack: ExitStack) -> Job:
         if not isinstance(text, str) or not _is_long(text):
             return text
         if file is None:
-            file = stack.enter_context(private_file(None))
+            file = stack.enter_context(temp_file(None))
         start = file.tell()
         write_all(file, memoryview(text.encode()))
         return Lying(file, start, file.tell())

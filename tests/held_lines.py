@@ -4,16 +4,16 @@ from __future__ import annotations
 
 PROGRAM = """
 import time
-from edgekv.store.lines import LineFile
+from edgekv.store.jsonl import JsonlFile
 
-append = LineFile.append
+append = JsonlFile.append
 
 def append_and_hold(self, value):
     append(self, value)
     while self.path.read_bytes().count(b"\\n") >= {n_lines}:
         time.sleep(0.01)
 
-LineFile.append = append_and_hold
+JsonlFile.append = append_and_hold
 {program}
 """
 

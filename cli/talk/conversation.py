@@ -12,8 +12,8 @@ from typing import Any
 
 import edgekv
 from edgekv.cli.render import say
-from edgekv.store.named import existing_path_of, free_name, is_book, keep
 from edgekv.store.ownership import Ownership
+from edgekv.store.session_names import existing_path_of, free_name, holds_only_text, save_as
 
 from .interrupts import Interrupts
 
@@ -71,7 +71,7 @@ class Chat:
                 with contextlib.suppress(edgekv.SessionFileError):  # it is only missed if the worker dies
                     self.session.save(self.backup)
             return
-        name = keep(self.session.save, self.name, self.owned)
+        name = save_as(self.session.save, self.name, self.owned)
         if name != self.name:
             say(
                 f"{self.name} was changed by another process, and stays as it is; this chat is saved as {name}",
@@ -115,7 +115,7 @@ def saved_session(
 ) -> tuple[edgekv.Session, str]:
     """A saved session, and the name that a chat with it is kept under: another one where it is a text that was read."""
     path = existing_path_of(name)
-    is_text = is_book(path)
+    is_text = holds_only_text(path)
     owned.note(path)
     session = runtime.load_session(path, instead_of=instead_of)
     if not is_text:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import edgekv
 from edgekv.cli.render import reading_bar, say
-from edgekv.store.named import path_of
+from edgekv.store.session_names import path_of
 
 from .conversation import Chat, Message, interrupt_cancels, new_session, saved_session
 from .earlier import last_message

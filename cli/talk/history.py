@@ -9,7 +9,7 @@ from pathlib import Path
 
 import platformdirs
 
-from edgekv.store.replacing import replacing
+from edgekv.store.atomic_write import atomic_write
 
 KEPT_BYTES = 1 << 16  # of the newest entries, which are read
 MOST_BYTES = 4 * KEPT_BYTES  # of the file, before it is cut to these
@@ -36,7 +36,7 @@ class History:
         except OSError:
             return []
         if n_bytes > MOST_BYTES:
-            with contextlib.suppress(OSError), replacing(self._path) as kept:
+            with contextlib.suppress(OSError), atomic_write(self._path) as kept:
                 kept.write(b"\n".join(lines))
         found = []
         for line in lines:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import edgekv
 from edgekv.cli.render import console, packed, say
-from edgekv.store.named import keep, path_of, saved_names
+from edgekv.store.session_names import path_of, save_as, saved_names
 from edgekv.store.transcript import FORMATS
 
 from .conversation import Chat, new_session, saved_session, system_of
@@ -36,7 +36,7 @@ def save(chat: Chat, argument: str) -> None:
         chat.owned.note(path)
         say(f"what was said is in {path}")
         return
-    chat.name = keep(chat.session.save, name or str(chat.name), chat.owned)
+    chat.name = save_as(chat.session.save, name or str(chat.name), chat.owned)
     say(f"saved as {chat.name}, and again after every reply")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import edgekv
 from edgekv.cli.render import say
-from edgekv.store.named import path_of
+from edgekv.store.session_names import path_of
 
 from .conversation import Chat, new_session
 

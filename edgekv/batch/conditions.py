@@ -15,8 +15,8 @@ import edgekv
 from edgekv.errors import CeilingError, ConfigError
 from edgekv.memory.sizes import MIB
 from edgekv.options import Options
+from edgekv.store.atomic_write import atomic_write
 from edgekv.store.fingerprint import fingerprint
-from edgekv.store.replacing import replacing
 
 SUFFIX = ".batch"  # behind the name of the results
 SLACK_BYTES = 2 * MIB  # by which what two processes measure of themselves may differ
@@ -125,7 +125,7 @@ def _read(file: Path, results: Path) -> dict[str, Any]:
 
 def _write(file: Path, described: dict[str, Any]) -> None:
     try:
-        with replacing(file) as new:
+        with atomic_write(file) as new:
             new.write((json.dumps(described, indent=2) + "\n").encode())
     except OSError as error:
         raise ConfigError(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from edgekv.errors import ConfigError
-from edgekv.store.lines import LineFile
+from edgekv.store.jsonl import JsonlFile
 
 from .requests import Requests
 
@@ -37,7 +37,7 @@ class Results:
         self.path = path
         self.answered: dict[str, bool] = {}
         self._requests = requests
-        self._file = LineFile(path, opening=f'{{"id": "{ID}')
+        self._file = JsonlFile(path, opening=f'{{"id": "{ID}')
         try:
             self._read()
         except BaseException:

@@ -12,7 +12,7 @@ from edgekv.memory.sizes import MIB, format_size
 from edgekv.planning.estimate import Plan
 from edgekv.prompt.turns import STATES, Kind
 from edgekv.store.log import TokenLog
-from edgekv.store.private import private_file
+from edgekv.store.temp_array import temp_file
 
 from .checkpoints import Checkpoint, Checkpoints
 from .controller import Controller
@@ -59,7 +59,7 @@ class Past:
         if n_past == 0 or not self.checkpoints.max_bytes or (newest is not None and newest.is_of(n_past, state)):
             return
         with suppress(OSError, SessionFileError):
-            file = private_file(self._folder)
+            file = temp_file(self._folder)
             try:
                 checkpoint = Checkpoint(n_past, taken(file))
             except BaseException:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .private import WINDOW, Numbers
+from .temp_array import WINDOW, TempArray
 
 TEMPLATE = "template"  # tokens of the chat template, which are nobody's
 ROLES = (TEMPLATE, "system", "user", "assistant", "text", "tool")
@@ -57,8 +57,8 @@ class TokenLog:
     """
 
     def __init__(self, folder: str | None = None) -> None:
-        self._tokens = Numbers(folder)
-        self._marks = Numbers(folder)
+        self._tokens = TempArray(folder)
+        self._marks = TempArray(folder)
         self._coming: tuple[int, list[Mark]] = 0, []  # marks of a prompt, and the tokens that were fed before it
 
     def __len__(self) -> int:
@@ -223,7 +223,7 @@ class TokenLog:
         self._tokens.extend(copy.tokens)
         self._marks.extend(copy.marks.reshape(-1))
 
-    def parts(self) -> dict[str, Numbers]:
+    def parts(self) -> dict[str, TempArray]:
         """What the log consists of, by the names that files give it: ids, and marks (position, role, state)."""
         return {"tokens": self._tokens, "marks": self._marks}
 

@@ -29,7 +29,7 @@ import numpy.typing as npt
 from edgekv.errors import SessionFileError
 from edgekv.memory.sizes import format_size
 
-from .replacing import replacing
+from .atomic_write import atomic_write
 
 VERSION = 1
 MAGIC = b"edgekv\r\n"
@@ -84,7 +84,7 @@ def write_sections(path: Path, about: Mapping[str, Any], sections: Sequence[Sect
     for section in sections:
         end = _aligned(end) + section.n_bytes
     try:
-        with replacing(path) as file:
+        with atomic_write(path) as file:
             output = _Summed(file)
             output.write(FRAME.pack(MAGIC, VERSION, len(header), end + CHECKSUM_BYTES))
             output.write(header)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from edgekv.errors import ConfigError, SessionFileError
 
-from .replacing import replacing
+from .atomic_write import atomic_write
 
 FORMATS = (".md", ".json")
 
@@ -22,7 +22,7 @@ def write_transcript(path: Path, turns: Iterable[tuple[str, Iterable[str]]]) -> 
         raise ConfigError(f"path={str(path)!r} says no format; let it end in {' or '.join(FORMATS)}")
     pieces = _markdown(turns) if path.suffix == ".md" else _json(turns)
     try:
-        with replacing(path) as file:
+        with atomic_write(path) as file:
             for piece in pieces:
                 file.write(piece.encode("utf-8", "replace"))
     except OSError as error:

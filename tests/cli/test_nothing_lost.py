@@ -19,8 +19,8 @@ from edgekv.cli.talk.conversation import Chat, Message
 from edgekv.cli.talk.front import Front
 from edgekv.cli.talk.plain import PlainReply
 from edgekv.cli.talk.replying import reply_to
-from edgekv.store.named import keep, path_of, saved_names
 from edgekv.store.ownership import Ownership
+from edgekv.store.session_names import path_of, save_as, saved_names
 
 REPLY = ["--max-tokens", "8", "--temp", "0", "--stop", "\n"]  # a reply is a line
 
@@ -197,9 +197,9 @@ def test_two_processes_on_one_session_lose_no_turn(model):
 
 def test_a_name_that_came_meanwhile_is_not_replaced(tmp_path):
     ours, theirs = Ownership(), Ownership()
-    assert keep(lambda path: path.write_text("ours"), "a", ours) == "a"
-    assert keep(lambda path: path.write_text("theirs"), "a", theirs) == "a-2"
-    assert keep(lambda path: path.write_text("ours again"), "a", ours) == "a"
+    assert save_as(lambda path: path.write_text("ours"), "a", ours) == "a"
+    assert save_as(lambda path: path.write_text("theirs"), "a", theirs) == "a-2"
+    assert save_as(lambda path: path.write_text("ours again"), "a", ours) == "a"
     assert [path_of(name).read_text() for name in saved_names()] == ["ours again", "theirs"]
 
 

@@ -16,8 +16,8 @@ from terminal import Terminal
 import edgekv
 from edgekv.cli.commands import COMMANDS, run_command
 from edgekv.cli.talk.conversation import Chat
-from edgekv.store.named import MAX_NAME_BYTES, path_of, saved_names, sessions_folder, writable_path_of
-from edgekv.store.replacing import SUFFIX
+from edgekv.store.atomic_write import SUFFIX
+from edgekv.store.session_names import MAX_NAME_BYTES, path_of, saved_names, sessions_folder, writable_path_of
 
 REPLY = ["--max-tokens", "10", "--temp", "0"]
 

@@ -307,7 +307,13 @@ def test_over():
     )
     result.assert_outcomes(failed=1)
     result.stdout.re_match_lines(
-        ["planned by edgekv", r"  python +\d+\.\d MiB", r"  kv +\d+\.\d KiB", r"  planned peak +\d+\.\d MiB", "measured"]
+        [
+            "planned by edgekv",
+            r"  python +\d+\.\d MiB",
+            r"  kv +\d+\.\d KiB",
+            r"  planned peak +\d+\.\d MiB",
+            "measured",
+        ]
     )
 
 

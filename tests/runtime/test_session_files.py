@@ -17,7 +17,7 @@ from small import SETTINGS, words
 
 import edgekv
 from edgekv.binding.numbers import CachedSource, Numbers
-from edgekv.store.replacing import SUFFIX, _prefix
+from edgekv.store.atomic_write import SUFFIX, _prefix
 from edgekv.store.sections import Section, SectionFile, write_sections
 
 PROGRAM = Path(__file__).with_name("go_on.py")

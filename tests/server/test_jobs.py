@@ -219,7 +219,7 @@ def test_a_disk_without_room_is_said(jobs, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device", "/tmp/x")
 
     async def work():
-        for name in ("write_all", "private_file", "spooled"):
+        for name in ("write_all", "temp_file", "spooled"):
             with monkeypatch.context() as patch:
                 patch.setattr(shelf, name, full)
                 with pytest.raises(Failure, match="the disk does not take") as refused:

@@ -62,7 +62,7 @@ def test_it_is_told_to_those_who_ask(ask, sessions):
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left"), edgekv.SessionFileError("no folder")], ids=repr)
-@pytest.mark.parametrize("name", ["private_file", "write_all"])
+@pytest.mark.parametrize("name", ["temp_file", "write_all"])
 def test_a_full_disk_costs_the_shades_alone(ask, monkeypatch, name, error):
     def failing(*_):
         raise error

@@ -16,7 +16,7 @@ from children import LIMIT_S, started
 
 import edgekv
 from edgekv.models.header import header_digest, read_header
-from edgekv.store.replacing import SUFFIX, remove_leftovers, replacing
+from edgekv.store.atomic_write import SUFFIX, atomic_write, remove_leftovers
 from edgekv.store.sections import FRAME, MAX_HEADER_BYTES, Section, SectionFile, write_sections
 
 ABOUT = {"system": "Sei knapp: ä", "n": 2**40, "floats": [0.1, 1e-300], "none": None}
@@ -185,7 +185,7 @@ def test_what_dies_before_it_is_renamed_leaves_the_old_file(path, tmp_path):
     before = path.read_bytes()
 
     def fail(error):
-        with replacing(path) as file:
+        with atomic_write(path) as file:
             file.write(b"half")
             raise error
 
@@ -197,7 +197,7 @@ def test_what_dies_before_it_is_renamed_leaves_the_old_file(path, tmp_path):
 
 
 def test_leftovers_are_those_that_nobody_writes(tmp_path):
-    with replacing(tmp_path / "a") as file:
+    with atomic_write(tmp_path / "a") as file:
         file.write(b"half")
         assert remove_leftovers(tmp_path) == 0
     left = tmp_path / f".x-1{SUFFIX}"
@@ -224,7 +224,7 @@ def test_a_file_that_is_taken_for_a_leftover_before_it_is_locked_is_made_anew(tm
         return lock(descriptor)
 
     monkeypatch.setattr(locks, "lock", lock_late)
-    with replacing(tmp_path / "a") as file:
+    with atomic_write(tmp_path / "a") as file:
         file.write(b"whole")
     assert len(n) == 2
     assert (tmp_path / "a").read_bytes() == b"whole"

@@ -10,7 +10,7 @@ import pytest
 
 import edgekv
 from edgekv.store.log import TEMPLATE, TokenLog
-from edgekv.store.private import WINDOW, Numbers
+from edgekv.store.temp_array import WINDOW, TempArray
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def note(log, tokens):
 
 def test_numbers_are_those_of_a_list():
     """Appended in pieces, cut anywhere, read anywhere: in the file, in memory, and across."""
-    rng, numbers, expected = random.Random(1), Numbers(None), []
+    rng, numbers, expected = random.Random(1), TempArray(None), []
     for step in range(300):
         piece = [rng.randrange(1 << 31) for _ in range(rng.choice((1, 5, 700, WINDOW)))]
         numbers.make_room(len(piece))

@@ -17,7 +17,7 @@ from edgekv.memory.raw_files import read_all, write_all
 WINDOW = 4096  # newest numbers that lie in memory alone
 
 
-def private_file(folder: str | None) -> FileIO:
+def temp_file(folder: str | None) -> FileIO:
     """An empty raw file in a folder (None = that of TMPDIR), which is gone once it is closed.
 
     Raises SessionFileError where the folder takes none.
@@ -32,12 +32,12 @@ def private_file(folder: str | None) -> FileIO:
     return raw
 
 
-class Numbers:
+class TempArray:
     """A list of int32 in a private file. It grows and is cut at its end; the newest WINDOW lie in memory."""
 
     def __init__(self, folder: str | None) -> None:
         """Raises SessionFileError where the folder takes no file."""
-        self._file = private_file(folder)
+        self._file = temp_file(folder)
         weakref.finalize(self, self._file.close)
         self._newest = np.empty(WINDOW, dtype=np.int32)
         self._sizes = 0, 0  # in the file, and in memory; set at once, so an interrupt finds both or neither

@@ -19,7 +19,7 @@ SUFFIX = ".edgekv-part"  # of a file that is not whole yet
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
+def atomic_write(path: Path) -> Iterator[BinaryIO]:
     """A file to write, which takes the place of `path` after the block: flushed, and readable by its owner alone.
 
     If the block fails, `path` stays as it was. A process that is killed leaves its file behind; the next one that

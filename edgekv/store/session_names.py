@@ -11,9 +11,9 @@ import platformdirs
 
 from edgekv.errors import SessionFileError
 
+from .atomic_write import remove_leftovers
 from .locks import held
 from .ownership import Ownership
-from .replacing import remove_leftovers
 from .sections import SectionFile
 
 SUFFIX = ".session"
@@ -81,13 +81,13 @@ def free_name(name: str) -> str:
     raise AssertionError
 
 
-def is_book(path: Path) -> bool:
+def holds_only_text(path: Path) -> bool:
     """Whether a session file holds texts that were read, and no question about them. Raises SessionFileError."""
     with SectionFile(path, checked=False) as file:
         return file.about.get("turns") == "open"
 
 
-def keep(save: Callable[[Path], None], name: str, owned: Ownership) -> str:
+def save_as(save: Callable[[Path], None], name: str, owned: Ownership) -> str:
     """Save under a name; under a free one where another process has changed that session. Returns the name.
 
     save: writes a session to a file

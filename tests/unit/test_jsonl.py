@@ -8,19 +8,19 @@ import sys
 import pytest
 
 from edgekv.errors import ConfigError, InputError
-from edgekv.store.lines import LineFile
+from edgekv.store.jsonl import JsonlFile
 
 OPENING = '{"id": "'
 
 
 def rows(path):
-    with LineFile(path, OPENING) as file:
+    with JsonlFile(path, OPENING) as file:
         return [value for _, value in file.read()]
 
 
 def test_lines_are_read_in_their_order_with_their_numbers(tmp_path):
     path = tmp_path / "new" / "rows.jsonl"
-    with LineFile(path, OPENING) as file:
+    with JsonlFile(path, OPENING) as file:
         for i in range(3):
             file.append({"id": str(i)})
         assert list(file.read()) == [(i + 1, {"id": str(i)}) for i in range(3)]
@@ -63,7 +63,7 @@ class Full:
 
 def test_a_full_disk_leaves_no_half_of_a_line(tmp_path):
     path = tmp_path / "rows.jsonl"
-    with LineFile(path, OPENING) as file:
+    with JsonlFile(path, OPENING) as file:
         file.append({"id": "first"})
         file._file = Full(file._file)
         with pytest.raises(ConfigError, match=r"cannot be written to .*: No space left on device"):
@@ -76,21 +76,21 @@ def test_only_plain_files_take_lines(tmp_path):
     for path, why in ((tmp_path, "is a folder"), ("/dev/full", "is no plain file"), (tmp_path / "a" / "b", "written")):
         (tmp_path / "a").write_text("")
         with pytest.raises(ConfigError, match=why):
-            LineFile(type(tmp_path)(path), OPENING)
+            JsonlFile(type(tmp_path)(path), OPENING)
 
 
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="whoever may do everything may write there")
 def test_a_folder_that_cannot_be_written_is_told(tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(ConfigError, match="Permission denied; name another file"):
-        LineFile(tmp_path / "rows.jsonl", OPENING)
+        JsonlFile(tmp_path / "rows.jsonl", OPENING)
 
 
 def test_one_process_at_a_time(tmp_path):
     path = tmp_path / "rows.jsonl"
-    with LineFile(path, OPENING) as file:
+    with JsonlFile(path, OPENING) as file:
         if sys.platform != "win32":
             with pytest.raises(ConfigError, match="in use by another process"):
-                LineFile(path, OPENING)
+                JsonlFile(path, OPENING)
         file.append({"id": "ä"})
     assert json.loads(path.read_text()) == {"id": "ä"}

@@ -15,7 +15,7 @@ from edgekv.errors import ConfigError, InputError
 from .locks import lock
 
 
-class LineFile:
+class JsonlFile:
     """A file of JSON values, one a line, which this process alone appends to. Close it, or use it in `with`.
 
     opening: what each of its lines begins with; a cut line that begins otherwise is not of such a file
@@ -80,7 +80,7 @@ class LineFile:
         """Close the file, which others may then open."""
         self._file.close()
 
-    def __enter__(self) -> LineFile:
+    def __enter__(self) -> JsonlFile:
         return self
 
     def __exit__(
