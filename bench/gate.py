@@ -35,7 +35,7 @@ import numpy.typing as npt
 import edgekv
 from edgekv.binding import library
 from edgekv.binding.cache import Cache, CacheSnapshot
-from edgekv.binding.numbers import CachedSource, Numbers
+from edgekv.binding.snapshot_meta import CachedSource, SnapshotMeta
 from edgekv.evals import grid, prose
 from edgekv.evals.captures import stored_rows
 from edgekv.evals.setting import OpenRuntime, Setting
@@ -112,9 +112,9 @@ class Head:
     log_scores: Array
 
 
-def carried_by_head(numbers: Numbers, cache: Cache) -> Iterator[tuple[int, int, npt.NDArray[np.int64]]]:
+def carried_by_head(meta: SnapshotMeta, cache: Cache) -> Iterator[tuple[int, int, npt.NDArray[np.int64]]]:
     """Layer, KV head, and where in a snapshot's arrays its cells lie, ascending by position."""
-    positions, begin = numbers.carried["position"].view(np.int32), 0
+    positions, begin = meta.carried["position"].view(np.int32), 0
     for layer in range(cache.shape.n_layer):
         for head in range(cache.layer_heads(layer)[0]):
             end = begin + cache.head_cells(layer, head)[0]
@@ -127,10 +127,10 @@ def read(runtime: edgekv.Runtime, tokens: Sequence[int]) -> list[Head]:
     cache, controller = runtime.controller.cache, runtime.controller
     controller.clear()
     controller.read(tokens, lambda _: True, want_logits=False)
-    numbers = Numbers.read(CachedSource(cache))
-    scores = numbers.carried["accumulated"].view(np.float32)
+    meta = SnapshotMeta.read(CachedSource(cache))
+    scores = meta.carried["accumulated"].view(np.float32)
     found = []
-    for layer, head, cells in carried_by_head(numbers, cache):
+    for layer, head, cells in carried_by_head(meta, cache):
         keys, values = (stored_rows(cache, layer, head, values=values) for values in (False, True))
         inputs = Turn.of(runtime, layer).inputs(keys, values, cache.positions(layer, head))
         unit = keys / np.linalg.norm(keys, axis=1, keepdims=True)
@@ -222,14 +222,14 @@ class Gated:
         source = CachedSource(self._cache)
         data = np.empty(source.n_bytes, np.uint8)
         source.read_into(0, data)
-        numbers = Numbers.read(source)
-        scores = numbers.carried["accumulated"].view(np.float32)
-        of_heads = carried_by_head(numbers, self._cache)
+        meta = SnapshotMeta.read(source)
+        scores = meta.carried["accumulated"].view(np.float32)
+        of_heads = carried_by_head(meta, self._cache)
         for (layer, head, cells), (w, b) in zip(of_heads, self._gate, strict=True):
             keys, values = (stored_rows(self._cache, layer, head, values=values) for values in (False, True))
             inputs = self._turns[layer].inputs(keys, values, self._cache.rope_positions(layer, head))
             scores[cells] = np.exp(joined(inputs, self._names) @ w + b + LIFT)
-        written = numbers.to_bytes()
+        written = meta.to_bytes()
         data[: len(written)] = written
         self._cache.restore(CacheSnapshot(data))
 

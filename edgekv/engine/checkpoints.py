@@ -6,7 +6,7 @@ import atexit  # noqa: F401  (weakref.finalize imports it, which would be after 
 import weakref
 from dataclasses import dataclass
 
-from edgekv.binding.filed import FiledSnapshot
+from edgekv.binding.snapshot_file import SnapshotFile
 
 from .snapshot import Snapshot
 
@@ -40,7 +40,7 @@ class Checkpoint:
 
 def _close(snapshot: Snapshot) -> None:
     cells = snapshot.controller.cells
-    if isinstance(cells, FiledSnapshot):
+    if isinstance(cells, SnapshotFile):
         cells.file.close()
 
 

@@ -10,7 +10,7 @@ from io import FileIO
 
 from edgekv.binding import structs
 from edgekv.binding.cache import Cache, CacheSnapshot
-from edgekv.binding.filed import FiledSnapshot, restore_snapshot, write_snapshot
+from edgekv.binding.snapshot_file import SnapshotFile, restore_snapshot, write_snapshot
 from edgekv.options import UBATCH, Options
 from edgekv.store.log import TokenLog
 
@@ -128,7 +128,7 @@ class Controller:
         """A copy of the cells and of what belongs to them, without counters and budget."""
         return self.noted(self.cache.snapshot())
 
-    def noted(self, cells: CacheSnapshot | FiledSnapshot) -> ControllerSnapshot:
+    def noted(self, cells: CacheSnapshot | SnapshotFile) -> ControllerSnapshot:
         """What belongs to the cells, with a copy of them that was made elsewhere."""
         is_long, history = self.positions.is_long, self._history.to_bytes()
         return ControllerSnapshot(cells, self.pinned, self._fresh, is_long, history, self.replays.unscored)
@@ -145,7 +145,7 @@ class Controller:
         """
         self.settle()
         self._forget_open()
-        if isinstance(snapshot.cells, FiledSnapshot):
+        if isinstance(snapshot.cells, SnapshotFile):
             restore_snapshot(self.cache, snapshot.cells)
         else:
             self.cache.restore(snapshot.cells)

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from edgekv.binding import structs
-from edgekv.binding.cells import move_cells
+from edgekv.binding.convert_cells import convert_cells
 from edgekv.binding.model import Context
-from edgekv.binding.numbers import CachedSource, Numbers, read_header
+from edgekv.binding.snapshot_meta import CachedSource, SnapshotMeta, read_header
 from edgekv.errors import BudgetError, ConfigError, SessionFileError
 from edgekv.memory import process
 from edgekv.options import DEFAULT_POLICY, DIVIDED_POLICY
@@ -159,13 +159,13 @@ def _check(file: SectionFile, engine: Loaded, snapshot: Snapshot) -> bool:
 def _take(engine: Loaded, cells: FileSource, notes: ControllerSnapshot, has_scores: bool) -> None:
     """Make the engine's cells those of a file, and evict what is beyond its budget and block."""
     controller, plan = engine.controller, engine.plan
-    numbers = Numbers.read(cells, lambda n: _claim(engine, n))
+    numbers = SnapshotMeta.read(cells, lambda n: _claim(engine, n))
     if engine.options.replays:
         _check_replays(engine, numbers, len(notes.unscored))
     if not controller.cache.holds(numbers.cells):
         _take_by_way_of_more(engine, cells, numbers, notes, has_scores)
         return
-    move_cells(cells, controller.cache, numbers, scores=has_scores, claim=lambda n: _claim(engine, n))
+    convert_cells(cells, controller.cache, numbers, scores=has_scores, claim=lambda n: _claim(engine, n))
     controller.take(notes)
     cache = controller.cache
     if cache.n_cells > plan.budget_cells + plan.block or cache.n_free < engine.options.probe_cells:
@@ -181,7 +181,7 @@ def _claim(engine: Loaded, n_bytes: int) -> None:
     engine.guard.check_room(n_bytes, "what the file says of its cells", "")
 
 
-def _check_replays(engine: Loaded, numbers: Numbers, n_unscored: int) -> None:
+def _check_replays(engine: Loaded, numbers: SnapshotMeta, n_unscored: int) -> None:
     """Raise ConfigError where cells would have to be evicted before the newest n_unscored of a head are replayed."""
     held, plan, options = numbers.cells, engine.plan, engine.options
     n_mean = -(-int(held.sum()) // max(1, len(held)))
@@ -195,7 +195,7 @@ def _check_replays(engine: Loaded, numbers: Numbers, n_unscored: int) -> None:
 
 
 def _take_by_way_of_more(
-    engine: Loaded, cells: FileSource, numbers: Numbers, notes: ControllerSnapshot, has_scores: bool
+    engine: Loaded, cells: FileSource, numbers: SnapshotMeta, notes: ControllerSnapshot, has_scores: bool
 ) -> None:
     """The same for more cells than there are: a cache that is large enough takes them, evicts, and is freed again."""
     plan, held = engine.plan, numbers.cells
@@ -217,11 +217,11 @@ def _take_by_way_of_more(
     ):
         if engine.controller.cache.shares:
             cache.share_by(engine.controller.cache.shares)
-        move_cells(cells, cache, numbers, scores=has_scores, claim=lambda n: _claim(engine, n))
+        convert_cells(cells, cache, numbers, scores=has_scores, claim=lambda n: _claim(engine, n))
         larger = Controller(cache, options, plan.budget_cells, engine.model.n_ctx_train)
         larger.take(notes)
         larger.shrink()
-        move_cells(CachedSource(cache), engine.controller.cache)
+        convert_cells(CachedSource(cache), engine.controller.cache)
         engine.controller.take(larger.noted(ELSEWHERE))
     process.return_freed_memory()
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgekv.binding.cache import CacheSnapshot
-from edgekv.binding.filed import FiledSnapshot
+from edgekv.binding.snapshot_file import SnapshotFile
 from edgekv.store.log import LogCopy
 
 from .sampler import SamplerState
@@ -23,7 +23,7 @@ class ControllerSnapshot:
     unscored: the tokens that a policy has not replayed yet; none where it replays none
     """
 
-    cells: CacheSnapshot | FiledSnapshot
+    cells: CacheSnapshot | SnapshotFile
     pinned: tuple[tuple[int, int], ...]
     fresh: int
     is_long: bool

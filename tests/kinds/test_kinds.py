@@ -21,7 +21,7 @@ import edgekv
 from edgekv.binding import library
 from edgekv.binding.cache import CacheSnapshot
 from edgekv.binding.model import Model
-from edgekv.binding.numbers import CachedSource, Numbers
+from edgekv.binding.snapshot_meta import CachedSource, SnapshotMeta
 from edgekv.planning.estimate import cache_params_of
 
 # llama.cpp's numbers of the layers that attend to everything, and the KV heads of each
@@ -161,15 +161,15 @@ def logits(runtime):
 def held(cache):
     """Everything that later feeds read, the states too; not which tokens of a ring nobody sees."""
     data = cache.snapshot().data.copy()
-    ring = ring_of(data, Numbers.read(CachedSource(cache)))
+    ring = ring_of(data, SnapshotMeta.read(CachedSource(cache)))
     ring[ring < -1] = -1
     return data
 
 
-def ring_of(data, numbers):
+def ring_of(data, meta):
     """A view of a snapshot's positions in sliding windows."""
-    first = ctypes.sizeof(numbers.header) + numbers.kept.nbytes + numbers.lags.nbytes
-    return data[first : first + numbers.ring.nbytes].view(np.int32)
+    first = ctypes.sizeof(meta.header) + meta.kept.nbytes + meta.lags.nbytes
+    return data[first : first + meta.ring.nbytes].view(np.int32)
 
 
 def test_a_probe_leaves_no_trace(runtime):
@@ -242,10 +242,10 @@ def test_windows_at_tokens_that_never_were_are_refused(family_model, place):
     with edgekv.Runtime(family_model("gemma3"), memory="4GiB", budget=64, block=32, threads=1) as runtime:
         cache = runtime.controller.cache
         assert runtime.controller.read(tokens_of(700), lambda n_tokens: True)
-        before, numbers = cache.snapshot().data, Numbers.read(CachedSource(cache))
+        before, meta = cache.snapshot().data, SnapshotMeta.read(CachedSource(cache))
         damaged = before.copy()
-        ring = ring_of(damaged, numbers)
-        assert np.array_equal(ring, numbers.ring)
+        ring = ring_of(damaged, meta)
+        assert np.array_equal(ring, meta.ring)
         assert ring.min() < -1
         ring[ring.argmin()] = 700 if place == "seen" else -2 - 700
         with pytest.raises(edgekv.ConfigError, match="its sliding windows do not hold the positions"):

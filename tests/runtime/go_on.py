@@ -12,7 +12,7 @@ from pathlib import Path
 
 import edgekv
 from edgekv.binding.model import Model
-from edgekv.binding.numbers import CachedSource, Numbers
+from edgekv.binding.snapshot_meta import CachedSource, SnapshotMeta
 from edgekv.engine.sampler import GREEDY
 
 N_TOKENS = 200
@@ -21,10 +21,10 @@ N_TOKENS = 200
 def held(runtime):
     """A digest of every cell, of what it carries, and of windows and states."""
     data = runtime.controller.cache.snapshot().data.copy()
-    numbers = Numbers.read(CachedSource(runtime.controller.cache))
-    if "wo_norm" in numbers.carried:  # of cells that came since, it is computed when it is read
-        numbers.carried["wo_norm"][numbers.carried["position"] >= numbers.header.normed] = 0
-    data[: numbers.header.rows_begin] = numbers.to_bytes()
+    meta = SnapshotMeta.read(CachedSource(runtime.controller.cache))
+    if "wo_norm" in meta.carried:  # of cells that came since, it is computed when it is read
+        meta.carried["wo_norm"][meta.carried["position"] >= meta.header.normed] = 0
+    data[: meta.header.rows_begin] = meta.to_bytes()
     return hashlib.sha256(data).hexdigest()
 
 

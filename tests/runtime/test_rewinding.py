@@ -13,7 +13,7 @@ from test_snapshot import Steps, held
 
 import edgekv
 from edgekv.binding.cache import Cache
-from edgekv.binding.filed import FiledSnapshot, restore_snapshot
+from edgekv.binding.snapshot_file import SnapshotFile, restore_snapshot
 from edgekv.engine.sampler import GREEDY, Sampler
 from edgekv.models.header import Header
 from edgekv.store.log import TokenLog
@@ -580,7 +580,7 @@ def test_a_checkpoint_that_cannot_be_read_is_done_without(open_runtime, monkeypa
         assert (log_of(session), session.stats.reused_tokens) == (tokens[: ends[1]], ends[0])
         assert say(session, n=5)
         before = rt.controller.cache.n_past
-        cells[0] = FiledSnapshot(Lost(cells[0].file), cells[0].nbytes)
+        cells[0] = SnapshotFile(Lost(cells[0].file), cells[0].nbytes)
         with pytest.raises(OSError, match="lost"):
             restore_snapshot(rt.controller.cache, cells[0])
         assert (before > 0, rt.controller.cache.n_past, rt.controller.cache.n_cells) == (True, 0, 0)

@@ -16,7 +16,7 @@ from go_on import go_on
 from small import SETTINGS, words
 
 import edgekv
-from edgekv.binding.numbers import CachedSource, Numbers
+from edgekv.binding.snapshot_meta import CachedSource, SnapshotMeta
 from edgekv.store.atomic_write import SUFFIX, _prefix
 from edgekv.store.sections import Section, SectionFile, write_sections
 
@@ -174,7 +174,7 @@ def test_cells_of_another_type_are_converted(open_runtime, tmp_path, stored, kv_
                 queries.append(
                     [unrotated(cache.queries(layer)[0], cache.row_format(layer).rotation) for layer in (0, 1)]
                 )
-                notes.append(Numbers.read(CachedSource(cache)))
+                notes.append(SnapshotMeta.read(CachedSource(cache)))
                 assert ask(session, n=3) or session.stats.finish_reason == "end"
     for before, after in zip(*rows, strict=True):
         scale = np.abs(before).max(axis=1, keepdims=True)

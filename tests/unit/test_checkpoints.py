@@ -6,14 +6,14 @@ import itertools
 
 import pytest
 
-from edgekv.binding.filed import FiledSnapshot
+from edgekv.binding.snapshot_file import SnapshotFile
 from edgekv.engine.checkpoints import MAX_CHECKPOINTS, Checkpoint, Checkpoints
 from edgekv.engine.snapshot import ControllerSnapshot, Snapshot
 from edgekv.store.temp_array import temp_file
 
 
 def checkpoint(n_past, n_bytes=100):
-    cells = FiledSnapshot(temp_file(None), n_bytes)
+    cells = SnapshotFile(temp_file(None), n_bytes)
     controller = ControllerSnapshot(cells, (), 0, False, b"")
     return Checkpoint(n_past, Snapshot(b"", None, "assistant", (), None, controller))
 

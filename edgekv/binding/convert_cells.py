@@ -18,7 +18,7 @@ from edgekv.options import KV_TYPES
 
 from . import library, structs
 from .cache import Cache
-from .numbers import Bytes, Numbers, Source, expect, read_header
+from .snapshot_meta import Bytes, SnapshotMeta, Source, expect, read_header
 
 CHUNK_BYTES = 1 << 18  # that are there at once: rows as they are stored, and as they are wanted
 F32 = 0  # enum ggml_type
@@ -32,32 +32,32 @@ Format = tuple[int, int]  # type of rows, and run of their Hadamard rotation
 SHAPE = ("n_layer", "n_heads", "head_dim_k", "head_dim_v", "query_row_bytes", "state_bytes")
 
 
-def move_cells(
+def convert_cells(
     source: Source,
     cache: Cache,
-    numbers: Numbers | None = None,
+    meta: SnapshotMeta | None = None,
     *,
     scores: bool = True,
     claim: Callable[[int], None] | None = None,
 ) -> None:
     """Make a cache hold the cells of a snapshot, whatever it holds now. Rows of another type are converted.
 
-    numbers: of the snapshot, which are changed; None = read them
+    meta: of the snapshot, which are changed; None = read them
     scores: keep what earlier scorings left with the cells; False, or where nothing is there: begin at 0, as new cells
-    claim: called with the bytes of another copy of the numbers, before one is made; raises what it likes
+    claim: called with the bytes of another copy of the meta, before one is made; raises what it likes
 
     Raises ConfigError, and leaves the cache as it was, for cells of another shape, more than it has room for, or that
     say what cannot be. Where rows cannot be read later on, raises what the source raises, and leaves the cache empty.
     """
-    numbers = Numbers.read(source) if numbers is None else numbers
-    if not scores and "accumulated" in numbers.carried:
-        numbers.carried["accumulated"][:] = 0
-    rows = Rows(source, numbers, cache)
+    meta = SnapshotMeta.read(source) if meta is None else meta
+    if not scores and "accumulated" in meta.carried:
+        meta.carried["accumulated"][:] = 0
+    rows = Rows(source, meta, cache)
     if rows.differ:
-        _fit(numbers, rows)
-    cache.restore_numbers(numbers.to_bytes(claim))
+        _fit(meta, rows)
+    cache.restore_numbers(meta.to_bytes(claim))
     try:
-        first = numbers.n_bytes
+        first = meta.n_bytes
         for piece in rows.pieces():
             cache.restore_rows(first, piece)
             first += piece.nbytes
@@ -66,9 +66,9 @@ def move_cells(
         raise
 
 
-def _fit(numbers: Numbers, rows: Rows) -> None:
-    """Make numbers those of a snapshot of the cache that takes the rows."""
-    header, carried, kind = numbers.header, numbers.carried, rows.kind
+def _fit(meta: SnapshotMeta, rows: Rows) -> None:
+    """Make meta those of a snapshot of the cache that takes the rows."""
+    header, carried, kind = meta.header, meta.carried, rows.kind
     position = carried["position"]
     turned = header.rope_past != header.n_past or not np.array_equal(carried.get("rope_position", position), position)
     if turned and not kind.repositions:
@@ -77,16 +77,16 @@ def _fit(numbers: Numbers, rows: Rows) -> None:
     carried.setdefault("accumulated", np.zeros_like(position))
     if "wo_norm" not in carried or not kind.wo_norms:
         carried["wo_norm"], header.normed = np.zeros_like(position), 0  # the next eviction that reads it computes it
-    numbers.lags = numbers.lags[len(numbers.lags) - rows.n_queries :]
-    if len(numbers.ring) != kind.n_ring:
-        held = numbers.ring[numbers.ring >= 0]
+    meta.lags = meta.lags[len(meta.lags) - rows.n_queries :]
+    if len(meta.ring) != kind.n_ring:
+        held = meta.ring[meta.ring >= 0]
         expect(len(held) < kind.n_ring, "its sliding windows hold too much")
-        numbers.ring = np.concatenate([held, np.full(kind.n_ring - len(held), -1, np.int32)])
+        meta.ring = np.concatenate([held, np.full(kind.n_ring - len(held), -1, np.int32)])
         header.ring_head = len(held)
     header.kind = kind
     header.n_queries = rows.n_queries
-    header.rows_begin = numbers.n_bytes
-    header.n_bytes = numbers.n_bytes + rows.n_bytes
+    header.rows_begin = meta.n_bytes
+    header.n_bytes = meta.n_bytes + rows.n_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +115,9 @@ class Rows:
     n_bytes: that it takes
     """
 
-    def __init__(self, source: Source, numbers: Numbers, cache: Cache) -> None:
+    def __init__(self, source: Source, meta: SnapshotMeta, cache: Cache) -> None:
         """Raises ConfigError for rows of another shape, and for a type that cannot be converted."""
-        header, given = numbers.header, numbers.header.kind
+        header, given = meta.header, meta.header.kind
         self.kind = read_header(cache.copy_snapshot).kind
         if any(getattr(given, name) != getattr(self.kind, name) for name in SHAPE):
             raise ConfigError("its cells are of a model of another shape; use the model that it was saved with")
@@ -132,7 +132,7 @@ class Rows:
         self._source = source
         self._chunk = np.empty(CHUNK_BYTES, np.uint8)
         self._converts = stored != wanted
-        self._runs, self._query_runs = _runs(numbers, cache, stored, wanted)
+        self._runs, self._query_runs = _runs(meta, cache, stored, wanted)
         n_dropped = max(0, int(header.n_queries) - cache.n_query_rows)
         self.n_queries = int(header.n_queries) - n_dropped
         self._begin = int(header.rows_begin)
@@ -179,11 +179,11 @@ class Rows:
 
 
 def _runs(
-    numbers: Numbers, cache: Cache, stored: tuple[Format, Format], wanted: tuple[Format, Format]
+    meta: SnapshotMeta, cache: Cache, stored: tuple[Format, Format], wanted: tuple[Format, Format]
 ) -> tuple[list[Run], list[Run]]:
     """Of every head its keys and its values; and of every layer a token's queries, which are rotated as keys are."""
     rows, queries = [], []
-    cells = iter(numbers.cells.tolist())
+    cells = iter(meta.cells.tolist())
     for layer in range(cache.shape.n_layer):
         kinds = (False,) if cache.shape.latent_dim_v else (False, True)  # a latent is key and value in one
         dims = [cache.row_format(layer, values=values).dim for values in kinds]

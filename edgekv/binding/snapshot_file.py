@@ -10,20 +10,20 @@ import numpy as np
 from edgekv.memory.raw_files import read_all, write_all
 
 from .cache import Cache
-from .numbers import Bytes, read_header
+from .snapshot_meta import Bytes, read_header
 
 PIECE_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class FiledSnapshot:
+class SnapshotFile:
     """The cells of a cache as they were, in a raw file of their own, for `restore_snapshot`."""
 
     file: FileIO
     nbytes: int
 
 
-def write_snapshot(cache: Cache, file: FileIO) -> FiledSnapshot:
+def write_snapshot(cache: Cache, file: FileIO) -> SnapshotFile:
     """Write a snapshot of a cache to an empty file. Raises OSError where the file does not take it."""
     n_bytes = cache.snapshot_bytes
     buffer = np.empty(PIECE_BYTES, np.uint8)
@@ -31,10 +31,10 @@ def write_snapshot(cache: Cache, file: FileIO) -> FiledSnapshot:
         piece = buffer[: n_bytes - first]
         cache.copy_snapshot(first, piece)
         write_all(file, piece.data)
-    return FiledSnapshot(file, n_bytes)
+    return SnapshotFile(file, n_bytes)
 
 
-def restore_snapshot(cache: Cache, snapshot: FiledSnapshot) -> None:
+def restore_snapshot(cache: Cache, snapshot: SnapshotFile) -> None:
     """Put the cache back into the state of a snapshot of itself.
 
     Raises OSError where the file cannot be read; the cache is then as before, or empty.
@@ -45,12 +45,12 @@ def restore_snapshot(cache: Cache, snapshot: FiledSnapshot) -> None:
         if not read_all(snapshot.file, into.data):
             raise OSError(f"a snapshot of {snapshot.nbytes} bytes is cut")
 
-    numbers = np.empty(read_header(read_into).rows_begin, np.uint8)
-    read_into(0, numbers)
-    cache.restore_numbers(numbers)
+    meta = np.empty(read_header(read_into).rows_begin, np.uint8)
+    read_into(0, meta)
+    cache.restore_numbers(meta)
     try:
         buffer = np.empty(PIECE_BYTES, np.uint8)
-        for first in range(numbers.nbytes, snapshot.nbytes, PIECE_BYTES):
+        for first in range(meta.nbytes, snapshot.nbytes, PIECE_BYTES):
             piece = buffer[: snapshot.nbytes - first]
             read_into(first, piece)
             cache.restore_rows(first, piece)

@@ -43,7 +43,7 @@ class CachedSource:
 
 
 @dataclass
-class Numbers:
+class SnapshotMeta:
     """The part of a snapshot before its rows.
 
     kept: (n_heads,) cells that the last eviction left
@@ -59,7 +59,7 @@ class Numbers:
     data: Bytes  # as they were read; the arrays lie in it
 
     @classmethod
-    def read(cls, source: Source, claim: Callable[[int], None] | None = None) -> Numbers:
+    def read(cls, source: Source, claim: Callable[[int], None] | None = None) -> SnapshotMeta:
         """Take them from a snapshot. Raises ConfigError where its sizes do not fit one another.
 
         claim: called with the bytes that they take, before they do; raises what it likes
