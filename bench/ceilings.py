@@ -75,7 +75,7 @@ def refusals(case: dict) -> dict[str, object]:
     request = Request.of(**{name: value for name, value in case["options"].items() if name != "model"})
     with Estimator(find_model(case["options"]["model"]), request.options) as estimates:
         plan = choose(estimates, request)
-        named = plan.settle(request.options)
+        named = plan.resolve(request.options)
 
         def is_refused(options: edgekv.Options) -> bool:
             return choose(estimates, Request(options, frozenset())) is None

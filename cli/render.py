@@ -16,7 +16,7 @@ from rich.text import Text
 import edgekv
 from edgekv.engine.reply import ProgressCallback
 from edgekv.memory.sizes import format_size
-from edgekv.warmup import before_plans
+from edgekv.warmup import register_warmup
 
 
 def console_of(*, stderr: bool) -> Console:
@@ -135,7 +135,7 @@ def _rehearse() -> None:
     nobody.print("[dim]1 ·[/dim]", soft_wrap=True)
 
 
-before_plans(_rehearse)
+register_warmup(_rehearse)
 
 
 def say(text: str, style: str = "dim") -> None:

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from .engine.snapshot import Snapshot
     from .engine.stats import Stats
     from .options import Options
+    from .planning.alternatives import Survey
     from .planning.estimate import Plan
-    from .planning.surveys import Survey
     from .runtime import Runtime, plan, survey
     from .session import Session
     from .store.log import Turn
@@ -61,7 +61,7 @@ else:
         "Shaded": "engine.shades",
         "Snapshot": "engine.snapshot",
         "Stats": "engine.stats",
-        "Survey": "planning.surveys",
+        "Survey": "planning.alternatives",
         "Token": "engine.pieces",
         "Turn": "store.log",
         "plan": "runtime",

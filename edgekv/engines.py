@@ -6,10 +6,10 @@ from pathlib import Path
 
 from .engine.local import LocalEngine
 from .engine.protocol import Engine
+from .planning.alternatives import Survey, make_survey
 from .planning.choice import Request
 from .planning.estimate import Plan
 from .planning.planner import make_plan
-from .planning.surveys import Survey, make_survey
 
 
 def open_engine(path: Path, request: Request) -> Engine:

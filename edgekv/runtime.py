@@ -23,9 +23,9 @@ from .engines import open_engine, plan_for, survey_for
 from .errors import ConfigError, ModelNotFoundError, SessionError
 from .memory.sizes import parse_size
 from .models.registry import find_model, is_remote
+from .planning.alternatives import Survey
 from .planning.choice import Request
 from .planning.estimate import Plan
-from .planning.surveys import Survey
 from .policies import Policy
 from .session import GENERAL_QUESTION, Session
 
@@ -82,7 +82,7 @@ class Runtime:
         path = find_model(model)
         self._engine = open_engine(path, request)
         self.plan: Plan = self._engine.plan
-        self.options = self.plan.settle(request.options)
+        self.options = self.plan.resolve(request.options)
         self.load_s = time.perf_counter() - started
         self.closed = False
 

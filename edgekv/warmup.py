@@ -11,7 +11,7 @@ _waiting: list[Callable[[], object]] = []
 _reserved: list[int] = []
 
 
-def before_plans(work: Callable[[], object]) -> None:
+def register_warmup(work: Callable[[], object]) -> None:
     """Have `work` done once, before the next plan that is made in this process.
 
     A program declares in this way what it needs beside a reply. `work` imports the modules and does a small piece of

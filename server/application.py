@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 import edgekv
 from edgekv.errors import EdgeKVError
-from edgekv.warmup import before_plans, reserve
+from edgekv.warmup import register_warmup, reserve
 
 from . import (
     about,
@@ -137,4 +137,4 @@ def _shape_at(path: str) -> Failed:
     return message_events.failed if path.startswith("/v1/messages") else openai_shape.failed
 
 
-before_plans(lambda: rehearsed(lambda: Application(Nobody(), Settings())))
+register_warmup(lambda: rehearsed(lambda: Application(Nobody(), Settings())))

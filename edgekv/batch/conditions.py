@@ -94,8 +94,8 @@ def _planned(model: Path, named: dict[str, Any]) -> Options:
         except CeilingError:
             pass  # then there is nothing to spare
         else:
-            return plan.settle(options)
-    return edgekv.plan(model, **named).settle(options)
+            return plan.resolve(options)
+    return edgekv.plan(model, **named).resolve(options)
 
 
 def _described(model: Path, options: Options) -> dict[str, Any]:

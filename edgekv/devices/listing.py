@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from edgekv.binding.devices import KINDS, functions
 
-from .server import TIMEOUT_S, lent_memory, parse_servers
+from .server import TIMEOUT_S, parse_servers, remote_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ def devices(rpc: str | Sequence[str] = (), *, timeout_s: float = TIMEOUT_S) -> l
     servers = parse_servers(rpc)
     found = list(_own())
     for server in servers:
-        for total, free in lent_memory(server, timeout_s):
+        for total, free in remote_memory(server, timeout_s):
             number = sum(device.kind == "remote" for device in found)
             found.append(Device(f"RPC{number}", str(server), "remote", "RPC", total, free))
     return found

@@ -18,7 +18,7 @@ from edgekv.addresses import PORT, Server, parse_servers, private_address
 from edgekv.binding.devices import functions
 from edgekv.errors import ConfigError, DeviceError, NativeError
 
-__all__ = ["PORT", "TIMEOUT_S", "lent_memory", "lost_servers", "parse_servers", "private_address", "serve"]
+__all__ = ["PORT", "TIMEOUT_S", "lost_servers", "parse_servers", "private_address", "remote_memory", "serve"]
 
 TIMEOUT_S = 5.0
 VERSION = (7, 0)  # RPC_PROTO_MAJOR_VERSION, and the newest minor one that the client takes
@@ -28,7 +28,7 @@ _DEVICE_MEMORY, _HELLO, _DEVICE_COUNT = 11, 14, 15  # enum rpc_cmd
 _CAPS_BYTES = 24
 
 
-def lent_memory(server: Server, timeout_s: float) -> list[tuple[int, int]]:
+def remote_memory(server: Server, timeout_s: float) -> list[tuple[int, int]]:
     """Total and free bytes of each device that a server lends.
 
     Raises DeviceError where it does not answer within `timeout_s` seconds, or not as a server of this version.
@@ -62,7 +62,7 @@ def lost_servers(servers: Iterable[Server]) -> dict[Server, str]:
     lost = {}
     for server in servers:
         try:
-            lent_memory(server, TIMEOUT_S)
+            remote_memory(server, TIMEOUT_S)
         except (ConfigError, DeviceError) as error:
             lost[server] = str(error)
     return lost

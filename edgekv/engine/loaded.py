@@ -21,7 +21,7 @@ from edgekv.planning.choice import Request
 from edgekv.planning.estimate import Plan, checked_params
 from edgekv.planning.planner import make_plan
 from edgekv.prompt.template import rehearse
-from edgekv.warmup import before_plans
+from edgekv.warmup import register_warmup
 
 from .cells import Cells
 from .controller import Controller
@@ -46,7 +46,7 @@ class Loaded(Opened):
     def __init__(self, path: Path, request: Request, mark: bytes | None = None) -> None:
         self.mark = new_mark() if mark is None else mark
         self.plan = make_plan(path, request)
-        options = self.options = self.plan.settle(request.options)
+        options = self.options = self.plan.resolve(request.options)
         sys.audit("edgekv.runtime", self.plan)  # read where a test's memory is measured (edgekv.testing)
         process.return_freed_memory()
         self.guard = Guard(self.plan)
@@ -124,4 +124,4 @@ def _rehearse() -> None:
     rehearse()
 
 
-before_plans(_rehearse)
+register_warmup(_rehearse)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.random import default_rng  # here, as numpy imports it when it is first used: after the plan
 
-from edgekv.warmup import before_plans
+from edgekv.warmup import register_warmup
 
 Keys = npt.NDArray[np.floating]
 
@@ -151,4 +151,4 @@ def _rehearse() -> None:
         log_det_gram(keys)
 
 
-before_plans(_rehearse)
+register_warmup(_rehearse)

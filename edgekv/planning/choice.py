@@ -17,7 +17,7 @@ from edgekv.models.head_shares import has_shares
 from edgekv.options import DEFAULT_POLICY, DIVIDED_POLICY, KV_TYPES, Options
 
 from .estimate import Estimator, Plan, cache_params_of
-from .resting import resting_obstacle
+from .swap import swap_obstacle
 
 # with None, or unnamed, the planner's to choose, as a budget of None is
 OPEN = ("policy", "block", "kv_type", "repack", "gpu_layers", "tensor_split")
@@ -125,7 +125,7 @@ def _chosen(
 
 
 def _fits(plan: Plan, options: Options) -> bool:
-    return plan.fits and not resting_obstacle(plan, options)
+    return plan.fits and not swap_obstacle(plan, options)
 
 
 def _choice(request: Request, n_ctx_train: int, repack: int) -> structs.Choice:

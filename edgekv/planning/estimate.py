@@ -24,9 +24,9 @@ from edgekv.options import KV_TYPES, UBATCH, Options
 from edgekv.prompt.template import rehearse
 from edgekv.warmup import reserved_bytes, warm_up
 
-from .measured import held_bytes, measured
-from .resting import planned_resting_bytes, session_bytes_of
-from .shares import DeviceShare, Lent, limited, shares_of
+from .device_shares import DeviceShare, RemoteDevice, limited, shares_of
+from .measure_memory import held_bytes, measure
+from .swap import planned_swap_bytes, session_bytes_of
 
 SERVING_BYTES = 4 << 20  # of a server, beside workspace as the host's: one message, the graph as it came and as it is
 HEAD_LIMIT = 3  # EDGEKV_HEAD_LIMIT: times the budget that one head may keep, where heads differ
@@ -136,7 +136,7 @@ class Plan:
             **estimated,
         )
 
-    def settle(self, options: Options) -> Options:
+    def resolve(self, options: Options) -> Options:
         """The options, with the planned values in place of those left open."""
         same = options.parsed_policy.spec == self.policy  # perhaps an object, which a spec does not say
         return replace(
@@ -161,23 +161,23 @@ class Plan:
 class Estimator:
     """Plans of one model under any options, whether they fit or not. Close it, or use it in `with`.
 
-    lent: the devices of servers
+    remotes: the devices of servers
     Raises ModelError for a file that cannot be used.
     """
 
-    def __init__(self, path: Path, options: Options, lent: Sequence[Lent] = ()) -> None:
+    def __init__(self, path: Path, options: Options, remotes: Sequence[RemoteDevice] = ()) -> None:
         library.bindings()
         warm_up()
         self._path = path
         self._header = read_header(path)
         rehearse(self._header.chat_template)
-        self._lent = lent
+        self._remotes = remotes
         self._models: dict[bool, Model] = {}  # by repacking, which is chosen when a model is loaded
         self._division: object = None  # of their layers over devices
         self._plans: dict[Options, Plan] = {}
         self._graph_bytes: dict[str, int] = {}  # by cache type, which makes nodes
         self._python_bytes = held_bytes() + reserved_bytes()
-        _, self._vocabulary_bytes = measured(lambda: self._model(options))
+        _, self._vocabulary_bytes = measure(lambda: self._model(options))
 
     def close(self) -> None:
         """Free what was loaded to estimate."""
@@ -205,7 +205,7 @@ class Estimator:
         if key not in self._plans:
             self._plans[key] = self._estimate(key)
         plan = self._plans[key]
-        return replace(plan, ceiling_bytes=options.ceiling_bytes, devices=limited(plan.devices, options, self._lent))
+        return replace(plan, ceiling_bytes=options.ceiling_bytes, devices=limited(plan.devices, options, self._remotes))
 
     @property
     def layer_bytes(self) -> float:
@@ -241,7 +241,7 @@ class Estimator:
     def _measured_graph(self, options: Options) -> int:
         model = self._model(options)
         options = replace(options, block=max(UBATCH, options.evict_every or 1), ubatch=None)
-        context, n_bytes = measured(lambda: _new_context(model, options, budget=1))
+        context, n_bytes = measure(lambda: _new_context(model, options, budget=1))
         with closing(context):
             shape = context.shape()
             self._check_kind(shape, options)
@@ -264,7 +264,7 @@ class Estimator:
                 graph_bytes=graphs * (2 if options.servers else 1),  # and as it is sent
             )
             library.call("edgekv_context_parts", context.handle, ctypes.byref(params), ctypes.byref(native))
-            devices = shares_of(context, params, self._lent, SERVING_BYTES + native.workspace_bytes)
+            devices = shares_of(context, params, self._remotes, SERVING_BYTES + native.workspace_bytes)
         finally:
             context.close()
         state_bytes = memory.state_bytes + sum(share.states for share in devices)
@@ -290,7 +290,7 @@ class Estimator:
             outputs=native.output_bytes,
             workspace=native.workspace_bytes + max(scratch),
             bookkeeping=native.bookkeeping_bytes,
-            resting=planned_resting_bytes(options, session_bytes),
+            resting=planned_swap_bytes(options, session_bytes),
             grammars=_grammar_bytes(model) if options.grammars else 0,
             margin=native.margin_bytes,
         )

@@ -11,15 +11,15 @@ from edgekv.errors import ConfigError
 from edgekv.memory.limits import check_ceiling
 from edgekv.options import Options
 
+from .assign_layers import assign_layers
 from .choice import Request, choose
+from .device_shares import add_remote_devices
 from .estimate import Estimator, Plan
-from .placement import placed
-from .refusal import refusal
-from .shares import lend
+from .infeasible import infeasible_error
 
 
 def check_device(options: Options) -> None:
-    """Raise ConfigError for options that need a device if llama.cpp finds none, those that were lent among them."""
+    """Raise ConfigError for options that need a device if llama.cpp finds none, remote ones among them."""
     if has_gpu():
         return
     named = [
@@ -44,13 +44,13 @@ def planned(path: Path, request: Request) -> Iterator[tuple[Plan, Estimator, Req
     """
     request = request.of_model(path)
     check_ceiling(request.options.ceiling_bytes)
-    lent = lend(request.options)
+    remotes = add_remote_devices(request.options)
     check_device(request.options)
-    with Estimator(path, request.preferred, lent) as estimates:
-        request = placed(estimates, request)
+    with Estimator(path, request.preferred, remotes) as estimates:
+        request = assign_layers(estimates, request)
         plan = choose(estimates, request)
         if plan is None:
-            raise refusal(estimates, request)
+            raise infeasible_error(estimates, request)
         yield plan, estimates, request
 
 

@@ -17,9 +17,9 @@ from edgekv.engine.conversation import LocalConversation
 from edgekv.engine.local import LocalEngine
 from edgekv.engine.reply import Progress
 from edgekv.errors import EdgeKVError, SessionError
+from edgekv.planning.alternatives import make_survey
 from edgekv.planning.estimate import Plan
 from edgekv.planning.planner import make_plan
-from edgekv.planning.surveys import make_survey
 
 from .channel import Channel
 from .messages import (

@@ -23,9 +23,9 @@ from edgekv.engine.shades import Holders
 from edgekv.engine.snapshot import Snapshot, new_mark
 from edgekv.engine.stats import Stats
 from edgekv.errors import EdgeKVError, WorkerError
+from edgekv.planning.alternatives import Survey
 from edgekv.planning.choice import Request
 from edgekv.planning.estimate import Plan
-from edgekv.planning.surveys import Survey
 from edgekv.store.log import Turn
 
 from .messages import Converse, Drop, Ended, Estimate, Leave, Load, Look, Proceed, Reply, Resume, encode, pack

@@ -62,8 +62,8 @@ def planned_alike(path, of_c, **options):
         """taken: bytes of the vocabulary and of a reserved graph"""
         taken = itertools.chain(taken[:1], itertools.repeat(taken[1]))
         with (
-            mock.patch("edgekv.planning.measured.counted_bytes", return_value=parts["python"]),
-            mock.patch("edgekv.planning.measured.taken_bytes", lambda work: work() or next(taken)),
+            mock.patch("edgekv.planning.measure_memory.counted_bytes", return_value=parts["python"]),
+            mock.patch("edgekv.planning.measure_memory.taken_bytes", lambda work: work() or next(taken)),
         ):
             return edgekv.plan(path, threads=1, **options)
 
@@ -141,7 +141,7 @@ def test_every_kind_of_memory(tmp_path, name):
     plan = c_plan(path, ceiling_bytes=ceiling_of(path, 60))
     of_python = planned_alike(path, plan)
     check_equal(plan, of_python)
-    options = of_python.settle(edgekv.Options(threads=1))
+    options = of_python.resolve(edgekv.Options(threads=1))
     assert plan.cache.as_dict() | {"repositions": 1} == cache_params_of(options).as_dict()
     with edgekv.Runtime(path, memory="4GiB", budget=60, block=32, threads=1) as runtime:
         limit = runtime.controller.positions.limit

@@ -28,8 +28,8 @@ import edgekv
 from edgekv.binding import library
 from edgekv.devices import devices
 from edgekv.devices.server import private_address
+from edgekv.planning.device_shares import shares_of
 from edgekv.planning.estimate import cache_params_of
-from edgekv.planning.shares import shares_of
 
 HERE = Path(__file__).parent
 SELECTED = [

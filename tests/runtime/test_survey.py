@@ -10,8 +10,8 @@ import pytest
 
 import edgekv
 from edgekv.binding import library
+from edgekv.planning.alternatives import MORE_BYTES
 from edgekv.planning.estimate import Estimator, cache_params_of
-from edgekv.planning.surveys import MORE_BYTES
 
 MIB = 1 << 20
 
@@ -24,8 +24,8 @@ def model(tiny_model):
 @pytest.fixture(autouse=True)
 def steady_process(monkeypatch):
     """What this process holds changes between two plans; here it does not, so that plans can be compared."""
-    monkeypatch.setattr("edgekv.planning.measured.counted_bytes", lambda: 50 * MIB)
-    monkeypatch.setattr("edgekv.planning.measured.taken_bytes", lambda work: work() or 0)
+    monkeypatch.setattr("edgekv.planning.measure_memory.counted_bytes", lambda: 50 * MIB)
+    monkeypatch.setattr("edgekv.planning.measure_memory.taken_bytes", lambda work: work() or 0)
 
 
 def budget(model, memory, **options):

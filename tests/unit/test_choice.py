@@ -11,9 +11,9 @@ from edgekv.errors import CeilingError, ConfigError
 from edgekv.models.head_shares import HeadShares, path_beside
 from edgekv.options import Options
 from edgekv.planning.choice import MOST_DIVIDED, Request, choose, smallest_budget
+from edgekv.planning.device_shares import DeviceShare, limited
 from edgekv.planning.estimate import Parts, Plan
-from edgekv.planning.refusal import refusal
-from edgekv.planning.shares import DeviceShare, limited
+from edgekv.planning.infeasible import infeasible_error
 
 CELL_BYTES = {"f16": 1000, "q8_0": 531, "q4_0": 281}
 FIXED = 100_000
@@ -186,10 +186,10 @@ def test_options_become_what_was_planned():
     request = Request.of(memory=bytes_for(100), policy="tova")
     assert request.open == {"block", "kv_type", "repack", "gpu_layers", "tensor_split"}
     plan = choose(Estimates(), request)
-    settled = plan.settle(request.options)
-    assert (settled.block, settled.kv_type, settled.budget) == (plan.block, plan.kv_type, plan.budget_cells)
-    assert settled.parsed_policy.spec == "tova"
-    again = choose(Estimates(), Request(settled, frozenset()))
+    resolved = plan.resolve(request.options)
+    assert (resolved.block, resolved.kv_type, resolved.budget) == (plan.block, plan.kv_type, plan.budget_cells)
+    assert resolved.parsed_policy.spec == "tova"
+    again = choose(Estimates(), Request(resolved, frozenset()))
     assert again == plan
 
 
@@ -213,8 +213,8 @@ def test_weights_are_repacked_unless_a_user_says_otherwise(given, repacked):
     request = Request.of(memory=bytes_for(1000), **given)
     plan = choose(Estimates(to_repack=TO_REPACK), request)
     assert (plan.repack, plan.mmap) == (repacked, not repacked)
-    settled = plan.settle(request.options)
-    assert (settled.repack, settled.mmap) == (repacked, not repacked)
+    resolved = plan.resolve(request.options)
+    assert (resolved.repack, resolved.mmap) == (repacked, not repacked)
     assert plan.budget_cells == given.get("budget", 1000)
 
 
@@ -251,7 +251,7 @@ def refused(memory, estimates=None, **named):
     request = Request.of(memory=memory, **named)
     estimates = estimates or Estimates()
     assert choose(estimates, request) is None
-    error = refusal(estimates, request)
+    error = infeasible_error(estimates, request)
     assert isinstance(error, CeilingError)
     return error
 

@@ -54,7 +54,7 @@ NAMES = [
     "edgekv.survey",
     "edgekv.testing.ceiling.OverCeilingError",
     "edgekv.testing.fresh.FreshProcessError",
-    "edgekv.warmup.before_plans",
+    "edgekv.warmup.register_warmup",
     "edgekv.warmup.reserve",
     "edgekv.worker.frozen.serve_if_worker",
 ]

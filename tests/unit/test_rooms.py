@@ -47,7 +47,7 @@ def test_an_import_from_above_is_found(checkout):
 
 
 def test_a_circle_within_a_room_is_found(checkout):
-    plant(checkout / "edgekv" / "planning" / "estimate.py", "from .refusal import refusal")
+    plant(checkout / "edgekv" / "planning" / "estimate.py", "from .infeasible import infeasible_error")
     checked = check(checkout)
     assert checked.returncode == 1
     assert "No cycles are allowed in edgekv.planning" in checked.stdout

@@ -37,14 +37,14 @@ def session_bytes_of(shape: structs.Shape, state_bytes: int, params: structs.Cac
     )
 
 
-def planned_resting_bytes(options: Options, session_bytes: int) -> int:
+def planned_swap_bytes(options: Options, session_bytes: int) -> int:
     """The part `resting` of a plan: what was asked for, or else, with a rest_dir, what a switch takes."""
     if options.resting_bytes is not None:
         return options.resting_bytes
     return session_bytes if options.rest_dir is not None else 0
 
 
-def resting_obstacle(plan: Plan, options: Options) -> str:
+def swap_obstacle(plan: Plan, options: Options) -> str:
     """Why two sessions of a plan cannot take turns in the room that was named for them; "" = they can."""
     session = f"session of {plan.budget_cells} cells"
     size, named = format_size(plan.session_bytes), options.resting_bytes

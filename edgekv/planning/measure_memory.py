@@ -27,7 +27,7 @@ def held_bytes() -> int:
     return counted_bytes()
 
 
-def measured(make: Callable[[], Made]) -> tuple[Made, int]:
+def measure(make: Callable[[], Made]) -> tuple[Made, int]:
     """Return what `make` makes, and the bytes that it takes. Raises what `make` raises."""
     made: list[Made] = []
     try:

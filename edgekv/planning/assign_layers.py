@@ -13,14 +13,14 @@ from dataclasses import replace
 from edgekv.options import Options
 
 from .choice import Request, smallest_budget
+from .device_shares import DeviceShare
 from .estimate import Estimator
-from .shares import DeviceShare
 
 ALL_LAYERS = 1 << 20  # more than any model has, so the output matrix is one of them
 SMALL_BLOCK = 32  # the smallest that the planner chooses
 
 
-def placed(estimates: Estimator, request: Request) -> Request:
+def assign_layers(estimates: Estimator, request: Request) -> Request:
     """The request with layers divided over the devices, where that is left open: all of them, or as many as fit."""
     options = request.options
     if not (options.servers or options.device_ceilings):
@@ -33,7 +33,7 @@ def placed(estimates: Estimator, request: Request) -> Request:
     return _divided(estimates, request, may_leave=open_layers)
 
 
-def apportioned(rooms: Sequence[float], layer_bytes: float, most: Sequence[int], n_layers: int) -> list[int]:
+def layers_per_device(rooms: Sequence[float], layer_bytes: float, most: Sequence[int], n_layers: int) -> list[int]:
     """Layers of each device, so that the least room for a layer is as large as possible.
 
     rooms: bytes of each device for layers; layer_bytes: of one layer; most: the most layers of each device
@@ -67,14 +67,14 @@ def _divided(estimates: Estimator, request: Request, *, may_leave: bool) -> Requ
                 most[d] = max(0, counts[d] - 1)
             if share.output and rooms[d] < layer_bytes:
                 most[d] = 0  # beside the output matrix
-        fitting = apportioned([max(0.0, room) for room in rooms], layer_bytes, most, n_layers)
+        fitting = layers_per_device([max(0.0, room) for room in rooms], layer_bytes, most, n_layers)
         if fitting == counts:
             break
         counts = fitting
         if not sum(counts) or (sum(counts) < n_layers and not may_leave):
             return _with(request, tensor_split=_proportions(first))  # the refusal says what is missing
         request = _with(request, gpu_layers=sum(counts) + 1, tensor_split=_with_output(counts))
-        shares = estimates.plan(_placed_as(small, request)).devices
+        shares = estimates.plan(_with_layers_of(small, request)).devices
     return request
 
 
@@ -105,6 +105,6 @@ def _with(request: Request, **chosen: object) -> Request:
     return replace(request, options=replace(request.options, **chosen))  # type: ignore[arg-type]
 
 
-def _placed_as(options: Options, request: Request) -> Options:
+def _with_layers_of(options: Options, request: Request) -> Options:
     placed = request.options
     return replace(options, gpu_layers=placed.gpu_layers, tensor_split=placed.tensor_split)

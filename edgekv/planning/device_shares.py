@@ -14,7 +14,7 @@ from edgekv.errors import ConfigError
 from edgekv.options import MOST_DEVICES, Options
 
 
-class Lent(NamedTuple):
+class RemoteDevice(NamedTuple):
     """A device of a server, and what it had free when it was asked.
 
     address: HOST:PORT; several devices may have the same
@@ -72,26 +72,26 @@ class DeviceShare:
         return f"{self.name} ({self.address})" if self.address else self.name
 
 
-def lend(options: Options) -> tuple[Lent, ...]:
+def add_remote_devices(options: Options) -> tuple[RemoteDevice, ...]:
     """Ask the servers of `rpc` what they lend, and have layers put there, in this process.
 
     Raises ConfigError for a public address, DeviceError for a server that does not answer, NativeError without RPC.
     """
     if not options.servers:
         return ()
-    from edgekv.devices.server import TIMEOUT_S, lent_memory  # few plans need it
+    from edgekv.devices.server import TIMEOUT_S, remote_memory  # few plans need it
 
-    asked = [(str(server), lent_memory(server, TIMEOUT_S)) for server in options.servers]
+    asked = [(str(server), remote_memory(server, TIMEOUT_S)) for server in options.servers]
     library.load().edgekv_rpc_limit_silence(max(1, round(options.rpc_timeout * 1000)))
     return tuple(
-        Lent(name, address, free)
+        RemoteDevice(name, address, free)
         for address, memory in asked
         for name, (_, free) in zip(add_server(address), memory, strict=True)
     )
 
 
 def shares_of(
-    context: Context, params: structs.CacheParams, lent: Sequence[Lent], serving_bytes: int
+    context: Context, params: structs.CacheParams, remotes: Sequence[RemoteDevice], serving_bytes: int
 ) -> tuple[DeviceShare, ...]:
     """The shares of all devices that layers were divided over, in this order, without ceilings.
 
@@ -99,7 +99,7 @@ def shares_of(
     """
     found, n = (structs.DeviceShare * MOST_DEVICES)(), ctypes.c_size_t()
     library.call("edgekv_context_devices", context.handle, ctypes.byref(params), found, MOST_DEVICES, ctypes.byref(n))
-    addresses = {device.name: device.address for device in lent}
+    addresses = {device.name: device.address for device in remotes}
     return tuple(
         DeviceShare(
             name=share.name.decode(),
@@ -117,7 +117,9 @@ def shares_of(
     )
 
 
-def limited(shares: Sequence[DeviceShare], options: Options, lent: Sequence[Lent]) -> tuple[DeviceShare, ...]:
+def limited(
+    shares: Sequence[DeviceShare], options: Options, remotes: Sequence[RemoteDevice]
+) -> tuple[DeviceShare, ...]:
     """The shares with what they may be: the ceilings of the options, and what servers have free.
 
     Raises ConfigError for a ceiling of no device, for one without a name where there are several devices, and for
@@ -129,7 +131,7 @@ def limited(shares: Sequence[DeviceShare], options: Options, lent: Sequence[Lent
             "part for each"
         )
     ceilings = dict(_ceilings(shares, options))
-    free = {device.name: device.free_bytes for device in lent}
+    free = {device.name: device.free_bytes for device in remotes}
     return tuple(
         replace(share, ceiling_bytes=ceilings.get(share.name), free_bytes=free.get(share.name)) for share in shares
     )

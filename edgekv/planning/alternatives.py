@@ -80,9 +80,9 @@ def make_survey(path: Path, request: Request) -> Survey:
 def _bound_by(estimates: Estimator, options: Options, plan: Plan) -> str:
     if options.budget is not None:
         return "budget"
-    if plan.budget_cells >= most_cells(plan.settle(options), plan.n_ctx_train):
+    if plan.budget_cells >= most_cells(plan.resolve(options), plan.n_ctx_train):
         return "trained context"
-    one_more = estimates.plan(replace(plan.settle(options), budget=plan.budget_cells + 1))
+    one_more = estimates.plan(replace(plan.resolve(options), budget=plan.budget_cells + 1))
     return "device_memory" if one_more.device_excess_bytes and not one_more.excess_bytes else "memory"
 
 

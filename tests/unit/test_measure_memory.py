@@ -10,7 +10,7 @@ import pytest
 from children import LIMIT_S
 
 from edgekv.binding.plan import taken_bytes
-from edgekv.planning.measured import measured
+from edgekv.planning.measure_memory import measure
 
 MIB = 1 << 20
 
@@ -59,7 +59,7 @@ def test_it_is_what_is_made_that_is_measured():
         buffers.append(ctypes.create_string_buffer(b"x" * (8 * MIB)))
         return Thing()
 
-    thing, n_bytes = measured(make)
+    thing, n_bytes = measure(make)
     assert not thing.closed
     assert 7 * MIB < n_bytes < 20 * MIB
 

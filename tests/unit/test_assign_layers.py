@@ -9,16 +9,16 @@ import warnings
 import pytest
 
 from edgekv.addresses import parse_servers, warn_of_networks
+from edgekv.planning.assign_layers import assign_layers, layers_per_device
 from edgekv.planning.choice import Request
-from edgekv.planning.placement import apportioned, placed
-from edgekv.planning.shares import DeviceShare, limited
+from edgekv.planning.device_shares import DeviceShare, limited
 
 
 @pytest.mark.parametrize("rooms", [(60, 30), (10, 100, 35), (50, 50, 50), (7, 0, 90)])
 def test_no_other_division_leaves_more(rooms):
     n = 9
     divisions = (counts for counts in itertools.product(range(n + 1), repeat=len(rooms)) if sum(counts) == n)
-    counts = apportioned(rooms, 1, [n] * len(rooms), n)
+    counts = layers_per_device(rooms, 1, [n] * len(rooms), n)
     assert sum(counts) == n
     assert _least_room(rooms, counts) == max(_least_room(rooms, other) for other in divisions)
 
@@ -28,9 +28,9 @@ def _least_room(rooms, counts):
 
 
 def test_only_what_fits_is_placed():
-    assert apportioned([25, 9, 31], 10, [100, 100, 100], 100) == [2, 0, 3]
-    assert apportioned([25, 9, 31], 10, [1, 100, 2], 100) == [1, 0, 2]
-    assert apportioned([0, 0], 1, [5, 5], 5) == [0, 0]
+    assert layers_per_device([25, 9, 31], 10, [100, 100, 100], 100) == [2, 0, 3]
+    assert layers_per_device([25, 9, 31], 10, [1, 100, 2], 100) == [1, 0, 2]
+    assert layers_per_device([0, 0], 1, [5, 5], 5) == [0, 0]
 
 
 class Estimates:
@@ -69,7 +69,7 @@ class Estimates:
 )
 def test_layers_go_where_they_fit(ceilings, expected):
     request = Request.of(rpc="a:1,b:2", isolated=True, device_memory=ceilings, memory="1GiB")
-    assert placed(Estimates((10, 10)), request).options.split == expected
+    assert assign_layers(Estimates((10, 10)), request).options.split == expected
 
 
 def test_networks_are_warned_of():

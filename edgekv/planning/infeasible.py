@@ -13,17 +13,17 @@ from edgekv.options import Options
 
 from .choice import Request, largest, smallest_budget, smallest_plans
 from .estimate import Estimator, Plan
-from .resting import resting_obstacle
+from .swap import swap_obstacle
 
 
-def refusal(estimates: Estimator, request: Request) -> CeilingError | ConfigError:
+def infeasible_error(estimates: Estimator, request: Request) -> CeilingError | ConfigError:
     """The error for a request that nothing fits. It says by how much the smallest plan is over, and what would fit."""
     plan = _least(estimates, request)
-    options = plan.settle(request.options)
+    options = plan.resolve(request.options)
     if plan.fits:
-        return ConfigError(resting_obstacle(plan, options))
+        return ConfigError(swap_obstacle(plan, options))
     if not plan.excess_bytes:
-        return _device_refusal(estimates, request, plan)
+        return _device_error(estimates, request, plan)
     needed, ceiling = plan.peak_bytes, plan.ceiling_bytes
     n_others, held_by_others = held()
     remedies = [*_remedies(estimates, request, options), f"raise the ceiling to {-(-needed // MIB)}MiB"]
@@ -51,11 +51,11 @@ def _others(n: int, n_bytes: int) -> str:
     return f"{n} {runtimes} open in this process and {hold} about {n_bytes // MIB} MiB: close {them}, or "
 
 
-def _device_refusal(estimates: Estimator, request: Request, plan: Plan) -> CeilingError:
+def _device_error(estimates: Estimator, request: Request, plan: Plan) -> CeilingError:
     """The same for the device that is over by most."""
     share = max(plan.devices, key=lambda share: share.excess_bytes)
     allowed = share.allowed_bytes or 0
-    options = plan.settle(request.options)
+    options = plan.resolve(request.options)
     size = f"{-(-share.total // MIB)}MiB"
     n_layers = min(plan.gpu_layers, sum(share.layers for share in plan.devices) + 1)
     remedies = list(_remedies(estimates, request, options))
