@@ -271,7 +271,7 @@ def _header_of(model: str | os.PathLike[str] | None, request: Request) -> Iterat
         except ModelNotFoundError:
             if not is_remote(model):
                 raise
-            from .hub.remote import look_up  # few plans need it
+            from .hub.lookup import look_up  # few plans need it
 
             remote = stack.enter_context(look_up(str(model), request.options.ceiling_bytes))
             path, name = remote.header, Path(remote.file.name)

@@ -8,7 +8,7 @@ from typing import Any
 
 from edgekv.errors import WorkerError
 from edgekv.testing.ceiling import MemoryCeiling
-from edgekv.testing.fresh import FreshProcessError
+from edgekv.testing.fresh_process import FreshProcessError
 
 MOST_SECONDS = 7 * 24 * 3600.0  # a process that hangs does not stay for ever
 

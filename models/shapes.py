@@ -15,7 +15,7 @@ from pathlib import Path
 
 from edgekv.errors import ConfigError
 
-from .spec import QUANTIZATIONS, ModelSpec
+from .model_spec import QUANTIZATIONS, ModelSpec
 from .vocabulary import make_vocabulary
 from .writer import write_model
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .spec import BLOCK_VALUES, ModelSpec
+from .model_spec import BLOCK_VALUES, ModelSpec
 
 __all__ = [
     "BIAS_SPREAD",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from .spec import ModelSpec, RopeScaling
+from .model_spec import ModelSpec, RopeScaling
 from .vocabulary import make_vocabulary
 from .writer import write_model
 

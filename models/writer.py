@@ -12,7 +12,7 @@ import numpy as np
 
 from edgekv.errors import ConfigError
 
-from .spec import QUANTIZATIONS, ModelSpec, RopeScaling
+from .model_spec import QUANTIZATIONS, ModelSpec, RopeScaling
 from .tensors import TensorPlan, draw, plan_tensors
 from .vocabulary import CHAT_TEMPLATE, Vocabulary
 

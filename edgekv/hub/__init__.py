@@ -10,7 +10,7 @@ It needs the extra edgekv[hub]. What asks the hub is imported when it is asked.
 from __future__ import annotations
 
 from .download import download
-from .files import HubFile
-from .remote import RemoteModel, look_up
+from .hub_file import HubFile
+from .lookup import RemoteModel, look_up
 
 __all__ = ["HubFile", "RemoteModel", "download", "look_up"]

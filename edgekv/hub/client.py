@@ -11,7 +11,7 @@ from edgekv.errors import DownloadError, ModelError, ModelNotFoundError
 from edgekv.extras import needed
 from edgekv.models.caches import hugging_face
 
-from .files import HubFile
+from .hub_file import HubFile
 
 EXTRA = "hub"
 REVISION = "main"

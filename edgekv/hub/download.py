@@ -14,7 +14,7 @@ from edgekv.memory.sizes import format_size
 from edgekv.models.caches import hugging_face
 
 from .client import EXTRA, Hub
-from .files import HubFile
+from .hub_file import HubFile
 
 PIECE_BYTES = 1 << 20
 

@@ -13,7 +13,7 @@ from edgekv.models.header import parse_header
 from edgekv.models.stream import Stream
 
 from .client import Hub
-from .files import HubFile
+from .hub_file import HubFile
 
 FETCH_BYTES = 2 << 20  # headers are as large as vocabularies: from 2 MiB to some 15 MiB
 

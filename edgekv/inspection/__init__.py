@@ -7,11 +7,11 @@ found.kept.counts     # how many heads kept each token
 
 from __future__ import annotations
 
-from .kept import Kept
+from .kept_tokens import Kept
 from .keys import KeyStudy, log_det_gram, principal
 from .observe import Observation, observe
 from .page import render_page
-from .pictures import save_pictures
+from .plots import save_pictures
 
 __all__ = [
     "Kept",

@@ -17,9 +17,9 @@ from edgekv.prompt.spool import rereadable
 from edgekv.prompt.text import Prompt, read_text
 from edgekv.runtime import Runtime
 
-from .kept import Kept, runs
+from .feed_recorder import Head, recording
+from .kept_tokens import Kept, runs
 from .keys import KeyStudy
-from .recorder import Head, recording
 
 LONGEST = 8192  # tokens
 MAX_HEADS = 16  # whose keys are noted

@@ -9,7 +9,7 @@ import jinja2
 
 from edgekv.engine.shades import N_LEVELS
 
-from .kept import runs
+from .kept_tokens import runs
 from .keys import COLUMNS
 from .observe import Observation
 

@@ -20,13 +20,13 @@ from .h2o import H2O
 from .head import Head
 from .keydiff import KeyDiff
 from .l2norm import L2Norm
+from .policy_spec import parse_policy
 from .pyramid import Pyramid
 from .random import Random
 from .registry import POLICIES, WRAPPERS, Available, available, register, unregister
 from .replay import Replay
 from .sink import Sink
 from .snapkv import SnapKV
-from .spec import parse_policy
 from .tova import Tova
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from edgekv.errors import ConfigError
 from .attention import attention, mean_over_group
 from .base import Policy, option, required_budget
 from .head import Head
-from .parts import largest_of_parts
+from .largest_of_parts import largest_of_parts
 from .pooling import pool_scores
 from .types import Floats, Scores
 

@@ -22,8 +22,8 @@ from .base import Policy
 from .custom.onnx import DIMENSIONS, OUTPUT, POSITIONS, PROTECT_KEY, WEIGHTS_KEY, WINDOW_KEY
 from .custom.ort import required
 from .keydiff import EPSILON, KeyDiff
+from .policy_spec import parse_policy
 from .snapkv import SnapKV
-from .spec import parse_policy
 
 OPSET = 13  # and the format that came with it: every onnxruntime since 1.6 runs both
 IR_VERSION = 7

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from .attention import attention, mean_over_group
 from .base import Policy
 from .head import Head
-from .parts import largest_of_parts
+from .largest_of_parts import largest_of_parts
 from .types import Scores
 
 

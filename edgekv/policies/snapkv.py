@@ -10,7 +10,7 @@ import numpy as np
 from .attention import attention
 from .base import AGGREGATES, POOLS, Policy, option
 from .head import Head
-from .parts import largest_of_parts
+from .largest_of_parts import largest_of_parts
 from .pooling import pool_scores
 from .types import Scores
 

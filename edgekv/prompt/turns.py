@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from edgekv.binding.model import Model
 from edgekv.errors import ConfigError, SessionError
 
-from .parts import parts_of
+from .question_parts import parts_of
 from .template import ChatFormat, chat_format, rendered
 from .text import PARAGRAPH, WITHIN, Prompt
 

@@ -14,8 +14,8 @@ from edgekv.policies.base import Policy
 from edgekv.policies.critical import wo_norms
 from edgekv.policies.custom.scorer import Custom
 from edgekv.policies.head import Head
+from edgekv.policies.policy_spec import parse_policy
 from edgekv.policies.selection import Protection
-from edgekv.policies.spec import parse_policy
 
 from . import kernels
 from .layer import LayerArrays

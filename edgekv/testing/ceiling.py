@@ -13,8 +13,8 @@ from typing import Any
 from edgekv.errors import ConfigError
 from edgekv.memory.sizes import parse_size
 
-from .fresh import Ended, FreshProcessError, output, run_fresh
-from .measured import Measured
+from .fresh_process import Ended, FreshProcessError, output, run_fresh
+from .memory_meter import Measured
 
 
 class OverCeilingError(AssertionError):

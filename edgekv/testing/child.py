@@ -1,4 +1,4 @@
-"""The program of a fresh process: python child.py TASK RESULT, two pickle files; see `fresh.py`.
+"""The program of a fresh process: python child.py TASK RESULT, two pickle files; see `fresh_process.py`.
 
 It is started by its path and imports nothing of edgekv before its work needs it: if the work is a test, pytest must
 come first, and the process should hold little beside what is measured.
@@ -26,9 +26,9 @@ def main() -> int:
 
 def _call(task: Mapping[str, Any]) -> tuple[int, Mapping[str, Any]]:
     """Call a function; the result holds its value, or the exception it raised and the traceback as text."""
-    from edgekv.testing.measured import Meter
+    from edgekv.testing.memory_meter import MemoryMeter
 
-    meter = Meter()
+    meter = MemoryMeter()
     value = error = trace = None
     try:
         function, args, kwargs = pickle.loads(task["call"])
@@ -57,12 +57,12 @@ def _script(task: Mapping[str, Any]) -> tuple[int, Mapping[str, Any]]:
     import os
     import runpy
 
-    from edgekv.testing.measured import Meter
+    from edgekv.testing.memory_meter import MemoryMeter
 
     script = task["script"]
     sys.argv[:] = [script, *task["arguments"]]
     sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
-    meter = Meter()
+    meter = MemoryMeter()
     status: object = 0
     try:
         runpy.run_path(script, run_name="__main__")
@@ -84,10 +84,10 @@ def _test(task: Mapping[str, Any]) -> tuple[int, Mapping[str, Any]]:
     import pytest
 
     config = pytest.Config.fromdictargs(task["options"], task["arguments"])
-    from edgekv.testing.recorder import Recorder
+    from edgekv.testing.report_recorder import ReportRecorder
 
-    recorder = Recorder(config, task["nodeid"])
-    config.pluginmanager.register(recorder, Recorder.NAME)
+    recorder = ReportRecorder(config, task["nodeid"])
+    config.pluginmanager.register(recorder, ReportRecorder.NAME)
     config.hook.pytest_cmdline_main(config=config)
     return 0, recorder.result()
 

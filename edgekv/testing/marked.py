@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from .ceiling import MemoryCeiling
-from .fresh import FreshProcessError, output, run_fresh
-from .measured import Measured
+from .fresh_process import FreshProcessError, output, run_fresh
+from .memory_meter import Measured
 
 # The options of this run are those of the fresh one, but for what selects tests, what a run does once (reports,
 # coverage, caches), and what would start further processes or a debugger.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ..spec import QUANTIZATIONS
+from ..model_spec import QUANTIZATIONS
 from . import FAMILIES, SHAPES, make_family
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..tensors import QUERY_KEY_GAIN, TensorPlan, matrix
 from .family import Family, Sizes, Value, embeddings
-from .parts import Experts, Mamba, attention, delta_net, experts, feed_forward, mamba1, mamba2, norms, short_conv
+from .sublayers import Experts, Mamba, attention, delta_net, experts, feed_forward, mamba1, mamba2, norms, short_conv
 
 __all__ = [
     "falcon_h1",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..tensors import QUERY_KEY_GAIN, RESIDUAL_GAIN, TensorPlan, matrix, norm
 from .family import Family, Sizes, Value, embeddings
-from .parts import Experts, experts, feed_forward, norms
+from .sublayers import Experts, experts, feed_forward, norms
 
 __all__ = ["deepseek2", "deepseek2_decompressed", "glm47_flash", "minicpm3"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..tensors import QUERY_KEY_GAIN, matrix
 from .family import Family, Sizes, embeddings
-from .parts import Experts, attention, experts, feed_forward, norms
+from .sublayers import Experts, attention, experts, feed_forward, norms
 
 __all__ = ["glm4_moe", "phi3", "qwen2_vl", "qwen3_vl", "smollm3"]
 

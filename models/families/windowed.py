@@ -6,7 +6,7 @@ import math
 
 from ..tensors import QUERY_KEY_GAIN, RESIDUAL_GAIN, TensorPlan, matrix, norm
 from .family import VOCAB_SIZE, Family, Sizes, Value, embeddings
-from .parts import Experts, attention, experts, feed_forward, norms
+from .sublayers import Experts, attention, experts, feed_forward, norms
 
 __all__ = ["WINDOW", "cohere2", "exaone4", "gemma2", "gemma3", "gemma3n", "gemma4", "gpt_oss", "llama4", "olmo2"]
 

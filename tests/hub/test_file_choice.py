@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edgekv.errors import AmbiguousModelError, ModelNotFoundError, UnsupportedModelError
-from edgekv.hub.files import HubFile, choose
+from edgekv.hub.hub_file import HubFile, choose
 from edgekv.models.names import ModelName, quant_of, split_of, tags_of
 
 MIB = 1 << 20

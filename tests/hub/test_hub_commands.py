@@ -23,7 +23,7 @@ from unsupported_models import make_unsupported
 import edgekv
 from edgekv.hub import skeleton
 from edgekv.hub.client import Hub
-from edgekv.hub.remote import look_up
+from edgekv.hub.lookup import look_up
 from edgekv.hub.skeleton import FETCH_BYTES, write_skeleton
 from edgekv.models import find_model, read_header
 from edgekv.models.caches import find_cached, hugging_face

@@ -223,7 +223,7 @@ def test_the_fixture_runs_functions(run):
         """
 from edgekv import ConfigError
 from edgekv.testing.ceiling import OverCeilingError
-from edgekv.testing.fresh import FreshProcessError
+from edgekv.testing.fresh_process import FreshProcessError
 
 def test_value(memory_ceiling):
     run = memory_ceiling("100MiB").run(fill, n_mib=20)

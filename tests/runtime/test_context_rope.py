@@ -14,8 +14,8 @@ from edgekv.binding import library, structs
 from edgekv.binding.cache import Cache
 from edgekv.binding.model import Context, Model
 from edgekv.models.families import make_family
+from edgekv.models.model_spec import RopeScaling
 from edgekv.models.shapes import llama3_rope_factors
-from edgekv.models.spec import RopeScaling
 from edgekv.options import KV_TYPES, Options
 
 pytest.importorskip("gguf")

@@ -12,8 +12,8 @@ from gguf.quants import dequantize
 
 import edgekv
 from edgekv.inspection import observe
+from edgekv.inspection.feed_recorder import recording
 from edgekv.inspection.observe import LONGEST
-from edgekv.inspection.recorder import recording
 
 BUDGET, BLOCK = 64, 32
 LICENSE = Path(__file__).parents[2] / "LICENSE"

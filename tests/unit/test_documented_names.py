@@ -53,7 +53,7 @@ NAMES = [
     "edgekv.session.GENERAL_QUESTION",
     "edgekv.survey",
     "edgekv.testing.ceiling.OverCeilingError",
-    "edgekv.testing.fresh.FreshProcessError",
+    "edgekv.testing.fresh_process.FreshProcessError",
     "edgekv.warmup.register_warmup",
     "edgekv.warmup.reserve",
     "edgekv.worker.frozen.serve_if_worker",

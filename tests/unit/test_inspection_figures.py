@@ -11,7 +11,7 @@ import pytest
 
 from edgekv.errors import ConfigError
 from edgekv.inspection import KeyStudy, log_det_gram, principal
-from edgekv.inspection.kept import runs
+from edgekv.inspection.kept_tokens import runs
 from edgekv.inspection.keys import volumes
 from edgekv.inspection.observe import MAX_HEADS, chosen_heads
 

@@ -10,8 +10,8 @@ import pytest
 
 from edgekv.errors import ConfigError
 from edgekv.models import read_header
+from edgekv.models.model_spec import ARCHITECTURES, QUANTIZATIONS, RopeScaling
 from edgekv.models.shapes import SHAPES, llama3_rope_factors, make_shape
-from edgekv.models.spec import ARCHITECTURES, QUANTIZATIONS, RopeScaling
 from edgekv.models.tensors import POOL_BLOCKS
 from edgekv.models.tiny import make_tiny
 from edgekv.models.vocabulary import TOKENIZERS, make_vocabulary

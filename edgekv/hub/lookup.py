@@ -18,9 +18,9 @@ from pathlib import Path
 from edgekv.errors import ConfigError, DownloadError, EdgeKVError
 from edgekv.models.names import ModelName
 
-from .files import HubFile, choose
+from .hub_file import HubFile, choose
 
-CODE = "import sys; sys.path[:] = {path!r}; from edgekv.hub.remote import serve; serve()"
+CODE = "import sys; sys.path[:] = {path!r}; from edgekv.hub.lookup import serve; serve()"
 if sys.platform == "win32":
     GROUP = subprocess.CREATE_NEW_PROCESS_GROUP
 else:

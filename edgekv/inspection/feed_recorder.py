@@ -22,7 +22,7 @@ Head = tuple[int, int]  # layer, KV head
 AT_ONCE = 256  # keys that are made numbers
 
 
-class Recorder:
+class FeedRecorder:
     """What a controller has fed since `recording` began: the tokens, and the key of each in every noted head.
 
     The keys lie in temporary files, which are gone with the recorder, or when the process ends.
@@ -74,9 +74,9 @@ class Recorder:
 
 
 @contextmanager
-def recording(controller: Controller, heads: Sequence[Head], kv_type: str) -> Iterator[Recorder]:
+def recording(controller: Controller, heads: Sequence[Head], kv_type: str) -> Iterator[FeedRecorder]:
     """A recorder that is told of every feed while this lasts."""
-    recorder = Recorder(controller, heads, kv_type)
+    recorder = FeedRecorder(controller, heads, kv_type)
     controller.watch = recorder.note
     try:
         yield recorder

@@ -50,7 +50,7 @@ class Measured:
         return "\n".join(lines)
 
 
-class Meter:
+class MemoryMeter:
     """Measures the process it is made in. Audit hooks cannot be removed, so there should be one in a process."""
 
     def __init__(self) -> None:

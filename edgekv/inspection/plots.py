@@ -11,7 +11,7 @@ import numpy as np
 
 from edgekv.extras import needed
 
-from .kept import Kept
+from .kept_tokens import Kept
 from .keys import KeyStudy
 from .observe import Observation
 

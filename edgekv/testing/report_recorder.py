@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from .measured import Measured, Meter
+from .memory_meter import Measured, MemoryMeter
 from .pytest_plugin import RECORDER
 
 
-class Recorder:
+class ReportRecorder:
     """Leaves one test to be run, and records what becomes of it."""
 
     NAME = RECORDER
@@ -19,7 +19,7 @@ class Recorder:
     def __init__(self, config: pytest.Config, nodeid: str) -> None:
         self._config = config
         self._nodeid = nodeid
-        self._meter: Meter | None = None
+        self._meter: MemoryMeter | None = None
         self._measured: Measured | None = None
         self._reports: list[Mapping[str, Any]] = []
         self._errors: list[str] = []
@@ -38,7 +38,7 @@ class Recorder:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self) -> Any:
-        self._meter = Meter()
+        self._meter = MemoryMeter()
         result = yield
         self._measured = self._meter.read()
         return result
