@@ -1,4 +1,4 @@
-"""What names and describes a model file; never weights.
+"""Names and headers of model files; weights are never read.
 
 The makers of synthetic models are imported by their own names, because they need the `gguf` package:
 `edgekv.models.tiny` and `edgekv.models.shapes`.

@@ -1,7 +1,7 @@
-"""Which architectures run, what of them is evicted, and how that is tested: one table, for people and for tests.
+"""Table of architectures: which run, what is evicted in them, and how they are tested. People and tests read it.
 
-Only those with something to say are in it. Every other architecture that llama.cpp knows has plain attention, and is
-taken for one of that kind; `native/src/abi/context.cpp` refuses what turns out to be something else.
+It leaves out architectures with plain attention. Every architecture that llama.cpp knows and the table does not is
+taken for one of these; `native/src/abi/context.cpp` refuses what turns out to be something else.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ __all__ = ["ARCHITECTURES", "KINDS", "Architecture", "Kind", "find_architecture"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What llama.cpp keeps for the tokens of a text.
+    """Memory that llama.cpp keeps for the tokens of a text.
 
-    evicted  what edgekv evicts of it
-    fixed    what it leaves alone
+    evicted  the part that edgekv evicts
+    fixed    the part that it leaves alone
     """
 
     evicted: str
@@ -87,7 +87,7 @@ def _refused(reason: str, kind: str, *names: str, tested: tuple[str, ...] = ()) 
 
 
 def _untested(kind: str, *names: str) -> list[Architecture]:
-    """Those whose keys stay where they are: in windows."""
+    """Return architectures without a tiny model; their keys stay where they are: in windows."""
     return [Architecture(name, kind, False) for name in names]
 
 

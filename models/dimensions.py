@@ -55,7 +55,7 @@ def check_runnable(architecture: str, metadata: Metadata) -> None:
 
 
 def check_dimensions(architecture: str, metadata: Metadata) -> None:
-    """Raise InvalidModelError where a dimension is missing, out of range, or at odds with another."""
+    """Raise InvalidModelError if a dimension is missing, out of range, or at odds with another."""
     sizes = _read_sizes(architecture, metadata)
     _check_heads(architecture, sizes)
     _check_heads_per_layer(architecture, metadata)
@@ -112,7 +112,7 @@ def _check_heads(architecture: str, sizes: dict[str, int]) -> None:
 
 
 def _check_heads_per_layer(architecture: str, metadata: Metadata) -> None:
-    """Where the heads or the KV heads of each layer are given, the ones must divide the others."""
+    """Check that in each layer the KV heads divide the heads, if a file gives them by layer."""
     keys = [f"{architecture}.attention.{name}" for name in ("head_count", "head_count_kv")]
     arrays = [metadata.arrays.get(key) for key in keys]
     n_layer = max((array.length for array in arrays if array), default=0)
@@ -126,7 +126,7 @@ def _check_heads_per_layer(architecture: str, metadata: Metadata) -> None:
 
 
 def _check_free_layers(architecture: str, metadata: Metadata) -> None:
-    """Where layers have no attention, llama.cpp must know what to do without it."""
+    """Check that llama.cpp knows layers without attention in this architecture, if the file has any."""
     arrays = layer_arrays(architecture, metadata)
     heads = arrays.get(f"{architecture}.attention.head_count")
     kv_heads = arrays.get(f"{architecture}.attention.head_count_kv", heads)
@@ -169,7 +169,7 @@ def _check_rope(architecture: str, metadata: Metadata, sizes: dict[str, int]) ->
 
 
 def _check_sections(architecture: str, metadata: Metadata, head_dim: int | None) -> None:
-    """ggml divides by the pairs of all sections, and aborts the process where there are none or too many."""
+    """Check the sections of RoPE. ggml divides by their pairs, and aborts the process for none or too many."""
     key = f"{architecture}.rope.dimension_sections"
     array = metadata.arrays.get(key)
     given = metadata.scalars.get(key)

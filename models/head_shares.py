@@ -1,4 +1,4 @@
-"""How many cells each KV head of a model needs: a table that was measured once, in a file beside the model.
+"""Cells that each KV head of a model needs: a table that was measured once, in a file beside the model.
 
 {"format": "edgekv head shares", "version": 1, "cells": [[102, 84, 58], ...], "budget": 256, ...}
 """
@@ -18,10 +18,10 @@ from .registry import known_models
 __all__ = ["HeadShares", "check_shares", "find_shares", "has_shares", "path_beside", "read_shares"]
 
 FORMAT, VERSION = "edgekv head shares", 1
-MOST_CELLS = 1 << 30  # that a head can keep
-MOST_BYTES = 4 << 20  # of a file
+MOST_CELLS = 1 << 30  # the most cells of a head
+MOST_BYTES = 4 << 20  # the most bytes of a file
 MOST_SHOWN = 40  # characters of a value in an error
-KNOWN = Path(__file__).with_name("known_shares")  # of models that have a name
+KNOWN = Path(__file__).with_name("known_shares")  # tables of models that have a name
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +44,14 @@ class HeadShares:
 
 
 def path_beside(model: Path) -> Path:
-    """Where the table of a model is looked for."""
+    """Return the path where a model's table is looked for."""
     return model.with_name(f"{model.name}.heads.json")
 
 
 def find_shares(model: Path, n_heads: Sequence[int]) -> HeadShares:
     """The table beside a model's file, or the one that comes with edgekv; n_heads: KV heads of each layer.
 
-    Raises ConfigError where there is none, and where it is of another model.
+    Raises ConfigError if there is none, and if it is of another model.
     """
     path, shares = _found(model)
     if [len(layer) for layer in shares.cells] != list(n_heads):
@@ -60,7 +60,7 @@ def find_shares(model: Path, n_heads: Sequence[int]) -> HeadShares:
 
 
 def check_shares(model: Path, n_layers: int, n_heads: int) -> None:
-    """Raise ConfigError where a model has no table, or one of another number of layers or KV heads in all."""
+    """Raise ConfigError if a model has no table, or one of another number of layers or KV heads in all."""
     path, shares = _found(model)
     if (len(shares.cells), sum(map(len, shares.cells))) != (n_layers, n_heads):
         raise _of_another(path, shares, model, n_layers, n_heads)
@@ -86,7 +86,7 @@ def _of_another(path: Path, shares: HeadShares, model: Path, n_layers: int, n_he
 
 
 def has_shares(model: Path) -> bool:
-    """Whether there is a table for a model."""
+    """Return True if there is a table for a model."""
     return _table(model) is not None
 
 
@@ -98,7 +98,7 @@ def _table(model: Path) -> Path | None:
 
 
 def read_shares(path: Path) -> HeadShares:
-    """Raises ConfigError where the file holds no table, or a number that no head could keep."""
+    """Raises ConfigError if the file holds no table, or a number that no head could keep."""
     try:
         with path.open("rb") as file:
             raw = file.read(MOST_BYTES + 1)

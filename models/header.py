@@ -52,7 +52,7 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a GGUF file says of its model.
+    """Header of a GGUF file: metadata, tensors and their sizes.
 
     metadata       scalar values by key; a string of over 1 MiB is left out
     array_lengths  number of elements of each array by key
@@ -85,36 +85,36 @@ class Header:
 
     @property
     def n_head(self) -> int | None:
-        """Query heads a layer; None where the layers differ."""
+        """Query heads a layer; None if the layers differ."""
         return self._size("attention.head_count")
 
     @property
     def n_head_kv(self) -> int | None:
-        """KV heads a layer, which are the query heads where the file is silent; None where the layers differ."""
+        """KV heads a layer, which are the query heads if the file is silent; None if the layers differ."""
         if f"{self.architecture}.attention.head_count_kv" in self.array_lengths:
             return None
         return self._size("attention.head_count_kv") or self.n_head
 
     @property
     def kv_heads(self) -> tuple[int, ...]:
-        """KV heads of each layer, (n_layer,); 0 where it has no attention."""
+        """KV heads of each layer, (n_layer,); 0 if it has no attention."""
         key = f"{self.architecture}.attention.head_count_kv"
         is_named = key in self.metadata or key in self.layer_arrays
         return self.by_layer("attention.head_count_kv" if is_named else "attention.head_count")
 
     @property
     def head_dim(self) -> int:
-        """Elements of a key. llama.cpp takes it from the first layer where the file does not name it."""
+        """Elements of a key. llama.cpp takes it from the first layer if the file does not name it."""
         return self._size("attention.key_length") or self.n_embd // (self.by_layer("attention.head_count")[0] or 1)
 
     def by_layer(self, name: str) -> tuple[int, ...]:
-        """A dimension of each layer, (n_layer,), such as "feed_forward_length"; all 0 where the file is silent."""
+        """A dimension of each layer, (n_layer,), such as "feed_forward_length"; all 0 if the file is silent."""
         array = self.layer_arrays.get(f"{self.architecture}.{name}")
         return self.n_layer * (self._size(name) or 0,) if array is None else array
 
     @property
     def n_ctx_train(self) -> int | None:
-        """Positions the model was trained on; None where the file is silent."""
+        """Positions the model was trained on; None if the file is silent."""
         return self._size("context_length")
 
     @property
@@ -134,7 +134,7 @@ class Header:
 def read_header(path: str | os.PathLike[str]) -> Header:
     """Read and check the header of the GGUF file (version 2 or 3) at `path`.
 
-    Raises ModelNotFoundError where there is no file, UnsupportedModelError for one of several split files,
+    Raises ModelNotFoundError if there is no file, UnsupportedModelError for one of several split files,
     a file without a tokenizer and a model without attention, and InvalidModelError for everything else that is wrong.
     """
     path = Path(path)
@@ -160,8 +160,8 @@ def read_header(path: str | os.PathLike[str]) -> Header:
 def header_digest(path: Path, header: Header) -> str:
     """A digest of everything before the tensor data: metadata, vocabulary and the table of tensors, in hexadecimals.
 
-    It does not depend on where the file lies. Models that differ in nothing but their weights have the same one.
-    Raises InvalidModelError where the file can no longer be read.
+    It does not depend on the file's path. Models that differ only in their weights have the same fingerprint.
+    Raises InvalidModelError if the file can no longer be read.
     """
     digest = hashlib.blake2b(digest_size=16)
     try:

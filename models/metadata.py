@@ -55,7 +55,7 @@ _TYPE_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """An array of `length` elements of a type such as "i32"; `values` are held where they are few numbers."""
+    """An array of `length` elements of a type such as "i32"; `values` are held if they are few numbers."""
 
     element_type: str
     length: int
@@ -127,7 +127,7 @@ def _read_key(stream: Stream) -> str:
 
 
 def _read_scalar(stream: Stream, key: str, value_type: int) -> Scalar | None:
-    """The value, or None where it is a string too long to be held."""
+    """The value, or None if it is a string too long to be held."""
     what = f"the value of {key!r}"
     if value_type == _STRING:
         n_bytes = stream.u64(what)
@@ -143,7 +143,7 @@ def _read_scalar(stream: Stream, key: str, value_type: int) -> Scalar | None:
 
 
 def _read_array(stream: Stream, key: str, metadata: Metadata) -> Array:
-    """Measure the array, and step over its elements where they are many."""
+    """Measure the array, and step over its elements if they are many."""
     what = f"the array {key!r}"
     value_type = stream.u32(what)
     length = stream.u64(what)
@@ -193,7 +193,7 @@ def _skip_tokens(stream: Stream, length: int, what: str) -> int:
 
 
 def _are_in(ordered: npt.NDArray[np.int64], values: list[int]) -> npt.NDArray[np.bool_]:
-    """Which values are among the ordered ones. np.isin imports numpy.ma, which nothing else needs: 2 MiB."""
+    """Return which values are among the ordered ones. np.isin would import numpy.ma, which takes 2 MiB."""
     first, after = (np.searchsorted(ordered, values, side=side) for side in ("left", "right"))
     return np.asarray(first < after)
 

@@ -1,4 +1,4 @@
-"""What a synthetic model is to look like."""
+"""Dimensions of a synthetic model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BLOCK_VALUES = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeScaling:
-    """How rotary positions reach beyond the `n_ctx_original` ones of a first training.
+    """Scaling of rotary positions beyond the `n_ctx_original` ones of a first training.
 
     kind     one of ROPE_SCALINGS: "linear" slows all frequencies by `factor`, "yarn" the low ones, and "longrope"
              divides each by its own of `factors`
@@ -44,8 +44,8 @@ class ModelSpec:
     rope_scaling  how they are slowed besides; llama.cpp reads no rope_factors of a longrope model
     tied          the output matrix is the embedding
     layer_heads   deci: (n_head, n_head_kv) of each layer in place of the model's, (n_head, 0) for a matrix in place of
-                  attention, (0, 0) for neither; () where all are alike
-    layer_ff      deci: n_ff of each layer, 0 for none; () where all are alike
+                  attention, (0, 0) for neither; () if all are alike
+    layer_ff      deci: n_ff of each layer, 0 for none; () if all are alike
     """
 
     name: str
@@ -116,12 +116,12 @@ class ModelSpec:
         return self.layer_heads[layer] if self.layer_heads else (self.n_head, self.n_head_kv)
 
     def ff(self, layer: int) -> int:
-        """Width of the feed-forward part of a layer; 0 where it has none."""
+        """Width of the feed-forward part of a layer; 0 if it has none."""
         return self.layer_ff[layer] if self.layer_ff else self.n_ff
 
     @property
     def longrope_factors(self) -> tuple[float, ...]:
-        """Of the scaling; () where there are none."""
+        """Return the factors of the scaling; () if there are none."""
         return () if self.rope_scaling is None else self.rope_scaling.factors
 
     @property
@@ -131,5 +131,5 @@ class ModelSpec:
 
     @property
     def n_embd_q(self) -> int:
-        """Values of all query heads of a layer, where all are alike."""
+        """Values of all query heads of a layer, if all layers are alike."""
         return self.n_embd_head * self.n_head

@@ -40,25 +40,25 @@ class ModelName:
 
 
 def quant_of(file_name: str) -> str | None:
-    """The quantisation that the name of a GGUF file carries, such as "Q4_K_M", in capitals; None where it has none."""
+    """The quantisation that the name of a GGUF file carries, such as "Q4_K_M", in capitals; None if it has none."""
     found = _QUANT.findall(_SPLIT.sub("", PurePosixPath(file_name).stem))
     return found[-1].upper() if found else None
 
 
 def split_of(file_name: str) -> tuple[int, int]:
-    """Which part of how many a GGUF file is, by its name: (1, 1) where it is a whole model."""
+    """Return which part of how many a GGUF file is, by its name; (1, 1) for a whole model."""
     found = _SPLIT.search(PurePosixPath(file_name).stem)
     return (int(found[1]), int(found[2])) if found else (1, 1)
 
 
 def is_model_file(file_name: str) -> bool:
-    """Whether a file may be a GGUF model, or a part of a split one; projectors of images are none."""
+    """Return True if a file may be a GGUF model, or a part of a split one. Image projectors are not models."""
     name = PurePosixPath(file_name).name.lower()
     return name.endswith(".gguf") and not any(word in name for word in _NO_MODELS)
 
 
 def tags_of(file_names: Iterable[str]) -> dict[str, str]:
-    """A tag for each file of a repository: its quantisation where no other file has the same, else its whole name."""
+    """Return a tag for each file of a repository: its quantisation if no other file has it, else its whole name."""
     quants = {name: quant_of(name) for name in file_names}
     count = Counter(quants.values())
     return {name: quant if quant and count[quant] == 1 else name for name, quant in quants.items()}

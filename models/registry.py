@@ -1,4 +1,4 @@
-"""The models that have a name, and where their files are."""
+"""Models that have a name, and the paths of their files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class KnownModel:
 
     @property
     def path(self) -> Path | None:
-        """Where the file is, or None where the package is not installed. The package is not imported."""
+        """Return the path of the file, or None if the package is not installed. The package is not imported."""
         spec = importlib.util.find_spec(self.package)
         folders = spec.submodule_search_locations if spec is not None else None
         paths = (Path(folder, self.file_name) for folder in folders or ())
@@ -68,8 +68,8 @@ def known_models() -> tuple[KnownModel, ...]:
 def find_model(model: str | os.PathLike[str] | None = None) -> Path:
     """The file of `model`: a known name, a path, the name of a cached model, or None for the default model.
 
-    Names of cached models are those of `edgekv models list` (docs/pull.md). Raises ModelNotFoundError where there is no
-    such file, AmbiguousModelError where several have that name, and InvalidModelError where the file of a known model
+    Names of cached models are those of `edgekv models list` (docs/pull.md). Raises ModelNotFoundError if there is no
+    such file, AmbiguousModelError if several have that name, and InvalidModelError if the file of a known model
     has not its known size. `read_header` checks the file itself.
     """
     if model is None:
@@ -97,7 +97,7 @@ def find_model(model: str | os.PathLike[str] | None = None) -> Path:
 
 
 def is_remote(model: str | os.PathLike[str] | None) -> bool:
-    """Whether this names a model of a hub, hf:OWNER/MODEL:QUANT, which may or may not have been downloaded."""
+    """Return True for a model of a hub, hf:OWNER/MODEL:QUANT, even if it was not downloaded."""
     return isinstance(model, str) and model.startswith(HUB)
 
 

@@ -25,7 +25,7 @@ __all__ = ["SHAPES", "make_shape"]
 def llama3_rope_factors(
     head_dim: int, base: float, *, factor: float, low: float, high: float, n_ctx_original: int
 ) -> tuple[float, ...]:
-    """What Llama 3 divides each of its head_dim / 2 rotary frequencies by, to reach beyond `n_ctx_original` positions.
+    """Return Llama 3's divisors of its head_dim / 2 rotary frequencies, for positions beyond `n_ctx_original`.
 
     A frequency with over `high` turns in the original context keeps its speed, one with under `low` turns
     is slowed by `factor`, and between them the frequency is interpolated linearly in the turns:

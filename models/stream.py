@@ -17,7 +17,7 @@ _U64 = struct.Struct("<Q")
 
 
 class Readable(Protocol):
-    """What a stream needs of a file."""
+    """A file that a stream can read."""
 
     def read(self, n_bytes: int, /) -> bytes: ...
 
@@ -27,7 +27,7 @@ class Readable(Protocol):
 class Stream:
     """Reads `file`, of `file_bytes` bytes, from its start.
 
-    Every method takes `what`, the words for the thing being read, and raises InvalidModelError where
+    Every method takes `what`, the words for the thing being read, and raises InvalidModelError if
     the file ends before that thing does.
     """
 

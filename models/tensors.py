@@ -43,7 +43,7 @@ _CHUNK_BLOCKS = 1 << 19
 
 @dataclass(frozen=True, slots=True)
 class TensorPlan:
-    """A tensor of normal values; `values` are used instead where given.
+    """A tensor of normal values, or of `values` if given.
 
     shape      (n_rows, row length), (n_matrices, n_rows, row length) or (length,)
     is_matrix  it takes the quantization of the model; everything else stays F32

@@ -41,7 +41,7 @@ def make_tiny(
     rope_factors  and rope_scaling, layer_heads and layer_ff, as of ModelSpec
 
     `n_embd`, `n_ff` and n_head * head_dim must be multiples of 32, and for qwen2 n_head * head_dim must be `n_embd`.
-    Raises ConfigError for arguments that cannot work and where the `gguf` package is missing, and OSError where
+    Raises ConfigError for arguments that cannot work and if the `gguf` package is missing, and OSError if
     the file cannot be written.
     """
     spec = ModelSpec(

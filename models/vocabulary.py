@@ -51,7 +51,7 @@ class Vocabulary:
 def make_vocabulary(tokenizer: str, vocab_size: int) -> Vocabulary:
     """A vocabulary of exactly `vocab_size` tokens; `tokenizer` is "bpe" (byte-level) or "spm" (sentencepiece).
 
-    Raises ConfigError for another tokenizer, or where `vocab_size` has no room for the bytes and markers.
+    Raises ConfigError for another tokenizer, or if `vocab_size` has no room for the bytes and markers.
     """
     if tokenizer == "bpe":
         return _make_bpe(vocab_size)

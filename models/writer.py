@@ -49,8 +49,8 @@ def write_tensors(
     add_keys      adds the architecture's metadata; called with the gguf module and a gguf.GGUFWriter
     quantization  of the matrices, one of QUANTIZATIONS; norms and biases stay F32
 
-    Raises ConfigError for an unknown quantization and where the `gguf` package is missing, and OSError
-    where the file cannot be written.
+    Raises ConfigError for an unknown quantization and if the `gguf` package is missing, and OSError
+    if the file cannot be written.
     """
     if quantization not in QUANTIZATIONS:
         raise ConfigError(f"quantization={quantization!r} is unknown; choose one of {QUANTIZATIONS}")

@@ -18,7 +18,7 @@ from . import library, structs
 from .model import Context
 from .policy import NativePolicy
 
-MOST_CELLS = 2**32 - 1  # that the library counts; no head holds as many
+MOST_CELLS = 2**32 - 1  # the largest count of the library; no head holds as many
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -49,11 +49,11 @@ class Cache:
         self.repositions = bool(params.repositions)
         self.shape = context.shape()
         self.shares: tuple[tuple[float, ...], ...] = ()
-        self.n_overwritten = 0  # how often other cells may have taken the place of those that were there
+        self.n_overwritten = 0  # restores and clears so far, each of which may have replaced the cells
         self._native_shares: c.Array[c.c_float] | None = None
 
     def share_by(self, shares: Sequence[Sequence[float]]) -> None:
-        """Divide cells over heads by these shares, layer by layer, where a policy's `spread` is "given".
+        """Divide cells over heads by these shares, layer by layer, if a policy's `spread` is "given".
 
         Raises ConfigError for another number of heads than the cache has.
         """
@@ -126,11 +126,11 @@ class Cache:
         self._overwrite("edgekv_cache_restore", data.ctypes.data, data.nbytes)
 
     def restore_numbers(self, data: npt.NDArray[np.uint8]) -> None:
-        """The same with a snapshot that ends where its rows begin. `restore_rows` must bring these next, or `clear`."""
+        """Restore the part of a snapshot before its rows. Call `restore_rows` next for the rows, or `clear`."""
         self._overwrite("edgekv_cache_restore_numbers", data.ctypes.data, data.nbytes)
 
     def restore_rows(self, first: int, rows: npt.NDArray[np.uint8]) -> None:
-        """Put rows where a snapshot taken now would have them, from its byte `first` on."""
+        """Restore rows at the place that they have in a snapshot of now, from its byte `first` on."""
         library.call("edgekv_cache_restore_rows", self._handle, first, rows.ctypes.data, rows.nbytes)
 
     def _overwrite(self, name: str, *arguments: object) -> None:
@@ -250,7 +250,7 @@ class Cache:
         return positions
 
     def rows(self, layer: int, head: int, *, values: bool = False) -> tuple[npt.NDArray[np.uint8], structs.Rows]:
-        """One head's keys or values as stored, (n, row bytes), in the order of `positions`, and their format."""
+        """Return one head's keys or values as stored, (n, row bytes), in the order of `positions`, and their format."""
         widest = max(self.shape.head_dim_k, self.shape.head_dim_v) * 4
         data = np.empty(self.head_cells(layer, head)[0] * widest, dtype=np.uint8)
         rows = structs.Rows()
@@ -282,7 +282,7 @@ class Cache:
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32], float]:
         """The queries that would score a layer now, (n_head, n_rows, head_dim), their positions, and the model's scale.
 
-        Rotated as the stored keys are. Raises NativeError where the cache keeps none.
+        Rotated as the stored keys are. Raises NativeError if the cache keeps none.
         """
         room = max(1, self._query_rows)
         n_head = self._library.edgekv_cache_n_query_heads(self._handle, layer)

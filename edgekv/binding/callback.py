@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-_LOCK = threading.RLock()  # of `sys.unraisablehook`
+_LOCK = threading.RLock()  # guards `sys.unraisablehook`
 
 
 class Callback:
@@ -25,8 +25,8 @@ class Callback:
     def __init__(self, prototype: Callable[..., Any], function: Callable[..., Any], failed: Any) -> None:
         self._function, self._failed = function, failed
         self._error: BaseException | None = None
-        self.hook: _Hook | None = None  # of the block that is entered
-        self.called = self._answer  # as ctypes names it to that hook
+        self.hook: _Hook | None = None  # hook of the block that is entered
+        self.called = self._answer  # the object that ctypes passes to the hook
         self.native = prototype(self.called)
 
     def __enter__(self) -> None:
@@ -82,7 +82,7 @@ class _Hook:
 
     @property
     def is_over(self) -> bool:
-        """Whether its block was left. Another thread's hook may lie over it still."""
+        """Return True if its block was left. Another thread's hook may still lie over it."""
         return self._callback.hook is not self
 
 

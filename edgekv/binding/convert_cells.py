@@ -20,7 +20,7 @@ from . import library, structs
 from .cache import Cache
 from .snapshot_meta import Bytes, SnapshotMeta, Source, expect, read_header
 
-CHUNK_BYTES = 1 << 18  # that are there at once: rows as they are stored, and as they are wanted
+CHUNK_BYTES = 1 << 18  # size of the buffer, which holds rows as stored and as converted
 F32 = 0  # enum ggml_type
 BLOCKS = {  # elements, bytes
     F32: (1, 4),
@@ -42,9 +42,9 @@ def convert_cells(
 ) -> None:
     """Make a cache hold the cells of a snapshot, whatever it holds now. Rows of another type are converted.
 
-    meta: of the snapshot, which are changed; None = read them
-    scores: keep what earlier scorings left with the cells; False, or where nothing is there: begin at 0, as new cells
-    claim: called with the bytes of another copy of the meta, before one is made; raises what it likes
+    meta: of the snapshot, and is changed; None = read it
+    scores: keep the cells' scores from earlier scorings; if False, or if there are none, they begin at 0
+    claim: called with the bytes of a copy of the meta, before it is made; may raise anything
 
     Raises ConfigError, and leaves the cache as it was, for cells of another shape, more than it has room for, or that
     say what cannot be. Where rows cannot be read later on, raises what the source raises, and leaves the cache empty.
@@ -67,7 +67,7 @@ def convert_cells(
 
 
 def _fit(meta: SnapshotMeta, rows: Rows) -> None:
-    """Make meta those of a snapshot of the cache that takes the rows."""
+    """Change the meta to that of a snapshot of the cache that takes the rows."""
     header, carried, kind = meta.header, meta.carried, rows.kind
     position = carried["position"]
     turned = header.rope_past != header.n_past or not np.array_equal(carried.get("rope_position", position), position)
@@ -139,7 +139,7 @@ class Rows:
         self._cell_bytes = sum(run.n_bytes(run.stored[0]) for run in self._runs)
         self._query_row_bytes = int(given.query_row_bytes)
         self._queries_begin = self._begin + self._cell_bytes + n_dropped * self._query_row_bytes
-        self._rest_begin = self._queries_begin + self.n_queries * self._query_row_bytes  # of states and windows
+        self._rest_begin = self._queries_begin + self.n_queries * self._query_row_bytes  # states and windows
         self._rest_bytes = int(header.n_bytes) - self._rest_begin
         expect(self._rest_bytes >= 0, "it has fewer rows than cells")
         self.differ = bytes(self.kind) != bytes(given) or n_dropped > 0
@@ -147,7 +147,7 @@ class Rows:
         self.n_bytes = wanted_bytes + self.n_queries * self._query_row_bytes + self._rest_bytes
 
     def pieces(self) -> Iterator[Bytes]:
-        """They, in their order. A piece is overwritten by the next one."""
+        """Yield the rows in order, in pieces. The next piece overwrites the last one."""
         if self._converts:
             yield from self._converted(self._begin, self._runs)
             yield from self._converted(self._queries_begin, self._query_runs * self.n_queries)
@@ -181,7 +181,7 @@ class Rows:
 def _runs(
     meta: SnapshotMeta, cache: Cache, stored: tuple[Format, Format], wanted: tuple[Format, Format]
 ) -> tuple[list[Run], list[Run]]:
-    """Of every head its keys and its values; and of every layer a token's queries, which are rotated as keys are."""
+    """Return the runs of all heads (keys, then values), and a token's queries by layer, which rotate as keys do."""
     rows, queries = [], []
     cells = iter(meta.cells.tolist())
     for layer in range(cache.shape.n_layer):

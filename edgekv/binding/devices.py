@@ -14,7 +14,7 @@ GPUS = (1, 2)
 
 
 def has_gpu() -> bool:
-    """Whether layers can be put on a device of this build."""
+    """Return True if this build can put layers on a device."""
     ggml = functions()
     return any(
         ggml.ggml_backend_dev_type(ggml.ggml_backend_dev_get(i)) in GPUS for i in range(ggml.ggml_backend_dev_count())
@@ -24,7 +24,7 @@ def has_gpu() -> bool:
 def add_server(address: str) -> list[str]:
     """Have layers put on the devices of a server, and say their names, such as "RPC0".
 
-    ggml's client ends this process where the server is absent or goes later: ask the server first, in a worker process.
+    ggml's client ends this process if the server is absent or goes later: ask the server first, in a worker process.
     Raises NativeError in a build without RPC.
     """
     ggml = functions()

@@ -37,7 +37,7 @@ STATUS_ERRORS: dict[int, type[EdgeKVError]] = {
     8: NativeError,  # EDGEKV_STATUS_OVER_CEILING, of which `planning.choice` knows more
 }
 
-# what llama.cpp and the allocator say where the system refuses memory, whatever they were doing
+# Messages of llama.cpp and of the allocator if the system refuses memory.
 REFUSED_MEMORY = (
     "insufficient memory",
     "std::bad_alloc",
@@ -120,9 +120,9 @@ _QUERIES: dict[str, tuple[Any, tuple[Any, ...]]] = {
 
 
 def library_path() -> Path:
-    """Where the native library lies: in the folder EDGEKV_LIB_PATH, or beside the package.
+    """Return the path of the native library: in the folder EDGEKV_LIB_PATH, or beside the package.
 
-    An editable install spreads the package over two folders. Raises NativeError where no library lies.
+    An editable install spreads the package over two folders. Raises NativeError if there is no library.
     """
     name = {"win32": "llama.dll", "darwin": "libllama.dylib"}.get(sys.platform, "libllama.so")
     named = os.environ.get("EDGEKV_LIB_PATH")

@@ -129,17 +129,17 @@ class Model:
             yield rest
 
     def addresses(self) -> tuple[int, int]:
-        """Where the vocabulary and llama.cpp's tokenizer lie, for a library that calls it; while the model is open."""
+        """Return the addresses of the vocabulary and of llama.cpp's tokenizer; they hold while the model is open."""
         tokenize = c.cast(library.load().llama_tokenize, c.c_void_p).value
         assert tokenize is not None
         return int(self._vocab), tokenize
 
     def is_end(self, token: int) -> bool:
-        """Whether a token ends a generation."""
+        """Return True if a token ends a generation."""
         return bool(self._llama.llama_vocab_is_eog(self._vocab, token))
 
     def control_text(self, name: str) -> str:
-        """The text of the "bos" or "eos" token, empty where the model has none."""
+        """The text of the "bos" or "eos" token, empty if the model has none."""
         token = getattr(self._llama, f"llama_vocab_{name}")(self._vocab)
         return self._llama.llama_vocab_get_text(self._vocab, token).decode() if token >= 0 else ""
 
@@ -186,7 +186,7 @@ class Context:
         self.model = model
 
     def _params(self, n_cells: int, options: Options) -> Any:
-        """What llama.cpp makes the context by."""
+        """Return llama.cpp's parameters of the context."""
         llama = library.bindings()
         params = llama.llama_context_default_params()
         params.n_ctx = n_cells
@@ -197,7 +197,7 @@ class Context:
         params.flash_attn_type = llama.LLAMA_FLASH_ATTN_TYPE_ENABLED
         params.type_k = params.type_v = KV_TYPES[options.kv_type]
         params.no_perf = True
-        params.op_offload = False  # what the host holds is computed there; blocks sent to Vulkan came out wrong
+        params.op_offload = False  # The host computes what it holds: blocks that were sent to Vulkan came out wrong.
         return params
 
     def close(self) -> None:
@@ -213,7 +213,7 @@ class Context:
         return shape
 
     def memory(self) -> structs.Memory:
-        """What it holds, or would hold, in bytes."""
+        """Return the bytes that the context holds, or would hold."""
         memory = structs.Memory()
         library.call("edgekv_context_memory", self.handle, c.byref(memory))
         return memory
@@ -227,5 +227,5 @@ class Context:
         return self._llama.llama_get_logits_ith(self.handle, row)
 
     def logits_array(self, row: int = -1) -> npt.NDArray[np.float32]:
-        """The same as an array, until the next batch. What is written to it is what is sampled from."""
+        """Return the logits of a row as an array, valid until the next batch. The sampler reads it."""
         return np.ctypeslib.as_array(self.logits(row), (self.model.n_vocab,))

@@ -1,4 +1,4 @@
-"""What Python shares with the native planner: the bytes that a process holds, and the order of preference."""
+"""Functions shared with the native planner: the bytes that a process holds, and the order of preference."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ IMPOSSIBLE, GIVE_UP = -1, -2  # answers of an edgekv_setting_fits, beside 0 and 
 def counted_bytes() -> int:
     """Bytes of this process that a plan counts: what is resident now, but small files of code and edgekv's own in full.
 
-    Raises UnsupportedModelError where the system does not say.
+    Raises UnsupportedModelError if the system does not say.
     """
     n_bytes = c.c_uint64()
     library.call("edgekv_process_bytes", c.byref(n_bytes))
@@ -40,10 +40,10 @@ def taken_bytes(work: Callable[[], object]) -> int:
 def choose_setting(
     choice: structs.Choice, fits: Callable[[structs.Setting], bool], *, largest: bool = False
 ) -> structs.Setting | None:
-    """The setting that serves best, or None where nothing fits.
+    """The setting that serves best, or None if nothing fits.
 
     largest: the one with the largest budget instead, in whatever type of cache and block
-    fits: whether a setting does; raises ConfigError where the model cannot have it
+    fits: whether a setting does; raises ConfigError if the model cannot have it
 
     Raises what `fits` raises, but for a type of cache that the model cannot have and nobody named.
     """

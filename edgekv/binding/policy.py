@@ -58,7 +58,7 @@ def _arrays(view: Any, reads: frozenset[str]) -> dict[str, np.ndarray]:
     kinds = {"positions": c.c_int32, "query_positions": c.c_int32}
     arrays = {}
     for name in {*reads, "positions"} | ({"query_positions", "sinks"} if "queries" in reads else set()):
-        if getattr(view, name) is None:  # of a model without sinks
+        if getattr(view, name) is None:  # a model without sinks
             continue
         pointer = c.cast(getattr(view, name), c.POINTER(kinds.get(name, c.c_float)))
         arrays[name] = np.ctypeslib.as_array(pointer, shapes[name])
@@ -68,7 +68,7 @@ def _arrays(view: Any, reads: frozenset[str]) -> dict[str, np.ndarray]:
 def cache_params(
     policies: Sequence[Policy], block: int, *, probed: Sequence[Policy] = (), n_probe: int = 0
 ) -> structs.CacheParams:
-    """What a cache must hold for compactions under these policies.
+    """Return the parameters of a cache that these policies can compact.
 
     probed: policies that take their queries from probes, each of at most `n_probe` tokens
     """

@@ -24,7 +24,7 @@ class SnapshotFile:
 
 
 def write_snapshot(cache: Cache, file: FileIO) -> SnapshotFile:
-    """Write a snapshot of a cache to an empty file. Raises OSError where the file does not take it."""
+    """Write a snapshot of a cache to an empty file. Raises OSError if the file does not take it."""
     n_bytes = cache.snapshot_bytes
     buffer = np.empty(PIECE_BYTES, np.uint8)
     for first in range(0, n_bytes, PIECE_BYTES):
@@ -37,7 +37,7 @@ def write_snapshot(cache: Cache, file: FileIO) -> SnapshotFile:
 def restore_snapshot(cache: Cache, snapshot: SnapshotFile) -> None:
     """Put the cache back into the state of a snapshot of itself.
 
-    Raises OSError where the file cannot be read; the cache is then as before, or empty.
+    Raises OSError if the file cannot be read; the cache is then as before, or empty.
     """
 
     def read_into(first: int, into: Bytes) -> None:

@@ -1,4 +1,4 @@
-"""What a snapshot says of its cells before their rows come, as arrays (native/include/edgekv.h has its layout)."""
+"""The part of a snapshot before its rows: numbers of cells, as arrays (native/include/edgekv.h has its layout)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class SnapshotMeta:
 
     kept: (n_heads,) cells that the last eviction left
     lags: (n_queries,); ring: (n_ring,) positions in sliding windows, negative = no rows
-    carried: by name, (n_cells,) each: position, order, and where cells carry them rope_position, accumulated, wo_norm
+    carried: by name, (n_cells,) each: position, order, and if cells carry them rope_position, accumulated, wo_norm
     """
 
     header: structs.Snapshot
@@ -56,13 +56,13 @@ class SnapshotMeta:
     lags: npt.NDArray[np.int32]
     ring: npt.NDArray[np.int32]
     carried: dict[str, npt.NDArray[np.uint32]]
-    data: Bytes  # as they were read; the arrays lie in it
+    data: Bytes  # bytes as they were read; the arrays are views of them
 
     @classmethod
     def read(cls, source: Source, claim: Callable[[int], None] | None = None) -> SnapshotMeta:
-        """Take them from a snapshot. Raises ConfigError where its sizes do not fit one another.
+        """Take them from a snapshot. Raises ConfigError if its sizes do not fit one another.
 
-        claim: called with the bytes that they take, before they do; raises what it likes
+        claim: called with the bytes that the arrays take, before they are read; may raise anything
         """
         expect(source.n_bytes >= c.sizeof(structs.Snapshot), "it is cut")
         header = read_header(source.read_into)
@@ -102,9 +102,9 @@ class SnapshotMeta:
         return c.sizeof(self.header) + 4 * (len(self.kept) + len(self.lags) + len(self.ring) + n_carried)
 
     def to_bytes(self, claim: Callable[[int], None] | None = None) -> Bytes:
-        """As a cache takes them, with what was changed since they were read: where they lie, if each is in its place.
+        """Return the bytes for a cache, with all changes; without a copy if every array still lies in `data`.
 
-        claim: called with the bytes of a copy, before there is one; raises what it likes
+        claim: called with the bytes of a copy, before it is made; may raise anything
         """
         parts: list[npt.NDArray[Any]] = [self.kept, self.lags, self.ring]
         parts += [self.carried[name] for name in carried_names(self.header.kind)]
@@ -129,13 +129,13 @@ def read_header(read_into: Callable[[int, Bytes], None]) -> structs.Snapshot:
 
 
 def carried_names(kind: structs.SnapshotKind) -> list[str]:
-    """What cells carry, in the order of a snapshot."""
+    """Return the names of what cells carry, in the order of a snapshot."""
     there = {"rope_position": kind.repositions, "accumulated": kind.accumulates, "wo_norm": kind.wo_norms}
     names = ("position", "rope_position", "order", "accumulated", "wo_norm")
     return [name for name in names if there.get(name, True)]
 
 
 def expect(sound: bool, what: str) -> None:
-    """Raise ConfigError where a snapshot says what cannot be."""
+    """Raise ConfigError if a snapshot says what cannot be."""
     if not sound:
         raise ConfigError(f"it is damaged: {what}; save the session again")

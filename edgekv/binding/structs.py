@@ -13,7 +13,7 @@ class Struct(c.Structure):
 
 
 def _address(array: Any) -> int | None:
-    """Of a numpy array's data, which must be contiguous."""
+    """Return the address of an array's data, which must be contiguous."""
     return None if array is None else int(array.ctypes.data)
 
 

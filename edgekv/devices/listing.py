@@ -1,4 +1,4 @@
-"""What a build of the library can compute on: its own devices, and those of servers."""
+"""Devices that a build of the library can compute on: its own, and those of servers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """RPC servers of ggml: what they lend, which of them are gone, and one of this machine.
 
-ggml's own client ends the process where a server is absent or of another version. So servers are asked here, with a
+ggml's own client ends the process if a server is absent or of another version. So servers are asked here, with a
 limit of time, by the three messages that tell what they lend. A message is a command (1 byte), the size of what follows
 (8 bytes), and that; an answer is its size and itself. Numbers are little-endian.
 """
@@ -22,7 +22,7 @@ __all__ = ["PORT", "TIMEOUT_S", "lost_servers", "parse_servers", "private_addres
 
 TIMEOUT_S = 5.0
 VERSION = (7, 0)  # RPC_PROTO_MAJOR_VERSION, and the newest minor one that the client takes
-MOST_DEVICES = 64  # of a server; more is no sensible answer
+MOST_DEVICES = 64  # the most devices of a server; a larger number is no valid answer
 
 _DEVICE_MEMORY, _HELLO, _DEVICE_COUNT = 11, 14, 15  # enum rpc_cmd
 _CAPS_BYTES = 24
@@ -31,7 +31,7 @@ _CAPS_BYTES = 24
 def remote_memory(server: Server, timeout_s: float) -> list[tuple[int, int]]:
     """Total and free bytes of each device that a server lends.
 
-    Raises DeviceError where it does not answer within `timeout_s` seconds, or not as a server of this version.
+    Raises DeviceError if it does not answer within `timeout_s` seconds, or not as a server of this version.
     """
     address = private_address(server.host)
     try:
@@ -58,7 +58,7 @@ def remote_memory(server: Server, timeout_s: float) -> list[tuple[int, int]]:
 
 
 def lost_servers(servers: Iterable[Server]) -> dict[Server, str]:
-    """Those that do not answer, and why. A server has no time for others while it serves a client."""
+    """Return the servers that do not answer, and why. A server that serves a client does not answer others."""
     lost = {}
     for server in servers:
         try:
@@ -95,7 +95,7 @@ def _received(connection: socket.socket, n_bytes: int) -> bytes:
 def serve(host: str, port: int, threads: int) -> None:
     """Lend the processor of this machine to one client after another, until the process is ended by a signal.
 
-    Raises ConfigError for a public address and DeviceError where nothing can listen there.
+    Raises ConfigError for a public address and DeviceError if nothing can listen there.
     """
     address = private_address(host)
     ggml = functions()
@@ -111,7 +111,7 @@ def serve(host: str, port: int, threads: int) -> None:
         except OSError as error:
             raise DeviceError(f"nothing can listen at {address}:{port}: {error}; choose another port") from error
     devices = (c.c_void_p * 1)(ggml.ggml_backend_dev_by_type(0))
-    # ggml waits for clients in C, where no handler of Python's runs
+    # ggml waits for clients in C, and no handler of Python's runs there
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     start(f"{address}:{port}".encode(), None, threads, 1, devices)

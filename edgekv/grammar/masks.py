@@ -1,4 +1,4 @@
-"""Which tokens may come next under a grammar: llguidance, over the vocabulary of a model."""
+"""Masks of the tokens that may come next under a grammar: llguidance, over the vocabulary of a model."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ LIMITS = {
     "verbose_errors": False,
 }
 GRAMMAR_BYTES = 8 * MIB
-COMBINING_BYTES = 32 * MIB  # for a moment, where alternatives are combined, within llguidance's own limit
-CODE_BYTES = 8 * MIB  # of llguidance, once all of it was used
-TOKEN_BYTES = 155  # of one token in the tree that is searched
-MAKING_BYTES = 85  # of one token, beside those, while they are made
+COMBINING_BYTES = 32 * MIB  # peak while alternatives are combined, within llguidance's own limit
+CODE_BYTES = 8 * MIB  # llguidance's library, once all of it was used
+TOKEN_BYTES = 155  # bytes of a token in the search tree
+MAKING_BYTES = 85  # further bytes of a token while the tree is made
 
 CONTROL = b"\xff"  # marks the name of a control token, which no text holds
 
@@ -40,7 +40,7 @@ class Vocabulary:
 
     combining_bytes: taken for a moment by a grammar that `multiplies`
 
-    Raises ConfigError where llguidance is not installed, and UnsupportedModelError for tokens that it cannot use.
+    Raises ConfigError if llguidance is not installed, and UnsupportedModelError for tokens that it cannot use.
     """
 
     combining_bytes = COMBINING_BYTES
@@ -52,7 +52,7 @@ class Vocabulary:
         process.return_freed_memory()
 
     def begin(self, grammar: Grammar) -> Matcher:
-        """What a reply is held to from its beginning. Raises GrammarError for a grammar that cannot be followed."""
+        """Return the matcher of a new reply. Raises GrammarError for a grammar that cannot be followed."""
         return Matcher(self._matcher(grammar), grammar, self._model, self._tokenizer.vocab_size)
 
     def _matcher(self, grammar: Grammar) -> Any:
@@ -118,11 +118,11 @@ class Matcher:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing can follow but the end of the reply."""
+        """Return True if only the end of the reply can follow."""
         return bool(self._matcher.is_stopped())
 
     def _allowed(self, otherwise: str = "became too complex") -> npt.NDArray[np.bool_]:
-        """Which tokens may come next, (n_vocab,). otherwise: what is wrong where that cannot be told"""
+        """Return which tokens may come next, (n_vocab,). otherwise: the words of the error if that fails"""
         self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
         self._check(otherwise)
         return np.unpackbits(self._bits, count=self._n_vocab, bitorder="little").view(np.bool_)

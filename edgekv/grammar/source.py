@@ -1,4 +1,4 @@
-"""What a reply may be, as a caller says it: a grammar or a JSON schema, checked as far as that needs no model."""
+"""The grammar or JSON schema that a caller gives for a reply, checked as far as that needs no model."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 from edgekv.errors import GrammarError
 
-MAX_CHARS = 1 << 17  # of a grammar or a schema
-MAX_DEPTH = 100  # of a schema, in objects and lists within each other
+MAX_CHARS = 1 << 17  # characters of a grammar or a schema
+MAX_DEPTH = 100  # nested objects and lists of a schema
 MAX_REPLY = 8_192  # tokens of a reply that follows one: its parser keeps notes of each
 
 # A schema names what a value is, and leaves blanks to the writer. A small model may write them without end.
@@ -19,10 +19,10 @@ JSON_OPTIONS = {"whitespace_pattern": r"[ ]|\n[ ]{0,40}", "lenient": False, "coe
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """What a reply may be, in the syntax of llguidance, which is that of Lark, or as its JSON.
+    """A grammar of replies, in the syntax of llguidance (Lark's), or as llguidance's JSON.
 
-    name: the argument that it was given as, for errors
-    multiplies: it may hold a schema whose alternatives are combined, which takes far more memory than its text
+    name: name of the argument, for errors
+    multiplies: alternatives of its schema may be combined, which takes far more memory than its text
     """
 
     text: str
@@ -79,7 +79,7 @@ def _is_within(value: object, depth: int) -> bool:
 
 
 def multiplies(schema: object) -> bool:
-    """Whether alternatives within a schema are combined: each of one list with each of another."""
+    """Return True if a schema combines alternatives: each of one list with each of another."""
     if isinstance(schema, list):
         return any(map(multiplies, schema))
     if not isinstance(schema, dict):

@@ -27,14 +27,14 @@ class ConnectionLostError(DownloadError):
 class Hub:
     """A hub: that of HF_ENDPOINT, or else Hugging Face's. Tokens are those that huggingface_hub finds.
 
-    Raises ConfigError where huggingface_hub is not installed.
+    Raises ConfigError if huggingface_hub is not installed.
     """
 
     def __init__(self) -> None:
         self._api = needed("huggingface_hub", EXTRA)
         self._utils = needed("huggingface_hub.utils", EXTRA)
         self._errors = needed("huggingface_hub.errors", EXTRA)
-        self._http = needed("httpx2", EXTRA)  # what huggingface_hub speaks HTTP with; it does not wrap its errors
+        self._http = needed("httpx2", EXTRA)  # the HTTP client of huggingface_hub, which does not wrap its errors
         constants = needed("huggingface_hub.constants", EXTRA)
         self._timeout = constants.HF_HUB_DOWNLOAD_TIMEOUT
         self.endpoint: str = (os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
@@ -42,7 +42,7 @@ class Hub:
     def files(self, repo: str) -> list[HubFile]:
         """The files of a repository's newest commit that have a digest, under the repository's own spelling.
 
-        Raises ModelNotFoundError where there is no such repository, and DownloadError where the hub does not answer.
+        Raises ModelNotFoundError if there is no such repository, and DownloadError if the hub does not answer.
         """
         with self._telling(repo):
             try:
@@ -68,7 +68,7 @@ class Hub:
     def pieces(self, file: HubFile, start: int, stop: int) -> Iterator[bytes]:
         """The bytes [start, stop) of a file, by range requests.
 
-        A connection that is lost is taken up again as long as each one brings something. Raises DownloadError where
+        A connection that is lost is taken up again as long as each one brings something. Raises DownloadError if
         nothing comes, or something else.
         """
         while start < stop:
@@ -87,7 +87,7 @@ class Hub:
 
     @contextmanager
     def _answer(self, file: HubFile, start: int, stop: int) -> Iterator[Iterator[bytes]]:
-        """What comes for one request for the bytes [start, stop), in pieces; it may be less or more."""
+        """Yield the answer to one request for the bytes [start, stop), in pieces; it may be shorter or longer."""
         url = self._api.hf_hub_url(file.repo, file.path, revision=file.commit, endpoint=self.endpoint)
         headers = self._utils.build_hf_headers(library_name="edgekv")
         headers |= {"Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity"}

@@ -33,7 +33,7 @@ def download(file: HubFile, progress: Progress = _no_progress, hub: Hub | None =
     Until then its bytes are in a partial file, which whatever interrupts leaves, and which the next call goes on from.
     A lost connection is taken up again as long as it brings something.
 
-    Raises DownloadError where the hub does not give the file, where there is no room for it, or where another process
+    Raises DownloadError if the hub does not give the file, if there is no room for it, or if another process
     is downloading it; and InvalidModelError for wrong contents, which are deleted.
     """
     folder = hugging_face.repo_folder(file.repo)
@@ -43,7 +43,7 @@ def download(file: HubFile, progress: Progress = _no_progress, hub: Hub | None =
         return path
     hub = hub or Hub()
     blob = folder / "blobs" / file.sha256
-    lock = folder.parent / ".locks" / folder.name / f"{file.sha256}.lock"  # where huggingface_hub has it
+    lock = folder.parent / ".locks" / folder.name / f"{file.sha256}.lock"  # the same path as huggingface_hub's
     filelock = needed("filelock", EXTRA)
     try:
         for parent in (blob.parent, folder / "snapshots", lock.parent):
@@ -73,7 +73,7 @@ def _is_whole(path: Path, file: HubFile) -> bool:
 
 
 def partial_path(file: HubFile) -> Path:
-    """Where the bytes of a file are until they are whole and checked."""
+    """Return the path of a file's bytes until they are complete and checked."""
     return hugging_face.repo_folder(file.repo) / "blobs" / f"{file.sha256}.incomplete"
 
 

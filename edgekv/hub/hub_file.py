@@ -40,8 +40,8 @@ class HubFile:
 def choose(files: Sequence[HubFile], repo: str, tag: str | None, ceiling_bytes: int) -> HubFile:
     """The file that a tag stands for: a quantisation or the name of a file, in any case of letters.
 
-    Without a tag it is Q4_K_M where that is one file, else the largest file below the ceiling, else the smallest.
-    Raises ModelNotFoundError for a tag that is not there, AmbiguousModelError where several files have it, and
+    Without a tag it is Q4_K_M if that is one file, else the largest file below the ceiling, else the smallest.
+    Raises ModelNotFoundError for a tag that is not there, AmbiguousModelError if several files have it, and
     UnsupportedModelError for a model that is split into several files.
     """
     models = [file for file in files if is_model_file(file.path) and split_of(file.path)[0] == 1]

@@ -1,7 +1,7 @@
-"""Looks a remote model up from a process of its own.
+"""Look-up of a remote model, in a process of its own.
 
-A plan measures what Python holds, and would count huggingface_hub and all that it imports. So a child asks the hub, and
-leaves a file that this process plans.
+A plan measures the bytes that Python holds, and would count huggingface_hub and all that it imports. So a child asks
+the hub, and leaves a file that this process plans.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ else:
 class RemoteModel:
     """A model on a hub, looked up.
 
-    header         a temporary file that plans can be made of: the header, and holes where the weights are
+    header         a temporary file for plans: the header, and holes in place of the weights
     fetched_bytes  what was fetched for it
     """
 
@@ -47,7 +47,7 @@ def look_up(name: str, ceiling_bytes: int) -> Iterator[RemoteModel]:
     ceiling_bytes: what a file should fit that is chosen for a name without a quantisation (`choose`)
 
     Raises ModelNotFoundError, AmbiguousModelError, UnsupportedModelError and InvalidModelError for what the hub has,
-    DownloadError where it does not answer, and ConfigError without the extra edgekv[hub].
+    DownloadError if it does not answer, and ConfigError without the extra edgekv[hub].
     """
     with tempfile.TemporaryDirectory(prefix="edgekv-hub-", ignore_cleanup_errors=True) as folder:
         yield _ask_child((name, folder, ceiling_bytes))
@@ -57,7 +57,7 @@ def _ask_child(request: tuple[str, str, int]) -> RemoteModel:
     if getattr(sys, "frozen", False) or not sys.executable:
         raise ConfigError("a remote model is looked up by a Python interpreter, and this program has none; download it")
     command = [sys.executable, "-c", CODE.format(path=sys.path)]
-    # in a group of its own: Ctrl-C reaches this process alone, which ends the child
+    # The child has a group of its own: Ctrl-C reaches this process alone, which ends the child.
     child = subprocess.run(
         command,
         input=pickle.dumps(request),

@@ -1,4 +1,4 @@
-"""A local file with the header of a remote model and its size, and holes where the weights are.
+"""A local file with the header of a remote model and its size, and holes in place of the weights.
 
 That is what a plan reads: it loads no weights. So a remote model is planned as a local one is.
 """
@@ -21,7 +21,7 @@ FETCH_BYTES = 2 << 20  # headers are as large as vocabularies: from 2 MiB to som
 def write_skeleton(hub: Hub, file: HubFile, path: Path) -> int:
     """Write the skeleton of a remote file to `path`; returns the bytes that were fetched, at most FETCH_BYTES too many.
 
-    Raises what `read_header` raises for a header, and DownloadError where it cannot be fetched or stored.
+    Raises what `read_header` raises for a header, and DownloadError if it cannot be fetched or stored.
     """
     try:
         with path.open("w+b") as local:

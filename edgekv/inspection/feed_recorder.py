@@ -19,18 +19,18 @@ from edgekv.memory.raw_files import read_all, write_all
 from edgekv.options import KV_TYPES
 
 Head = tuple[int, int]  # layer, KV head
-AT_ONCE = 256  # keys that are made numbers
+AT_ONCE = 256  # keys that are dequantised at a time
 
 
 class FeedRecorder:
-    """What a controller has fed since `recording` began: the tokens, and the key of each in every noted head.
+    """Tokens that a controller has fed since `recording` began, and the key of each in every noted head.
 
     The keys lie in temporary files, which are gone with the recorder, or when the process ends.
     """
 
     def __init__(self, controller: Controller, heads: Sequence[Head], kv_type: str) -> None:
-        """Raises ConfigError where keys of a quantised cache are to be noted and gguf is not installed; InputError
-        where the disk takes none, as `note` and `keys` do.
+        """Raise ConfigError if keys of a quantised cache are to be noted and gguf is not installed; InputError
+        if the disk is full, as `note` and `keys` do.
         """
         self._gguf = needed("gguf", "make") if heads and kv_type != "f16" else None
         self.tokens: list[int] = []
@@ -68,14 +68,14 @@ class FeedRecorder:
         kind = self._gguf.GGMLQuantizationType(KV_TYPES[self._kv_type])
         head_dim = self._gguf.quants.quant_shape_from_byte_shape(rows.shape, kind)[1]
         keys = np.empty((len(rows), head_dim), dtype=np.float32)
-        for first in range(0, len(rows), AT_ONCE):  # which takes some copies of them
+        for first in range(0, len(rows), AT_ONCE):  # a piece takes some copies of itself
             keys[first : first + AT_ONCE] = self._gguf.quants.dequantize(rows[first : first + AT_ONCE], kind)
         return keys
 
 
 @contextmanager
 def recording(controller: Controller, heads: Sequence[Head], kv_type: str) -> Iterator[FeedRecorder]:
-    """A recorder that is told of every feed while this lasts."""
+    """Yield a recorder, which notes every feed until the block is left."""
     recorder = FeedRecorder(controller, heads, kv_type)
     controller.watch = recorder.note
     try:

@@ -17,11 +17,11 @@ from edgekv.session import Session
 
 @dataclass(frozen=True)
 class Kept:
-    """Every token of a text, and the (layer, KV head)s that still hold it.
+    """The tokens of a text, and the (layer, KV head)s that still hold each.
 
-    pieces: the text of each token, (n,); where several tokens make one character, all but the last are empty
+    pieces: the text of each token, (n,); if several tokens make one character, all but the last are empty
     heads: (layer, head), (H,) ascending
-    mask: (H, n), whether a head holds a token
+    mask: (H, n), True if a head holds a token
     """
 
     pieces: tuple[str, ...]
@@ -30,7 +30,7 @@ class Kept:
 
     @classmethod
     def of(cls, session: Session, model: Model, tokens: Sequence[int]) -> Kept:
-        """What a session keeps now; `tokens` are all that it was fed."""
+        """Return what a session keeps now. `tokens` are all tokens that it was fed."""
         heads = tuple((layer, head) for layer, budgets in enumerate(session.budgets()) for head in range(len(budgets)))
         mask = np.zeros((len(heads), len(tokens)), dtype=np.bool_)
         for row, (layer, head) in zip(mask, heads, strict=True):
@@ -39,7 +39,7 @@ class Kept:
 
     @property
     def counts(self) -> npt.NDArray[np.int64]:
-        """How many heads hold each token, (n,)."""
+        """Number of heads that hold each token, (n,)."""
         return np.asarray(self.mask.sum(axis=0))
 
     @property
@@ -48,7 +48,7 @@ class Kept:
         return levels(self.counts / max(1, len(self.heads)))
 
     def row(self, layer: int, head: int) -> npt.NDArray[np.bool_]:
-        """Whether one head holds each token, (n,)."""
+        """Return which tokens one head holds, (n,)."""
         return np.asarray(self.mask[self.heads.index((layer, head))])
 
     def by_layer(self) -> list[list[int]]:
@@ -58,7 +58,7 @@ class Kept:
 
 
 def runs(row: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """The ranges [p0, p1) of positions where a row is set."""
+    """Return the ranges [p0, p1) of positions that are set in a row."""
     edges = np.flatnonzero(np.diff(np.pad(row, 1).astype(np.int8)))
     return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 

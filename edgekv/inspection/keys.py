@@ -26,7 +26,7 @@ AT_ONCE = 256  # keys that are copied in double precision
 class Volumes:
     """log det(K K^T) of the kept keys, of all keys, and of random sets of as many keys as were kept.
 
-    -inf where keys span fewer dimensions than they could. `random` and `deviation` are NaN where nothing was evicted.
+    -inf if keys span fewer dimensions than they could. `random` and `deviation` are NaN if nothing was evicted.
     """
 
     kept: float
@@ -57,7 +57,7 @@ class KeyStudy:
         return cls(layer, head, kept, points, (float(first), float(second)), volumes(keys, kept))
 
     def as_row(self) -> tuple[str, ...]:
-        """As people read it, under COLUMNS."""
+        """Return the values for a table, under COLUMNS."""
         n_kept, found = int(self.kept.sum()), self.volumes
         random = f"{found.random:.1f} ± {found.deviation:.1f}" if math.isfinite(found.deviation) else "-"
         return (
@@ -71,7 +71,7 @@ class KeyStudy:
         )
 
     def as_dict(self) -> dict[str, object]:
-        """As plain values, for JSON; None for what is no number."""
+        """Return plain values for JSON; None for values that are not finite."""
         return {
             "layer": self.layer,
             "head": self.head,
@@ -92,7 +92,7 @@ def principal(keys: Keys, n: int = 2) -> tuple[npt.NDArray[np.float64], npt.NDAr
     mean = keys.mean(axis=0, dtype=np.float64)
     _, sizes, directions = np.linalg.svd(_triangle(keys, mean))
     variances = np.pad(sizes**2, (0, n))
-    axes = np.pad(directions[: len(sizes)], ((0, n), (0, 0)))[:n]  # of fewer keys than n there are fewer directions
+    axes = np.pad(directions[: len(sizes)], ((0, n), (0, 0)))[:n]  # fewer keys than n have fewer directions
     largest = np.take_along_axis(axes, np.abs(axes).argmax(axis=1)[:, None], axis=1)
     axes = np.where(largest < 0, -axes, axes)
     points = np.concatenate([(some - mean) @ axes.T for some in _pieces(keys)])
@@ -100,7 +100,7 @@ def principal(keys: Keys, n: int = 2) -> tuple[npt.NDArray[np.float64], npt.NDAr
 
 
 def log_det_gram(keys: Keys) -> float:
-    """log det(K K^T) of keys (n, d), or log det(K^T K) where n > d; -inf where their rank is less than both n and d.
+    """log det(K K^T) of keys (n, d), or log det(K^T K) if n > d; -inf if their rank is less than both n and d.
 
     With more keys than dimensions K K^T is singular whatever the keys; det(K^T K) is the product of its other
     eigenvalues. Both are twice the sum of the logarithms of K's singular values.

@@ -22,18 +22,18 @@ from .kept_tokens import Kept, runs
 from .keys import KeyStudy
 
 LONGEST = 8192  # tokens
-MAX_HEADS = 16  # whose keys are noted
-SPREAD = 4  # of them where none are named
-PIECE_BYTES = 72  # of a token's text, and its place in a list
+MAX_HEADS = 16  # the most heads that have their keys noted
+SPREAD = 4  # noted heads if none are named
+PIECE_BYTES = 72  # bytes of a token's text, and of its place in a list
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What was kept of a text, and how it was read.
+    """Tokens of a text that were kept, and how the text was read.
 
-    question: what the text was read for; None = nothing, it stands for itself
-    budgets: cells that the last eviction left to each head, by layer; 0 where nothing was evicted
-    answer: empty where only the prompt was read
+    question: the question that the text was read for; None = none
+    budgets: cells that the last eviction left to each head, by layer; 0 if nothing was evicted
+    answer: empty if only the prompt was read
     """
 
     question: str | None
@@ -46,7 +46,7 @@ class Observation:
     stats: Stats
 
     def as_dict(self) -> dict[str, object]:
-        """As plain values, for JSON. Positions that a head keeps are ranges [p0, p1)."""
+        """Return plain values for JSON. Positions that a head keeps are ranges [p0, p1)."""
         stats = self.stats
         return {
             "model": str(self.plan.model),
@@ -94,7 +94,7 @@ def observe(
     keys: False = study no keys
     max_tokens: answer first, with at most this many tokens; 0 = look as soon as the prompt is read
     longest: the most tokens of prompt and answer together, because what is copied grows with them; None = LONGEST
-    Raises InputError for a longer text before anything is read, CeilingError where what was read has no room to be
+    Raises InputError for a longer text before anything is read, CeilingError if what was read has no room to be
     copied, ConfigError for an isolated runtime, heads that do not exist, or a missing package, and what sessions raise.
     """
     controller = runtime.controller
@@ -147,9 +147,9 @@ def _check_length(n_tokens: int, longest: int) -> None:
 
 
 def _check_room(runtime: Runtime, budgets: list[list[int]], n_tokens: int, n_noted: int) -> None:
-    """Raise CeilingError where copies of what was read take the process over its ceiling."""
-    of_element = 2 if runtime.options.kv_type == "f16" else 6  # others are made float32, beside what is stored
-    a_key = of_element * runtime.controller.cache.shape.head_dim_k + 16 * n_noted  # of one head; points of all
+    """Raise CeilingError if copies of what was read take the process over its ceiling."""
+    of_element = 2 if runtime.options.kv_type == "f16" else 6  # other types are also held as float32
+    a_key = of_element * runtime.controller.cache.shape.head_dim_k + 16 * n_noted  # a head's key, all points
     runtime.guard.check_room(
         n_tokens * (PIECE_BYTES + sum(map(len, budgets)) + (a_key if n_noted else 0)),
         f"what is copied of {n_tokens} tokens",
@@ -160,7 +160,7 @@ def _check_room(runtime: Runtime, budgets: list[list[int]], n_tokens: int, n_not
 def chosen_heads(n_heads: Sequence[int], layers: Sequence[int] = (), heads: Sequence[int] = ()) -> list[Head]:
     """The (layer, head)s that are meant, ascending; n_heads: KV heads of each layer.
 
-    Raises ConfigError where there is none of a kind, or where they are more than MAX_HEADS.
+    Raises ConfigError if there is none of a kind, or if they are more than MAX_HEADS.
     """
     n_layer = len(n_heads)
     if not layers and not heads:

@@ -1,4 +1,4 @@
-"""One page of HTML that shows what was kept. It is self-contained, and readable without scripts."""
+"""The page of HTML that shows which tokens were kept. It needs no other file and no scripts."""
 
 from __future__ import annotations
 

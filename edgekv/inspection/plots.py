@@ -19,9 +19,9 @@ DPI = 150
 
 
 def save_pictures(found: Observation, folder: str | os.PathLike[str]) -> list[Path]:
-    """Write `kept.png`, and where keys were studied `keys-L-H.png` for each head and `log-det.png`; returns the paths.
+    """Write `kept.png`, and if keys were studied `keys-L-H.png` for each head and `log-det.png`; returns the paths.
 
-    Makes the folder, and replaces pictures that are there. Raises ConfigError where matplotlib is not installed.
+    Makes the folder, and replaces pictures that are there. Raises ConfigError if matplotlib is not installed.
     """
     needed("matplotlib", "eval")
     folder = Path(folder)

@@ -25,7 +25,7 @@ class GroupLimit:
 
 
 def parse_ceiling(memory: int | str) -> int:
-    """Bytes of a size, or of `"25%"`: of the physical memory, or of the control group's limit where that is lower.
+    """Bytes of a size, or of `"25%"`: of the physical memory, or of the control group's limit if that is lower.
 
     Raises ConfigError for anything else.
     """
@@ -93,7 +93,7 @@ def physical_bytes() -> int:
 
 
 def group_limit(groups: Path = Path("/proc/self/cgroup"), mount: Path = Path("/sys/fs/cgroup")) -> GroupLimit | None:
-    """The lowest limit of this process's control group and those above it; None where there is none (or no Linux)."""
+    """The lowest limit of this process's control group and those above it; None if there is none (or no Linux)."""
     if not groups.is_file():
         return None
     limits = []
@@ -105,7 +105,7 @@ def group_limit(groups: Path = Path("/proc/self/cgroup"), mount: Path = Path("/s
 
 
 def _limit_files(groups: str, mount: Path) -> Iterator[Path]:
-    """Where limits may be written, in cgroups v2 and v1. A container may see its own group as the topmost one."""
+    """Yield the files that may hold limits, in cgroups v2 and v1. A container may see its own group as the root."""
     for line in groups.splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:

@@ -1,4 +1,4 @@
-"""What the operating system says this process holds."""
+"""Memory of this process, as the operating system reports it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def peak_resident_bytes() -> int:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process was stopped by a signal; where only Linux can tell, False elsewhere."""
+    """Return True if a signal has stopped a process. Only Linux can tell; False elsewhere."""
     try:
         # the name before the state may hold anything, blanks and parentheses too
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith("T")

@@ -6,13 +6,13 @@ from io import FileIO
 
 
 def write_all(file: FileIO, data: memoryview) -> None:
-    """Write all of it where the file stands. Raises OSError."""
+    """Write all of `data` at the file's position. Raises OSError."""
     while data:
         data = data[file.write(data) :]
 
 
 def read_all(file: FileIO, into: memoryview) -> bool:
-    """Fill `into` from where the file stands; returns whether there was as much. Raises OSError."""
+    """Fill `into` from the file's position; returns False if the file ends before. Raises OSError."""
     while into and (n_read := file.readinto(into)):
         into = into[n_read:]
     return not into

@@ -37,7 +37,7 @@ def parse_size(size: int | str) -> int:
 
 
 def format_size(n_bytes: int) -> str:
-    """Bytes as MiB with one decimal, for people; as KiB or bytes where that would be 0.0."""
+    """Bytes as MiB with one decimal, for people; as KiB or bytes if that would be 0.0."""
     if n_bytes == 0 or n_bytes >= MIB / 20:
         return f"{n_bytes / MIB:.1f} MiB"
     return f"{n_bytes / 1024:.1f} KiB" if n_bytes >= 1024 else f"{n_bytes} bytes"

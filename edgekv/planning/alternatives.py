@@ -1,4 +1,4 @@
-"""What limits a plan, what more memory would give, and what else could have been chosen."""
+"""A plan's limit, the gain of more memory, and the largest budgets of other settings."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .estimate import Estimator, Plan
 from .planner import planned
 
 MORE_BYTES = 64 * MIB
-BLOCKS = (128, 64, 32)  # of which alternatives are shown
+BLOCKS = (128, 64, 32)  # tokens; alternatives are shown for each
 
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """The largest budget with a cache type and a block; None where they do not fit, or the model cannot have them."""
+    """The largest budget with a cache type and a block; None if they do not fit, or the model cannot have them."""
 
     kv_type: str
     block: int

@@ -21,7 +21,7 @@ SMALL_BLOCK = 32  # the smallest that the planner chooses
 
 
 def assign_layers(estimates: Estimator, request: Request) -> Request:
-    """The request with layers divided over the devices, where that is left open: all of them, or as many as fit."""
+    """Return the request with layers divided over the devices, if that is open: all of them, or as many as fit."""
     options = request.options
     if not (options.servers or options.device_ceilings):
         return request
@@ -38,7 +38,8 @@ def layers_per_device(rooms: Sequence[float], layer_bytes: float, most: Sequence
 
     rooms: bytes of each device for layers; layer_bytes: of one layer; most: the most layers of each device
 
-    Each layer goes where it leaves most room for each (D'Hondt's method). Fewer than n_layers where no more fit.
+    Each layer goes to the device with most room for each of its layers (D'Hondt's method). Fewer than n_layers if no
+    more fit.
     """
     counts = [0] * len(rooms)
     for _ in range(n_layers):
@@ -51,14 +52,14 @@ def layers_per_device(rooms: Sequence[float], layer_bytes: float, most: Sequence
 
 
 def _divided(estimates: Estimator, request: Request, *, may_leave: bool) -> Request:
-    """may_leave: whether layers may stay in the host's memory"""
+    """Divide the layers until the division stays the same. may_leave: layers may stay in the host's memory"""
     small = _small(request)
     first = shares = estimates.plan(small).devices
     n_layers = sum(share.layers for share in first)
     if not n_layers or (len(first) < 2 and not may_leave):
         return request
     layer_bytes = estimates.layer_bytes + sum(share.kv for share in first) / n_layers
-    most = [n_layers] * len(first)  # layers that a device may get; fewer, where a plan showed that they do not fit
+    most = [n_layers] * len(first)  # layers that a device may get; fewer if a plan showed that they do not fit
     counts: list[int] = []
     for _ in range(n_layers):
         rooms = [_room(share, layer_bytes) for share in shares]
@@ -66,7 +67,7 @@ def _divided(estimates: Estimator, request: Request, *, may_leave: bool) -> Requ
             if share.excess_bytes and counts:
                 most[d] = max(0, counts[d] - 1)
             if share.output and rooms[d] < layer_bytes:
-                most[d] = 0  # beside the output matrix
+                most[d] = 0  # no layer fits beside the output matrix
         fitting = layers_per_device([max(0.0, room) for room in rooms], layer_bytes, most, n_layers)
         if fitting == counts:
             break
@@ -79,14 +80,14 @@ def _divided(estimates: Estimator, request: Request, *, may_leave: bool) -> Requ
 
 
 def _small(request: Request) -> Options:
-    """The smallest setting that may be chosen: who divides by it leaves most for cells."""
+    """Return the smallest setting that may be chosen. A division for it leaves most bytes for cells."""
     options = request.options
     block = max(SMALL_BLOCK, options.evict_every or 1) if "block" in request.open else options.block
     return replace(options, block=block, budget=options.budget or smallest_budget(options))
 
 
 def _room(share: DeviceShare, layer_bytes: float) -> float:
-    """What a device has for layers."""
+    """Return the bytes that a device has for layers."""
     allowed = math.inf if share.allowed_bytes is None else share.allowed_bytes
     return allowed - (share.total - share.layers * layer_bytes)
 
@@ -96,7 +97,7 @@ def _proportions(shares: Sequence[DeviceShare]) -> tuple[float, ...]:
 
 
 def _with_output(counts: Sequence[int]) -> tuple[float, ...]:
-    """Proportions that give devices just so many layers, and the output matrix to the last one that has any."""
+    """Return proportions that give devices so many layers, and the output matrix to the last device with layers."""
     last = max(d for d, count in enumerate(counts) if count)
     return tuple(float(count + (d == last)) for d, count in enumerate(counts))
 

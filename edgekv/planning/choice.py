@@ -19,7 +19,7 @@ from edgekv.options import DEFAULT_POLICY, DIVIDED_POLICY, KV_TYPES, Options
 from .estimate import Estimator, Plan, cache_params_of
 from .swap import swap_obstacle
 
-# with None, or unnamed, the planner's to choose, as a budget of None is
+# The planner chooses these if they are None or not named, as it does a budget of None.
 OPEN = ("policy", "block", "kv_type", "repack", "gpu_layers", "tensor_split")
 KV_NAMES = {number: name for name, number in KV_TYPES.items()}
 
@@ -28,14 +28,14 @@ MOST_DIVIDED = 1024  # cells of a head, up to which dividing them by a table was
 
 
 def default_policy(model: Path, budget: int | None) -> str:
-    """What keeps most of a text in so many cells, by measurement (docs/results); None = as many as fit."""
+    """Return the policy that keeps most of a text in so many cells, as measured (docs/results); None = all that fit."""
     divides = budget is not None and budget <= MOST_DIVIDED and has_shares(model)
     return DIVIDED_POLICY if divides else DEFAULT_POLICY
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a user asks of a planner: options, and the names of those that it may choose."""
+    """Options of a user, and the names of those that the planner may choose."""
 
     options: Options
     open: frozenset[str]
@@ -48,26 +48,26 @@ class Request:
         return cls(Options(**named), left_open)  # type: ignore[arg-type]
 
     def of_model(self, path: Path) -> Request:
-        """The request with the policy that suits the model, where it is left open."""
+        """Return the request with the policy that suits the model, if the policy is open."""
         if "policy" not in self.open:
             return self
         return replace(self, options=replace(self.options, policy=default_policy(path, self.options.budget)))
 
     @property
     def repacks(self) -> bool:
-        """Whether repacked weights come first, because that is left open."""
+        """Return True if the planner tries repacked weights first, because `repack` is open."""
         return "repack" in self.open and not self.options.mmap
 
     @property
     def preferred(self) -> Options:
-        """The options, with repacked weights where that is left open."""
+        """Return the options, with repacked weights if that is open."""
         return replace(self.options, repack=True) if self.repacks else self.options
 
 
 def choose(estimates: Estimator, request: Request) -> Plan | None:
-    """The plan that serves best, or None where nothing fits.
+    """The plan that serves best, or None if nothing fits.
 
-    Raises ConfigError where the model cannot have what the user named; what else it cannot have does not fit.
+    Raises ConfigError if the model cannot have what the user named; what else it cannot have does not fit.
     """
     repack = -1 if request.repacks else int(request.options.repack)
     plan = _chosen(estimates, request, repack, _fits)
@@ -77,9 +77,9 @@ def choose(estimates: Estimator, request: Request) -> Plan | None:
 
 
 def largest(estimates: Estimator, request: Request) -> Plan | None:
-    """The plan with the largest budget that fits, in whatever the user left open; None where nothing fits.
+    """The plan with the largest budget that fits, in whatever the user left open; None if nothing fits.
 
-    Raises ConfigError where the model cannot have what the user named.
+    Raises ConfigError if the model cannot have what the user named.
     """
     repack = -1 if request.repacks else int(request.options.repack)
     return _chosen(estimates, request, repack, _fits, largest=True)
@@ -129,7 +129,7 @@ def _fits(plan: Plan, options: Options) -> bool:
 
 
 def _choice(request: Request, n_ctx_train: int, repack: int) -> structs.Choice:
-    """What a setting is chosen within; 0 = open."""
+    """Return the limits of the choice for the native planner; 0 = open."""
     options = request.options
     repositions = options.reposition != "never"
     n_probe = options.probe_cells

@@ -1,4 +1,4 @@
-"""What lies on each device: planned bytes beside what they may be."""
+"""Bytes planned for each device, and their limits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from edgekv.options import MOST_DEVICES, Options
 
 
 class RemoteDevice(NamedTuple):
-    """A device of a server, and what it had free when it was asked.
+    """A device of a server, and the bytes that it had free when it was asked.
 
     address: HOST:PORT; several devices may have the same
     """
@@ -27,17 +27,17 @@ class RemoteDevice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeviceShare:
-    """What a runtime will hold on one device, in bytes.
+    """Bytes that a runtime will hold on one device.
 
     name: ggml's, such as "CUDA0" or "RPC0"
     address: HOST:PORT of the server that lends it, or ""
-    layers: whose weights and cells lie there
-    output: whether the output matrix does, too
+    layers: number of layers that have their weights and cells there
+    output: the output matrix lies there, too
     weights, kv: of these layers; compute: graph buffers; scoring: what scoring and moving take there, and queries
-    serving: what the server holds while it computes, beside all that
+    serving: bytes that the server holds besides while it computes
     states: of kv, sliding windows and recurrent states
     ceiling_bytes: None = it was given none
-    free_bytes: what a server's device had free before; None = it was not asked
+    free_bytes: bytes that a server's device had free before; None = it was not asked
     """
 
     name: str
@@ -55,7 +55,7 @@ class DeviceShare:
 
     @property
     def total(self) -> int:
-        """All that lies there."""
+        """Sum of all parts."""
         return self.weights + self.kv + self.compute + self.scoring + self.serving
 
     @property
@@ -65,7 +65,7 @@ class DeviceShare:
 
     @property
     def excess_bytes(self) -> int:
-        """Bytes over that; 0 where it fits."""
+        """Bytes over `allowed_bytes`; 0 if the share fits."""
         return 0 if self.allowed_bytes is None else max(0, self.total - self.allowed_bytes)
 
     def __str__(self) -> str:
@@ -73,7 +73,7 @@ class DeviceShare:
 
 
 def add_remote_devices(options: Options) -> tuple[RemoteDevice, ...]:
-    """Ask the servers of `rpc` what they lend, and have layers put there, in this process.
+    """Add the devices of the servers of `rpc` to this process, and return them with their free bytes.
 
     Raises ConfigError for a public address, DeviceError for a server that does not answer, NativeError without RPC.
     """
@@ -93,9 +93,9 @@ def add_remote_devices(options: Options) -> tuple[RemoteDevice, ...]:
 def shares_of(
     context: Context, params: structs.CacheParams, remotes: Sequence[RemoteDevice], serving_bytes: int
 ) -> tuple[DeviceShare, ...]:
-    """The shares of all devices that layers were divided over, in this order, without ceilings.
+    """Return the shares of all devices that layers were divided over, in this order, without ceilings.
 
-    serving_bytes: what a server holds beside its buffers, where it computes at all
+    serving_bytes: bytes that a server holds beside its buffers, if it computes at all
     """
     found, n = (structs.DeviceShare * MOST_DEVICES)(), ctypes.c_size_t()
     library.call("edgekv_context_devices", context.handle, ctypes.byref(params), found, MOST_DEVICES, ctypes.byref(n))
@@ -120,9 +120,9 @@ def shares_of(
 def limited(
     shares: Sequence[DeviceShare], options: Options, remotes: Sequence[RemoteDevice]
 ) -> tuple[DeviceShare, ...]:
-    """The shares with what they may be: the ceilings of the options, and what servers have free.
+    """Return the shares with their limits: the ceilings of the options, and the free bytes of servers.
 
-    Raises ConfigError for a ceiling of no device, for one without a name where there are several devices, and for
+    Raises ConfigError for a ceiling of no device, for one without a name if there are several devices, and for
     proportions of more or fewer devices.
     """
     if options.split and len(options.split) != len(shares):
@@ -138,7 +138,7 @@ def limited(
 
 
 def _ceilings(shares: Sequence[DeviceShare], options: Options) -> Iterator[tuple[str, int]]:
-    """Ceilings by ggml's names."""
+    """Yield the ceilings by ggml's names."""
     if options.device_ceiling_bytes is not None:
         if len(shares) > 1:
             size = options.device_memory

@@ -1,7 +1,7 @@
-"""What a runtime would take, part by part, before any weight is loaded.
+"""Bytes of a runtime, part by part, before any weight is loaded.
 
 llama.cpp is asked for the exact bytes of weights, cache and graph buffers by a load that allocates none of them.
-What Python and the vocabulary take is measured in this process.
+The bytes of Python and of the vocabulary are measured in this process.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from .device_shares import DeviceShare, RemoteDevice, limited, shares_of
 from .measure_memory import held_bytes, measure
 from .swap import planned_swap_bytes, session_bytes_of
 
-SERVING_BYTES = 4 << 20  # of a server, beside workspace as the host's: one message, the graph as it came and as it is
-HEAD_LIMIT = 3  # EDGEKV_HEAD_LIMIT: times the budget that one head may keep, where heads differ
+SERVING_BYTES = 4 << 20  # a server's, beside workspace: one message, the graph as received and as built
+HEAD_LIMIT = 3  # EDGEKV_HEAD_LIMIT: times the budget that one head may keep, if heads differ
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +59,16 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a runtime will hold.
+    """Bytes and settings of a runtime, before it is loaded.
 
-    policy: spec of what chooses the cells
+    policy: spec of the policy
     n_cells: cells allocated per head, budget_cells + block + those of a probe
-    n_cells_max: the most cells that one head may hold, where heads share their cells
+    n_cells_max: the most cells that one head may hold, if heads share their cells
     cell_bytes: bytes of one cell in every head of every layer
-    session_bytes: the most bytes that one session takes as a snapshot, as it does while it rests
+    session_bytes: the most bytes that one session takes as a snapshot, as it does while it is swapped out
     repack, mmap: how the weights are loaded
     gpu_layers, tensor_split: how layers are divided over devices
-    devices: what lies on each
+    devices: bytes on each device
     """
 
     model: Path
@@ -101,7 +101,7 @@ class Plan:
 
     @property
     def excess_bytes(self) -> int:
-        """Bytes over the ceiling of the process; 0 where it fits."""
+        """Bytes over the ceiling of the process; 0 if it fits."""
         return max(0, self.peak_bytes - self.ceiling_bytes)
 
     @property
@@ -111,12 +111,12 @@ class Plan:
 
     @property
     def device_excess_bytes(self) -> int:
-        """Bytes over the ceilings of devices, summed; 0 where all of them fit, or have none."""
+        """Bytes over the ceilings of devices, summed; 0 if all of them fit, or have none."""
         return sum(share.excess_bytes for share in self.devices)
 
     @property
     def fits(self) -> bool:
-        """Whether the plan fits all ceilings."""
+        """Return True if the plan fits all ceilings."""
         return not self.excess_bytes and not self.device_excess_bytes
 
     @classmethod
@@ -172,10 +172,10 @@ class Estimator:
         self._header = read_header(path)
         rehearse(self._header.chat_template)
         self._remotes = remotes
-        self._models: dict[bool, Model] = {}  # by repacking, which is chosen when a model is loaded
-        self._division: object = None  # of their layers over devices
+        self._models: dict[bool, Model] = {}  # key: repacked or not
+        self._division: object = None  # layers over devices, as these models were loaded
         self._plans: dict[Options, Plan] = {}
-        self._graph_bytes: dict[str, int] = {}  # by cache type, which makes nodes
+        self._graph_bytes: dict[str, int] = {}  # key: cache type, which changes the nodes of a graph
         self._python_bytes = held_bytes() + reserved_bytes()
         _, self._vocabulary_bytes = measure(lambda: self._model(options))
 
@@ -199,9 +199,9 @@ class Estimator:
     def plan(self, options: Options) -> Plan:
         """The plan for options that name a budget.
 
-        Raises UnsupportedModelError, and ConfigError where this model cannot have such options.
+        Raises UnsupportedModelError, and ConfigError if this model cannot have such options.
         """
-        key = replace(options, memory=MIB, device_memory=None)  # what is needed does not depend on what there is
+        key = replace(options, memory=MIB, device_memory=None)  # the bytes of a plan do not depend on its ceilings
         if key not in self._plans:
             self._plans[key] = self._estimate(key)
         plan = self._plans[key]
@@ -228,14 +228,14 @@ class Estimator:
         """Bytes of the description of a graph, measured with few cells, and with blocks of UBATCH, whatever is planned.
 
         All types are measured before any context with many cells was freed: that changes how glibc serves later ones.
-        Raises UnsupportedModelError and ConfigError where such a model cannot have a cache of these options.
+        Raises UnsupportedModelError and ConfigError if such a model cannot have a cache of these options.
         """
         if not self._graph_bytes:
             for kv_type in KV_TYPES:
                 with suppress(ConfigError):
                     self._graph_bytes[kv_type] = self._measured_graph(replace(options, kv_type=kv_type))
         if options.kv_type not in self._graph_bytes:
-            self._graph_bytes[options.kv_type] = self._measured_graph(options)  # which says what is wrong
+            self._graph_bytes[options.kv_type] = self._measured_graph(options)  # raises the error
         return self._graph_bytes[options.kv_type]
 
     def _measured_graph(self, options: Options) -> int:
@@ -261,7 +261,7 @@ class Estimator:
             native = structs.Parts(
                 host_bytes=self._python_bytes,
                 vocabulary_bytes=self._vocabulary_bytes,
-                graph_bytes=graphs * (2 if options.servers else 1),  # and as it is sent
+                graph_bytes=graphs * (2 if options.servers else 1),  # servers get a copy
             )
             library.call("edgekv_context_parts", context.handle, ctypes.byref(params), ctypes.byref(native))
             devices = shares_of(context, params, self._remotes, SERVING_BYTES + native.workspace_bytes)
@@ -269,7 +269,7 @@ class Estimator:
             context.close()
         state_bytes = memory.state_bytes + sum(share.states for share in devices)
         if not memory.repack_bytes:
-            self._models.setdefault(False, model)  # with nothing to repack the two are one
+            self._models.setdefault(False, model)  # without anything to repack, both models are the same
         session_bytes = session_bytes_of(shape, state_bytes, params, options)
         scratch = (
             policy.scratch_bytes(
@@ -307,7 +307,7 @@ class Estimator:
         )
 
     def _check_kind(self, shape: structs.Shape, options: Options) -> None:
-        """Raise ConfigError for drafts beside states, and for policies that compare values where there are latents."""
+        """Raise ConfigError for drafts beside states, and for policies that compare values if there are latents."""
         if options.n_draft and (shape.window_cells or shape.state_bytes or shape.device_state_bytes):
             raise ConfigError(
                 f"speculate=auto needs cells that can be dropped one by one, but {self._path.name} keeps sliding "
@@ -336,7 +336,7 @@ def _new_context(model: Model, options: Options, budget: int) -> Context:
 
 
 def cache_params_of(options: Options) -> structs.CacheParams:
-    """What the cache of a runtime holds beside keys and values."""
+    """Return the parameters of a runtime's cache."""
     by_probe = [options.parsed_focus] if options.focus or options.replays else []
     by_text = [] if options.replays else [options.parsed_policy]
     params = cache_params(by_text, options.block, probed=by_probe, n_probe=options.probe_cells)
@@ -346,9 +346,10 @@ def cache_params_of(options: Options) -> structs.CacheParams:
 
 
 def checked_params(context: Context, options: Options) -> structs.CacheParams:
-    """What the cache of this context holds. Keys keep their positions if the options say "auto" and they cannot move.
+    """Return the parameters of this context's cache. Keys keep their positions if they cannot move and the options say
+    "auto".
 
-    Raises UnsupportedModelError where the model cannot have such a cache. Its weights need not be loaded.
+    Raises UnsupportedModelError if the model cannot have such a cache. Its weights need not be loaded.
     """
     params = cache_params_of(options)
     try:

@@ -1,4 +1,4 @@
-"""Says why nothing fits a ceiling, and what would fit."""
+"""Errors that say why nothing fits a ceiling, and what would fit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .swap import swap_obstacle
 
 
 def infeasible_error(estimates: Estimator, request: Request) -> CeilingError | ConfigError:
-    """The error for a request that nothing fits. It says by how much the smallest plan is over, and what would fit."""
+    """Return the error if nothing fits: by how much the smallest plan is over, and what would fit."""
     plan = _least(estimates, request)
     options = plan.resolve(request.options)
     if plan.fits:
@@ -44,7 +44,7 @@ def infeasible_error(estimates: Estimator, request: Request) -> CeilingError | C
 
 
 def _others(n: int, n_bytes: int) -> str:
-    """What the other runtimes of this process have to do with it."""
+    """Return the sentence about other runtimes of this process; "" if there are none."""
     if not n:
         return ""
     runtimes, hold, them = ("other runtime is", "holds", "it") if n == 1 else ("other runtimes are", "hold", "them")
@@ -52,7 +52,7 @@ def _others(n: int, n_bytes: int) -> str:
 
 
 def _device_error(estimates: Estimator, request: Request, plan: Plan) -> CeilingError:
-    """The same for the device that is over by most."""
+    """Return the error for the device that is over its ceiling by most."""
     share = max(plan.devices, key=lambda share: share.excess_bytes)
     allowed = share.allowed_bytes or 0
     options = plan.resolve(request.options)
@@ -78,13 +78,13 @@ def _device_error(estimates: Estimator, request: Request, plan: Plan) -> Ceiling
 
 
 def _least(estimates: Estimator, request: Request) -> Plan:
-    """The plan that is least over its ceilings, of all that may be chosen."""
+    """Return the plan that is least over its ceilings, among all possible choices."""
     plans = smallest_plans(estimates, request)
     return min(plans, key=lambda plan: (plan.excess_bytes + plan.device_excess_bytes, plan.session_bytes))
 
 
 def _remedies(estimates: Estimator, request: Request, options: Options) -> Iterator[str]:
-    """Single changes that would each make it fit. Each was tried by planning with it."""
+    """Yield single changes that would each make it fit. A plan was tried with each."""
     if options.budget != smallest_budget(options):
         other = largest(estimates, request)
         if other is not None:

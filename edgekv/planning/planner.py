@@ -39,7 +39,7 @@ def check_device(options: Options) -> None:
 def planned(path: Path, request: Request) -> Iterator[tuple[Plan, Estimator, Request]]:
     """The plan for a model file, the estimates it was chosen from, and the request with its layers divided.
 
-    Given options are kept; the rest is chosen. Raises CeilingError where nothing fits, DeviceError for a server that
+    Given options are kept; the rest is chosen. Raises CeilingError if nothing fits, DeviceError for a server that
     does not answer.
     """
     request = request.of_model(path)
@@ -55,6 +55,6 @@ def planned(path: Path, request: Request) -> Iterator[tuple[Plan, Estimator, Req
 
 
 def make_plan(path: Path, request: Request) -> Plan:
-    """The plan for a model file. Raises CeilingError where nothing fits."""
+    """The plan for a model file. Raises CeilingError if nothing fits."""
     with planned(path, request) as (plan, *_):
         return plan

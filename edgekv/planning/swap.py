@@ -1,4 +1,4 @@
-"""What sessions take while they rest, as snapshots, and the room that a plan gives them."""
+"""Bytes of sessions that are swapped out, as snapshots, and the bytes that a plan gives them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from .estimate import Plan
 
 NUMBER_BYTES = 4  # a position, an index or a score
-HEADER_BYTES = 256  # of a snapshot, at most
-HISTORY_BYTES = 1 << 16  # of tokens that drafts are looked up in
+HEADER_BYTES = 256  # the most of a snapshot
+HISTORY_BYTES = 1 << 16  # tokens in which drafts are looked up
 
 
 def session_bytes_of(shape: structs.Shape, state_bytes: int, params: structs.CacheParams, options: Options) -> int:
@@ -24,7 +24,7 @@ def session_bytes_of(shape: structs.Shape, state_bytes: int, params: structs.Cac
     assert options.budget is not None
     numbers = (
         2 + bool(params.repositions) + bool(params.accumulates) + bool(params.wo_norms)
-    )  # beside K and V of a head
+    )  # numbers of a cell beside K and V
     cell_bytes = shape.cell_bytes + shape.n_head_total * numbers * NUMBER_BYTES
     query_bytes = shape.query_row_bytes + shape.device_query_row_bytes + NUMBER_BYTES
     return int(
@@ -38,14 +38,14 @@ def session_bytes_of(shape: structs.Shape, state_bytes: int, params: structs.Cac
 
 
 def planned_swap_bytes(options: Options, session_bytes: int) -> int:
-    """The part `resting` of a plan: what was asked for, or else, with a rest_dir, what a switch takes."""
+    """Return the part `resting` of a plan: the bytes that were asked for, or with a rest_dir those of a switch."""
     if options.resting_bytes is not None:
         return options.resting_bytes
     return session_bytes if options.rest_dir is not None else 0
 
 
 def swap_obstacle(plan: Plan, options: Options) -> str:
-    """Why two sessions of a plan cannot take turns in the room that was named for them; "" = they can."""
+    """Return why two sessions cannot take turns in the swap space that was named for them; "" = they can."""
     session = f"session of {plan.budget_cells} cells"
     size, named = format_size(plan.session_bytes), options.resting_bytes
     if options.rest_dir is not None:

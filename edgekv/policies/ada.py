@@ -45,7 +45,7 @@ class Ada(Wrapper):
     becoming small (section 3.4), and that 0.2 is its default. Heads are KV heads, as in section 3.5.
 
     Heads are compared by the weights of the base, whatever else wraps it. These are attention, or the softmax over the
-    head's cells where scores may be negative (`keydiff`, `l2norm`). Within a head, the policy under ada chooses. Beyond
+    head's cells if scores may be negative (`keydiff`, `l2norm`). Within a head, the policy under ada chooses. Beyond
     the paper, `scope=model` lets the heads of all layers share all cells.
     """
 
@@ -97,7 +97,7 @@ def allot(
     """Cells of each head, `budget` on average: scores and positions (n,) of every head, n their own.
 
     No head gets more than it holds or than `largest` (None = no limit), or less than its protected cells.
-    Raises BudgetError where the protected cells of a head exceed the budget, ConfigError where the budget exceeds
+    Raises BudgetError if the protected cells of a head exceed the budget, ConfigError if the budget exceeds
     `largest`, NativeError for a score that is not finite.
     """
     check_largest(largest, budget)

@@ -27,6 +27,6 @@ def apportion(targets: Sequence[float], caps: Sequence[int], total: int) -> list
 
 
 def check_largest(largest: int | None, budget: int) -> None:
-    """Raises ConfigError where nothing can have as much as the mean."""
+    """Raises ConfigError if nothing can have as much as the mean."""
     if largest is not None and largest < budget:
         raise ConfigError(f"largest={largest} is less than the budget of {budget}; raise it or lower the budget")

@@ -29,7 +29,7 @@ def attention(head: Head, scale: float | Floats | None = None) -> Floats:
 
 @np.errstate(invalid="ignore", over="ignore")
 def weights_with_sinks(logits: Floats, head: Head) -> Floats:
-    """Softmax over the cells, and over the sink of each query head where it has one, of (G, W, n)."""
+    """Softmax over the cells, and over the sink of each query head if it has one, of (G, W, n)."""
     if head.sinks is not None:
         sinks = np.broadcast_to(np.asarray(head.sinks, dtype=np.float64).reshape(-1, 1, 1), (*logits.shape[:2], 1))
         logits = np.concatenate([logits, sinks], axis=-1)  # one more cell, whose weight goes nowhere

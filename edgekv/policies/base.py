@@ -86,7 +86,7 @@ class Policy:
         raise NotImplementedError
 
     def accumulate(self, head: Head) -> Scores:
-        """What the cells of one head carry on to the next scoring, (n,)."""
+        """Return the score that each cell of one head carries to the next scoring, (n,)."""
         return np.zeros(len(head.positions))
 
     def keep(self, head: Head, protection: Protection, budget: int | None = None) -> Indices:
@@ -100,7 +100,7 @@ class Policy:
     def layer_budgets(self, n_layer: int, budget: int, n_protected: int, largest: int | None = None) -> list[int]:
         """Cells per head of each layer, `budget` on average: at least n_protected, at most `largest`; None = no limit.
 
-        Raises BudgetError where the protected cells exceed the budget, ConfigError where the budget exceeds `largest`.
+        Raises BudgetError if the protected cells exceed the budget, ConfigError if the budget exceeds `largest`.
         """
         check_room(n_protected, budget)
         check_largest(largest, budget)
@@ -168,14 +168,14 @@ class Pooled(Policy):
 
 
 def required_budget(head: Head) -> int:
-    """The head's budget. Raises ConfigError where it has none."""
+    """The head's budget. Raises ConfigError if it has none."""
     if head.budget is None:
         raise ConfigError("this policy needs the budget; give budget= in cells per head")
     return head.budget
 
 
 def common_budget(heads: Sequence[Head]) -> int:
-    """The budget of heads that share their cells. Raises ConfigError where they have none, or not the same."""
+    """The budget of heads that share their cells. Raises ConfigError if they have none, or not the same."""
     budgets = {required_budget(head) for head in heads}
     if len(budgets) != 1:
         raise ConfigError(f"heads that share cells have the budgets {sorted(budgets)}; give one, the same for all")
@@ -188,7 +188,7 @@ def _spelled(value: Any) -> Any:
 
 
 def _problem(value: Any, field: dataclasses.Field[Any]) -> str | None:
-    """What is wrong with an option's value, or None."""
+    """Return what is wrong with an option's value, or None."""
     limits = field.metadata
     if value is None and field.default is None:
         return None

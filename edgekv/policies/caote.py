@@ -1,4 +1,4 @@
-"""How much the attention output would change without a cell (CAOTE, arXiv:2504.14051)."""
+"""Change of the attention output if a cell were evicted (CAOTE, arXiv:2504.14051)."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class Critical(Wrapper):
         return np.asarray((weights + self.added(len(weights))) * head.wo_norm)
 
     def added(self, n: int) -> float:
-        """What stage 2 adds to the score of each of n cells."""
+        """Return the number that stage 2 adds to the score of each of n cells."""
         return self.epsilon / max(1, n) if self.relative else self.epsilon
 
     def keep(self, head: Head, protection: Protection, budget: int | None = None) -> Indices:
@@ -81,7 +81,7 @@ class Critical(Wrapper):
         """Cells of stage 1, of these that are not protected (n,) and as many as stay of them."""
         if not self.mass:
             return math.floor(self.alpha * n_free)
-        sums = np.cumsum([0.0, *np.sort(weights)[::-1]])  # of the best 0, 1, 2, ... cells
+        sums = np.cumsum([0.0, *np.sort(weights)[::-1]])  # weight of the best 0, 1, 2, ... cells
         return min(n_free, int(np.searchsorted(sums, self.mass * weights.sum())))
 
     def native_fields(self) -> dict[str, Any]:

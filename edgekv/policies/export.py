@@ -25,7 +25,7 @@ from .keydiff import EPSILON, KeyDiff
 from .policy_spec import parse_policy
 from .snapkv import SnapKV
 
-OPSET = 13  # and the format that came with it: every onnxruntime since 1.6 runs both
+OPSET = 13  # every onnxruntime since 1.6 runs it, and the file format of its time
 IR_VERSION = 7
 LOWEST = float(np.finfo(np.float32).min)
 
@@ -44,7 +44,7 @@ def export_policy(
     scale: of Q K^T, None = 1/sqrt(d); softcap: c of the model's attention, c tanh(x/c), 0 = none; sinks: whether the
     graph is given the model's learnt sinks. All three are snapkv's.
 
-    Raises PolicyError for a policy that has no graph, ConfigError for numbers that cannot be and where the file cannot
+    Raises PolicyError for a policy that has no graph, ConfigError for numbers that cannot be and if the file cannot
     be written.
     """
     policy = parse_policy(spec)
@@ -216,13 +216,13 @@ def _pooled(graph: _Graph, scores: str, kernel: int, pool: str, of: str | None =
 
     if pool == "max":
         line = scores if of is None else graph("Where", of, scores, graph.constant(LOWEST))
-        spoiled = graph("Mul", scores, graph.constant(0.0))  # so that no maximum hides what is not finite
+        spoiled = graph("Mul", scores, graph.constant(0.0))  # A maximum would hide values that are not finite.
         return graph("Add", over(line, "MaxPool"), spoiled)
     if of is None:
         return over(scores, "AveragePool", count_include_pad=0)
     part = over(graph("Where", of, scores, graph.constant(0.0)), "AveragePool", count_include_pad=1)
     whole = over(graph.to(of, "FLOAT"), "AveragePool", count_include_pad=1)
-    return graph("Div", part, whole)  # 0 / 0 lies outside `of`, where the caller looks at its own scores
+    return graph("Div", part, whole)  # 0 / 0 lies outside `of`, and there the caller takes its own scores
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""One KV head before eviction: the arrays that a policy may read."""
+"""A KV head before eviction: the arrays that a policy may read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .types import Cells, Floats, Indices, Keys, Scores
 class Head:
     """The n cells of one (layer, KV head) and the queries that score them; cells may lie in any order.
 
-    keys: (n, d) post-RoPE; positions: (n,) true positions. The rest is given where a policy reads it:
+    keys: (n, d) post-RoPE; positions: (n,) true positions. The rest is given if a policy reads it:
     values: (n, d_v)
     queries: (G, W, d) post-RoPE, of the G query heads that share the KV head, for the W rows fed last
     query_positions: (W,) ascending
@@ -26,7 +26,7 @@ class Head:
     wo_norm: (n,) the mean over the G query heads of norm1(V W_O[h])
     budget: in cells; tokens_seen: when the last row was fed, None = its position + 1
     scale: of Q K^T, None = 1/sqrt(d); softcap: c of the model's attention, c tanh(x/c), 0 = none
-    share: how many cells it gets beside other heads, at least 0, where a policy divides them so
+    share: the head's share of the cells, at least 0, if a policy divides cells by shares
     sinks: (G,) logits of the query heads' learnt sinks, which take attention and have no value; None = none
     """
 
@@ -70,12 +70,12 @@ class Head:
         return self.queries, self.query_positions
 
     def newest_rows(self, n: int) -> Head:
-        """The same head, seen by its newest n rows only."""
+        """Return the head with only its newest n rows of queries."""
         queries, positions = self.rows()
         return replace(self, queries=queries[:, -n:], query_positions=positions[-n:])
 
     def by_part(self) -> Iterator[Head]:
-        """The same head, seen by the rows of each part."""
+        """Yield the head with the rows of queries of each part."""
         if len(self.part_ends) < 2:
             yield self
             return
@@ -84,6 +84,6 @@ class Head:
             yield replace(self, queries=queries[:, first:end], query_positions=positions[first:end], part_ends=())
 
     def at(self, cells: Sequence[int] | Indices) -> Head:
-        """The same head with some of its cells only."""
+        """Return the head with only some of its cells."""
         names = ("keys", "positions", "values", "accumulated", "wo_norm")
         return replace(self, **{name: a[cells] for name in names if (a := getattr(self, name)) is not None})

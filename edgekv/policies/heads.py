@@ -17,7 +17,7 @@ from .head import Head
 from .selection import Protection, check_room
 from .wrappers import Division
 
-LARGEST_EXPONENT = 127  # of a share, so that rounding it does not make it infinite
+LARGEST_EXPONENT = 127  # the most of a share's exponent, so that rounding it does not make it infinite
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Heads(Division):
     budget[g] = x share[g], but at least max(P, safeguard N), and at most what the head holds and may hold
 
     N is the mean budget of a head, P its protected cells, and x is such that the budgets sum up to all cells. The table
-    is measured once for a model (`edgekv heads`): of some texts, how many cells each head keeps where the heads of the
+    is measured once for a model (`edgekv heads`): of some texts, how many cells each head keeps if the heads of the
     whole model share them under `replay`. A few heads copy what is asked for out of the text, and they are the same in
     every text. KVzip, too, has scores of heads that hold for all texts; there such a score says whether a head keeps
     all cells or few.
@@ -58,7 +58,7 @@ def divide(shares: Sequence[float], held: Sequence[int], least: int, budget: int
     """Cells of heads that hold `held`, in proportion to their shares, `budget` on average.
 
     No head gets more than it holds or than `largest` (None = no limit), or less than `least` if it holds as many.
-    Raises BudgetError where `least` exceeds the budget, ConfigError where the budget exceeds `largest`, and for a share
+    Raises BudgetError if `least` exceeds the budget, ConfigError if the budget exceeds `largest`, and for a share
     that is no number from 0 on.
     """
     check_room(least, budget)
@@ -68,7 +68,7 @@ def divide(shares: Sequence[float], held: Sequence[int], least: int, budget: int
     floors = np.minimum(least, caps)
     total = min(budget * len(caps), int(caps.sum()))
     given = parts > 0
-    low, high = 0.0, float((caps[given] / parts[given]).max(initial=0.0))  # what a share of 1 is worth
+    low, high = 0.0, float((caps[given] / parts[given]).max(initial=0.0))  # cells for a share of 1
     if np.clip(high * parts, floors, caps).sum() > total:
         while (middle := _between(low, high)) != low:
             if np.clip(middle * parts, floors, caps).sum() > total:

@@ -106,7 +106,7 @@ def _options(name: str, fields: Iterable[dataclasses.Field[Any]], text: str | No
 
 
 def _value(text: str) -> object:
-    """A number, a truth value or None where the text is one, else the text."""
+    """A number, a truth value or None if the text is one, else the text."""
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
     for number in (int, float):

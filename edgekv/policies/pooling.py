@@ -19,7 +19,7 @@ def pool_scores(scores: Scores, positions: Cells, kernel: int, how: str) -> Scor
     if kernel == 1 or len(scores) == 0:
         return scores
     order = np.argsort(positions, kind="stable")
-    line = np.where(np.isfinite(scores), scores, np.inf)[order]  # so that no maximum hides it from the selection
+    line = np.where(np.isfinite(scores), scores, np.inf)[order]  # A maximum would hide NaN from the selection.
     padded = np.pad(line, kernel // 2, constant_values=np.nan)  # beyond the ends there is no cell
     combine = np.nanmean if how == "avg" else np.nanmax
     pooled = np.empty_like(line)

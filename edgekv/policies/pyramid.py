@@ -52,7 +52,7 @@ class Pyramid(Division):
 
 
 def contradiction(policy: Wrapper) -> PolicyError:
-    """What pyramid and ada(scope=model) are answered together."""
+    """Return the error for pyramid together with ada(scope=model)."""
     return PolicyError(
         f"{policy.spec}: pyramid gives every layer its own budget, scope=model none; use scope=layer, or one of the two"
     )

@@ -49,10 +49,10 @@ _registered: dict[str, Scorer] = {}
 
 @dataclass(frozen=True, slots=True)
 class Available:
-    """One policy that a spec may name.
+    """A policy that a spec may name.
 
     kind: "base" or "wrapper"; source: "built in", "registered", or the distribution that it comes from
-    options: what may stand in parentheses; for a policy of a package unknown until it is used
+    options: its options; those of a package's policy are unknown until it is used
     """
 
     name: str
@@ -103,7 +103,7 @@ def unregister(name: str) -> None:
 
 
 def is_registered(policy: Policy) -> bool:
-    """Whether it stands for a scorer that this process alone knows by name."""
+    """Return True if its scorer is registered, so that only this process knows it by name."""
     return isinstance(policy, Custom) and policy.scorer in _registered.values()
 
 
@@ -111,7 +111,7 @@ def find_policy(name: str) -> type[Policy] | Custom:
     """The class of a base that takes options, or a policy that takes none.
 
     Looks among the built-in ones, then the registered, then the entry points of installed packages. Raises PolicyError,
-    listing what is possible, where there is none, and naming the distribution whose entry point is broken.
+    listing what is possible, if there is none, and naming the distribution whose entry point is broken.
     """
     if name in POLICIES:
         return POLICIES[name]

@@ -10,7 +10,7 @@ from .head import Head
 from .snapkv import SnapKV
 from .types import Scores
 
-MAX_ROWS = 4096  # of the longest block
+MAX_ROWS = 4096  # rows of the longest block
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Replay(Policy):
     carries = True
     sees_every_probe = True
     replays = True
-    carry: ClassVar[float] = 1.0  # of snapkv's kernel
+    carry: ClassVar[float] = 1.0  # snapkv's kernel
 
     kernel: int = option(1, "cells under the pooling kernel; 1 = no pooling", minimum=1, maximum=1023, odd=True)
     pool: str = option("avg", "how scores are pooled", choices=POOLS)

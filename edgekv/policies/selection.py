@@ -59,7 +59,7 @@ def check_finite(scores: Scores, positions: Cells) -> None:
 
 
 def check_room(n_protected: int, budget: int) -> None:
-    """Raises BudgetError where the protected cells alone exceed the budget."""
+    """Raises BudgetError if the protected cells alone exceed the budget."""
     if n_protected > budget:
         raise BudgetError(
             f"{n_protected} protected cells exceed the budget of {budget}; raise the budget or protect fewer"

@@ -95,7 +95,7 @@ class Division(Wrapper):
 
 
 def weights_of(policy: Policy, head: Head) -> Scores:
-    """A policy's scores (n,); where they may be negative, their softmax over the head's cells."""
+    """Return a policy's scores (n,); if they may be negative, their softmax over the head's cells."""
     scores = policy.score(head)
     if policy.weights:
         return scores

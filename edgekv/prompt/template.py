@@ -20,7 +20,7 @@ import jinja2.sandbox
 from edgekv.binding.model import Model
 from edgekv.errors import InputError, UnsupportedModelError
 
-_MAX_NUMBER = 1 << 20  # in a template: times to repeat a text, places to pad to
+_MAX_NUMBER = 1 << 20  # the most repetitions or padding that a template may ask for
 
 _SYSTEM, _FIRST, _REPLY, _SECOND = (f"EDGEKV-MARK-{i}-" for i in range(4))
 
@@ -77,7 +77,7 @@ def rendered(model: Model, roles: Sequence[str], tools: Sequence[dict[str, Any]]
 
     tools: what the template describes as tools, which must hold no names of control tokens
 
-    Raises UnsupportedModelError where there is no template, InputError where it does not take such messages.
+    Raises UnsupportedModelError if there is no template, InputError if it does not take such messages.
     """
     template = model.header.chat_template
     if template is None:
@@ -111,8 +111,8 @@ def _no_template(model: Model) -> UnsupportedModelError:
 
 
 def opens_with(template: str) -> str:
-    """What a template puts between a user's turn and the reply to it; "" where it cannot be rendered."""
-    with suppress(Exception):  # what is wrong with a template is told to those who chat
+    """Return the text that a template puts between a user's turn and the reply; "" if it cannot be rendered."""
+    with suppress(Exception):  # an error of the template is raised when a chat begins
         opening: str = render(template, [{"role": "user", "content": _FIRST}], "", "")
         return opening.partition(_FIRST)[2]
     return ""
@@ -139,7 +139,7 @@ class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
 def rehearse(template: str | None = None) -> None:
     """Compile a template, or render a small one, only so that the memory for it is taken before a plan is made."""
-    with suppress(Exception):  # what is wrong with a template is told to those who chat
+    with suppress(Exception):  # an error of the template is raised when a chat begins
         if template is None:
             render("{% for m in messages %}{{ m['content'] | trim }}{% endfor %}", [{"content": "text"}], "", "")
         else:
@@ -149,14 +149,14 @@ def rehearse(template: str | None = None) -> None:
 def render(
     template: str, messages: list[dict[str, Any]], bos: str, eos: str, tools: Sequence[dict[str, Any]] = ()
 ) -> str:
-    """What a template makes of messages and tools, up to where the reply begins. Raises anything."""
+    """Render messages and tools, up to the beginning of the reply. Raises anything."""
     further = {"tools": list(tools)} if tools else {}
     return _compile(template).render(
         messages=messages, add_generation_prompt=True, bos_token=bos, eos_token=eos, **further
     )
 
 
-@functools.lru_cache(maxsize=2)  # that of the model, which every history is rendered with, and the rehearsal's
+@functools.lru_cache(maxsize=2)  # the model's template and the rehearsal's
 def _compile(template: str) -> jinja2.Template:
     environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
     environment.globals["raise_exception"] = _raise

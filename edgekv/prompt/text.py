@@ -119,10 +119,10 @@ class Prompt:
         return tokenize_pieces(self._model, _pieces(part.sources), space_prefix=self._begin and is_first)
 
     def count(self) -> int:
-        """Number of its tokens; reads every file once. Raises InputError where there is none to read."""
+        """Number of its tokens; reads every file once. Raises InputError if there is none to read."""
         n_tokens = sum(1 for _ in self.tokens())
         if n_tokens == 0:
-            # llama.cpp drops what the vocabulary cannot spell, and would abort where nothing was fed
+            # llama.cpp drops what the vocabulary cannot spell, and would abort if nothing was fed
             raise InputError("nothing of the prompt is in the model's vocabulary; choose another model or prompt")
         return n_tokens
 

@@ -1,4 +1,4 @@
-"""How a chat template speaks of tools, read off what it renders; or a form of edgekv's own, where it says nothing."""
+"""The form in which a chat template writes tools and calls, found by rendering; or edgekv's own if it has none."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def tool_form(model: Model) -> ToolForm:
 
 @functools.lru_cache(maxsize=2)
 def _derived(template: str, bos: str, eos: str) -> CallFormat | None:
-    """How a template writes calls; None where it says nothing of tools, or writes calls otherwise than as JSON."""
+    """Return how a template writes calls; None if it has no tools, or does not write calls as JSON."""
     for names in (("EDGEKV_ONE", "EDGEKV_TWO"), ("EDGEKV_ONE",)):  # some refuse two calls
         try:
             opening = render(template, [{"role": "user", "content": "EDGEKV-QUESTION"}], bos, eos, [_TOOL.as_dict()])
@@ -71,7 +71,7 @@ def _cut(text: str, names: Sequence[str]) -> CallFormat | None:
         return None
     before = text[: first.start()]
     if first is last:
-        # what ends a call cannot be told from what ends the message, unless nothing begins it either
+        # The end of a call cannot be told from the end of the message, unless nothing begins a call either.
         return None if before else CallFormat("", first[1], first[2], "", "")
     ending = text[first.end() : last.start()].removesuffix(before)
     after = _common(ending, text[last.end() :])
@@ -84,7 +84,7 @@ def _common(one: str, other: str) -> str:
 
 
 def _holds_control(model: Model, text: str) -> bool:
-    """Whether a text would be read as control tokens, if it were a template's."""
+    """Return True if a text holds control tokens when it is read as a template's."""
     return model.tokenize(text, special=True) != model.tokenize(text)
 
 

@@ -12,7 +12,7 @@ from edgekv.errors import ConfigError, InputError
 from edgekv.grammar.source import JSON_OPTIONS, Grammar, multiplies, schema_of
 
 MOST_TOOLS = 128
-MOST_CALLS = 16  # in one reply
+MOST_CALLS = 16  # the most calls in one reply
 CHOICES = ("auto", "none", "required")
 
 # Schemas of tools come from libraries, and their callers cannot change them: a constraint that no grammar can express
@@ -32,7 +32,7 @@ class Tool:
     parameters: str
 
     def as_dict(self) -> dict[str, Any]:
-        """As chat templates want it."""
+        """Return the tool in the form that chat templates read."""
         function = {"name": self.name, "description": self.description, "parameters": json.loads(self.parameters)}
         return {"type": "function", "function": function}
 
@@ -47,12 +47,12 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """What a reply may do with tools.
+    """Limits of a reply's use of tools.
 
-    tools: those that the model is told of
-    callable: those that it may call
+    tools: the tools that the template shows to the model
+    callable: the tools that it may call
     must_call: the reply is a call, or several
-    most_calls: in the reply
+    most_calls: the most calls in the reply
     """
 
     tools: tuple[Tool, ...]
@@ -64,7 +64,7 @@ class ToolUse:
 def tool_use(
     tools: Sequence[Mapping[str, Any]], choice: str | Mapping[str, Any] = "auto", *, parallel: bool = True
 ) -> ToolUse | None:
-    """What a caller asks for; None where there are no tools.
+    """Return the use of tools that a caller asks for; None if there are no tools.
 
     tools: each {"type": "function", "function": {"name", "description", "parameters"}}
     choice: "auto", "none", "required", or {"type": "function", "function": {"name"}} for a call of one
@@ -142,7 +142,7 @@ def calls_of(given: Sequence[Any]) -> tuple[ToolCall, ...]:
 
 @dataclass(frozen=True, slots=True)
 class CallFormat:
-    """How a model writes calls: before, JSON of a name and of arguments, after; and between two of them.
+    """Texts that a model writes around a call: before and after its JSON, and between two calls.
 
     before: "" = a reply that begins with a brace is a call, and there is only one
     """
@@ -160,7 +160,7 @@ class CallFormat:
         )
 
     def grammar(self, use: ToolUse) -> Grammar:
-        """What a reply that may call tools is: a text, or calls, which may come after a text."""
+        """Return the grammar of a reply that may call tools: a text, or calls, which may come after a text."""
         bodies = [f"call_{i}" for i in range(len(use.callable))]
         rules = [
             f"{body}: {json.dumps(self._head(tool.name))} {_rule(tool)} {json.dumps('}' + self.after)}"
@@ -200,7 +200,7 @@ class CallFormat:
         return before + self.written(plain)
 
     def n_before_calls(self, text: str) -> int:
-        """Characters of a text before its first call; all of them where it has none."""
+        """Return the number of characters before a text's first call; all of them if it has none."""
         found = text.find(self.before) if self.before else (0 if text.startswith("{") else -1)
         return len(text) if found < 0 else found
 

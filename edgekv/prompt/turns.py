@@ -14,16 +14,16 @@ from .template import ChatFormat, chat_format, rendered
 from .text import PARAGRAPH, WITHIN, Prompt
 
 Content = Sequence[str | os.PathLike[str]]
-Parts: TypeAlias = tuple[str | os.PathLike[str], ...]  # of one content: texts and text files
+Parts: TypeAlias = tuple[str | os.PathLike[str], ...]  # texts and text files of one content
 
-TOKEN_CHARS = 64  # of a long question, more than its last tokens have
+TOKEN_CHARS = 64  # characters a token; more than the last tokens of a long question have
 
 # a turn in the model's chat template, the beginning of one that the next goes on with, or a text to continue; a whole
 # conversation, or a whole text as it stands or as tokens, of which the session may have seen the beginning; such a
 # beginning as tokens
 Kind = Literal["chat", "read", "text", "messages", "whole", "tokens", "ahead"]
 
-BEGINNINGS: tuple[Kind, ...] = ("read", "ahead")  # to which there is no reply
+BEGINNINGS: tuple[Kind, ...] = ("read", "ahead")  # kinds of turns without a reply
 HISTORIES: tuple[Kind, ...] = ("messages", "whole", "tokens", "ahead")  # told from their first token on
 
 # states while a prompt is read, and after
@@ -39,7 +39,7 @@ STATES: dict[Kind, tuple[str, str]] = {
 
 
 class Probe(NamedTuple):
-    """What is fed for its queries alone.
+    """Tokens that are fed only for their queries.
 
     part_ends: how many tokens come before the end of each of its parts, (P,) ascending
     """
@@ -146,7 +146,7 @@ class Turns:
         question: its parts are found (`parts_of`), or given
         answer: a reply to it, of which the first tokens are a part of their own, as far as there is room
 
-        Raises ConfigError where several given parts have no room.
+        Raises ConfigError if several given parts have no room.
         """
         form = self._format
         parts = parts_of(question[-TOKEN_CHARS * n_tokens :]) if isinstance(question, str) else _apart(question)

@@ -27,7 +27,7 @@ def score(spec: str | Policy, *, backend: Backend = "native", **arrays: Any) -> 
     """Raw scores of every cell before any protection, (n_head_kv, n) float32; higher is kept.
 
     keys: (n_head_kv, n, d) post-RoPE; positions: (n_head_kv, n) true positions, in any order
-    values: (n_head_kv, n, d_v), where the policy reads values
+    values: (n_head_kv, n, d_v), if the policy reads values
     queries: (n_head, W, d) post-RoPE, of the W rows fed last; n_head is a multiple of n_head_kv
     query_positions: (W,) ascending; None = the newest W positions of all cells
     accumulated: (n_head_kv, n) what earlier scorings left with the cells; None = nothing
@@ -53,7 +53,7 @@ def score(spec: str | Policy, *, backend: Backend = "native", **arrays: Any) -> 
 
 
 def budgets(spec: str | Policy, **arguments: Any) -> list[int]:
-    """How many cells `select` keeps in each head: `budget` on average, or all that a head holds.
+    """Return how many cells `select` keeps in each head: `budget` on average, or all that a head holds.
 
     Arguments and errors as for `select`. The arrays are those of one layer, so `pyramid` has nothing to divide;
     `Policy.layer_budgets` returns how many cells it gives every layer.

@@ -1,4 +1,4 @@
-"""Files that replace others whole: whoever opens one, whenever a writer dies, finds the old or the new one."""
+"""Files that replace others at once: a reader finds the old file or the new one, even if the writer is killed."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from edgekv.errors import SessionFileError
 
 from .locks import lock, new_locked
 
-SUFFIX = ".edgekv-part"  # of a file that is not whole yet
+SUFFIX = ".edgekv-part"  # suffix of a file that is not complete yet
 
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[BinaryIO]:
-    """A file to write, which takes the place of `path` after the block: flushed, and readable by its owner alone.
+    """Yield a file to write, which replaces `path` after the block: flushed, and readable by its owner alone.
 
     If the block fails, `path` stays as it was. A process that is killed leaves its file behind; the next one that
-    replaces `path` removes it. Raises OSError, and SessionFileError where `path` is something else than a file.
+    replaces `path` removes it. Raises OSError, and SessionFileError if `path` is no file.
     """
     path = Path(os.path.realpath(path))
     if path.exists() and not path.is_file():
@@ -36,7 +36,7 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-            if sys.platform == "win32":  # where nobody can rename a file that is open
+            if sys.platform == "win32":  # Windows does not rename an open file
                 file.close()
             os.replace(file.name, path)
     except BaseException:
@@ -47,9 +47,11 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
 
 
 def remove_leftovers(folder: Path, name: str | None = None) -> int:
-    """Remove what killed writers left in a folder; returns how many.
+    """Remove the files that killed writers left in a folder; returns their number.
 
-    name: of the file that they were to replace; None = any. A file that is still written is locked, and stays.
+    name: name of the file that they should have replaced; None = any
+
+    A file that is still being written is locked, and stays.
     """
     with suppress(OSError), os.scandir(folder) as entries:
         parts = [entry.path for entry in entries if entry.name.endswith(SUFFIX)]
@@ -60,20 +62,20 @@ def remove_leftovers(folder: Path, name: str | None = None) -> int:
 
 
 def _prefix(name: str) -> str:
-    """The beginning of the names of files that are to replace this one; short, however long its name is."""
+    """Return the prefix of the files that are to replace this one; it is short for any name."""
     return f".{hashlib.blake2b(os.fsencode(name), digest_size=8).hexdigest()}-"
 
 
 def _part(path: Path) -> BinaryIO:
-    """A new file beside `path`, which only its owner can read."""
+    """Make a new file beside `path`, which only its owner can read."""
     part = path.parent / f"{_prefix(path.name)}{secrets.token_hex(4)}{SUFFIX}"
     return open(part, "xb", opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
 def _removed(part: str) -> bool:
-    """Remove a file that nobody writes."""
+    """Remove a file that nobody writes; returns False if it is still being written or cannot be removed."""
     try:
-        if sys.platform == "win32":  # where nobody can remove a file that is open
+        if sys.platform == "win32":  # Windows does not remove an open file
             os.unlink(part)
             return True
         descriptor = os.open(part, os.O_RDWR | os.O_NOFOLLOW)

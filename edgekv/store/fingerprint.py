@@ -8,11 +8,11 @@ from pathlib import Path
 
 from edgekv.errors import InputError
 
-DIGITS = 16  # of a SHA-256, in hex
+DIGITS = 16  # hex digits of a SHA-256
 
 
 def fingerprint(path: Path) -> str:
-    """A file's name and the beginning of its digest. Raises InputError where it cannot be read."""
+    """A file's name and the beginning of its digest. Raises InputError if it cannot be read."""
     try:
         stat = path.stat()
         return _fingerprint(path, stat.st_size, stat.st_mtime_ns)

@@ -1,4 +1,4 @@
-"""JSON lines on disk that only grow: whoever is killed while writing leaves at most one cut line, which is removed."""
+"""JSON lines on disk that only grow: a writer that is killed leaves at most one cut line, which is removed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .locks import lock
 class JsonlFile:
     """A file of JSON values, one a line, which this process alone appends to. Close it, or use it in `with`.
 
-    opening: what each of its lines begins with; a cut line that begins otherwise is not of such a file
+    opening: the beginning of each of its lines; a cut line with another beginning is an error
 
     Raises ConfigError for a file that cannot be written, and while another process has it open.
     """
@@ -40,9 +40,9 @@ class JsonlFile:
             raise ConfigError(f"{path} is in use by another process; wait for it, or name another file") from error
 
     def read(self) -> Iterator[tuple[int, Any]]:
-        """The number and the value of each line; removes one at the end that is cut.
+        """Yield the number and the value of each line; removes a cut line at the end.
 
-        Raises InputError for what is no line of such a file, which then stays as it is.
+        Raises InputError for a line of another kind; the file then stays as it is.
         """
         whole = 0
         with self.path.open("rb") as file:
@@ -58,11 +58,11 @@ class JsonlFile:
         self._file.truncate(whole)
 
     def foreign(self, number: int) -> InputError:
-        """What to raise for a line of another kind."""
+        """Return the error for a line of another kind."""
         return InputError(f"line {number} of {self.path} is no result; name another file")
 
     def append(self, value: Any) -> None:
-        """Add a line, and wait until it is on the disk. Raises ConfigError where it has no room; nothing is added."""
+        """Add a line, and wait until it is on the disk. Raises ConfigError if there is no room; nothing is added."""
         rest = memoryview((json.dumps(value, allow_nan=False) + "\n").encode())
         end = self._file.seek(0, os.SEEK_END)
         try:
@@ -77,7 +77,7 @@ class JsonlFile:
             raise
 
     def close(self) -> None:
-        """Close the file, which others may then open."""
+        """Close the file. Other processes may then open it."""
         self._file.close()
 
     def __enter__(self) -> JsonlFile:

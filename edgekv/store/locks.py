@@ -15,7 +15,7 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-PATIENCE_S = 60.0  # for who holds a lock
+PATIENCE_S = 60.0  # seconds to wait for a lock
 AGAIN_S = 0.02
 
 UNREAD = 1 << 40  # a byte that no file has: on Windows, others cannot read one that is locked
@@ -24,7 +24,7 @@ UNREAD = 1 << 40  # a byte that no file has: on Windows, others cannot read one 
 def lock(file: int) -> bool:
     """Lock an open file until it is closed; False = its file system has no locks.
 
-    Raises BlockingIOError where another process has it locked.
+    Raises BlockingIOError if another process has it locked.
     """
     if sys.platform == "win32":
         before = os.lseek(file, 0, os.SEEK_CUR)
@@ -61,7 +61,7 @@ def new_locked(make: Callable[[], BinaryIO]) -> BinaryIO:
 def held(path: Path) -> Iterator[None]:
     """Hold the lock of a file, which is made, while the block lasts. Others wait for it, for PATIENCE_S at most.
 
-    Raises OSError where the file cannot be made, and BlockingIOError where another process does not let it go.
+    Raises OSError if the file cannot be made, and BlockingIOError if another process does not let it go.
     """
     with open(path, "ab", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
         deadline = time.monotonic() + PATIENCE_S

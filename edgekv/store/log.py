@@ -1,4 +1,4 @@
-"""What a session read and said, as token ids on the disk, and which of them are whose."""
+"""The token ids of a session, on the disk, and the role that each range of them belongs to."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class LogCopy:
 class TokenLog:
     """The ids of all tokens of a session in their order, 4 bytes each in a private file, and marks between them.
 
-    Raises SessionFileError where the folder (None = that of TMPDIR) takes no file, or has no more room.
+    Raises SessionFileError if the folder (None = that of TMPDIR) takes no file, or has no more room.
     """
 
     def __init__(self, folder: str | None = None) -> None:
@@ -101,7 +101,7 @@ class TokenLog:
         return self._tokens.read(start, stop)
 
     def common(self, tokens: Iterable[int]) -> tuple[int, int]:
-        """How many of these tokens the log begins with, and how many there are."""
+        """Return how many of these tokens the log begins with, and their number."""
         coming = iter(tokens)
         n_common = 0
         for ours, theirs in itertools.zip_longest(self.tokens(0, len(self)), coming):
@@ -112,7 +112,7 @@ class TokenLog:
         return n_common, n_common
 
     def beginning(self, tokens: Iterable[int]) -> int:
-        """How many of these tokens the log begins with; takes none after the first that differs."""
+        """Return how many of these tokens the log begins with; takes none after the first that differs."""
         pairs = zip(self.tokens(0, len(self)), tokens, strict=False)
         return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
@@ -151,7 +151,7 @@ class TokenLog:
         return "new"
 
     def _has_content(self, n: int) -> bool:
-        """Whether more than an opening lies in the first n tokens."""
+        """Return True if the first n tokens hold more than an opening."""
         marks = map(self._mark, range(len(self._marks) // 3))
         first = next((mark for mark in marks if mark.role not in OPENING), None)
         return first is not None and first.position < n
@@ -198,7 +198,7 @@ class TokenLog:
         return Mark(position, ROLES[role], STATES[state])
 
     def _n_marks_below(self, position: int) -> int:
-        """How many marks come before a position; they ascend."""
+        """Return how many marks come before a position; marks ascend."""
         n = len(self._marks) // 3
         while n > 0 and self._mark(n - 1).position >= position:
             n -= 1
@@ -224,11 +224,11 @@ class TokenLog:
         self._marks.extend(copy.marks.reshape(-1))
 
     def parts(self) -> dict[str, TempArray]:
-        """What the log consists of, by the names that files give it: ids, and marks (position, role, state)."""
+        """Return the arrays of the log by their names in files: ids, and marks (position, role, state)."""
         return {"tokens": self._tokens, "marks": self._marks}
 
     def is_sound(self, n_vocab: int) -> bool:
-        """Whether a log that came from elsewhere holds tokens of a vocabulary, and marks as they are made here."""
+        """Return True if a log from a file holds tokens of a vocabulary, and valid marks."""
         ids = all(len(piece) == 0 or (piece.min() >= 0 and piece.max() < n_vocab) for piece in self._tokens.pieces())
         n, last = len(self._marks) // 3, -1
         if not ids or len(self._marks) % 3:

@@ -19,13 +19,13 @@ class Ownership:
         self._seen[os.path.realpath(path)] = _identity(path)
 
     def is_foreign(self, path: Path) -> bool:
-        """Whether there is a file that is not as it was noted."""
+        """Return True if there is a file, and it is not the one that was noted."""
         there = _identity(path)
         return there is not None and there != self._seen.get(os.path.realpath(path))
 
 
 def _identity(path: Path) -> Identity | None:
-    """What differs between two files of one name; None = there is none."""
+    """Return what differs between two files of one name; None = there is none."""
     try:
         status = path.stat()
     except OSError:

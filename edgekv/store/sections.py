@@ -67,7 +67,7 @@ def write_sections(path: Path, about: Mapping[str, Any], sections: Sequence[Sect
     """Write a file whole, in the place of what has that name.
 
     about: plain values that JSON knows
-    Raises SessionFileError where it cannot be written; what was there before is then untouched.
+    Raises SessionFileError if it cannot be written; what was there before is then untouched.
     """
     if sys.byteorder != "little":
         raise SessionFileError(
@@ -254,7 +254,7 @@ class SectionFile:
 
 
 def _is_section(given: object) -> bool:
-    """Whether it is a name, a type and a number of elements."""
+    """Return True for a name, a type and a number of elements."""
     if not isinstance(given, list) or len(given) != 3:
         return False
     name, kind, n = given

@@ -1,4 +1,4 @@
-"""Saved sessions by name, in a folder of the user's."""
+"""Names of saved sessions, which lie in a folder of the user's."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from .sections import SectionFile
 SUFFIX = ".session"
 MAX_NAME_BYTES = 100
 _NAME = re.compile(r"[^\W_][\w.-]*")
-_DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)  # what Windows opens by these names
+_DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)  # names of devices on Windows
 
 
 def sessions_folder() -> Path:
-    """Where they lie. It need not exist yet."""
+    """Return the folder of saved sessions. It need not exist yet."""
     return Path(platformdirs.user_data_dir("edgekv", appauthor=False)) / "sessions"
 
 
 def path_of(name: str) -> Path:
-    """The file of a name. Raises SessionFileError for what is no name of a file in that folder."""
+    """Return the path of a saved session. Raises SessionFileError for a name that no file can have."""
     if not _NAME.fullmatch(name) or _DEVICES.fullmatch(name):
         raise SessionFileError(
             f"{name!r} cannot name a session; use letters, digits, '-', '_' and '.', and begin with a letter or a digit"
@@ -42,7 +42,7 @@ def path_of(name: str) -> Path:
 
 
 def writable_path_of(name: str) -> Path:
-    """The same in a folder that is there. Raises SessionFileError where it cannot be made."""
+    """Return the path of a session to save, and make its folder. Raises SessionFileError if that fails."""
     path = path_of(name)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -55,7 +55,7 @@ def writable_path_of(name: str) -> Path:
 
 
 def existing_path_of(name: str) -> Path:
-    """The same of a session that was saved. Raises SessionFileError where there is none, with those that there are."""
+    """Return the path of a saved session. Raises SessionFileError if there is none, and names those that exist."""
     path = path_of(name)
     if not path.is_file():
         there = ", ".join(saved_names()) or "none"
@@ -64,7 +64,7 @@ def existing_path_of(name: str) -> Path:
 
 
 def saved_names() -> list[str]:
-    """The names of all that were saved, and removes what killed processes left half-written."""
+    """Return the names of all saved sessions; removes files that killed processes left incomplete."""
     folder = sessions_folder()
     remove_leftovers(folder)
     names = [path.name.removesuffix(SUFFIX) for path in folder.glob(f"*{SUFFIX}") if path.is_file()]
@@ -72,7 +72,7 @@ def saved_names() -> list[str]:
 
 
 def free_name(name: str) -> str:
-    """A name that no session has: this one, or this one with a number."""
+    """Return a name that no session has: this one, or this one with a number."""
     for i in itertools.count(1):
         ending = "" if i == 1 else f"-{i}"
         short = name.encode()[: MAX_NAME_BYTES - len(ending)].decode(errors="ignore")
@@ -82,16 +82,16 @@ def free_name(name: str) -> str:
 
 
 def holds_only_text(path: Path) -> bool:
-    """Whether a session file holds texts that were read, and no question about them. Raises SessionFileError."""
+    """Return True if a session file holds texts, and no question about them. Raises SessionFileError."""
     with SectionFile(path, checked=False) as file:
         return file.about.get("turns") == "open"
 
 
 def save_as(save: Callable[[Path], None], name: str, owned: Ownership) -> str:
-    """Save under a name; under a free one where another process has changed that session. Returns the name.
+    """Save a session under a name, or under a free one if another process has changed it. Returns the name.
 
     save: writes a session to a file
-    owned: the files of who saves
+    owned: the files that the caller wrote or loaded
     """
     path = writable_path_of(name)
     try:

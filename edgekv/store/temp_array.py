@@ -1,4 +1,4 @@
-"""Temporary files that only this process sees, and that are gone when it ends, however it ends."""
+"""Temporary files that only this process sees, and arrays in them. They are gone when the process ends."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import numpy.typing as npt
 from edgekv.errors import SessionFileError
 from edgekv.memory.raw_files import read_all, write_all
 
-WINDOW = 4096  # newest numbers that lie in memory alone
+WINDOW = 4096  # newest numbers, which lie in memory alone
 
 
 def temp_file(folder: str | None) -> FileIO:
-    """An empty raw file in a folder (None = that of TMPDIR), which is gone once it is closed.
+    """Open an empty raw file in a folder (None = that of TMPDIR), which is gone once it is closed.
 
-    Raises SessionFileError where the folder takes none.
+    Raises SessionFileError if the folder takes none.
     """
     try:
         file: Any = tempfile.TemporaryFile(prefix="edgekv-", dir=folder, buffering=0)  # noqa: SIM115  (the caller closes it)
@@ -33,14 +33,17 @@ def temp_file(folder: str | None) -> FileIO:
 
 
 class TempArray:
-    """A list of int32 in a private file. It grows and is cut at its end; the newest WINDOW lie in memory."""
+    """An array of int32 in a temporary file. It grows and is cut at its end; the newest WINDOW lie in memory."""
 
     def __init__(self, folder: str | None) -> None:
-        """Raises SessionFileError where the folder takes no file."""
+        """Raise SessionFileError if the folder takes no file."""
         self._file = temp_file(folder)
         weakref.finalize(self, self._file.close)
         self._newest = np.empty(WINDOW, dtype=np.int32)
-        self._sizes = 0, 0  # in the file, and in memory; set at once, so an interrupt finds both or neither
+        self._sizes = (
+            0,
+            0,
+        )  # numbers in the file, and in memory; set at once, so an interrupt finds both or neither
 
     def __len__(self) -> int:
         return sum(self._sizes)
@@ -50,7 +53,7 @@ class TempArray:
         self._file.close()
 
     def make_room(self, n: int) -> None:
-        """See to it that n more, at most WINDOW, can be appended. Raises SessionFileError where the disk is full."""
+        """Make room for n more numbers, at most WINDOW. Raises SessionFileError if the disk is full."""
         n_written, n_newest = self._sizes
         if n_newest + n > WINDOW:
             try:
@@ -64,31 +67,31 @@ class TempArray:
             self._sizes = n_written + n_newest, 0
 
     def append(self, numbers: npt.ArrayLike) -> None:
-        """Add numbers that there is room for. It cannot fail."""
+        """Append numbers after `make_room`. This cannot fail."""
         added = np.asarray(numbers, dtype=np.int32)
         n_written, n_newest = self._sizes
         self._newest[n_newest : n_newest + len(added)] = added
         self._sizes = n_written, n_newest + len(added)
 
     def extend(self, numbers: npt.NDArray[np.int32]) -> None:
-        """Add any number of them. Raises SessionFileError where the disk is full."""
+        """Append any amount of numbers. Raises SessionFileError if the disk is full."""
         for first in range(0, len(numbers), WINDOW):
             piece = numbers[first : first + WINDOW]
             self.make_room(len(piece))
             self.append(piece)
 
     def pieces(self) -> Iterator[npt.NDArray[np.int32]]:
-        """All of them, at most WINDOW at a time."""
+        """Yield all numbers, at most WINDOW at a time."""
         for first in range(0, len(self), WINDOW):
             yield self.read(first, first + WINDOW)
 
     def cut(self, n: int) -> None:
-        """Keep the first n."""
+        """Keep the first n numbers."""
         n_written, n_newest = self._sizes
         self._sizes = min(n_written, n), max(0, min(n_newest, n - n_written))
 
     def read(self, start: int, stop: int) -> npt.NDArray[np.int32]:
-        """A copy of those in [start, stop), (n,). Raises SessionFileError where the file cannot be read."""
+        """Return a copy of the numbers in [start, stop), (n,). Raises SessionFileError if the file cannot be read."""
         found = np.empty(max(0, min(stop, len(self)) - start), dtype=np.int32)
         n_written, _ = self._sizes
         n_filed = max(0, min(len(found), n_written - start))

@@ -81,7 +81,7 @@ class MemoryCeiling:
     def run_script(self, path: str | os.PathLike[str], /, *arguments: str | os.PathLike[str]) -> Run:
         """Run a Python script in a fresh process.
 
-        Raises OverCeilingError, FreshProcessError where the script fails, and ConfigError where there is none.
+        Raises OverCeilingError, FreshProcessError if the script fails, and ConfigError if there is none.
         """
         __tracebackhide__ = True
         script = Path(path)
@@ -97,7 +97,7 @@ class MemoryCeiling:
         return self._ended(ended, None)
 
     def check(self, measured: Measured) -> None:
-        """Raise OverCeilingError where a process held more."""
+        """Raise OverCeilingError if a process held more."""
         __tracebackhide__ = True
         if measured.peak > self.ceiling_bytes:
             raise OverCeilingError(measured.table(self.ceiling_bytes), measured)
@@ -108,7 +108,7 @@ class MemoryCeiling:
 
 
 def _value(function: Callable[..., Any], ended: Ended) -> Any:
-    """What the function returned. Raises what it raised, with its traceback as the cause."""
+    """Return the function's result. Raises its exception, with its traceback as the cause."""
     __tracebackhide__ = True
     result: Mapping[str, Any] = ended.result
     if result["trace"] is not None:

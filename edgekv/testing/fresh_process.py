@@ -42,7 +42,7 @@ def run_fresh(task: Mapping[str, Any], *, timeout: float, show_output: bool = Fa
     timeout      seconds until the process is killed
     show_output  leave its output where this process writes, instead of keeping it
 
-    Raises FreshProcessError where it takes longer or leaves no result; the message ends with its output.
+    Raises FreshProcessError if it takes longer or leaves no result; the message ends with its output.
     """
     with tempfile.TemporaryDirectory(prefix="edgekv-", ignore_cleanup_errors=True) as folder:
         task_path, result_path, out_path, err_path = (Path(folder, name) for name in ("task", "result", "out", "err"))
@@ -64,7 +64,7 @@ def run_fresh(task: Mapping[str, Any], *, timeout: float, show_output: bool = Fa
 
 
 def output(stdout: str, stderr: str) -> str:
-    """Both outputs under headings, for the end of a message; empty where there is none."""
+    """Both outputs under headings, for the end of a message; empty if there is none."""
     parts = (("stdout", stdout), ("stderr", stderr))
     return "".join(f"\n--- {name} of the fresh process ---\n{text.rstrip()}" for name, text in parts if text.strip())
 

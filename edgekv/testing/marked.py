@@ -89,7 +89,7 @@ def _options(item: pytest.Item) -> dict[str, Any]:
 
 
 def _is_plain(value: object) -> bool:
-    """Whether an option can be sent; others are objects of plug-ins, which the fresh run makes anew."""
+    """Return True if an option can be sent. Others are objects of plug-ins, which the fresh run makes anew."""
     if isinstance(value, (list, tuple)):
         return all(map(_is_plain, value))
     return value is None or isinstance(value, (bool, int, float, str, Path))

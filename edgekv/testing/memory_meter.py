@@ -1,4 +1,4 @@
-"""The most that a process held, and a table of it."""
+"""Peak memory of a process, and a table of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from edgekv.memory.process import peak_resident_bytes, resident_bytes
 from edgekv.memory.sizes import format_size
 
-# The audit event of a runtime that is opened; its argument is the runtime's plan.
+# Audit event of a runtime that is opened; its argument is the runtime's plan.
 RUNTIME_EVENT = "edgekv.runtime"
 
 
@@ -19,7 +19,7 @@ class Measured:
 
     start    before its work
     peak     the most it ever held
-    planned  parts of the largest edgekv runtime that was opened in it, by name; empty where there was none
+    planned  parts of the largest edgekv runtime that was opened in it, by name; empty if there was none
     """
 
     start: int
@@ -27,7 +27,7 @@ class Measured:
     planned: Mapping[str, int] = field(default_factory=dict)
 
     def table(self, ceiling: int) -> str:
-        """Where the bytes went, for people."""
+        """Return a table of the bytes, for people."""
         sections = {
             "planned by edgekv": {**self.planned, "planned peak": sum(self.planned.values())} if self.planned else {},
             "measured": {
@@ -59,7 +59,7 @@ class MemoryMeter:
         self._start = resident_bytes()
 
     def read(self) -> Measured:
-        """What the process held so far."""
+        """Return the bytes that the process has held so far."""
         return Measured(self._start, max(peak_resident_bytes(), self._start), self._planned)
 
     def _notice(self, event: str, arguments: tuple[object, ...]) -> None:

@@ -51,7 +51,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 def _ceiling_of(item: pytest.Item) -> MemoryCeiling | None:
-    """What the test's nearest marker says; None where it has none. Raises UsageError for one that cannot work."""
+    """Return the ceiling of the test's nearest marker, or None. Raises UsageError for a ceiling that cannot work."""
     marker = item.get_closest_marker(MARKER)
     if marker is None:
         return None

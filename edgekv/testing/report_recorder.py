@@ -25,7 +25,7 @@ class ReportRecorder:
         self._errors: list[str] = []
 
     def result(self) -> Mapping[str, Any]:
-        """The reports, what was measured (None where no test ran), and errors of collection."""
+        """The reports, what was measured (None if no test ran), and errors of collection."""
         return {"measured": self._measured, "reports": self._reports, "errors": self._errors}
 
     @pytest.hookimpl(trylast=True)

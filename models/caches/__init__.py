@@ -1,6 +1,6 @@
 """Models that other programs keep on this machine: those of Hugging Face, ollama and LM Studio.
 
-They are used where they lie and never copied. Only the layout of the folders is read, so no package of these programs
+They are used in place and never copied. Only the layout of the folders is read, so no package of these programs
 is imported into the process that loads a model.
 """
 
@@ -21,10 +21,10 @@ def found_models() -> list[FoundModel]:
 
 
 def find_cached(name: str) -> FoundModel | None:
-    """The cached model of a name, in any case of letters; None where there is none.
+    """The cached model of a name, in any case of letters; None if there is none.
 
-    A name may leave out its source, and its tag where that leaves one model; ollama's tag "latest" wins. Raises
-    AmbiguousModelError where several files have the name.
+    A name may leave out its source, and its tag if that leaves one model; ollama's tag "latest" wins. Raises
+    AmbiguousModelError if several files have the name.
     """
     wanted = ModelName.parse(name)
     matches = [model for model in found_models() if model.has_name(wanted)]

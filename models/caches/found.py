@@ -33,7 +33,7 @@ class FoundModel:
         return self.path.stat().st_size
 
     def has_name(self, wanted: ModelName) -> bool:
-        """Whether a name stands for this model. Capitals do not matter."""
+        """Return True if a name stands for this model. Capitals do not matter."""
         return (
             wanted.source in (None, self.source)
             and wanted.repo.casefold() == self.repo.casefold()

@@ -2,7 +2,7 @@
 
 models--OWNER--MODEL/
     blobs/SHA256                contents, one file each
-    snapshots/COMMIT/NAME       what a commit holds: links to blobs, or files where the system has no links
+    snapshots/COMMIT/NAME       files of a commit: links to blobs, or plain files if the system has no links
     refs/main                   the commit that is the newest
 """
 
@@ -22,7 +22,7 @@ _PREFIX = "models--"
 
 
 def cache_folder() -> Path:
-    """Where the cache lies, by the variables of the environment that huggingface_hub reads."""
+    """Return the folder of the cache, by the environment variables that huggingface_hub reads."""
     for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
         if os.environ.get(variable):
             return _expanded(os.environ[variable])
@@ -31,7 +31,7 @@ def cache_folder() -> Path:
 
 
 def repo_folder(repo: str) -> Path:
-    """Where the cache keeps a repository, OWNER/MODEL."""
+    """Return the folder of a repository, OWNER/MODEL."""
     return cache_folder() / (_PREFIX + repo.replace("/", "--"))
 
 

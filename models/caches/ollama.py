@@ -16,12 +16,12 @@ from .found import FoundModel
 _DOMAIN, _NAMESPACE = ".ollama.ai", "library"  # its own, which its names leave out
 _MODEL = "application/vnd.ollama.image.model"
 _ADAPTER = "application/vnd.ollama.image.adapter"
-_SERVICE = Path("/usr/share/ollama/.ollama/models")  # of the system service on Linux
+_SERVICE = Path("/usr/share/ollama/.ollama/models")  # models of the system service on Linux
 _MAX_MANIFEST_BYTES = 1 << 20
 
 
 def folders() -> list[Path]:
-    """Where ollama keeps models: OLLAMA_MODELS, or else the user's folder and that of the system service."""
+    """Return ollama's folders of models: OLLAMA_MODELS, or else the user's and that of the system service."""
     named = os.environ.get("OLLAMA_MODELS")
     return [Path(named).expanduser()] if named else [Path("~/.ollama/models").expanduser(), _SERVICE]
 
@@ -38,7 +38,7 @@ def models() -> Iterator[FoundModel]:
 
 
 def _repo(parts: list[str]) -> str:
-    """As ollama writes it: what it adds by itself is left out."""
+    """Return the name as ollama shows it, without the parts that it adds by itself."""
     shortened = parts[1:] if parts[0].endswith(_DOMAIN) else parts
     return "/".join(shortened[1:] if shortened[0] == _NAMESPACE and len(shortened) > 1 else shortened)
 

@@ -91,8 +91,8 @@ def make_family(path: str | os.PathLike[str], name: str, *, quantization: str = 
 
     quantization  of the matrices: "F32", "F16", "Q8_0" or "Q4_0"
 
-    Raises ConfigError for a name or a quantization that is unknown and where the `gguf` package is missing, and
-    OSError where the file cannot be written.
+    Raises ConfigError for a name or a quantization that is unknown and if the `gguf` package is missing, and
+    OSError if the file cannot be written.
     """
     known = {**FAMILIES, **SHAPES}
     if name not in known:

@@ -1,4 +1,4 @@
-"""What a model of a family is, and what all of them have in common."""
+"""Base of the families: sizes, tensors and metadata that all of them have."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class Sizes:
         }
 
     def without_attention(self) -> dict[str, Value]:
-        """The metadata where no layer attends: 0 heads, and nothing said of them."""
+        """Return the metadata of a model without attention: 0 heads, and no sizes of heads."""
         named = ("attention.head_count_kv", "attention.key_length", "attention.value_length", "rope.")
         return {k: v for k, v in self.keys().items() if not k.startswith(named)} | {"attention.head_count": 0}
 
     def kv_heads(self, attends: Iterable[bool]) -> list[int]:
-        """KV heads of each layer: those of the model where it attends, else none."""
+        """KV heads of each layer: those of the model if the layer attends, else none."""
         return [self.n_head_kv if yes else 0 for yes in attends]
 
 
@@ -89,7 +89,7 @@ class Family:
 def embeddings(
     sizes: Sizes, *, tied: bool = False, output_norm: str = "output_norm", biased: bool = False
 ) -> list[TensorPlan]:
-    """Everything beside the layers; `tied` where the output matrix is the embedding."""
+    """Return the tensors beside the layers; `tied` if the output matrix is the embedding."""
     tensors = [matrix("token_embd", sizes.vocab_size, sizes.n_embd, LOGIT_GAIN), norm(output_norm, sizes.n_embd)]
     if biased:
         tensors.append(TensorPlan(f"{output_norm}.bias", (sizes.n_embd,), spread=0.1))

@@ -61,7 +61,7 @@ def granite_hybrid() -> Family:
 
 
 def mamba2_alone() -> Family:
-    """No layer attends; the metadata says 0 heads and no feed-forward part."""
+    """Return a model without attention; the metadata gives 0 heads and no feed-forward part."""
     sizes, mamba = Sizes(n_layer=4), Mamba()
     tensors = embeddings(sizes)
     for il in range(sizes.n_layer):

@@ -23,7 +23,7 @@ class Latent:
     n_value: int = 64
 
     def keys(self, *, compressed: bool) -> dict[str, Value]:
-        """The metadata that says so; `compressed` where the cache is to hold the compressed row."""
+        """Return the metadata; `compressed` if the cache is to hold the compressed row."""
         of_heads: dict[str, Value] = {"key_length": self.n_nope + self.n_rot, "value_length": self.n_value}
         named = of_heads
         if compressed:
@@ -73,7 +73,7 @@ def glm47_flash() -> Family:
 
 
 def deepseek2_decompressed() -> Family:
-    """As files were before llama.cpp kept compressed rows: keys and values of all heads are cached."""
+    """Return a model of the time before llama.cpp kept compressed rows: keys and values of all heads are cached."""
     return _deepseek2(Sizes(n_layer=3, n_head_kv=4), Latent(), Experts(n_shared=1), _YARN, compressed=False)
 
 

@@ -10,7 +10,7 @@ __all__ = ["glm4_moe", "phi3", "qwen2_vl", "qwen3_vl", "smollm3"]
 
 
 def phi3() -> Family:
-    """One matrix for queries, keys and values. The file names a window, which llama.cpp leaves out."""
+    """Return a model with one matrix for queries, keys and values. llama.cpp ignores the window that the file names."""
     sizes = Sizes(n_layer=3, n_embd=256)
     tensors = embeddings(sizes)
     for il in range(sizes.n_layer):

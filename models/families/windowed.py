@@ -89,7 +89,7 @@ def gemma3n() -> Family:
     ]
     for il in range(sizes.n_layer):
         at = f"blk.{il}."
-        # its first layers feed forward the largest twentieth of their values: where these count much, the last digit of
+        # its first layers feed forward the largest twentieth of their values: if these count much, the last digit of
         # a sum decides everything behind them
         tensors += _gemma_norms(at, sizes, attention_gain=0.4, ff_gain=0.075)
         tensors += attention(at, sizes, head_norms=_unscaled(sizes.head_dim))
@@ -108,7 +108,7 @@ def gemma3n() -> Family:
 
 
 def _per_layer(at: str, sizes: Sizes, n_embd: int, gain: float = 1.0) -> list[TensorPlan]:
-    """What a layer makes of its own embedding of a token."""
+    """Return the tensors that add a layer's own embedding of a token."""
     return [
         matrix(f"{at}inp_gate", n_embd, sizes.n_embd, 1.0),
         matrix(f"{at}proj", sizes.n_embd, n_embd, 1.0),
@@ -165,7 +165,7 @@ def gpt_oss() -> Family:
         tensors += norms(at, sizes, "attn_norm", "post_attention_norm")
         tensors += attention(at, sizes, biases=True)
         tensors.append(TensorPlan(f"{at}attn_output.bias", (sizes.n_embd,), spread=0.1))
-        # as much as some hundred tokens: who leaves it out, or counts it twice, is seen
+        # A sink weighs as much as some hundred tokens, so leaving it out, or counting it twice, shows.
         tensors.append(TensorPlan(f"{at}attn_sinks.weight", (sizes.n_head,), mean=5.0, spread=0.5))
         tensors += experts(at, sizes, e, biases=True)
     keys = sizes.keys() | _WINDOW | e.keys()
@@ -192,7 +192,7 @@ def cohere2() -> Family:
 
 
 def olmo2() -> Family:
-    """As OLMo 3: three windowed layers to one full one; norms over all heads together, and after each part."""
+    """Return a model as OLMo 3: three windowed layers to a full one; norms over all heads, and after each sublayer."""
     sizes = Sizes(n_layer=4, n_embd=256)
     tensors = embeddings(sizes)
     for il in range(sizes.n_layer):

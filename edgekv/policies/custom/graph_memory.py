@@ -1,4 +1,4 @@
-"""How much memory an ONNX graph needs beside its inputs: a walk over the shapes of everything it calculates."""
+"""Memory that an ONNX graph needs beside its inputs: a walk over the shapes of everything it calculates."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def scratch_bytes(name: str, file: Path, shapes: Mapping[str, Dims]) -> int:
     Python gets a copy; of positions in 64 bits, which are converted; and of the largest node's inputs and outputs once
     more, for kernels that need workspace. Weights are not in it: they are resident once the graph is loaded.
 
-    Raises PolicyError where the shapes do not follow from those of the inputs.
+    Raises PolicyError if the shapes do not follow from those of the inputs.
     """
     graph = _with_shapes(file, shapes)
     sizes = {value.name: _bytes(value) for value in (*graph.input, *graph.value_info, *graph.output)}
@@ -72,9 +72,9 @@ def _with_shapes(file: Path, shapes: Mapping[str, Dims]) -> Any:
 
 
 def _fold(onnx: Any, model: Any, dims: Mapping[str, Dims | None]) -> bool:
-    """Calculate the small arrays that depend on nothing but shapes and constants, where shapes may depend on them.
+    """Calculate the small arrays that depend only on shapes and constants, because shapes may depend on them.
 
-    Their nodes become `Constant`. False where there was none.
+    Their nodes become `Constant`. False if there was none.
     """
     graph = model.graph
     weights = [weight for weight in graph.initializer if math.prod(weight.dims) <= SMALL]
@@ -116,7 +116,7 @@ def _calculated(onnx: Any, model: Any, nodes: list[Any], weights: list[Any], res
 
 
 def _of_shape(node: Any, dims: Mapping[str, Dims | None]) -> np.ndarray | None:
-    """What a node returns that looks at nothing but the shape of an array, where that is known."""
+    """Return the value of a node that reads only the shape of an array; None if the shape is unknown."""
     size = dims.get(node.input[0]) if node.op_type in ("Shape", "Size") else None
     if size is None:
         return None
@@ -130,7 +130,7 @@ def _constant(onnx: Any, name: str, value: Any) -> Any:
 
 
 def _dims(value: Any) -> Dims | None:
-    """The shape of an array, or None where it is not known."""
+    """The shape of an array, or None if it is not known."""
     tensor = value.type.tensor_type
     if not tensor.HasField("shape") or not all(dimension.HasField("dim_value") for dimension in tensor.shape.dim):
         return None
@@ -147,10 +147,10 @@ def _item_bytes(kind: int) -> int:
 
 
 def _is_wide(value: Any) -> bool:
-    """Whether an input wants positions in 64 bits."""
+    """Return True if an input wants positions in 64 bits."""
     return bool(value.name in ("positions", "query_positions") and _item_bytes(value.type.tensor_type.elem_type) == 8)
 
 
 def _holds_graphs(node: Any) -> bool:
-    """Whether a node runs graphs of its own (If, Loop, Scan), whose memory does not show."""
+    """Return True if a node runs graphs of its own (If, Loop, Scan), whose memory is unknown."""
     return any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute)

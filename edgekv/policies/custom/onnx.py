@@ -36,7 +36,7 @@ FREE = frozenset({"n_head_kv", "n_head", "n", "W"})
 POSITIONS = ("positions", "query_positions")
 OUTPUT = "scores"
 
-# what a graph may say of itself, in its metadata
+# Keys of a graph's metadata.
 WINDOW_KEY = "edgekv.window"  # rows of queries it wants
 WEIGHTS_KEY = "edgekv.weights"  # "true": its scores are never negative
 PROTECT_KEY = "edgekv.protect_window"  # "true": the newest cells, as many as it wants rows, are protected
@@ -46,7 +46,7 @@ DEFAULT_WINDOW = 32
 
 @dataclass(frozen=True)
 class GraphOptions:
-    """What may stand in parentheses after `onnx:PATH.onnx`. Raises PolicyError for a value that is not possible."""
+    """Options in parentheses after `onnx:PATH.onnx`. Raises PolicyError for a value that is not possible."""
 
     window: int | None = option(
         None,
@@ -79,7 +79,7 @@ def load_graph(path: str, options: GraphOptions | None = None) -> Custom:
     `Scorer`; its one output is `scores` (n_head_kv, n) float32. Only the number of elements of a key or value may be
     fixed. The sinks of a model without any are -inf, which a softmax gives no share.
 
-    Raises PolicyError where onnxruntime or onnx is not installed, the file is no such graph, or a trial run fails.
+    Raises PolicyError if onnxruntime or onnx is not installed, the file is no such graph, or a trial run fails.
     """
     options = options or GraphOptions()
     name = options.spec(path)
@@ -106,14 +106,14 @@ def load_graph(path: str, options: GraphOptions | None = None) -> Custom:
         scratch=_scratch(name, file, inputs, fixed, rows, options.scratch),
     )
     _try(scorer, fixed)
-    with contextlib.suppress(PolicyError):  # what telling takes stays resident: the first time is now, before a plan
+    with contextlib.suppress(PolicyError):  # memory of the first call stays: make it before a plan
         scorer.scratch_bytes(1, 1, 1, fixed.get("d", 8), fixed.get("d_v", 8))
     return Custom(scorer)
 
 
 def _session(file: Path) -> Any:
-    """The graph of a file, ready to run. Raises PolicyError."""
-    required("onnx")  # for the plan; imported now, so that what it takes is measured
+    """Load the graph of a file, ready to run. Raises PolicyError."""
+    required("onnx")  # imported now, so that the plan measures its bytes
     required("onnxruntime")
     try:
         if not file.is_file():
@@ -180,7 +180,7 @@ def _runner(session: Any, inputs: dict[str, Any]) -> Callable[..., Any]:
 def _scratch(
     name: str, file: Path, inputs: dict[str, Any], fixed: dict[str, int], rows: int, mib: float | None
 ) -> Callable[[int, int, int, int, int], int]:
-    """How much the graph needs beside its inputs, at any size."""
+    """Return a function for the bytes that the graph needs beside its inputs, at any size."""
 
     def scratch(n_cells: int, n_head_kv: int, n_head: int, head_dim_k: int, head_dim_v: int) -> int:
         sizes = {"n": n_cells, "n_head_kv": n_head_kv, "n_head": n_head, "d": head_dim_k, "d_v": head_dim_v, "W": rows}

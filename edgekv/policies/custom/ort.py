@@ -11,7 +11,7 @@ ERRORS_ONLY = 3
 
 
 def required(package: str) -> Any:
-    """A package of the `onnx` extra. Raises PolicyError where it is not installed."""
+    """A package of the `onnx` extra. Raises PolicyError if it is not installed."""
     try:
         return importlib.import_module(package)
     except ImportError as error:
@@ -22,7 +22,7 @@ def new_session(model: str | bytes) -> Any:
     """A session on a file or a serialised model that allocates no more than a run needs, and frees it after the run.
 
     It runs on the processor, on the calling thread alone: threads of its own would spin on and compete with ggml's.
-    Raises PolicyError where onnxruntime is not installed, and what it raises itself for a model that it cannot run.
+    Raises PolicyError if onnxruntime is not installed, and what it raises itself for a model that it cannot run.
     """
     ort = required("onnxruntime")
     ort.disable_telemetry_events()

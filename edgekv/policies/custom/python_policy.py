@@ -59,7 +59,7 @@ class PythonPolicy(Custom):
 
     @property
     def n_sink(self) -> int | None:
-        """Protected first positions, where the policy names its own number."""
+        """Protected first positions, if the policy names its own number."""
         return getattr(self.inner, "n_sink", None)
 
     def recent(self, budget: int) -> int:
@@ -82,7 +82,7 @@ def _heads(
     sinks: npt.NDArray[np.float32] | None = None,
     first_head: int = 0,
 ) -> list[Head]:
-    """One `Head` a KV head, counted from `first_head`."""
+    """Return a `Head` for each KV head, counted from `first_head`."""
     n_head_kv = len(keys)
     grouped = None if queries is None else queries.reshape(n_head_kv, -1, *queries.shape[1:])
     return [

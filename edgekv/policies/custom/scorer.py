@@ -262,7 +262,7 @@ class Custom(Policy):
 
 
 def _parameters(name: str, function: Callable[..., Any]) -> frozenset[str]:
-    """What a function reads, by the names of its parameters. Raises PolicyError for names that are not possible."""
+    """Return the names of the arrays that a function reads. Raises PolicyError for names that are not possible."""
     possible = ", ".join(ARGUMENTS)
     if not callable(function) or isinstance(function, (type, Scorer)):
         raise PolicyError(f"scorer {name}: {function!r} is no function; give one whose parameters are among {possible}")
