@@ -42,7 +42,7 @@ _REPOSITIONED = "logits of moved keys"
 _REFUSAL = "the refusal"
 _UNTESTED = "untested"
 
-# What refusals say.
+# Names of the tests, or the reason why there is none.
 _DRAFTS = "the context of another model, for which it drafts"
 _TOKENIZER = "a tokenizer of its own"
 _LATENT_HYBRID = "latents beside recurrent states"
@@ -68,9 +68,9 @@ class Architecture:
     """An architecture, by its name in a file's `general.architecture`.
 
     kind         one of KINDS
-    repositions  whether kept keys can be moved, and texts so be longer than the trained context
+    repositions  kept keys can be moved, so texts can be longer than the trained context
     tested       how, on a tiny model of random weights
-    refused      what edgekv refuses it for; "" = it runs
+    refused      the reason why edgekv refuses it; "" = it runs
     """
 
     name: str
@@ -91,8 +91,7 @@ def _untested(kind: str, *names: str) -> list[Architecture]:
     return [Architecture(name, kind, False) for name in names]
 
 
-# One line an architecture, so that one that comes to run is one line changed. Those of a made family are tested as the
-# line says: tests/kinds/.
+# One line an architecture, so that a new one changes one line. tests/kinds/ tests the families as the lines say.
 ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("llama", tested=_TRANSFORMER),
     Architecture("qwen2", tested=_TRANSFORMER),

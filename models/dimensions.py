@@ -31,16 +31,16 @@ _PER_LAYER = ("attention.head_count", "attention.head_count_kv", "feed_forward_l
 # Layers without a feed-forward part say 0 there, and so do whole models.
 _MAY_BE_ZERO = ("feed_forward_length",)
 _HEADS = ("attention.head_count", "attention.head_count_kv")
-# Whose rotary positions always have sections.
+# Architectures whose rotary positions always have sections.
 _SECTIONED = ("paddleocr", "qwen2vl", "qwen35", "qwen35moe", "qwen3tts", "qwen3vl", "qwen3vlmoe")
 _N_SECTIONS = 4
 _ROPE_SCALINGS = ("none", "linear", "yarn", "longrope")
 _MAX_EXPERTS = 1_024
-# Without any attention. Their files say that they have 0 heads.
+# Architectures without attention. Their files say that they have 0 heads.
 _RECURRENT = ("mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7")
-# Whose layers with 0 KV heads keep a recurrent state in llama.cpp.
+# Architectures whose layers with 0 KV heads keep a recurrent state in llama.cpp.
 _HYBRIDS = ("granitehybrid", "jamba", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe", "plamo2")
-# Whose graphs in llama.cpp leave attention out of layers with 0 KV heads; others crash on them.
+# Architectures whose graphs in llama.cpp skip attention in layers with 0 KV heads; others crash on them.
 _WITH_FREE_LAYERS = ("deci", *_HYBRIDS)
 
 
@@ -183,7 +183,8 @@ def _check_sections(architecture: str, metadata: Metadata, head_dim: int | None)
 
 
 def _check_floats(architecture: str, metadata: Metadata) -> None:
-    """ggml aborts the process on an epsilon below 0 or that is no number; others that are none spoil every logit."""
+    """Check numbers. ggml aborts the process on an epsilon below 0 or NaN; other values that are not finite spoil
+    every logit."""
     for key, value in metadata.scalars.items():
         if not key.startswith(f"{architecture}.") or not isinstance(value, float):
             continue

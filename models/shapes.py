@@ -41,7 +41,7 @@ def llama3_rope_factors(
     return tuple(divisor(pair) for pair in range(head_dim // 2))
 
 
-# From the models' own config.json files.
+# Dimensions of the models' own config.json files.
 _SPECS = (
     ModelSpec(
         name="smollm2-135m",

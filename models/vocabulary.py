@@ -23,7 +23,7 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 
-# As numbered in `enum llama_token_type`.
+# Numbers of `enum llama_token_type`.
 _NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6
 
 # Pairs that merge, the frequent ones first; "_" stands for the space before a word.
@@ -94,7 +94,7 @@ def _make_spm(vocab_size: int) -> Vocabulary:
         model="llama",
         tokens=_fill(markers + byte_tokens + pieces, f"{space}w", vocab_size),
         types=[_UNKNOWN, *[_CONTROL] * 4, *[_BYTE] * 256, *[_NORMAL] * (vocab_size - n_fixed)],
-        # Of two merges, sentencepiece takes the one with the higher score.
+        # sentencepiece takes the merge with the higher score.
         scores=[0.0] * n_fixed + [-float(rank) for rank in range(vocab_size - n_fixed)],
         merges=[],
         bos=1,

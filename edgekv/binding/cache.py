@@ -29,7 +29,7 @@ class CacheSnapshot:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it takes; they grow with the cells used."""
+        """Bytes of the snapshot; they grow with the cells used."""
         return self.data.nbytes
 
 
@@ -45,7 +45,7 @@ class Cache:
         self._context = context
         self._policies: dict[Policy, NativePolicy] = {}
         self._query_rows = max(params.n_query_rows, params.n_probe_rows)
-        self.n_query_rows = int(params.n_query_rows)  # newest queries of the text that it keeps
+        self.n_query_rows = int(params.n_query_rows)  # newest queries of the text that the cache keeps
         self.repositions = bool(params.repositions)
         self.shape = context.shape()
         self.shares: tuple[tuple[float, ...], ...] = ()
@@ -117,7 +117,7 @@ class Cache:
         library.call("edgekv_cache_save", self._handle, first, into.ctypes.data, into.nbytes)
 
     def restore(self, snapshot: CacheSnapshot) -> None:
-        """Put the cells back into the state of a snapshot, as often as you like.
+        """Put the cells back into the state of a snapshot. A snapshot can be restored again and again.
 
         Raises ConfigError for a snapshot of another kind, or one with more cells than there are, and leaves the cache
         as it was.
@@ -134,7 +134,7 @@ class Cache:
         library.call("edgekv_cache_restore_rows", self._handle, first, rows.ctypes.data, rows.nbytes)
 
     def _overwrite(self, name: str, *arguments: object) -> None:
-        """Call what puts other cells in the place of those that are there, unless the library refuses it."""
+        """Call a function that replaces the cells, unless the library refuses it."""
         self.n_overwritten += 1
         try:
             library.call(name, self._handle, *arguments)
@@ -151,11 +151,11 @@ class Cache:
         library.call("edgekv_cache_feed", self._handle, array, len(tokens), want_logits)
 
     def decode_with(self, n_threads: int) -> None:
-        """Let so many threads feed single tokens from now on; what they compute does not depend on it."""
+        """Feed single tokens with so many threads from now on; results do not depend on the number."""
         self._context.decode_with(n_threads)
 
     def feed_draft(self, token: int, draft: Sequence[int]) -> None:
-        """Decode a token and what may follow it, with logits for each: row 0 is the token's, row 1 that of draft[0].
+        """Decode a token and its draft, with logits for each: row 0 is the token's, row 1 that of draft[0].
 
         The draft is in no cell. Anything but `accept` drops it. Raises NativeError as `feed` does.
         """
@@ -198,7 +198,7 @@ class Cache:
         generating: the tokens fed since the last compaction were generated
         budgets: cells that each head keeps, layer by layer and head by head, at most `budget` on average
         reposition: turn the keys that stay to adjacent RoPE positions, if cells are evicted
-        result: is filled and returned. It tells of a compaction after which an interrupt came
+        result: is filled and returned, so that it is known even if an interrupt follows the compaction
 
         Times are in microseconds. Raises BudgetError if the protected cells exceed the budget, NativeError if a score
         is not finite or the cache was opened without what the policy reads, and whatever a custom scorer raises. The
@@ -260,7 +260,7 @@ class Cache:
         return data[: rows.n * rows.stride_bytes].reshape(rows.n, rows.stride_bytes), rows
 
     def holds(self, cells: npt.NDArray[np.int64]) -> bool:
-        """Return whether its rows can be divided into so many cells of every head, (n_heads,)."""
+        """Return True if the rows can be divided into so many cells of every head, (n_heads,)."""
         numbers, held = np.minimum(cells, MOST_CELLS).astype(np.uint32), c.c_int32()
         library.call("edgekv_cache_holds", self._handle, numbers.ctypes.data, len(numbers), c.byref(held))
         return held.value != 0

@@ -1,4 +1,4 @@
-"""Python functions that the native library calls. No exception may pass through the library, so one waits meanwhile."""
+"""Python functions that the native library calls. No exception may pass through the library, so it is raised afterwards."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Callback:
     failed: the answer that the library reads as a failure, given once the function has raised
 
     The end of the block raises what the function raised, in place of the error that the library made of it. ctypes
-    itself drops an exception that comes before the first line of a call or after its last, such as Ctrl-C, and hands it
-    to `sys.unraisablehook`. It is found there. The library then reads no certain answer from that call.
+    itself drops an exception before the first line of a call or after its last, such as Ctrl-C, and hands it to
+    `sys.unraisablehook`. The callback finds it there. The library's answer to that call is then undefined.
     """
 
     def __init__(self, prototype: Callable[..., Any], function: Callable[..., Any], failed: Any) -> None:
@@ -59,9 +59,9 @@ class Callback:
 
 
 class _Hook:
-    """Keeps what ctypes drops of one callback in one thread, and interrupts that finalizers drop there meanwhile.
+    """Hook that keeps exceptions that ctypes drops in a callback and thread, and interrupts that finalizers drop there.
 
-    Everything else goes to the hook that was there before.
+    All other exceptions go to the hook that was there before.
     """
 
     def __init__(self, callback: Callback) -> None:

@@ -1,7 +1,7 @@
-"""Cells that come from elsewhere: from a file, or from another cache. Their rows pass through piece by piece.
+"""Cells of a file or of another cache, converted for this cache. Their rows pass through memory in pieces.
 
-They are fitted to the cache that takes them, which may carry other things with its cells, keep other windows and store
-another type. The library checks what they say once more before it changes a cell.
+The cache that takes them may carry other numbers with its cells, keep other windows and store another type. The
+library checks them once more before it changes a cell.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def convert_cells(
     scores: keep the cells' scores from earlier scorings; if False, or if there are none, they begin at 0
     claim: called with the bytes of a copy of the meta, before it is made; may raise anything
 
-    Raises ConfigError, and leaves the cache as it was, for cells of another shape, more than it has room for, or that
-    say what cannot be. Where rows cannot be read later on, raises what the source raises, and leaves the cache empty.
+    Raises ConfigError, and leaves the cache as it was, for cells of another shape, too many cells, or impossible
+    numbers. If rows cannot be read later on, raises the source's error, and leaves the cache empty.
     """
     meta = SnapshotMeta.read(source) if meta is None else meta
     if not scores and "accumulated" in meta.carried:
@@ -91,7 +91,7 @@ def _fit(meta: SnapshotMeta, rows: Rows) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The keys or the values of one head: n rows of `dim` elements, as they are stored and as they are wanted."""
+    """Keys or values of one head: n rows of `dim` elements, their stored format and the format of the cache."""
 
     n: int
     dim: int
@@ -107,16 +107,16 @@ class Run:
 
 
 class Rows:
-    """The rows of a snapshot, as a cache stores them.
+    """The rows of a snapshot, in the format of a cache.
 
-    kind: that cache's
-    differ: whether they, or what comes with them, are not as that cache stores them
-    n_queries: of the newest rows of queries, as many as it keeps
-    n_bytes: that it takes
+    kind: kind of that cache's snapshots
+    differ: the rows, or their meta, differ from that cache's
+    n_queries: newest rows of queries that the cache keeps
+    n_bytes: bytes of the rows in that cache
     """
 
     def __init__(self, source: Source, meta: SnapshotMeta, cache: Cache) -> None:
-        """Raises ConfigError for rows of another shape, and for a type that cannot be converted."""
+        """Raise ConfigError for rows of another shape, and for a type that cannot be converted."""
         header, given = meta.header, meta.header.kind
         self.kind = read_header(cache.copy_snapshot).kind
         if any(getattr(given, name) != getattr(self.kind, name) for name in SHAPE):
@@ -163,7 +163,7 @@ class Rows:
             yield piece
 
     def _converted(self, first: int, runs: Sequence[Run]) -> Iterator[Bytes]:
-        """Rows from byte `first` on, as they are wanted; some of one head at a time."""
+        """Yield rows from byte `first` on in the cache's format; some of one head at a time."""
         for run in runs:
             kind, rotation = run.stored
             stored_row, wanted_row = run.row_bytes(kind), run.row_bytes(run.wanted[0])

@@ -1,4 +1,4 @@
-"""ggml's calls about devices, and whether there is one for layers."""
+"""ggml's calls about devices."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def has_gpu() -> bool:
 
 
 def add_server(address: str) -> list[str]:
-    """Have layers put on the devices of a server, and say their names, such as "RPC0".
+    """Add the devices of a server, so that layers can be put there; returns their names, such as "RPC0".
 
     ggml's client ends this process if the server is absent or goes later: ask the server first, in a worker process.
     Raises NativeError in a build without RPC.
@@ -47,7 +47,7 @@ _added: set[str] = set()  # servers whose devices ggml lists in this process
 
 @functools.cache
 def functions() -> c.CDLL:
-    """The library, with ggml's calls about devices declared."""
+    """Return the library, with ggml's calls about devices declared."""
     ggml = library.load()
     pointer = c.c_void_p
     for name, result, arguments in (

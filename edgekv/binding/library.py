@@ -1,4 +1,4 @@
-"""The native library, as Python sees it: the functions of `native/include/edgekv.h`; its structs are in `structs.py`.
+"""The native library: the functions of `native/include/edgekv.h`; its structs are in `structs.py`.
 
 The library holds llama.cpp, ggml and edgekv, and the `llama_cpp` bindings are made to load the same file.
 Nothing is loaded until `load()` or `bindings()` is called. A status other than OK becomes an exception here.
@@ -34,7 +34,7 @@ STATUS_ERRORS: dict[int, type[EdgeKVError]] = {
     5: InvalidModelError,  # EDGEKV_STATUS_MODEL_INVALID
     6: NativeError,  # EDGEKV_STATUS_OUT_OF_MEMORY
     7: NativeError,  # EDGEKV_STATUS_INTERNAL
-    8: NativeError,  # EDGEKV_STATUS_OVER_CEILING, of which `planning.choice` knows more
+    8: NativeError,  # EDGEKV_STATUS_OVER_CEILING; `planning.choice` gives the details
 }
 
 # Messages of llama.cpp and of the allocator if the system refuses memory.
@@ -159,7 +159,7 @@ def load() -> c.CDLL:
 
 @functools.cache
 def bindings() -> ModuleType:
-    """The low-level llama_cpp bindings, on edgekv's own library.
+    """Return the low-level llama_cpp bindings, on edgekv's own library.
 
     Raises NativeError when they are already imported on another library.
     """
@@ -209,7 +209,7 @@ def call(name: str, *arguments: Any) -> None:
 
 
 def error_of(status: int, message: str) -> EdgeKVError:
-    """The exception of a status. Protected cells beyond the budget have an error of their own."""
+    """Return the exception of a status. Protected cells beyond the budget have an error of their own."""
     if status == 1 and "protected cells exceed" in message:
         return BudgetError(message)
     if any(words in message for words in REFUSED_MEMORY):

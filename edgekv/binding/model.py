@@ -87,9 +87,9 @@ class Model:
     def tokenize(
         self, text: str, *, begin: bool = False, special: bool = False, space_prefix: bool = False
     ) -> list[int]:
-        """Tokens of a text.
+        """Return the tokens of a text.
 
-        begin: add what the model wants before a text
+        begin: add the model's first token, if it wants one
         special: read the names of control tokens as these tokens
         space_prefix: let a model that puts a space before the first text of a prompt do so
         """
@@ -110,7 +110,7 @@ class Model:
         return tokens[:n]
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
-        """The bytes that a token stands for. Control tokens stand for none, or with `special` for their names."""
+        """Return the bytes of a token. Control tokens have none, or with `special` their names."""
         room = 64
         while True:
             text = c.create_string_buffer(room)
@@ -120,7 +120,7 @@ class Model:
             room = -n
 
     def text(self, tokens: Iterable[int]) -> Iterator[str]:
-        """The text of each token as it comes; empty while a character that takes several tokens is incomplete."""
+        """Yield the text of each token as it comes; empty while a character of several tokens is incomplete."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         for token in tokens:
             yield decoder.decode(self.piece(token))
@@ -139,7 +139,7 @@ class Model:
         return bool(self._llama.llama_vocab_is_eog(self._vocab, token))
 
     def control_text(self, name: str) -> str:
-        """The text of the "bos" or "eos" token, empty if the model has none."""
+        """Return the text of the "bos" or "eos" token, empty if the model has none."""
         token = getattr(self._llama, f"llama_vocab_{name}")(self._vocab)
         return self._llama.llama_vocab_get_text(self._vocab, token).decode() if token >= 0 else ""
 
@@ -157,7 +157,7 @@ class Model:
 
 
 def _give_back() -> bool:
-    """Called before each weight is read: gives back the buffer that the last weight was repacked from."""
+    """Free the buffer that the last weight was repacked from; called before each weight is read."""
     process.return_freed_memory()
     return True
 
@@ -219,11 +219,11 @@ class Context:
         return memory
 
     def decode_with(self, n_threads: int) -> None:
-        """Let so many threads decode single tokens from now on. All that were asked for go on reading."""
+        """Decode single tokens with so many threads from now on. Batches still use all threads of the options."""
         self._llama.llama_set_n_threads(self.handle, n_threads, self._n_threads)
 
     def logits(self, row: int = -1) -> Any:
-        """Pointer to the logits (n_vocab,) float32 after a token of the last batch; -1 = the last one with logits."""
+        """Return a pointer to the logits (n_vocab,) float32 of a row of the last batch; -1 = the last row."""
         return self._llama.llama_get_logits_ith(self.handle, row)
 
     def logits_array(self, row: int = -1) -> npt.NDArray[np.float32]:

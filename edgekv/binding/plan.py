@@ -11,11 +11,11 @@ from . import library, structs
 from .callback import Callback
 
 OVER_CEILING = 8  # enum edgekv_status
-IMPOSSIBLE, GIVE_UP = -1, -2  # answers of an edgekv_setting_fits, beside 0 and 1
+IMPOSSIBLE, GIVE_UP = -1, -2  # further answers of an edgekv_setting_fits than 0 and 1
 
 
 def counted_bytes() -> int:
-    """Bytes of this process that a plan counts: what is resident now, but small files of code and edgekv's own in full.
+    """Return the bytes of this process that a plan counts: resident ones; small files of code and edgekv's in full.
 
     Raises UnsupportedModelError if the system does not say.
     """
@@ -25,7 +25,7 @@ def counted_bytes() -> int:
 
 
 def taken_bytes(work: Callable[[], object]) -> int:
-    """Bytes that a plan counts of this process after some work and not before it. Raises what `work` raises."""
+    """Return the bytes that a plan counts after some work and not before it. Raises what `work` raises."""
 
     def answer(_user_data: int | None) -> int:
         work()
@@ -40,12 +40,12 @@ def taken_bytes(work: Callable[[], object]) -> int:
 def choose_setting(
     choice: structs.Choice, fits: Callable[[structs.Setting], bool], *, largest: bool = False
 ) -> structs.Setting | None:
-    """The setting that serves best, or None if nothing fits.
+    """Return the best setting that fits, or None.
 
-    largest: the one with the largest budget instead, in whatever type of cache and block
-    fits: whether a setting does; raises ConfigError if the model cannot have it
+    largest: return the setting with the largest budget instead, with any type of cache and block
+    fits: tells if a setting fits; raises ConfigError if the model cannot have it
 
-    Raises what `fits` raises, but for a type of cache that the model cannot have and nobody named.
+    Raises the errors of `fits`, except for a type of cache that the model cannot have and the user did not name.
     """
     refused: ConfigError | None = None
 

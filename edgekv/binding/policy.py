@@ -46,7 +46,7 @@ class NativePolicy:
 
 
 def _arrays(view: Any, reads: frozenset[str]) -> dict[str, np.ndarray]:
-    """The arrays of a `struct edgekv_layer_view` that a scorer reads, and its sinks, without copying them."""
+    """Return the arrays of a `struct edgekv_layer_view` that a scorer reads, and its sinks, without copying them."""
     shapes = {
         "keys": (view.n_head_kv, view.n, view.head_dim_k),
         "values": (view.n_head_kv, view.n, view.head_dim_v),

@@ -1,4 +1,4 @@
-"""Snapshots of a cache in a file, for the same cache: they pass through memory piece by piece."""
+"""Snapshots of a cache in a file, for the same cache. They pass through memory in pieces."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PIECE_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class SnapshotFile:
-    """The cells of a cache as they were, in a raw file of their own, for `restore_snapshot`."""
+    """A snapshot of a cache in a raw file of its own, for `restore_snapshot`."""
 
     file: FileIO
     nbytes: int

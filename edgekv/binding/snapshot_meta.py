@@ -22,23 +22,23 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class Source(Protocol):
-    """A snapshot, wherever it lies."""
+    """A snapshot in a file or in a cache."""
 
     n_bytes: int
 
     def read_into(self, first: int, into: Bytes) -> None:
-        """Fill `into` with its bytes from byte `first` on."""
+        """Fill `into` with bytes of the snapshot from byte `first` on."""
 
 
 class CachedSource:
-    """The snapshot that a cache would give now."""
+    """The snapshot of a cache as it is now."""
 
     def __init__(self, cache: Cache) -> None:
         self.n_bytes = cache.snapshot_bytes
         self._cache = cache
 
     def read_into(self, first: int, into: Bytes) -> None:
-        """Fill `into` with its bytes from byte `first` on."""
+        """Fill `into` with bytes of the snapshot from byte `first` on."""
         self._cache.copy_snapshot(first, into)
 
 
@@ -60,7 +60,7 @@ class SnapshotMeta:
 
     @classmethod
     def read(cls, source: Source, claim: Callable[[int], None] | None = None) -> SnapshotMeta:
-        """Take them from a snapshot. Raises ConfigError if its sizes do not fit one another.
+        """Read the meta of a snapshot. Raises ConfigError if its sizes do not fit one another.
 
         claim: called with the bytes that the arrays take, before they are read; may raise anything
         """
@@ -97,7 +97,7 @@ class SnapshotMeta:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes that they take."""
+        """Bytes of the header and the arrays."""
         n_carried = len(self.carried["position"]) * len(carried_names(self.header.kind))
         return c.sizeof(self.header) + 4 * (len(self.kept) + len(self.lags) + len(self.ring) + n_carried)
 
@@ -122,7 +122,7 @@ class SnapshotMeta:
 
 
 def read_header(read_into: Callable[[int, Bytes], None]) -> structs.Snapshot:
-    """The beginning of a snapshot."""
+    """Read the header of a snapshot."""
     data = np.empty(c.sizeof(structs.Snapshot), np.uint8)
     read_into(0, data)
     return structs.Snapshot.from_buffer_copy(data.data)
@@ -136,6 +136,6 @@ def carried_names(kind: structs.SnapshotKind) -> list[str]:
 
 
 def expect(sound: bool, what: str) -> None:
-    """Raise ConfigError if a snapshot says what cannot be."""
+    """Raise ConfigError if a snapshot holds impossible numbers."""
     if not sound:
         raise ConfigError(f"it is damaged: {what}; save the session again")

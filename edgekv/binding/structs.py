@@ -157,7 +157,7 @@ class Cells(Struct):
     def of(
         cls, keys: Rows, values: Rows | None, positions: Any, accumulated: Any, wo_norm: Any, layer: int, head: int
     ) -> Cells:
-        """Over numpy arrays, which it keeps alive."""
+        """Return the struct over numpy arrays, which it keeps alive."""
         arrays = (positions, accumulated, wo_norm)
         cells = cls(
             c.pointer(keys), c.pointer(values) if values is not None else None, *map(_address, arrays), layer, head
@@ -183,7 +183,7 @@ class Queries(Struct):
 
     @classmethod
     def of(cls, rows: Any, positions: Any, scale: float, softcap: float, n_seen: int, sinks: Any = None) -> Queries:
-        """Over numpy arrays (n_head, n_rows, dim), (n_rows,) and (n_head,) or None, which it keeps alive."""
+        """Return the struct over arrays (n_head, n_rows, dim), (n_rows,) and (n_head,) or None, which it keeps alive."""
         n_head, n_rows, dim = rows.shape
         queries = cls(_address(rows), _address(positions), n_head, n_rows, dim, n_seen, scale, softcap, _address(sinks))
         queries._arrays = (rows, positions, sinks)
@@ -197,7 +197,7 @@ class Scored(Struct):
 
     @classmethod
     def of(cls, scores: Any, positions: Any) -> Scored:
-        """Over numpy arrays (n,), float32 and int32, which must live while the library uses them."""
+        """Return the struct over numpy arrays (n,), float32 and int32, which must live while the library uses them."""
         return cls(_address(scores), _address(positions), len(scores))
 
 

@@ -8,7 +8,7 @@ _held: list[int] = []  # bytes of each runtime that is open in this process
 
 
 def hold(n_bytes: int) -> Callable[[], None]:
-    """Note what a runtime holds beside the program. Call what is returned, once, when it is freed."""
+    """Note the bytes that a runtime holds beside the program. Call the returned function once when it is freed."""
     _held.append(n_bytes)
     return lambda: _held.remove(n_bytes)
 

@@ -13,19 +13,19 @@ from edgekv.errors import CeilingError, ConfigError
 
 from .sizes import MIB, format_size, parse_size
 
-LEAST_BYTES = 1 << 16  # whoever asks for less means MiB, not bytes
+LEAST_BYTES = 1 << 16  # a user who asks for less means MiB, not bytes
 
 
 @dataclass(frozen=True, slots=True)
 class GroupLimit:
-    """Bytes that the kernel lets a control group have, and the file that says so."""
+    """Bytes that a control group may have, and the file with that limit."""
 
     n_bytes: int
     file: Path
 
 
 def parse_ceiling(memory: int | str) -> int:
-    """Bytes of a size, or of `"25%"`: of the physical memory, or of the control group's limit if that is lower.
+    """Return the bytes of a size, or of `"25%"` of the physical memory, or of the control group's lower limit.
 
     Raises ConfigError for anything else.
     """
@@ -46,7 +46,7 @@ def parse_ceiling(memory: int | str) -> int:
 
 
 def parse_device_ceilings(device_memory: int | str | Mapping[str, int | str] | None) -> tuple[tuple[str, int], ...]:
-    """Ceilings of devices by name, in bytes, from "NAME=SIZE,..." or a mapping; () for a plain size, or none at all.
+    """Return the ceilings of devices by name, in bytes, from "NAME=SIZE,..." or a mapping; () for a plain size or None.
 
     Raises ConfigError for anything else.
     """
@@ -84,7 +84,7 @@ def check_ceiling(ceiling_bytes: int) -> None:
 
 
 def physical_bytes() -> int:
-    """Memory of this machine."""
+    """Return the bytes of this machine's memory."""
     if sys.platform == "linux":
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     import psutil
@@ -93,7 +93,7 @@ def physical_bytes() -> int:
 
 
 def group_limit(groups: Path = Path("/proc/self/cgroup"), mount: Path = Path("/sys/fs/cgroup")) -> GroupLimit | None:
-    """The lowest limit of this process's control group and those above it; None if there is none (or no Linux)."""
+    """Return the lowest limit of this process's control group and those above it; None without one, or Linux."""
     if not groups.is_file():
         return None
     limits = []

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 
 def new_pages(n_bytes: int) -> npt.NDArray[np.uint8]:
-    """An array of zeros in pages of its own. An allocator would keep those of a freed array, or leave holes.
+    """Return an array of zeros in pages of its own. An allocator would keep the pages of a freed array, or leave holes.
 
     Raises MemoryError.
     """

@@ -9,14 +9,14 @@ from typing import Any
 
 
 def resident_bytes() -> int:
-    """Bytes resident now. Memory-mapped weights count."""
+    """Return the bytes resident now. Memory-mapped weights count."""
     if sys.platform == "linux":
         return _status("VmRSS")
     return int(_memory_info().rss)
 
 
 def peak_resident_bytes() -> int:
-    """The most bytes that were ever resident in this process.
+    """Return the most bytes that were ever resident in this process.
 
     Linux: VmHWM, which a new program starts afresh (ru_maxrss is inherited from the parent).
     """

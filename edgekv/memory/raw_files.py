@@ -1,4 +1,4 @@
-"""Raw files, which may take and give less at a time than is asked for."""
+"""Raw files, which may read and write less than asked at a time."""
 
 from __future__ import annotations
 

@@ -15,10 +15,10 @@ _FOLDED = {unit.lower(): factor for unit, factor in _UNITS.items()}
 
 
 def parse_size(size: int | str) -> int:
-    """Bytes of `268435456`, `"256MiB"`, `"256M"` (the same) or `"1.5GB"`.
+    """Return the bytes of `268435456`, `"256MiB"`, `"256M"` (the same) or `"1.5GB"`.
 
-    Raises ConfigError for anything else, for sizes below 1, and for text that names no unit and less than 1 MiB: who
-    writes "256" means no bytes.
+    Raises ConfigError for anything else, for sizes below 1, and for text without a unit below 1 MiB, because
+    "256" does not mean bytes.
     """
     if isinstance(size, str):
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", size.lower())
@@ -37,7 +37,7 @@ def parse_size(size: int | str) -> int:
 
 
 def format_size(n_bytes: int) -> str:
-    """Bytes as MiB with one decimal, for people; as KiB or bytes if that would be 0.0."""
+    """Return bytes as MiB with one decimal, for people; as KiB or bytes if that would be 0.0."""
     if n_bytes == 0 or n_bytes >= MIB / 20:
         return f"{n_bytes / MIB:.1f} MiB"
     return f"{n_bytes / 1024:.1f} KiB" if n_bytes >= 1024 else f"{n_bytes} bytes"

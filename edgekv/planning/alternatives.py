@@ -44,7 +44,7 @@ class Survey:
     alternatives: tuple[Alternative, ...]
 
     def as_dict(self) -> dict[str, object]:
-        """The plan as plain values, for JSON, and what is known beyond it."""
+        """Return the plan and the survey as plain values, for JSON."""
         more = {"bytes": self.more_bytes} | {
             name: getattr(self.with_more, name) for name in ("budget_cells", "block", "kv_type")
         }
@@ -57,7 +57,7 @@ class Survey:
 
 
 def make_survey(path: Path, request: Request) -> Survey:
-    """The survey of a model file."""
+    """Make the survey of a model file."""
     with planned(path, request) as (plan, estimates, request):
         free = replace(request, options=replace(request.options, budget=None))
         more = replace(free, options=replace(free.options, memory=plan.ceiling_bytes + MORE_BYTES))

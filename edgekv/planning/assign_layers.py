@@ -1,7 +1,7 @@
-"""Divides layers over devices, so that each stays under its ceiling and as many cells as possible fit.
+"""Layers divided over devices, so that each device stays under its ceiling and as many cells as possible fit.
 
-What a device holds is taken as something fixed, such as graph buffers and the output matrix, and as much for each of
-its layers. A plan tells both for one division; the next division follows from it, until the same one comes out again.
+A device holds fixed bytes, such as graph buffers and the output matrix, and equal bytes for each of its layers. A plan
+tells both for one division. The next division follows from it, until the same one comes out again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .device_shares import DeviceShare
 from .estimate import Estimator
 
 ALL_LAYERS = 1 << 20  # more than any model has, so the output matrix is one of them
-SMALL_BLOCK = 32  # the smallest that the planner chooses
+SMALL_BLOCK = 32  # the smallest block that the planner chooses
 
 
 def assign_layers(estimates: Estimator, request: Request) -> Request:
@@ -34,7 +34,7 @@ def assign_layers(estimates: Estimator, request: Request) -> Request:
 
 
 def layers_per_device(rooms: Sequence[float], layer_bytes: float, most: Sequence[int], n_layers: int) -> list[int]:
-    """Layers of each device, so that the least room for a layer is as large as possible.
+    """Return the layers of each device, so that the least room for a layer is as large as possible.
 
     rooms: bytes of each device for layers; layer_bytes: of one layer; most: the most layers of each device
 
@@ -73,7 +73,7 @@ def _divided(estimates: Estimator, request: Request, *, may_leave: bool) -> Requ
             break
         counts = fitting
         if not sum(counts) or (sum(counts) < n_layers and not may_leave):
-            return _with(request, tensor_split=_proportions(first))  # the refusal says what is missing
+            return _with(request, tensor_split=_proportions(first))  # the error says what is missing
         request = _with(request, gpu_layers=sum(counts) + 1, tensor_split=_with_output(counts))
         shares = estimates.plan(_with_layers_of(small, request)).devices
     return request

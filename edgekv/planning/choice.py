@@ -1,7 +1,7 @@
 """Chooses the options that a user left open: the best setting that fits.
 
-The order of preference is the library's, which C programs plan with as well (`native/src/plan/choose.h`). It asks here
-which settings fit.
+The native library has the order of preference, which C programs use as well (`native/src/plan/choose.h`). It asks here
+if a setting fits.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OPEN = ("policy", "block", "kv_type", "repack", "gpu_layers", "tensor_split")
 KV_NAMES = {number: name for name, number in KV_TYPES.items()}
 
 
-MOST_DIVIDED = 1024  # cells of a head, up to which dividing them by a table was measured (docs/results)
+MOST_DIVIDED = 1024  # the most cells of a head with which a division by a table was measured (docs/results)
 
 
 def default_policy(model: Path, budget: int | None) -> str:
@@ -42,7 +42,7 @@ class Request:
 
     @classmethod
     def of(cls, **given: object) -> Request:
-        """Options as arguments of `Runtime`. Raises ConfigError for values that cannot work."""
+        """Make a request of arguments of `Runtime`. Raises ConfigError for values that cannot work."""
         left_open = frozenset(name for name in OPEN if given.get(name) is None)
         named = {name: value for name, value in given.items() if name not in left_open}
         return cls(Options(**named), left_open)  # type: ignore[arg-type]
@@ -65,9 +65,9 @@ class Request:
 
 
 def choose(estimates: Estimator, request: Request) -> Plan | None:
-    """The plan that serves best, or None if nothing fits.
+    """Return the best plan that fits, or None.
 
-    Raises ConfigError if the model cannot have what the user named; what else it cannot have does not fit.
+    Raises ConfigError if the model cannot have what the user named; other settings that it cannot have do not fit.
     """
     repack = -1 if request.repacks else int(request.options.repack)
     plan = _chosen(estimates, request, repack, _fits)
@@ -77,7 +77,7 @@ def choose(estimates: Estimator, request: Request) -> Plan | None:
 
 
 def largest(estimates: Estimator, request: Request) -> Plan | None:
-    """The plan with the largest budget that fits, in whatever the user left open; None if nothing fits.
+    """Return the plan with the largest budget that fits, over all open options; None if nothing fits.
 
     Raises ConfigError if the model cannot have what the user named.
     """
@@ -86,7 +86,7 @@ def largest(estimates: Estimator, request: Request) -> Plan | None:
 
 
 def smallest_plans(estimates: Estimator, request: Request) -> list[Plan]:
-    """The plans of all settings that may be chosen, with the budget asked for, or else the smallest one."""
+    """Return the plans of all possible settings, with the given budget, or else the smallest one."""
     tried = []
 
     def note(plan: Plan, _: Options) -> bool:
@@ -105,7 +105,7 @@ def _chosen(
     *,
     largest: bool = False,
 ) -> Plan | None:
-    """The plan of the first setting in the order of preference that `fits`, or of the one with the largest budget."""
+    """Return the plan of the first setting in the order of preference that `fits`, or of the largest budget."""
 
     def options_of(setting: structs.Setting) -> Options:
         return replace(
@@ -133,7 +133,7 @@ def _choice(request: Request, n_ctx_train: int, repack: int) -> structs.Choice:
     options = request.options
     repositions = options.reposition != "never"
     n_probe = options.probe_cells
-    if options.replays:  # no block is longer for the sake of fewer probes, as a longer one is a longer replay
+    if options.replays:  # a longer block saves no probes: its replay is longer, too
         n_ctx_train, n_probe = max(0, n_ctx_train - n_probe * repositions), 0
     return structs.Choice(
         budget=options.budget or 0,
@@ -150,7 +150,7 @@ def _choice(request: Request, n_ctx_train: int, repack: int) -> structs.Choice:
 
 
 def smallest_budget(options: Options) -> int:
-    """The least budget that holds the protected cells and one more."""
+    """Return the least budget that holds the protected cells and one more."""
     budget = 1
     while (least := options.sinks + options.recent_cells(budget) + 1) > budget:
         budget = least
@@ -158,6 +158,6 @@ def smallest_budget(options: Options) -> int:
 
 
 def most_cells(options: Options, n_ctx_train: int) -> int:
-    """The largest budget that has positions in the trained context for a head's cells, a block and a probe."""
+    """Return the largest budget whose cells, a block and a probe have positions in the trained context."""
     choice = _choice(Request(options, frozenset()), n_ctx_train, 0)
     return int(library.load().edgekv_plan_most_cells(ctypes.byref(choice), options.block))

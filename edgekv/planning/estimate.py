@@ -91,7 +91,7 @@ class Plan:
 
     @property
     def kv_bytes(self) -> int:
-        """Keys and values of all cells, on whatever device they lie; the same however heads share them."""
+        """Keys and values of all cells, on any device. Their bytes do not depend on how heads share them."""
         return self.n_cells * self.cell_bytes
 
     @property
@@ -106,7 +106,7 @@ class Plan:
 
     @property
     def device_bytes(self) -> int:
-        """All that lies on devices."""
+        """Bytes on all devices."""
         return sum(share.total for share in self.devices)
 
     @property
@@ -121,7 +121,7 @@ class Plan:
 
     @classmethod
     def of(cls, options: Options, **estimated: Any) -> Plan:
-        """The plan of options that name a budget. estimated: all fields that options do not say."""
+        """Make the plan of options that name a budget. estimated: all fields that are not options."""
         assert options.budget is not None
         return cls(
             ceiling_bytes=options.ceiling_bytes,
@@ -137,8 +137,8 @@ class Plan:
         )
 
     def resolve(self, options: Options) -> Options:
-        """The options, with the planned values in place of those left open."""
-        same = options.parsed_policy.spec == self.policy  # perhaps an object, which a spec does not say
+        """Return the options, with the planned values in place of open ones."""
+        same = options.parsed_policy.spec == self.policy  # the option may be an object that no spec spells
         return replace(
             options,
             policy=options.policy if same else self.policy,
@@ -152,7 +152,7 @@ class Plan:
         )
 
     def as_dict(self) -> dict[str, object]:
-        """The plan as plain values, for JSON."""
+        """Return the plan as plain values, for JSON."""
         devices = [asdict(share) | {"total": share.total} for share in self.devices]
         fields = asdict(self) | {"model": str(self.model), "planned_peak_bytes": self.peak_bytes}
         return fields | {"parts": asdict(self.parts), "devices": devices, "device_bytes": self.device_bytes}
@@ -197,7 +197,7 @@ class Estimator:
         return next(iter(self._models.values())).n_ctx_train
 
     def plan(self, options: Options) -> Plan:
-        """The plan for options that name a budget.
+        """Return the plan for options that name a budget.
 
         Raises UnsupportedModelError, and ConfigError if this model cannot have such options.
         """
@@ -216,7 +216,7 @@ class Estimator:
 
     def _model(self, options: Options) -> Model:
         division = (options.gpu_layers, options.split)
-        if division != self._division:  # each model has a vocabulary, so those of one division are there at a time
+        if division != self._division:  # each model holds a vocabulary, so models of one division are loaded at a time
             self.close()
             self._graph_bytes.clear()
             self._division = division
@@ -225,9 +225,9 @@ class Estimator:
         return self._models[options.repack]
 
     def _graphs(self, options: Options) -> int:
-        """Bytes of the description of a graph, measured with few cells, and with blocks of UBATCH, whatever is planned.
+        """Return the bytes of a graph's description, measured with few cells and blocks of UBATCH for every plan.
 
-        All types are measured before any context with many cells was freed: that changes how glibc serves later ones.
+        All types are measured before any context with many cells is freed, which changes how glibc serves later ones.
         Raises UnsupportedModelError and ConfigError if such a model cannot have a cache of these options.
         """
         if not self._graph_bytes:
@@ -269,7 +269,7 @@ class Estimator:
             context.close()
         state_bytes = memory.state_bytes + sum(share.states for share in devices)
         if not memory.repack_bytes:
-            self._models.setdefault(False, model)  # without anything to repack, both models are the same
+            self._models.setdefault(False, model)  # both models are the same if nothing is repacked
         session_bytes = session_bytes_of(shape, state_bytes, params, options)
         scratch = (
             policy.scratch_bytes(
@@ -329,7 +329,7 @@ def _grammar_bytes(model: Model) -> int:
 
 
 def _new_context(model: Model, options: Options, budget: int) -> Context:
-    """A context with the cells of a budget, as a runtime has it."""
+    """Make a context with the cells of a budget, as a runtime does."""
     n_cells = budget + options.block + options.probe_cells
     n_cells_max = n_cells + (HEAD_LIMIT - 1) * budget * bool(cache_params_of(options).ragged)
     return model.new_context(n_cells, options, n_cells_max=n_cells_max)

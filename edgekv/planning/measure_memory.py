@@ -1,4 +1,4 @@
-"""Measures what this process holds, and what a piece of work takes, alike in every run of a program."""
+"""Measured memory of this process, and of a piece of work, equal in every run of a program."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def check_device(options: Options) -> None:
 
 @contextmanager
 def planned(path: Path, request: Request) -> Iterator[tuple[Plan, Estimator, Request]]:
-    """The plan for a model file, the estimates it was chosen from, and the request with its layers divided.
+    """Yield the plan for a model file, its estimator, and the request with its layers divided.
 
     Given options are kept; the rest is chosen. Raises CeilingError if nothing fits, DeviceError for a server that
     does not answer.
@@ -55,6 +55,6 @@ def planned(path: Path, request: Request) -> Iterator[tuple[Plan, Estimator, Req
 
 
 def make_plan(path: Path, request: Request) -> Plan:
-    """The plan for a model file. Raises CeilingError if nothing fits."""
+    """Return the plan for a model file. Raises CeilingError if nothing fits."""
     with planned(path, request) as (plan, *_):
         return plan

@@ -17,9 +17,9 @@ HISTORY_BYTES = 1 << 16  # tokens in which drafts are looked up
 
 
 def session_bytes_of(shape: structs.Shape, state_bytes: int, params: structs.CacheParams, options: Options) -> int:
-    """The most bytes that a session takes as a snapshot: what `native/src/cache/snapshot.cpp` writes of full cells.
+    """Return the most bytes of a session's snapshot: `native/src/cache/snapshot.cpp` writes so many of full cells.
 
-    state_bytes: sliding windows and recurrent states, wherever they lie
+    state_bytes: sliding windows and recurrent states, on all devices
     """
     assert options.budget is not None
     numbers = (

@@ -16,10 +16,10 @@ from edgekv.store.log import TEMPLATE
 
 PIECE_BYTES = 1 << 14
 CHUNK_CHARS = 1 << 12  # a chunk takes some 60 bytes a character while it is tokenized
-PARAGRAPH = "\n\n"  # between the texts of a turn
-WITHIN = ""  # before contents that go on with the last text of the turn
+PARAGRAPH = "\n\n"  # separates the texts of a turn
+WITHIN = ""  # separates nothing: the content goes on with the last text of the turn
 
-# Between two words: pre-tokenisers of every family cut here, so tokens do not reach across.
+# A gap between two words: pre-tokenisers of every family cut here, so tokens do not reach across.
 _WORD_GAP = re.compile(r"(?<=[^\W\d_]) (?=[^\W\d_])")
 
 
@@ -50,7 +50,7 @@ def decoded(file: BinaryIO, name: str) -> Iterator[str]:
         raise InputError(
             f"{name} is not UTF-8 text ({error.reason} near byte {offset + error.start}); convert it to UTF-8"
         ) from error
-    if is_blank:  # a model would answer all the same, and invent what it says
+    if is_blank:  # a model would answer all the same, and invent its answer
         what = "nothing but blanks" if offset else "nothing"
         raise InputError(f"{name} holds {what}; give a file with a text in it")
 

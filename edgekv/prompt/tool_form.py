@@ -108,7 +108,7 @@ def _strings(value: object) -> Iterator[str]:
             yield from _strings(inner)
 
 
-# What a model is told of tools whose template says nothing of them.
+# The prompt about tools for a model whose template has none.
 INTRODUCTION = (
     "You can call functions. Each line between <tools> and </tools> describes one as JSON, with a JSON schema of its "
     "arguments:\n<tools>\n{tools}\n</tools>\n"

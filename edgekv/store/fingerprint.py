@@ -1,4 +1,4 @@
-"""Names texts and models in results, so that the same name means the same file on every machine."""
+"""Names of texts and models in results: the same name means the same file on every machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DIGITS = 16  # hex digits of a SHA-256
 
 
 def fingerprint(path: Path) -> str:
-    """A file's name and the beginning of its digest. Raises InputError if it cannot be read."""
+    """Return a file's name and the beginning of its digest. Raises InputError if it cannot be read."""
     try:
         stat = path.stat()
         return _fingerprint(path, stat.st_size, stat.st_mtime_ns)

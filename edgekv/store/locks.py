@@ -1,4 +1,4 @@
-"""Locks on open files. A lock ends with its process, however that ends, and so it tells whether a file is in use."""
+"""Locks on open files. A lock ends with its process, so it tells if a file is in use."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def lock(file: int) -> bool:
 
 
 def new_locked(make: Callable[[], BinaryIO]) -> BinaryIO:
-    """A new file that stays locked until it is closed. make: opens one under a name that nobody has"""
+    """Make a new file that stays locked until it is closed. make: opens a file under a name that nobody has"""
     while True:
         file = make()
-        # Another process may have seen it before it was locked, and taken it for one that nobody uses.
+        # Another process may have seen the file before it was locked, and removed it as unused.
         with suppress(BlockingIOError):
             lock(file.fileno())
             if os.path.exists(file.name):
@@ -59,9 +59,9 @@ def new_locked(make: Callable[[], BinaryIO]) -> BinaryIO:
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
-    """Hold the lock of a file, which is made, while the block lasts. Others wait for it, for PATIENCE_S at most.
+    """Hold the lock of a file, which is made if needed, during the block. Others wait for it, for PATIENCE_S at most.
 
-    Raises OSError if the file cannot be made, and BlockingIOError if another process does not let it go.
+    Raises OSError if the file cannot be made, and BlockingIOError if another process keeps the lock.
     """
     with open(path, "ab", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
         deadline = time.monotonic() + PATIENCE_S

@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from .temp_array import WINDOW, TempArray
 
-TEMPLATE = "template"  # tokens of the chat template, which are nobody's
+TEMPLATE = "template"  # role of the chat template's tokens
 ROLES = (TEMPLATE, "system", "user", "assistant", "text", "tool")
-OPENING = (TEMPLATE, "system")  # roles of what comes before the first content
+OPENING = (TEMPLATE, "system")  # roles before the first content
 STATES = ("new", "open", "user", "assistant", "text")
 
 
@@ -31,7 +31,7 @@ class Turn(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """From this position on tokens are of a role. `state`: of the turns (`prompt.turns.Turns`) after such a token."""
+    """The position where tokens of a role begin. `state`: of the turns (`prompt.turns.Turns`) after such a token."""
 
     position: int
     role: str
@@ -51,7 +51,7 @@ class LogCopy:
 
 
 class TokenLog:
-    """The ids of all tokens of a session in their order, 4 bytes each in a private file, and marks between them.
+    """The ids of all tokens of a session in order, 4 bytes each in a temporary file, and marks between them.
 
     Raises SessionFileError if the folder (None = that of TMPDIR) takes no file, or has no more room.
     """
@@ -59,7 +59,7 @@ class TokenLog:
     def __init__(self, folder: str | None = None) -> None:
         self._tokens = TempArray(folder)
         self._marks = TempArray(folder)
-        self._coming: tuple[int, list[Mark]] = 0, []  # marks of a prompt, and the tokens that were fed before it
+        self._coming: tuple[int, list[Mark]] = 0, []  # tokens that were fed before a prompt, and the prompt's marks
 
     def __len__(self) -> int:
         return len(self._tokens)
@@ -72,32 +72,32 @@ class TokenLog:
     # ---- tokens ----
 
     def make_room(self, n: int) -> None:
-        """See to it that n more tokens can be noted, and marks that come with them."""
+        """Make room for n more tokens, and their marks."""
         self._tokens.make_room(n)
         if self._coming[1]:
             self._marks.make_room(min(3 * len(self._coming[1]), WINDOW))
 
     def follow(self, tokens: Sequence[int], n_past: int) -> None:
-        """Note tokens after which a session has read and said n_past; not again those that the log has already."""
+        """Note the last tokens up to position n_past, without those that the log already has."""
         n_new = n_past - len(self)
         if n_new > 0:
             self._tokens.append(tokens[-n_new:])
         self._note_coming(n_past)
 
     def cut(self, n: int) -> None:
-        """Forget all but the first n tokens, and marks that were still to come."""
+        """Keep the first n tokens, and drop announced marks."""
         self._note_coming(n)
         self._tokens.cut(n)
         self._forget_marks(n + 1)
         self._coming = n, []
 
     def tokens(self, start: int, stop: int) -> Iterator[int]:
-        """The tokens in [start, stop), read piece by piece."""
+        """Yield the tokens in [start, stop), read piece by piece."""
         for first in range(start, stop, WINDOW):
             yield from self.read(first, min(stop, first + WINDOW)).tolist()
 
     def read(self, start: int, stop: int) -> npt.NDArray[np.int32]:
-        """The tokens in [start, stop), (n,)."""
+        """Return the tokens in [start, stop), (n,)."""
         return self._tokens.read(start, stop)
 
     def common(self, tokens: Iterable[int]) -> tuple[int, int]:
@@ -119,7 +119,7 @@ class TokenLog:
     # ---- marks ----
 
     def mark(self, position: int, role: str, state: str) -> None:
-        """Note whose tokens come from here on; what was noted of this position and later ones is forgotten."""
+        """Note the role of the tokens from here on. Marks at this position and later ones are dropped."""
         self._forget_marks(position)
         self._marks.make_room(3)
         self._marks.append((position, ROLES.index(role), STATES.index(state)))
@@ -129,9 +129,9 @@ class TokenLog:
         self._coming = n_past, []
 
     def announce(self, position: int, role: str, state: str) -> None:
-        """Note as `mark` does, but when the prompt has fed a token, and its tokens before this one are fed.
+        """Note as `mark` does, but only once the prompt's tokens before this one are fed.
 
-        So a prompt that is never read changes no mark, even where its marks replace earlier ones.
+        So a prompt that is never read changes no mark, even if its marks would replace earlier ones.
         """
         coming = self._coming[1]
         while coming and coming[-1].position >= position:
@@ -139,7 +139,7 @@ class TokenLog:
         coming.append(Mark(position, role, state))
 
     def state_at(self, n: int) -> str:
-        """The state of the turns after the first n tokens. Where these end with a whole prompt, its reply begins."""
+        """Return the state of the turns after the first n tokens. If these end with a prompt, its reply begins."""
         i = self._n_marks_below(n + 1)
         while i > 0:
             mark = self._mark(i - 1)
@@ -157,7 +157,7 @@ class TokenLog:
         return first is not None and first.position < n
 
     def _note_coming(self, n_past: int) -> None:
-        """Note the announced marks of tokens that are fed. What an exception breaks off can be done again."""
+        """Note the announced marks of tokens that are fed. After an exception it can be called again."""
         first, coming = self._coming
         due = [mark for mark in coming if mark.position <= n_past] if n_past > first else []
         if due:
@@ -167,9 +167,9 @@ class TokenLog:
             self._coming = first, coming[len(due) :]
 
     def turns(self, n_said: int = 0) -> Iterator[Turn]:
-        """The turns, without what the template puts around them. The beginning of a turn is apart from its rest.
+        """Yield the turns, without the template's tokens. The beginning of a turn is apart from its rest.
 
-        n_said: tokens that were said and not fed yet; they belong to the last turn
+        n_said: tokens that were generated and not fed yet; they belong to the last turn
         """
         turn: Turn | None = None
         is_beginning = False
@@ -188,7 +188,7 @@ class TokenLog:
             yield turn
 
     def _ranges(self, n_said: int) -> Iterator[tuple[Mark, int]]:
-        """Marks, each with the position at which the next one begins."""
+        """Yield the marks, each with the position at which the next one begins."""
         n = len(self._marks) // 3
         for i in range(n):
             yield self._mark(i), self._mark(i + 1).position if i + 1 < n else len(self) + n_said
@@ -207,19 +207,19 @@ class TokenLog:
     def _forget_marks(self, position: int) -> None:
         self._marks.cut(3 * self._n_marks_below(position))
 
-    # ---- all of it ----
+    # ---- the whole log ----
 
     @property
     def nbytes(self) -> int:
-        """Bytes that a copy takes."""
+        """Bytes of a copy."""
         return 4 * (len(self._tokens) + len(self._marks))
 
     def copy(self) -> LogCopy:
-        """All of it in memory."""
+        """Copy the whole log into memory."""
         return LogCopy(self.read(0, len(self)), self._marks.read(0, len(self._marks)).reshape(-1, 3))
 
     def fill(self, copy: LogCopy) -> None:
-        """Take all of a copy into an empty log."""
+        """Fill an empty log with a copy."""
         self._tokens.extend(copy.tokens)
         self._marks.extend(copy.marks.reshape(-1))
 

@@ -1,4 +1,4 @@
-"""Files that may be replaced: those that are as they were when they were last read or written here."""
+"""Files that may be replaced: those that did not change since they were last read or written here."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ Identity = tuple[int, int, int, int]
 
 
 class Ownership:
-    """Remembers files as they were. A file that came or changed since is somebody else's."""
+    """Remembers files as they were. A file that is new or has changed belongs to another program."""
 
     def __init__(self) -> None:
         self._seen: dict[str, Identity | None] = {}
 
     def note(self, path: Path) -> None:
-        """Own a file as it is now: it was written, or is about to be read."""
+        """Own a file as it is now, after it was written or before it is read."""
         self._seen[os.path.realpath(path)] = _identity(path)
 
     def is_foreign(self, path: Path) -> bool:

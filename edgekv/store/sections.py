@@ -5,8 +5,8 @@
     sections  in that order, each from the next multiple of 64 bytes on; zeros between them
     checksum  BLAKE2b of everything before, 32 bytes
 
-A reader takes the sections that it knows by their names and leaves the others. A file is data from strangers: nothing
-that it says is used before the checksum and all sizes are right, and neither takes more memory than a header may have.
+A reader takes the sections that it knows by name and ignores the others. A file is untrusted data: nothing in it is
+used before the checksum and all sizes are right, and these checks take no more memory than a header may have.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ ALIGNMENT = 64
 CHECKSUM_BYTES = 32
 MAX_HEADER_BYTES = 1 << 20
 MAX_SECTIONS = 64
-CHUNK_BYTES = 1 << 18  # written, read or summed up at once
+CHUNK_BYTES = 1 << 18  # bytes that are written, read or added to the checksum at once
 TYPES: dict[str, np.dtype[Any]] = {"U8": np.dtype("<u1"), "I32": np.dtype("<i4"), "F32": np.dtype("<f4")}
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
-_INTEGER_DIGITS = 20  # longer ones stand for no number that is meant
+_INTEGER_DIGITS = 20  # a longer number is not meant
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """An array to write: `n` elements of a type of TYPES, which come in pieces of any lengths."""
+    """An array to write: `n` elements of a type of TYPES, in pieces of any length."""
 
     name: str
     type: str
@@ -55,7 +55,7 @@ class Section:
 
     @classmethod
     def of(cls, name: str, type: str, array: npt.NDArray[Any]) -> Section:
-        """An array that is in memory."""
+        """Return the section of an array in memory."""
         return cls(name, type, array.size, (np.ascontiguousarray(array, TYPES[type]),))
 
     @property
@@ -64,10 +64,10 @@ class Section:
 
 
 def write_sections(path: Path, about: Mapping[str, Any], sections: Sequence[Section]) -> None:
-    """Write a file whole, in the place of what has that name.
+    """Write a file whole, in place of the file of that name.
 
     about: plain values that JSON knows
-    Raises SessionFileError if it cannot be written; what was there before is then untouched.
+    Raises SessionFileError if it cannot be written; the file that was there is then untouched.
     """
     if sys.byteorder != "little":
         raise SessionFileError(
@@ -117,11 +117,11 @@ class _Summed:
 
 
 class SectionFile:
-    """A file that was found whole, open for reading. Close it, or use it in `with`.
+    """A file that was checked, open for reading. Close it, or use it in `with`.
 
-    about: what its writer said of it; whoever reads it checks it
+    about: the writer's notes; the reader must check them
     checked: False = take its header as it is, without the checksum, only to show it
-    Raises SessionFileError for what is no such file, is cut, was changed, or is of a later version.
+    Raises SessionFileError for a file of another format, a cut or changed file, and a later version.
     """
 
     def __init__(self, path: Path, *, checked: bool = True) -> None:
@@ -154,11 +154,11 @@ class SectionFile:
         return name in self._places
 
     def n(self, name: str) -> int:
-        """Elements of a section."""
+        """Return the number of elements of a section."""
         return self._place(name)[2]
 
     def array(self, name: str) -> npt.NDArray[Any]:
-        """A whole section."""
+        """Return a whole section."""
         kind, _, n = self._place(name)
         array = np.empty(n, kind)
         self.read_into(name, 0, array)
@@ -178,7 +178,7 @@ class SectionFile:
             raise self.damaged("it shrank while it was read")
 
     def pieces(self, name: str) -> Iterator[npt.NDArray[Any]]:
-        """A section, a piece of at most CHUNK_BYTES at a time."""
+        """Yield a section, a piece of at most CHUNK_BYTES at a time."""
         kind, _, n = self._place(name)
         at_once = CHUNK_BYTES // kind.itemsize
         for first in range(0, n, at_once):
@@ -187,7 +187,7 @@ class SectionFile:
             yield piece
 
     def damaged(self, how: str) -> SessionFileError:
-        """The error of a file that says what cannot be."""
+        """Return the error of a file with impossible values."""
         return SessionFileError(
             f"{str(self.path)!r} is damaged: {how}; save the session again, or take a copy of the file"
         )
@@ -231,7 +231,7 @@ class SectionFile:
         return header
 
     def _take(self, header: bytes) -> None:
-        """Take the header. Where sections lie follows from their sizes, which fill the file."""
+        """Take the header. The sections' places follow from their sizes, which fill the file."""
         try:
             given = json.loads(header, parse_int=_integer, parse_constant=_no_number)
             about, sections = given["about"], given["sections"]
@@ -273,7 +273,7 @@ def _no_number(_name: str) -> None:
 
 
 def _opened(path: Path) -> BinaryIO:
-    """The file, open. Opening a pipe or a device could wait for ever."""
+    """Open the file. Opening a pipe or a device could wait for ever."""
     if not stat.S_ISREG(path.stat().st_mode):
         raise SessionFileError(f"{str(path)!r} is not a file; give the path of a saved session")
     return path.open("rb")

@@ -16,7 +16,7 @@ FORMATS = (".md", ".json")
 def write_transcript(path: Path, turns: Iterable[tuple[str, Iterable[str]]]) -> None:
     """Write roles and texts of turns: Markdown for a path in .md, {"messages": [{"role", "content"}, ...]} for .json.
 
-    Raises ConfigError for another ending, SessionFileError if it cannot be written. What had that name stays then.
+    Raises ConfigError for another ending, SessionFileError if it cannot be written. An earlier file then stays.
     """
     if path.suffix not in FORMATS:
         raise ConfigError(f"path={str(path)!r} says no format; let it end in {' or '.join(FORMATS)}")

@@ -1,4 +1,4 @@
-"""Starts a fresh process, waits for it no longer than a limit, and reads what it left.
+"""Fresh processes: started, waited for no longer than a limit, and read.
 
 Fresh means a new program. A forked process would begin with its parent's pages, and `ru_maxrss` with its parent's
 peak. Output goes to files: with pipes, a grandchild that holds them open would keep this process waiting.
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 _PROGRAM = Path(__file__).with_name("child.py")
-# Of each of the two outputs, the end is what is kept.
+# Bytes that are kept of the end of each output.
 _KEPT_BYTES = 1 << 20
 
 
@@ -58,7 +58,7 @@ def run_fresh(task: Mapping[str, Any], *, timeout: float, show_output: bool = Fa
         if not result_path.is_file():
             problem = f"the fresh process {_ending(ended.returncode)} before its peak could be read"
             raise FreshProcessError(problem + _said(out_path, err_path))
-        # Written by our own program, in a folder of our own.
+        # Our own program wrote this, in a folder of our own.
         result = pickle.loads(result_path.read_bytes())
         return Ended(ended.returncode, result, _tail(out_path), _tail(err_path))
 

@@ -13,8 +13,8 @@ from .ceiling import MemoryCeiling
 from .fresh_process import FreshProcessError, output, run_fresh
 from .memory_meter import Measured
 
-# The options of this run are those of the fresh one, but for what selects tests, what a run does once (reports,
-# coverage, caches), and what would start further processes or a debugger.
+# The fresh run has the options of this one, except those that select tests, those of a whole run (reports,
+# coverage, caches), and those that start further processes or a debugger.
 _NEUTRAL: dict[str, Any] = {
     "cacheclear": False,
     "cov_source": [],
@@ -104,7 +104,7 @@ def _judge(reports: list[pytest.TestReport], measured: Measured, ceiling: Memory
         return
     table = measured.table(ceiling.ceiling_bytes)
     if deciding.passed:
-        # To be over is a failure as any other: what is marked as failing does so.
+        # A peak over the ceiling is a failure as any other, so a test that is marked as failing fails as expected.
         deciding.outcome = "skipped" if hasattr(deciding, "wasxfail") else "failed"
         deciding.longrepr = table
     else:

@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
     ceiling = _ceiling_of(item)
-    # In the fresh process the test is run as any other.
+    # The fresh process runs the test as any other.
     if ceiling is None or item.config.pluginmanager.has_plugin(RECORDER):
         return None
     from .marked import run_marked

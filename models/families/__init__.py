@@ -21,7 +21,7 @@ from .family import Family, Sizes
 
 __all__ = ["FAMILIES", "SHAPES", "make_family"]
 
-# By the name of the architecture, or of what else a file of it may be.
+# Key: the name of the architecture, or of another kind of its files.
 FAMILIES: Mapping[str, Callable[[], Family]] = {
     "lfm2": hybrid.lfm2,
     "lfm2-windows": lambda: hybrid.lfm2(window=192),
@@ -53,7 +53,7 @@ FAMILIES: Mapping[str, Callable[[], Family]] = {
 }
 
 
-# By name; dimensions are from the models' own config.json files.
+# Key: a name; dimensions are from the models' own config.json files.
 SHAPES: Mapping[str, Callable[[], Family]] = {
     "lfm2-1.2b": lambda: hybrid.lfm2(
         Sizes(

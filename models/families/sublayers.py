@@ -21,9 +21,9 @@ __all__ = [
     "short_conv",
 ]
 
-# How sharply a router chooses. A token between two experts would go to either by the last digit of a sum.
+# Gain of a router. With a small one, the last digit of a sum would choose between two experts.
 _ROUTER_GAIN = 6.0
-# Of what chosen experts add, for the same reason; the rest is continuous.
+# Gain of the experts' output, which is small for the same reason; the rest of a model is continuous.
 _EXPERT_GAIN = 0.5
 
 
@@ -139,7 +139,7 @@ class Mamba:
         }
 
 
-# Before the softplus: a state loses a hundred-and-fiftieth of itself a token, so it remembers hundreds of them.
+# Bias before the softplus: a state loses a 150th of itself a token, so it remembers hundreds of tokens.
 _TIME_STEP = -5.0
 
 

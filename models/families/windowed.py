@@ -10,7 +10,7 @@ from .sublayers import Experts, attention, experts, feed_forward, norms
 
 __all__ = ["WINDOW", "cohere2", "exaone4", "gemma2", "gemma3", "gemma3n", "gemma4", "gpt_oss", "llama4", "olmo2"]
 
-# Tokens that a windowed layer sees; no multiple of a block.
+# tokens that a windowed layer sees; no multiple of a block
 WINDOW = 80
 _WINDOW: dict[str, Value] = {"attention.sliding_window": WINDOW}
 
@@ -67,7 +67,7 @@ def _unscaled(head_dim: int) -> float:
     return QUERY_KEY_GAIN / math.pow(head_dim, 0.25)
 
 
-# Of Gemma 3n, fixed in llama.cpp.
+# Sizes of Gemma 3n that llama.cpp fixes.
 _N_ALTUP, _N_EMBD_ALTUP, _LAUREL_RANK = 4, 256, 64
 
 
