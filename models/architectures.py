@@ -42,7 +42,7 @@ _REPOSITIONED = "logits of moved keys"
 _REFUSAL = "the refusal"
 _UNTESTED = "untested"
 
-# Names of the tests, or the reason why there is none.
+# Reasons for refusals.
 _DRAFTS = "the context of another model, for which it drafts"
 _TOKENIZER = "a tokenizer of its own"
 _LATENT_HYBRID = "latents beside recurrent states"
@@ -155,12 +155,12 @@ _BY_NAME = {architecture.name: architecture for architecture in ARCHITECTURES}
 
 
 def find_architecture(name: str) -> Architecture:
-    """The line of an architecture; one of plain attention, untested, for a name that has none."""
+    """Return the line of an architecture; for a name that has none, a line of plain attention, untested."""
     return _BY_NAME.get(name, Architecture(name))
 
 
 def running_table() -> list[tuple[str, ...]]:
-    """A heading, and a row for each that runs."""
+    """Return a heading, and a row for each architecture that runs."""
     rows: list[tuple[str, ...]] = [("architecture", "kind", "evicted", "fixed", "repositioning", "tested")]
     for it in (*(it for it in ARCHITECTURES if not it.refused), Architecture(_OTHERS)):
         kind = KINDS[it.kind]
@@ -170,7 +170,7 @@ def running_table() -> list[tuple[str, ...]]:
 
 
 def refused_table() -> list[tuple[str, ...]]:
-    """A heading, and a row for each reason and kind that are refused."""
+    """Return a heading, and a row for each reason and kind that are refused."""
     rows: list[tuple[str, ...]] = [("refused for", "kind", "architectures", "instead")]
     refused = [it for it in ARCHITECTURES if it.refused]
     for reason, kind in dict.fromkeys((it.refused, it.kind) for it in refused):

@@ -1,4 +1,4 @@
-"""Checks the dimensions in a model's metadata before llama.cpp gets the file, because it aborts on some wrong ones."""
+"""Checks of the dimensions in a model's metadata, before llama.cpp gets the file and aborts on some wrong ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .metadata import Array, Metadata
 
 __all__ = ["check_dimensions", "check_runnable", "layer_arrays"]
 
-# The largest value that can be right, by the key behind the architecture's name. 512 layers are llama.cpp's own
+# The largest valid value, by the key behind the architecture's name. 512 layers are llama.cpp's own
 # limit; the others are far above any real model and keep sizes that are products of them within 64 bits.
 _LIMITS = {
     "block_count": 512,
@@ -28,7 +28,7 @@ _LIMITS = {
 }
 _REQUIRED = ("block_count", "embedding_length", "attention.head_count")
 _PER_LAYER = ("attention.head_count", "attention.head_count_kv", "feed_forward_length")
-# Layers without a feed-forward part say 0 there, and so do whole models.
+# Layers and models without a feed-forward part have 0 there.
 _MAY_BE_ZERO = ("feed_forward_length",)
 _HEADS = ("attention.head_count", "attention.head_count_kv")
 # Architectures whose rotary positions always have sections.
@@ -66,7 +66,7 @@ def check_dimensions(architecture: str, metadata: Metadata) -> None:
 
 
 def _read_sizes(architecture: str, metadata: Metadata) -> dict[str, int]:
-    """The scalar dimensions by their key of _LIMITS; those given per layer are left out."""
+    """Return the scalar dimensions by their key of _LIMITS; dimensions per layer are left out."""
     sizes: dict[str, int] = {}
     for name, limit in _LIMITS.items():
         key = f"{architecture}.{name}"
@@ -144,7 +144,7 @@ def _check_free_layers(architecture: str, metadata: Metadata) -> None:
 
 
 def layer_arrays(architecture: str, metadata: Metadata) -> dict[str, tuple[int, ...]]:
-    """The dimensions that are given layer by layer, by key."""
+    """Return the dimensions that are given layer by layer, by key."""
     keys = (f"{architecture}.{name}" for name in _PER_LAYER)
     return {key: tuple(map(int, array.values or ())) for key in keys if (array := metadata.arrays.get(key))}
 

@@ -1,4 +1,4 @@
-"""The tensor types of ggml: how many bytes a block of how many values takes."""
+"""The tensor types of ggml: values and bytes of a block."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ __all__ = ["GGML_TYPES", "GgmlType"]
 
 @dataclass(frozen=True, slots=True)
 class GgmlType:
-    """A row of a tensor is a whole number of blocks: `block_values` values in `block_bytes` bytes each.
+    """A type of tensors. A row is a whole number of blocks: `block_values` values in `block_bytes` bytes each.
 
-    is_weight  whether ggml multiplies activations with a matrix of it
+    is_weight  ggml multiplies activations with matrices of this type
     """
 
     name: str

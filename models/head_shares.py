@@ -28,7 +28,7 @@ KNOWN = Path(__file__).with_name("known_shares")  # tables of models that have a
 class HeadShares:
     """Cells that each KV head kept, layer by layer: the mean over some texts.
 
-    budget   cells of a head on average; policy  that divided them
+    budget   cells of a head on average; policy  the one that divided them
     n_texts, n_tokens  texts that were read, and tokens of each
     """
 
@@ -39,7 +39,7 @@ class HeadShares:
     n_tokens: int
 
     def to_json(self) -> str:
-        """The text of a file that `read_shares` reads."""
+        """Return the text of a file for `read_shares`."""
         return json.dumps({"format": FORMAT, "version": VERSION, **asdict(self)}) + "\n"
 
 
@@ -49,9 +49,9 @@ def path_beside(model: Path) -> Path:
 
 
 def find_shares(model: Path, n_heads: Sequence[int]) -> HeadShares:
-    """The table beside a model's file, or the one that comes with edgekv; n_heads: KV heads of each layer.
+    """Return the table beside a model's file, or the one that comes with edgekv; n_heads: KV heads of each layer.
 
-    Raises ConfigError if there is none, and if it is of another model.
+    Raises ConfigError if there is no table, and for a table of another model.
     """
     path, shares = _found(model)
     if [len(layer) for layer in shares.cells] != list(n_heads):
@@ -60,7 +60,7 @@ def find_shares(model: Path, n_heads: Sequence[int]) -> HeadShares:
 
 
 def check_shares(model: Path, n_layers: int, n_heads: int) -> None:
-    """Raise ConfigError if a model has no table, or one of another number of layers or KV heads in all."""
+    """Raise ConfigError if a model has no table, or a table with another number of layers or KV heads."""
     path, shares = _found(model)
     if (len(shares.cells), sum(map(len, shares.cells))) != (n_layers, n_heads):
         raise _of_another(path, shares, model, n_layers, n_heads)
@@ -91,14 +91,14 @@ def has_shares(model: Path) -> bool:
 
 
 def _table(model: Path) -> Path | None:
-    """The file of the table of a model, if there is one."""
+    """Return the file of a model's table, or None."""
     file = model.resolve().name, model.stat().st_size
     known = (KNOWN / f"{each.name}.json" for each in known_models() if file == (each.file_name, each.file_bytes))
     return next((path for path in (path_beside(model), *known) if path.is_file()), None)
 
 
 def read_shares(path: Path) -> HeadShares:
-    """Raises ConfigError if the file holds no table, or a number that no head could keep."""
+    """Read a table. Raises ConfigError if the file holds none, or a number that no head could keep."""
     try:
         with path.open("rb") as file:
             raw = file.read(MOST_BYTES + 1)
@@ -124,7 +124,7 @@ def read_shares(path: Path) -> HeadShares:
 
 
 def _check(path: Path, name: str, value: Any, *, whole: bool = False) -> None:
-    """Raise ConfigError for what is no number that a table may hold."""
+    """Raise ConfigError for a value that a table may not hold."""
     is_number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
     if not is_number or not 0 <= value <= MOST_CELLS:
         shown = repr(value) if isinstance(value, int | float | str) else f"a {type(value).__name__}"

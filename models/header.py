@@ -1,4 +1,4 @@
-"""The header of a GGUF model file, read in one forward pass within a few MiB whatever the vocabulary.
+"""The header of a GGUF model file, read in one forward pass within a few MiB for any vocabulary.
 
     "GGUF" | version u32 | n_tensors u64 | n_keys u64 | keys and values | tensor infos | padding | tensor data
 
@@ -29,7 +29,7 @@ _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _DEFAULT_ALIGNMENT = 32
 _READ_BYTES = 1 << 18
-# The limits of ggml on a tensor; a model of 512 layers has some 20,000 tensors.
+# Limits of ggml on a tensor; a model of 512 layers has some 20,000 tensors.
 _MAX_TENSORS = 65_536
 _MAX_DIMS = 4
 _MAX_NAME_BYTES = 63
@@ -135,7 +135,7 @@ def read_header(path: str | os.PathLike[str]) -> Header:
     """Read and check the header of the GGUF file (version 2 or 3) at `path`.
 
     Raises ModelNotFoundError if there is no file, UnsupportedModelError for one of several split files,
-    a file without a tokenizer and a model without attention, and InvalidModelError for everything else that is wrong.
+    a file without a tokenizer and a model without attention, and InvalidModelError for all other errors.
     """
     path = Path(path)
     try:
@@ -158,9 +158,9 @@ def read_header(path: str | os.PathLike[str]) -> Header:
 
 
 def header_digest(path: Path, header: Header) -> str:
-    """A digest of everything before the tensor data: metadata, vocabulary and the table of tensors, in hexadecimals.
+    """Return a digest of the bytes before the tensor data (metadata, vocabulary, table of tensors), in hex.
 
-    It does not depend on the file's path. Models that differ only in their weights have the same fingerprint.
+    It does not depend on the file's path. Models that differ only in their weights have the same digest.
     Raises InvalidModelError if the file can no longer be read.
     """
     digest = hashlib.blake2b(digest_size=16)
@@ -178,7 +178,7 @@ def _unreadable(path: Path, error: OSError) -> InvalidModelError:
 
 
 def parse_header(stream: Stream) -> Header:
-    """Read and check the header that a stream begins with. Raises what `read_header` raises."""
+    """Read and check the header at the beginning of a stream. Raises what `read_header` raises."""
     n_tensors, n_keys = _read_counts(stream)
     metadata = read_metadata(stream, n_keys)
     architecture = metadata.scalars.get("general.architecture")
@@ -205,7 +205,7 @@ def parse_header(stream: Stream) -> Header:
 
 
 def _read_counts(stream: Stream) -> tuple[int, int]:
-    """The numbers of tensors and of metadata keys."""
+    """Read the numbers of tensors and of metadata keys."""
     magic = stream.take(len(_MAGIC), "the magic")
     if magic != _MAGIC:
         raise InvalidModelError(f"the file starts with {magic!r}, but a GGUF file with {_MAGIC!r}; download it again")
@@ -259,8 +259,7 @@ def _read_tensor(stream: Stream) -> TensorInfo:
             f"{what} has rows of {shape[0]} values, but {ggml_type.name} needs a multiple "
             f"of {ggml_type.block_values}; download the file again"
         )
-    # Vectors, and norms by group, are added and multiplied as they are, which ggml does in F32 alone; on other types it
-    # aborts the process.
+    # ggml adds and multiplies vectors, and norms by group, only in F32; on other types it aborts the process.
     is_vector = n_dims == 1 or "norm" in name
     if not ggml_type.is_weight or (is_vector and ggml_type.name != "F32"):
         raise InvalidModelError(
@@ -271,7 +270,7 @@ def _read_tensor(stream: Stream) -> TensorInfo:
 
 
 def _alignment(metadata: Metadata) -> int:
-    """Bytes that the tensor data and each tensor in it are aligned to."""
+    """Return the alignment of the tensor data and of each tensor, in bytes."""
     alignment = metadata.scalars.get("general.alignment", _DEFAULT_ALIGNMENT)
     if isinstance(alignment, bool) or not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
         raise InvalidModelError(f"'general.alignment' is {alignment!r}, but must be a power of 2; download it again")

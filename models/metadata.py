@@ -64,9 +64,9 @@ class Array:
 
 @dataclass(slots=True)
 class Metadata:
-    """`scalars` and `arrays` by key. A string of over MAX_STRING_BYTES stands in neither: none that edgekv reads is.
+    """`scalars` and `arrays` by key. Strings of over MAX_STRING_BYTES are left out: edgekv reads none.
 
-    n_byte_tokens  how many of the 256 bytes have a token of their own, written as "<0x41>" or as that byte
+    n_byte_tokens  number of the 256 bytes that have a token of their own, written as "<0x41>" or as that byte
     """
 
     scalars: dict[str, Scalar] = field(default_factory=dict)
@@ -127,7 +127,7 @@ def _read_key(stream: Stream) -> str:
 
 
 def _read_scalar(stream: Stream, key: str, value_type: int) -> Scalar | None:
-    """The value, or None if it is a string too long to be held."""
+    """Read a value; None for a string that is too long to be held."""
     what = f"the value of {key!r}"
     if value_type == _STRING:
         n_bytes = stream.u64(what)
@@ -173,7 +173,7 @@ def _read_array(stream: Stream, key: str, metadata: Metadata) -> Array:
 def _skip_tokens(stream: Stream, length: int, what: str) -> int:
     """Step over the vocabulary; returns the number of byte tokens.
 
-    One that holds a token twice is refused: llama.cpp aborts the process on it. Eight bytes a token are kept meanwhile.
+    A vocabulary with a token twice is refused: llama.cpp aborts the process on it. This takes eight bytes a token.
     Two of 262,144 tokens share a 64-bit hash by chance once in 5e8 files.
     """
     hashes = packed("q")

@@ -40,8 +40,8 @@ class ModelSpec:
     """The dimensions of a transformer with gated feed-forward layers and rotary positions.
 
     head_dim      values a head; None means n_embd / n_head, and the file then does not name it
-    rope_factors  what the rotary frequencies are divided by, head_dim / 2 values; () for none
-    rope_scaling  how they are slowed besides; llama.cpp reads no rope_factors of a longrope model
+    rope_factors  divisors of the rotary frequencies, head_dim / 2 values; () for none
+    rope_scaling  further scaling of these; llama.cpp reads no rope_factors of a longrope model
     tied          the output matrix is the embedding
     layer_heads   deci: (n_head, n_head_kv) of each layer in place of the model's, (n_head, 0) for a matrix in place of
                   attention, (0, 0) for neither; () if all are alike

@@ -1,4 +1,4 @@
-"""Names of models, such as `hf:OWNER/MODEL:Q4_K_M` or `ollama:llama3.2:1b`, and what the names of files say."""
+"""Names of models, such as `hf:OWNER/MODEL:Q4_K_M` or `ollama:llama3.2:1b`, and the parts of file names."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ SOURCES = ("hf", "ollama", "lmstudio")
 
 _QUANT = re.compile(r"(?:^|[-._])((?:UD-)?(?:I?Q\d\w*|TQ\d\w*|BF16|FP?16|FP?32|MXFP4\w*))(?=$|[-.])", re.IGNORECASE)
 _SPLIT = re.compile(r"-(\d{5})-of-(\d{5})$")
-# Parts of models, which are no models by themselves.
+# Words in names of files that are parts of models.
 _NO_MODELS = ("mmproj", "imatrix")
 
 
 @dataclass(frozen=True, slots=True)
 class ModelName:
-    """SOURCE:REPO:TAG. Source and tag may be left out. A tag is a quantisation, a file, or what ollama calls a tag."""
+    """SOURCE:REPO:TAG. Source and tag may be left out. A tag is a quantisation, a file, or ollama's tag."""
 
     source: str | None
     repo: str
@@ -28,7 +28,7 @@ class ModelName:
 
     @classmethod
     def parse(cls, text: str) -> ModelName:
-        """The parts of a name. Every text is one."""
+        """Parse a name. Every text is a name."""
         source, colon, rest = text.partition(":")
         if not colon or source not in SOURCES:
             source, rest = "", text
@@ -40,7 +40,7 @@ class ModelName:
 
 
 def quant_of(file_name: str) -> str | None:
-    """The quantisation that the name of a GGUF file carries, such as "Q4_K_M", in capitals; None if it has none."""
+    """Return the quantisation in the name of a GGUF file, such as "Q4_K_M", in capitals; None if it has none."""
     found = _QUANT.findall(_SPLIT.sub("", PurePosixPath(file_name).stem))
     return found[-1].upper() if found else None
 

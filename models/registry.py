@@ -61,16 +61,16 @@ _KNOWN_MODELS = (
 
 
 def known_models() -> tuple[KnownModel, ...]:
-    """The models that `find_model` knows by name, the default first."""
+    """Return the models that `find_model` knows by name, the default first."""
     return _KNOWN_MODELS
 
 
 def find_model(model: str | os.PathLike[str] | None = None) -> Path:
-    """The file of `model`: a known name, a path, the name of a cached model, or None for the default model.
+    """Return the file of `model`: a known name, a path, the name of a cached model, or None for the default model.
 
     Names of cached models are those of `edgekv models list` (docs/pull.md). Raises ModelNotFoundError if there is no
     such file, AmbiguousModelError if several have that name, and InvalidModelError if the file of a known model
-    has not its known size. `read_header` checks the file itself.
+    does not have its known size. `read_header` checks the file itself.
     """
     if model is None:
         return _known_file(_KNOWN_MODELS[0])

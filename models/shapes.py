@@ -1,4 +1,4 @@
-"""Models with the shape of real ones and random weights: what they cost in memory and time, without a download.
+"""Models with the shape of real ones and random weights, to measure memory and time without a download.
 
     python -m edgekv.models.shapes NAME PATH [--quantization Q] [--n-layer N]
 

@@ -9,7 +9,7 @@ from edgekv.errors import InvalidModelError
 
 __all__ = ["MAX_STRING_BYTES", "Readable", "Stream"]
 
-# The longest string that is held in memory; the longest that edgekv reads is a chat template, of some 50 KiB.
+# The longest string that is held in memory. Chat templates are the longest that edgekv reads, of some 50 KiB.
 MAX_STRING_BYTES = 1 << 20
 
 _U32 = struct.Struct("<I")
@@ -37,7 +37,7 @@ class Stream:
         self.position = 0
 
     def take(self, n_bytes: int, what: str) -> bytes:
-        """The next `n_bytes` bytes."""
+        """Read the next `n_bytes` bytes."""
         self._claim(n_bytes, what)
         data = self._file.read(n_bytes)
         if len(data) != n_bytes:
@@ -56,7 +56,7 @@ class Stream:
         return int(_U64.unpack(self.take(8, what))[0])
 
     def string(self, what: str, max_bytes: int) -> bytes:
-        """A string of at most `max_bytes` bytes, which stands behind its length."""
+        """Read a string of at most `max_bytes` bytes, which stands behind its length."""
         n_bytes = self.u64(what)
         if n_bytes > max_bytes:
             raise InvalidModelError(

@@ -1,8 +1,8 @@
-"""The random tensors of a synthetic model, drawn so that it behaves like a trained one where that matters.
+"""The random tensors of a synthetic model, drawn so that it behaves like a trained one in tests.
 
 Attention scores spread by about 2, so that attention is far from uniform, and each attention and
-feed-forward layer adds about as much to the residual stream as the embedding brings into it or more, so
-that the output depends on the whole prompt. The logits spread by about 3.
+feed-forward layer adds at least about as much to the residual stream as the embedding, so that the output
+depends on the whole prompt. The logits spread by about 3.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ __all__ = [
     "plan_tensors",
 ]
 
-# Spreads of what a matrix makes of an input of unit spread.
+# Spreads of a matrix's output for an input of unit spread.
 QUERY_KEY_GAIN = 1.5
 RESIDUAL_GAIN = 1.5
 LOGIT_GAIN = 3.0
 _NORM_NOISE = 0.1
 BIAS_SPREAD = 0.5
 
-# A larger tensor repeats its quantised blocks, picked at random: quantising is what would take the time.
+# A larger tensor repeats its quantised blocks, picked at random, because quantising takes the time.
 POOL_BLOCKS = 16_384
 _CHUNK_BLOCKS = 1 << 19
 
@@ -58,7 +58,7 @@ class TensorPlan:
 
 
 def plan_tensors(spec: ModelSpec) -> Iterator[TensorPlan]:
-    """The tensors of `spec`, in the order of the file."""
+    """Return the tensors of `spec`, in the order of the file."""
     yield matrix("token_embd", spec.vocab_size, spec.n_embd, LOGIT_GAIN)
     yield norm("output_norm", spec.n_embd)
     if not spec.tied:
@@ -103,18 +103,18 @@ def _plan_layer(spec: ModelSpec, layer: int) -> Iterator[TensorPlan]:
 
 
 def matrix(name: str, n_rows: int, row_length: int, gain: float, n_matrices: int = 0) -> TensorPlan:
-    """A matrix that makes of an input of unit spread one of `gain`, or `n_matrices` of them in one tensor."""
+    """Return a matrix whose output has the spread `gain` for unit input, or `n_matrices` of them in one tensor."""
     shape = (n_matrices, n_rows, row_length) if n_matrices else (n_rows, row_length)
     return TensorPlan(f"{name}.weight", shape, spread=gain / math.sqrt(row_length), is_matrix=True)
 
 
 def norm(name: str, length: int, mean: float = 1.0) -> TensorPlan:
-    """The weights of a norm."""
+    """Return the weights of a norm."""
     return TensorPlan(f"{name}.weight", (length,), mean=mean, spread=_NORM_NOISE)
 
 
 def draw(plan: TensorPlan, ggml_type: Any, rng: np.random.Generator) -> Iterator[npt.NDArray[np.uint8]]:
-    """The bytes of the tensor in `ggml_type`, a gguf.GGMLQuantizationType, in pieces of at most 64 MiB."""
+    """Yield the bytes of the tensor in `ggml_type`, a gguf.GGMLQuantizationType, in pieces of at most 64 MiB."""
     from gguf.quants import quantize
 
     def normal(shape: tuple[int, ...]) -> npt.NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""Tiny models of random weights: every path of a real model, in milliseconds."""
+"""Tiny models of random weights. They take every path of a real model, in milliseconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks the tokenizer in a model's metadata, because llama.cpp aborts while it tokenises with some wrong ones."""
+"""Checks of the tokenizer in a model's metadata, because llama.cpp aborts while it tokenises with some wrong ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["check_tokenizer"]
 
 # sentencepiece, byte-level BPE, and sentencepiece's tokens under BPE
 _MODELS = ("llama", "gpt2", "gemma4")
-# Every text can be spelt with as many; real vocabularies have thousands.
+# The fewest tokens that can spell every text; real vocabularies have thousands.
 _MIN_TOKENS = 256
 # Key behind "tokenizer.ggml.": the types its elements may have, and whether each token needs one.
 _ARRAYS = {
@@ -21,7 +21,7 @@ _ARRAYS = {
 
 
 def check_tokenizer(architecture: str, metadata: Metadata) -> None:
-    """Raise UnsupportedModelError for a tokenizer of another kind, and InvalidModelError for one that is not whole."""
+    """Raise UnsupportedModelError for a tokenizer of another kind, and InvalidModelError for an incomplete one."""
     model = metadata.scalars.get("tokenizer.ggml.model")
     if model in (None, "no_vocab", "none"):
         raise UnsupportedModelError(

@@ -1,4 +1,4 @@
-"""Small but valid tokenizers, filled up with words to any size.
+"""Small but valid vocabularies, filled up with words to any size.
 
 Both know the ChatML markers, all bytes and some frequent pieces of English, so that any text can be
 tokenized and given back whole.
@@ -49,7 +49,7 @@ class Vocabulary:
 
 
 def make_vocabulary(tokenizer: str, vocab_size: int) -> Vocabulary:
-    """A vocabulary of exactly `vocab_size` tokens; `tokenizer` is "bpe" (byte-level) or "spm" (sentencepiece).
+    """Make a vocabulary of exactly `vocab_size` tokens; `tokenizer` is "bpe" (byte-level) or "spm" (sentencepiece).
 
     Raises ConfigError for another tokenizer, or if `vocab_size` has no room for the bytes and markers.
     """
@@ -85,7 +85,7 @@ def _make_spm(vocab_size: int) -> Vocabulary:
     markers = ["<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>"]
     byte_tokens = [f"<0x{byte:02X}>" for byte in range(256)]
     n_fixed = len(markers) + len(byte_tokens)
-    # The mark of a space must be a piece: written as bytes, it would not be turned back into a space.
+    # The mark of a space must be a piece: as bytes, it would not be turned back into a space.
     _check_room("spm", n_fixed + 1, vocab_size)
     words = [(left + right).replace("_", space) for left, right in _PAIRS]
     letters = [*string.ascii_letters, *string.digits, *string.punctuation]
@@ -104,7 +104,7 @@ def _make_spm(vocab_size: int) -> Vocabulary:
 
 
 def _byte_characters() -> list[str]:
-    """The printable character that stands for each of the 256 bytes in a byte-level vocabulary, as in GPT-2.
+    """Return the printable character of each of the 256 bytes in a byte-level vocabulary, as in GPT-2.
 
     Bytes that are printable in Latin-1 stand for themselves; the others take the code points from 256 on.
     """
@@ -114,7 +114,7 @@ def _byte_characters() -> list[str]:
 
 
 def _fill(tokens: list[str], stem: str, vocab_size: int) -> list[str]:
-    """`tokens` and as many made-up words as are wanting; no token may stand twice."""
+    """Return `tokens`, filled up with made-up words; no token may stand twice."""
     words = (f"{stem}{number}" for number in count())
     return tokens + list(islice(words, vocab_size - len(tokens)))
 

@@ -1,4 +1,4 @@
-"""Writes synthetic models as GGUF files, tensor by tensor."""
+"""Writer of synthetic models as GGUF files, tensor by tensor."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["add_vocabulary", "write_model", "write_tensors"]
 def write_model(
     path: str | os.PathLike[str], spec: ModelSpec, vocabulary: Vocabulary, *, quantization: str, seed: int
 ) -> Path:
-    """Write a model of random weights to `path`, as of write_tensors."""
+    """Write a model of random weights to `path`, as `write_tensors` does."""
     return write_tensors(
         path,
         spec.architecture,
@@ -90,7 +90,7 @@ def _import_gguf() -> Any:
 
 
 def _write_header(gguf: Any, writer: Any, quantization: str, tensors: list[tuple[TensorPlan, Any]]) -> None:
-    """Everything before the tensor data."""
+    """Write the header, up to the tensor data."""
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     writer.add_file_type(gguf.LlamaFileType["ALL_F32" if quantization == "F32" else f"MOSTLY_{quantization}"])
     for plan, ggml_type in tensors:

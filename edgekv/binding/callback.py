@@ -1,4 +1,4 @@
-"""Python functions that the native library calls. No exception may pass through the library, so it is raised afterwards."""
+"""Python functions that the native library calls. No exception may pass through the library; it is raised later."""
 
 from __future__ import annotations
 

@@ -223,7 +223,7 @@ class Context:
         self._llama.llama_set_n_threads(self.handle, n_threads, self._n_threads)
 
     def logits(self, row: int = -1) -> Any:
-        """Return a pointer to the logits (n_vocab,) float32 of a row of the last batch; -1 = the last row."""
+        """Return a pointer to a row's logits (n_vocab,) float32 in the last batch; -1 = the last row with logits."""
         return self._llama.llama_get_logits_ith(self.handle, row)
 
     def logits_array(self, row: int = -1) -> npt.NDArray[np.float32]:

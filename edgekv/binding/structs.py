@@ -183,7 +183,7 @@ class Queries(Struct):
 
     @classmethod
     def of(cls, rows: Any, positions: Any, scale: float, softcap: float, n_seen: int, sinks: Any = None) -> Queries:
-        """Return the struct over arrays (n_head, n_rows, dim), (n_rows,) and (n_head,) or None, which it keeps alive."""
+        """Return the struct over arrays (n_head, n_rows, dim), (n_rows,) and (n_head,) or None; it keeps them alive."""
         n_head, n_rows, dim = rows.shape
         queries = cls(_address(rows), _address(positions), n_head, n_rows, dim, n_seen, scale, softcap, _address(sinks))
         queries._arrays = (rows, positions, sinks)

@@ -16,10 +16,10 @@ class Device:
     """A device as ggml names it.
 
     name: such as "CPU", "CUDA0", "Vulkan0", or "RPC0" for the first one that a server lends
-    description: of its maker; HOST:PORT of a server's device
+    description: its maker's; HOST:PORT of a server's device
     kind: "cpu", "gpu", "integrated gpu", "accelerator", or "remote"
     backend: the part of ggml that drives it, such as "CPU", "CUDA" or "RPC"
-    total_bytes, free_bytes: its memory; of the host's processor, the machine's
+    total_bytes, free_bytes: its memory; the machine's for the host's processor
     """
 
     name: str
@@ -31,12 +31,12 @@ class Device:
 
 
 def devices(rpc: str | Sequence[str] = (), *, timeout_s: float = TIMEOUT_S) -> list[Device]:
-    """The devices of this build, then those of the servers, in their order.
+    """Return the devices of this build, then those of the servers, in order.
 
     rpc: HOST:PORT of each server, as a list or between commas
     timeout_s: seconds that each server has to answer
 
-    Raises ConfigError for an address that cannot be one or is public, DeviceError for a server that does not answer.
+    Raises ConfigError for an invalid or public address, DeviceError for a server that does not answer.
     """
     servers = parse_servers(rpc)
     found = list(_own())

@@ -1,8 +1,8 @@
-"""RPC servers of ggml: what they lend, which of them are gone, and one of this machine.
+"""RPC servers of ggml: their devices, the lost ones, and a server on this machine.
 
-ggml's own client ends the process if a server is absent or of another version. So servers are asked here, with a
-limit of time, by the three messages that tell what they lend. A message is a command (1 byte), the size of what follows
-(8 bytes), and that; an answer is its size and itself. Numbers are little-endian.
+ggml's own client ends the process if a server is absent or of another version. So this module asks servers
+itself, with a limit of time, by the three messages about devices. A message is a command (1 byte), the size of its
+content (8 bytes), and the content; an answer is its size and its content. Numbers are little-endian.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CAPS_BYTES = 24
 
 
 def remote_memory(server: Server, timeout_s: float) -> list[tuple[int, int]]:
-    """Total and free bytes of each device that a server lends.
+    """Return the total and free bytes of each device of a server.
 
     Raises DeviceError if it does not answer within `timeout_s` seconds, or not as a server of this version.
     """
@@ -74,7 +74,7 @@ def _memory(connection: socket.socket, device: int) -> tuple[int, int]:
 
 
 def _ask(connection: socket.socket, command: int, data: bytes, n_bytes: int) -> bytes:
-    """The answer to a command, of `n_bytes`."""
+    """Return the answer to a command, of `n_bytes`."""
     connection.sendall(struct.pack("<BQ", command, len(data)) + data)
     (found,) = struct.unpack("<Q", _received(connection, 8))
     if found != n_bytes:

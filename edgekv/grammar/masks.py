@@ -15,7 +15,7 @@ from edgekv.memory.sizes import MIB
 
 from .source import Grammar
 
-# Bounds of one grammar, by which it takes at most GRAMMAR_BYTES (tests/memory/test_grammars_ceiling.py).
+# Bounds of one grammar; with these it takes at most GRAMMAR_BYTES (tests/memory/test_grammars_ceiling.py).
 LIMITS = {
     "max_grammar_size": 5_000,  # symbols
     "max_lexer_states": 5_000,
@@ -36,9 +36,9 @@ CONTROL = b"\xff"  # marks the name of a control token, which no text holds
 
 
 class Vocabulary:
-    """The tokens of a model as grammars need them. Its model outlives it.
+    """The tokens of a model, for grammars. The model must outlive it.
 
-    combining_bytes: taken for a moment by a grammar that `multiplies`
+    combining_bytes: peak while a grammar that `multiplies` is built
 
     Raises ConfigError if llguidance is not installed, and UnsupportedModelError for tokens that it cannot use.
     """
@@ -73,12 +73,12 @@ class Vocabulary:
             (b"" if token in is_end else model.piece(token)) or CONTROL + model.piece(token, special=True)
             for token in range(model.n_vocab)
         ]
-        if not ends:  # a stand-in for the end, which llguidance cannot do without; nobody samples it
+        if not ends:  # a stand-in for the end, which llguidance needs; it is never sampled
             tokens.append(CONTROL + b"end")
             ends.append(model.n_vocab)
         vocabulary, tokenize = model.addresses()
         try:
-            # no slices: sets of tokens that are looked up together are further trees, and save 2 us a token in a string
+            # No slices: each set of tokens that is looked up together takes a further tree, and saves 2 us a token.
             return self._lib.LLTokenizer.from_llamacpp(
                 tokens=tokens, vocab_ptr=vocabulary, tokenize_fptr=tokenize, eos_token=ends, slices=[]
             )
@@ -91,12 +91,12 @@ class Vocabulary:
 
 
 def planned_bytes(n_vocab: int) -> int:
-    """Bytes that grammars take at most, for a vocabulary of this many tokens."""
+    """Return the most bytes that grammars take, for a vocabulary of this many tokens."""
     return CODE_BYTES + n_vocab * TOKEN_BYTES + max(n_vocab * MAKING_BYTES, GRAMMAR_BYTES)
 
 
 class Matcher:
-    """A reply that follows a grammar, token by token. n_tokens: of the vocabulary, with a stand-in for the end"""
+    """A reply that follows a grammar, token by token. n_tokens: size of the vocabulary, with a stand-in for the end"""
 
     def __init__(self, matcher: Any, grammar: Grammar, model: Model, n_tokens: int) -> None:
         self._matcher = matcher
@@ -112,7 +112,7 @@ class Matcher:
         np.copyto(logits, -np.inf, where=~self._allowed())
 
     def accept(self, token: int) -> None:
-        """Note the token that came next, which was allowed."""
+        """Advance by a token, which must be allowed."""
         self._matcher.consume_token(token)
         self._check("became too complex")
 

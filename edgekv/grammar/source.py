@@ -11,9 +11,9 @@ from edgekv.errors import GrammarError
 
 MAX_CHARS = 1 << 17  # characters of a grammar or a schema
 MAX_DEPTH = 100  # nested objects and lists of a schema
-MAX_REPLY = 8_192  # tokens of a reply that follows one: its parser keeps notes of each
+MAX_REPLY = 8_192  # tokens of a reply under a grammar: the parser keeps notes of each
 
-# A schema names what a value is, and leaves blanks to the writer. A small model may write them without end.
+# A schema describes values, and leaves blanks to the writer. A small model may write blanks without end.
 JSON_OPTIONS = {"whitespace_pattern": r"[ ]|\n[ ]{0,40}", "lenient": False, "coerce_one_of": False}
 
 
@@ -31,7 +31,7 @@ class Grammar:
 
 
 def grammar_of(grammar: str | None, json_schema: Mapping[str, Any] | str | bool | None) -> Grammar | None:
-    """The grammar of a reply. Raises GrammarError for what is no grammar and no schema, is too large, or is both."""
+    """Return the grammar of a reply. Raises GrammarError for an invalid or too large one, and if both are given."""
     if grammar is not None and json_schema is not None:
         raise GrammarError("grammar= and json_schema= are both given; a reply follows one of them")
     if json_schema is not None:
@@ -45,7 +45,7 @@ def grammar_of(grammar: str | None, json_schema: Mapping[str, Any] | str | bool 
 
 
 def json_grammar(schema: Mapping[str, Any] | str | bool, name: str = "json_schema") -> Grammar:
-    """The grammar of the values of a JSON schema: a mapping, its JSON text, or True for any value."""
+    """Return the grammar of the values of a JSON schema: a mapping, its JSON text, or True for any value."""
     plain = schema_of(schema, name)
     _check_size(json.dumps(plain), name)
     text = json.dumps({"grammars": [{"json_schema": {"x-guidance": JSON_OPTIONS} | plain}]})
@@ -53,7 +53,7 @@ def json_grammar(schema: Mapping[str, Any] | str | bool, name: str = "json_schem
 
 
 def schema_of(schema: Mapping[str, Any] | str | bool, name: str = "json_schema") -> dict[str, Any]:
-    """The schema as plain values, without what would loosen it. Raises GrammarError for what is no JSON schema."""
+    """Return the schema as plain values, without what loosens it. Raises GrammarError if it is no JSON schema."""
     try:
         if isinstance(schema, str):
             _check_size(schema, name)

@@ -1,10 +1,10 @@
-"""Models on a hub that speaks Hugging Face's protocol: what there is, what it would take, and how it comes here.
+"""Models on a hub that speaks Hugging Face's protocol: look-up, plans by their headers, and downloads.
 
     with look_up("OWNER/MODEL:Q4_K_M", ceiling_bytes=2 << 30) as remote:
         plan = edgekv.plan(remote.header, memory="2GiB")
     path = download(remote.file)
 
-It needs the extra edgekv[hub]. What asks the hub is imported when it is asked.
+It needs the extra edgekv[hub]. The client of the hub is imported at its first use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Asks a hub through huggingface_hub, and tells in edgekv's errors what goes wrong."""
+"""Client of a hub, over huggingface_hub, with edgekv's errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ConnectionLostError(DownloadError):
 
 
 class Hub:
-    """A hub: that of HF_ENDPOINT, or else Hugging Face's. Tokens are those that huggingface_hub finds.
+    """A hub: that of HF_ENDPOINT, or else Hugging Face's. huggingface_hub finds the access tokens.
 
     Raises ConfigError if huggingface_hub is not installed.
     """
@@ -40,7 +40,7 @@ class Hub:
         self.endpoint: str = (os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
 
     def files(self, repo: str) -> list[HubFile]:
-        """The files of a repository's newest commit that have a digest, under the repository's own spelling.
+        """Return the files of a repository's newest commit that have a digest, with the repository's own spelling.
 
         Raises ModelNotFoundError if there is no such repository, and DownloadError if the hub does not answer.
         """
@@ -55,9 +55,9 @@ class Hub:
                 raise ModelNotFoundError(
                     f"{repo!r} is not the name of a repository; write OWNER/MODEL or OWNER/MODEL:QUANT"
                 ) from error
-            except (ValueError, KeyError, TypeError) as error:  # an answer that is no JSON, or other JSON
+            except (ValueError, KeyError, TypeError) as error:  # the answer is no JSON, or other JSON
                 raise self._foreign(f"lists {repo!r} in another way") from error
-        if not _REPO.fullmatch(str(info.id)) or not _COMMIT.fullmatch(str(info.sha)):  # they become names of folders
+        if not _REPO.fullmatch(str(info.id)) or not _COMMIT.fullmatch(str(info.sha)):  # these become names of folders
             raise self._foreign(f"gives {repo!r} the name {info.id!r} and the commit {info.sha!r}")
         return [
             HubFile(info.id, info.sha, sibling.rfilename, sibling.size, sibling.lfs.sha256)
@@ -66,10 +66,10 @@ class Hub:
         ]
 
     def pieces(self, file: HubFile, start: int, stop: int) -> Iterator[bytes]:
-        """The bytes [start, stop) of a file, by range requests.
+        """Yield the bytes [start, stop) of a file, by range requests.
 
-        A connection that is lost is taken up again as long as each one brings something. Raises DownloadError if
-        nothing comes, or something else.
+        A lost connection is opened again as long as each connection brings bytes. Raises DownloadError if no bytes or
+        wrong bytes come.
         """
         while start < stop:
             begun = start
@@ -102,9 +102,9 @@ class Hub:
             yield response.iter_bytes()
 
     def link(self, file: HubFile) -> None:
-        """Name a file in the cache whose contents are there already.
+        """Add the name of a file to the cache, which has its contents already.
 
-        huggingface_hub does it: it knows systems without links, and finds nothing to download.
+        huggingface_hub does this: it knows systems without links, and finds nothing to download.
         """
         with self._telling(file.repo):
             self._api.hf_hub_download(
@@ -121,7 +121,7 @@ class Hub:
 
     @contextmanager
     def _telling(self, repo: str) -> Iterator[None]:
-        """Errors of huggingface_hub and its connection as edgekv's."""
+        """Raise errors of huggingface_hub and of its connection as edgekv's."""
         errors = self._errors
         try:
             yield

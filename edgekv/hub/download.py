@@ -1,4 +1,4 @@
-"""Downloads a file of a hub into Hugging Face's cache: resumed, checked, and whole or not there at all."""
+"""Downloads from a hub into Hugging Face's cache: resumed, checked, and whole or not there at all."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def download(file: HubFile, progress: Progress = _no_progress, hub: Hub | None =
     """Download a file into Hugging Face's cache, unless it is there; returns its path.
 
     The file appears in the cache when its SHA-256 is the one that the hub states; a file that is there is checked, too.
-    Until then its bytes are in a partial file, which whatever interrupts leaves, and which the next call goes on from.
-    A lost connection is taken up again as long as it brings something.
+    Until then its bytes are in a partial file, which an interruption leaves and the next call continues.
+    A lost connection is opened again as long as it brings bytes.
 
     Raises DownloadError if the hub does not give the file, if there is no room for it, or if another process
     is downloading it; and InvalidModelError for wrong contents, which are deleted.
@@ -101,7 +101,7 @@ def _check_room(file: HubFile, partial: Path, n_done: int) -> None:
 
 
 def _check(file: HubFile, local_path: Path, progress: Progress) -> None:
-    """Compare the digest of what lies on the disk, earlier parts too, with that of the hub. Delete what is wrong."""
+    """Compare the digest of the whole partial file with that of the hub. Delete a wrong file."""
     digest = hashlib.sha256()
     done = 0
     with local_path.open("rb") as local:

@@ -1,4 +1,4 @@
-"""The files of a repository, and which of them a name stands for."""
+"""Files of a repository on a hub, and the file that a name stands for."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class HubFile:
 
     @property
     def name(self) -> str:
-        """The name that finds it once it was downloaded, whatever else the repository holds."""
+        """Name that finds this file once it was downloaded, among all files of the repository."""
         return f"hf:{self.repo}:{self.path}"
 
 
 def choose(files: Sequence[HubFile], repo: str, tag: str | None, ceiling_bytes: int) -> HubFile:
-    """The file that a tag stands for: a quantisation or the name of a file, in any case of letters.
+    """Return the file of a tag: a quantisation or the name of a file, in any case of letters.
 
     Without a tag it is Q4_K_M if that is one file, else the largest file below the ceiling, else the smallest.
     Raises ModelNotFoundError for a tag that is not there, AmbiguousModelError if several files have it, and
@@ -77,13 +77,13 @@ def _has_tag(file: HubFile, tag: str) -> bool:
 
 
 def _by_size(files: Iterable[HubFile], ceiling_bytes: int) -> list[HubFile]:
-    """The largest file below the ceiling, else the smallest one."""
+    """Return the largest file below the ceiling, else the smallest one."""
     by_size = sorted(files, key=lambda file: (file.n_bytes, file.path))
     return [file for file in by_size if file.n_bytes < ceiling_bytes][-1:] or by_size[:1]
 
 
 def _listed(files: Iterable[HubFile]) -> str:
-    """Files as tags with sizes, from the smallest on; the sizes of split ones are not known as easily."""
+    """List files as tags with sizes, from the smallest on; split files have no sizes here."""
     return ", ".join(
         f"{quant_of(file.path) or file.path} ({format_size(file.n_bytes) if split_of(file.path)[1] == 1 else 'split'})"
         for file in sorted(files, key=lambda file: (file.n_bytes, file.path))

@@ -32,7 +32,7 @@ class RemoteModel:
     """A model on a hub, looked up.
 
     header         a temporary file for plans: the header, and holes in place of the weights
-    fetched_bytes  what was fetched for it
+    fetched_bytes  bytes that were fetched for it
     """
 
     file: HubFile
@@ -42,11 +42,11 @@ class RemoteModel:
 
 @contextlib.contextmanager
 def look_up(name: str, ceiling_bytes: int) -> Iterator[RemoteModel]:
-    """The remote model of a name, [hf:]OWNER/MODEL[:QUANT], by its header alone. Its file goes with the block.
+    """Yield the remote model of a name, [hf:]OWNER/MODEL[:QUANT], by its header alone. Its file goes with the block.
 
-    ceiling_bytes: what a file should fit that is chosen for a name without a quantisation (`choose`)
+    ceiling_bytes: limit of the file that is chosen for a name without a quantisation (`choose`)
 
-    Raises ModelNotFoundError, AmbiguousModelError, UnsupportedModelError and InvalidModelError for what the hub has,
+    Raises ModelNotFoundError, AmbiguousModelError, UnsupportedModelError and InvalidModelError for the hub's files,
     DownloadError if it does not answer, and ConfigError without the extra edgekv[hub].
     """
     with tempfile.TemporaryDirectory(prefix="edgekv-hub-", ignore_cleanup_errors=True) as folder:
@@ -76,7 +76,7 @@ def _ask_child(request: tuple[str, str, int]) -> RemoteModel:
 
 
 def serve() -> None:
-    """The child: a request on standard input, a RemoteModel or an error of edgekv on standard output."""
+    """Serve one request in the child: it comes on standard input; a RemoteModel or an error goes to standard output."""
     answer: RemoteModel | EdgeKVError
     with contextlib.redirect_stdout(sys.stderr):
         try:

@@ -1,6 +1,6 @@
 """A local file with the header of a remote model and its size, and holes in place of the weights.
 
-That is what a plan reads: it loads no weights. So a remote model is planned as a local one is.
+A plan reads only this, and no weights. So a remote model is planned as a local one is.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def write_skeleton(hub: Hub, file: HubFile, path: Path) -> int:
 
 
 class _Prefix:
-    """Reads a remote file forwards. What is fetched for that is written to a local file, at the same place."""
+    """Reads a remote file forwards. Fetched bytes are written to a local file, at the same place."""
 
     def __init__(self, hub: Hub, file: HubFile, local: BinaryIO) -> None:
         self._hub, self._file, self._local = hub, file, local
@@ -56,7 +56,7 @@ class _Prefix:
         return self._local.seek(offset, whence)
 
     def fetch_to(self, stop: int) -> None:
-        """Have all bytes before `stop`, in requests of FETCH_BYTES."""
+        """Fetch all bytes before `stop`, in requests of FETCH_BYTES."""
         position = self._local.tell()
         while self.fetched < stop:
             self._local.seek(self.fetched)

@@ -1,4 +1,4 @@
-"""Copies what was fed: the tokens, and the keys of a few heads before any of them is evicted."""
+"""Copies of the tokens that are fed, and of the keys of a few heads before any of them is evicted."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class FeedRecorder:
                 write_all(file, rows[-len(tokens) :].reshape(-1).data)
 
     def keys(self, head: Head) -> npt.NDArray[np.floating]:
-        """The keys of one noted head, (n, head_dim), by position.
+        """Return the keys of one noted head, (n, head_dim), by position.
 
         Quantised caches rotate every key by the same orthogonal matrix, which is left in: no distance, angle or volume
         changes with it.

@@ -52,7 +52,7 @@ class Kept:
         return np.asarray(self.mask[self.heads.index((layer, head))])
 
     def by_layer(self) -> list[list[int]]:
-        """Tokens that each head holds, layer by layer."""
+        """Return the number of tokens that each head holds, layer by layer."""
         pairs = zip(self.heads, self.mask.sum(axis=1).tolist(), strict=True)
         return [[n for _, n in layer] for _, layer in groupby(pairs, key=lambda pair: pair[0][0])]
 
@@ -64,7 +64,7 @@ def runs(row: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
 
 
 def _pieces(model: Model, tokens: Sequence[int]) -> Iterator[str]:
-    """The text of each token; control tokens by their names. What is left of a cut character goes to the last one."""
+    """Yield each token's text; control tokens by their names. The last token gets the rest of a cut character."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     for i, token in enumerate(tokens):
         yield decoder.decode(model.piece(token, special=True), final=i == len(tokens) - 1)

@@ -1,4 +1,4 @@
-"""The keys of one head: where kept and evicted keys lie, and how much volume the kept ones span.
+"""The keys of one head: points of kept and evicted keys, and the volume that the kept keys span.
 
 KeyDiff (arXiv:2504.15364) shows both: figures 5 and 8 by PCA, figure 12 by log det(K K^T).
 """
@@ -11,14 +11,14 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 import numpy.typing as npt
-from numpy.random import default_rng  # here, as numpy imports it when it is first used: after the plan
+from numpy.random import default_rng  # imported here, because numpy would import it at its first use, after the plan
 
 from edgekv.warmup import register_warmup
 
 Keys = npt.NDArray[np.floating]
 
 COLUMNS = ("keys of", "kept", "evicted", "log det: kept", "random", "all", "on 2 axes")
-DRAWS = 20  # random sets that the kept one is compared with
+DRAWS = 20  # random sets to compare the kept set with
 AT_ONCE = 256  # keys that are copied in double precision
 
 
@@ -39,7 +39,7 @@ class Volumes:
 class KeyStudy:
     """Keys of one (layer, KV head), as they were first stored.
 
-    kept: (n,), whether the head still holds a token; points: (n, 2), the first two principal components of its key
+    kept: (n,), True if the head still holds a token; points: (n, 2), the first two principal components of its key
     explained: share of the variance of all keys that lies along each of the two
     """
 
@@ -52,7 +52,7 @@ class KeyStudy:
 
     @classmethod
     def of(cls, layer: int, head: int, keys: Keys, kept: npt.NDArray[np.bool_]) -> KeyStudy:
-        """keys (n, d), kept (n,)"""
+        """Study keys (n, d) with kept (n,)."""
         points, (first, second) = principal(keys)
         return cls(layer, head, kept, points, (float(first), float(second)), volumes(keys, kept))
 
@@ -84,8 +84,8 @@ class KeyStudy:
 
 
 def principal(keys: Keys, n: int = 2) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Principal components of keys (n_keys, d): coordinates (n_keys, n) along the n directions in which they vary most,
-    and the share of the variance along each.
+    """Return the principal components of keys (n_keys, d): coordinates (n_keys, n) along the n directions in which they
+    vary most, and the share of the variance along each.
 
     A direction's sign is free: its largest element is made positive.
     """
@@ -100,9 +100,9 @@ def principal(keys: Keys, n: int = 2) -> tuple[npt.NDArray[np.float64], npt.NDAr
 
 
 def log_det_gram(keys: Keys) -> float:
-    """log det(K K^T) of keys (n, d), or log det(K^T K) if n > d; -inf if their rank is less than both n and d.
+    """Return log det(K K^T) of keys (n, d), or log det(K^T K) if n > d; -inf if their rank is less than both n and d.
 
-    With more keys than dimensions K K^T is singular whatever the keys; det(K^T K) is the product of its other
+    With more keys than dimensions K K^T is always singular; det(K^T K) is the product of its other
     eigenvalues. Both are twice the sum of the logarithms of K's singular values.
     """
     sizes = np.linalg.svd(_triangle(keys), compute_uv=False)
@@ -114,7 +114,7 @@ def log_det_gram(keys: Keys) -> float:
 
 
 def volumes(keys: Keys, kept: npt.NDArray[np.bool_]) -> Volumes:
-    """The volumes of keys (n, d) of which those in `kept` (n,) were kept. The random sets are the same in every run."""
+    """Return the volumes of keys (n, d), with those in `kept` (n,) kept. The random sets are the same in every run."""
     n_kept = int(kept.sum())
     mean = deviation = math.nan
     if n_kept < len(keys):
@@ -133,9 +133,9 @@ def _pieces(keys: Keys) -> Iterator[npt.NDArray[np.float64]]:
 
 
 def _triangle(keys: Keys, origin: npt.NDArray[np.float64] | float = 0.0) -> npt.NDArray[np.float64]:
-    """R of the QR decomposition of keys (n, d) from an origin: at most (d, d), with the same singular values and axes.
+    """Return R of the QR decomposition of keys (n, d) from an origin: at most (d, d), equal singular values and axes.
 
-    The keys come in pieces, so that it takes the same memory for a text of any length.
+    The keys come in pieces, so its memory does not grow with the text.
     """
     found = np.empty((0, keys.shape[1]))
     for some in _pieces(keys):
@@ -144,7 +144,7 @@ def _triangle(keys: Keys, origin: npt.NDArray[np.float64] | float = 0.0) -> npt.
 
 
 def _rehearse() -> None:
-    """Have the linear algebra take the memory that it keeps, for keys of the usual sizes."""
+    """Run the linear algebra once on keys of usual sizes, so that the memory that it keeps is taken."""
     for n in (64, 512):
         keys = default_rng(0).standard_normal((n, 128))
         principal(keys)

@@ -1,4 +1,4 @@
-"""Reads a text, and shows what was kept of it."""
+"""Observations: a text is read, and its kept tokens are shown."""
 
 from __future__ import annotations
 
@@ -88,14 +88,14 @@ def observe(
 ) -> Observation:
     """Read files with a question in mind as `Session.ask` does, or without a question as a plain text.
 
-    instruction: what the model is told before a question about files, as in `Session.ask`; "" = nothing
+    instruction: text before a question about files, as in `Session.ask`; "" = none
     layers, heads: study the keys of these heads of these layers. With layers alone: of all their heads; with heads
         alone: in all layers; with neither: of a few heads spread over the model
     keys: False = study no keys
     max_tokens: answer first, with at most this many tokens; 0 = look as soon as the prompt is read
-    longest: the most tokens of prompt and answer together, because what is copied grows with them; None = LONGEST
-    Raises InputError for a longer text before anything is read, CeilingError if what was read has no room to be
-    copied, ConfigError for an isolated runtime, heads that do not exist, or a missing package, and what sessions raise.
+    longest: the most tokens of prompt and answer together, because the copies grow with them; None = LONGEST
+    Raises InputError for a longer text before anything is read, CeilingError if there is no room for
+    copies, ConfigError for an isolated runtime, unknown heads, or a missing package, and the errors of sessions.
     """
     controller = runtime.controller
     if max_tokens < 0:
@@ -114,7 +114,7 @@ def observe(
         _check_length(
             Prompt(runtime.model).content(*parts).count() + max_tokens, LONGEST if longest is None else longest
         )
-        # the first token of an answer is computed but not fed: with one, the cells are those after the prompt
+        # The first token of an answer is computed but not fed, so with one token the cells are those after the prompt.
         limit = max(1, max_tokens)
         with recording(controller, noted, runtime.options.kv_type) as recorder:
             if question is None:
@@ -147,7 +147,7 @@ def _check_length(n_tokens: int, longest: int) -> None:
 
 
 def _check_room(runtime: Runtime, budgets: list[list[int]], n_tokens: int, n_noted: int) -> None:
-    """Raise CeilingError if copies of what was read take the process over its ceiling."""
+    """Raise CeilingError if copies of keys and tokens take the process over its ceiling."""
     of_element = 2 if runtime.options.kv_type == "f16" else 6  # other types are also held as float32
     a_key = of_element * runtime.controller.cache.shape.head_dim_k + 16 * n_noted  # a head's key, all points
     runtime.guard.check_room(
@@ -158,7 +158,7 @@ def _check_room(runtime: Runtime, budgets: list[list[int]], n_tokens: int, n_not
 
 
 def chosen_heads(n_heads: Sequence[int], layers: Sequence[int] = (), heads: Sequence[int] = ()) -> list[Head]:
-    """The (layer, head)s that are meant, ascending; n_heads: KV heads of each layer.
+    """Return the (layer, head)s that a caller names, ascending; n_heads: KV heads of each layer.
 
     Raises ConfigError if there is none of a kind, or if they are more than MAX_HEADS.
     """

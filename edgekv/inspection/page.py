@@ -15,7 +15,7 @@ from .observe import Observation
 
 
 def render_page(found: Observation) -> str:
-    """The page. Whatever the text holds is shown as text."""
+    """Render the page. All content is shown as text."""
     kept = found.kept
     tokens = zip(kept.pieces, kept.levels.tolist(), kept.counts.tolist(), strict=True)
     rows = [

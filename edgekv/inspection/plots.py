@@ -1,4 +1,4 @@
-"""Pictures of what was kept, as PNG files. matplotlib comes with edgekv[eval]."""
+"""Plots of the kept tokens and keys, as PNG files. matplotlib comes with edgekv[eval]."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def save_pictures(found: Observation, folder: str | os.PathLike[str]) -> list[Pa
 
 
 def _map(kept: Kept) -> Any:
-    """Positions by (layer, head), dark where kept."""
+    """Plot positions by (layer, head); kept ones are dark."""
     figure, axes = _figure(9, 5)
     axes.imshow(kept.mask, aspect="auto", cmap="Greys", interpolation="nearest", vmin=0, vmax=1)
     firsts = [i for i, (_, head) in enumerate(kept.heads) if head == 0]
@@ -47,7 +47,7 @@ def _map(kept: Kept) -> Any:
 
 
 def _keys(study: KeyStudy) -> Any:
-    """Kept and evicted keys along the two axes on which all keys vary most."""
+    """Plot kept and evicted keys along the two axes on which all keys vary most."""
     figure, axes = _figure(5, 5)
     for label, which, colour in (("evicted", ~study.kept, "tab:orange"), ("kept", study.kept, "tab:blue")):
         x, y = study.points[which].T
@@ -59,7 +59,7 @@ def _keys(study: KeyStudy) -> Any:
 
 
 def _log_det(studies: Sequence[KeyStudy]) -> Any:
-    """The volume of the keys that each head kept, beside random sets and all keys. What is not finite is left out."""
+    """Plot the volume of the keys that each head kept, beside random sets and all keys; finite values only."""
     figure, axes = _figure(6, 4)
     x = np.arange(len(studies))
     each = [study.volumes for study in studies]
@@ -73,6 +73,6 @@ def _log_det(studies: Sequence[KeyStudy]) -> Any:
 
 
 def _figure(width: float, height: float) -> tuple[Any, Any]:
-    """A figure of this size in inches, without a window or any state of pyplot's, and its axes."""
+    """Make a figure of this size in inches, without a window or any state of pyplot's; returns it and its axes."""
     figure = needed("matplotlib.figure", "eval").Figure(figsize=(width, height), layout="constrained")
     return figure, figure.subplots()

@@ -1,4 +1,4 @@
-"""Heads share their cells by their scores (Ada-KV, arXiv:2407.11550)."""
+"""Division of cells over heads by their scores (Ada-KV, arXiv:2407.11550)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .replay import Replay
 from .selection import Protection, check_finite, checked_protection
 from .snapkv import SnapKV
 from .tova import Tova
-from .types import Cells, Indices, Scores
+from .types import Indices, Positions, Scores
 from .wrappers import Wrapper, weights_of
 
 BASES: tuple[type[Policy], ...] = (H2O, Tova, SnapKV, AhaKV, Expected, Replay, KeyDiff, L2Norm)
@@ -87,14 +87,14 @@ class Ada(Wrapper):
 
 def allot(
     scores: Sequence[Scores],
-    positions: Sequence[Cells],
+    positions: Sequence[Positions],
     budget: int,
     protection: Protection,
     *,
     safeguard: float,
     largest: int | None = None,
 ) -> list[int]:
-    """Cells of each head, `budget` on average: scores and positions (n,) of every head, n their own.
+    """Return the cells of each head, `budget` on average: scores and positions (n,) of every head, n their own.
 
     No head gets more than it holds or than `largest` (None = no limit), or less than its protected cells.
     Raises BudgetError if the protected cells of a head exceed the budget, ConfigError if the budget exceeds

@@ -10,7 +10,7 @@ from edgekv.errors import ConfigError
 
 
 def apportion(targets: Sequence[float], caps: Sequence[int], total: int) -> list[int]:
-    """Budgets near the targets, none above its cap, whose sum is `total`: in [sum of floors, sum of caps].
+    """Return budgets near the targets, none above its cap, whose sum is `total`: in [sum of floors, sum of caps].
 
     Each budget is the floor of its target, or its cap if that is lower. The cells left over go one by one to the budget
     that is furthest below its target and has room; of equals, to the first.
@@ -27,6 +27,6 @@ def apportion(targets: Sequence[float], caps: Sequence[int], total: int) -> list
 
 
 def check_largest(largest: int | None, budget: int) -> None:
-    """Raises ConfigError if nothing can have as much as the mean."""
+    """Raise ConfigError if no head can have as much as the mean."""
     if largest is not None and largest < budget:
         raise ConfigError(f"largest={largest} is less than the budget of {budget}; raise it or lower the budget")

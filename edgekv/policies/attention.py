@@ -32,7 +32,7 @@ def weights_with_sinks(logits: Floats, head: Head) -> Floats:
     """Softmax over the cells, and over the sink of each query head if it has one, of (G, W, n)."""
     if head.sinks is not None:
         sinks = np.broadcast_to(np.asarray(head.sinks, dtype=np.float64).reshape(-1, 1, 1), (*logits.shape[:2], 1))
-        logits = np.concatenate([logits, sinks], axis=-1)  # one more cell, whose weight goes nowhere
+        logits = np.concatenate([logits, sinks], axis=-1)  # one more cell, without a value
     most = np.max(logits, axis=-1, keepdims=True, initial=-np.inf)
     weights = np.exp(logits - np.where(np.isneginf(most), 0.0, most))
     total = weights.sum(axis=-1, keepdims=True)

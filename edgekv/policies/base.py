@@ -15,7 +15,7 @@ from .apportion import check_largest
 from .head import Head
 from .pooling import pool_scores
 from .selection import Protection, cells_to_keep, check_room
-from .types import Cells, Indices, Scores
+from .types import Indices, Positions, Scores
 
 POOLS = ("avg", "max")
 AGGREGATES = ("mean", "max")  # enum edgekv_aggregate
@@ -32,7 +32,7 @@ def option(
     odd: bool = False,
     alias: str | None = None,
 ) -> Any:
-    """A field of a policy: its default, one line of help, the values it may have, and another spelling of its name."""
+    """Make a field of a policy: its default, one line of help, its possible values, and another name."""
     limits = {"help": help, "choices": tuple(choices), "minimum": minimum, "maximum": maximum, "odd": odd}
     return dataclasses.field(default=default, metadata=limits | {"alias": alias})
 
@@ -42,16 +42,16 @@ class Policy:
     """Base of all policies. A subclass has a name, a paper, options and a score.
 
     reads: names of the `Head` arrays that it needs beside keys and positions
-    weights: whether its scores are never negative, as attention weights are; wrappers take a softmax of other scores
-    accumulates: whether cells carry on what a scoring found, to the next one by the same policy
-    carries: whether scores accumulate with the cell; every block is then scored, even while the cache has room
-    sees_every_probe: whether a probe scores every block, even while the cache has room, because scores stay with the
+    weights: its scores are never negative, as attention weights are; wrappers take a softmax of other scores
+    accumulates: cells carry their scores on to the next scoring by the same policy
+    carries: scores accumulate with the cell; every block is then scored, even while the cache has room
+    sees_every_probe: a probe scores every block, even while the cache has room, because scores stay with the
         cells
-    replays: whether every block is fed once more, as a probe whose queries score it
-    before_rope: whether it looks at keys as they were before RoPE; on plain arrays it is given them so
-    looks_ahead: whether its queries are as they would be at positions to come; on plain arrays it is given them so
-    spread: which heads share their cells: "head" = none do, or all those of a "layer", or of the whole "model"; or
-        those of the whole model by shares that are "given"
+    replays: every block is fed once more, as a probe whose queries score it
+    before_rope: it reads keys as they were before RoPE; plain arrays must hold them so
+    looks_ahead: its queries are turned to positions to come; plain arrays must hold them so
+    spread: the heads that share their cells: "head" = none, those of a "layer", or of the whole "model"; or those of
+        the whole model by shares that are "given"
 
     Raises PolicyError when an option has an impossible value.
     """
@@ -78,11 +78,11 @@ class Policy:
 
     @classmethod
     def options(cls) -> Iterator[dataclasses.Field[Any]]:
-        """The fields that a spec may set."""
+        """Return the fields that a spec may set."""
         return (field for field in dataclasses.fields(cls) if "help" in field.metadata)
 
     def score(self, head: Head) -> Scores:
-        """The float64 reference: the cells of one head -> scores (n,); higher is kept."""
+        """Score the cells of one head in float64, the reference: -> (n,); higher is kept."""
         raise NotImplementedError
 
     def accumulate(self, head: Head) -> Scores:
@@ -90,7 +90,7 @@ class Policy:
         return np.zeros(len(head.positions))
 
     def keep(self, head: Head, protection: Protection, budget: int | None = None) -> Indices:
-        """The `budget` cells that are kept, ascending by position; None = `head.budget`, which scores use in any case.
+        """Return the `budget` cells to keep, ascending by position; None = `head.budget`, which scores use in any case.
 
         Raises BudgetError, NativeError.
         """
@@ -98,7 +98,7 @@ class Policy:
         return cells_to_keep(self.score(head), head.positions, budget, protection)
 
     def layer_budgets(self, n_layer: int, budget: int, n_protected: int, largest: int | None = None) -> list[int]:
-        """Cells per head of each layer, `budget` on average: at least n_protected, at most `largest`; None = no limit.
+        """Return cells per head by layer, `budget` on average, at least n_protected, at most `largest` (None = any).
 
         Raises BudgetError if the protected cells exceed the budget, ConfigError if the budget exceeds `largest`.
         """
@@ -107,7 +107,7 @@ class Policy:
         return [budget] * n_layer
 
     def head_budgets(self, heads: Sequence[Head], protection: Protection, largest: int | None = None) -> list[int]:
-        """Budgets of heads that share their cells; no head gets more than `largest`, None = no limit.
+        """Return budgets of heads that share their cells; no head gets more than `largest`, None = no limit.
 
         Raises ConfigError as layer_budgets, BudgetError, NativeError.
         """
@@ -116,25 +116,25 @@ class Policy:
         return [required_budget(head) for head in heads]
 
     def sinks(self, default: int) -> int:
-        """Protected first positions: the base's own number if it has one, else `default`."""
+        """Return the number of protected first positions: the base's own if it has one, else `default`."""
         own: int | None = getattr(self.base, "n_sink", None)
         return default if own is None else own
 
     def recent(self, budget: int) -> int:
-        """Newest cells that the policy itself protects, given the budget in cells."""
+        """Return the number of newest cells that the policy itself protects, given the budget in cells."""
         return 0
 
     def n_rows(self, block: int) -> int:
-        """Rows of queries that it reads, given the block; 0 = none."""
+        """Return the rows of queries that the policy reads, given the block; 0 = none."""
         return 0
 
     def scratch_bytes(self, n_cells: int, n_head_kv: int, n_head: int, head_dim_k: int, head_dim_v: int) -> int:
-        """The most bytes that scoring a layer needs beyond edgekv's own, with n_cells a head; the plan counts them."""
+        """Return the most bytes that scoring a layer needs beyond edgekv's own, with n_cells a head, for the plan."""
         base = self.base
         return 0 if base is self else base.scratch_bytes(n_cells, n_head_kv, n_head, head_dim_k, head_dim_v)
 
     def native_fields(self) -> dict[str, Any]:
-        """The fields of the native `struct edgekv_policy`."""
+        """Return the fields of the native `struct edgekv_policy`."""
         return {"base": self.native_base, "kernel": 1, "rounds": 1}
 
     @property
@@ -144,7 +144,7 @@ class Policy:
 
     @property
     def spec(self) -> str:
-        """The shortest spelling that means this policy: options at their defaults are left out."""
+        """Shortest spelling of this policy: options at their defaults are left out."""
         given = [
             f"{field.name}={_spelled(getattr(self, field.name))}"
             for field in self.options()
@@ -160,7 +160,7 @@ class Pooled(Policy):
     kernel: int = option(1, "cells under the pooling kernel; 1 = no pooling", minimum=1, maximum=1023, odd=True)
     pool: str = option("avg", "how scores are pooled", choices=POOLS)
 
-    def pooled(self, scores: Scores, positions: Cells) -> Scores:
+    def pooled(self, scores: Scores, positions: Positions) -> Scores:
         return pool_scores(scores, positions, self.kernel, self.pool)
 
     def native_fields(self) -> dict[str, Any]:
@@ -168,14 +168,14 @@ class Pooled(Policy):
 
 
 def required_budget(head: Head) -> int:
-    """The head's budget. Raises ConfigError if it has none."""
+    """Return the head's budget. Raises ConfigError if it has none."""
     if head.budget is None:
         raise ConfigError("this policy needs the budget; give budget= in cells per head")
     return head.budget
 
 
 def common_budget(heads: Sequence[Head]) -> int:
-    """The budget of heads that share their cells. Raises ConfigError if they have none, or not the same."""
+    """Return the budget of heads that share their cells. Raises ConfigError if they have none, or different ones."""
     budgets = {required_budget(head) for head in heads}
     if len(budgets) != 1:
         raise ConfigError(f"heads that share cells have the budgets {sorted(budgets)}; give one, the same for all")
@@ -183,7 +183,7 @@ def common_budget(heads: Sequence[Head]) -> int:
 
 
 def _spelled(value: Any) -> Any:
-    """An option's value as a spec has it."""
+    """Return an option's value as a spec spells it."""
     return ("off", "on")[value] if isinstance(value, bool) else value
 
 

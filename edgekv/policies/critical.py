@@ -78,7 +78,7 @@ class Critical(Wrapper):
         return by_position(kept, head.positions)
 
     def _n_first(self, weights: Scores, n_free: int) -> int:
-        """Cells of stage 1, of these that are not protected (n,) and as many as stay of them."""
+        """Return the number of cells of stage 1: weights (n,) of unprotected cells, `n_free` of which stay."""
         if not self.mass:
             return math.floor(self.alpha * n_free)
         sums = np.cumsum([0.0, *np.sort(weights)[::-1]])  # weight of the best 0, 1, 2, ... cells

@@ -1,4 +1,4 @@
-"""Built-in policies as ONNX graphs: `python -m edgekv.policies.export SPEC OUT.onnx`.
+"""Export of built-in policies as ONNX graphs: `python -m edgekv.policies.export SPEC OUT.onnx`.
 
 The graph runs as `onnx:OUT.onnx`, and you can start your own from it. Its cells are ascending by position, so
 neighbours in the arrays are neighbours in the text.
@@ -41,10 +41,10 @@ def export_policy(
     """Write the ONNX graph of keydiff or snapkv, with any of their options that need no budget, but not snapkv's
     `pool_rows` and `aggregate`.
 
-    scale: of Q K^T, None = 1/sqrt(d); softcap: c of the model's attention, c tanh(x/c), 0 = none; sinks: whether the
-    graph is given the model's learnt sinks. All three are snapkv's.
+    scale: of Q K^T, None = 1/sqrt(d); softcap: c of the model's attention, c tanh(x/c), 0 = none; sinks: the
+    graph gets the model's learnt sinks. All three are snapkv's.
 
-    Raises PolicyError for a policy that has no graph, ConfigError for numbers that cannot be and if the file cannot
+    Raises PolicyError for a policy that has no graph, ConfigError for impossible numbers and if the file cannot
     be written.
     """
     policy = parse_policy(spec)
@@ -67,7 +67,7 @@ def export_policy(
 
 
 class _Graph:
-    """A graph under construction: every call adds a node and returns the name of what it calculates."""
+    """A graph under construction: every call adds a node and returns the name of its output."""
 
     def __init__(self, *inputs: str) -> None:
         self._onnx = required("onnx")
@@ -102,7 +102,7 @@ class _Graph:
         return self("Cast", name, to=getattr(self._onnx.TensorProto, kind))
 
     def model(self, policy: Policy) -> Any:
-        """The finished, checked ModelProto."""
+        """Return the finished, checked ModelProto."""
         helper, kinds = self._onnx.helper, self._onnx.TensorProto
         types = {name: kinds.INT32 if name in POSITIONS else kinds.FLOAT for name in self._inputs}
         inputs = [helper.make_tensor_value_info(name, types[name], DIMENSIONS[name]) for name in self._inputs]
@@ -186,17 +186,17 @@ def _snapkv(policy: SnapKV, scale: float | None, softcap: float, sinks: bool) ->
     if sinks:
         weights = graph("Slice", weights, zero, graph.whole(-1), graph.whole(2))
 
-    # their mean over the rows; one that sees no cell, not even the first, counts as zeros
+    # mean over the rows; a row that sees no cell, not even the first, counts as zeros
     sees = graph("LessOrEqual", graph("Unsqueeze", graph("Slice", "positions", zero, one, one), one), all_rows)
     shares = graph(
         "Transpose", graph("Div", graph.to(sees, "FLOAT"), graph.to(graph.size(all_rows, 1), "FLOAT")), perm=[0, 2, 1]
     )
     scores = graph("Squeeze", graph("MatMul", shares, weights), one)
-    # a key that is not finite must give no finite score: the softmax of -inf would be a silent 0
+    # A key that is not finite must give no finite score: the softmax of -inf would be a silent 0.
     spoiled = graph("Mul", graph("ReduceSum", logits, graph.whole(1, 2), keepdims=0), graph.constant(0.0))
     scores = graph("Add", scores, graph("Unsqueeze", spoiled, one))
 
-    # the window's own cells are neither pooled nor pooled from
+    # The window's own cells take no part in pooling.
     before = graph("Less", "positions", graph("Slice", "query_positions", zero, one))
     pooled = _pooled(graph, scores, policy.kernel, policy.pool, before)
     graph("Where", before, pooled, scores, output=OUTPUT)
@@ -226,7 +226,7 @@ def _pooled(graph: _Graph, scores: str, kernel: int, pool: str, of: str | None =
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns the exit status: 0 ok, 2 usage."""
+    """Run the command; returns the exit status: 0 ok, 2 usage."""
     parser = argparse.ArgumentParser(
         prog="python -m edgekv.policies.export", description="Write a policy as ONNX graph."
     )

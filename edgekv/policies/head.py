@@ -10,7 +10,7 @@ import numpy as np
 
 from edgekv.errors import ConfigError
 
-from .types import Cells, Floats, Indices, Keys, Scores
+from .types import Floats, Indices, Keys, Positions, Scores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,22 +19,22 @@ class Head:
 
     keys: (n, d) post-RoPE; positions: (n,) true positions. The rest is given if a policy reads it:
     values: (n, d_v)
-    queries: (G, W, d) post-RoPE, of the G query heads that share the KV head, for the W rows fed last
+    queries: (G, W, d) post-RoPE: the G query heads that share the KV head, the W rows fed last
     query_positions: (W,) ascending
     part_ends: (P,) how many rows come before the end of each part of a probe, ascending; none = they are one part
-    accumulated: (n,) what earlier scorings left with each cell
+    accumulated: (n,) score that earlier scorings left with each cell
     wo_norm: (n,) the mean over the G query heads of norm1(V W_O[h])
-    budget: in cells; tokens_seen: when the last row was fed, None = its position + 1
+    budget: in cells; tokens_seen: number when the last row was fed, None = its position + 1
     scale: of Q K^T, None = 1/sqrt(d); softcap: c of the model's attention, c tanh(x/c), 0 = none
     share: the head's share of the cells, at least 0, if a policy divides cells by shares
     sinks: (G,) logits of the query heads' learnt sinks, which take attention and have no value; None = none
     """
 
     keys: Keys
-    positions: Cells
+    positions: Positions
     values: Floats | None = None
     queries: Floats | None = None
-    query_positions: Cells | None = None
+    query_positions: Positions | None = None
     part_ends: tuple[int, ...] = ()
     accumulated: Scores | None = None
     wo_norm: Scores | None = None
@@ -63,7 +63,7 @@ class Head:
         last = int(positions[-1]) + 1 if self.tokens_seen is None else self.tokens_seen
         return np.asarray(last - (positions[-1] - positions), dtype=np.float64)
 
-    def rows(self) -> tuple[Floats, Cells]:
+    def rows(self) -> tuple[Floats, Positions]:
         """Queries (G, W, d) and their positions (W,)."""
         if self.queries is None or self.query_positions is None:
             raise ConfigError("this policy reads queries; give queries= (n_head, W, d) and query_positions= (W,)")

@@ -1,4 +1,4 @@
-"""Cells divided over heads by what each head needed once (KVzip, arXiv:2505.23416)."""
+"""Division of cells over heads by a table of needs that was measured once (KVzip, arXiv:2505.23416)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Heads(Division):
     safeguard: float = option(0.2, "share of the mean budget that every head keeps", minimum=0.0, maximum=1.0)
 
     def least(self, heads: Sequence[Head], protection: Protection) -> int:
-        """Cells that every head keeps, if it holds as many."""
+        """Return the cells that every head keeps, if it holds as many."""
         n_protected = (int(protection.mask(head.positions).sum()) for head in heads)
         return max(int(self.safeguard * common_budget(heads)), *n_protected)
 
@@ -55,7 +55,7 @@ class Heads(Division):
 
 
 def divide(shares: Sequence[float], held: Sequence[int], least: int, budget: int, largest: int | None) -> list[int]:
-    """Cells of heads that hold `held`, in proportion to their shares, `budget` on average.
+    """Return the cells of heads that hold `held`, in proportion to their shares, `budget` on average.
 
     No head gets more than it holds or than `largest` (None = no limit), or less than `least` if it holds as many.
     Raises BudgetError if `least` exceeds the budget, ConfigError if the budget exceeds `largest`, and for a share
@@ -94,7 +94,7 @@ def native_shares(shares: Sequence[float]) -> npt.NDArray[np.float32]:
 
 
 def _between(low: float, high: float) -> float:
-    """The number halfway between two from 0 on, counting all that a double can be."""
+    """Return the number halfway between two numbers from 0 on, counted in steps of doubles."""
     bits = np.array([low, high]).view(np.int64)
     bits[0] += (bits[1] - bits[0]) // 2
     return float(bits.view(np.float64)[0])

@@ -1,4 +1,4 @@
-"""Scores by the parts of a question: what any of them needs is kept."""
+"""Scores by the parts of a question: cells that any part needs are kept."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .types import Scores
 
 
 def largest_of_parts(formula: Callable[[Any, Head], Scores]) -> Callable[[Any, Head], Scores]:
-    """A formula of a policy as it works on a head whose rows are of several parts: a cell has its largest score.
+    """Apply a policy's formula to each part of the rows of a head; a cell gets its largest score.
 
-    The mean over all rows would leave little of what one part alone attends to.
+    The mean over all rows would give little weight to cells that only one part attends to.
     """
 
     @functools.wraps(formula)

@@ -1,4 +1,4 @@
-"""The spelling of policies: `base[+wrapper]*`, each with optional `(key=value, ...)`; the same everywhere.
+"""Specs of policies: `base[+wrapper]*`, each with optional `(key=value, ...)`; the same everywhere.
 
 A base is a name, or `onnx:PATH.onnx`; the path may contain any characters.
 """
@@ -19,13 +19,13 @@ from .registry import GRAPH, WRAPPERS, as_custom, base_names, find_policy
 from .wrappers import Wrapper
 
 _PART = re.compile(r"\s*([\w-]+)(?:\s*\(([^()]*)\))?\s*")
-# the last `.onnx` that only options and wrappers follow ends the path
+# The last `.onnx` that only options and wrappers follow ends the path.
 _GRAPH = re.compile(rf"\s*{GRAPH}:\s*(.*\.(?i:onnx))(?:\s*\(([^()]*)\))?\s*(\+.*)?", re.DOTALL)
 _WORDS = {"true": True, "on": True, "false": False, "off": False, "none": None}
 
 
 def parse_policy(spec: str | Policy) -> Policy:
-    """The policy that a spec names. A built-in Policy is returned as it is; another one is scored by its own formula.
+    """Return the policy of a spec. A built-in Policy is returned as it is; another Policy is scored by its own formula.
 
     Raises PolicyError for names, keys, values and combinations that do not exist, with those that do, and for packages
     and graphs that cannot be used.
@@ -54,7 +54,7 @@ def parse_policy(spec: str | Policy) -> Policy:
 
 
 def _base(name: str, options: str | None) -> Policy:
-    """The base of that name. Raises PolicyError."""
+    """Return the base of that name. Raises PolicyError."""
     if name in WRAPPERS:
         raise PolicyError(f"{name} wraps a base, as in keydiff+{name}; bases: {', '.join(base_names())}")
     found = find_policy(name)
@@ -89,7 +89,7 @@ def _misspelt(spec: object) -> PolicyError:
 
 
 def _options(name: str, fields: Iterable[dataclasses.Field[Any]], text: str | None) -> dict[str, Any]:
-    """`key=value, ...` as arguments of a policy with these fields."""
+    """Parse `key=value, ...` as arguments of a policy with these fields."""
     fields = list(fields)
     names = {field.name: field.name for field in fields}
     names |= {field.metadata["alias"]: field.name for field in fields if field.metadata["alias"]}
@@ -106,7 +106,7 @@ def _options(name: str, fields: Iterable[dataclasses.Field[Any]], text: str | No
 
 
 def _value(text: str) -> object:
-    """A number, a truth value or None if the text is one, else the text."""
+    """Return a number, a truth value or None if the text is one, else the text."""
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
     for number in (int, float):

@@ -40,7 +40,7 @@ POLICIES: dict[str, type[Policy]] = {
 WRAPPERS: dict[str, type[Wrapper]] = {
     wrapper.name: wrapper for wrapper in (Caote, FastCaote, Critical, Ada, Pyramid, Heads)
 }
-GRAPH = "onnx"  # base of the spelling onnx:PATH.onnx
+GRAPH = "onnx"  # base of the spec onnx:PATH.onnx
 
 GROUP = "edgekv.policies"  # entry points of packages
 
@@ -77,11 +77,11 @@ def register(
     scorer: a function of some of keys, values, queries, positions and query_positions, by name, that returns a score
         for every cell; see `Scorer`
     summary: one line for `edgekv policies`
-    weights: whether its scores are never negative
-    rows: of how many of the newest tokens it gets the queries, if it takes queries
+    weights: its scores are never negative
+    rows: number of newest tokens whose queries it gets, if it takes queries
     scratch_bytes: a function of (n_cells, n_head_kv, n_head, head_dim_k, head_dim_v) that returns the most bytes that
         a call needs beside its arguments
-    replace: whether it may replace a scorer of the same name
+    replace: it may replace a scorer of the same name
 
     Raises PolicyError for a name or parameters that are not possible.
     """
@@ -108,10 +108,10 @@ def is_registered(policy: Policy) -> bool:
 
 
 def find_policy(name: str) -> type[Policy] | Custom:
-    """The class of a base that takes options, or a policy that takes none.
+    """Return the class of a base that takes options, or a policy that takes none.
 
-    Looks among the built-in ones, then the registered, then the entry points of installed packages. Raises PolicyError,
-    listing what is possible, if there is none, and naming the distribution whose entry point is broken.
+    The search goes from built-in policies to registered ones, then to entry points of installed packages. Raises
+    PolicyError with the possible names if there is none, and with the distribution of a broken entry point.
     """
     if name in POLICIES:
         return POLICIES[name]
@@ -127,7 +127,7 @@ def find_policy(name: str) -> type[Policy] | Custom:
 
 
 def as_custom(policy: Policy) -> Policy:
-    """A policy as the runtime can use it: one that was written outside edgekv is scored by its Python formula."""
+    """Return a policy for the runtime: a policy from outside edgekv is scored by its Python formula."""
     if isinstance(policy, Wrapper):
         inner = as_custom(policy.inner)
         return policy if inner is policy.inner else dataclasses.replace(policy, inner=inner)
@@ -135,13 +135,13 @@ def as_custom(policy: Policy) -> Policy:
 
 
 def base_names() -> list[str]:
-    """Spellings of all bases, for messages."""
+    """Return the spellings of all bases, for messages."""
     brought = [entry.name for entry in _entry_points()]
     return list(dict.fromkeys([*POLICIES, *_registered, *brought, f"{GRAPH}:PATH.onnx"]))
 
 
 def available() -> list[Available]:
-    """Every policy that a spec may name: bases, then wrappers. Those of packages are listed without importing them."""
+    """Return all policies that a spec may name: bases, then wrappers. Packages are not imported for it."""
     graph = tuple(dataclasses.fields(GraphOptions))
     listed = [
         Available(kind.name, "base", "built in", kind.summary, tuple(kind.options())) for kind in POLICIES.values()
@@ -160,7 +160,7 @@ def available() -> list[Available]:
 
 
 def _entry_points() -> Iterator[EntryPoint]:
-    from importlib.metadata import entry_points  # slow to import, and most programs never ask
+    from importlib.metadata import entry_points  # slow to import, and most programs do not need it
 
     yield from entry_points(group=GROUP)
 
@@ -170,7 +170,7 @@ def _source(entry: EntryPoint) -> str:
 
 
 def _load(entry: EntryPoint) -> type[Policy] | Custom:
-    """The policy behind an entry point. Raises PolicyError naming its distribution."""
+    """Load the policy of an entry point. Raises PolicyError with its distribution."""
     where = f"policy {entry.name!r} of {_source(entry)} ({entry.value})"
     try:
         loaded = entry.load()

@@ -1,4 +1,4 @@
-"""Attention of a block that is read once more, as if it were repeated (KVzip, arXiv:2505.23416)."""
+"""Attention of a block that is read once more, as if the model repeated it (KVzip, arXiv:2505.23416)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Replay(Policy):
 
     score(c) = max(score(c) before, pool(a)[c]),  a[c] = max_h max_w A[h, w, c] over all rows of the replay
 
-    After a block an instruction to repeat it and the block's own tokens are fed as a probe. What that probe attends to
-    is what the model would copy from, whatever will be asked. A score never fades. So a cell keeps that of its own
+    After a block an instruction to repeat it and the block's own tokens are fed as a probe. The probe attends to the
+    cells that the model would copy from, for any question. A score never fades. So a cell keeps that of its own
     block's replay, and later replays may only raise it.
 
     The paper scores each cell once, by the replay of its own part alone, after the whole text was read. Here blocks are

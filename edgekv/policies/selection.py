@@ -1,4 +1,4 @@
-"""Selection, as reference: which cells of a head are kept."""
+"""Selection of the cells of a head that are kept, as reference."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import numpy as np
 
 from edgekv.errors import BudgetError, NativeError
 
-from .types import Cells, Indices, Scores
+from .types import Indices, Positions, Scores
 
 
 @dataclass(frozen=True, slots=True)
 class Protection:
-    """Cells that are kept whatever their score: positions below `n_sink`, the newest `recent` cells, pinned ranges.
+    """Cells that are kept with any score: positions below `n_sink`, the newest `recent` cells, pinned ranges.
 
     Pinned ranges are half-open [p0, p1).
     """
@@ -22,7 +22,7 @@ class Protection:
     recent: int = 0
     pinned: tuple[tuple[int, int], ...] = ()
 
-    def mask(self, positions: Cells) -> np.ndarray:
+    def mask(self, positions: Positions) -> np.ndarray:
         """positions (n,) -> (n,) bool."""
         newest = np.zeros(len(positions), dtype=bool)
         newest[np.argsort(positions, kind="stable")[max(0, len(positions) - self.recent) :]] = self.recent > 0
@@ -30,7 +30,7 @@ class Protection:
         return np.asarray(np.logical_or.reduce([positions < self.n_sink, newest, *in_range]))
 
 
-def cells_to_keep(scores: Scores, positions: Cells, budget: int, protection: Protection) -> Indices:
+def cells_to_keep(scores: Scores, positions: Positions, budget: int, protection: Protection) -> Indices:
     """Keep the protected cells, then those with the best scores up to `budget`; of equal scores the later position.
 
     scores (n,), positions (n,) -> kept indices, ascending by position.
@@ -42,8 +42,8 @@ def cells_to_keep(scores: Scores, positions: Cells, budget: int, protection: Pro
     return by_position(kept, positions)
 
 
-def checked_protection(scores: Scores, positions: Cells, budget: int, protection: Protection) -> np.ndarray:
-    """The protected cells, (n,) bool, after checking scores and budget."""
+def checked_protection(scores: Scores, positions: Positions, budget: int, protection: Protection) -> np.ndarray:
+    """Check scores and budget, and return the protected cells, (n,) bool."""
     check_finite(scores, positions)
     stays = protection.mask(positions)
     if len(scores) > budget:
@@ -51,21 +51,21 @@ def checked_protection(scores: Scores, positions: Cells, budget: int, protection
     return stays
 
 
-def check_finite(scores: Scores, positions: Cells) -> None:
-    """scores (n,), positions (n,). Raises NativeError for a score that is not finite."""
+def check_finite(scores: Scores, positions: Positions) -> None:
+    """Raise NativeError for a score that is not finite: scores (n,), positions (n,)."""
     if not np.isfinite(scores).all():
         worst = positions[np.argmin(np.isfinite(scores))]
         raise NativeError(f"the score of position {worst} is not finite; the keys or values hold NaN or infinity")
 
 
 def check_room(n_protected: int, budget: int) -> None:
-    """Raises BudgetError if the protected cells alone exceed the budget."""
+    """Raise BudgetError if the protected cells alone exceed the budget."""
     if n_protected > budget:
         raise BudgetError(
             f"{n_protected} protected cells exceed the budget of {budget}; raise the budget or protect fewer"
         )
 
 
-def by_position(cells: Indices, positions: Cells) -> Indices:
-    """Cells, ascending by position."""
+def by_position(cells: Indices, positions: Positions) -> Indices:
+    """Return cells, ascending by position."""
     return cells[np.argsort(positions[cells], kind="stable")]

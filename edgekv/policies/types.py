@@ -7,6 +7,6 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.floating]
 Keys = npt.NDArray[np.floating]  # (n, d)
-Cells = npt.NDArray[np.int32]  # (n,) one value a cell
+Positions = npt.NDArray[np.int32]  # (n,) one value a cell
 Scores = npt.NDArray[np.floating]  # (n,)
 Indices = npt.NDArray[np.intp]

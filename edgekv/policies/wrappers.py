@@ -81,7 +81,7 @@ class Wrapper(Policy):
 
 
 class Division(Wrapper):
-    """A wrapper that divides cells over layers or heads; what it wraps scores and chooses."""
+    """A wrapper that divides cells over layers or heads; the wrapped policy scores and chooses."""
 
     @property
     def weights(self) -> bool:  # type: ignore[override]
@@ -106,7 +106,7 @@ def weights_of(policy: Policy, head: Head) -> Scores:
 
 
 def _wrappers(policy: Policy) -> Iterator[Wrapper]:
-    """From the outermost inwards."""
+    """Yield the wrappers from the outermost inwards."""
     while isinstance(policy, Wrapper):
         yield policy
         policy = policy.inner

@@ -17,13 +17,13 @@ from edgekv.errors import InputError
 from .text import read_text
 
 PROC = Path("/proc")
-# further names of what this process has open; in a worker process they would name something else
+# Names of open files of this process; in a worker process they would name other files.
 _OWN_FILES = ("/dev/std", "/dev/fd/", "/proc/self/", "/proc/thread-self/")
 
 
 @contextmanager
 def rereadable(path: Path, cancelled: threading.Event | None = None) -> Iterator[Path]:
-    """A path whose text can be read more than once: this path, or a copy that lasts as long as the block.
+    """Yield a path whose text can be read more than once: this path, or a copy that lasts as long as the block.
 
     cancelled: ends the copying once it is set
     Raises InputError for a text that must be copied and cannot be read.
@@ -43,15 +43,15 @@ def _reads_once(path: Path) -> bool:
         is_regular = stat.S_ISREG(path.stat().st_mode)
         is_folder = path.is_dir()
     except OSError:
-        return False  # whoever reads it says why it cannot be read
+        return False  # the reader raises the error
     return not (is_regular or is_folder) or os.path.abspath(path).startswith(_OWN_FILES)
 
 
 @contextmanager
 def spooled(pieces: Iterable[str]) -> Iterator[Path]:
-    """A file that holds these pieces and is removed after the block. Memory does not grow with the text.
+    """Yield a file that holds these pieces and is removed after the block. Memory does not grow with the text.
 
-    On Linux the file has no name, so nothing of it is left however the process ends. Worker processes can read it too.
+    On Linux the file has no name, so nothing of it is left when the process ends. Worker processes can read it too.
     Raises InputError if the disk has no room for it.
     """
     try:

@@ -1,4 +1,4 @@
-"""The model's own chat template, cut into what comes before, between and after the contents of turns.
+"""The model's own chat template, cut into the texts before, between and after the contents of turns.
 
 A session holds no transcript, because a transcript grows without end. It feeds each turn as it comes. So it needs the
 text that the template puts around a turn, not a whole rendered conversation. It renders a short conversation whose
@@ -30,7 +30,7 @@ class ChatFormat:
     """Template text around contents; every piece may hold control tokens.
 
     before_system + SYSTEM + before_first + USER + after_user + REPLY + between + USER + after_user + ...
-    Without a system message `before_first` is all there is before the first user content.
+    Without a system message only `before_first` comes before the first user content.
     """
 
     before_system: str
@@ -41,7 +41,7 @@ class ChatFormat:
 
 
 def chat_format(model: Model, *, with_system: bool) -> ChatFormat:
-    """Cut a model's template up. Raises UnsupportedModelError when it has none, or one that cannot be used so."""
+    """Cut a model's template up. Raises UnsupportedModelError if it has none, or one that cannot be cut."""
     template = model.header.chat_template
     if template is None:
         raise _no_template(model)
@@ -64,7 +64,7 @@ def chat_format(model: Model, *, with_system: bool) -> ChatFormat:
 class Rendered:
     """Template text around the contents of whole messages; every piece may hold control tokens.
 
-    before: what comes before each content, (n_messages,); after: what comes after the last one
+    before: text before each content, (n_messages,); after: text after the last content
     """
 
     before: tuple[str, ...]
@@ -73,9 +73,9 @@ class Rendered:
 
 
 def rendered(model: Model, roles: Sequence[str], tools: Sequence[dict[str, Any]] = ()) -> Rendered:
-    """The template text of a conversation whose messages have these roles, in any order that the template takes.
+    """Return the template text of a conversation whose messages have these roles, in any order that the template takes.
 
-    tools: what the template describes as tools, which must hold no names of control tokens
+    tools: tools that the template describes; they must hold no names of control tokens
 
     Raises UnsupportedModelError if there is no template, InputError if it does not take such messages.
     """
@@ -119,7 +119,7 @@ def opens_with(template: str) -> str:
 
 
 class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
-    """Also refuses single steps that would take gigabytes. Loops of many small steps are not bounded."""
+    """Sandbox that also refuses single steps that would take gigabytes. Loops of many small steps are not bounded."""
 
     intercepted_binops = frozenset({"*", "**", "%"})
 
@@ -138,7 +138,7 @@ class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
 
 def rehearse(template: str | None = None) -> None:
-    """Compile a template, or render a small one, only so that the memory for it is taken before a plan is made."""
+    """Compile a template, or render a small one, so that its memory is taken before a plan is made."""
     with suppress(Exception):  # an error of the template is raised when a chat begins
         if template is None:
             render("{% for m in messages %}{{ m['content'] | trim }}{% endfor %}", [{"content": "text"}], "", "")
@@ -165,7 +165,7 @@ def _compile(template: str) -> jinja2.Template:
 
 
 def _as_json(value: Any, indent: int | None = None, **_: Any) -> str:
-    """JSON as models were trained on it: jinja's own is for HTML."""
+    """Return JSON as models were trained on it: jinja's own is for HTML."""
     return json.dumps(value, ensure_ascii=False, indent=indent)
 
 

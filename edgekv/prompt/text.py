@@ -24,7 +24,7 @@ _WORD_GAP = re.compile(r"(?<=[^\W\d_]) (?=[^\W\d_])")
 
 
 def read_text(path: str | os.PathLike[str]) -> Iterator[str]:
-    """Pieces of a UTF-8 text file. Raises InputError when it cannot be read, is not text, or holds none."""
+    """Yield pieces of a UTF-8 text file. Raises InputError if it cannot be read, is not text, or is blank."""
     try:
         with Path(path).open("rb") as file:
             yield from decoded(file, os.fspath(path))
@@ -33,7 +33,7 @@ def read_text(path: str | os.PathLike[str]) -> Iterator[str]:
 
 
 def decoded(file: BinaryIO, name: str) -> Iterator[str]:
-    """Pieces of an open UTF-8 text; errors call it `name`. Raises InputError when it is not text, or holds none."""
+    """Yield pieces of an open UTF-8 text; errors call it `name`. Raises InputError if it is not text, or is blank."""
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     offset = 0
     is_blank = True
@@ -57,7 +57,7 @@ def decoded(file: BinaryIO, name: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A stretch of a prompt: texts, or tokens that are there already."""
+    """A part of a prompt: texts, or tokens."""
 
     role: str
     sources: Sequence[str | os.PathLike[str]] = ()
@@ -71,7 +71,7 @@ class Prompt:
     """
 
     def __init__(self, model: Model, *, begin: bool = False) -> None:
-        """`begin` starts with what the model wants before a text, if anything."""
+        """Make an empty prompt. `begin` starts with the model's first token, if it wants one."""
         self._model = model
         self._begin = begin
         self._parts: list[_Part] = []
@@ -93,7 +93,7 @@ class Prompt:
         return self
 
     def tokens(self, mark: Callable[[int, str], None] | None = None) -> Iterator[int]:
-        """Its tokens, made as they are taken. Raises InputError for a file that is not text.
+        """Yield the prompt's tokens, made as they are taken. Raises InputError for a file that is not text.
 
         mark: called before the first token of each part, with the number of tokens before it and its role
         """
@@ -119,7 +119,7 @@ class Prompt:
         return tokenize_pieces(self._model, _pieces(part.sources), space_prefix=self._begin and is_first)
 
     def count(self) -> int:
-        """Number of its tokens; reads every file once. Raises InputError if there is none to read."""
+        """Return the number of the prompt's tokens; reads every file once. Raises InputError if there is none."""
         n_tokens = sum(1 for _ in self.tokens())
         if n_tokens == 0:
             # llama.cpp drops what the vocabulary cannot spell, and would abort if nothing was fed
@@ -136,13 +136,13 @@ def _pieces(sources: Iterable[str | os.PathLike[str]]) -> Iterator[str]:
 
 
 def tokenize_pieces(model: Model, pieces: Iterable[str], *, space_prefix: bool = False) -> Iterator[int]:
-    """Tokens of a text that comes in pieces, as of the whole text.
+    """Yield the tokens of a text that comes in pieces, as those of the whole text.
 
     The text is cut between two words about every CHUNK_CHARS characters. A text without such a gap is cut all the same,
     and the tokens around that cut may differ from those of the whole text.
     """
     for i, chunk in enumerate(_chunks(pieces)):
-        # a model that puts a space before a text gets the chunk without the space it begins with
+        # A model that puts a space before a text gets the chunk without its leading space.
         continues = i > 0 and chunk.startswith(" ") and model.adds_space_prefix
         text = chunk[1:] if continues else chunk
         yield from model.tokenize(text, space_prefix=continues or (space_prefix and i == 0))

@@ -22,14 +22,14 @@ _ARGUMENTS = ("EDGEKV-KEY", "EDGEKV-VALUE")
 
 @dataclass(frozen=True, slots=True)
 class ToolForm:
-    """is_native: the template itself describes tools and wraps their results; calls: how the model writes calls"""
+    """Form of tools in prompts. is_native: the template describes tools and wraps results; calls: form of calls"""
 
     is_native: bool
     calls: CallFormat
 
 
 def tool_form(model: Model) -> ToolForm:
-    """The form of a model's template: its own if that writes calls as JSON in text, otherwise edgekv's."""
+    """Return the form of a model's template: its own if that writes calls as JSON in text, otherwise edgekv's."""
     template = model.header.chat_template
     calls = None if template is None else _derived(template, model.control_text("bos"), model.control_text("eos"))
     if calls is None or any(_holds_control(model, text) for text in (calls.before, calls.after, calls.between)):
@@ -63,7 +63,7 @@ def _messages(names: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _cut(text: str, names: Sequence[str]) -> CallFormat | None:
-    """The format of calls of these names, which a text begins with."""
+    """Return the format of the calls of these names at the beginning of a text."""
     arguments = re.escape(json.dumps(dict([_ARGUMENTS])))
     found = [re.search(rf'\{{"(\w+)": "{name}", "(\w+)": {arguments}\}}', text) for name in names]
     first, last = found[0], found[-1]
@@ -89,7 +89,7 @@ def _holds_control(model: Model, text: str) -> bool:
 
 
 def check_tools(model: Model, use: ToolUse) -> None:
-    """Raise InputError for tools that hold names of control tokens, which a template would pass on as such."""
+    """Raise InputError for tools that hold names of control tokens, because a template passes them on as such."""
     for tool in use.tools:
         for text in (tool.description, tool.parameters, *_strings(json.loads(tool.parameters))):
             if _holds_control(model, text):
@@ -120,7 +120,7 @@ INTRODUCTION = (
 def generic(
     roles: Sequence[str], contents: Sequence[Parts], tools: Sequence[Tool]
 ) -> tuple[tuple[str, ...], tuple[Parts, ...]]:
-    """Messages for a template that knows no tools: the system message tells of them, and the user brings results."""
+    """Return messages for a template without tools: the system message describes them, and the user brings results."""
     messages: list[tuple[str, Parts]] = []
     for role, content in zip(roles, contents, strict=True):
         if role != "tool":

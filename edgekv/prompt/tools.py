@@ -1,4 +1,4 @@
-"""Tools that a model may call, how it writes its calls, and the calls that it wrote."""
+"""Tools that a model may call, the form of its calls, and its calls."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call that the model wrote, which somebody else carries out. arguments: JSON that fits the tool's parameters"""
+    """A call that the model wrote, for the caller to carry out. arguments: JSON that fits the tool's parameters"""
 
     name: str
     arguments: str
@@ -70,7 +70,7 @@ def tool_use(
     choice: "auto", "none", "required", or {"type": "function", "function": {"name"}} for a call of one
     parallel: a reply may have several calls
 
-    Raises ConfigError for what is no tool and no choice, and GrammarError for parameters that are no JSON schema.
+    Raises ConfigError for invalid tools and choices, and GrammarError for parameters that are no JSON schema.
     Constraints that no grammar can express are dropped (docs/replies.md).
     """
     found = _tools(tools)
@@ -117,9 +117,9 @@ def _tool(given: Mapping[str, Any]) -> Tool:
 
 
 def calls_of(given: Sequence[Any]) -> tuple[ToolCall, ...]:
-    """Calls of a message of the assistant: each {"function": {"name", "arguments"}}, arguments as JSON or a mapping.
+    """Read an assistant's calls: each {"function": {"name", "arguments"}}, arguments as JSON or a mapping.
 
-    Raises InputError for what is none.
+    Raises InputError for invalid calls.
     """
     found = []
     for call in given:
@@ -154,7 +154,7 @@ class CallFormat:
     between: str = "\n"
 
     def written(self, calls: Sequence[ToolCall]) -> str:
-        """Calls, as the model writes them."""
+        """Return calls as the model writes them."""
         return self.between.join(
             f"{self.before}{self._head(call.name)}{call.arguments}}}{self.after}" for call in calls
         )
@@ -171,7 +171,7 @@ class CallFormat:
         if use.must_call:
             start = [f"start: {json.dumps(self.before) if self.before else ''} {calls}"]
         elif self.before:
-            # lazy: a text goes on to the first `before`, if there is one
+            # lazy: a text ends at the first `before`, if there is one
             start = [f"start: TEXT | head {calls}", f"head[lazy]: TEXT {json.dumps(self.before)}", r"TEXT: /(.|\n)*/"]
         else:
             start = ["start: TEXT | call", r"TEXT: /([^{\s](.|\n)*)?/"]
@@ -179,7 +179,7 @@ class CallFormat:
         return Grammar(text, "tools", any(multiplies(json.loads(tool.parameters)) for tool in use.callable))
 
     def parsed(self, text: str) -> tuple[ToolCall, ...]:
-        """The calls of a reply, without one that was cut off."""
+        """Return the calls of a reply, without one that was cut off."""
         calls = []
         rest = text
         while len(rest) > (start := self.n_before_calls(rest)):
@@ -192,10 +192,10 @@ class CallFormat:
         return tuple(calls)
 
     def alike(self, text: str) -> str:
-        """A reply with its calls in one form: clients may write arguments anew, with other blanks or orders of keys."""
+        """Return a reply with its calls in one form: clients may write arguments with other blanks or other order."""
         before, calls = text[: self.n_before_calls(text)], self.parsed(text)
         if text != before + self.written(calls):
-            return text  # it has no calls, or one that was cut off
+            return text  # the text has no calls, or one that was cut off
         plain = [ToolCall(it.name, json.dumps(json.loads(it.arguments), sort_keys=True)) for it in calls]
         return before + self.written(plain)
 
@@ -208,7 +208,7 @@ class CallFormat:
         return f'{{"{self.name_key}": "{name}", "{self.arguments_key}": '
 
     def _first(self, text: str) -> ToolCall | None:
-        """The call that a text begins with."""
+        """Return the call at the beginning of a text."""
         name = re.match(re.escape(f'{{"{self.name_key}": "') + f"({_NAME.pattern})" + '"', text)
         if name is None or not text.startswith(head := self._head(name[1])):
             return None
@@ -220,7 +220,7 @@ class CallFormat:
 
 
 def _rule(tool: Tool) -> str:
-    """The arguments of a tool in a grammar."""
+    """Return the rule for a tool's arguments in a grammar."""
     schema = json.loads(tool.parameters, object_hook=_without_unusable_patterns)
     return "%json " + json.dumps({"x-guidance": TOOL_OPTIONS} | schema)
 

@@ -18,15 +18,15 @@ Parts: TypeAlias = tuple[str | os.PathLike[str], ...]  # texts and text files of
 
 TOKEN_CHARS = 64  # characters a token; more than the last tokens of a long question have
 
-# a turn in the model's chat template, the beginning of one that the next goes on with, or a text to continue; a whole
-# conversation, or a whole text as it stands or as tokens, of which the session may have seen the beginning; such a
-# beginning as tokens
+# A turn in the model's chat template, the beginning of a turn that the next one continues, or a text to continue. A
+# whole conversation, or a whole text as it stands or as tokens: the session may have read its beginning. Such a
+# beginning as tokens.
 Kind = Literal["chat", "read", "text", "messages", "whole", "tokens", "ahead"]
 
 BEGINNINGS: tuple[Kind, ...] = ("read", "ahead")  # kinds of turns without a reply
-HISTORIES: tuple[Kind, ...] = ("messages", "whole", "tokens", "ahead")  # told from their first token on
+HISTORIES: tuple[Kind, ...] = ("messages", "whole", "tokens", "ahead")  # kinds that begin at the first token
 
-# states while a prompt is read, and after
+# States while a prompt is read, and after.
 STATES: dict[Kind, tuple[str, str]] = {
     "chat": ("user", "assistant"),
     "read": ("open", "open"),
@@ -41,7 +41,7 @@ STATES: dict[Kind, tuple[str, str]] = {
 class Probe(NamedTuple):
     """Tokens that are fed only for their queries.
 
-    part_ends: how many tokens come before the end of each of its parts, (P,) ascending
+    part_ends: number of tokens before the end of each of its parts, (P,) ascending
     """
 
     tokens: Sequence[int] = ()
@@ -52,9 +52,9 @@ NO_PROBE = Probe()
 
 
 class Turns:
-    """Prompts of one conversation. `state` is what was fed last.
+    """Prompts of one conversation. `state` names the part that was fed last.
 
-    state: "new", "open" (the beginning of a user turn), "user" (a turn that is not answered yet), "assistant", or
+    state: "new", "open" (the beginning of a user turn), "user" (a turn without a reply yet), "assistant", or
     "text" (a text without a template)
     """
 
@@ -71,7 +71,7 @@ class Turns:
         return self._known
 
     def opening(self) -> Prompt:
-        """The prompt up to the first user content. Raises UnsupportedModelError for a model without a template."""
+        """Make the prompt up to the first user content. Raises UnsupportedModelError for a model without a template."""
         form = self._format
         prompt = Prompt(self._model, begin=not form.holds_bos)
         if self.system is not None:
@@ -79,20 +79,20 @@ class Turns:
         return prompt.template(form.before_first)
 
     def prompt(self, kind: Kind, content: Content, instruction: str = "") -> Prompt:
-        """The prompt to read. The instruction comes before the last content if the turn has another one above it.
+        """Make the prompt to read. The instruction comes before the last content if the turn has another one above it.
 
-        Raises SessionError for a kind that does not fit what was read before.
+        Raises SessionError for a kind that does not fit the prompts before.
         """
         if instruction and (len(content) > 1 or self.state == "open"):
             content = [*content[:-1], f"{instruction} ", content[-1]]
         return {"chat": self.turn, "read": self.beginning, "text": self.text}[kind](content)
 
     def turn(self, content: Content) -> Prompt:
-        """The prompt of the next user turn, or of the rest of one that was begun."""
+        """Make the prompt of the next user turn, or of the rest of a turn that was begun."""
         return self.beginning(content).template(self._format.after_user)
 
     def beginning(self, content: Content) -> Prompt:
-        """The prompt of a turn without its end. Raises SessionError if the conversation is a plain text."""
+        """Make the prompt of a turn without its end. Raises SessionError if the conversation is a plain text."""
         if self.state == "text":
             raise SessionError("this session continues a text; open another to chat")
         form = self._format
@@ -101,21 +101,21 @@ class Turns:
         prompt = Prompt(self._model)
         if self.state == "open":
             return prompt.content(*content) if content[0] == WITHIN else prompt.content(PARAGRAPH, *content)
-        # a turn that was cancelled while it was read is closed first, with an empty reply
+        # A turn that was cancelled while it was read is closed first, with an empty reply.
         return prompt.template((form.after_user if self.state == "user" else "") + form.between).content(*content)
 
     def text(self, content: Content) -> Prompt:
-        """The prompt of a text as it stands. Raises SessionError if the conversation is a chat."""
+        """Make the prompt of a text as it stands. Raises SessionError if the conversation is a chat."""
         if self.state not in ("new", "text") or self.system is not None:
             raise SessionError("this session is a chat; open another to continue a text")
         return Prompt(self._model, begin=self.state == "new").content(*content, role="text")
 
     def from_beginning(self, content: Content) -> Prompt:
-        """The prompt of a whole text as it stands, from its beginning."""
+        """Make the prompt of a whole text as it stands, from its beginning."""
         return Prompt(self._model, begin=True).content(*content, role="text")
 
     def ids(self, tokens: Sequence[int]) -> Prompt:
-        """The prompt of a whole text as tokens."""
+        """Make the prompt of a whole text as tokens."""
         return Prompt(self._model).ids(tokens, "text")
 
     def whole(
@@ -124,9 +124,9 @@ class Turns:
         contents: Sequence[Parts | list[int]],
         tools: Sequence[dict[str, Any]] = (),
     ) -> Prompt:
-        """The prompt of a conversation from its beginning: a role and a content for each message.
+        """Make the prompt of a conversation from its beginning: a role and a content for each message.
 
-        A content may come as a list of tokens. tools: what the template describes as such.
+        A content may come as a list of tokens. tools: tools that the template describes.
         Raises InputError for roles in an order that the template does not take.
         """
         form = rendered(self._model, roles, tools)
@@ -140,11 +140,11 @@ class Turns:
         return prompt.template(form.after)
 
     def probe(self, question: str | Sequence[str], n_tokens: int, answer: str = "") -> Probe:
-        """The tokens whose attention says what matters: the question, as a turn of its own after what was read.
+        """Make the probe whose attention scores the cells: the question, as a turn of its own after the text.
 
-        If there are more than n_tokens, the last n_tokens of a question.
-        question: its parts are found (`parts_of`), or given
-        answer: a reply to it, of which the first tokens are a part of their own, as far as there is room
+        A question with more than n_tokens is cut to its last n_tokens.
+        question: a text, whose parts `parts_of` finds, or its parts
+        answer: a reply to it; its first tokens are a part of their own, as many as there is room for
 
         Raises ConfigError if several given parts have no room.
         """
@@ -168,11 +168,11 @@ class Turns:
         return Probe(tokens[n_left : n_left + n_tokens], tuple(end for end in dict.fromkeys(ends) if end > 0))
 
     def room_for_answer(self, question: str | Sequence[str], n_tokens: int) -> int:
-        """Tokens of an answer that fit a probe beside the question."""
+        """Return the number of tokens of an answer that fit a probe beside the question."""
         n_question = len(self.probe(question, n_tokens).tokens)
         return max(0, n_tokens - n_question - len(self._model.tokenize(self._format.after_user, special=True)))
 
 
 def _apart(parts: Sequence[str]) -> list[str]:
-    """Each part on a line of its own."""
+    """Put each part on a line of its own."""
     return [part if i == 0 else f"\n{part}" for i, part in enumerate(parts)]

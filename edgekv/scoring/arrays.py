@@ -24,13 +24,13 @@ Backend = Literal["native", "reference"]
 
 
 def score(spec: str | Policy, *, backend: Backend = "native", **arrays: Any) -> npt.NDArray[np.float32]:
-    """Raw scores of every cell before any protection, (n_head_kv, n) float32; higher is kept.
+    """Return raw scores of every cell before any protection, (n_head_kv, n) float32; higher is kept.
 
     keys: (n_head_kv, n, d) post-RoPE; positions: (n_head_kv, n) true positions, in any order
     values: (n_head_kv, n, d_v), if the policy reads values
     queries: (n_head, W, d) post-RoPE, of the W rows fed last; n_head is a multiple of n_head_kv
     query_positions: (W,) ascending; None = the newest W positions of all cells
-    accumulated: (n_head_kv, n) what earlier scorings left with the cells; None = nothing
+    accumulated: (n_head_kv, n) scores that earlier scorings left with the cells; None = 0
     w_o: (n_head, d_v, n_embd) output projection, for `critical`
     budget: cells per head
     tokens_seen: tokens seen when the last row was fed; None = its position + 1
@@ -71,7 +71,7 @@ def select(
     backend: Backend = "native",
     **arrays: Any,
 ) -> list[npt.NDArray[np.intp]]:
-    """The cells that each head keeps: one array of indices for each head, ascending by position.
+    """Return the cells that each head keeps: one array of indices for each head, ascending by position.
 
     Arguments as for `score`, and the protected cells: positions below `n_sink`, the newest `recent` cells, and `pinned`
     ranges [p0, p1). A policy may protect more (snapkv protects its window). `budgets` returns how many each head keeps.

@@ -1,4 +1,4 @@
-"""The native kernels on the arrays of a head: no model needed."""
+"""Native kernels on the arrays of a head, without a model."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ NO_LIMIT = 2**32 - 1
 
 
 def native_rows(data: npt.NDArray[np.generic], kind: int, dim: int, rotation: int = 0) -> structs.Rows:
-    """`struct edgekv_rows` over a contiguous array of n rows of ggml type `kind`."""
+    """Return `struct edgekv_rows` over a contiguous array of n rows of ggml type `kind`."""
     stride = data.strides[0] if len(data) else 0
     return structs.Rows(data.ctypes.data, kind, dim, len(data), stride, rotation, 0)
 
 
 def native_head(head: Head) -> tuple[structs.Cells, structs.Queries | None]:
-    """`struct edgekv_cells` and `struct edgekv_queries` over the arrays of a head, which they keep alive."""
+    """Return `struct edgekv_cells` and `struct edgekv_queries` over the arrays of a head, which they keep alive."""
     keys = native_rows(head.keys, TYPES[head.keys.dtype], head.keys.shape[1])
     values = None
     if head.values is not None:
@@ -52,12 +52,12 @@ def wo_norms(values: npt.NDArray[np.floating], w_o: npt.NDArray[np.float32]) -> 
 
 
 def score(policy: Policy, head: Head) -> npt.NDArray[np.float32]:
-    """Scores (n,), as `Policy.score`."""
+    """Return the scores (n,), as `Policy.score`."""
     return _score(policy.native_fields(), head)
 
 
 def head_budgets(policy: Policy, heads: Sequence[Head], protection: Protection) -> list[int]:
-    """Cells of each head, as `Policy.head_budgets` without a limit."""
+    """Return the cells of each head, as `Policy.head_budgets` without a limit."""
     if policy.spread == "head":
         return policy.head_budgets(heads, protection)
     if isinstance(policy, Heads):
@@ -80,7 +80,7 @@ def head_budgets(policy: Policy, heads: Sequence[Head], protection: Protection) 
 
 
 def _divided(policy: Heads, heads: Sequence[Head], protection: Protection) -> list[int]:
-    """By the shares of the heads."""
+    """Divide cells by the shares of the heads."""
     least, budget = policy.least(heads, protection), required_budget(heads[0])
     shares = native_shares([head.share for head in heads])
     held = np.array([len(head.positions) for head in heads], dtype=np.uint32)
@@ -91,7 +91,7 @@ def _divided(policy: Heads, heads: Sequence[Head], protection: Protection) -> li
 
 
 def keep(policy: Policy, head: Head, protection: Protection, budget: int) -> Indices:
-    """The `budget` cells that stay, ascending by position, as `Policy.keep`."""
+    """Return the `budget` cells that stay, ascending by position, as `Policy.keep`."""
     cells, queries = native_head(head)
     kept = np.empty(min(budget, len(head.positions)), dtype=np.uint32)
     n_kept = c.c_size_t()

@@ -1,4 +1,4 @@
-"""The arrays of one layer as a caller gives them: checked against one another, then cut into heads."""
+"""The arrays of a layer from a caller: checked against one another, then cut into heads."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class LayerArrays:
         return cls(keys, positions, values, queries, rows, accumulated, w_o, sinks, single)
 
     def split(self, norms: Callable[[Any, Any], Any]) -> Iterator[Head]:
-        """Head by head; `norms` makes norm1(V W_O) of values (n, d_v) and w_o (G, d_v, n_embd)."""
+        """Yield head by head; `norms` computes norm1(V W_O) of values (n, d_v) and w_o (G, d_v, n_embd)."""
         n_head_kv = len(self.keys)
         for g in range(n_head_kv):
             values = None if self.values is None else self.values[g]
@@ -123,7 +123,7 @@ def _floats(array: npt.ArrayLike) -> npt.NDArray[np.floating]:
 
 
 def _whole(name: str, array: npt.ArrayLike) -> npt.NDArray[np.int32]:
-    """Whole numbers of 32 bits; others would be cut silently."""
+    """Return whole numbers of 32 bits, and refuse others, which would be cut silently."""
     array = np.asarray(array)
     if array.size and (array.dtype.kind not in "iu" or array.min() < -(1 << 31) or array.max() >= 1 << 31):
         raise ConfigError(f"{name} must be whole numbers in [-2**31, 2**31); they are {array.dtype}")

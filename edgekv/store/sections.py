@@ -41,7 +41,7 @@ MAX_SECTIONS = 64
 CHUNK_BYTES = 1 << 18  # bytes that are written, read or added to the checksum at once
 TYPES: dict[str, np.dtype[Any]] = {"U8": np.dtype("<u1"), "I32": np.dtype("<i4"), "F32": np.dtype("<f4")}
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
-_INTEGER_DIGITS = 20  # a longer number is not meant
+_INTEGER_DIGITS = 20  # the most digits of a whole number in a header
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ class Run:
 
 @dataclass(frozen=True)
 class MemoryCeiling:
-    """The most that one process may hold. Python and everything it imports count; child processes do not.
+    """The most that one process may hold. Python and all of its imports count; child processes do not.
 
     size     bytes, or a size such as "512MiB"
     timeout  seconds until the process is killed

@@ -1,7 +1,7 @@
 """The program of a fresh process: python child.py TASK RESULT, two pickle files; see `fresh_process.py`.
 
-It is started by its path and imports nothing of edgekv before its work needs it: if the work is a test, pytest must
-come first, and the process should hold little beside what is measured.
+It is started by its path and imports nothing of edgekv before its work needs it: pytest must come first for a test,
+and the process should hold little beside its work.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _call(task: Mapping[str, Any]) -> tuple[int, Mapping[str, Any]]:
 
 
 def _pickled(value: object) -> bytes | None:
-    """The value as a pickle that can be read back, or None."""
+    """Return the value as a pickle that can be read back, or None."""
     try:
         data = pickle.dumps(value)
         pickle.loads(data)

@@ -37,7 +37,7 @@ class Ended:
 
 
 def run_fresh(task: Mapping[str, Any], *, timeout: float, show_output: bool = False) -> Ended:
-    """Run `child.py` on a task: "kind", and what that kind takes.
+    """Run `child.py` on a task: "kind", and the arguments of that kind.
 
     timeout      seconds until the process is killed
     show_output  leave its output where this process writes, instead of keeping it
@@ -64,7 +64,7 @@ def run_fresh(task: Mapping[str, Any], *, timeout: float, show_output: bool = Fa
 
 
 def output(stdout: str, stderr: str) -> str:
-    """Both outputs under headings, for the end of a message; empty if there is none."""
+    """Return both outputs under headings, for the end of a message; empty if there is none."""
     parts = (("stdout", stdout), ("stderr", stderr))
     return "".join(f"\n--- {name} of the fresh process ---\n{text.rstrip()}" for name, text in parts if text.strip())
 

@@ -1,4 +1,4 @@
-"""Runs a marked test in a fresh pytest of its own, and reports its outcome as if it had run here."""
+"""Marked tests, run in a fresh pytest each, and reported as if they had run here."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _NEUTRAL: dict[str, Any] = {
 
 
 def run_marked(item: pytest.Item, nextitem: pytest.Item | None, ceiling: MemoryCeiling) -> None:
-    """The whole protocol of a test, with its setup, call and teardown in the fresh process."""
+    """Run the whole protocol of a test, with its setup, call and teardown in the fresh process."""
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     for report in [*_reports(item, ceiling), *_leave(item, nextitem)]:
         item.ihook.pytest_runtest_logreport(report=report)
@@ -73,7 +73,7 @@ def _reports(item: pytest.Item, ceiling: MemoryCeiling) -> list[pytest.TestRepor
 
 
 def _options(item: pytest.Item) -> dict[str, Any]:
-    """The options of the fresh run."""
+    """Return the options of the fresh run."""
     config = item.config
     options = {name: value for name, value in vars(config.option).items() if _is_plain(value)}
     options.pop("file_or_dir", None)
@@ -81,7 +81,7 @@ def _options(item: pytest.Item) -> dict[str, Any]:
     options["plugins"] = [*options.get("plugins", []), "no:terminal"]
     options["rootdir"] = str(config.rootpath)
     options["inifilename"] = None if config.inipath is None else str(config.inipath)
-    # A folder that is named is emptied first, so each run needs one of its own.
+    # pytest empties a named folder first, so each run needs a folder of its own.
     factory = getattr(config, "_tmp_path_factory", None)
     if factory is not None:
         options["basetemp"] = str(factory.mktemp("memory_ceiling"))
@@ -98,7 +98,7 @@ def _is_plain(value: object) -> bool:
 def _judge(reports: list[pytest.TestReport], measured: Measured, ceiling: MemoryCeiling) -> None:
     """Note the peak in the reports, and fail a test that passed over its ceiling."""
     deciding = next((report for report in reports if report.when == "call"), reports[-1])
-    for report in reports:  # the last one's properties are those in JUnit files
+    for report in reports:  # JUnit files take the properties of the last report
         report.user_properties.append(("peak_rss_bytes", measured.peak))
     if measured.peak <= ceiling.ceiling_bytes:
         return
@@ -112,7 +112,7 @@ def _judge(reports: list[pytest.TestReport], measured: Measured, ceiling: Memory
 
 
 def _failed(item: pytest.Item, problem: str, seconds: float) -> list[pytest.TestReport]:
-    """Reports of a test of which there are none."""
+    """Make reports of a test that has none."""
 
     def report(when: Any, problem: str | None = None, duration: float = 0.0) -> pytest.TestReport:
         return pytest.TestReport(
@@ -129,9 +129,9 @@ def _failed(item: pytest.Item, problem: str, seconds: float) -> list[pytest.Test
 
 
 def _leave(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[pytest.TestReport]:
-    """End the modules and classes that earlier tests opened and the next one is not in; yields a report if that fails.
+    """Tear down the modules and classes of earlier tests that the next one is not in; yields a report if that fails.
 
-    pytest does so after every test that it runs; the next would stumble over what is left.
+    pytest does so after every test that it runs, and the next test would fail otherwise.
     """
     call = pytest.CallInfo.from_call(
         lambda: item.session._setupstate.teardown_exact(nextitem),

@@ -1,4 +1,4 @@
-"""The pytest plug-in: the marker and the fixture `memory_ceiling`; docs/testing.md says how they are used.
+"""The pytest plug-in: the marker and the fixture `memory_ceiling`; docs/testing.md describes them.
 
 The plug-in is part of every pytest run where edgekv is installed. So it imports the rest of edgekv on first use only.
 """
@@ -26,7 +26,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def memory_ceiling() -> type[MemoryCeiling]:
-    """`memory_ceiling("256MiB").run(function, *args)` and `.run_script(path, *arguments)`: in a fresh process each."""
+    """Run in a fresh process: `memory_ceiling("256MiB").run(function, *args)` or `.run_script(path, *arguments)`."""
     from .ceiling import MemoryCeiling
 
     return MemoryCeiling

@@ -1,4 +1,4 @@
-"""The plug-in of the pytest that runs a marked test in a fresh process: it keeps the reports of that one test."""
+"""Plug-in of the pytest that runs a marked test in a fresh process: it keeps the reports of that test."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .pytest_plugin import RECORDER
 
 
 class ReportRecorder:
-    """Leaves one test to be run, and records what becomes of it."""
+    """Selects one test, and records its reports and its memory."""
 
     NAME = RECORDER
 
@@ -25,7 +25,7 @@ class ReportRecorder:
         self._errors: list[str] = []
 
     def result(self) -> Mapping[str, Any]:
-        """The reports, what was measured (None if no test ran), and errors of collection."""
+        """Return the reports, the measured memory (None if no test ran), and errors of collection."""
         return {"measured": self._measured, "reports": self._reports, "errors": self._errors}
 
     @pytest.hookimpl(trylast=True)

@@ -1,4 +1,4 @@
-"""Models that other programs keep on this machine: those of Hugging Face, ollama and LM Studio.
+"""Models in the caches of other programs on this machine: Hugging Face, ollama and LM Studio.
 
 They are used in place and never copied. Only the layout of the folders is read, so no package of these programs
 is imported into the process that loads a model.
@@ -16,12 +16,12 @@ __all__ = ["FoundModel", "find_cached", "found_models"]
 
 
 def found_models() -> list[FoundModel]:
-    """All models in the caches. What cannot be read is left out."""
+    """Return all models in the caches. Unreadable files are left out."""
     return [model for cache in (hugging_face, ollama, lm_studio) for model in cache.models()]
 
 
 def find_cached(name: str) -> FoundModel | None:
-    """The cached model of a name, in any case of letters; None if there is none.
+    """Return the cached model of a name, in any case of letters; None if there is none.
 
     A name may leave out its source, and its tag if that leaves one model; ollama's tag "latest" wins. Raises
     AmbiguousModelError if several files have the name.

@@ -1,4 +1,4 @@
-"""A model that another program keeps on this machine."""
+"""A model in the cache of another program on this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class FoundModel:
     """A GGUF file in the cache of another program.
 
     source     "hf", "ollama" or "lmstudio"
-    repo, tag  the rest of its name: OWNER/MODEL and quantisation or file, or what ollama calls them
+    repo, tag  the rest of its name: OWNER/MODEL and quantisation or file, or ollama's name and tag
     file_name  the file as its cache names it
     """
 
@@ -25,7 +25,7 @@ class FoundModel:
 
     @property
     def name(self) -> str:
-        """The name that finds this model and no other."""
+        """Name that finds only this model."""
         return f"{self.source}:{self.repo}:{self.tag}"
 
     @property

@@ -36,7 +36,7 @@ def repo_folder(repo: str) -> Path:
 
 
 def models() -> Iterator[FoundModel]:
-    """The GGUF files of all repositories: of each file the newest commit that is here."""
+    """Return the GGUF files of all repositories; of each file the newest commit in the cache."""
     for folder in sorted(cache_folder().glob(f"{_PREFIX}*")):
         repo = folder.name.removeprefix(_PREFIX).replace("--", "/")
         files: dict[str, Path] = {}
@@ -50,9 +50,9 @@ def models() -> Iterator[FoundModel]:
 
 
 def remove(model: FoundModel) -> int:
-    """Remove a model's file from the cache, and whatever names it. Returns the bytes that this frees.
+    """Remove a model's file from the cache, and all links to it. Returns the freed bytes.
 
-    Raises ConfigError for a file that several repositories share, whose links huggingface_hub counts.
+    Raises ConfigError for a file that several repositories share, because huggingface_hub counts its links.
     """
     folder = repo_folder(model.repo)
     blob = model.path.resolve()
@@ -70,7 +70,7 @@ def remove(model: FoundModel) -> int:
 
 
 def _snapshots(folder: Path) -> list[Path]:
-    """The commits of a repository: the one that is called main, then the others from the newest on."""
+    """Return the commits of a repository: main, then the others from the newest on."""
     try:
         commit = (folder / "refs" / "main").read_text(errors="replace").strip()
     except OSError:

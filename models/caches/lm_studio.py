@@ -14,7 +14,7 @@ _FOLDERS = ("~/.lmstudio/models", "~/.cache/lm-studio/models")  # the second one
 
 
 def models() -> Iterator[FoundModel]:
-    """The GGUF files of all folders OWNER/MODEL."""
+    """Return the GGUF files of all folders OWNER/MODEL."""
     for folder in (Path(name).expanduser() for name in _FOLDERS):
         for repo in sorted(path for path in folder.glob("*/*") if os.path.isdir(path)):
             files = {path.name: path for path in sorted(repo.glob("*.gguf"))}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from .found import FoundModel
 
-_DOMAIN, _NAMESPACE = ".ollama.ai", "library"  # its own, which its names leave out
+_DOMAIN, _NAMESPACE = ".ollama.ai", "library"  # ollama's own, which its names leave out
 _MODEL = "application/vnd.ollama.image.model"
 _ADAPTER = "application/vnd.ollama.image.adapter"
 _SERVICE = Path("/usr/share/ollama/.ollama/models")  # models of the system service on Linux
@@ -27,7 +27,7 @@ def folders() -> list[Path]:
 
 
 def models() -> Iterator[FoundModel]:
-    """The models whose GGUF file is here: those of one file, and without an adapter that would have to be added."""
+    """Return the models that are one GGUF file in the cache, and need no adapter."""
     for folder in folders():
         manifests = folder / "manifests"
         for manifest in sorted(manifests.glob("*/*/**/*")):
@@ -44,7 +44,7 @@ def _repo(parts: list[str]) -> str:
 
 
 def _blob(folder: Path, manifest: Path) -> Path | None:
-    """The GGUF file that a manifest names; None for everything else."""
+    """Return the GGUF file that a manifest names; None for all other models."""
     try:
         if not os.path.isfile(manifest) or manifest.stat().st_size > _MAX_MANIFEST_BYTES:
             return None

@@ -1,4 +1,4 @@
-"""Models of random weights of the families that llama.cpp keeps different caches for.
+"""Models of random weights, of all families with different caches in llama.cpp.
 
     python -m edgekv.models.families NAME PATH
 

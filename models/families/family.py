@@ -31,7 +31,7 @@ class Sizes:
     rope_base: float = 10_000.0
 
     def keys(self) -> dict[str, Value]:
-        """The metadata that says so."""
+        """Return the metadata of these sizes."""
         return {
             "block_count": self.n_layer,
             "context_length": self.n_ctx_train,
@@ -81,7 +81,7 @@ class Family:
             str: writer.add_string,
             list: writer.add_array,
         }
-        writer.add_name("tiny")  # some names make llama.cpp look for tokens that real vocabularies have
+        writer.add_name("tiny")  # llama.cpp takes some names for real models, and looks for their tokens
         for name, value in self.keys.items():
             add[type(value)](f"{self.architecture}.{name}", value)
 

@@ -73,7 +73,7 @@ def mamba2_alone() -> Family:
 
 
 def falcon_h1() -> Family:
-    """Every layer attends and keeps a state, side by side."""
+    """Return a model whose layers attend and keep a state side by side."""
     sizes, mamba = Sizes(n_layer=3), Mamba()
     tensors = embeddings(sizes)
     for il in range(sizes.n_layer):
@@ -104,7 +104,7 @@ def jamba() -> Family:
 
 
 def nemotron_h() -> Family:
-    """A layer is Mamba 2, attention without rotary positions, or a feed-forward part, and nothing else."""
+    """Return a model whose layers are Mamba 2, attention without rotary positions, or a feed-forward part."""
     layers = "M-M*-M*-"
     sizes, mamba = Sizes(n_layer=len(layers)), Mamba()
     tensors = embeddings(sizes)
@@ -138,7 +138,7 @@ def _qwen_keys(sizes: Sizes) -> dict[str, Value]:
 
 
 def _qwen_mixer(at: str, sizes: Sizes, il: int) -> list[TensorPlan]:
-    """Norms, and attention or all of a delta net but what its step and its decay come from."""
+    """Return norms, and attention or a delta net without the matrices of its step and decay."""
     tensors = [*norms(at, sizes, "attn_norm", "post_attention_norm")]
     if _attends(il):
         return [*tensors, *attention(at, sizes, head_norms=QUERY_KEY_GAIN, gated=True)]

@@ -36,7 +36,7 @@ class Latent:
 def _attention(
     at: str, sizes: Sizes, latent: Latent, *, compressed: bool, residual_gain: float = RESIDUAL_GAIN
 ) -> Iterator[TensorPlan]:
-    """compressed: what makes keys and values of the row are matrices of each head, so that attention need not"""
+    """Return the tensors of attention. compressed: each head has its own matrices from row to keys and to values"""
     yield matrix(f"{at}attn_q_a", latent.q_rank, sizes.n_embd, 1.0)
     yield norm(f"{at}attn_q_a_norm", latent.q_rank)
     yield matrix(f"{at}attn_q_b", sizes.n_head * (latent.n_nope + latent.n_rot), latent.q_rank, QUERY_KEY_GAIN)
@@ -59,14 +59,14 @@ _YARN: dict[str, Value] = {
 
 
 def deepseek2() -> Family:
-    """The cache holds the compressed row, which all heads attend to; YaRN; experts from the second layer on."""
+    """Return a model whose cache holds the compressed row, which all heads attend to; YaRN; experts from layer 2 on."""
     return _deepseek2(Sizes(n_layer=3), Latent(), Experts(n_shared=1), _YARN)
 
 
 def glm47_flash() -> Family:
     """DeepSeek's architecture without YaRN, rows as long as real ones. The last layer predicts a second token: not run.
 
-    All experts are chosen. Long rows round so much that some token between two would go to the other one.
+    All experts are chosen. Long rows round so much that a token between two experts would get the other one.
     """
     sizes, e = Sizes(n_layer=4, rope_base=1e6), Experts(n_used=4, n_shared=1)
     return _deepseek2(sizes, Latent(kv_rank=512, n_nope=192, n_value=256), e, {"nextn_predict_layers": 1})
@@ -101,7 +101,7 @@ def _deepseek2(
 
 
 def minicpm3() -> Family:
-    """llama.cpp decompresses the row, so the cache holds plain keys and values, of different lengths."""
+    """Return a model whose rows llama.cpp decompresses: the cache holds plain keys and values, of different lengths."""
     sizes, latent = Sizes(n_layer=3, n_head=3, n_head_kv=3), Latent(n_rot=32, n_nope=64)
     tensors = embeddings(sizes, tied=True)
     for il in range(sizes.n_layer):

@@ -27,7 +27,7 @@ def phi3() -> Family:
 
 
 def smollm3() -> Family:
-    """Every fourth layer has no rotary positions."""
+    """Return a model without rotary positions in every fourth layer."""
     sizes = Sizes(n_layer=4)
     tensors = embeddings(sizes, tied=True)
     for il in range(sizes.n_layer):
@@ -65,7 +65,7 @@ def qwen3_vl() -> Family:
 
 
 def glm4_moe() -> Family:
-    """Half of a head turns; experts from the second layer on. The last layer predicts a second token and is not run."""
+    """Return a model that turns half of a head; experts from layer 2 on; the last layer, for a second token, is not run."""
     sizes, e = Sizes(n_layer=5), Experts(n_shared=1)
     last = sizes.n_layer - 1
     tensors = embeddings(sizes)

@@ -83,7 +83,7 @@ def feed_forward(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experts:
-    """Experts of a layer: `n_used` of `n` are chosen for a token, `n_shared` always work."""
+    """Experts of a layer: `n_used` of `n` are chosen for a token, and `n_shared` always run."""
 
     n: int = 4
     n_used: int = 2
@@ -91,7 +91,7 @@ class Experts:
     n_shared: int = 0
 
     def keys(self) -> dict[str, Value]:
-        """The metadata that says so."""
+        """Return the metadata of these experts."""
         shared: dict[str, Value] = {"expert_shared_count": self.n_shared} if self.n_shared else {}
         return {
             "expert_count": self.n,
@@ -129,7 +129,7 @@ class Mamba:
     conv_kernel: int = 4
 
     def keys(self) -> dict[str, Value]:
-        """The metadata that says so; Mamba 1 knows no groups."""
+        """Return the metadata of these sizes; Mamba 1 has no groups."""
         return {
             "ssm.conv_kernel": self.conv_kernel,
             "ssm.inner_size": self.inner_size,
@@ -178,7 +178,7 @@ def _convolution(at: str, m: Mamba, n_channels: int) -> Iterator[TensorPlan]:
 def delta_net(at: str, sizes: Sizes, m: Mamba) -> Iterator[TensorPlan]:
     """A gated delta net: `group_count` heads of queries and keys, `time_step_rank` of values, of `state_size` each.
 
-    What it reads its step and its decay from are two matrices in Qwen3.5 and one in Qwen3-Next: left to the family.
+    The matrices of its step and decay are left to the family: two in Qwen3.5, one in Qwen3-Next.
     """
     n_keys, n_values = m.group_count * m.state_size, m.time_step_rank * m.state_size
     yield matrix(f"{at}attn_qkv", 2 * n_keys + n_values, sizes.n_embd, 1.0)

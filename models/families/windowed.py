@@ -18,7 +18,7 @@ _WINDOW: dict[str, Value] = {"attention.sliding_window": WINDOW}
 def _gemma_norms(
     at: str, sizes: Sizes, *, attention_gain: float = RESIDUAL_GAIN, ff_gain: float = RESIDUAL_GAIN
 ) -> list[TensorPlan]:
-    """Before and after each part. Embeddings are multiplied by sqrt(n_embd), and layers must keep up."""
+    """Return norms before and after each sublayer; gains keep up with the embeddings, which sqrt(n_embd) multiplies."""
     scale = math.sqrt(sizes.n_embd)
     return [
         *norms(at, sizes, "attn_norm", "ffn_norm"),
@@ -28,7 +28,7 @@ def _gemma_norms(
 
 
 def gemma2() -> Family:
-    """Every second layer is windowed; scores and logits are capped."""
+    """Return a model with windows in every second layer; scores and logits are capped."""
     sizes = Sizes(n_layer=4)
     tensors = embeddings(sizes, tied=True)
     for il in range(sizes.n_layer):
@@ -157,7 +157,7 @@ def gemma4() -> Family:
 
 
 def gpt_oss() -> Family:
-    """Every second layer is windowed; each head has a sink, which takes attention and has no value."""
+    """Return a model with windows in every second layer; each head has a sink that takes attention, without a value."""
     sizes, e = Sizes(n_layer=4), Experts()
     tensors = embeddings(sizes)
     for il in range(sizes.n_layer):

@@ -20,11 +20,11 @@ Dims = tuple[int, ...]
 
 
 def scratch_bytes(name: str, file: Path, shapes: Mapping[str, Dims]) -> int:
-    """An upper bound of what onnxruntime allocates to run a graph on inputs of these shapes, without an arena.
+    """Return an upper bound of the bytes that onnxruntime allocates to run a graph on these inputs, without an arena.
 
-    The sum of all that its nodes return, as if nothing were freed or calculated in place; of the output twice, since
-    Python gets a copy; of positions in 64 bits, which are converted; and of the largest node's inputs and outputs once
-    more, for kernels that need workspace. Weights are not in it: they are resident once the graph is loaded.
+    It is the sum of the outputs of all nodes, as if nothing were freed or calculated in place; the graph's output again
+    since Python gets a copy; positions in 64 bits, which are converted; and the largest node's inputs and outputs
+    again, for kernels that need workspace. Weights are left out: they are resident once the graph is loaded.
 
     Raises PolicyError if the shapes do not follow from those of the inputs.
     """
@@ -48,7 +48,7 @@ def scratch_bytes(name: str, file: Path, shapes: Mapping[str, Dims]) -> int:
 
 
 def _with_shapes(file: Path, shapes: Mapping[str, Dims]) -> Any:
-    """The graph, with the given shapes of its inputs and those of all else that follow."""
+    """Return the graph with the given shapes of its inputs, and all shapes that follow from them."""
     onnx = importlib.import_module("onnx")
     inference = importlib.import_module("onnx.shape_inference")
     model = onnx.load(str(file), load_external_data=False)
@@ -104,7 +104,7 @@ def _fold(onnx: Any, model: Any, dims: Mapping[str, Dims | None]) -> bool:
 
 
 def _calculated(onnx: Any, model: Any, nodes: list[Any], weights: list[Any], results: list[str]) -> list[Any]:
-    """The arrays that nodes without inputs return."""
+    """Return the arrays of nodes without inputs."""
     if not results:
         return []
     helper = onnx.helper
@@ -130,7 +130,7 @@ def _constant(onnx: Any, name: str, value: Any) -> Any:
 
 
 def _dims(value: Any) -> Dims | None:
-    """The shape of an array, or None if it is not known."""
+    """Return the shape of an array, or None if it is not known."""
     tensor = value.type.tensor_type
     if not tensor.HasField("shape") or not all(dimension.HasField("dim_value") for dimension in tensor.shape.dim):
         return None

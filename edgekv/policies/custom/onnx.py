@@ -1,7 +1,7 @@
 """Scorers as ONNX graphs, run by onnxruntime: `onnx:PATH.onnx`.
 
 onnxruntime and onnx are imported when a graph is loaded, never before. The graph then runs once on small random data.
-So everything they hold is in memory before a plan measures the process.
+So everything that they hold is in memory before a plan measures the process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .graph_memory import scratch_bytes
 from .ort import new_session, required
 from .scorer import ARGUMENTS, MAX_ROWS, READS, Custom, Scorer, check_arguments
 
-# input -> what its dimensions are; those in FREE must be dynamic
+# input -> names of its dimensions; those in FREE must be dynamic
 DIMENSIONS = {
     "keys": ("n_head_kv", "n", "d"),
     "values": ("n_head_kv", "n", "d_v"),
@@ -37,7 +37,7 @@ POSITIONS = ("positions", "query_positions")
 OUTPUT = "scores"
 
 # Keys of a graph's metadata.
-WINDOW_KEY = "edgekv.window"  # rows of queries it wants
+WINDOW_KEY = "edgekv.window"  # rows of queries that it wants
 WEIGHTS_KEY = "edgekv.weights"  # "true": its scores are never negative
 PROTECT_KEY = "edgekv.protect_window"  # "true": the newest cells, as many as it wants rows, are protected
 
@@ -66,14 +66,14 @@ class GraphOptions:
                 raise PolicyError(f"onnx:PATH.onnx({field.name}={value}): {problem}")
 
     def spec(self, path: str) -> str:
-        """The shortest spelling of a graph with these options."""
+        """Return the shortest spelling of a graph with these options."""
         fields = dataclasses.fields(self)
         given = [f"{f.name}={getattr(self, f.name)}" for f in fields if getattr(self, f.name) != f.default]
         return f"onnx:{path}({', '.join(given)})" if given else f"onnx:{path}"
 
 
 def load_graph(path: str, options: GraphOptions | None = None) -> Custom:
-    """The policy that an ONNX graph calculates.
+    """Make a policy of an ONNX graph.
 
     Its inputs are any of keys, values, queries, sinks (float32), positions and query_positions (int32 or int64), as for
     `Scorer`; its one output is `scores` (n_head_kv, n) float32. Only the number of elements of a key or value may be
@@ -126,7 +126,7 @@ def _session(file: Path) -> Any:
 
 
 def _fixed_dimensions(path: str, inputs: dict[str, Any]) -> dict[str, int]:
-    """The sizes that the graph fixes, of `d` and `d_v`, after checking its inputs."""
+    """Check the graph's inputs, and return the sizes of `d` and `d_v` that it fixes."""
     if not inputs or set(inputs) - set(ARGUMENTS):
         raise PolicyError(f"onnx:{path} takes {', '.join(inputs) or 'no inputs'}; possible: {', '.join(ARGUMENTS)}")
     check_arguments(f"onnx:{path}", frozenset(inputs))
@@ -154,7 +154,7 @@ def _check_output(path: str, session: Any) -> None:
     outputs = session.get_outputs()
     found = ", ".join(f"{node.name} {node.type} {node.shape}" for node in outputs)
     is_scores = len(outputs) == 1 and outputs[0].name == OUTPUT and outputs[0].type == "tensor(float)"
-    if not is_scores or len(outputs[0].shape) not in (0, 2):  # 0: the graph does not say, the trial run does
+    if not is_scores or len(outputs[0].shape) not in (0, 2):  # 0 if the graph does not say; the trial run tells
         raise PolicyError(f"onnx:{path} returns {found}; one output is possible: {OUTPUT} tensor(float) (n_head_kv, n)")
 
 
@@ -207,7 +207,7 @@ def _try(scorer: Scorer, fixed: dict[str, int]) -> None:
         }
         gaps = rng.integers(1, 4, shapes["positions"])
         arrays["positions"] = np.cumsum(gaps, axis=1, dtype=np.int32)
-        if n_head_kv > 1:  # the other trial is that of a model without sinks
+        if n_head_kv > 1:  # the other trial has a model without sinks
             arrays["sinks"] = rng.standard_normal(shapes["sinks"], dtype=np.float32)
         try:
             scorer(**arrays)

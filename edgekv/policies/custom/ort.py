@@ -1,4 +1,4 @@
-"""onnxruntime and onnx as edgekv uses them: imported when a graph is loaded, and frugal."""
+"""onnxruntime and onnx, imported when a graph is loaded, and set to use little memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ERRORS_ONLY = 3
 
 
 def required(package: str) -> Any:
-    """A package of the `onnx` extra. Raises PolicyError if it is not installed."""
+    """Import a package of the `onnx` extra. Raises PolicyError if it is not installed."""
     try:
         return importlib.import_module(package)
     except ImportError as error:
@@ -19,10 +19,10 @@ def required(package: str) -> Any:
 
 
 def new_session(model: str | bytes) -> Any:
-    """A session on a file or a serialised model that allocates no more than a run needs, and frees it after the run.
+    """Open a session on a file or a serialised model. It allocates only what a run needs, and frees it after the run.
 
     It runs on the processor, on the calling thread alone: threads of its own would spin on and compete with ggml's.
-    Raises PolicyError if onnxruntime is not installed, and what it raises itself for a model that it cannot run.
+    Raises PolicyError if onnxruntime is not installed, and onnxruntime's own errors for a model that it cannot run.
     """
     ort = required("onnxruntime")
     ort.disable_telemetry_events()

@@ -1,4 +1,4 @@
-"""Policies written in Python alone, as packages bring them: without a native kernel."""
+"""Policies written only in Python, without a native kernel, as packages bring them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PythonPolicy(Custom):
 
     @classmethod
     def of(cls, policy: Policy) -> PythonPolicy:
-        """Raises PolicyError for a policy that needs more than scores from keys, values, queries and positions."""
+        """Wrap a policy. Raises PolicyError if its scores need more than keys, values, queries and positions."""
         unknown = sorted(policy.reads - set(READS))
         needs = {
             "carried scores": policy.carries,

@@ -28,7 +28,7 @@ ScratchBytes = Callable[[int, int, int, int, int], int]
 
 @dataclass(frozen=True, eq=False)
 class Scorer:
-    """A function that scores cells, what it reads, and what it promises.
+    """A function that scores cells, the arrays that it reads, and its promises.
 
     function: scores every cell of the KV heads that it is given. It is called with these keyword arguments, as far as
         `reads`, `places`, `heads` and `sinks` name them:
@@ -36,7 +36,7 @@ class Scorer:
             keys             (n_head_kv, n, d)    float32, post-RoPE
             values           (n_head_kv, n, d_v)  float32
             queries          (n_head, W, d)       float32, post-RoPE; the W <= n_rows tokens fed last, or those of a
-                                                  probe. Where this has parts, each comes in a call of its own
+                                                  probe. If this has parts, each comes in a call of its own
             positions        (n_head_kv, n)       int32
             query_positions  (W,)                 int32; those of a probe come after all cells
             sinks            (n_head,)            float32, logits of learnt sinks; None if the model has none
@@ -48,10 +48,10 @@ class Scorer:
     reads: which of keys, values, queries and positions it is given
     n_rows: the most rows of queries that it is given; 0 if it reads no queries
     weights: its scores are never negative, as attention weights are; wrappers take a softmax of other scores
-    recent: how many of the newest cells it protects
-    places: whether it is given query_positions
-    heads: whether it is given first_head
-    sinks: whether it is given sinks
+    recent: number of newest cells that it protects
+    places: it is given query_positions
+    heads: it is given first_head
+    sinks: it is given sinks
     scratch: a function of (n_cells, n_head_kv, n_head, head_dim_k, head_dim_v) that returns the most bytes that a call
         needs beside its arguments; None = 4 times its arguments, with attention logits (n_head, W, n) counted as one
         of them if it reads queries
@@ -80,7 +80,7 @@ class Scorer:
         rows: int = 32,
         scratch_bytes: ScratchBytes | None = None,
     ) -> Scorer:
-        """A scorer of a function whose parameters say what it reads.
+        """Make a scorer of a function. Its parameters name the arrays that it reads.
 
         Parameters may be any of keys, values, queries, positions, query_positions and sinks. Raises PolicyError for
         other parameters and for values that cannot work.
@@ -141,7 +141,7 @@ class Scorer:
         more: dict[str, Any] = {"first_head": first_head} if self.heads else {}
         if self.sinks:
             more["sinks"] = None if sinks is None else _read_only(sinks)
-        # gives back what earlier calls freed, so that this call adds no more than it allocates
+        # Memory that earlier calls freed goes back to the system, so that this call adds no more than it allocates.
         process.return_freed_memory()
         try:
             scores = np.asarray(self.function(**arrays, **more))
@@ -175,7 +175,7 @@ class Scorer:
         return scores
 
     def scratch_bytes(self, n_cells: int, n_head_kv: int, n_head: int, head_dim_k: int, head_dim_v: int) -> int:
-        """The most bytes that a call needs beside its arguments. Raises PolicyError if `scratch` gives no number."""
+        """Return the most bytes of a call beside its arguments. Raises PolicyError if `scratch` gives no number."""
         if self.scratch is None:
             sizes = {
                 "keys": n_head_kv * n_cells * head_dim_k,
@@ -199,7 +199,7 @@ class Scorer:
 class Custom(Policy):
     """A custom scorer as a policy.
 
-    score(c) = what the scorer returns for c
+    score(c) = the scorer's number for c
 
     The native library calls the scorer once for all KV heads of a layer that hold equally many cells. The reference
     calls it for one head at a time.
@@ -297,7 +297,7 @@ def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _newest(queries: npt.NDArray[Any] | None, positions: npt.NDArray[Any] | None) -> npt.NDArray[np.int32] | None:
-    """The newest W positions, ascending, (W,)."""
+    """Return the newest W positions, ascending, (W,)."""
     if queries is None or positions is None:
         return None
     last = int(positions[:, -1].max())
