@@ -47,7 +47,7 @@ def serve(
             help="Give JSON by a schema, and call tools; takes memory, of the default model some 23 MiB.",
         ),
     ] = True,
-    rest_dir: Annotated[
+    swap_dir: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where conversations rest meanwhile. Default: TMPDIR.")
     ] = None,
 ) -> None:
@@ -58,9 +58,9 @@ def serve(
     from edgekv.server.serving import listening, serve
     from edgekv.server.settings import Settings
 
-    for option, named in (("sessions", sessions), ("rest_dir", rest_dir)):
+    for option, named in (("sessions", sessions), ("swap_dir", swap_dir)):
         _make(option, named)
-    with tempfile.TemporaryDirectory(prefix="edgekv-serve-", dir=rest_dir) as folder:
+    with tempfile.TemporaryDirectory(prefix="edgekv-serve-", dir=swap_dir) as folder:
         options = runtime | {"grammars": grammars}
         settings = Settings.at(
             host,
@@ -71,7 +71,7 @@ def serve(
             queue=queue,
             request_s=timeout,
             sessions=keep,
-            rest_dir=Path(folder),
+            swap_dir=Path(folder),
             sessions_dir=sessions or (Path(folder) if runtime["isolated"] else None),
             focus=runtime["focus"],
         )

@@ -2,13 +2,15 @@
 
 Needs the extra: pip install 'edgekv[server]'.
 
-    job.py, failures.py       what is asked of the model, what comes of it, and what can go wrong: of no protocol
-    jobs.py, pool.py          the queue in front of the model, and the sessions that its requests go on with
-    room.py, shelf.py         the memory that clients can take, and the disk that takes what is long
-    answer.py, body.py        HTTP for all endpoints: replies as a whole and in pieces, and bodies that are read
-    written.py, sending.py    JSON, of which what is long is made while it is written; sent in parts
-    chat_completions.py, ...  one API a module: its body becomes a Job, and the job's events become its reply
-    application.py            the ASGI application of all of it
+    request.py, errors.py      a request to the model, the events of its reply, and what can go wrong: of no protocol
+    scheduler.py               the queue in front of the model
+    session_pool.py            the sessions that requests continue
+    admission.py, spill.py     the memory that requests may hold, and the disk, which takes long texts
+    body.py, streaming.py      HTTP for all endpoints: bodies that are read; replies, whole or as a stream
+    json_stream.py             JSON whose long lists are made while it is written
+    openai_common.py, ...      fields that OpenAI's endpoints share
+    chat_completions.py, ...   one API a module: it makes a request of a body, and a reply of the request's events
+    application.py             the ASGI application of all of it
 """
 
 from __future__ import annotations

@@ -20,28 +20,27 @@ from edgekv.errors import EdgeKVError
 from edgekv.warmup import register_warmup, reserve
 
 from . import (
-    about,
     chat_completions,
     completions,
+    info,
     message_events,
     messages,
-    openai_shape,
+    metrics,
+    openai_common,
     page,
     responses,
     tokens,
-    watch,
 )
-from .answer import Failed, Refused
-from .failures import Failure, failure_of
-from .guard import Guard
-from .jobs import Jobs
-from .pool import Pool
-from .rehearsal import Nobody, rehearsed
-from .room import Room
-from .sending import InParts
+from .admission import MemoryBudget
+from .auth import AuthMiddleware
+from .errors import ApiError, api_error_of
+from .metrics import Metrics, MetricsMiddleware
+from .scheduler import RequestQueue
+from .session_pool import SessionPool
 from .settings import Settings
-from .state import State
-from .watch import Metrics, Watched
+from .state import ServerState
+from .streaming import ChunkedBodies, ErrorResponse, RenderError
+from .warmup import WarmupPool, warm_up
 
 log = logging.getLogger("edgekv.server")
 
@@ -51,8 +50,8 @@ ROUTES = [
     *responses.routes,
     *messages.routes,
     *tokens.routes,
-    *about.routes,
-    *watch.routes,
+    *info.routes,
+    *metrics.routes,
     *page.routes,
 ]
 OPEN = ("/health", *(route.path for route in page.routes))  # where no key is needed
@@ -64,30 +63,32 @@ class Application:
     A host that mounts it below its own, where it is told of no lifespan, calls `stop` and `close` itself.
     """
 
-    def __init__(self, pool: Pool, settings: Settings, *, give_back: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, pool: SessionPool, settings: Settings, *, give_back: Callable[[], None] = lambda: None) -> None:
         """pool: is closed with it; give_back: called then"""
         self._give_back = give_back
-        counted = Metrics()
-        room = Room(settings.bodies)
-        jobs = Jobs(pool.answer, limit=settings.queue, seconds=settings.request_s, room=room, ended=counted.took)
-        self.state = State(settings, pool, jobs, counted, room, settings.name or pool.runtime.plan.model.stem)
-        handlers = {Failure: _refused, HTTPException: _refused, EdgeKVError: _refused, Exception: _refused}
+        counters = Metrics()
+        memory = MemoryBudget(settings.bodies)
+        queue = RequestQueue(
+            pool.answer, limit=settings.queue, seconds=settings.request_s, memory=memory, ended=counters.count_reply
+        )
+        self.state = ServerState(settings, pool, queue, counters, memory, settings.name or pool.runtime.plan.model.stem)
+        handlers = {ApiError: _refused, HTTPException: _refused, EdgeKVError: _refused, Exception: _refused}
         routed = Starlette(routes=ROUTES, exception_handlers=handlers, lifespan=self._lifespan)
         routed.state.server = self.state
-        guarded: ASGIApp = Guard(routed, settings, _shape_at, OPEN)
+        guarded: ASGIApp = AuthMiddleware(routed, settings, _renderer_at, OPEN)
         if settings.origins:  # outside the guard: a browser asks first whether it may ask, and shows no key then
             guarded = CORSMiddleware(
                 guarded, settings.origins, allow_methods=["GET", "POST"], allow_headers=["*"], max_age=600
             )
-        self._app = InParts(Watched(guarded, counted, frozenset(route.path for route in ROUTES)))
+        self._app = ChunkedBodies(MetricsMiddleware(guarded, counters, frozenset(route.path for route in ROUTES)))
 
     @classmethod
     def over(cls, open_runtime: Callable[[], edgekv.Runtime], settings: Settings) -> Application:
         """The application over a runtime that is opened now, and again where the process with the model has died."""
         give_back = reserve(settings.memory_bytes)
         try:
-            kept = {"folder": settings.sessions_dir, "rest_dir": settings.rest_dir}
-            pool = Pool(open_runtime, max_sessions=settings.sessions, **kept)
+            kept = {"folder": settings.sessions_dir, "swap_dir": settings.swap_dir}
+            pool = SessionPool(open_runtime, max_sessions=settings.sessions, **kept)
         except BaseException:
             give_back()
             raise
@@ -98,11 +99,11 @@ class Application:
 
     def stop(self) -> None:
         """Refuse requests that wait, and new ones. The reply that is under way goes on to its end."""
-        self.state.jobs.stop()
+        self.state.queue.stop()
 
     def close(self) -> None:
         """End the reply that is under way, save the sessions where they have a folder, and free the model."""
-        self.state.jobs.close()
+        self.state.queue.close()
         self.state.pool.close()
         self._give_back()
 
@@ -128,13 +129,13 @@ async def _refused(request: Request, error: Exception) -> Response:
     """The answer to a request that was refused before its endpoint had one."""
     if isinstance(error, HTTPException):
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_request")
-        error = Failure(error.status_code, code, f"{request.method} is not answered at this address")
-    return Refused(failure_of(error), _shape_at(request.url.path))
+        error = ApiError(error.status_code, code, f"{request.method} is not answered at this address")
+    return ErrorResponse(api_error_of(error), _renderer_at(request.url.path))
 
 
-def _shape_at(path: str) -> Failed:
+def _renderer_at(path: str) -> RenderError:
     """How a failure looks at an address: Messages have a shape of their own."""
-    return message_events.failed if path.startswith("/v1/messages") else openai_shape.failed
+    return message_events.error_body if path.startswith("/v1/messages") else openai_common.error_body
 
 
-register_warmup(lambda: rehearsed(lambda: Application(Nobody(), Settings())))
+register_warmup(lambda: warm_up(lambda: Application(WarmupPool(), Settings())))

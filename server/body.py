@@ -10,8 +10,8 @@ import anyio
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
-from .failures import Failure
-from .room import Room
+from .admission import MemoryBudget
+from .errors import ApiError
 from .settings import Settings
 
 
@@ -29,19 +29,19 @@ Text: TypeAlias = str  # of any characters: a model may say them, and clients se
 B = TypeVar("B", bound=Body)
 
 
-async def read_body(request: Request, kind: type[B], settings: Settings, room: Room) -> B:
-    """The body of a request, read and checked. Raises Failure."""
+async def read_body(request: Request, kind: type[B], settings: Settings, memory: MemoryBudget) -> B:
+    """The body of a request, read and checked. Raises ApiError."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        raise Failure(415, "unsupported_media_type", "send the body as Content-Type: application/json")
+        raise ApiError(415, "unsupported_media_type", "send the body as Content-Type: application/json")
     try:
         with anyio.fail_after(settings.body_s), ExitStack() as stack:
-            return parsed(kind, await _read(request, settings.max_body, room, stack))
+            return parsed(kind, await _read(request, settings.max_body, memory, stack))
     except TimeoutError:
-        raise Failure(408, "timeout", f"the body did not come within {settings.body_s:g} s; send it again") from None
+        raise ApiError(408, "timeout", f"the body did not come within {settings.body_s:g} s; send it again") from None
 
 
-async def _read(request: Request, limit: int, room: Room, stack: ExitStack) -> bytearray:
-    too_large = Failure(413, "request_too_large", f"the body has more than {limit} bytes; send less")
+async def _read(request: Request, limit: int, memory: MemoryBudget, stack: ExitStack) -> bytearray:
+    too_large = ApiError(413, "request_too_large", f"the body has more than {limit} bytes; send less")
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > limit:
         raise too_large
@@ -51,17 +51,17 @@ async def _read(request: Request, limit: int, room: Room, stack: ExitStack) -> b
             raw += piece
             if len(raw) > limit:
                 raise too_large
-            room.take(len(piece))
-            stack.callback(room.give_back, len(piece))
+            memory.reserve(len(piece))
+            stack.callback(memory.release, len(piece))
     except ClientDisconnect:
-        raise Failure(400, "disconnected", "the body did not come to its end") from None
+        raise ApiError(400, "disconnected", "the body did not come to its end") from None
     return raw
 
 
 def parsed(kind: type[B], raw: bytes | bytearray) -> B:
-    """A body of JSON, checked. JSON of too many values, or nested more than 200 deep, is refused. Raises Failure."""
+    """A body of JSON, checked. JSON of too many values, or nested more than 200 deep, is refused. Raises ApiError."""
     if _has_too_many_values(raw):
-        raise Failure(400, "invalid_json", f"the body holds more than {MAX_VALUES} values; send fewer")
+        raise ApiError(400, "invalid_json", f"the body holds more than {MAX_VALUES} values; send fewer")
     try:
         return kind.model_validate_json(raw)
     except ValidationError as error:
@@ -79,14 +79,14 @@ def _has_too_many_values(raw: bytes | bytearray) -> bool:
     return False
 
 
-def _refusal(error: ValidationError) -> Failure:
+def _refusal(error: ValidationError) -> ApiError:
     """The failure for the first thing that is wrong. What the client sent is not repeated."""
     first: dict[str, Any] = dict(error.errors(include_url=False, include_context=False, include_input=False)[0])
     if first["type"] == "json_invalid":
-        return Failure(400, "invalid_json", f"the body cannot be read: {first['msg']}")
+        return ApiError(400, "invalid_json", f"the body cannot be read: {first['msg']}")
     param = ".".join(str(part) for part in first["loc"] if _is_field(part)) or None
     code = {"missing": "missing_required_parameter"}.get(first["type"], "invalid_value")
-    return Failure(400, code, f"{param or 'the body'}: {first['msg']}", param=param)
+    return ApiError(400, code, f"{param or 'the body'}: {first['msg']}", param=param)
 
 
 def _is_field(part: int | str) -> bool:

@@ -14,15 +14,15 @@ from starlette.routing import Route
 
 from edgekv.engine.pieces import Packed
 
-from .answer import PING, Answer, progress, server_sent
 from .body import Body, Text, read_body
-from .failures import Failure
-from .job import Ended, Event, Job, Piece, Reading, ToolCall
-from .openai_shape import DONE, FINISH_REASONS, Wishes, failed, failed_late, took
+from .errors import ApiError
+from .json_stream import Parts, json_parts
+from .openai_common import DONE, FINISH_REASONS, GenerationParams, error_body, error_event, usage_fields
+from .openai_fields import ResponseFormat, chat_logprobs, n_logprobs, tool_call_field
+from .request import Ended, Event, Piece, PromptProgress, ReplyRequest, ToolCall
 from .settings import Settings
-from .shapes import ResponseFormat, chat_logprobs, n_logprobs, told_call
 from .state import state_of
-from .written import Parts, written
+from .streaming import PING, ReplyResponse, progress, sse_event
 
 
 class Part(Body):
@@ -40,7 +40,7 @@ class Message(Body):
     tool_calls: list[dict[str, Any]] | None = None
 
 
-class ChatBody(Wishes):
+class ChatBody(GenerationParams):
     """The body of a request."""
 
     messages: Annotated[list[Message], Field(min_length=1)]
@@ -53,12 +53,12 @@ class ChatBody(Wishes):
     parallel_tool_calls: bool | None = None
 
 
-def job_of(body: ChatBody, settings: Settings) -> Job:
-    """The job that a body asks for. Raises Failure for what cannot be done here."""
-    return Job(
+def request_of(body: ChatBody, settings: Settings) -> ReplyRequest:
+    """The request that a body asks for. Raises ApiError for what cannot be done here."""
+    return ReplyRequest(
         messages=tuple(_message(message, f"messages.{i}") for i, message in enumerate(body.messages)),
         n_logprobs=n_logprobs(body.logprobs, body.top_logprobs),
-        shape=None if body.response_format is None else body.response_format.shape(),
+        json_schema=None if body.response_format is None else body.response_format.reply_schema(),
         tools=tuple(body.tools or ()),
         tool_choice="auto" if body.tool_choice is None else body.tool_choice,
         parallel_tool_calls=body.parallel_tool_calls is not False,
@@ -68,19 +68,19 @@ def job_of(body: ChatBody, settings: Settings) -> Job:
 
 def _message(message: Message, param: str) -> dict[str, Any]:
     if message.content is None and not message.tool_calls:
-        raise Failure(400, "missing_required_parameter", f"{param}.content is missing", param=f"{param}.content")
+        raise ApiError(400, "missing_required_parameter", f"{param}.content is missing", param=f"{param}.content")
     role = "system" if message.role == "developer" else message.role
     content = "" if message.content is None else text_of(message.content, param)
     return {"role": role, "content": content, "tool_calls": message.tool_calls or ()}
 
 
 def text_of(content: str | list[Part], param: str) -> str:
-    """The text of a message that may come in parts. Raises Failure for parts that are no text."""
+    """The text of a message that may come in parts. Raises ApiError for parts that are no text."""
     if isinstance(content, str):
         return content
     for i, part in enumerate(content):
         if part.type != "text" or part.text is None:
-            raise Failure(
+            raise ApiError(
                 400,
                 "unsupported_value",
                 f"{param}.content.{i} is of type {part.type[:40]!r}; this server reads parts of type 'text'",
@@ -91,8 +91,8 @@ def text_of(content: str | list[Part], param: str) -> str:
 
 async def chat_completions(request: Request) -> Response:
     state = state_of(request)
-    body = await read_body(request, ChatBody, state.settings, state.room)
-    running = state.jobs.run(job_of(body, state.settings))
+    body = await read_body(request, ChatBody, state.settings, state.memory)
+    running = state.queue.submit(request_of(body, state.settings))
     about = {
         "id": f"chatcmpl-{secrets.token_hex(12)}",
         "object": "chat.completion.chunk" if body.stream else "chat.completion",
@@ -101,7 +101,7 @@ async def chat_completions(request: Request) -> Response:
     }
     said = _streamed(running, about, with_usage=body.wants_usage) if body.stream else _whole(running, about)
     ping = PING if body.stream else None
-    return Answer(running, said, failed, ping=ping, ping_s=state.settings.ping_s, late=failed_late)
+    return ReplyResponse(running, said, error_body, ping=ping, ping_s=state.settings.ping_s, late=error_event)
 
 
 async def _whole(events: AsyncIterator[Event], about: dict[str, Any]) -> AsyncIterator[Parts]:
@@ -121,14 +121,14 @@ async def _whole(events: AsyncIterator[Event], about: dict[str, Any]) -> AsyncIt
                 message["reasoning_content"] = "".join(thought)
             if calls:
                 message["content"] = message["content"] or None
-                message["tool_calls"] = [told_call(call) for call in calls]
+                message["tool_calls"] = [tool_call_field(call) for call in calls]
             choice = {
                 "index": 0,
                 "message": message,
                 "finish_reason": FINISH_REASONS[event.reason],
                 "logprobs": chat_logprobs(tokens),
             }
-            yield written(about | {"choices": [choice]} | took(event))
+            yield json_parts(about | {"choices": [choice]} | usage_fields(event))
 
 
 async def _streamed(events: AsyncIterator[Event], about: dict[str, Any], *, with_usage: bool) -> AsyncIterator[Parts]:
@@ -136,7 +136,7 @@ async def _streamed(events: AsyncIterator[Event], about: dict[str, Any], *, with
 
     def chunk(delta: dict[str, Any], finish_reason: str | None = None, tokens: Packed = b"", **further: Any) -> Parts:
         choice = {"index": 0, "delta": delta, "finish_reason": finish_reason, "logprobs": chat_logprobs(tokens)}
-        return server_sent(about | {"choices": [choice]} | further)
+        return sse_event(about | {"choices": [choice]} | further)
 
     nothing_yet: dict[str, Any] = {"usage": None} if with_usage else {}
     begun, n_calls = False, 0
@@ -144,20 +144,20 @@ async def _streamed(events: AsyncIterator[Event], about: dict[str, Any], *, with
         if not begun:
             begun = True
             yield chunk({"role": "assistant", "content": ""}, **nothing_yet)
-        if isinstance(event, Reading):
+        if isinstance(event, PromptProgress):
             yield progress(event)
         elif isinstance(event, Piece):
             delta = {"reasoning_content" if event.reasoning else "content": event.text}
             yield chunk(delta, tokens=event.logprobs, **nothing_yet)
         elif isinstance(event, ToolCall):
-            yield chunk({"tool_calls": [{"index": n_calls} | told_call(event)]}, **nothing_yet)
+            yield chunk({"tool_calls": [{"index": n_calls} | tool_call_field(event)]}, **nothing_yet)
             n_calls += 1
         elif isinstance(event, Ended):
             yield chunk({}, FINISH_REASONS[event.reason], **nothing_yet)
             for part in event.shades or ():
-                yield server_sent(about | {"choices": [], "edgekv": {"shades": part}})
+                yield sse_event(about | {"choices": [], "edgekv": {"shades": part}})
             if with_usage:
-                yield server_sent(about | {"choices": []} | took(event))
+                yield sse_event(about | {"choices": []} | usage_fields(event))
             yield DONE
 
 

@@ -15,21 +15,21 @@ from starlette.routing import Route
 
 from edgekv.engine.pieces import Packed
 
-from .answer import PING, Answer, server_sent
 from .body import Text, read_body
-from .failures import unsupported
-from .job import Ended, Event, Job, Piece
-from .openai_shape import DONE, FINISH_REASONS, Wishes, failed, failed_late, took
+from .errors import unsupported
+from .json_stream import Parts, json_parts
+from .openai_common import DONE, FINISH_REASONS, GenerationParams, error_body, error_event, usage_fields
+from .openai_fields import text_logprobs
+from .request import Ended, Event, Piece, ReplyRequest
 from .settings import Settings
-from .shapes import text_logprobs
 from .state import state_of
-from .written import Parts, written
+from .streaming import PING, ReplyResponse, sse_event
 
 Ids = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(min_length=1)]
 Prompt = Annotated[Text, Field(min_length=1)]
 
 
-class CompletionBody(Wishes):
+class CompletionBody(GenerationParams):
     """The body of a request."""
 
     prompt: Prompt | Ids | Annotated[list[Prompt] | list[Ids], Field(min_length=1)]
@@ -39,8 +39,8 @@ class CompletionBody(Wishes):
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
 
 
-def job_of(body: CompletionBody, settings: Settings) -> Job:
-    """The job that a body asks for. Raises Failure for what cannot be done here."""
+def request_of(body: CompletionBody, settings: Settings) -> ReplyRequest:
+    """The request that a body asks for. Raises ApiError for what cannot be done here."""
     if body.echo:
         raise unsupported("echo", "the prompt is not repeated in the reply")
     if body.suffix:
@@ -54,13 +54,13 @@ def job_of(body: CompletionBody, settings: Settings) -> Job:
         prompt = prompt[0]
     if isinstance(prompt, list):
         prompt = array("i", prompt)  # 4 bytes each, while they wait
-    return Job(prompt=prompt, n_logprobs=body.logprobs, **body.arguments(settings))
+    return ReplyRequest(prompt=prompt, n_logprobs=body.logprobs, **body.arguments(settings))
 
 
 async def completions(request: Request) -> Response:
     state = state_of(request)
-    body = await read_body(request, CompletionBody, state.settings, state.room)
-    running = state.jobs.run(job_of(body, state.settings))
+    body = await read_body(request, CompletionBody, state.settings, state.memory)
+    running = state.queue.submit(request_of(body, state.settings))
     about = {
         "id": f"cmpl-{secrets.token_hex(12)}",
         "object": "text_completion",
@@ -69,7 +69,7 @@ async def completions(request: Request) -> Response:
     }
     said = _streamed(running, about, with_usage=body.wants_usage) if body.stream else _whole(running, about)
     ping = PING if body.stream else None
-    return Answer(running, said, failed, ping=ping, ping_s=state.settings.ping_s, late=failed_late)
+    return ReplyResponse(running, said, error_body, ping=ping, ping_s=state.settings.ping_s, late=error_event)
 
 
 def _choice(text: str, finish_reason: str | None = None, tokens: Packed = b"", offset: int = 0) -> dict[str, Any]:
@@ -85,7 +85,7 @@ async def _whole(events: AsyncIterator[Event], about: dict[str, Any]) -> AsyncIt
             tokens += event.logprobs
         elif isinstance(event, Ended):
             choice = _choice("".join(said), FINISH_REASONS[event.reason], tokens)
-            yield written(about | {"choices": [choice]} | took(event))
+            yield json_parts(about | {"choices": [choice]} | usage_fields(event))
 
 
 async def _streamed(events: AsyncIterator[Event], about: dict[str, Any], *, with_usage: bool) -> AsyncIterator[Parts]:
@@ -95,11 +95,11 @@ async def _streamed(events: AsyncIterator[Event], about: dict[str, Any], *, with
         if isinstance(event, Piece):
             choice = _choice(event.text, None, event.logprobs, offset)
             offset += len(event.text)
-            yield server_sent(about | {"choices": [choice]} | nothing_yet)
+            yield sse_event(about | {"choices": [choice]} | nothing_yet)
         elif isinstance(event, Ended):
-            yield server_sent(about | {"choices": [_choice("", FINISH_REASONS[event.reason])]} | nothing_yet)
+            yield sse_event(about | {"choices": [_choice("", FINISH_REASONS[event.reason])]} | nothing_yet)
             if with_usage:
-                yield server_sent(about | {"choices": []} | took(event))
+                yield sse_event(about | {"choices": []} | usage_fields(event))
             yield DONE
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from edgekv.prompt.text import PARAGRAPH
 
-from .failures import Failure
+from .errors import ApiError
 
 
 def in_turn(messages: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
@@ -26,17 +26,17 @@ def in_turn(messages: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]
 
 
 def function_of(name: str, description: str | None, parameters: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A tool, as a `Job` has it."""
+    """A tool, as a `ReplyRequest` has it."""
     return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
 
 
 def call_of(call_id: str, name: str, arguments: str | Mapping[str, Any]) -> dict[str, Any]:
-    """A call in a message of the assistant, as a `Job` has it."""
+    """A call in a message of the assistant, as a `ReplyRequest` has it."""
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def text_of_file(data: str, param: str) -> str:
-    """The text of a file that comes as a data URL (RFC 2397). Raises Failure for a file that is not text."""
+    """The text of a file that comes as a data URL (RFC 2397). Raises ApiError for a file that is not text."""
     about, _, encoded = data.partition(",")
     if not about.startswith("data:") or not about.endswith(";base64"):
         raise _refused(param, "is no data URL in base64; give data:text/plain;base64,...")
@@ -49,15 +49,15 @@ def text_of_file(data: str, param: str) -> str:
     return text
 
 
-def _refused(param: str, why: str) -> Failure:
-    return Failure(400, "unsupported_value", f"{param} {why}", param=param)
+def _refused(param: str, why: str) -> ApiError:
+    return ApiError(400, "unsupported_value", f"{param} {why}", param=param)
 
 
-def missing(param: str) -> Failure:
+def missing(param: str) -> ApiError:
     """The failure for a field that what is beside it asks for."""
-    return Failure(400, "missing_required_parameter", f"{param} is missing", param=param)
+    return ApiError(400, "missing_required_parameter", f"{param} is missing", param=param)
 
 
-def unreadable(param: str, kind: str, readable: str) -> Failure:
+def unreadable(param: str, kind: str, readable: str) -> ApiError:
     """The failure for a part of a conversation that is known, perhaps, and cannot be read here."""
     return _refused(param, f"is {kind[:40]!r}; this server reads {readable}")

@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator
 from typing import Any, Literal, TypeAlias
 
-from .failures import Failure
-from .job import Ended, Event, Piece, Reading, ToolCall, Usage
-from .openai_shape import edgekv_of
+from .errors import ApiError
+from .openai_common import edgekv_of
+from .request import Ended, Event, Piece, PromptProgress, ToolCall, Usage
 
 # what a client is given of thoughts: all of them, a block without their text, or no block
 Thoughts: TypeAlias = Literal["whole", "omitted"] | None
@@ -29,16 +29,16 @@ _ERRORS = {
 }
 
 
-def failed(failure: Failure) -> dict[str, Any]:
+def error_body(error: ApiError) -> dict[str, Any]:
     """The body of an error, which is an event as well."""
-    kind = _ERRORS.get(failure.status, "api_error" if failure.status >= 500 else "invalid_request_error")
-    return {"type": "error", "error": {"type": kind, "message": failure.message}}
+    kind = _ERRORS.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
+    return {"type": "error", "error": {"type": kind, "message": error.message}}
 
 
 class MessageEvents:
     """The events of one reply, in the order in which clients await them. `whole` is the whole message at the end.
 
-    The message begins with the first event of its job, when it is known how much there is to read.
+    The message begins with the first event of its request, when it is known how much there is to read.
     """
 
     def __init__(self, message: dict[str, Any], *, thoughts: Thoughts) -> None:
@@ -50,10 +50,10 @@ class MessageEvents:
         self._pieces: list[str] = []
 
     def push(self, event: Event) -> Iterator[dict[str, Any]]:
-        """What a job's event is to clients."""
+        """What a request's event is to clients."""
         if not self._has_begun:
             self._has_begun = True
-            if isinstance(event, Reading):
+            if isinstance(event, PromptProgress):
                 self.whole["usage"]["input_tokens"] = event.total
             yield {"type": "message_start", "message": self.whole | {"content": []}}
         if isinstance(event, Piece):
@@ -63,9 +63,9 @@ class MessageEvents:
         elif isinstance(event, Ended):
             yield from self._end(event)
 
-    def fail(self, failure: Failure) -> Iterator[dict[str, Any]]:
+    def fail(self, error: ApiError) -> Iterator[dict[str, Any]]:
         """The last event of a message that cannot go on."""
-        yield failed(failure)
+        yield error_body(error)
 
     def _thought(self, text: str) -> Iterator[dict[str, Any]]:
         if self._thoughts is None:

@@ -14,16 +14,16 @@ from starlette.routing import Route
 
 from edgekv.prompt.text import PARAGRAPH
 
+from .admission import request_bytes
 from .body import Body, Text, read_body
 from .conversation import call_of, function_of, in_turn, missing, unreadable
-from .failures import Failure
-from .job import Job
-from .message_events import MessageEvents, Thoughts, failed
-from .openai_shape import Stop, Wishes
-from .room import held_bytes
+from .errors import ApiError
+from .message_events import MessageEvents, Thoughts, error_body
+from .openai_common import GenerationParams, Stop
+from .request import ReplyRequest
 from .settings import Settings
+from .sse import typed_response
 from .state import state_of
-from .typed_events import answer
 
 # blocks that are read elsewhere, or not again
 NO_TEXT = ("tool_use", "tool_result", "thinking", "redacted_thinking")
@@ -97,13 +97,13 @@ class Format(Body):
     schema_: Annotated[dict[str, Any], Field(alias="schema")]
 
 
-class OutputWishes(Body):
+class OutputConfig(Body):
     """How a reply is to be."""
 
     format: Format | None = None
 
     @property
-    def shape(self) -> dict[str, Any] | None:
+    def reply_schema(self) -> dict[str, Any] | None:
         """The JSON schema that it asks for; None = any text."""
         return None if self.format is None else self.format.schema_
 
@@ -117,22 +117,22 @@ class Conversation(Body):
     tool_choice: Choice | None = None
 
 
-class MessagesBody(Wishes, Conversation):
+class MessagesBody(GenerationParams, Conversation):
     """The body of a request."""
 
     max_tokens: Annotated[int, Field(ge=1)]
     stop_sequences: Annotated[list[Stop], Field(max_length=16)] | None = None
     thinking: Thinking | None = None
-    output_config: OutputWishes | None = None
+    output_config: OutputConfig | None = None
 
 
-def job_of(body: MessagesBody, settings: Settings) -> Job:
-    """The job that a body asks for. Raises Failure for what cannot be done here."""
+def request_of(body: MessagesBody, settings: Settings) -> ReplyRequest:
+    """The request that a body asks for. Raises ApiError for what cannot be done here."""
     arguments = body.arguments(settings) | {"stop": tuple(body.stop_sequences or ())}
     choice = body.tool_choice or Choice()
-    return Job(
+    return ReplyRequest(
         messages=messages_of(body),
-        shape=None if body.output_config is None else body.output_config.shape,
+        json_schema=None if body.output_config is None else body.output_config.reply_schema,
         tools=tools_of(body),
         tool_choice=_choice(choice),
         parallel_tool_calls=not choice.disable_parallel_tool_use,
@@ -141,7 +141,7 @@ def job_of(body: MessagesBody, settings: Settings) -> Job:
 
 
 def tools_of(body: Conversation) -> tuple[dict[str, Any], ...]:
-    """The tools of a body. Raises Failure for those that only another server carries out."""
+    """The tools of a body. Raises ApiError for those that only another server carries out."""
     for i, tool in enumerate(body.tools or ()):
         if tool.type not in (None, "custom"):
             raise unreadable(f"tools.{i}.type", tool.type, "tools with an input_schema, which the client carries out")
@@ -155,11 +155,11 @@ def _choice(choice: Choice) -> str | dict[str, Any]:
 
 
 def messages_of(body: Conversation) -> tuple[dict[str, Any], ...]:
-    """The conversation of a body. Raises Failure for what cannot be read here."""
+    """The conversation of a body. Raises ApiError for what cannot be read here."""
     if body.messages[-1].role == "assistant":
         last = f"messages.{len(body.messages) - 1}"
         what = f"{last} is the beginning of a reply, which the model begins itself; end with a message of the user"
-        raise Failure(400, "unsupported_value", what, param=f"{last}.role")
+        raise ApiError(400, "unsupported_value", what, param=f"{last}.role")
     return in_turn(_messages(body))
 
 
@@ -196,7 +196,7 @@ def _result(block: Block, param: str) -> dict[str, Any]:
 
 
 def _text(content: str | list[Block], param: str, between: str) -> str:
-    """The text of a content. Raises Failure for blocks that are no text."""
+    """The text of a content. Raises ApiError for blocks that are no text."""
     if isinstance(content, str):
         return content
     return between.join(
@@ -235,21 +235,23 @@ def message_of(model: str) -> dict[str, Any]:
 
 async def count_tokens(request: Request) -> Response:
     state = state_of(request)
-    body = await read_body(request, Conversation, state.settings, state.room)
+    body = await read_body(request, Conversation, state.settings, state.memory)
     read, tools = messages_of(body), tools_of(body)
-    with state.room.held(held_bytes(Job(messages=read, tools=tools))):
+    with state.memory.reserved(request_bytes(ReplyRequest(messages=read, tools=tools))):
         n_tokens = await to_thread.run_sync(lambda: state.pool.runtime.count_tokens(read, tools=tools))
     return JSONResponse({"input_tokens": n_tokens})
 
 
 async def messages(request: Request) -> Response:
     state = state_of(request)
-    body = await read_body(request, MessagesBody, state.settings, state.room)
-    running = state.jobs.run(job_of(body, state.settings))
+    body = await read_body(request, MessagesBody, state.settings, state.memory)
+    running = state.queue.submit(request_of(body, state.settings))
     events = MessageEvents(
         message_of(state.model_name), thoughts=None if body.thinking is None else body.thinking.shown
     )
-    return answer(running, events, failed, stream=bool(body.stream), ping=PING, ping_s=state.settings.ping_s)
+    return typed_response(
+        running, events, error_body, stream=bool(body.stream), ping=PING, ping_s=state.settings.ping_s
+    )
 
 
 routes = [

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from edgekv.engine.thoughts import Thoughts
 
-from .job import Piece
+from .request import Piece
 
 
 class Reasoning:

@@ -6,10 +6,10 @@ import secrets
 from collections.abc import Iterator
 from typing import Any
 
-from .failures import Failure
-from .job import Ended, Event, Piece, ToolCall, Usage
-from .openai_shape import edgekv_of
-from .shapes import told_tokens
+from .errors import ApiError
+from .openai_common import edgekv_of
+from .openai_fields import token_logprobs
+from .request import Ended, Event, Piece, ToolCall, Usage
 
 
 class ResponseEvents:
@@ -25,7 +25,7 @@ class ResponseEvents:
         self._open: _Text | None = None
 
     def push(self, event: Event) -> Iterator[dict[str, Any]]:
-        """What a job's event is to clients."""
+        """What a request's event is to clients."""
         yield from self._begin()
         if isinstance(event, Piece):
             yield from self._text(event)
@@ -35,12 +35,12 @@ class ResponseEvents:
         elif isinstance(event, Ended):
             yield from self._end(event)
 
-    def fail(self, failure: Failure) -> Iterator[dict[str, Any]]:
+    def fail(self, error: ApiError) -> Iterator[dict[str, Any]]:
         """The last events of a reply that cannot go on."""
         yield from self._begin()
         yield from self._close("incomplete")
-        code = "server_error" if failure.status >= 500 else "invalid_prompt"  # of the codes that the API has
-        self.whole.update(status="failed", error={"code": code, "message": failure.message})
+        code = "server_error" if error.status >= 500 else "invalid_prompt"  # of the codes that the API has
+        self.whole.update(status="failed", error={"code": code, "message": error.message})
         yield self._event("failed", response=self._snapshot())
 
     def _begin(self) -> Iterator[dict[str, Any]]:
@@ -125,12 +125,12 @@ class _Text:
         if self.is_thought:
             return {}
         self._tokens += piece.logprobs
-        return {"logprobs": told_tokens(piece.logprobs)}
+        return {"logprobs": token_logprobs(piece.logprobs)}
 
     def part(self) -> dict[str, Any]:
         """The text so far."""
         part = {"type": self.name, "text": "".join(self._pieces)}
-        return part if self.is_thought else part | {"annotations": [], "logprobs": told_tokens(self._tokens)}
+        return part if self.is_thought else part | {"annotations": [], "logprobs": token_logprobs(self._tokens)}
 
     def item(self, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
         item = {"id": self.id, "status": status, "content": content}

@@ -15,17 +15,17 @@ from starlette.routing import Route
 
 from edgekv.prompt.text import PARAGRAPH
 
-from .answer import PING
 from .body import Body, Text, read_body
 from .conversation import call_of, function_of, in_turn, missing, text_of_file, unreadable
-from .failures import unsupported
-from .job import Job
-from .openai_shape import Wishes, failed
+from .errors import unsupported
+from .openai_common import GenerationParams, error_body
+from .request import ReplyRequest
 from .response_events import ResponseEvents
 from .settings import Settings
-from .shelf import LONG_CHARS
+from .spill import LONG_CHARS
+from .sse import typed_response
 from .state import state_of
-from .typed_events import answer
+from .streaming import PING
 
 # what the API has, and this server has not: the remedy
 SEND_ALL = "nothing is kept under a name here; send the whole conversation as input, whose beginning is not read again"
@@ -83,14 +83,14 @@ class Format(Body):
     name: Annotated[Text, Field(max_length=64)] | None = None
     schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
 
-    def shape(self) -> Mapping[str, Any] | None:
-        """The JSON schema that it asks for; None = any text. Raises Failure for a schema that is not there."""
+    def reply_schema(self) -> Mapping[str, Any] | None:
+        """The JSON schema that it asks for; None = any text. Raises ApiError for a schema that is not there."""
         if self.type == "json_schema" and self.schema_ is None:
             raise missing("text.format.schema")
         return {"text": None, "json_object": {"type": "object"}, "json_schema": self.schema_}[self.type]
 
 
-class TextWishes(Body):
+class TextConfig(Body):
     """How the text of a reply is to be."""
 
     format: Format | None = None
@@ -108,14 +108,14 @@ class Function(Body):
 Label = Annotated[str, Field(max_length=512)]
 
 
-class ResponsesBody(Wishes):
+class ResponsesBody(GenerationParams):
     """The body of a request."""
 
     input: Text | Annotated[list[Item], Field(min_length=1)]
     instructions: Text | None = None
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
     truncation: Literal["auto", "disabled"] | None = None
-    text: TextWishes | None = None
+    text: TextConfig | None = None
     tools: list[Function] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
@@ -128,22 +128,22 @@ class ResponsesBody(Wishes):
     prompt: dict[str, Any] | None = None
 
 
-def job_of(body: ResponsesBody, settings: Settings) -> Job:
-    """The job that a body asks for. Raises Failure for what cannot be done here."""
+def request_of(body: ResponsesBody, settings: Settings) -> ReplyRequest:
+    """The request that a body asks for. Raises ApiError for what cannot be done here."""
     for name, remedy in NOT_HERE.items():
         if getattr(body, name):
             raise unsupported(name, remedy)
     wants_logprobs = body.top_logprobs or LOGPROBS in (body.include or ())
-    job = Job(
+    reply_request = ReplyRequest(
         messages=in_turn(_messages(body)),
         n_logprobs=(body.top_logprobs or 0) if wants_logprobs else None,
-        shape=body.text.format.shape() if body.text is not None and body.text.format is not None else None,
+        json_schema=body.text.format.reply_schema() if body.text is not None and body.text.format is not None else None,
         tools=tuple(_function(tool, f"tools.{i}") for i, tool in enumerate(body.tools or ())),
         tool_choice=_choice(body.tool_choice),
         parallel_tool_calls=body.parallel_tool_calls is not False,
         **body.arguments(settings, body.max_output_tokens),
     )
-    return replace(job, on_overflow="error") if body.truncation == "disabled" else job
+    return replace(reply_request, on_overflow="error") if body.truncation == "disabled" else reply_request
 
 
 def _function(tool: Function, param: str) -> dict[str, Any]:
@@ -161,7 +161,7 @@ def _choice(choice: str | dict[str, Any] | None) -> str | dict[str, Any]:
 
 
 def _told_choice(choice: str | dict[str, Any] | None) -> str | dict[str, Any]:
-    """The same, as far as the job holds it."""
+    """The same, as far as the request holds it."""
     if isinstance(choice, dict) and choice.get("type") == "function":
         return {"type": "function", "name": choice.get("name")}
     return choice or "auto"
@@ -197,7 +197,7 @@ def _message(item: Item, param: str) -> dict[str, Any]:
 
 
 def _text(content: str | list[Part], param: str, between: str) -> str:
-    """The text of a content. Raises Failure for parts that are no text."""
+    """The text of a content. Raises ApiError for parts that are no text."""
     if isinstance(content, str):
         return content
     return between.join(_text_of_part(part, f"{param}.{i}") for i, part in enumerate(content))
@@ -213,10 +213,11 @@ def _text_of_part(part: Part, param: str) -> str:
     return text_of_file(text, f"{param}.{field}") if field == "file_data" else text
 
 
-def response_of(body: ResponsesBody, job: Job, model: str) -> dict[str, Any]:
+def response_of(body: ResponsesBody, reply_request: ReplyRequest, model: str) -> dict[str, Any]:
     """A response before anything of its reply is there.
 
-    It waits with the job. So it holds nothing long that the job does not hold: long instructions are not repeated.
+    It waits with the request. So it holds nothing long that the request does not hold. Long instructions are not
+    repeated.
     """
     return {
         "id": f"resp_{secrets.token_hex(16)}",
@@ -231,17 +232,17 @@ def response_of(body: ResponsesBody, job: Job, model: str) -> dict[str, Any]:
         "metadata": body.metadata or {},
         "model": model,
         "output": [],
-        "parallel_tool_calls": job.parallel_tool_calls,
+        "parallel_tool_calls": reply_request.parallel_tool_calls,
         "previous_response_id": None,
         "reasoning": {"effort": None, "summary": None},
         "store": False,
-        "temperature": job.sampling.temperature,
+        "temperature": reply_request.sampling.temperature,
         "text": {"format": _format(body)},
         "tool_choice": _told_choice(body.tool_choice),
-        "tools": [{"type": "function", "strict": True} | tool["function"] for tool in job.tools],
-        "top_logprobs": job.n_logprobs or 0,
-        "top_p": job.sampling.top_p,
-        "truncation": "disabled" if job.on_overflow == "error" else "auto",
+        "tools": [{"type": "function", "strict": True} | tool["function"] for tool in reply_request.tools],
+        "top_logprobs": reply_request.n_logprobs or 0,
+        "top_p": reply_request.sampling.top_p,
+        "truncation": "disabled" if reply_request.on_overflow == "error" else "auto",
         "usage": None,
         "user": body.user,
     }
@@ -256,11 +257,13 @@ def _format(body: ResponsesBody) -> dict[str, Any]:
 
 async def responses(request: Request) -> Response:
     state = state_of(request)
-    body = await read_body(request, ResponsesBody, state.settings, state.room)
-    job = job_of(body, state.settings)
-    running = state.jobs.run(job)
-    events = ResponseEvents(response_of(body, job, state.model_name))
-    return answer(running, events, failed, stream=bool(body.stream), ping=PING, ping_s=state.settings.ping_s)
+    body = await read_body(request, ResponsesBody, state.settings, state.memory)
+    reply_request = request_of(body, state.settings)
+    running = state.queue.submit(reply_request)
+    events = ResponseEvents(response_of(body, reply_request, state.model_name))
+    return typed_response(
+        running, events, error_body, stream=bool(body.stream), ping=PING, ping_s=state.settings.ping_s
+    )
 
 
 routes = [Route("/v1/responses", responses, methods=["POST"])]

@@ -28,7 +28,7 @@ class Settings:
     origins: web pages that may ask, as in "https://chat.example"; none but the server's own otherwise
     queue: requests that may wait while one is answered; more are refused with 429
     sessions: conversations that are kept; the next one ends another
-    rest_dir: where they rest while others are answered; None = the folder that TMPDIR names
+    swap_dir: where they rest while others are answered; None = the folder that TMPDIR names
     sessions_dir: where they are saved when the server stops, and found when it starts; None = they end with it
     request_s: seconds for a request, with the time that it waits
     max_body: bytes of a request's body
@@ -46,7 +46,7 @@ class Settings:
     origins: tuple[str, ...] = ()
     queue: int = 64
     sessions: int = 8
-    rest_dir: Path | None = None
+    swap_dir: Path | None = None
     sessions_dir: Path | None = None
     request_s: float = 600.0
     max_body: int = 1 << 20

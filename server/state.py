@@ -7,27 +7,27 @@ from dataclasses import dataclass, field
 
 from starlette.requests import Request
 
-from .jobs import Jobs
-from .pool import Pool
-from .room import Room
+from .admission import MemoryBudget
+from .metrics import Metrics
+from .scheduler import RequestQueue
+from .session_pool import SessionPool
 from .settings import Settings
-from .watch import Metrics
 
 
 @dataclass(slots=True)
-class State:
+class ServerState:
     """A server at work. started: when, in seconds since 1970"""
 
     settings: Settings
-    pool: Pool
-    jobs: Jobs
+    pool: SessionPool
+    queue: RequestQueue
     metrics: Metrics
-    room: Room
+    memory: MemoryBudget
     model_name: str
     started: int = field(default_factory=lambda: int(time.time()))
 
 
-def state_of(request: Request) -> State:
+def state_of(request: Request) -> ServerState:
     """The state of the server that a request came to."""
-    state: State = request.app.state.server
+    state: ServerState = request.app.state.server
     return state

@@ -11,9 +11,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from .body import MAX_VALUES, Body, Text, read_body
-from .failures import Failure
-from .sending import Counted
+from .errors import ApiError
 from .state import state_of
+from .streaming import BudgetedResponse
 
 TOKEN_BYTES = 40  # of a token in a list
 
@@ -34,27 +34,27 @@ class TokensBody(Body):
 
 async def tokenize(request: Request) -> Response:
     state = state_of(request)
-    body = await read_body(request, TextBody, state.settings, state.room)
+    body = await read_body(request, TextBody, state.settings, state.memory)
 
     n_bytes = len(body.content.encode())  # a token stands for one of them, or for several
     if n_bytes > MAX_VALUES:
         what = f"content has {n_bytes} bytes, but at most {MAX_VALUES} are taken; send it in parts"
-        raise Failure(400, "invalid_value", what, param="content")
+        raise ApiError(400, "invalid_value", what, param="content")
 
     def work() -> list[int]:
         return state.pool.runtime.tokenize(body.content, begin=body.add_special, special=body.parse_special)
 
-    with state.room.held(TOKEN_BYTES * n_bytes):
+    with state.memory.reserved(TOKEN_BYTES * n_bytes):
         tokens = await to_thread.run_sync(work)
-    return Counted({"tokens": tokens}, state.room)
+    return BudgetedResponse({"tokens": tokens}, state.memory)
 
 
 async def detokenize(request: Request) -> Response:
     state = state_of(request)
-    body = await read_body(request, TokensBody, state.settings, state.room)
-    with state.room.held(TOKEN_BYTES * len(body.tokens)):
+    body = await read_body(request, TokensBody, state.settings, state.memory)
+    with state.memory.reserved(TOKEN_BYTES * len(body.tokens)):
         text = await to_thread.run_sync(state.pool.runtime.text_of, body.tokens)
-    return Counted({"content": text}, state.room)
+    return BudgetedResponse({"content": text}, state.memory)
 
 
 routes = [Route("/tokenize", tokenize, methods=["POST"]), Route("/detokenize", detokenize, methods=["POST"])]

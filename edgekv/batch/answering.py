@@ -10,10 +10,10 @@ from typing import Any
 import edgekv
 from edgekv.engine.history import History
 from edgekv.errors import EdgeKVError, WorkerError
-from edgekv.server.failures import Failure, failure_of
-from edgekv.server.job import Ended, Event, Job, Reading
-from edgekv.server.jobs import Stop
-from edgekv.server.pool import Kept, Pool
+from edgekv.server.errors import ApiError, api_error_of
+from edgekv.server.request import Ended, Event, PromptProgress, ReplyRequest
+from edgekv.server.scheduler import CancelFlag
+from edgekv.server.session_pool import PooledSession, SessionPool
 
 MOST_DEATHS = 3  # of the process with the model, at one job
 
@@ -43,7 +43,7 @@ class Beginning:
 class Task:
     """A job for a worker. beginning: None = it is read from its own first token"""
 
-    job: Job
+    reply_request: ReplyRequest
     beginning: Beginning | None
 
 
@@ -52,14 +52,14 @@ class Outcome:
     """What came of a task.
 
     events: of the reply; none where there is none
-    failure: why there is none: the arguments of `Failure`
-    died: the process with the model died of it, again and again; `failure` says how
+    failure: why there is none: the arguments of `ApiError`
+    died: the process with the model died of it, again and again; `error` says how
     begun: tokens of its beginning, where that was read for it
     peak_bytes: the most that the process with the model held until now
     """
 
     events: tuple[Event, ...] = ()
-    failure: dict[str, Any] | None = None
+    error: dict[str, Any] | None = None
     died: bool = False
     begun: int = 0
     peak_bytes: int = 0
@@ -67,7 +67,7 @@ class Outcome:
 
 def died(message: str) -> Outcome:
     """What came of a task that ended every process that was at it."""
-    return Outcome(failure={"status": 500, "code": "worker_died", "message": message}, died=True)
+    return Outcome(error={"status": 500, "code": "worker_died", "message": message}, died=True)
 
 
 class Answerer:
@@ -76,7 +76,7 @@ class Answerer:
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
         self._pool: BeginningPool | None = None
-        self._stop = Stop()
+        self._stop = CancelFlag()
 
     def answer(self, task: Task) -> Outcome:
         """What comes of a task. Where the process with the model dies, another one is started, and tries again.
@@ -105,54 +105,54 @@ class Answerer:
             self._pool = None
 
 
-class BeginningPool(Pool):
+class BeginningPool(SessionPool):
     """Answers each job from the end of its beginning, which is read by itself: no reply depends on earlier jobs."""
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(lambda: edgekv.Runtime(setup.model, **setup.options), max_sessions=1)
         self._beginning: Beginning | None = None  # that of the task
         self._read: Beginning | None = None  # that of the session
-        self._stop = Stop()
+        self._stop = CancelFlag()
         self._begun = 0
 
-    def outcome(self, task: Task, stop: Stop) -> Outcome:
+    def outcome(self, task: Task, stop: CancelFlag) -> Outcome:
         """What comes of a task. Raises EdgeKVError for what is no fault of the task."""
         self._beginning, self._stop, self._begun = task.beginning, stop, 0
         events: list[Event] = []
 
         def note(event: Event) -> None:
-            if not isinstance(event, Reading):
+            if not isinstance(event, PromptProgress):
                 events.append(event)
 
         try:
-            self.answer(task.job, note, stop)
-        except (Failure, EdgeKVError) as error:
-            found = failure_of(error)
+            self.answer(task.reply_request, note, stop)
+        except (ApiError, EdgeKVError) as error:
+            found = api_error_of(error)
             if found.status >= 500:
                 raise
-            failure = {name: getattr(found, name) for name in ("status", "code", "message", "param")}
-            return Outcome(failure=failure, begun=self._begun)
+            details = {name: getattr(found, name) for name in ("status", "code", "message", "param")}
+            return Outcome(error=details, begun=self._begun)
         ended = events[-1] if events else None
         if not isinstance(ended, Ended) or ended.reason == "cancelled":
             raise WorkerError("the worker was told to stop; run this again to go on")
         return Outcome(tuple(events), begun=self._begun, peak_bytes=ended.usage.peak_bytes)
 
-    def _choose(self, history: History, *_further: Any) -> Kept:
+    def _choose(self, history: History, *_further: Any) -> PooledSession:
         """A session that has read the beginning, and nothing else."""
         beginning = self._beginning
-        if self._kept:
-            kept = self._kept[0]
+        if self._pooled:
+            pooled = self._pooled[0]
             if beginning is not None and self._read == beginning:
-                kept.session.rewind(len(beginning.tokens))
-                if kept.session.stats.reused_tokens == len(beginning.tokens):
-                    return kept
-            self._end(kept)  # it has read something else, or the disk has lost the end of the beginning
+                pooled.session.rewind(len(beginning.tokens))
+                if pooled.session.stats.reused_tokens == len(beginning.tokens):
+                    return pooled
+            self._end(pooled)  # it has read something else, or the disk has lost the end of the beginning
         self._read = None
-        kept = Kept(self.runtime.session(self._pinned(history), log=True))
-        self._kept.append(kept)
+        pooled = PooledSession(self.runtime.session(self._pinned(history), log=True))
+        self._pooled.append(pooled)
         if beginning is not None:
-            self._read_beginning(kept.session, beginning)
-        return kept
+            self._read_beginning(pooled.session, beginning)
+        return pooled
 
     def _read_beginning(self, session: edgekv.Session, beginning: Beginning) -> None:
         def look(_progress: edgekv.Progress) -> None:

@@ -13,8 +13,8 @@ from edgekv.binding.model import Model
 from edgekv.errors import ConfigError
 from edgekv.models import find_model
 from edgekv.options import Options, default_threads
-from edgekv.server.failures import Failure
-from edgekv.server.job import Job
+from edgekv.server.errors import ApiError
+from edgekv.server.request import ReplyRequest
 from edgekv.session import GENERAL_QUESTION
 
 from . import seats
@@ -58,7 +58,7 @@ class Took:
         self.answered += 1
         self.beginnings += outcome.begun > 0
         self.beginning_tokens += outcome.begun
-        self.shared_tokens += n_shared if not outcome.begun and outcome.failure is None else 0
+        self.shared_tokens += n_shared if not outcome.begun and outcome.error is None else 0
         self.peak_bytes = max(self.peak_bytes, outcome.peak_bytes)
 
 
@@ -155,11 +155,11 @@ class Batch:
     def _told(self, number: int, outcome: Outcome) -> Answered:
         """Write down what came of a request."""
         if outcome.died:
-            assert outcome.failure is not None
-            error = {name: outcome.failure[name] for name in ("code", "message")}
+            assert outcome.error is not None
+            error = {name: outcome.error[name] for name in ("code", "message")}
             return self._added(number, None, error)
-        if outcome.failure is not None:
-            return self._noted(number, reply_of(Failure(**outcome.failure)))
+        if outcome.error is not None:
+            return self._noted(number, reply_of(ApiError(**outcome.error)))
         return self._noted(number, self._endpoints.told(self.requests[number], outcome.events))
 
     def _noted(self, number: int, reply: Reply) -> Answered:
@@ -179,7 +179,7 @@ def _needs_grammars(requests: Requests, endpoints: Endpoints) -> bool:
     for number in range(len(requests)):
         request = requests[number]
         if isinstance(request.body, dict) and any(request.body.get(name) for name in SHAPING):
-            job = endpoints.asked(request)
-            if isinstance(job, Job) and job.needs_grammars:
+            reply_request = endpoints.asked(request)
+            if isinstance(reply_request, ReplyRequest) and reply_request.needs_grammars:
                 return True
     return False

@@ -22,12 +22,12 @@ from starlette.responses import Response
 from starlette.types import Message
 
 from edgekv.server import application
-from edgekv.server.answer import Refused
-from edgekv.server.failures import Failure
-from edgekv.server.job import Event, Job
-from edgekv.server.openai_shape import failed
-from edgekv.server.room import Room
+from edgekv.server.admission import MemoryBudget
+from edgekv.server.errors import ApiError
+from edgekv.server.openai_common import error_body
+from edgekv.server.request import Event, ReplyRequest
 from edgekv.server.settings import Settings
+from edgekv.server.streaming import ErrorResponse
 
 from .requests import Request
 from .results import digest_of
@@ -57,37 +57,37 @@ class Endpoints:
         self._name = model_name
         self._settings = Settings(name=model_name, max_body=ANY_LENGTH, body_s=math.inf)
 
-    def asked(self, request: Request) -> Job | Reply:
+    def asked(self, request: Request) -> ReplyRequest | Reply:
         """What a request asks of the model; or why nothing, which is then its answer.
 
         A job that leaves the seed open gets one that follows from the request, so that the reply is the same whoever
         makes it.
         """
-        jobs: list[Job] = []
+        reply_requests: list[ReplyRequest] = []
 
-        def note(job: Job) -> Sequence[Event]:
-            jobs.append(job)
-            raise Failure(503, "not_now", "it is only noted now")
+        def note(reply_request: ReplyRequest) -> Sequence[Event]:
+            reply_requests.append(reply_request)
+            raise ApiError(503, "not_now", "it is only noted now")
 
         reply = self._through(request, note)
-        if not jobs:
+        if not reply_requests:
             return reply
-        job = jobs[0]
-        seed = job.sampling.seed
+        reply_request = reply_requests[0]
+        seed = reply_request.sampling.seed
         if seed is None:
             seed = int(digest_of(request.custom_id, digits=SEED_DIGITS), 16)
-        return replace(job, sampling=replace(job.sampling, seed=seed))
+        return replace(reply_request, sampling=replace(reply_request.sampling, seed=seed))
 
     def told(self, request: Request, events: Sequence[Event]) -> Reply:
         """What a request is answered where these came of its job."""
         return self._through(request, lambda _: events)
 
-    def _through(self, request: Request, answer: Callable[[Job], Sequence[Event]]) -> Reply:
+    def _through(self, request: Request, answer: Callable[[ReplyRequest], Sequence[Event]]) -> Reply:
         """What an endpoint answers over someone who answers jobs."""
-        failure = _mistake(request)
-        if failure is not None:
-            return reply_of(failure)
-        app = Starlette(routes=ROUTES, exception_handlers={Failure: _refused, HTTPException: _refused})
+        error = _mistake(request)
+        if error is not None:
+            return reply_of(error)
+        app = Starlette(routes=ROUTES, exception_handlers={ApiError: _refused, HTTPException: _refused})
         app.state.server = _Desk(self._settings, self._name, answer)
         reply: Reply = self._loop.call(_posted, app, request)
         return reply
@@ -103,23 +103,23 @@ class Endpoints:
         self.close()
 
 
-def reply_of(failure: Failure) -> Reply:
+def reply_of(error: ApiError) -> Reply:
     """What a request is answered that failed."""
-    return Reply(failure.status, failed(failure))
+    return Reply(error.status, error_body(error))
 
 
 class _Desk:
-    """What endpoints find where a server has its state (`server.state.State`): someone who answers jobs at once."""
+    """Stand-in for `server.state.ServerState`, whose queue answers each request at once."""
 
-    def __init__(self, settings: Settings, model_name: str, answer: Callable[[Job], Sequence[Event]]) -> None:
+    def __init__(self, settings: Settings, model_name: str, answer: Callable[[ReplyRequest], Sequence[Event]]) -> None:
         self.settings = settings
-        self.room = Room(ANY_LENGTH)
+        self.memory = MemoryBudget(ANY_LENGTH)
         self.model_name = model_name
-        self.jobs = self
+        self.queue = self
         self._answer = answer
 
-    def run(self, job: Job) -> _Events:
-        return _Events(self._answer(job))
+    def submit(self, reply_request: ReplyRequest) -> _Events:
+        return _Events(self._answer(reply_request))
 
 
 class _Events:
@@ -140,17 +140,17 @@ class _Events:
         pass
 
 
-def _mistake(request: Request) -> Failure | None:
+def _mistake(request: Request) -> ApiError | None:
     """What is wrong with a line beside its body."""
     if request.method != "POST":
-        return Failure(400, "invalid_method", f"method is {request.method!r}; write 'POST'", param="method")
+        return ApiError(400, "invalid_method", f"method is {request.method!r}; write 'POST'", param="method")
     if not isinstance(request.url, str) or request.url not in {route.path for route in ROUTES}:
         known = ", ".join(route.path for route in ROUTES)
-        return Failure(400, "invalid_url", f"url is {request.url!r}; possible: {known}", param="url")
+        return ApiError(400, "invalid_url", f"url is {request.url!r}; possible: {known}", param="url")
     if not isinstance(request.body, dict):
-        return Failure(400, "invalid_value", "body is no JSON object; give what the endpoint takes", param="body")
+        return ApiError(400, "invalid_value", "body is no JSON object; give what the endpoint takes", param="body")
     if request.body.get("stream"):
-        return Failure(
+        return ApiError(
             400, "unsupported_value", "the answers of a batch are no streams; leave 'stream' out", param="stream"
         )
     return None
@@ -188,6 +188,6 @@ async def _posted(app: Starlette, request: Request) -> Reply:
 
 async def _refused(_request: HttpRequest, error: Exception) -> Response:
     """The answer to a request that its endpoint refuses."""
-    if not isinstance(error, Failure):
-        error = Failure(getattr(error, "status_code", 500), "invalid_request", str(error))
-    return Refused(error, failed)
+    if not isinstance(error, ApiError):
+        error = ApiError(getattr(error, "status_code", 500), "invalid_request", str(error))
+    return ErrorResponse(error, error_body)

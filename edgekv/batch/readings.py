@@ -12,8 +12,8 @@ from edgekv.binding.model import Model
 from edgekv.engine.history import prompt_of, wanted_of
 from edgekv.errors import EdgeKVError, UnsupportedModelError
 from edgekv.prompt.turns import Turns
-from edgekv.server.failures import Failure, failure_of
-from edgekv.server.job import Job
+from edgekv.server.errors import ApiError, api_error_of
+from edgekv.server.request import ReplyRequest
 from edgekv.session import GENERAL_QUESTION
 
 from .answering import Beginning, Task
@@ -67,19 +67,19 @@ class Readings:
 
     def _looked_at(self, number: int, step: int) -> tuple[bytes, int]:
         """The chain of a request, and its tokens; of one that is refused, nothing."""
-        job = self._endpoints.asked(self._requests[number])
-        if isinstance(job, Job):
+        reply_request = self._endpoints.asked(self._requests[number])
+        if isinstance(reply_request, ReplyRequest):
             try:
-                chain, n_tokens = chain_of(self._tokens(job), step, _kind(job))
-                return (b"" if job.tools else chain), n_tokens  # a template may put tools anywhere
+                chain, n_tokens = chain_of(self._tokens(reply_request), step, _kind(reply_request))
+                return (b"" if reply_request.tools else chain), n_tokens  # a template may put tools anywhere
             except UnsupportedModelError as error:  # it has no chat template: a matter of the endpoint
-                job = reply_of(Failure(400, "unsupported_model", str(error)))
+                reply_request = reply_of(ApiError(400, "unsupported_model", str(error)))
             except EdgeKVError as error:
-                failure = failure_of(error)
-                if failure.status >= 500:
+                api_error = api_error_of(error)
+                if api_error.status >= 500:
                     raise
-                job = reply_of(failure)
-        self.refused[number] = job
+                reply_request = reply_of(api_error)
+        self.refused[number] = reply_request
         return b"", 0
 
     def piles(self, numbers: Iterable[int]) -> Iterator[Pile]:
@@ -93,28 +93,28 @@ class Readings:
 
     def task_of(self, number: int) -> Task:
         """A request as a worker gets it. From any thread."""
-        job = self._endpoints.asked(self._requests[number])
-        assert isinstance(job, Job)
+        reply_request = self._endpoints.asked(self._requests[number])
+        assert isinstance(reply_request, ReplyRequest)
         n_shared = self.n_shared[number]
         if not n_shared:
-            return Task(job, None)
-        tokens = array("i", itertools.islice(self._tokens(job), n_shared))
-        return Task(job, Beginning(_kind(job), tokens, self._question(job)))
+            return Task(reply_request, None)
+        tokens = array("i", itertools.islice(self._tokens(reply_request), n_shared))
+        return Task(reply_request, Beginning(_kind(reply_request), tokens, self._question(reply_request)))
 
-    def _question(self, job: Job) -> str | tuple[str, ...] | None:
+    def _question(self, reply_request: ReplyRequest) -> str | tuple[str, ...] | None:
         """What a beginning is read with: the question of all jobs that share it, or a general one."""
-        if not (self._focus and job.focus and job.prompt is None):
+        if not (self._focus and reply_request.focus and reply_request.prompt is None):
             return None
-        return self._general if isinstance(job.focus, bool) else job.focus
+        return self._general if isinstance(reply_request.focus, bool) else reply_request.focus
 
-    def _tokens(self, job: Job) -> Iterator[int]:
+    def _tokens(self, reply_request: ReplyRequest) -> Iterator[int]:
         """The tokens of a job's prompt, as a session reads them. Raises InputError, and UnsupportedModelError."""
-        wanted = wanted_of(job.messages if job.prompt is None else job.prompt)
+        wanted = wanted_of(reply_request.messages if reply_request.prompt is None else reply_request.prompt)
         return prompt_of(wanted, self._model, Turns(self._model, None), ()).tokens()
 
 
-def _kind(job: Job) -> bytes:
+def _kind(reply_request: ReplyRequest) -> bytes:
     """What two jobs must have in common, beside tokens, to be read alike: a system message may never be evicted."""
-    first = job.messages[0] if job.messages else {}
+    first = reply_request.messages[0] if reply_request.messages else {}
     system = first.get("content") if first.get("role") == "system" else None
-    return json.dumps([job.prompt is None, job.focus, system]).encode()
+    return json.dumps([reply_request.prompt is None, reply_request.focus, system]).encode()

@@ -24,7 +24,7 @@ def open_server(tiny_model, tmp_path_factory):
     def opened(*, options=None, **settings):
         path = tiny_model(n_layer=2, n_ctx_train=2048, head_dim=64)
         folder = tmp_path_factory.mktemp("rest")
-        settings = Settings(**({"hosts": (), "rest_dir": folder} | settings))
+        settings = Settings(**({"hosts": (), "swap_dir": folder} | settings))
         application = app(path, settings=settings, **(SMALL | (options or {})))
         try:
             yield application

@@ -7,12 +7,12 @@ import tracemalloc
 
 import pytest
 from asgi import said
-from job_usage import USAGE
+from reply_usage import USAGE
 
 from edgekv.engine.pieces import Chance, Token, packed
 from edgekv.server import chat_completions
-from edgekv.server.job import Ended, Job, Piece
-from edgekv.server.room import Room, told_bytes
+from edgekv.server.admission import MemoryBudget, logprob_bytes
+from edgekv.server.request import Ended, Piece, ReplyRequest
 
 PATH = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "Hello there"}]
@@ -138,10 +138,10 @@ def test_texts_of_any_characters_are_read(ask):
 def test_log_probabilities_of_a_reply_take_what_is_counted():
     """However many there are, the answer is never there as a whole."""
     others = tuple(Chance(i, b" word", -1.5) for i in range(20))
-    job = Job(n_logprobs=20, max_tokens=1_000)
+    request = ReplyRequest(n_logprobs=20, max_tokens=1_000)
 
     async def events():
-        for _ in range(job.max_tokens):
+        for _ in range(request.max_tokens):
             yield Piece(" word", logprobs=packed(Token(7, b" word", -0.5, others)))
         yield Ended("stop", USAGE)
 
@@ -157,4 +157,4 @@ def test_log_probabilities_of_a_reply_take_what_is_counted():
     n_bytes = asyncio.run(work())
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < told_bytes(job, Room(4 << 20)) < n_bytes
+    assert peak < logprob_bytes(request, MemoryBudget(4 << 20)) < n_bytes

@@ -11,8 +11,8 @@ from uvicorn.server import ServerState
 
 from edgekv.server import connection
 from edgekv.server.connection import BUFFER_BYTES, Connection
-from edgekv.server.sending import InParts
-from edgekv.server.written import PART_BYTES
+from edgekv.server.json_stream import PART_BYTES
+from edgekv.server.streaming import ChunkedBodies
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 IMPATIENT_S = 0.5  # a busy machine may keep this process waiting between a connection and what is sent over it
@@ -131,7 +131,7 @@ def test_a_long_answer_waits_outside_of_the_buffer(monkeypatch):
         gone.set()
 
     async def work():
-        async with listening(InParts(long)) as connect:
+        async with listening(ChunkedBodies(long)) as connect:
             _, writer = await connect(limit=1024)
             writer.write(GET)
             await gone.wait()
@@ -153,7 +153,7 @@ def test_parts_are_what_was_sent(n):
     async def send(message):
         sent.append(message)
 
-    asyncio.run(InParts(answer)({"type": "http"}, None, send))
+    asyncio.run(ChunkedBodies(answer)({"type": "http"}, None, send))
     start, *parts, end = sent
     assert (start["type"], end.get("more_body", False)) == ("http.response.start", False)
     assert all(part["more_body"] for part in parts)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from job_usage import USAGE
+from reply_usage import USAGE
 
-from edgekv.server.failures import Failure
-from edgekv.server.job import Ended, Piece, Reading, ToolCall
-from edgekv.server.message_events import MessageEvents, failed
+from edgekv.server.errors import ApiError
+from edgekv.server.message_events import MessageEvents, error_body
 from edgekv.server.messages import message_of
+from edgekv.server.request import Ended, Piece, PromptProgress, ToolCall
 
 pydantic = pytest.importorskip("pydantic")
 types = pytest.importorskip("anthropic.types")
@@ -24,7 +24,9 @@ def pushed(*events, thoughts="whole"):
 
 
 def test_a_text_in_pieces():
-    told, whole = pushed(Reading(10, 40), Piece("One"), Reading(20, 40), Piece(" two"), Ended("stop", USAGE))
+    told, whole = pushed(
+        PromptProgress(10, 40), Piece("One"), PromptProgress(20, 40), Piece(" two"), Ended("stop", USAGE)
+    )
     assert [event.type for event in told] == [
         "message_start",
         "content_block_start",
@@ -108,6 +110,6 @@ def test_an_empty_reply_has_a_text():
     ],
 )
 def test_errors_have_types_of_their_own(status, kind):
-    failure = Failure(status, "a_code", "what to do")
-    assert failed(failure) == {"type": "error", "error": {"type": kind, "message": "what to do"}}
-    assert list(MessageEvents(message_of("a-model"), thoughts=None).fail(failure)) == [failed(failure)]
+    error = ApiError(status, "a_code", "what to do")
+    assert error_body(error) == {"type": "error", "error": {"type": kind, "message": "what to do"}}
+    assert list(MessageEvents(message_of("a-model"), thoughts=None).fail(error)) == [error_body(error)]

@@ -8,8 +8,8 @@ import pytest
 from asgi import said
 
 from edgekv.server.body import parsed
-from edgekv.server.failures import Failure
-from edgekv.server.messages import MessagesBody, job_of
+from edgekv.server.errors import ApiError
+from edgekv.server.messages import MessagesBody, request_of
 from edgekv.server.settings import Settings
 
 PATH = "/v1/messages"
@@ -24,8 +24,8 @@ def read(**body):
 
 def turns(messages, **body):
     """Roles and contents of what a body asks to be read."""
-    job = job_of(read(messages=messages, **body), Settings())
-    return [(message["role"], message["content"]) for message in job.messages]
+    request = request_of(read(messages=messages, **body), Settings())
+    return [(message["role"], message["content"]) for message in request.messages]
 
 
 def text(*texts):
@@ -58,9 +58,11 @@ def test_a_document_of_text_is_read():
 
 
 def test_how_a_reply_is_made():
-    job = job_of(read(stop_sequences=["END", "STOP"], top_k=3, temperature=0.5, metadata={"user_id": "me"}), Settings())
-    assert (job.max_tokens, job.stop) == (5, ("END", "STOP"))
-    assert (job.sampling.temperature, job.sampling.top_k) == (0.5, 3)
+    request = request_of(
+        read(stop_sequences=["END", "STOP"], top_k=3, temperature=0.5, metadata={"user_id": "me"}), Settings()
+    )
+    assert (request.max_tokens, request.stop) == (5, ("END", "STOP"))
+    assert (request.sampling.temperature, request.sampling.top_k) == (0.5, 3)
 
 
 @pytest.mark.parametrize(
@@ -98,8 +100,8 @@ def test_thoughts_are_shown_to_those_who_ask(thinking, shown):
     ],
 )
 def test_what_cannot_be_done_is_refused_by_name(field, value):
-    with pytest.raises(Failure) as refused:
-        job_of(read(**{field: value}), Settings())
+    with pytest.raises(ApiError) as refused:
+        request_of(read(**{field: value}), Settings())
     assert refused.value.status == 400
     assert refused.value.param.startswith(field)
     assert field in refused.value.message

@@ -6,8 +6,8 @@ import pytest
 
 import edgekv
 from edgekv.engine.thoughts import opens_thoughts
-from edgekv.server.job import Piece
 from edgekv.server.reasoning import Reasoning
+from edgekv.server.request import Piece
 
 THINKING = (
     "<think>\nIs 1 < 2, or </thin like a tag?\n  It is.\n</think>\n\nYes: a <think> in </think> an answer is text.\n"

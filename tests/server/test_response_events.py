@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from job_usage import USAGE
+from reply_usage import USAGE
 
-from edgekv.server.failures import Failure
-from edgekv.server.job import Ended, Piece, Reading, ToolCall
+from edgekv.server.errors import ApiError
+from edgekv.server.request import Ended, Piece, PromptProgress, ToolCall
 from edgekv.server.response_events import ResponseEvents
 
 pydantic = pytest.importorskip("pydantic")
@@ -37,7 +37,7 @@ def pushed(*events):
 
 
 def test_a_text_in_pieces():
-    told, whole = pushed(Reading(10, 100), Piece("One"), Piece(" two"), Ended("stop", USAGE))
+    told, whole = pushed(PromptProgress(10, 100), Piece("One"), Piece(" two"), Ended("stop", USAGE))
     assert [event.type.removeprefix("response.") for event in told] == [
         "created",
         "in_progress",
@@ -105,7 +105,7 @@ def test_an_empty_reply_is_a_message():
 def test_a_failure_ends_what_has_begun():
     machine = ResponseEvents(response())
     list(machine.push(Piece("One")))
-    told = [EVENT.validate_python(event) for event in machine.fail(Failure(503, "memory_ceiling", "memory ran short"))]
+    told = [EVENT.validate_python(event) for event in machine.fail(ApiError(503, "memory_ceiling", "memory ran short"))]
     assert [event.type for event in told][-2:] == ["response.output_item.done", "response.failed"]
     failed = told[-1].response
     assert (failed.status, failed.output_text, failed.output[0].status) == ("failed", "One", "incomplete")
@@ -113,5 +113,5 @@ def test_a_failure_ends_what_has_begun():
 
 
 def test_a_failure_before_anything():
-    told = list(ResponseEvents(response()).fail(Failure(504, "timeout", "too long")))
+    told = list(ResponseEvents(response()).fail(ApiError(504, "timeout", "too long")))
     assert [event["type"] for event in told] == ["response.created", "response.in_progress", "response.failed"]

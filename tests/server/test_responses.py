@@ -9,22 +9,22 @@ import pytest
 from asgi import said
 
 from edgekv.server.body import parsed
-from edgekv.server.failures import Failure
-from edgekv.server.responses import ResponsesBody, job_of, response_of
+from edgekv.server.errors import ApiError
+from edgekv.server.responses import ResponsesBody, request_of, response_of
 from edgekv.server.settings import Settings
 
 PATH = "/v1/responses"
 GREEDY = {"temperature": 0, "max_output_tokens": 12}
 
 
-def job(**body):
-    """The job of a body."""
-    return job_of(parsed(ResponsesBody, json.dumps({"input": "Hello"} | body).encode()), Settings())
+def request(**body):
+    """The request of a body."""
+    return request_of(parsed(ResponsesBody, json.dumps({"input": "Hello"} | body).encode()), Settings())
 
 
 def turns(**body):
     """Roles and contents of what a body asks to be read."""
-    return [(message["role"], message["content"]) for message in job(**body).messages]
+    return [(message["role"], message["content"]) for message in request(**body).messages]
 
 
 def message(role, content):
@@ -72,16 +72,16 @@ def test_a_file_of_text_is_read():
     "data", ["x", "data:text/plain,x", "data:a;base64,%", "data:a;base64,/w==", "data:a;base64,AA=="]
 )
 def test_a_file_that_is_no_text_is_refused(data):
-    with pytest.raises(Failure, match=r"input\.0\.content\.0\.file_data"):
+    with pytest.raises(ApiError, match=r"input\.0\.content\.0\.file_data"):
         turns(input=[message("user", [{"type": "input_file", "file_data": data}])])
 
 
 def test_how_a_reply_is_made():
-    made = job(max_output_tokens=5, temperature=0.5, top_p=0.9, seed=7, user="me")
+    made = request(max_output_tokens=5, temperature=0.5, top_p=0.9, seed=7, user="me")
     assert made.max_tokens == 5
     assert (made.sampling.temperature, made.sampling.top_p, made.sampling.seed) == (0.5, 0.9, 7)
     assert made.on_overflow == "evict"
-    assert job(truncation="disabled").on_overflow == job(edgekv={"on_overflow": "error"}).on_overflow == "error"
+    assert request(truncation="disabled").on_overflow == request(edgekv={"on_overflow": "error"}).on_overflow == "error"
 
 
 @pytest.mark.parametrize(
@@ -108,8 +108,8 @@ def test_how_a_reply_is_made():
     ],
 )
 def test_what_cannot_be_done_is_refused_by_name(field, value):
-    with pytest.raises(Failure) as refused:
-        job(**{field: value})
+    with pytest.raises(ApiError) as refused:
+        request(**{field: value})
     assert refused.value.status == 400
     assert refused.value.param.startswith(field)
     assert field in refused.value.message
@@ -117,13 +117,13 @@ def test_what_cannot_be_done_is_refused_by_name(field, value):
 
 def test_what_waits_holds_no_long_text():
     body = parsed(ResponsesBody, json.dumps({"input": "x", "instructions": "y" * 20_000}).encode())
-    assert response_of(body, job_of(body, Settings()), "a-model")["instructions"] is None
+    assert response_of(body, request_of(body, Settings()), "a-model")["instructions"] is None
     choice = {"type": "function", "name": "f", "further": "y" * 20_000}
     body = parsed(ResponsesBody, json.dumps({"input": "x", "tool_choice": choice}).encode())
-    told = response_of(body, job_of(body, Settings()), "a-model")["tool_choice"]
+    told = response_of(body, request_of(body, Settings()), "a-model")["tool_choice"]
     assert told == {"type": "function", "name": "f"}
-    with pytest.raises(Failure, match="at most 64 characters"):
-        job(text={"format": {"type": "json_schema", "name": "y" * 20_000, "schema": {}}})
+    with pytest.raises(ApiError, match="at most 64 characters"):
+        request(text={"format": {"type": "json_schema", "name": "y" * 20_000, "schema": {}}})
 
 
 def test_what_is_not_known_is_ignored():

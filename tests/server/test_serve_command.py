@@ -51,7 +51,7 @@ def model(tiny_model):
 
 def test_a_server_from_beginning_to_end(model, tmp_path):
     """Asked, and ended by SIGTERM while it replies: that reply comes to its end, and the conversation is kept."""
-    options = ("-m", model, "--sessions", tmp_path / "kept", "--rest-dir", tmp_path)
+    options = ("-m", model, "--sessions", tmp_path / "kept", "--swap-dir", tmp_path)
     body = {"messages": HELLO, "stream": True, "temperature": 1, "max_tokens": 400}
     with serving(*options) as (process, url, logged):
         with httpx.stream("POST", url + PATH, json=body, timeout=LIMIT_S) as stream:
@@ -83,7 +83,7 @@ def test_an_address_that_others_reach_needs_a_key(model):
 
 def test_folders_that_cannot_be_made(model, tmp_path):
     (tmp_path / "file").touch()
-    for option in ("--sessions", "--rest-dir"):
+    for option in ("--sessions", "--swap-dir"):
         ended = subprocess.run(
             [*COMMAND, "serve", *SMALL, "-m", model, option, tmp_path / "file" / "folder"],
             capture_output=True,

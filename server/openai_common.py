@@ -9,12 +9,12 @@ from pydantic import Field
 from edgekv.engine.reply import MAX_TOKENS
 from edgekv.engine.sampler import MAX_SEED, Sampling
 
-from .answer import server_sent
 from .body import Body, Text
-from .failures import Failure, unsupported
-from .job import Ended, Reason, Usage
+from .errors import ApiError, unsupported
+from .json_stream import Parts
+from .request import Ended, Reason, Usage
 from .settings import Settings
-from .written import Parts
+from .streaming import sse_event
 
 FINISH_REASONS: dict[Reason, str] = {
     "stop": "stop",
@@ -38,7 +38,7 @@ class StreamOptions(Body):
     include_usage: bool | None = None
 
 
-class Further(Body):
+class EdgekvParams(Body):
     """Fields of edgekv's own.
 
     focus: read with the last user message in mind, or with this question or the parts of one; None = as the server does
@@ -52,7 +52,7 @@ class Further(Body):
     on_overflow: Literal["evict", "error"] = "evict"
 
 
-class Wishes(Body):
+class GenerationParams(Body):
     """How a reply is made: fields of every endpoint. Defaults are those of `edgekv chat`."""
 
     model: str | None = None
@@ -71,10 +71,10 @@ class Wishes(Body):
     presence_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
     user: str | None = None
-    edgekv: Further = Further()
+    edgekv: EdgekvParams = EdgekvParams()
 
     def check(self) -> None:
-        """Raise Failure for what is known and cannot be done here."""
+        """Raise ApiError for what is known and cannot be done here."""
         if self.edgekv.shades and not self.stream:
             raise unsupported("edgekv.shades", "only streams tell what is kept")
         if self.n is not None and self.n > 1:
@@ -86,7 +86,7 @@ class Wishes(Body):
             raise unsupported("logit_bias", "logit_bias is not possible")
 
     def arguments(self, settings: Settings, max_tokens: int | None = None) -> dict[str, Any]:
-        """Arguments of a `Job`. max_tokens: of another field, which comes first"""
+        """Arguments of a `ReplyRequest`. max_tokens: of another field, which comes first"""
         self.check()
         focus = settings.focus if self.edgekv.focus is None else self.edgekv.focus
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
@@ -116,20 +116,20 @@ class Wishes(Body):
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
 
-def failed(failure: Failure) -> dict[str, Any]:
+def error_body(error: ApiError) -> dict[str, Any]:
     """The body of an error."""
-    kind = "server_error" if failure.status >= 500 else "invalid_request_error"
-    if failure.status == 429:
+    kind = "server_error" if error.status >= 500 else "invalid_request_error"
+    if error.status == 429:
         kind = "rate_limit_error"
-    return {"error": {"message": failure.message, "type": kind, "param": failure.param, "code": failure.code}}
+    return {"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}}
 
 
-def failed_late(failure: Failure) -> Parts:
+def error_event(error: ApiError) -> Parts:
     """The end of a stream that has begun."""
-    return server_sent(failed(failure))
+    return sse_event(error_body(error))
 
 
-def took(ended: Ended) -> dict[str, Any]:
+def usage_fields(ended: Ended) -> dict[str, Any]:
     """What a reply took: OpenAI's object `usage`, and `edgekv`."""
     return {"usage": usage_of(ended.usage), "edgekv": edgekv_of(ended.usage, ended.reason)}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import edgekv
 
 
-class Failure(Exception):  # noqa: N818  (also what a client did wrong)
+class ApiError(Exception):
     """Why there is no reply.
 
     status: of HTTP
@@ -51,17 +51,17 @@ _OF: tuple[tuple[type[Exception], int, str, str | None], ...] = (
 )
 
 
-def failure_of(error: Exception) -> Failure:
+def api_error_of(error: Exception) -> ApiError:
     """The failure that an error of the runtime is to a client."""
-    if isinstance(error, Failure):
+    if isinstance(error, ApiError):
         return error
     for kind, status, code, message in _OF:
         if isinstance(error, kind):
             retry = RETRY_S if status == 503 else None
-            return Failure(status, code, str(error) if message is None else message, retry_after_s=retry)
-    return Failure(500, "internal_error", "the server failed; its log says how")
+            return ApiError(status, code, str(error) if message is None else message, retry_after_s=retry)
+    return ApiError(500, "internal_error", "the server failed; its log says how")
 
 
-def unsupported(param: str, what: str) -> Failure:
+def unsupported(param: str, what: str) -> ApiError:
     """The failure for something that is known and cannot be had here."""
-    return Failure(400, "unsupported_value", f"{what}; leave {param!r} out", param=param)
+    return ApiError(400, "unsupported_value", f"{what}; leave {param!r} out", param=param)

@@ -14,9 +14,9 @@ from asgi import said
 from pydantic import BaseModel, Field
 
 from edgekv.engine.pieces import Chance, Token, packed
-from edgekv.server.shapes import chat_logprobs, text_logprobs
-from edgekv.server.shelf import LONG_CHARS
-from edgekv.server.written import written
+from edgekv.server.json_stream import json_parts
+from edgekv.server.openai_fields import chat_logprobs, text_logprobs
+from edgekv.server.spill import LONG_CHARS
 
 PATH = "/v1/chat/completions"
 ASKED = [{"role": "user", "content": "Who is it?"}]
@@ -63,7 +63,7 @@ pytestmark = pytest.mark.anyio
 
 
 def in_json(value):
-    return json.loads(b"".join(written(value)))
+    return json.loads(b"".join(json_parts(value)))
 
 
 def asked(**further):

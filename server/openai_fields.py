@@ -11,9 +11,9 @@ from pydantic import Field
 from edgekv.engine.pieces import Chance, Packed, Token, unpacked
 
 from .body import Body
-from .failures import Failure
-from .job import ToolCall
-from .written import Items
+from .errors import ApiError
+from .json_stream import LazyList
+from .request import ToolCall
 
 NEVER = -9999.0  # the log probability of what cannot come, for which JSON has no number
 
@@ -30,33 +30,33 @@ class ResponseFormat(Body):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
 
-    def shape(self) -> Mapping[str, Any] | None:
-        """The JSON schema that it asks for; None = any text. Raises Failure for a schema that is not there."""
+    def reply_schema(self) -> Mapping[str, Any] | None:
+        """The JSON schema that it asks for; None = any text. Raises ApiError for a schema that is not there."""
         if self.type == "text":
             return None
         if self.type == "json_object":
             return {"type": "object"}
         if self.json_schema is None or self.json_schema.schema_ is None:
             param = "response_format.json_schema.schema"
-            raise Failure(400, "missing_required_parameter", f"{param} is missing; give a JSON schema", param=param)
+            raise ApiError(400, "missing_required_parameter", f"{param} is missing; give a JSON schema", param=param)
         return self.json_schema.schema_
 
 
 def n_logprobs(logprobs: bool | None, top_logprobs: int | None) -> int | None:
-    """How many alternatives are told with each token; None = nothing is told. Raises Failure."""
+    """How many alternatives are told with each token; None = nothing is told. Raises ApiError."""
     if top_logprobs and not logprobs:
-        raise Failure(400, "invalid_value", "top_logprobs needs logprobs=true; give both", param="top_logprobs")
+        raise ApiError(400, "invalid_value", "top_logprobs needs logprobs=true; give both", param="top_logprobs")
     return (top_logprobs or 0) if logprobs else None
 
 
-def told_tokens(packed: Packed) -> Items | list[Any]:
+def token_logprobs(packed: Packed) -> LazyList | list[Any]:
     """Tokens with their log probabilities, as a list of OpenAI's objects."""
-    return Items(lambda: map(_told_token, unpacked(packed))) if packed else []
+    return LazyList(lambda: map(_told_token, unpacked(packed))) if packed else []
 
 
 def chat_logprobs(packed: Packed) -> dict[str, Any] | None:
     """The object `logprobs` of a chat completion; None where nothing was noted."""
-    return {"content": told_tokens(packed), "refusal": None} if packed else None
+    return {"content": token_logprobs(packed), "refusal": None} if packed else None
 
 
 def text_logprobs(packed: Packed, offset: int = 0) -> dict[str, Any] | None:
@@ -64,8 +64,8 @@ def text_logprobs(packed: Packed, offset: int = 0) -> dict[str, Any] | None:
     if not packed:
         return None
 
-    def each(told: Callable[[Token], Any]) -> Items:
-        return Items(lambda: map(told, unpacked(packed)))
+    def each(told: Callable[[Token], Any]) -> LazyList:
+        return LazyList(lambda: map(told, unpacked(packed)))
 
     def offsets() -> Iterator[int]:
         n_before = offset
@@ -77,7 +77,7 @@ def text_logprobs(packed: Packed, offset: int = 0) -> dict[str, Any] | None:
         "tokens": each(_text),
         "token_logprobs": each(lambda token: _number(token.logprob)),
         "top_logprobs": each(lambda token: {_text(other): _number(other.logprob) for other in token.top}),
-        "text_offset": Items(offsets),
+        "text_offset": LazyList(offsets),
     }
 
 
@@ -97,6 +97,6 @@ def _number(logprob: float) -> float:
     return logprob if math.isfinite(logprob) else NEVER
 
 
-def told_call(call: ToolCall) -> dict[str, Any]:
+def tool_call_field(call: ToolCall) -> dict[str, Any]:
     """A call, in a message of the assistant."""
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Iterator
 from itertools import chain
 from typing import Any, Protocol
 
-from .answer import Answer, Failed, server_sent
-from .failures import Failure
-from .job import Event
-from .jobs import Running
-from .written import Parts, written
+from .errors import ApiError
+from .json_stream import Parts, json_parts
+from .request import Event
+from .scheduler import Running
+from .streaming import RenderError, ReplyResponse, sse_event
 
 
 class TypedEvents(Protocol):
@@ -19,23 +19,23 @@ class TypedEvents(Protocol):
     whole: dict[str, Any]
 
     def push(self, event: Event) -> Iterator[dict[str, Any]]:
-        """What a job's event is to clients."""
+        """What a request's event is to clients."""
 
-    def fail(self, failure: Failure) -> Iterator[dict[str, Any]]:
+    def fail(self, error: ApiError) -> Iterator[dict[str, Any]]:
         """The last events of a reply that cannot go on."""
 
 
-def answer(
-    running: Running, events: TypedEvents, failed: Failed, *, stream: bool, ping: bytes, ping_s: float
-) -> Answer:
+def typed_response(
+    running: Running, events: TypedEvents, render_error: RenderError, *, stream: bool, ping: bytes, ping_s: float
+) -> ReplyResponse:
     """The reply to a request, in pieces or as a whole."""
-    return Answer(
+    return ReplyResponse(
         running,
         _streamed(running, events) if stream else _put_together(running, events),
-        failed,
+        render_error,
         ping=ping if stream else None,
         ping_s=ping_s,
-        late=lambda failure: _sent(events.fail(failure)),
+        late=lambda error: _sent(events.fail(error)),
     )
 
 
@@ -48,8 +48,8 @@ async def _put_together(running: AsyncIterator[Event], events: TypedEvents) -> A
     async for event in running:
         for _ in events.push(event):
             pass
-    yield written(events.whole)
+    yield json_parts(events.whole)
 
 
 def _sent(events: Iterator[dict[str, Any]]) -> Parts:
-    return chain.from_iterable(server_sent(event, event["type"]) for event in events)
+    return chain.from_iterable(sse_event(event, event["type"]) for event in events)

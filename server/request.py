@@ -16,7 +16,7 @@ Reason = Literal["stop", "length", "loop", "cancelled", "tool_calls"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class ReplyRequest:
     """A reply that is wanted: to messages, or to a prompt as it stands.
 
     messages: each with "role" and "content", a text or the Path of one; perhaps with "tool_calls" or "tool_call_id"
@@ -39,7 +39,7 @@ class Job:
     max_tokens: int | None = MAX_TOKENS
     stop: tuple[str, ...] = ()
     n_logprobs: int | None = None
-    shape: Mapping[str, Any] | None = None
+    json_schema: Mapping[str, Any] | None = None
     tools: tuple[Mapping[str, Any], ...] = ()
     tool_choice: str | Mapping[str, Any] = "auto"
     parallel_tool_calls: bool = True
@@ -51,7 +51,7 @@ class Job:
     @property
     def needs_grammars(self) -> bool:
         """Whether it needs a runtime with grammars: the reply must fit a schema, or may call tools."""
-        return self.shape is not None or (bool(self.tools) and self.tool_choice != "none")
+        return self.json_schema is not None or (bool(self.tools) and self.tool_choice != "none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class PromptProgress:
     """So many tokens of the prompt, of all that must be read, have been read."""
 
     seen: int
@@ -113,7 +113,7 @@ class Ended:
     """The reply is over; nothing follows.
 
     stop_text: the one that ended it, if one did
-    shades: what is kept, where the job wants to know and the disk takes it
+    shades: what is kept, where the request wants to know and the disk takes it
     """
 
     reason: Reason
@@ -122,4 +122,4 @@ class Ended:
     shades: Shades | None = None
 
 
-Event: TypeAlias = Reading | Piece | ToolCall | Ended
+Event: TypeAlias = PromptProgress | Piece | ToolCall | Ended

@@ -36,7 +36,7 @@ class Client:
 
 def idle(application):
     """Wait until the conversation is saved after its reply."""
-    while application.state.jobs.is_busy:
+    while application.state.queue.is_busy:
         time.sleep(0.01)
 
 
@@ -86,9 +86,9 @@ def test_roles_in_any_order(application):
     client.say("Now")
     cached, total, _ = client.say("And then?")
     assert total - cached < 40
-    assert application.state.pool._kept[0].session.system == system["content"]
+    assert application.state.pool._pooled[0].session.system == system["content"]
     Client(application, {"role": "system", "content": words(300)}).say("Too long a message to be kept for ever")
-    assert application.state.pool._kept[1].session.system is None
+    assert application.state.pool._pooled[1].session.system is None
 
 
 def test_long_prompts_are_read_and_reported(open_server):
@@ -112,7 +112,7 @@ def test_a_request_is_read_with_its_parts(open_server):
     }
     with open_server(options={"probe_tokens": 48}) as application:
         assert asyncio.run(fetched(application, PATH, body)).status_code == 200
-        assert application.state.pool._kept[-1].session.stats.probes > 0
+        assert application.state.pool._pooled[-1].session.stats.probes > 0
         long = body | {"edgekv": {"focus": ["What was it? " * 9] * 2}}
         refused = asyncio.run(fetched(application, PATH, long))
         assert (refused.status_code, refused.json()["error"]["code"]) == (400, "invalid_value")
@@ -126,11 +126,11 @@ def test_focus_and_its_switches(open_server):
         for focus in (None, False, True):
             client = Client(application, {"role": "user", "content": f"{focus} {words(300)}"})
             client.say("What was it?", **({} if focus is None else {"edgekv": {"focus": focus}}))
-            probed.append(session._kept[-1].session.stats.probes > 0)
+            probed.append(session._pooled[-1].session.stats.probes > 0)
     assert probed == [True, False, True]
     with open_server(focus=False) as application:
         Client(application, {"role": "user", "content": words(300)}).say("What was it?")
-        assert application.state.pool._kept[-1].session.stats.probes == 0
+        assert application.state.pool._pooled[-1].session.stats.probes == 0
     with open_server(options={"focus": False}) as application:
         Client(application, {"role": "user", "content": words(300)}).say("What was it?")
 

@@ -1,4 +1,4 @@
-"""The queue in front of the model: jobs are answered one at a time, in order of arrival, in a thread of their own."""
+"""Queue in front of the model. One thread answers the requests, one at a time, in order of arrival."""
 
 from __future__ import annotations
 
@@ -13,51 +13,51 @@ from functools import partial
 
 from edgekv.errors import EdgeKVError
 
-from .failures import RETRY_S, Failure, failure_of
-from .job import Ended, Event, Job, Piece, Reading, Usage
-from .room import Room, held_bytes, told_bytes
-from .shelf import in_files, laid_down
+from .admission import MemoryBudget, logprob_bytes, request_bytes
+from .errors import RETRY_S, ApiError, api_error_of
+from .request import Ended, Event, Piece, PromptProgress, ReplyRequest, Usage
+from .spill import spill_texts, texts_in_files
 
 log = logging.getLogger("edgekv.server")
 
-Answer = Callable[[Job, Callable[[Event], None], "Stop"], None]
+AnswerCallback = Callable[[ReplyRequest, Callable[[Event], None], "CancelFlag"], None]
 
 
-class Jobs:
-    """Runs jobs. `run` and `stop` are for the thread of the event loop.
+class RequestQueue:
+    """Runs requests. `submit` and `stop` are for the thread of the event loop.
 
-    answer: makes the reply to a job, in the thread of the queue: calls back with each event, and ends early where its
-        `Stop` is set. It may raise what the runtime raises
-    limit: jobs that may wait beside the one that is answered
+    answer: makes the reply to a request, in the thread of the queue. It calls back with each event, and ends early if
+        its `CancelFlag` is set. It may raise what the runtime raises
+    limit: requests that may wait beside the one that is answered
     seconds: for each, with the time that it waits
-    room: the memory that waiting jobs may take
+    memory: the budget that waiting requests may take
     ended: called with what a reply took, and the seconds from its turn to its first token
     """
 
     def __init__(
         self,
-        answer: Answer,
+        answer: AnswerCallback,
         *,
         limit: int,
         seconds: float,
-        room: Room,
+        memory: MemoryBudget,
         ended: Callable[[Usage, float], None] = lambda usage, first_s: None,
     ) -> None:
         self._answer = answer
         self._ended = ended
-        self._room = room
+        self._memory = memory
         self._limit = limit
         self._seconds = seconds
         self._changed = threading.Condition()
         self._waiting: deque[Running] = deque()
         self._running: Running | None = None
         self._stopped = False
-        self._thread = threading.Thread(target=self._serve, name="edgekv-jobs", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name="edgekv-requests", daemon=True)
         self._thread.start()
 
     @property
     def n_waiting(self) -> int:
-        """Jobs that wait."""
+        """Requests that wait."""
         return len(self._waiting)
 
     @property
@@ -65,21 +65,21 @@ class Jobs:
         """Whether one is answered now."""
         return self._running is not None
 
-    def run(self, job: Job) -> Running:
-        """Queue a job; returns its events, to be iterated and then closed. Raises Failure where the queue is full."""
+    def submit(self, request: ReplyRequest) -> Running:
+        """Queue a request; return its events, to be iterated and then closed. Raises ApiError if the queue is full."""
         with self._changed:
             if self._stopped:
                 raise _stopping()
             # whoever sees that a reply is over may ask again at once, though its session is perhaps saved still
             is_answering = self._running is not None and not self._running.has_end
             if len(self._waiting) >= self._limit and (self._waiting or is_answering):
-                raise Failure(
+                raise ApiError(
                     429,
                     "rate_limit_exceeded",
                     f"{len(self._waiting)} requests are waiting already; try again later",
                     retry_after_s=RETRY_S,
                 )
-            running = Running(job, self._room, self._seconds, self._left, self._ended)
+            running = Running(request, self._memory, self._seconds, self._left, self._ended)
             self._waiting.append(running)
             self._changed.notify()
         return running
@@ -118,23 +118,23 @@ class Jobs:
         while (running := self._next()) is not None:
             running.begun_s = time.monotonic()
             try:
-                with in_files(running.job) as job:
-                    self._answer(job, running.post, running.stop)
+                with texts_in_files(running.request) as request:
+                    self._answer(request, running.post, running.stop)
                 if not running.has_end:  # it was told to stop before it began
                     running.post(_stopping())
             except Exception as error:
-                if not isinstance(error, (EdgeKVError, Failure)):
+                if not isinstance(error, (EdgeKVError, ApiError)):
                     log.exception("a request failed")
-                elif failure_of(error).status >= 500:
+                elif api_error_of(error).status >= 500:
                     log.warning("a request failed: %s", error)
-                running.post(failure_of(error))
+                running.post(api_error_of(error))
             finally:
                 running.release()
                 with self._changed:
                     self._running = None
 
     def _next(self) -> Running | None:
-        """The next job, once there is one; None = there will be no more."""
+        """The next request, once there is one; None = there will be no more."""
         with self._changed:
             while not self._waiting and not self._stopped:
                 self._changed.wait()
@@ -142,7 +142,7 @@ class Jobs:
             return self._running
 
 
-class Stop:
+class CancelFlag:
     """Whether a reply is to end early; may be set from any thread."""
 
     def __init__(self) -> None:
@@ -173,50 +173,50 @@ class Stop:
 
 
 class Running:
-    """The events of a job as they come. Iterate it to its end and close it; closing it before cancels the job.
+    """The events of a request as they come. Iterate it to its end and close it; closing it before cancels the request.
 
-    Pieces are joined while nobody fetches them, so a slow client holds its reply and no more. The room has its log
-    probabilities until it is closed. Raises Failure where the job fails, and where its time is up.
+    Pieces are joined while nobody fetches them, so a slow client holds its reply and no more. The memory budget counts
+    its log probabilities until it is closed. Raises ApiError if the request fails, and when its time is up.
 
     has_end: its last event is there; whatever comes later is fetched by nobody
     """
 
     def __init__(
         self,
-        job: Job,
-        room: Room,
+        request: ReplyRequest,
+        memory: MemoryBudget,
         seconds: float,
         left: Callable[[Running], None],
         ended: Callable[[Usage, float], None],
     ) -> None:
-        """Raises Failure where there is no room for the job, or for its long texts on the disk."""
-        self._n_free = told_bytes(job, room)  # bytes of log probabilities that may still come
+        """Raises ApiError where there is no room for the request, or for its long texts on the disk."""
+        self._n_free = logprob_bytes(request, memory)  # bytes of log probabilities that may still come
         with ExitStack() as stack:
-            self.job = laid_down(job, stack)
-            n_bytes = held_bytes(self.job)
-            room.take(n_bytes + self._n_free)
-            stack.callback(room.give_back, n_bytes)
-            self._give_back = partial(room.give_back, self._n_free)
+            self.request = spill_texts(request, stack)
+            n_bytes = request_bytes(self.request)
+            memory.reserve(n_bytes + self._n_free)
+            stack.callback(memory.release, n_bytes)
+            self._give_back = partial(memory.release, self._n_free)
             self._held = stack.pop_all()
-        self.stop = Stop()
+        self.stop = CancelFlag()
         self.begun_s = 0.0
         self._first_s: float | None = None  # from its turn to its first token
         self._left = left
         self._told = ended
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(seconds, self._expire)
-        self._events: deque[Event | Failure] = deque()
+        self._events: deque[Event | ApiError] = deque()
         self._posted = asyncio.Event()
         self._lock = threading.Lock()
         self._ended = self._closed = False
         self.has_end = False
 
     def release(self) -> None:
-        """Free what the job holds, when nobody is at it any more."""
-        self.job = Job()
+        """Free what the request holds, when nobody is at it any more."""
+        self.request = ReplyRequest()
         self._held.close()
 
-    def post(self, event: Event | Failure) -> None:
+    def post(self, event: Event | ApiError) -> None:
         """Add an event, from any thread."""
         if self._first_s is None and isinstance(event, (Piece, Ended)):
             self._first_s = time.monotonic() - self.begun_s
@@ -228,11 +228,11 @@ class Running:
                 event = _too_long()
                 self.stop.set()
         with self._lock:
-            self.has_end |= isinstance(event, (Ended, Failure))
+            self.has_end |= isinstance(event, (Ended, ApiError))
             if self._closed:
                 return
             last = self._events[-1] if self._events else None
-            if isinstance(last, Reading) and isinstance(event, Reading):
+            if isinstance(last, PromptProgress) and isinstance(event, PromptProgress):
                 self._events[-1] = event
             elif isinstance(last, Piece) and isinstance(event, Piece) and last.reasoning == event.reasoning:
                 self._events[-1] = Piece(last.text + event.text, last.reasoning, last.logprobs + event.logprobs)
@@ -254,15 +254,15 @@ class Running:
             await self._posted.wait()
         with self._lock:
             event = self._events.popleft()
-        if isinstance(event, (Ended, Failure)):
+        if isinstance(event, (Ended, ApiError)):
             self._ended = True
             self._timer.cancel()
-        if isinstance(event, Failure):
+        if isinstance(event, ApiError):
             raise event
         return event
 
     async def aclose(self) -> None:
-        """Cancel the job, unless it has ended."""
+        """Cancel the request, unless it has ended."""
         self._timer.cancel()
         with self._lock:
             was_closed, self._closed, self._ended = self._closed, True, True
@@ -273,14 +273,14 @@ class Running:
 
     def _expire(self) -> None:
         """Its time is up, which is said before the reply ends of it."""
-        self.post(Failure(504, "timeout", "the request took too long; try again, or ask for less"))
+        self.post(ApiError(504, "timeout", "the request took too long; try again, or ask for less"))
         self._left(self)
 
 
-def _too_long() -> Failure:
+def _too_long() -> ApiError:
     """Tokens of this vocabulary are longer than `PACKED_BYTES` has room for."""
-    return Failure(503, "no_room", "the log probabilities take more memory than there is; ask for fewer of them")
+    return ApiError(503, "no_room", "the log probabilities take more memory than there is; ask for fewer of them")
 
 
-def _stopping() -> Failure:
-    return Failure(503, "stopping", "the server is stopping; try again later", retry_after_s=RETRY_S)
+def _stopping() -> ApiError:
+    return ApiError(503, "stopping", "the server is stopping; try again later", retry_after_s=RETRY_S)

@@ -9,11 +9,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from .failures import Failure
-from .state import State, state_of
+from .errors import ApiError
+from .state import ServerState, state_of
 
 
-def _model(state: State) -> dict[str, Any]:
+def _model(state: ServerState) -> dict[str, Any]:
     return {"id": state.model_name, "object": "model", "created": state.started, "owned_by": "edgekv"}
 
 
@@ -24,7 +24,7 @@ async def models(request: Request) -> Response:
 async def model(request: Request) -> Response:
     state = state_of(request)
     if request.path_params["name"] != state.model_name:
-        raise Failure(404, "model_not_found", f"this server has one model, {state.model_name!r}", param="model")
+        raise ApiError(404, "model_not_found", f"this server has one model, {state.model_name!r}", param="model")
     return JSONResponse(_model(state))
 
 

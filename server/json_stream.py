@@ -15,7 +15,7 @@ Parts: TypeAlias = Iterable[bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Items:
+class LazyList:
     """A list in a value whose items take more memory than what they are made of. make: begins with the first again"""
 
     make: Callable[[], Iterable[object]]
@@ -24,11 +24,11 @@ class Items:
         return iter(self.make())
 
 
-def written(value: object, before: bytes = b"", after: bytes = b"") -> Iterator[bytes]:
-    """JSON of a value that may have `Items`, with what stands around it. Without them it comes in one part."""
-    found: list[Items] = []
+def json_parts(value: object, before: bytes = b"", after: bytes = b"") -> Iterator[bytes]:
+    """JSON of a value that may have `LazyList`, with what stands around it. Without them it comes in one part."""
+    found: list[LazyList] = []
 
-    def marked(items: Items) -> str:
+    def marked(items: LazyList) -> str:
         found.append(items)
         return _MARK
 
@@ -45,5 +45,5 @@ def written(value: object, before: bytes = b"", after: bytes = b"") -> Iterator[
     yield bytes(part + after)
 
 
-def _json(value: object, default: Callable[[Items], object] | None = None) -> bytes:
+def _json(value: object, default: Callable[[LazyList], object] | None = None) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=default).encode()

@@ -15,10 +15,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edgekv.memory import process
 
-from .job import Usage
+from .request import Usage
 
 if TYPE_CHECKING:
-    from .state import State
+    from .state import ServerState
 
 access = logging.getLogger("edgekv.server.access")
 
@@ -39,7 +39,10 @@ class Metrics:
             "edgekv_request_seconds", "From a request to the end of its answer.", buckets=SECONDS, registry=registry
         )
         self.first = Histogram(
-            "edgekv_first_token_seconds", "From a job's turn to its first token.", buckets=SECONDS, registry=registry
+            "edgekv_first_token_seconds",
+            "From a request's turn to its first token.",
+            buckets=SECONDS,
+            registry=registry,
         )
         self._gauges = {
             name: Gauge(f"edgekv_{name}", text, registry=registry)
@@ -55,7 +58,7 @@ class Metrics:
             )
         }
 
-    def took(self, usage: Usage, first_s: float) -> None:
+    def count_reply(self, usage: Usage, first_s: float) -> None:
         """Count a reply."""
         self.prompt.inc(usage.prompt_tokens)
         self.cached.inc(usage.cached_tokens)
@@ -64,15 +67,15 @@ class Metrics:
         self.first.observe(first_s)
         self._gauges["peak_bytes"].set(usage.peak_bytes)
 
-    def text(self, state: State) -> bytes:
+    def text(self, state: ServerState) -> bytes:
         """All of them in Prometheus' format."""
         plan = state.pool.runtime.plan
         now = {
             "ceiling_bytes": plan.ceiling_bytes,
             "resident_bytes": process.resident_bytes(),
             "budget_cells": plan.budget_cells,
-            "queue": state.jobs.n_waiting,
-            "busy": int(state.jobs.is_busy),
+            "queue": state.queue.n_waiting,
+            "busy": int(state.queue.is_busy),
             "sessions": state.pool.n_sessions,
             "worker_restarts": state.pool.n_restarts,
         }
@@ -81,7 +84,7 @@ class Metrics:
         return generate_latest(self.registry)
 
 
-class Watched:
+class MetricsMiddleware:
     """An ASGI application around another: counts its requests, and logs each with a line when its answer has ended."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, paths: frozenset[str]) -> None:
@@ -115,7 +118,7 @@ class Watched:
 
 
 async def metrics(request: Request) -> Response:
-    state: State = request.app.state.server
+    state: ServerState = request.app.state.server
     return Response(state.metrics.text(state), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 

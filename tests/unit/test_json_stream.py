@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("starlette")
 
-from edgekv.server.written import PART_BYTES, Items, written
+from edgekv.server.json_stream import PART_BYTES, LazyList, json_parts
 
 LONG = [{"token": f"é {i}", "top": [i] * 50} for i in range(1_000)]
 
@@ -22,19 +22,19 @@ def plain(value):
     "value",
     [
         {"text": "é\n"},
-        {"one": Items(lambda: iter(())), "two": [Items(lambda: [1]), Items(lambda: iter("ab"))], "text": "[]"},
-        {"a": 1, "long": Items(lambda: iter(LONG)), "b": {"again": Items(lambda: iter(LONG[::-1]))}},
+        {"one": LazyList(lambda: iter(())), "two": [LazyList(lambda: [1]), LazyList(lambda: iter("ab"))], "text": "[]"},
+        {"a": 1, "long": LazyList(lambda: iter(LONG)), "b": {"again": LazyList(lambda: iter(LONG[::-1]))}},
     ],
 )
 def test_it_is_the_json_of_lists(value):
     for _ in range(2):
-        parts = list(written(value))
+        parts = list(json_parts(value))
         assert json.loads(b"".join(parts)) == plain(value)
 
 
 def test_what_is_long_comes_in_parts():
     largest = len(json.dumps(LONG[-1]))
-    parts = list(written({"long": Items(lambda: iter(LONG))}))
+    parts = list(json_parts({"long": LazyList(lambda: iter(LONG))}))
     assert len(parts) > 10
     assert max(map(len, parts)) < PART_BYTES + largest
-    assert list(written([1, {"a": "é"}], b"data: ", b"\n\n")) == ['data: [1,{"a":"é"}]\n\n'.encode()]
+    assert list(json_parts([1, {"a": "é"}], b"data: ", b"\n\n")) == ['data: [1,{"a":"é"}]\n\n'.encode()]

@@ -1,4 +1,7 @@
-"""Replies over HTTP, as a whole or in pieces: what they say comes from a job, which ends when the client leaves."""
+"""Replies over HTTP, whole or as a stream. A request is cancelled when its client leaves.
+
+Bodies go out in parts, each when the client has read the one before: no body waits whole in a buffer.
+"""
 
 from __future__ import annotations
 
@@ -8,32 +11,33 @@ from typing import Any
 
 import anyio
 from starlette.responses import JSONResponse, Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .failures import Failure
-from .job import Reading
-from .jobs import Running
-from .written import Parts, written
+from .admission import MemoryBudget
+from .errors import ApiError
+from .json_stream import PART_BYTES, Parts, json_parts
+from .request import PromptProgress
+from .scheduler import Running
 
 PING = b": ping\n\n"  # a comment, which clients leave out
 
-Failed = Callable[[Failure], dict[str, Any]]
+RenderError = Callable[[ApiError], dict[str, Any]]
 
 
-class Refused(JSONResponse):
-    """A failure, as an API shows it. failed: makes the body"""
+class ErrorResponse(JSONResponse):
+    """An error, as an API shows it. render_error: makes the body"""
 
-    def __init__(self, failure: Failure, failed: Failed) -> None:
-        retry = {} if failure.retry_after_s is None else {"Retry-After": str(failure.retry_after_s)}
-        super().__init__(failed(failure), failure.status, retry)
+    def __init__(self, error: ApiError, render_error: RenderError) -> None:
+        retry = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
+        super().__init__(render_error(error), error.status, retry)
 
 
-class Answer(Response):
-    """What comes of a job. Nothing is sent before the first part is there, so a job that fails early has its status.
+class ReplyResponse(Response):
+    """The reply to a request. Nothing is sent before the first part is there, so an early error sets the HTTP status.
 
-    running: the job, which is cancelled when the client leaves
+    running: the request, which is cancelled when the client leaves
     said: what is sent, each in parts between which nothing else comes; iterates `running`
-    failed: makes the body of a failure; in a stream that has begun, `late` makes the end of it
+    render_error: makes the body of an error; in a stream that has begun, `late` makes the end of it
     ping: what a stream says after `ping_s` seconds of silence; None = it is no stream, and `said` is one body
     """
 
@@ -41,11 +45,11 @@ class Answer(Response):
         self,
         running: Running,
         said: AsyncIterator[Parts],
-        failed: Failed,
+        render_error: RenderError,
         *,
         ping: bytes | None = None,
         ping_s: float = 5.0,
-        late: Callable[[Failure], Parts] = lambda failure: (),
+        late: Callable[[ApiError], Parts] = lambda error: (),
     ) -> None:
         is_stream = ping is not None
         media_type = "text/event-stream" if is_stream else "application/json"
@@ -55,7 +59,7 @@ class Answer(Response):
             del self.headers["content-length"]
         self._running = running
         self._said = said
-        self._failed = failed
+        self._render_error = render_error
         self._ping = ping
         self._ping_s = ping_s
         self._late = late
@@ -78,11 +82,11 @@ class Answer(Response):
         try:
             async for parts in self._said:
                 await self._send(send, parts)
-        except Failure as failure:
+        except ApiError as error:
             if not self._begun:
-                await Refused(failure, self._failed)(scope, receive, send)
+                await ErrorResponse(error, self._render_error)(scope, receive, send)
                 return
-            await self._send(send, self._late(failure))
+            await self._send(send, self._late(error))
         await send({"type": "http.response.body", "body": b""})
 
     async def _send(self, send: Send, parts: Parts) -> None:
@@ -115,12 +119,44 @@ class Answer(Response):
         scope.cancel()
 
 
-def progress(reading: Reading) -> Parts:
+def progress(reading: PromptProgress) -> Parts:
     """A comment of a stream: how much of the prompt has been read."""
     return [f": reading {reading.seen} of {reading.total}\n\n".encode()]
 
 
-def server_sent(value: object, event: str | None = None) -> Parts:
+def sse_event(value: object, event: str | None = None) -> Parts:
     """A server-sent event with a JSON value, and a name if the protocol gives it one."""
     named = b"" if event is None else b"event: " + event.encode() + b"\n"
-    return written(value, named + b"data: ", b"\n\n")
+    return json_parts(value, named + b"data: ", b"\n\n")
+
+
+class ChunkedBodies:
+    """An ASGI application in front of another, whose bodies it cuts."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_parts(message: Message) -> None:
+            if message["type"] == "http.response.body":
+                body = message.get("body", b"")
+                last = max(0, len(body) - 1) // PART_BYTES * PART_BYTES
+                for at in range(0, last, PART_BYTES):
+                    part = body[at : at + PART_BYTES]
+                    await send({"type": "http.response.body", "body": part, "more_body": True})
+                message = {**message, "body": body[last:]}
+            await send(message)
+
+        await self._app(scope, receive, send_parts)
+
+
+class BudgetedResponse(JSONResponse):
+    """JSON that may be long. The memory budget counts it until the client has it. Raises ApiError if that is full."""
+
+    def __init__(self, content: Any, memory: MemoryBudget) -> None:
+        super().__init__(content)
+        self._memory = memory
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._memory.reserved(len(self.body)):
+            await super().__call__(scope, receive, send)

@@ -1,4 +1,4 @@
-"""The sessions that jobs go on with: clients resend whole conversations, of which a session has read the beginning."""
+"""Sessions that requests continue: clients resend whole conversations, whose beginning a session has read already."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from edgekv.engine.history import History
 from edgekv.engine.stats import Stats
 from edgekv.engine.thoughts import opens_thoughts
 
-from .job import Ended, Event, Job, Reading, Reason, ToolCall, Usage
-from .jobs import Stop
 from .reasoning import Reasoning
+from .request import Ended, Event, PromptProgress, Reason, ReplyRequest, ToolCall, Usage
+from .scheduler import CancelFlag
 from .shades import shades_of
 
 log = logging.getLogger("edgekv.server")
@@ -37,21 +37,21 @@ TEMPLATE_TOKENS = 32  # that a chat template puts around one, at most
 
 
 @dataclass(slots=True, eq=False)
-class Kept:
+class PooledSession:
     """A session that is kept. n_jobs: answered with it; path: where it is saved"""
 
     session: edgekv.Session
     path: Path | None = None
-    n_jobs: int = 0
+    n_answered: int = 0
 
 
-class Pool:
-    """Answers jobs with the sessions of one runtime at a time. For one thread at a time, but for what only looks.
+class SessionPool:
+    """Answers requests with the sessions of one runtime at a time. For one thread at a time, but for what only looks.
 
     open_runtime: opens the runtime, and another one where the process of the first has died
     folder: where sessions are saved; None = nowhere. Those of an isolated runtime are saved after every reply, so that
         they outlive its process; others when the pool is closed
-    rest_dir: where sessions that are not used rest, in their logs; None = the folder that TMPDIR names
+    swap_dir: where sessions that are not used rest, in their logs; None = the folder that TMPDIR names
     """
 
     def __init__(
@@ -60,13 +60,13 @@ class Pool:
         *,
         max_sessions: int,
         folder: Path | None = None,
-        rest_dir: Path | None = None,
+        swap_dir: Path | None = None,
     ) -> None:
         self._open_runtime = open_runtime
         self._max_sessions = max_sessions
         self._folder = folder
-        self._log: bool | Path = True if rest_dir is None else rest_dir
-        self._kept: list[Kept] = []  # the least recently used one first
+        self._log: bool | Path = True if swap_dir is None else swap_dir
+        self._pooled: list[PooledSession] = []  # the least recently used one first
         self._numbers = itertools.count(1)
         self.n_restarts = 0
         self.runtime = open_runtime()
@@ -76,72 +76,78 @@ class Pool:
     @property
     def n_sessions(self) -> int:
         """Sessions that are kept."""
-        return len(self._kept)
+        return len(self._pooled)
 
     def close(self) -> None:
         """Save all sessions, and free the model."""
         with suppress(edgekv.WorkerError):  # it has died, and what was saved before is there
-            for kept in self._kept:
-                self._save(kept)
+            for pooled in self._pooled:
+                self._save(pooled)
         self.runtime.close()
 
-    def answer(self, job: Job, emit: Callable[[Event], None], stop: Stop) -> None:
-        """Make the reply to a job; calls `emit` with its events. Raises Failure and EdgeKVError."""
+    def answer(self, request: ReplyRequest, emit: Callable[[Event], None], stop: CancelFlag) -> None:
+        """Make the reply to a request; calls `emit` with its events. Raises ApiError and EdgeKVError."""
         if self.runtime.closed:  # it could not be opened again
             self._open()
         try:
-            self._answer(job, emit, stop)
+            self._answer(request, emit, stop)
         except edgekv.WorkerError:
             self._restart()
             raise
 
-    def _answer(self, job: Job, emit: Callable[[Event], None], stop: Stop) -> None:
-        history: History = job.messages if job.prompt is None else job.prompt
+    def _answer(self, request: ReplyRequest, emit: Callable[[Event], None], stop: CancelFlag) -> None:
+        history: History = request.messages if request.prompt is None else request.prompt
         while not stop:
-            kept = self._choose(history, job.tools)
+            pooled = self._choose(history, request.tools)
             try:
-                stats, n_thought = self._said(kept.session, job, history, emit, stop)
+                stats, n_thought = self._said(pooled.session, request, history, emit, stop)
             except edgekv.DroppedError:
-                self._end(kept)
+                self._end(pooled)
             except edgekv.RestingError:
-                if not self._make_room(kept):
+                if not self._make_room(pooled):
                     raise
             else:
-                kept.n_jobs += 1
-                shades = shades_of(kept.session) if job.shades and not stop else None
+                pooled.n_answered += 1
+                shades = shades_of(pooled.session) if request.shades and not stop else None
                 emit(Ended(reason_of(stats), self._usage(stats, n_thought), stats.stop_text or None, shades))
                 if self.runtime.options.isolated:
-                    self._save(kept)
+                    self._save(pooled)
                 return
             finally:
-                if not kept.session.closed and kept.session.n_past == 0:
-                    self._end(kept)  # it was refused, or cancelled early
+                if not pooled.session.closed and pooled.session.n_past == 0:
+                    self._end(pooled)  # it was refused, or cancelled early
 
     def _said(
-        self, session: edgekv.Session, job: Job, history: History, emit: Callable[[Event], None], stop: Stop
+        self,
+        session: edgekv.Session,
+        request: ReplyRequest,
+        history: History,
+        emit: Callable[[Event], None],
+        stop: CancelFlag,
     ) -> tuple[Stats, int]:
-        """Have a session answer a job; returns the figures of the reply, and its tokens that were thought."""
+        """Have a session answer a request; returns the figures of the reply, and its tokens that were thought."""
 
         def reading(progress: edgekv.Progress) -> None:
-            emit(Reading(progress.tokens_done, progress.tokens_total))
+            emit(PromptProgress(progress.tokens_done, progress.tokens_total))
             if stop:
                 session.cancel()
 
         pieces = session.continue_from(
             history,
-            focus=job.focus if job.prompt is None and self.runtime.options.focus else False,
-            on_overflow=job.on_overflow,
-            max_tokens=job.max_tokens,
-            stop=job.stop,
-            sampling=job.sampling,
-            json_schema=job.shape,
-            logprobs=job.n_logprobs,
-            tools=job.tools,
-            tool_choice=job.tool_choice,
-            parallel_tool_calls=job.parallel_tool_calls,
+            focus=request.focus if request.prompt is None and self.runtime.options.focus else False,
+            on_overflow=request.on_overflow,
+            max_tokens=request.max_tokens,
+            stop=request.stop,
+            sampling=request.sampling,
+            json_schema=request.json_schema,
+            logprobs=request.n_logprobs,
+            tools=request.tools,
+            tool_choice=request.tool_choice,
+            parallel_tool_calls=request.parallel_tool_calls,
             progress=reading,
         )
-        is_plain = job.prompt is not None or job.shape is not None  # what follows a schema has no room for thoughts
+        # a reply that fits a schema has no place for thoughts
+        is_plain = request.prompt is not None or request.json_schema is not None
         reasoning = Reasoning(begun=None if is_plain else self._begins_thinking)
         with stop.calls(session.cancel):
             for piece in reasoning.told_apart(pieces):
@@ -150,20 +156,20 @@ class Pool:
             emit(ToolCall(f"call_{secrets.token_hex(12)}", call.name, call.arguments))
         return session.stats, reasoning.n_pieces
 
-    def _choose(self, history: History, tools: Sequence[Mapping[str, Any]]) -> Kept:
+    def _choose(self, history: History, tools: Sequence[Mapping[str, Any]]) -> PooledSession:
         """The session that has read most of a history, unless it would lose most of what it has; or a new one."""
         system = self._pinned(history)
-        fitting = [kept for kept in self._kept if kept.session.system == system]
-        seen = {kept: kept.session.seen(history, tools=tools) for kept in fitting}
-        kept = max(fitting, key=lambda kept: seen[kept], default=None)
-        if kept is None or 2 * seen[kept] < kept.session.n_past:
-            while len(self._kept) >= self._max_sessions and self._make_room():
+        fitting = [pooled for pooled in self._pooled if pooled.session.system == system]
+        seen = {pooled: pooled.session.seen(history, tools=tools) for pooled in fitting}
+        pooled = max(fitting, key=lambda pooled: seen[pooled], default=None)
+        if pooled is None or 2 * seen[pooled] < pooled.session.n_past:
+            while len(self._pooled) >= self._max_sessions and self._make_room():
                 pass
-            kept = Kept(self.runtime.session(system, log=self._log), self._new_path())
+            pooled = PooledSession(self.runtime.session(system, log=self._log), self._new_path())
         else:
-            self._kept.remove(kept)
-        self._kept.append(kept)
-        return kept
+            self._pooled.remove(pooled)
+        self._pooled.append(pooled)
+        return pooled
 
     def _pinned(self, history: History) -> str | None:
         """The system message of a history, if it is short enough never to be evicted."""
@@ -172,34 +178,34 @@ class Pool:
         if not isinstance(text, str) or not text:
             return None
         options, budget = self.runtime.options, self.runtime.plan.budget_cells
-        room = budget - options.sinks - options.recent_cells(budget)
+        n_cells = budget - options.sinks - options.recent_cells(budget)
         n_tokens = len(self.runtime.tokenize(text)) + TEMPLATE_TOKENS
-        return text if PINNED_SHARE * n_tokens <= room else None
+        return text if PINNED_SHARE * n_tokens <= n_cells else None
 
-    def _make_room(self, beside: Kept | None = None) -> bool:
-        """End a session that is least missed: one that answered a single job, such as a title, before all others."""
-        others = [kept for kept in self._kept if kept is not beside]
+    def _make_room(self, beside: PooledSession | None = None) -> bool:
+        """End the oldest session that answered a single request, such as a title; without one, the oldest of all."""
+        others = [pooled for pooled in self._pooled if pooled is not beside]
         if not others:
             return False
-        self._end(min(others, key=lambda kept: kept.n_jobs > 1))
+        self._end(min(others, key=lambda pooled: pooled.n_answered > 1))
         return True
 
-    def _end(self, kept: Kept) -> None:
-        self._kept.remove(kept)
-        kept.session.close()
-        if kept.path is not None:
-            kept.path.unlink(missing_ok=True)
+    def _end(self, pooled: PooledSession) -> None:
+        self._pooled.remove(pooled)
+        pooled.session.close()
+        if pooled.path is not None:
+            pooled.path.unlink(missing_ok=True)
 
     def _restart(self) -> None:
         """Open another runtime in place of one whose process has died."""
-        self._kept.clear()
+        self._pooled.clear()
         self.runtime.close()
         self.n_restarts += 1
-        with suppress(edgekv.EdgeKVError):  # the next job tries again, and says why it fails
+        with suppress(edgekv.EdgeKVError):  # the next request tries again, and says why it fails
             self._open()
 
     def _open(self) -> None:
-        """Open another runtime, and go on with what was saved. What fails is no fault of a job."""
+        """Open another runtime, and go on with what was saved. What fails is no fault of a request."""
         try:
             self.runtime = self._open_runtime()
         except (edgekv.ConfigError, edgekv.InputError, edgekv.ModelError) as error:
@@ -218,20 +224,20 @@ class Pool:
                 log.warning("%s is not gone on with: %s", path, error.strerror or error)
         for _, path in sorted(found)[-self._max_sessions :]:
             try:
-                self._kept.append(Kept(self.runtime.load_session(path), path, n_jobs=2))
+                self._pooled.append(PooledSession(self.runtime.load_session(path), path, n_answered=2))
             except edgekv.EdgeKVError as error:
                 log.warning("%s is not gone on with: %s", path, error)
 
-    def _save(self, kept: Kept) -> None:
+    def _save(self, pooled: PooledSession) -> None:
         """Save a session, if it has something to save and a place. Raises WorkerError."""
-        if kept.path is None or kept.session.n_past == 0:
+        if pooled.path is None or pooled.session.n_past == 0:
             return
         try:
-            kept.session.save(kept.path)
+            pooled.session.save(pooled.path)
         except edgekv.WorkerError:
             raise
         except edgekv.EdgeKVError as error:
-            log.warning("%s is not saved: %s", kept.path, error)
+            log.warning("%s is not saved: %s", pooled.path, error)
 
     def _new_path(self) -> Path | None:
         """A path that nothing has."""

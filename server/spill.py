@@ -1,4 +1,4 @@
-"""Long texts of jobs, on the disk: in one file while a job waits, in a file each while it is answered."""
+"""Long texts of requests, on the disk: in one file while a request waits, in a file each while it is answered."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from edgekv.memory.raw_files import write_all
 from edgekv.prompt.spool import spooled
 from edgekv.store.temp_array import temp_file
 
-from .failures import RETRY_S, Failure
-from .job import Job
+from .errors import RETRY_S, ApiError
+from .request import ReplyRequest
 
 log = logging.getLogger("edgekv.server")
 
@@ -25,8 +25,8 @@ PIECE_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Lying:
-    """A text that lies in the file of its job: the bytes [start, stop)."""
+class SpilledText:
+    """A text that lies in the file of its request: the bytes [start, stop)."""
 
     file: FileIO
     start: int
@@ -43,10 +43,10 @@ class Lying:
         return codecs.iterdecode(raw(), "utf-8")
 
 
-def laid_down(job: Job, stack: ExitStack) -> Job:
-    """The job with its long texts in one file, which is there until the stack is closed. Raises Failure.
+def spill_texts(request: ReplyRequest, stack: ExitStack) -> ReplyRequest:
+    """The request with its long texts in one file, which is there until the stack is closed. Raises ApiError.
 
-    However many there are, a job that waits has one descriptor, of which a process has a thousand.
+    However many there are, a request that waits has one descriptor, of which a process has a thousand.
     """
     file: FileIO | None = None
 
@@ -58,28 +58,28 @@ def laid_down(job: Job, stack: ExitStack) -> Job:
             file = stack.enter_context(temp_file(None))
         start = file.tell()
         write_all(file, memoryview(text.encode()))
-        return Lying(file, start, file.tell())
+        return SpilledText(file, start, file.tell())
 
     with _failing():
-        return _with_texts(job, lay)
+        return _with_texts(request, lay)
 
 
 @contextmanager
-def in_files(job: Job) -> Iterator[Job]:
-    """The job with the Path of a file for each text that was laid down, as the model reads it. Raises Failure."""
+def texts_in_files(request: ReplyRequest) -> Iterator[ReplyRequest]:
+    """The request with the Path of a file for each text that was laid down, as the model reads it. Raises ApiError."""
     with ExitStack() as stack:
 
         def lift(text: Any) -> Any:
-            return stack.enter_context(spooled(text.pieces())) if isinstance(text, Lying) else text
+            return stack.enter_context(spooled(text.pieces())) if isinstance(text, SpilledText) else text
 
         with _failing():
-            found = _with_texts(job, lift)
+            found = _with_texts(request, lift)
         yield found
 
 
-def _with_texts(job: Job, change: Callable[[Any], Any]) -> Job:
-    messages = tuple({**message, "content": change(message["content"])} for message in job.messages)
-    return replace(job, messages=messages, prompt=change(job.prompt))
+def _with_texts(request: ReplyRequest, change: Callable[[Any], Any]) -> ReplyRequest:
+    messages = tuple({**message, "content": change(message["content"])} for message in request.messages)
+    return replace(request, messages=messages, prompt=change(request.prompt))
 
 
 @contextmanager
@@ -89,7 +89,7 @@ def _failing() -> Iterator[None]:
         yield
     except (InputError, SessionFileError, OSError) as error:
         log.warning("%s", error)
-        raise Failure(
+        raise ApiError(
             503, "no_room", "the disk does not take what this request needs; try again later", retry_after_s=RETRY_S
         ) from error
 

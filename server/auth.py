@@ -9,12 +9,12 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from .answer import Failed, Refused
-from .failures import Failure
+from .errors import ApiError
 from .settings import HEAD_BYTES, Settings
+from .streaming import ErrorResponse, RenderError
 
 
-class Guard:
+class AuthMiddleware:
     """An ASGI application in front of another: answers requests that must not come through.
 
     A page of the web cannot read the answers of a server on this machine, but it can send requests to it. So a Host
@@ -23,15 +23,15 @@ class Guard:
     """
 
     def __init__(
-        self, app: ASGIApp, settings: Settings, shape_at: Callable[[str], Failed], open_paths: Sequence[str]
+        self, app: ASGIApp, settings: Settings, renderer_at: Callable[[str], RenderError], open_paths: Sequence[str]
     ) -> None:
-        """shape_at: how failures look at a path
+        """renderer_at: makes the bodies of errors at a path
 
         open_paths: for those who have no key: they watch a server, or will be asked for one
         """
         self._app = app
         self._settings = settings
-        self._shape_at = shape_at
+        self._renderer_at = renderer_at
         self._open = frozenset(open_paths)
         self._hosts = frozenset(name.lower() for name in settings.hosts)
         self._origins = frozenset(origin.lower().rstrip("/") for origin in settings.origins)
@@ -39,23 +39,23 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            failure = self._refusal(scope["path"], Headers(scope=scope))
-            if failure is not None:
-                await Refused(failure, self._shape_at(scope["path"]))(scope, receive, send)
+            error = self._refusal(scope["path"], Headers(scope=scope))
+            if error is not None:
+                await ErrorResponse(error, self._renderer_at(scope["path"]))(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
-    def _refusal(self, path: str, headers: Headers) -> Failure | None:
+    def _refusal(self, path: str, headers: Headers) -> ApiError | None:
         if sum(len(name) + len(value) for name, value in headers.raw) > HEAD_BYTES:
-            return Failure(431, "request_too_large", f"the head has more than {HEAD_BYTES} bytes; send less")
+            return ApiError(431, "request_too_large", f"the head has more than {HEAD_BYTES} bytes; send less")
         host = headers.get("host", "")
         if self._hosts and _name_of(host) not in self._hosts:
-            return Failure(421, "unknown_host", "the header Host names another server; ask this one by a name it has")
+            return ApiError(421, "unknown_host", "the header Host names another server; ask this one by a name it has")
         origin = headers.get("origin")
         if origin is not None and not self._may_ask(origin.lower(), host.lower()):
-            return Failure(403, "foreign_origin", "pages of this origin may not ask this server")
+            return ApiError(403, "foreign_origin", "pages of this origin may not ask this server")
         if self._keys and path not in self._open and not self._has_key(headers):
-            return Failure(401, "invalid_api_key", "send a key of this server as Authorization: Bearer KEY")
+            return ApiError(401, "invalid_api_key", "send a key of this server as Authorization: Bearer KEY")
         return None
 
     def _may_ask(self, origin: str, host: str) -> bool:

@@ -10,10 +10,10 @@ import pytest
 
 from edgekv.engine.pieces import PACKED_BYTES
 from edgekv.prompt.text import read_text
-from edgekv.server.failures import Failure
-from edgekv.server.job import Job
-from edgekv.server.room import Room, held_bytes, told_bytes
-from edgekv.server.shelf import LONG_CHARS, in_files, laid_down
+from edgekv.server.admission import MemoryBudget, logprob_bytes, request_bytes
+from edgekv.server.errors import ApiError
+from edgekv.server.request import ReplyRequest
+from edgekv.server.spill import LONG_CHARS, spill_texts, texts_in_files
 
 LONG = "x" * 10_000
 MARK = "\ufeff"  # of an encoding, where a file begins with it
@@ -28,29 +28,29 @@ HELLO = {"role": "user", "content": "Hello"}
         {"prompt": LONG},
         {"prompt": array("i", range(2_500))},
         {"tools": ({"function": {"parameters": {"properties": {LONG: {}}}}},)},
-        {"shape": {"enum": [LONG]}},
+        {"json_schema": {"enum": [LONG]}},
         {"stop": ("x", LONG)},
         {"focus": LONG},
         {"user": LONG},
     ],
-    ids=["message", "call", "text", "tokens", "tools", "shape", "stop", "focus", "user"],
+    ids=["message", "call", "text", "tokens", "tools", "json_schema", "stop", "focus", "user"],
 )
 def test_whatever_is_long_counts(further):
-    short = held_bytes(Job(messages=(HELLO,)))
+    short = request_bytes(ReplyRequest(messages=(HELLO,)))
     assert short < 2_000
-    assert 10_000 <= held_bytes(Job(**further)) < 10_000 + short + 2_000
+    assert 10_000 <= request_bytes(ReplyRequest(**further)) < 10_000 + short + 2_000
 
 
 def test_log_probabilities_of_a_reply_have_a_limit():
-    room = Room(128 * PACKED_BYTES)
-    assert told_bytes(Job(max_tokens=10**9), room) == 0
-    assert told_bytes(Job(n_logprobs=0, max_tokens=32), room) == 32 * PACKED_BYTES
-    assert told_bytes(Job(n_logprobs=3, max_tokens=8), room) == 32 * PACKED_BYTES
-    with pytest.raises(Failure, match=r"9 tokens with 3 .* the 32 log probabilities .* at most 8 tokens") as refused:
-        told_bytes(Job(n_logprobs=3, max_tokens=9), room)
+    memory = MemoryBudget(128 * PACKED_BYTES)
+    assert logprob_bytes(ReplyRequest(max_tokens=10**9), memory) == 0
+    assert logprob_bytes(ReplyRequest(n_logprobs=0, max_tokens=32), memory) == 32 * PACKED_BYTES
+    assert logprob_bytes(ReplyRequest(n_logprobs=3, max_tokens=8), memory) == 32 * PACKED_BYTES
+    with pytest.raises(ApiError, match=r"9 tokens with 3 .* the 32 log probabilities .* at most 8 tokens") as refused:
+        logprob_bytes(ReplyRequest(n_logprobs=3, max_tokens=9), memory)
     assert refused.value.status == 400
-    with pytest.raises(Failure, match="any number of tokens"):
-        told_bytes(Job(n_logprobs=0, max_tokens=None), room)
+    with pytest.raises(ApiError, match="any number of tokens"):
+        logprob_bytes(ReplyRequest(n_logprobs=0, max_tokens=None), memory)
 
 
 @pytest.mark.parametrize(
@@ -67,8 +67,8 @@ def test_log_probabilities_of_a_reply_have_a_limit():
 )
 def test_only_texts_that_are_read_as_files_lie_in_files(text, lies_on_the_disk):
     with ExitStack() as stack:
-        laid = laid_down(Job(prompt=text), stack)
-        prompt = stack.enter_context(in_files(laid)).prompt
+        laid = spill_texts(ReplyRequest(prompt=text), stack)
+        prompt = stack.enter_context(texts_in_files(laid)).prompt
         assert isinstance(prompt, Path) == lies_on_the_disk
         if lies_on_the_disk:
             assert "".join(read_text(prompt)) == text.removeprefix(MARK)

@@ -12,9 +12,9 @@ from typing import Any
 
 from starlette.types import Message
 
-from .job import Ended, Event, Job, Piece, Reading, Usage
-from .jobs import Stop
-from .pool import Pool
+from .request import Ended, Event, Piece, PromptProgress, ReplyRequest, Usage
+from .scheduler import CancelFlag
+from .session_pool import SessionPool
 
 _CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "text"}], "stream_options": {"include_usage": True}}
 _ASKED = (
@@ -33,7 +33,7 @@ _ASKED = (
 )
 
 
-class Nobody(Pool):
+class WarmupPool(SessionPool):
     """A pool without a model, whose replies are all the same."""
 
     def __init__(self) -> None:
@@ -41,15 +41,15 @@ class Nobody(Pool):
         self.runtime: Any = SimpleNamespace(
             plan=SimpleNamespace(model=Path("nobody"), ceiling_bytes=1, budget_cells=1), close=lambda: None
         )
-        self._kept = []
+        self._pooled = []
 
-    def answer(self, job: Job, emit: Callable[[Event], None], stop: Stop) -> None:
+    def answer(self, request: ReplyRequest, emit: Callable[[Event], None], stop: CancelFlag) -> None:
         """Say a word."""
-        for event in (Reading(1, 1), Piece("text"), Ended("stop", Usage(*[0] * 11))):
+        for event in (PromptProgress(1, 1), Piece("text"), Ended("stop", Usage(*[0] * 11))):
             emit(event)
 
 
-def rehearsed(make: Callable[[], Any]) -> None:
+def warm_up(make: Callable[[], Any]) -> None:
     """Have an application answer some requests, in a thread: this one may be at work in an event loop."""
     thread = threading.Thread(target=lambda: asyncio.run(_asked(make())))
     thread.start()
