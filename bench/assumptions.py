@@ -29,8 +29,8 @@ import common
 import numpy as np
 
 from edgekv.evals import prose
-from edgekv.evals.perturbation import capture_setting, read_whole
-from edgekv.evals.whole import Heads
+from edgekv.evals.full_read import Heads
+from edgekv.evals.perturbation import capture_setting, read_full
 from edgekv.policies import Head, parse_policy
 from edgekv.policies.attention import attention, window_attention
 
@@ -221,7 +221,7 @@ def main() -> None:
             runtime.model, prose.read_book(options.book), options.tokens, random.Random(options.seed)
         )
         tokens = prose.first_tokens(runtime.model, passage, options.tokens)
-        text, beginning = read_whole(runtime, tokens), read_whole(runtime, tokens[: 2 * runtime.options.block])
+        text, beginning = read_full(runtime, tokens), read_full(runtime, tokens[: 2 * runtime.options.block])
     layers = text.choices(parse_policy("h2o"))
     heads = [head.newest_rows(N_ROWS) for layer in layers for head in layer]
 

@@ -12,9 +12,9 @@ from edgekv.policies.selection import Protection
 
 from .captures import check_base
 from .eviction import kept_cells
+from .full_read import N_QUERIES, FullRead
 from .setting import Setting
 from .tokens import begin
-from .whole import N_QUERIES, WholeText
 
 
 def capture_setting(n_tokens: int, *, model: str | None = None, block: int = 128) -> Setting:
@@ -37,18 +37,18 @@ def perturbation(runtime: edgekv.Runtime, tokens: Sequence[int], policy: str, bu
     Raises ConfigError for too few tokens and for a runtime or a policy that this cannot be measured with, InputError as
     `begin`, BudgetError for a budget that does not hold the policy's protected cells.
     """
-    return losses(read_whole(runtime, tokens), policy, budgets)
+    return losses(read_full(runtime, tokens), policy, budgets)
 
 
-def read_whole(runtime: edgekv.Runtime, tokens: Sequence[int]) -> WholeText:
+def read_full(runtime: edgekv.Runtime, tokens: Sequence[int]) -> FullRead:
     """All whole blocks of the tokens, read by a runtime of `capture_setting`; raises as `perturbation`."""
     n_tokens = len(tokens) - len(tokens) % runtime.options.block
     _check_reading(runtime, n_tokens)
     begin(runtime, n_tokens)
-    return WholeText(runtime, tokens[:n_tokens])
+    return FullRead(runtime, tokens[:n_tokens])
 
 
-def losses(text: WholeText, policy: str, budgets: Sequence[int]) -> dict[str, Any]:
+def losses(text: FullRead, policy: str, budgets: Sequence[int]) -> dict[str, Any]:
     """What `perturbation` tells, of a text that was read before."""
     chooser, options = parse_policy(policy), text.options
     _check_policy(chooser, options.block)

@@ -7,9 +7,9 @@ from collections.abc import Hashable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from edgekv.evals.alone import HEADERS as TOOK_HEADERS
-from edgekv.evals.alone import Took
 from edgekv.evals.case import Case
+from edgekv.evals.isolated_run import HEADERS as STATS_HEADERS
+from edgekv.evals.isolated_run import RunStats
 from edgekv.evals.results import key_of
 from edgekv.evals.setting import FULL, ORACLE, Setting
 from edgekv.evals.statistics import Gap, Interval, gap, interval, paired_p_value
@@ -28,7 +28,7 @@ FURTHER = (
     "its 95 %",
     "p of nll",
     "above oracle",
-    *TOOK_HEADERS,
+    *STATS_HEADERS,
 )
 
 
@@ -62,7 +62,7 @@ class Line:
     below_oracle: how much more the oracle scores on the same samples, at as many cells; None = there is no oracle
     f1, mass, likelihood: where they were measured; mass is the share of the attention of questions and answers that is
         left, the mean over texts
-    took: what reading the texts took, where each was read in a process of its own
+    stats: what reading the texts took, where each was read in a process of its own
     """
 
     task: str
@@ -75,7 +75,7 @@ class Line:
     f1: float | None = None
     mass: float | None = None
     likelihood: Likelihood | None = None
-    took: Took | None = None
+    stats: RunStats | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -84,8 +84,8 @@ class Line:
         further = {"below_oracle": self.below_oracle, "f1": self.f1, "mass": self.mass}
         told = {name: value for name, value in further.items() if value is not None}
         nll = {} if self.likelihood is None else self.likelihood.as_dict()
-        took = {} if self.took is None else asdict(self.took)
-        return where | score | {"p_value": self.p_value} | told | nll | took
+        stats = {} if self.stats is None else asdict(self.stats)
+        return where | score | {"p_value": self.p_value} | told | nll | stats
 
 
 def lines(measured: Measured, baseline: str | None = None) -> list[Line]:
@@ -128,7 +128,7 @@ def _under(key: Key, policy: str) -> Hashable:
 
 
 def _line(key: Key, texts: Texts, base: Texts | None, full: Texts | None, oracle: Texts | None) -> Line:
-    took = [result["alone"] for result in texts.values() if "alone" in result]
+    stats = [result["alone"] for result in texts.values() if "alone" in result]
     task, setting, length, params = key
     lead = _gap(oracle, texts, "score")
     return Line(
@@ -142,7 +142,7 @@ def _line(key: Key, texts: Texts, base: Texts | None, full: Texts | None, oracle
         f1=_mean_of(texts, "f1"),
         mass=_mean_of(texts, "mass"),
         likelihood=_likelihood(texts, base, full, oracle),
-        took=Took.of(took) if took else None,
+        stats=RunStats.of(stats) if stats else None,
     )
 
 
@@ -218,7 +218,7 @@ def _further(line: Line) -> dict[str, str]:
         cells["attention left"] = f"{line.mass:.1%}"
     if line.likelihood is not None:
         cells |= _likelihood_cells(line.likelihood)
-    return cells if line.took is None else cells | dict(zip(TOOK_HEADERS, line.took.cells(), strict=True))
+    return cells if line.stats is None else cells | dict(zip(STATS_HEADERS, line.stats.cells(), strict=True))
 
 
 def _likelihood_cells(found: Likelihood) -> dict[str, str]:

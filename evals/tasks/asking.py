@@ -13,12 +13,12 @@ from typing import Any
 from edgekv.evals import needle as needles
 from edgekv.evals import prose
 from edgekv.evals import ruler as rulers
-from edgekv.evals.alone import read_alone
-from edgekv.evals.attended import attended
+from edgekv.evals.attention_mass import attention_masses
 from edgekv.evals.case import ANSWER_NLL, ATTENTION_MASS, Case, book_text
 from edgekv.evals.document import Document
+from edgekv.evals.isolated_run import run_isolated
+from edgekv.evals.protocol import Answered, ask_all
 from edgekv.evals.qa import read_items
-from edgekv.evals.reading import Answered, ask_all
 from edgekv.evals.results import key_of
 from edgekv.evals.setting import AS_GIVEN, FULL, OpenRuntime
 
@@ -55,7 +55,8 @@ def _ask(case: Case, runtimes: OpenRuntime, make: Callable[..., Document]) -> di
 
     Under a ceiling of its own the text is read in a process of its own, and "alone" tells what that took.
     """
-    document, answered, took = (_here if case.setting.memory is None else _alone)(case, runtimes, make)
+    ask = _in_this_process if case.setting.memory is None else _isolated
+    document, answered, stats = ask(case, runtimes, make)
     scores = [question.score(each.reply) for question, each in zip(document.questions, answered, strict=True)]
     found: dict[str, Any] = {"score": sum(scores) / len(scores), "scores": scores}
     found["replies"] = [each.reply for each in answered]
@@ -64,13 +65,13 @@ def _ask(case: Case, runtimes: OpenRuntime, make: Callable[..., Document]) -> di
         values = [value for value in measured[name] if value is not None]
         if values:
             found |= {name: sum(values) / len(values), several: values}
-    return found | took
+    return found | stats
 
 
 Found = tuple[Document, list[Answered], dict[str, Any]]
 
 
-def _here(case: Case, runtimes: OpenRuntime, make: Callable[..., Document]) -> Found:
+def _in_this_process(case: Case, runtimes: OpenRuntime, make: Callable[..., Document]) -> Found:
     runtime = runtimes.get(case.setting, case.length)
     document = make(runtime.model, book_text(case.book), case.length, case.seed)
     setting, questions, nll = case.setting, document.questions, ANSWER_NLL in case.metrics
@@ -80,15 +81,15 @@ def _here(case: Case, runtimes: OpenRuntime, make: Callable[..., Document]) -> F
         whole = replace(setting, policy=FULL)
         length = case.length if case.data is None else AS_GIVEN
         key = key_of(replace(case, setting=whole, length=length).config())
-        masses = runtimes.text(key, lambda: attended(runtime, setting, text, questions), keep=KEPT_MASSES)
+        masses = runtimes.text(key, lambda: attention_masses(runtime, setting, text, questions), keep=KEPT_MASSES)
         return document, ask_all(runtime, setting, text, questions, nll=nll, masses=masses), {}
 
 
-def _alone(case: Case, runtimes: OpenRuntime, make: Callable[..., Document]) -> Found:
+def _isolated(case: Case, runtimes: OpenRuntime, make: Callable[..., Document]) -> Found:
     with prose.vocabulary(case.setting.model) as model:
         document = make(model, book_text(case.book), case.length, case.seed)
     with _file(document) as text:
-        answered, took = read_alone(
+        answered, stats = run_isolated(
             case.setting,
             case.length,
             text,
@@ -96,7 +97,7 @@ def _alone(case: Case, runtimes: OpenRuntime, make: Callable[..., Document]) -> 
             nll=ANSWER_NLL in case.metrics,
             threads=runtimes.threads,
         )
-        return document, answered, {"alone": took}
+        return document, answered, {"alone": stats}
 
 
 @contextlib.contextmanager

@@ -12,10 +12,10 @@ import numpy as np
 from edgekv.errors import ConfigError
 from edgekv.evals import perturbation, pictures
 from edgekv.evals.case import Case
+from edgekv.evals.full_read import FullRead
 from edgekv.evals.setting import OpenRuntime, Setting
 from edgekv.evals.table import SETTING_HEADERS, Measured, Table, setting_cells
 from edgekv.evals.tokens import prompt_tokens
-from edgekv.evals.whole import WholeText
 
 from .grouped import Where, by_setting
 
@@ -52,10 +52,10 @@ def _reading(case: Case) -> Setting:
     return replace(reading, kv_type=setting.kv_type, n_sink=setting.n_sink, recent=setting.recent)
 
 
-def _read(case: Case, runtimes: OpenRuntime) -> WholeText:
+def _read(case: Case, runtimes: OpenRuntime) -> FullRead:
     runtime = runtimes.get(_reading(case), case.length)
     tokens = prompt_tokens(runtime.model, case.passage(runtime.model))[: case.length]
-    return perturbation.read_whole(runtime, tokens)
+    return perturbation.read_full(runtime, tokens)
 
 
 def table(measured: Measured, baseline: str | None = None) -> Table:

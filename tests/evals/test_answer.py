@@ -8,7 +8,7 @@ import pytest
 import edgekv
 from edgekv.evals import answer
 from edgekv.evals.document import Question
-from edgekv.evals.reading import ask_all
+from edgekv.evals.protocol import ask_all
 from edgekv.evals.setting import Setting
 from edgekv.evals.tokens import begin
 from edgekv.models.header import Header

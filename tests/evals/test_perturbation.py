@@ -13,11 +13,11 @@ import edgekv
 from edgekv.errors import BudgetError, ConfigError, InputError
 from edgekv.evals.captures import Reader, by_layer, output_projections
 from edgekv.evals.eviction import kept_cells
+from edgekv.evals.full_read import FullRead
 from edgekv.evals.grid import Grid, in_process, measure, run
 from edgekv.evals.perturbation import N_QUERIES, capture_setting, perturbation
 from edgekv.evals.results import Results
 from edgekv.evals.setting import OpenRuntime, Setting
-from edgekv.evals.whole import WholeText
 from edgekv.policies import POLICIES, parse_policy
 from edgekv.policies.selection import Protection
 
@@ -158,7 +158,7 @@ def test_a_text_beyond_the_trained_context_is_refused(tiny_model):
 def test_a_text_is_read_once_for_all_policies_and_budgets(path, monkeypatch, tmp_path):
     policies, budgets = ("keydiff", "h2o", "snapkv+critical", "h2o+ada"), (64, 96)
     read = []
-    monkeypatch.setattr(WholeText, "__init__", _noting(WholeText.__init__, read))
+    monkeypatch.setattr(FullRead, "__init__", _noting(FullRead.__init__, read))
     fields = {"task": "perturbation", "model": path, "blocks": (BLOCK,), "lengths": (N_CELLS + BLOCK,), "samples": 2}
     cases = Grid(**fields, policies=policies, budgets=budgets).cases()
     with Results(tmp_path / "results.jsonl") as results:

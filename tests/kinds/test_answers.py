@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import edgekv
-from edgekv.evals.attended import attended
+from edgekv.evals.attention_mass import attention_masses
 from edgekv.evals.document import Question
-from edgekv.evals.reading import ask_all
+from edgekv.evals.protocol import ask_all
 from edgekv.evals.setting import Setting
 
 QUESTIONS = (Question("What is blue?", ("sea",), max_tokens=2), Question("Who came?", ("nobody",), max_tokens=2))
@@ -39,4 +39,4 @@ def test_answers_have_a_likelihood_under_full_few_and_chosen_cells(family_model,
 def test_attention_that_is_not_recomputed_is_refused(family_model, tmp_path, name, what):
     setting = Setting(model=str(family_model(name)), budget=64, block=32, recent=8)
     with setting.open(300, threads=1) as runtime, pytest.raises(edgekv.ConfigError, match=what):
-        attended(runtime, setting, tmp_path / "text.txt", QUESTIONS)
+        attention_masses(runtime, setting, tmp_path / "text.txt", QUESTIONS)

@@ -23,7 +23,7 @@ Arrays = list[list[npt.NDArray[np.floating]]]  # one of every head
 Rows = tuple[npt.NDArray[np.float32], npt.NDArray[np.int32], float]  # queries of a layer, as `Cache.queries` gives them
 
 
-class WholeText:
+class FullRead:
     """A text of whole blocks, read once. The cells before the last block are those that a policy may evict.
 
     n_cells: so many cells every head holds before the last block

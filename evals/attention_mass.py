@@ -24,7 +24,9 @@ from .setting import OFF, ORACLE, Setting
 Masses = list[list[npt.NDArray[np.float32]]]  # of every KV head of every layer, (n_tokens,) by position, with the sum 1
 
 
-def attended(runtime: edgekv.Runtime, setting: Setting, text: Path, questions: Sequence[Question]) -> list[Masses]:
+def attention_masses(
+    runtime: edgekv.Runtime, setting: Setting, text: Path, questions: Sequence[Question]
+) -> list[Masses]:
     """What each question, with its right answer after it, attends to in a text that is read with nothing evicted.
 
     Means over query heads and over the tokens that an oracle is given, computed in float64 from a full cache in f16
@@ -59,7 +61,7 @@ def _masses(cache: Cache, probe: Sequence[int]) -> Masses:
     return found
 
 
-def surviving(masses: Masses, cache: Cache) -> float:
+def surviving_mass(masses: Masses, cache: Cache) -> float:
     """The share of the masses that lies in the cells that a cache holds, in [0, 1]: the mean over all heads."""
     shares = []
     for layer, heads in enumerate(masses):

@@ -9,9 +9,9 @@ import json
 import pytest
 
 import edgekv
-from edgekv.evals import alone
-from edgekv.evals.alone import Tenths, Took
+from edgekv.evals import isolated_run
 from edgekv.evals.grid import Grid, in_process, run
+from edgekv.evals.isolated_run import RunStats, Tenths
 from edgekv.evals.results import Results
 
 
@@ -21,8 +21,8 @@ def read(monkeypatch):
 
     def read(n_blocks):
         seconds, peaks = itertools.count(), itertools.count(1000)
-        monkeypatch.setattr(alone.time, "perf_counter", lambda: next(seconds))
-        monkeypatch.setattr(alone, "peak_resident_bytes", lambda: next(peaks))
+        monkeypatch.setattr(isolated_run.time, "perf_counter", lambda: next(seconds))
+        monkeypatch.setattr(isolated_run, "peak_resident_bytes", lambda: next(peaks))
         tenths = Tenths()
         for i in range(1, n_blocks + 1):
             tenths(edgekv.Progress(10 * i, 10 * n_blocks, 0, 0))
@@ -58,10 +58,10 @@ def test_of_several_texts_speeds_are_medians_and_memory_is_the_most():
             (None, None, None, 5),
         )
     ]
-    took = Took.of(figures)
-    assert took == Took(80, 80, 1.0, 9 << 20, 0.01)
-    assert took.cells() == ("80", "80", "1.00", "9.0", "+1.00%")
-    assert Took.of(figures[3:]).cells() == ("", "", "", "5.0", "")
+    stats = RunStats.of(figures)
+    assert stats == RunStats(80, 80, 1.0, 9 << 20, 0.01)
+    assert stats.cells() == ("80", "80", "1.00", "9.0", "+1.00%")
+    assert RunStats.of(figures[3:]).cells() == ("", "", "", "5.0", "")
 
 
 @pytest.fixture
@@ -84,14 +84,14 @@ def test_a_process_of_its_own_answers_the_same_and_tells_what_it_took(measured, 
     where = {"policies": ("full", "keydiff"), "focus": (focus,), "params": {"needles": (2,)}}
     here, under = measured(**where), measured(**where, memory="2GiB")
     for known, found in zip(here, under, strict=True):
-        took = found.pop("alone")
+        stats = found.pop("alone")
         assert found == known
-        assert took["tokens"] > 400
-        assert 10 << 20 < took["planned_bytes"] < 2 << 30
-        assert 10 << 20 < took["peak_bytes"] < 2 << 30
-        assert took["first_tok_per_s"] > 0
-        assert took["last_tok_per_s"] > 0
-        assert took["growth"] >= 0
+        assert stats["tokens"] > 400
+        assert 10 << 20 < stats["planned_bytes"] < 2 << 30
+        assert 10 << 20 < stats["peak_bytes"] < 2 << 30
+        assert stats["first_tok_per_s"] > 0
+        assert stats["last_tok_per_s"] > 0
+        assert stats["growth"] >= 0
 
 
 def test_a_ceiling_that_is_too_low_is_a_result(measured):

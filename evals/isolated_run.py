@@ -15,14 +15,14 @@ from edgekv.memory.sizes import MIB
 
 from .document import Question
 from .fresh import in_fresh_process
-from .reading import Answered, ask_all
+from .protocol import Answered, ask_all
 from .setting import Setting
 
 MARKS = (0.0, 0.1, 0.9, 1.0)  # shares of a text
 HEADERS = ("first tenth tok/s", "last tenth tok/s", "last / first", "peak MiB", "growth")
 
 
-def read_alone(
+def run_isolated(
     setting: Setting,
     n_tokens: int,
     text: Path,
@@ -40,8 +40,8 @@ def read_alone(
 
     Raises WorkerError where the process is killed, and what `edgekv.Runtime` and sessions raise.
     """
-    took = in_fresh_process(_read, setting, n_tokens, text, questions, nll, threads)
-    return took.pop("answered"), took
+    stats = in_fresh_process(_read, setting, n_tokens, text, questions, nll, threads)
+    return stats.pop("answered"), stats
 
 
 def _read(
@@ -73,7 +73,7 @@ class Tenths:
             self._seen.append((progress.tokens_done, time.perf_counter(), peak_resident_bytes()))
 
     def figures(self) -> dict[str, Any]:
-        """What was seen, as `read_alone` gives it."""
+        """What was seen, as `run_isolated` gives it."""
         found: dict[str, Any] = {"tokens": self._n_tokens}
         if len(self._seen) < len(MARKS):
             return found | {"first_tok_per_s": None, "last_tok_per_s": None, "growth": None}
@@ -83,7 +83,7 @@ class Tenths:
 
 
 @dataclass(frozen=True)
-class Took:
+class RunStats:
     """What several texts took: medians of speeds, and the most memory. None = they are too short to tell."""
 
     first_tok_per_s: float | None
@@ -93,8 +93,8 @@ class Took:
     growth: float | None
 
     @classmethod
-    def of(cls, figures: Sequence[dict[str, Any]]) -> Took:
-        """Of one text or more, each with the "alone" of `read_alone`."""
+    def of(cls, figures: Sequence[dict[str, Any]]) -> RunStats:
+        """Of one text or more, each with the "alone" of `run_isolated`."""
         peak = max(each["peak_bytes"] for each in figures)
         long = [each for each in figures if each["growth"] is not None]
         if not long:

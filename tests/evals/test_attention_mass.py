@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import edgekv
-from edgekv.evals.attended import attended, surviving
+from edgekv.evals.attention_mass import attention_masses, surviving_mass
 from edgekv.evals.document import Question
-from edgekv.evals.reading import ask_all
+from edgekv.evals.protocol import ask_all
 from edgekv.evals.setting import OpenRuntime, Setting
 
 QUESTIONS = (Question("What is blue?", ("sea",), max_tokens=4), Question("Who came?", ("nobody",), max_tokens=4))
@@ -23,7 +23,7 @@ def setting(tiny_model):
 
 def measured(setting, text):
     with setting.open(600, threads=1) as runtime:
-        masses = attended(runtime, setting, text, QUESTIONS)
+        masses = attention_masses(runtime, setting, text, QUESTIONS)
         return ask_all(runtime, setting, text, QUESTIONS, masses=masses), masses
 
 
@@ -38,7 +38,7 @@ def test_all_of_it_is_left_in_a_full_cache(setting, text):
 def test_it_is_what_lies_in_the_positions_that_are_kept(setting, text):
     how = setting(policy="snapkv+ada")
     with how.open(600, threads=1) as runtime:
-        masses = attended(runtime, how, text, QUESTIONS)
+        masses = attention_masses(runtime, how, text, QUESTIONS)
         answered = ask_all(runtime, how, text, QUESTIONS, masses=masses)
         with runtime.session() as session:
             session.read(files=[text], focus=False)
@@ -76,7 +76,7 @@ def test_replies_are_the_same_with_it(setting, text):
 def test_a_text_beyond_the_trained_context_is_refused(tiny_model, text):
     how = Setting(model=str(tiny_model(n_ctx_train=256)), budget=64, block=32, recent=8)
     with how.open(600, threads=1) as runtime, pytest.raises(edgekv.InputError, match=r"looked at together, .* 256"):
-        attended(runtime, how, text, QUESTIONS)
+        attention_masses(runtime, how, text, QUESTIONS)
 
 
 def test_masses_are_not_computed_again_for_the_next_policy():
@@ -92,4 +92,4 @@ def test_positions_of_the_question_do_not_count():
         def positions(self, layer, g):
             return np.array([0, 2, 9])
 
-    assert surviving([[np.array([0.5, 0.2, 0.3], np.float32)]], Kept()) == pytest.approx(0.8)
+    assert surviving_mass([[np.array([0.5, 0.2, 0.3], np.float32)]], Kept()) == pytest.approx(0.8)

@@ -13,7 +13,7 @@ from edgekv.engine.sampler import GREEDY
 
 from . import oracle
 from .answer import answer_nll, read_question
-from .attended import Masses, surviving
+from .attention_mass import Masses, surviving_mass
 from .document import Question
 from .setting import ALL, ALL_WHOLE, KNOWN, TURN, TWICE, WHOLE, Setting
 
@@ -25,7 +25,7 @@ class Answered:
     reply: what the model said
     nll: the mean of -ln p over the tokens of the right answer (`answer.answer_nll`); None = not measured
     mass: the share of what question and answer attend to that is left when the question is asked, or where it belongs
-        to the turn of the text when the reply begins (`attended.surviving`); None = not measured
+        to the turn of the text when the reply begins (`attention_mass.surviving_mass`); None = not measured
     """
 
     reply: str
@@ -54,7 +54,7 @@ def ask_all(
 
     progress: called after every block of the first reading
     nll: measure how likely the right answers are
-    masses: what each question attends to (`attended.attended`); measure how much of it is left
+    masses: what each question attends to (`attention_mass.attention_masses`); measure how much of it is left
     """
     if setting.focus in (*KNOWN, TURN) and not setting.holds_text:
         return _in_one_turn(runtime, setting.focus, text, questions, progress, nll, masses)
@@ -78,7 +78,7 @@ def _afterwards(
             session.restore(read)
             if setting.is_oracle:
                 oracle.choose(runtime, question, setting.budget)
-            mass = None if masses is None else surviving(masses[i], runtime.controller.cache)
+            mass = None if masses is None else surviving_mass(masses[i], runtime.controller.cache)
             nll = None
             if with_nll:
                 before = session.snapshot() if setting.is_oracle else read
@@ -115,7 +115,7 @@ def _in_one_turn(
         if with_nll or masses is not None:
             with runtime.session() as session:
                 read_question(session, question, files=[text], focus=_focus(focus, question))
-                mass = None if masses is None else surviving(masses[i], runtime.controller.cache)
+                mass = None if masses is None else surviving_mass(masses[i], runtime.controller.cache)
                 nll = answer_nll(runtime, session, question) if with_nll else None
         found.append(Answered(reply, nll, mass))
     return found
