@@ -48,9 +48,9 @@ def batch(
         opened = Batch(requests, results, **runtime)
     with opened as under_way:
         try:
-            with measuring_bar(under_way.readings.n_tokens) as bar:
+            with measuring_bar(under_way.prompt_plan.n_tokens) as bar:
                 for answered in under_way.run(workers=workers, cluster=cluster):
-                    bar(under_way.readings.n_tokens[answered.number], answered.custom_id)
+                    bar(under_way.prompt_plan.n_tokens[answered.number], answered.custom_id)
         finally:
             _report(under_way, as_json=as_json)
         if any(under_way.results.answered.values()):
@@ -59,11 +59,11 @@ def batch(
 
 def _report(batch: Batch, *, as_json: bool) -> None:
     """How far it has come, and what it took."""
-    answered, took = batch.results.answered, batch.took
+    answered, stats = batch.results.answered, batch.stats
     n_failed = sum(answered.values())
     if as_json:
-        figures = {"requests": len(batch), "results": len(answered), "failed": n_failed, **vars(took)}
-        print(json.dumps(figures | {"ceiling_bytes": batch.conditions.options["memory"]}))
+        figures = {"requests": len(batch), "results": len(answered), "failed": n_failed, **vars(stats)}
+        print(json.dumps(figures | {"ceiling_bytes": batch.config.options["memory"]}))
         return
     said = f"{len(answered):,} of {len(batch):,} requests have a result in {batch.results.path}"
     if n_failed:
@@ -71,13 +71,13 @@ def _report(batch: Batch, *, as_json: bool) -> None:
     if len(answered) < len(batch):
         said += "; the same command goes on from there"
     console.print(said, soft_wrap=True, markup=False)
-    if took.answered:
-        ceiling = format_size(batch.conditions.options["memory"])
+    if stats.answered:
+        ceiling = format_size(batch.config.options["memory"])
         parts = [
-            f"{took.answered:,} answered now",
-            f"beginnings read once: {took.beginnings:,}, {took.beginning_tokens:,} tokens",
-            f"not read again: {took.shared_tokens:,} tokens",
-            f"peak {format_size(took.peak_bytes)} of {ceiling} for each worker",
+            f"{stats.answered:,} answered now",
+            f"prefixes read once: {stats.prefixes:,}, {stats.prefix_tokens:,} tokens",
+            f"not read again: {stats.shared_tokens:,} tokens",
+            f"peak {format_size(stats.peak_bytes)} of {ceiling} for each worker",
         ]
         for line in packed(parts, console.width):
             console.print(f"[dim]{line}[/dim]", soft_wrap=True)

@@ -2,10 +2,10 @@
 
 Needs the extra: pip install 'edgekv[server]'.
 
-    requests.py, results.py    both files; conditions.py what a batch was begun with
-    endpoints.py               what a request asks of the model, and what comes of it, as the server has it
-    readings.py, beginnings.py what requests begin with alike, and is read once
-    dealing.py, seats.py       who answers which request; workers of this machine and of a cluster
-    answering.py               a worker's own part
-    batch.py                   all of it
+    requests.py, results.py            both files; run_config.py has the options that a batch was begun with
+    endpoints.py                       bodies become requests to the model, and events become replies, as in the server
+    prompt_plan.py, prefix_groups.py   prefixes that several requests have in common, and that are read once
+    sharding.py, workers.py            shards of requests for workers of this machine or of a cluster
+    worker.py                          the part of one worker
+    batch.py                           all of it
 """

@@ -17,14 +17,14 @@ from edgekv.server.errors import ApiError
 from edgekv.server.request import ReplyRequest
 from edgekv.session import GENERAL_QUESTION
 
-from . import seats
-from .answering import Outcome, Setup
-from .conditions import settled
-from .dealing import Dealer
 from .endpoints import Endpoints, Reply, reply_of
-from .readings import Readings
+from .prompt_plan import PromptPlan
 from .requests import Requests
 from .results import Results, digest_of, with_own_ids
+from .run_config import resolve
+from .sharding import ShardQueue
+from .worker import Outcome, Setup
+from .workers import Worker, answer_all, cluster_workers, local_workers
 
 SHAPING = ("response_format", "text", "tools")  # fields of bodies, without which a reply may be any text
 
@@ -38,7 +38,7 @@ class Answered(NamedTuple):
 
 
 @dataclass
-class Took:
+class BatchStats:
     """What the workers of a batch did.
 
     answered: requests that they gave a result
@@ -48,17 +48,17 @@ class Took:
     """
 
     answered: int = 0
-    beginnings: int = 0
-    beginning_tokens: int = 0
+    prefixes: int = 0
+    prefix_tokens: int = 0
     shared_tokens: int = 0
     peak_bytes: int = 0
 
     def add(self, outcome: Outcome, n_shared: int) -> None:
         """Count what came of a request."""
         self.answered += 1
-        self.beginnings += outcome.begun > 0
-        self.beginning_tokens += outcome.begun
-        self.shared_tokens += n_shared if not outcome.begun and outcome.error is None else 0
+        self.prefixes += outcome.prefix_tokens_read > 0
+        self.prefix_tokens += outcome.prefix_tokens_read
+        self.shared_tokens += n_shared if not outcome.prefix_tokens_read and outcome.error is None else 0
         self.peak_bytes = max(self.peak_bytes, outcome.peak_bytes)
 
 
@@ -79,7 +79,7 @@ class Batch:
     """
 
     def __init__(self, requests: Path, results: Path, model: str | None = None, **options: Any) -> None:
-        self.took = Took()
+        self.stats = BatchStats()
         self._open = ExitStack()
         try:
             self.requests = self._open.enter_context(Requests(requests))
@@ -88,14 +88,14 @@ class Batch:
             self._endpoints = self._open.enter_context(Endpoints(path.stem))
             if options.get("grammars") is None:
                 options["grammars"] = _needs_grammars(self.requests, self._endpoints)
-            self.conditions = settled(path, options, results, begun=bool(self.results.answered))
-            chosen = self.conditions.chosen
+            self.config = resolve(path, options, results, has_results=bool(self.results.answered))
+            chosen = self.config.chosen
             vocabulary = self._open.enter_context(Model(path, Options(), no_alloc=True))
-            self.readings = Readings(
+            self.prompt_plan = PromptPlan(
                 self.requests,
                 self._endpoints,
                 vocabulary,
-                step=self.conditions.step,
+                step=self.config.step,
                 focus=chosen.focus,
                 general=None if chosen.reads_alone else GENERAL_QUESTION,
             )
@@ -128,48 +128,48 @@ class Batch:
         Raises ConfigError where there is no such cluster, and for several workers over `rpc`; and what the runtime
         raises that is no fault of a request, as CeilingError, CeilingExceededError and DeviceError.
         """
-        if (workers > 1 or cluster is not None) and (rpc := self.conditions.options.get("rpc")):
+        if (workers > 1 or cluster is not None) and (rpc := self.config.options.get("rpc")):
             how = f"workers={workers}" if cluster is None else f"cluster={cluster}"
             raise ConfigError(f"rpc={rpc} serves one worker at a time; leave {how} out")
         left = []
         for number, custom_id in enumerate(self.requests.custom_ids):
             if custom_id in self.results.answered:
                 yield Answered(number, custom_id, self.results.answered[custom_id])
-            elif number in self.readings.refused:
-                yield self._noted(number, self.readings.refused[number])
+            elif number in self.prompt_plan.refused:
+                yield self._record(number, self.prompt_plan.refused[number])
             else:
                 left.append(number)
-        dealer = Dealer(self.readings.piles(left))
-        with self._seats(min(workers, len(left)), cluster) if left else nullcontext(()) as taken:
-            for number, outcome in seats.shared_out(taken, dealer, self.readings.task_of):
-                self.took.add(outcome, self.readings.n_shared[number])
-                yield self._told(number, outcome)
+        queue = ShardQueue(self.prompt_plan.shards(left))
+        with self._workers(min(workers, len(left)), cluster) if left else nullcontext(()) as taken:
+            for number, outcome in answer_all(taken, queue, self.prompt_plan.task_of):
+                self.stats.add(outcome, self.prompt_plan.n_shared[number])
+                yield self._record_outcome(number, outcome)
 
-    def _seats(self, workers: int, cluster: str | None) -> AbstractContextManager[Sequence[seats.Seat]]:
-        options = self.conditions.options
+    def _workers(self, workers: int, cluster: str | None) -> AbstractContextManager[Sequence[Worker]]:
+        options = self.config.options
         if cluster is not None:
-            return seats.of_cluster(cluster, Setup(str(self.conditions.model), options))
+            return cluster_workers(cluster, Setup(str(self.config.model), options))
         threads = options.get("threads") or max(1, default_threads() // workers)
-        return seats.of_this_machine(workers, Setup(str(self.conditions.model), options | {"threads": threads}))
+        return local_workers(workers, Setup(str(self.config.model), options | {"threads": threads}))
 
-    def _told(self, number: int, outcome: Outcome) -> Answered:
+    def _record_outcome(self, number: int, outcome: Outcome) -> Answered:
         """Write down what came of a request."""
         if outcome.died:
             assert outcome.error is not None
             error = {name: outcome.error[name] for name in ("code", "message")}
-            return self._added(number, None, error)
+            return self._append(number, None, error)
         if outcome.error is not None:
-            return self._noted(number, reply_of(ApiError(**outcome.error)))
-        return self._noted(number, self._endpoints.told(self.requests[number], outcome.events))
+            return self._record(number, reply_of(ApiError(**outcome.error)))
+        return self._record(number, self._endpoints.render(self.requests[number], outcome.events))
 
-    def _noted(self, number: int, reply: Reply) -> Answered:
+    def _record(self, number: int, reply: Reply) -> Answered:
         """Write down a reply, without what differs from one run to the next: what a process held, and random ids."""
         own = digest_of(self.requests.digest, self.requests.custom_ids[number])
         body = with_own_ids(reply.body, own)
         body.get("edgekv", {}).pop("peak_bytes", None)
-        return self._added(number, {"status_code": reply.status, "request_id": f"req_{own}", "body": body}, None)
+        return self._append(number, {"status_code": reply.status, "request_id": f"req_{own}", "body": body}, None)
 
-    def _added(self, number: int, response: dict[str, Any] | None, error: dict[str, Any] | None) -> Answered:
+    def _append(self, number: int, response: dict[str, Any] | None, error: dict[str, Any] | None) -> Answered:
         custom_id = self.requests.custom_ids[number]
         return Answered(number, custom_id, self.results.add(custom_id, response, error))
 
@@ -179,7 +179,7 @@ def _needs_grammars(requests: Requests, endpoints: Endpoints) -> bool:
     for number in range(len(requests)):
         request = requests[number]
         if isinstance(request.body, dict) and any(request.body.get(name) for name in SHAPING):
-            reply_request = endpoints.asked(request)
+            reply_request = endpoints.parse(request)
             if isinstance(reply_request, ReplyRequest) and reply_request.needs_grammars:
                 return True
     return False

@@ -57,7 +57,7 @@ class Endpoints:
         self._name = model_name
         self._settings = Settings(name=model_name, max_body=ANY_LENGTH, body_s=math.inf)
 
-    def asked(self, request: Request) -> ReplyRequest | Reply:
+    def parse(self, request: Request) -> ReplyRequest | Reply:
         """What a request asks of the model; or why nothing, which is then its answer.
 
         A job that leaves the seed open gets one that follows from the request, so that the reply is the same whoever
@@ -78,7 +78,7 @@ class Endpoints:
             seed = int(digest_of(request.custom_id, digits=SEED_DIGITS), 16)
         return replace(reply_request, sampling=replace(reply_request.sampling, seed=seed))
 
-    def told(self, request: Request, events: Sequence[Event]) -> Reply:
+    def render(self, request: Request, events: Sequence[Event]) -> Reply:
         """What a request is answered where these came of its job."""
         return self._through(request, lambda _: events)
 

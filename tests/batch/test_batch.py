@@ -13,9 +13,9 @@ from batch_files import CHAT, RESPONSES, SMALL, TEXT, about_documents, chat, row
 from lent_device import lent_device
 
 import edgekv
-from edgekv.batch.answering import Answerer, Setup
 from edgekv.batch.batch import Batch
 from edgekv.batch.results import digest_of
+from edgekv.batch.worker import LocalWorker, Setup
 from edgekv.errors import ConfigError, InputError
 from edgekv.session import GENERAL_QUESTION
 
@@ -41,7 +41,7 @@ def answer(opened, tmp_path):
         with opened(requests, results, **options) as batch:
             numbers = [answered.number for answered in batch.run(workers=workers)]
         assert sorted(numbers) == list(range(len(batch)))
-        return rows(tmp_path / results), batch.took
+        return rows(tmp_path / results), batch.stats
 
     return run
 
@@ -60,7 +60,7 @@ REQUESTS = [
 
 
 def test_every_request_is_answered_and_each_document_read_once(answer):
-    found, took = answer(REQUESTS)
+    found, stats = answer(REQUESTS)
     assert sorted(found) == sorted(request["custom_id"] for request in REQUESTS)
     for custom_id, row in found.items():
         assert row["error"] is None
@@ -76,18 +76,18 @@ def test_every_request_is_answered_and_each_document_read_once(answer):
         assert (shared > 0) == (custom_id[0] in "dr")
         assert shared % SMALL["block"] == 0
     assert len({said(row) for row in found.values()}) > 8
-    assert took.beginnings == 4
-    assert took.answered == len(REQUESTS)
-    assert 2 * took.beginning_tokens < took.shared_tokens < 3 * took.beginning_tokens
-    assert 0 < took.peak_bytes < 4 << 30
+    assert stats.prefixes == 4
+    assert stats.answered == len(REQUESTS)
+    assert 2 * stats.prefix_tokens < stats.shared_tokens < 3 * stats.prefix_tokens
+    assert 0 < stats.peak_bytes < 4 << 30
 
 
 @pytest.mark.parametrize("options", [{}, {"focus": False}, {"kv_type": "q8_0", "policy": "snapkv"}, {"budget": 1024}])
 def test_neither_order_nor_sharing_makes_a_difference(answer, options):
     alone, _ = answer(REQUESTS, **options)
-    shared, took = answer(None, "shared.jsonl", workers=3, **options)
+    shared, stats = answer(None, "shared.jsonl", workers=3, **options)
     assert shared == alone
-    assert took.beginnings >= 4
+    assert stats.prefixes >= 4
     shuffled = random.Random(1).sample(REQUESTS, len(REQUESTS))
     other, _ = answer(shuffled, "other.jsonl", **options)
     assert {name: said(row) for name, row in other.items()} == {name: said(row) for name, row in alone.items()}
@@ -99,8 +99,8 @@ def test_neither_order_nor_sharing_makes_a_difference(answer, options):
     ids=["evicts", "fits", "a block is several decodes"],
 )
 def test_without_focus_a_request_says_what_it_says_alone(answer, tiny_model, options):
-    found, took = answer(REQUESTS, focus=False, **options)
-    assert took.beginnings >= 3
+    found, stats = answer(REQUESTS, focus=False, **options)
+    assert stats.prefixes >= 3
     path = tiny_model(n_layer=2, n_ctx_train=2048, head_dim=64)
     with edgekv.Runtime(path, **SMALL | options, focus=False) as runtime:
         for request in REQUESTS[:6]:
@@ -139,13 +139,13 @@ def test_a_batch_goes_on_where_it_was(answer, opened, tmp_path):
     first = (tmp_path / "results.jsonl").read_bytes()
     assert first.count(b"\n") == 5
     (tmp_path / "results.jsonl").write_bytes(first + b'{"id": "batch_req_torn')
-    found, took = answer()
+    found, stats = answer()
     assert found == whole
-    assert took.answered == len(REQUESTS) - 5
+    assert stats.answered == len(REQUESTS) - 5
     assert (tmp_path / "results.jsonl").read_bytes().startswith(first)
     before = (tmp_path / "results.jsonl").read_bytes()
-    _, took = answer()
-    assert (took.answered, (tmp_path / "results.jsonl").read_bytes()) == (0, before)
+    _, stats = answer()
+    assert (stats.answered, (tmp_path / "results.jsonl").read_bytes()) == (0, before)
 
 
 HELLO = {"messages": [{"role": "user", "content": "Hello"}]}
@@ -252,8 +252,8 @@ def test_what_the_planner_chose_stays(answer, opened):
     """Also where it would choose otherwise now."""
     answer([chat("one", "Hello")], budget=None, block=None, kv_type=None, memory="300MiB")
     with opened(budget=None, block=None, kv_type=None, memory="400MiB") as batch:
-        assert batch.conditions.described["budget"] == batch.conditions.options["budget"]
-        assert batch.conditions.options["memory"] == 400 << 20
+        assert batch.config.described["budget"] == batch.config.options["budget"]
+        assert batch.config.options["memory"] == 400 << 20
 
 
 def test_requests_that_change_meanwhile_are_found_out(opened, tmp_path):
@@ -296,13 +296,13 @@ def test_a_worker_that_dies_is_started_again(answer, monkeypatch, n_deaths):
 
 def test_what_is_no_fault_of_a_request_stops_the_batch(opened, monkeypatch, tmp_path):
     with opened(about_documents(2, 2)) as batch:
-        monkeypatch.setattr(Answerer, "answer", _over)
+        monkeypatch.setattr(LocalWorker, "answer", _over)
         with pytest.raises(edgekv.CeilingExceededError):
             list(batch.run(workers=2))
         assert batch.results.answered == {}
 
 
-def _over(answerer, task):
+def _over(worker, task):
     raise edgekv.CeilingExceededError("too much", planned_bytes=1, measured_bytes=2, ceiling_bytes=1)
 
 
@@ -312,24 +312,24 @@ def test_the_reading_of_a_beginning_is_cancelled(opened, monkeypatch):
     def watched(session, tokens, *, focus, progress):
         def look(found):
             seen.append(found.tokens_done)
-            answerer.cancel()
+            worker.cancel()
             progress(found)
 
         read_ahead(session, tokens, focus=focus, progress=look)
 
     monkeypatch.setattr(edgekv.Session, "read_ahead", watched)
     with opened(about_documents(1, 2, n_words=300)) as batch:
-        answerer = Answerer(Setup(str(batch.conditions.model), batch.conditions.options))
+        worker = LocalWorker(Setup(str(batch.config.model), batch.config.options))
         with pytest.raises(edgekv.WorkerError, match="told to stop"):
-            answerer.answer(batch.readings.task_of(0))
-        answerer.close()
+            worker.answer(batch.prompt_plan.task_of(0))
+        worker.close()
         assert seen == [SMALL["block"]]
-        assert batch.readings.n_shared[0] > 5 * SMALL["block"]
+        assert batch.prompt_plan.n_shared[0] > 5 * SMALL["block"]
 
 
 def test_a_beginning_whose_end_is_lost_is_read_again(answer, monkeypatch):
     """It makes no difference to what is said."""
-    whole, took = answer(about_documents(2, 3), "whole.jsonl")
+    whole, stats = answer(about_documents(2, 3), "whole.jsonl")
     session = edgekv.Runtime.session
     monkeypatch.setattr(
         edgekv.Runtime,
@@ -338,7 +338,7 @@ def test_a_beginning_whose_end_is_lost_is_read_again(answer, monkeypatch):
     )
     found, again = answer(None)
     assert found == whole
-    assert (took.beginnings, again.beginnings) == (2, 6)
+    assert (stats.prefixes, again.prefixes) == (2, 6)
 
 
 WEATHER = {
@@ -399,9 +399,9 @@ def test_results_are_lines_of_ascii(answer, tmp_path):
 def test_one_worker_may_have_layers_on_a_server(answer, opened):
     requests = REQUESTS[:5]
     with lent_device() as (address, _):
-        found, took = answer(requests, rpc=address, tensor_split="1")
+        found, stats = answer(requests, rpc=address, tensor_split="1")
         assert sorted(found) == sorted(request["custom_id"] for request in requests)
-        assert took.answered == len(requests)
+        assert stats.answered == len(requests)
         with opened(requests, "more.jsonl", rpc=address) as batch:
             with pytest.raises(ConfigError, match=f"rpc={address} serves one worker at a time; leave workers=2 out"):
                 list(batch.run(workers=2))

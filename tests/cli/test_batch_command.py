@@ -118,7 +118,7 @@ def test_two_workers_of_dask_give_what_one_process_gives(run, rows):
         figures = json.loads(run("--cluster", cluster.scheduler_address, "--json").stdout)
     assert rows() == rows("alone.jsonl")
     assert figures["results"] == figures["answered"] == 24
-    assert 4 <= figures["beginnings"] <= 8
+    assert 4 <= figures["prefixes"] <= 8
 
 
 def test_a_cluster_whose_worker_dies_answers_all_the_same(command, rows, run, tmp_path):

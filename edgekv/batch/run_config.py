@@ -35,7 +35,7 @@ NAMED = (
 
 
 @dataclass(frozen=True)
-class Conditions:
+class RunConfig:
     """Equal conditions give equal answers.
 
     model: path of its file
@@ -56,7 +56,7 @@ class Conditions:
         return ubatch if block % ubatch == 0 else block
 
 
-def settled(path: Path, options: dict[str, Any], results: Path, *, begun: bool) -> Conditions:
+def resolve(path: Path, options: dict[str, Any], results: Path, *, has_results: bool) -> RunConfig:
     """The conditions of a batch: those that its results were begun with, or new ones, which are written beside them.
 
     path: of the model; options: arguments of `edgekv.Runtime`; what is None is chosen here
@@ -66,7 +66,7 @@ def settled(path: Path, options: dict[str, Any], results: Path, *, begun: bool) 
     `edgekv.plan` raises.
     """
     file = results.with_name(results.name + SUFFIX)
-    kept = _read(file, results) if begun else None
+    kept = _read(file, results) if has_results else None
     named = {name: value for name, value in options.items() if value is not None}
     if kept is not None:
         named = {name: kept[name] for name in CHOSEN if name in kept} | named
@@ -81,7 +81,7 @@ def settled(path: Path, options: dict[str, Any], results: Path, *, begun: bool) 
             "what it was begun with, or name another file for the results"
         )
     settled = {name: getattr(chosen, name) for name in (*CHOSEN, "mmap")}
-    return Conditions(path, named | settled | {"memory": chosen.ceiling_bytes, "isolated": True}, chosen, described)
+    return RunConfig(path, named | settled | {"memory": chosen.ceiling_bytes, "isolated": True}, chosen, described)
 
 
 def _planned(model: Path, named: dict[str, Any]) -> Options:

@@ -14,35 +14,35 @@ from typing import NamedTuple
 
 from edgekv.engine.controller import blocks
 
-DIGEST_BYTES = 8  # of a block
+HASH_BYTES = 8  # of a block
 
 
-def chain_of(tokens: Iterable[int], block: int, kind: bytes = b"") -> tuple[bytes, int]:
+def block_hashes(tokens: Iterable[int], block: int, kind: bytes = b"") -> tuple[bytes, int]:
     """The digests of a text's whole blocks, but not of its last token; and how many tokens it has.
 
     The last token is left out because whoever answers a text reads at least that.
 
     kind: texts of different kinds have nothing in common
     """
-    chain, n_tokens, digest = [], 0, kind
+    hashes, n_tokens, digest = [], 0, kind
     newest: list[int] = []
     for part in blocks(tokens, block):
         if newest:
-            digest = hashlib.blake2b(digest + array("i", newest).tobytes(), digest_size=DIGEST_BYTES).digest()
-            chain.append(digest)
+            digest = hashlib.blake2b(digest + array("i", newest).tobytes(), digest_size=HASH_BYTES).digest()
+            hashes.append(digest)
         newest = part
         n_tokens += len(part)
-    return b"".join(chain), n_tokens
+    return b"".join(hashes), n_tokens
 
 
-class Group(NamedTuple):
+class PrefixGroup(NamedTuple):
     """Texts, by their numbers in ascending order, that have their first n_blocks blocks in common."""
 
     members: tuple[int, ...]
     n_blocks: int
 
 
-def groups_of(chains: Sequence[bytes]) -> list[Group]:
+def group_by_prefix(chains: Sequence[bytes]) -> list[PrefixGroup]:
     """Texts put together so that few blocks are read; in the order of their first members.
 
     A group of n texts saves its common blocks n - 1 times. In each branch of the tree of beginnings, the texts that are
@@ -62,7 +62,7 @@ def groups_of(chains: Sequence[bytes]) -> list[Group]:
                 branches.append(_Branch(n_common))
             branches[-1].take(ended)
     (root,) = branches
-    return sorted([*root.groups, *(Group((number,), 0) for number in root.alone)])
+    return sorted([*root.groups, *(PrefixGroup((number,), 0) for number in root.alone)])
 
 
 class _Branch:
@@ -71,17 +71,17 @@ class _Branch:
     def __init__(self, n_blocks: int) -> None:
         self.n_blocks = n_blocks
         self.alone: list[int] = []
-        self.groups: list[Group] = []
+        self.groups: list[PrefixGroup] = []
 
     def take(self, branch: _Branch) -> None:
         """Add a branch of this one, as it is divided best."""
         n = branch.n_blocks
         divided = list(branch.groups)
         if len(branch.alone) > 1:
-            divided.append(Group(tuple(sorted(branch.alone)), n))
+            divided.append(PrefixGroup(tuple(sorted(branch.alone)), n))
         members = [*branch.alone, *(number for group in branch.groups for number in group.members)]
         if (len(members) - 1) * n >= sum((len(group.members) - 1) * group.n_blocks for group in divided):
-            self.groups.append(Group(tuple(sorted(members)), n))
+            self.groups.append(PrefixGroup(tuple(sorted(members)), n))
         else:
             self.groups += divided
             self.alone += branch.alone if len(branch.alone) == 1 else []
@@ -89,11 +89,11 @@ class _Branch:
 
 def _n_common(one: bytes, other: bytes) -> int:
     """Blocks at the beginning that two chains have in common."""
-    n = min(len(one), len(other)) // DIGEST_BYTES
+    n = min(len(one), len(other)) // HASH_BYTES
     low, high = 0, n  # each digest stands for all blocks up to it, so equal ones come first
     while low < high:
         middle = (low + high + 1) // 2
-        if one[: middle * DIGEST_BYTES] == other[: middle * DIGEST_BYTES]:
+        if one[: middle * HASH_BYTES] == other[: middle * HASH_BYTES]:
             low = middle
         else:
             high = middle - 1

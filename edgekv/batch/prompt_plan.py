@@ -16,16 +16,16 @@ from edgekv.server.errors import ApiError, api_error_of
 from edgekv.server.request import ReplyRequest
 from edgekv.session import GENERAL_QUESTION
 
-from .answering import Beginning, Task
-from .beginnings import chain_of, groups_of
-from .dealing import Pile
 from .endpoints import Endpoints, Reply, reply_of
+from .prefix_groups import block_hashes, group_by_prefix
 from .requests import Requests
+from .sharding import Shard
+from .worker import Prefix, Task
 
 REPLY_TOKENS = 200  # of a reply whose length nobody knows, and whose tokens take longer than those that are read
 
 
-class Readings:
+class PromptPlan:
     """What the requests of a file read. It follows from the whole file, and not from what is answered already.
 
     refused: by their numbers, the answers to requests that ask nothing of the model
@@ -56,22 +56,22 @@ class Readings:
         self.n_tokens: list[int] = []
         chains: list[bytes] = []
         for number in range(len(requests)):
-            chain, n = self._looked_at(number, step)
-            chains.append(chain)
+            hashes, n = self._parse(number, step)
+            chains.append(hashes)
             self.n_tokens.append(n)
         self.n_shared = [0] * len(requests)
-        self._groups = groups_of(chains)
+        self._groups = group_by_prefix(chains)
         for group in self._groups:
             for number in group.members:
                 self.n_shared[number] = group.n_blocks * step
 
-    def _looked_at(self, number: int, step: int) -> tuple[bytes, int]:
+    def _parse(self, number: int, step: int) -> tuple[bytes, int]:
         """The chain of a request, and its tokens; of one that is refused, nothing."""
-        reply_request = self._endpoints.asked(self._requests[number])
+        reply_request = self._endpoints.parse(self._requests[number])
         if isinstance(reply_request, ReplyRequest):
             try:
-                chain, n_tokens = chain_of(self._tokens(reply_request), step, _kind(reply_request))
-                return (b"" if reply_request.tools else chain), n_tokens  # a template may put tools anywhere
+                hashes, n_tokens = block_hashes(self._tokens(reply_request), step, _kind(reply_request))
+                return (b"" if reply_request.tools else hashes), n_tokens  # a template may put tools anywhere
             except UnsupportedModelError as error:  # it has no chat template: a matter of the endpoint
                 reply_request = reply_of(ApiError(400, "unsupported_model", str(error)))
             except EdgeKVError as error:
@@ -82,24 +82,24 @@ class Readings:
         self.refused[number] = reply_request
         return b"", 0
 
-    def piles(self, numbers: Iterable[int]) -> Iterator[Pile]:
+    def shards(self, numbers: Iterable[int]) -> Iterator[Shard]:
         """These requests, those that begin alike together."""
         wanted = set(numbers)
         for group in self._groups:
             left = [number for number in group.members if number in wanted]
             own = ((number, self.n_tokens[number] - self.n_shared[number] + REPLY_TOKENS) for number in left)
             if left:
-                yield Pile(self.n_shared[left[0]], deque(own))
+                yield Shard(self.n_shared[left[0]], deque(own))
 
     def task_of(self, number: int) -> Task:
         """A request as a worker gets it. From any thread."""
-        reply_request = self._endpoints.asked(self._requests[number])
+        reply_request = self._endpoints.parse(self._requests[number])
         assert isinstance(reply_request, ReplyRequest)
         n_shared = self.n_shared[number]
         if not n_shared:
             return Task(reply_request, None)
         tokens = array("i", itertools.islice(self._tokens(reply_request), n_shared))
-        return Task(reply_request, Beginning(_kind(reply_request), tokens, self._question(reply_request)))
+        return Task(reply_request, Prefix(_kind(reply_request), tokens, self._question(reply_request)))
 
     def _question(self, reply_request: ReplyRequest) -> str | tuple[str, ...] | None:
         """What a beginning is read with: the question of all jobs that share it, or a general one."""

@@ -11,11 +11,11 @@ from typing import Any, Protocol
 from edgekv import cluster
 from edgekv.errors import ConfigError, EdgeKVError, WorkerError
 
-from .answering import Answerer, Outcome, Setup, Task, answered_here, closed_here, died
-from .dealing import Dealer
+from .sharding import ShardQueue
+from .worker import LocalWorker, Outcome, Setup, Task, answer_in_this_process, close_in_this_process, died
 
 
-class Seat(Protocol):
+class Worker(Protocol):
     """A worker, as a thread of this process uses it."""
 
     def answer(self, task: Task) -> Outcome:
@@ -26,31 +26,33 @@ class Seat(Protocol):
 
 
 @contextmanager
-def of_this_machine(n: int, setup: Setup) -> Iterator[Sequence[Seat]]:
+def local_workers(n: int, setup: Setup) -> Iterator[Sequence[Worker]]:
     """n workers of this machine. Each has its model in a process of its own."""
     with ExitStack() as stack:
-        seats = [Answerer(setup) for _ in range(n)]
-        for seat in seats:
-            stack.callback(seat.close)
-        yield seats
+        workers = [LocalWorker(setup) for _ in range(n)]
+        for worker in workers:
+            stack.callback(worker.close)
+        yield workers
 
 
 @contextmanager
-def of_cluster(address: str, setup: Setup) -> Iterator[Sequence[Seat]]:
+def cluster_workers(address: str, setup: Setup) -> Iterator[Sequence[Worker]]:
     """The workers of a Dask scheduler at this address. Raises ConfigError without the extra "dask", or without them."""
     with cluster.connected(address) as client:
-        workers = _Workers(client)
-        seats = [_Remote(workers, setup) for _ in workers.addresses()]
-        if not seats:
+        pool = _WorkerPool(client)
+        workers = [_ClusterWorker(pool, setup) for _ in pool.addresses()]
+        if not workers:
             raise ConfigError(f"the Dask scheduler at cluster={address} has no workers; start some with `dask worker`")
         try:
-            yield seats
+            yield workers
         finally:
             with suppress(Exception):  # whoever has gone holds nothing
-                client.run(closed_here)
+                client.run(close_in_this_process)
 
 
-def shared_out(seats: Sequence[Seat], dealer: Dealer, task_of: Callable[[int], Task]) -> Iterator[tuple[int, Outcome]]:
+def answer_all(
+    workers: Sequence[Worker], queue: ShardQueue, task_of: Callable[[int], Task]
+) -> Iterator[tuple[int, Outcome]]:
     """Have workers answer what a dealer deals; yields numbers of requests with what came of them, as they are done.
 
     When it is closed, what is under way is cancelled and forgotten. Raises what a worker raises.
@@ -58,15 +60,15 @@ def shared_out(seats: Sequence[Seat], dealer: Dealer, task_of: Callable[[int], T
     done: SimpleQueue[tuple[int, Outcome] | BaseException | None] = SimpleQueue()
     stopped = threading.Event()
 
-    def work(worker: int, seat: Seat) -> None:
+    def work(index: int, worker: Worker) -> None:
         try:
-            while not stopped.is_set() and (number := dealer.take(worker)) is not None:
-                done.put((number, seat.answer(task_of(number))))
+            while not stopped.is_set() and (number := queue.take(index)) is not None:
+                done.put((number, worker.answer(task_of(number))))
             done.put(None)
         except BaseException as error:
             done.put(error)
 
-    threads = [threading.Thread(target=work, args=each, daemon=True) for each in enumerate(seats)]
+    threads = [threading.Thread(target=work, args=each, daemon=True) for each in enumerate(workers)]
     for thread in threads:
         thread.start()
     try:
@@ -81,13 +83,13 @@ def shared_out(seats: Sequence[Seat], dealer: Dealer, task_of: Callable[[int], T
                 yield found
     finally:
         stopped.set()
-        for seat in seats:
-            seat.cancel()
+        for worker in workers:
+            worker.cancel()
         for thread in threads:
             thread.join()
 
 
-class _Workers:
+class _WorkerPool:
     """The workers of a cluster, and which of them a seat has."""
 
     def __init__(self, client: Any) -> None:
@@ -99,31 +101,31 @@ class _Workers:
         """Those that are there now."""
         return list(self.client.scheduler_info(n_workers=-1)["workers"])
 
-    def of(self, seat: int) -> str | None:
+    def address_of(self, worker: int) -> str | None:
         """The worker of a seat: the same one as long as it is there. None = all that are there have seats."""
         with self._lock:
             there = self.addresses()
-            mine = self._taken.pop(seat, None)
+            mine = self._taken.pop(worker, None)
             if mine not in there:
                 mine = next((address for address in there if address not in self._taken.values()), None)
             if mine is not None:
-                self._taken[seat] = mine
+                self._taken[worker] = mine
             return mine
 
 
-class _Remote:
+class _ClusterWorker:
     """A seat of a cluster. Where its worker ends, it goes on with one that has none."""
 
-    def __init__(self, workers: _Workers, setup: Setup) -> None:
-        self._workers = workers
+    def __init__(self, pool: _WorkerPool, setup: Setup) -> None:
+        self._pool = pool
         self._setup = setup
         self._future: Any = None
 
     def answer(self, task: Task) -> Outcome:
         """What comes of a task. A worker that ends has its task done by another one."""
-        address = self._workers.of(id(self))
-        self._future = self._workers.client.submit(
-            answered_here,
+        address = self._pool.address_of(id(self))
+        self._future = self._pool.client.submit(
+            answer_in_this_process,
             self._setup,
             task,
             workers=None if address is None else [address],

@@ -27,7 +27,7 @@ class Setup:
 
 
 @dataclass(frozen=True)
-class Beginning:
+class Prefix:
     """What several jobs begin with, which is read before the first of them.
 
     key: what identifies it; tokens: int32 ids
@@ -44,7 +44,7 @@ class Task:
     """A job for a worker. beginning: None = it is read from its own first token"""
 
     reply_request: ReplyRequest
-    beginning: Beginning | None
+    prefix: Prefix | None
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Outcome:
     events: tuple[Event, ...] = ()
     error: dict[str, Any] | None = None
     died: bool = False
-    begun: int = 0
+    prefix_tokens_read: int = 0
     peak_bytes: int = 0
 
 
@@ -70,12 +70,12 @@ def died(message: str) -> Outcome:
     return Outcome(error={"status": 500, "code": "worker_died", "message": message}, died=True)
 
 
-class Answerer:
+class LocalWorker:
     """Answers tasks one at a time, over a runtime that is opened for the first of them."""
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
-        self._pool: BeginningPool | None = None
+        self._pool: PrefixPool | None = None
         self._stop = CancelFlag()
 
     def answer(self, task: Task) -> Outcome:
@@ -84,7 +84,7 @@ class Answerer:
         Raises EdgeKVError for what is no fault of the task.
         """
         if self._pool is None:
-            self._pool = BeginningPool(self.setup)
+            self._pool = PrefixPool(self.setup)
         for _ in range(MOST_DEATHS):
             try:
                 return self._pool.outcome(task, self._stop)
@@ -105,19 +105,19 @@ class Answerer:
             self._pool = None
 
 
-class BeginningPool(SessionPool):
+class PrefixPool(SessionPool):
     """Answers each job from the end of its beginning, which is read by itself: no reply depends on earlier jobs."""
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(lambda: edgekv.Runtime(setup.model, **setup.options), max_sessions=1)
-        self._beginning: Beginning | None = None  # that of the task
-        self._read: Beginning | None = None  # that of the session
+        self._task_prefix: Prefix | None = None
+        self._session_prefix: Prefix | None = None
         self._stop = CancelFlag()
-        self._begun = 0
+        self._prefix_tokens_read = 0
 
     def outcome(self, task: Task, stop: CancelFlag) -> Outcome:
         """What comes of a task. Raises EdgeKVError for what is no fault of the task."""
-        self._beginning, self._stop, self._begun = task.beginning, stop, 0
+        self._task_prefix, self._stop, self._prefix_tokens_read = task.prefix, stop, 0
         events: list[Event] = []
 
         def note(event: Event) -> None:
@@ -131,60 +131,60 @@ class BeginningPool(SessionPool):
             if found.status >= 500:
                 raise
             details = {name: getattr(found, name) for name in ("status", "code", "message", "param")}
-            return Outcome(error=details, begun=self._begun)
+            return Outcome(error=details, prefix_tokens_read=self._prefix_tokens_read)
         ended = events[-1] if events else None
         if not isinstance(ended, Ended) or ended.reason == "cancelled":
             raise WorkerError("the worker was told to stop; run this again to go on")
-        return Outcome(tuple(events), begun=self._begun, peak_bytes=ended.usage.peak_bytes)
+        return Outcome(tuple(events), prefix_tokens_read=self._prefix_tokens_read, peak_bytes=ended.usage.peak_bytes)
 
     def _choose(self, history: History, *_further: Any) -> PooledSession:
         """A session that has read the beginning, and nothing else."""
-        beginning = self._beginning
+        prefix = self._task_prefix
         if self._pooled:
             pooled = self._pooled[0]
-            if beginning is not None and self._read == beginning:
-                pooled.session.rewind(len(beginning.tokens))
-                if pooled.session.stats.reused_tokens == len(beginning.tokens):
+            if prefix is not None and self._session_prefix == prefix:
+                pooled.session.rewind(len(prefix.tokens))
+                if pooled.session.stats.reused_tokens == len(prefix.tokens):
                     return pooled
             self._end(pooled)  # it has read something else, or the disk has lost the end of the beginning
-        self._read = None
+        self._session_prefix = None
         pooled = PooledSession(self.runtime.session(self._pinned(history), log=True))
         self._pooled.append(pooled)
-        if beginning is not None:
-            self._read_beginning(pooled.session, beginning)
+        if prefix is not None:
+            self._read_prefix(pooled.session, prefix)
         return pooled
 
-    def _read_beginning(self, session: edgekv.Session, beginning: Beginning) -> None:
+    def _read_prefix(self, session: edgekv.Session, prefix: Prefix) -> None:
         def look(_progress: edgekv.Progress) -> None:
             if self._stop:
                 session.cancel()
 
-        session.read_ahead(beginning.tokens, focus=beginning.focus, progress=look)
-        self._begun = session.n_past
-        if self._begun == len(beginning.tokens):
-            self._read = beginning
+        session.read_ahead(prefix.tokens, focus=prefix.focus, progress=look)
+        self._prefix_tokens_read = session.n_past
+        if self._prefix_tokens_read == len(prefix.tokens):
+            self._session_prefix = prefix
 
 
 # ---- in a worker of a cluster, which may have several threads ----
 
 _BUSY = threading.Lock()
-_here: list[Answerer] = []  # at most one: a worker holds one model
+_here: list[LocalWorker] = []  # at most one: a worker holds one model
 
 
-def answered_here(setup: Setup, task: Task) -> Outcome:
+def answer_in_this_process(setup: Setup, task: Task) -> Outcome:
     """What comes of a task in this process, whose model stays open for the next one."""
     with _BUSY:
         if _here and _here[0].setup != setup:
             _here.pop().close()
         if not _here:
-            _here.append(Answerer(setup))
+            _here.append(LocalWorker(setup))
         return _here[0].answer(task)
 
 
-def closed_here() -> None:
+def close_in_this_process() -> None:
     """End what this process is at, and free its model."""
-    for answerer in list(_here):
-        answerer.cancel()
+    for worker in list(_here):
+        worker.cancel()
     with _BUSY:
         while _here:
             _here.pop().close()
