@@ -26,11 +26,11 @@ from .reply import reply_arguments, with_reply_options
 from .settings import preset_names, preset_options
 from .talk.conversation import Chat, Message, new_session, saved_session, system_of
 from .talk.earlier import show_last
-from .talk.front import Front, front
-from .talk.going_back import hand_back
 from .talk.lines import Typed, lines
 from .talk.replying import reply_to
-from .talk.telling import bottom_line
+from .talk.status import bottom_line
+from .talk.terminal_ui import TerminalUI, terminal_ui
+from .talk.undo import hand_back
 from .talk.workers import go_on_in
 from .wording import worded
 
@@ -84,7 +84,7 @@ def chat(
             f"{session!r} has a system message of its own; leave out --system, or give another --session"
         )
     completed = {name: command.arguments for name, command in COMMANDS.items()}
-    shown = front(runtime, completed, plain=plain, remember=history)
+    ui = terminal_ui(runtime, completed, plain=plain, remember=history)
     with ExitStack() as stack:
         rt = stack.enter_context(opened(runtime))
         owned = Ownership()
@@ -94,7 +94,7 @@ def chat(
             system = system_of(conversation)
         else:
             conversation = new_session(rt, system)
-        talk = Chat(rt, conversation, kept, system, arguments, owned=owned, offer=shown.input.offer)
+        talk = Chat(rt, conversation, kept, system, arguments, owned=owned, offer=ui.input.offer)
         talk.thinks = _thinks(rt)
         if rt.worker_pid is not None:  # which may die
             with contextlib.suppress(edgekv.ConfigError):
@@ -106,10 +106,10 @@ def chat(
             say(f"{session}: {conversation.n_past:,} tokens seen")
             show_last(talk)
         with talk.pastes:
-            _converse(talk, shown, lambda: stack.enter_context(opened(runtime)))
+            _converse(talk, ui, lambda: stack.enter_context(opened(runtime)))
 
 
-def _converse(chat: Chat, front: Front, reopened: Callable[[], edgekv.Runtime]) -> None:
+def _converse(chat: Chat, ui: TerminalUI, reopened: Callable[[], edgekv.Runtime]) -> None:
     """Answer what is typed, until the user leaves. reopened: opens the runtime anew"""
 
     def interrupted() -> bool:
@@ -119,10 +119,10 @@ def _converse(chat: Chat, front: Front, reopened: Callable[[], edgekv.Runtime]) 
             return False
         return True
 
-    for typed in lines(lambda: front.input.read(lambda width: bottom_line(chat, width)), interrupted):
+    for typed in lines(lambda: ui.input.read(lambda width: bottom_line(chat, width)), interrupted):
         try:
             with _problems_are_said():
-                _answer(chat, typed, front)
+                _answer(chat, typed, ui)
         except edgekv.WorkerError as error:
             say(f"edgekv: {worded(str(error))}", style="")
             go_on_in(chat, reopened)
@@ -131,18 +131,18 @@ def _converse(chat: Chat, front: Front, reopened: Callable[[], edgekv.Runtime]) 
             return
 
 
-def _answer(chat: Chat, typed: Typed, front: Front) -> None:
+def _answer(chat: Chat, typed: Typed, ui: TerminalUI) -> None:
     """Do what was typed."""
     chat.files += [chat.pastes.enter_context(spooled([paste])) for paste in typed.pastes]
     if is_command(typed.text):
         run_command(chat, typed.text)
     elif typed.text:
-        reply_to(chat, Message(typed.text, [*chat.files], _n_past(chat, typed.text)), front)
+        reply_to(chat, Message(typed.text, [*chat.files], _n_past(chat, typed.text)), ui)
     else:
         n = sum(map(len, typed.pastes))
         say(f"{n:,} characters go with your next message; write what you want to know of them")
     if chat.again is not None:
-        reply_to(chat, chat.again, front)
+        reply_to(chat, chat.again, ui)
 
 
 def _n_past(chat: Chat, text: str) -> int:

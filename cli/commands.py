@@ -11,7 +11,7 @@ from edgekv.prompt.text import read_text
 from edgekv.store.session_names import saved_names
 
 from .render import console, packed, say
-from .talk import copying, going_back, keeping, telling
+from .talk import clipboard, save_commands, status, undo
 from .talk.completion import Arguments, paths
 from .talk.conversation import Chat
 from .talk.kept import kept
@@ -78,29 +78,33 @@ def _saved(_beginning: str) -> Iterable[str]:
 
 
 def _settings(_beginning: str) -> Iterable[str]:
-    return (f"{name} " for name in telling.SETTINGS)
+    return (f"{name} " for name in status.SETTINGS)
 
 
 COMMANDS = {
     "/read": Command("/read FILE", "attaches a text file to your next message", _read, paths),
     "/drop": Command("/drop", "leaves attached files out", _drop),
     "/kept": Command("/kept", "shows what of it is still there", kept),
-    "/undo": Command("/undo", "takes your last message back", going_back.undo),
-    "/retry": Command("/retry", "answers it again", going_back.retry),
-    "/copy": Command("/copy", "puts the last answer on the clipboard", copying.copy),
-    "/thoughts": Command("/thoughts", "shows the reasoning before it", copying.thoughts),
-    "/set": Command("/set [NAME VALUE]", "shows or changes temp, seed, max-tokens, ...", telling.set_, _settings),
-    "/system": Command("/system [TEXT]", "shows the system message, or begins a new chat with another", keeping.system),
-    "/policy": Command("/policy", "shows what chooses the cells that stay", telling.policy),
-    "/stats": Command("/stats", "shows tokens, speed and memory", telling.stats),
+    "/undo": Command("/undo", "takes your last message back", undo.undo),
+    "/retry": Command("/retry", "answers it again", undo.retry),
+    "/copy": Command("/copy", "puts the last answer on the clipboard", clipboard.copy),
+    "/thoughts": Command("/thoughts", "shows the reasoning before it", clipboard.thoughts),
+    "/set": Command("/set [NAME VALUE]", "shows or changes temp, seed, max-tokens, ...", status.set_, _settings),
+    "/system": Command(
+        "/system [TEXT]", "shows the system message, or begins a new chat with another", save_commands.system
+    ),
+    "/policy": Command("/policy", "shows what chooses the cells that stay", status.policy),
+    "/stats": Command("/stats", "shows tokens, speed and memory", status.stats),
     "/save": Command(
         "/save [--force] [NAME]",
         "keeps this chat under a name, or as text in NAME.md or NAME.json",
-        keeping.save,
+        save_commands.save,
         _saved,
     ),
-    "/load": Command("/load NAME", "goes on with a saved one", keeping.load, _saved),
-    "/session": Command("/session [NAME]", "lists them, or goes to one, which may be new", keeping.session, _saved),
+    "/load": Command("/load NAME", "goes on with a saved one", save_commands.load, _saved),
+    "/session": Command(
+        "/session [NAME]", "lists them, or goes to one, which may be new", save_commands.session, _saved
+    ),
     "/help": Command("/help", "shows this", _help),
     "/exit": Command("/exit", "(or Ctrl-D) leaves", _exit),
 }

@@ -152,7 +152,7 @@ class _Completer(Completer):
             yield Completion(text, start_position=-n)
 
 
-def rehearse() -> None:
+def warm_up() -> None:
     """Type a message, with all that an editor does, for nobody: prompt_toolkit makes much when it is first used."""
     typed = "/\t\x15" + "one\x1b\rtwo \x1b[200~" + "word " * (LONG_PASTE // 2) + "\x1b[201~\r"
     with create_pipe_input() as keys:

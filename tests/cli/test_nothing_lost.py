@@ -16,9 +16,9 @@ from command import COMMAND, SMALL, words
 import edgekv
 from edgekv.cli.commands import run_command
 from edgekv.cli.talk.conversation import Chat, Message
-from edgekv.cli.talk.front import Front
 from edgekv.cli.talk.plain import PlainReply
 from edgekv.cli.talk.replying import reply_to
+from edgekv.cli.talk.terminal_ui import TerminalUI
 from edgekv.store.ownership import Ownership
 from edgekv.store.session_names import path_of, save_as, saved_names
 
@@ -113,10 +113,10 @@ def test_a_message_that_fails_is_given_back_with_its_files(runtime, book, tmp_pa
     """A file went between the moment it was attached and that of the message."""
     offered = []
     talk = Chat(runtime, runtime.session(log=True), offer=lambda text: not offered.append(text))
-    front = Front(None, lambda _: PlainReply(), lambda _: None)
+    ui = TerminalUI(None, lambda _: PlainReply(), lambda _: None)
     files = [book, tmp_path / "gone.txt"]
     with pytest.raises(edgekv.InputError, match="cannot be read"):
-        reply_to(talk, Message("What?", files, 0), front)
+        reply_to(talk, Message("What?", files, 0), ui)
     assert (talk.files, offered, talk.messages, talk.session.n_past) == (files, ["What?"], [], 0)
     assert "your message was not answered, with 2 files" in capsys.readouterr().err
     run_command(talk, "/drop")

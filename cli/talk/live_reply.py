@@ -24,7 +24,7 @@ BETWEEN_S = 0.1  # two pictures of what still changes; a terminal far away is no
 THOUGHT_SHOWN = 300  # characters of the newest reasoning
 
 
-class DrawnReply:
+class LiveReply:
     """A reply as Markdown. Finished blocks are printed for good; below them are the open one and a line of figures.
 
     Reasoning is shown dimmed while it comes, and then folded into one line.
@@ -50,7 +50,7 @@ class DrawnReply:
             get_renderable=lambda: _Newest(self._open_parts(), self._console.height - 2),
         )
 
-    def __enter__(self) -> DrawnReply:
+    def __enter__(self) -> LiveReply:
         self._quiet.enter_context(_without_echo())
         return self
 
@@ -169,10 +169,10 @@ m
 """
 
 
-def rehearse() -> None:
+def warm_up() -> None:
     """Draw a reply for nobody: rich imports what it draws with when it draws."""
     console = Console(file=io.StringIO(), force_terminal=True, color_system="truecolor", width=80, height=24)
-    with DrawnReply(console, lambda n, seconds, width: "line") as reply:
+    with LiveReply(console, lambda n, seconds, width: "line") as reply:
         for piece in _SAMPLE.splitlines(keepends=True):
             reply.add(piece)
             reply.refresh()

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from edgekv.cli.talk.drawn import DrawnReply
+from edgekv.cli.talk.live_reply import LiveReply
 
 pyte = pytest.importorskip("pyte")
 
@@ -19,7 +19,7 @@ def drawn(reply, *, width=40, height=12, thinks=False):
     """What a terminal shows of a reply that was redrawn after every piece, and what was sent to it."""
     file = io.StringIO()
     console = Console(file=file, force_terminal=True, color_system="truecolor", width=width, height=height)
-    with DrawnReply(console, lambda n, seconds, columns: f"{n} pieces"[:columns], thinks=thinks) as shown:
+    with LiveReply(console, lambda n, seconds, columns: f"{n} pieces"[:columns], thinks=thinks) as shown:
         for i in range(0, len(reply), 4):
             shown.add(reply[i : i + 4])
             shown.refresh()

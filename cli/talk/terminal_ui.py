@@ -16,7 +16,7 @@ from .history import History, history_path
 from .lines import Typed
 from .plain import PlainInput, PlainReply
 from .room import COMFORT_BYTES, can_draw, has_room, start_again
-from .telling import reply_line
+from .status import reply_line
 
 
 class Input(Protocol):
@@ -46,7 +46,7 @@ class Reply(Protocol):
 
 
 @dataclass(frozen=True)
-class Front:
+class TerminalUI:
     """How a chat meets its user.
 
     reply: makes what shows the next reply
@@ -58,7 +58,9 @@ class Front:
     figures: Callable[[Chat], None]
 
 
-def front(runtime: dict[str, Any], commands: Mapping[str, Arguments | None], *, plain: bool, remember: bool) -> Front:
+def terminal_ui(
+    runtime: dict[str, Any], commands: Mapping[str, Arguments | None], *, plain: bool, remember: bool
+) -> TerminalUI:
     """The front that this terminal and the ceiling allow. Make it before the runtime, whose plan then counts it.
 
     runtime: arguments of `edgekv.Runtime`
@@ -66,21 +68,21 @@ def front(runtime: dict[str, Any], commands: Mapping[str, Arguments | None], *, 
     remember: keep what is typed for later chats
     """
     if plain or not can_draw():
-        return Front(PlainInput(), lambda _: PlainReply(), _print_footer)
+        return TerminalUI(PlainInput(), lambda _: PlainReply(), _print_footer)
     if not has_room(runtime):
         say(f"plain: the ceiling has no {format_size(COMFORT_BYTES)} for a line editor and Markdown")
         start_again(EDGEKV_PLAIN="1")
-        return Front(PlainInput(), lambda _: PlainReply(), _print_footer)
-    from . import drawn
+        return TerminalUI(PlainInput(), lambda _: PlainReply(), _print_footer)
+    from . import live_reply
 
-    drawn.rehearse()
+    live_reply.warm_up()
     console = console_of(stderr=False)
 
-    def drawn_reply(chat: Chat) -> Reply:
+    def live(chat: Chat) -> Reply:
         figures = lambda n, seconds, width: reply_line(chat, n, seconds, width)  # noqa: E731
-        return drawn.DrawnReply(console, figures, thinks=chat.thinks)
+        return live_reply.LiveReply(console, figures, thinks=chat.thinks)
 
-    return Front(_editor(commands, remember), drawn_reply, _print_note)
+    return TerminalUI(_editor(commands, remember), live, _print_note)
 
 
 def _editor(commands: Mapping[str, Arguments | None], remember: bool) -> Input:
@@ -89,7 +91,7 @@ def _editor(commands: Mapping[str, Arguments | None], remember: bool) -> Input:
         return PlainInput()
     from . import editor
 
-    editor.rehearse()
+    editor.warm_up()
     return editor.Editor(History(history_path()) if remember else None, commands)
 
 

@@ -86,7 +86,7 @@ def test_ctrl_c_stops_a_return(model, monkeypatch, isolated):
     def interrupted():
         yield lambda progress: os.kill(os.getpid(), signal.SIGINT) if progress.tokens_done == 64 else None
 
-    monkeypatch.setattr("edgekv.cli.talk.going_back.reading_bar", interrupted)
+    monkeypatch.setattr("edgekv.cli.talk.undo.reading_bar", interrupted)
     options = {"memory": "1GiB", "budget": 64, "block": 32, "threads": 1, "isolated": isolated}
     with edgekv.Runtime(model, **options) as rt, rt.session(log=True, checkpoint_bytes=0) as session:
         session.read(words(60))
