@@ -62,7 +62,7 @@ def _read(chat: Chat, name: str) -> None:
 def _drop(chat: Chat, _argument: str) -> None:
     n = len(chat.files)
     chat.files.clear()
-    say(f"{n} files are left out; your next message goes alone")
+    say(f"{n} {'file is' if n == 1 else 'files are'} left out; your next message goes alone")
 
 
 def _help(_chat: Chat, _argument: str) -> None:

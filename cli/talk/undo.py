@@ -69,5 +69,11 @@ def hand_back(chat: Chat, message: Message) -> None:
         chat.messages.remove(message)
     chat.files = [*message.files]
     written = "" if chat.offer(message.text) else "; write it again"
-    files = f", with {len(chat.files)} files that go with the next one (/drop leaves them)" if chat.files else ""
-    say(f"your message was not answered{files}{written}")
+    say(f"your message was not answered{_with_files(len(chat.files))}{written}")
+
+
+def _with_files(n: int) -> str:
+    if not n:
+        return ""
+    files, them = ("file that goes", "it") if n == 1 else ("files that go", "them")
+    return f", with {n} {files} with the next one (/drop leaves {them} out)"

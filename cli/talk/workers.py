@@ -27,4 +27,5 @@ def go_on_in(chat: Chat, reopened: Callable[[], edgekv.Runtime]) -> None:
     lost = [message for message in chat.messages if message.n_past >= n_past]
     chat.messages = [message for message in chat.messages if message.n_past < n_past]
     if lost:
-        say(f"{len(lost)} messages that were not saved are lost", style="")
+        n = len(lost)
+        say(f"{n} {'message that was not saved is' if n == 1 else 'messages that were not saved are'} lost", style="")

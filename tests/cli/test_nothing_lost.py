@@ -93,9 +93,9 @@ def test_ctrl_c_while_a_file_is_read_takes_the_turn_back(model, book, isolated):
     stopped = chat(model, lines, *isolated, command=INTERRUPTED_COMMAND)
     first, *rest = stopped.stdout.split("\n")
     assert "\n".join([first, *(line for line in rest if line)]) == whole.rstrip("\n")
-    assert "your message was not answered, with 1 files" in stopped.stderr
+    assert "not answered, with 1 file that goes with the next one (/drop leaves it out)" in stopped.stderr
     assert "what was read of it is taken back: " in stopped.stderr
-    assert "1 files are left out" in stopped.stderr
+    assert "1 file is left out" in stopped.stderr
 
 
 def test_what_is_no_text_is_told_when_it_is_attached(model, book, tmp_path):
@@ -118,8 +118,9 @@ def test_a_message_that_fails_is_given_back_with_its_files(runtime, book, tmp_pa
     with pytest.raises(edgekv.InputError, match="cannot be read"):
         reply_to(talk, Message("What?", files, 0), ui)
     assert (talk.files, offered, talk.messages, talk.session.n_past) == (files, ["What?"], [], 0)
-    assert "your message was not answered, with 2 files" in capsys.readouterr().err
+    assert "not answered, with 2 files that go with the next one (/drop leaves them out)" in capsys.readouterr().err
     run_command(talk, "/drop")
+    assert "2 files are left out" in capsys.readouterr().err
     assert talk.files == []
 
 
