@@ -15,10 +15,10 @@ from edgekv.memory.sizes import format_size
 from .options import AsJson, common, gathered, one_way_to_share
 from .render import console, loading, measuring_bar, packed
 
-if TYPE_CHECKING:  # what answers is loaded by those who ask
+if TYPE_CHECKING:  # the command imports it when it runs
     from edgekv.batch.batch import Batch
 
-FAILED = 1  # exit status where some results are errors
+FAILED = 1  # exit status if some results are errors
 
 
 @functools.partial(gathered, options=common, into="runtime", without=("isolated",))
@@ -58,7 +58,7 @@ def batch(
 
 
 def _report(batch: Batch, *, as_json: bool) -> None:
-    """How far it has come, and what it took."""
+    """Print the progress and the statistics of a batch."""
     answered, stats = batch.results.answered, batch.stats
     n_failed = sum(answered.values())
     if as_json:

@@ -19,7 +19,7 @@ from edgekv.options import default_threads
 from .options import AsJson, NoRpc
 from .render import console, measuring_bar
 
-if TYPE_CHECKING:  # what measures is loaded by those who measure
+if TYPE_CHECKING:  # the command imports it when it runs
     from edgekv.evals.speed_run import SpeedRun
 
 COLUMNS = {  # figure -> head of its column, times what, and in which format

@@ -36,7 +36,7 @@ from .wording import worded
 
 
 def _use_preset(context: typer.Context, name: str | None) -> str | None:
-    """Take the options of a preset where none are given."""
+    """Take the options of a preset as defaults."""
     if name is not None:
         context.default_map = {**(context.default_map or {}), **preset_options(name, context.command)}
     return name
@@ -96,7 +96,7 @@ def chat(
             conversation = new_session(rt, system)
         talk = Chat(rt, conversation, kept, system, arguments, owned=owned, offer=ui.input.offer)
         talk.thinks = _thinks(rt)
-        if rt.worker_pid is not None:  # which may die
+        if rt.worker_pid is not None:  # a worker may die
             with contextlib.suppress(edgekv.ConfigError):
                 rest = RestFolder(Path(tempfile.gettempdir()))
                 stack.callback(rest.close)
@@ -110,7 +110,7 @@ def chat(
 
 
 def _converse(chat: Chat, ui: TerminalUI, reopened: Callable[[], edgekv.Runtime]) -> None:
-    """Answer what is typed, until the user leaves. reopened: opens the runtime anew"""
+    """Answer lines until the user leaves. reopened: opens the runtime again"""
 
     def interrupted() -> bool:
         if not chat.interrupts.is_second():
@@ -156,7 +156,7 @@ def _n_past(chat: Chat, text: str) -> int:
 
 @contextlib.contextmanager
 def _problems_are_said() -> Iterator[None]:
-    """What is wrong with a line is said, and the conversation goes on."""
+    """Say what is wrong with a line, and go on with the conversation."""
     try:
         yield
     except (edgekv.NativeError, edgekv.WorkerError, edgekv.ModelError):
@@ -166,7 +166,7 @@ def _problems_are_said() -> Iterator[None]:
 
 
 def _thinks(rt: edgekv.Runtime) -> bool:
-    """Whether the model's chat template begins every reply with reasoning."""
+    """Return True if the model's chat template begins every reply with reasoning."""
     from edgekv.prompt.template import opens_with  # the runtime has imported it
 
     header = rt.model.header if rt.worker_pid is None else read_header(rt.plan.model)

@@ -1,4 +1,4 @@
-"""What a line of `edgekv chat` that begins with a slash does: one table, which /help shows too."""
+"""Slash commands of `edgekv chat`: one table, which /help shows too."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from .talk.kept import kept
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command: how it is written, what it does, what is called with the chat and the text after its name.
+    """A command. usage, meaning: for /help; run: called with the chat and the text after the command's name.
 
-    arguments: what the text after its name may be, for completion; None = none, or anything
+    arguments: completes the text after the name; None = completes nothing
     """
 
     usage: str
@@ -31,12 +31,12 @@ class Command:
 
 
 def is_command(line: str) -> bool:
-    """Whether a line is a command and no message."""
+    """Return True if a line is a command and no message."""
     return line.lstrip().startswith("/")
 
 
 def run_command(chat: Chat, line: str) -> None:
-    """Do what a line says. Raises EdgeKVError for one that says nothing that can be done; the chat goes on."""
+    """Run the command of a line. Raises EdgeKVError for a line that cannot be run; the chat goes on."""
     name, *rest = line.strip().split(maxsplit=1)
     command = COMMANDS.get(name)
     if command is None:
@@ -45,7 +45,7 @@ def run_command(chat: Chat, line: str) -> None:
 
 
 def help_text() -> str:
-    """All commands, in as many lines as they need."""
+    """Return all commands, in as many lines as they need."""
     return "\n".join(packed([f"{it.usage} {it.meaning}" for it in COMMANDS.values()], console.width))
 
 
@@ -54,7 +54,7 @@ def _read(chat: Chat, name: str) -> None:
     if not name or not path.is_file():
         raise edgekv.InputError(f"{name or 'nothing'!r} is not a file; write /read and the path of a text file")
     for _ in read_text(path):
-        pass  # it is read to its end, so that what is no text is told before a message goes with it
+        pass  # the whole file is read, so that an error comes now and not with the message
     chat.files.append(path)
     say(f"{path} goes with your next message")
 

@@ -15,7 +15,7 @@ from .evaluate_options import asking_options, grid_options, run_options
 from .options import gathered, one_way_to_share
 from .render import console, measuring_bar
 
-if TYPE_CHECKING:  # what measures is loaded by those who measure
+if TYPE_CHECKING:  # the command imports it when it runs
     from edgekv.evals.grid import Grid, Measure
 
 app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
@@ -172,7 +172,8 @@ def _run(
     stopped = False
     with Results(results) as store:
         try:
-            with measuring_bar([case.length or 1 for case in cases]) as bar:  # of texts as given nobody knows it yet
+            # the length of a text that is read as it is comes later
+            with measuring_bar([case.length or 1 for case in cases]) as bar:
                 for case in run(cases, store, _how(threads, workers, cluster)):
                     bar(case.length or 1, f"{case.task}: {case.setting.name}")
         except KeyboardInterrupt:
@@ -191,7 +192,7 @@ def _run(
 
 
 def _how(threads: int | None, workers: int, cluster: str | None) -> Measure:
-    """What measures cases: this process, others of this machine, or a cluster."""
+    """Return the function that measures cases: in this process, in others of this machine, or on a cluster."""
     from edgekv.evals import grid, spread
 
     one_way_to_share(workers, cluster)

@@ -1,4 +1,4 @@
-"""Options of the commands of `edgekv eval`: those that span a grid, and those that say how it is run."""
+"""Options of the commands of `edgekv eval`: for the grid, and for running it."""
 
 from __future__ import annotations
 

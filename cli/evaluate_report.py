@@ -1,4 +1,4 @@
-"""What `edgekv eval` prints and writes when the measuring is over, or was stopped."""
+"""Reports of `edgekv eval`, printed and written when the measuring is over or was stopped."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from edgekv.evals.tasks import TASKS
 
 from .wording import worded
 
-WIDE = 400  # columns where no terminal says how many: nothing is folded in files and pipes
+WIDE = 400  # columns in files and pipes, so that nothing is folded
 
 Measured = Sequence[tuple[Case, dict[str, Any]]]
 

@@ -19,14 +19,14 @@ from edgekv.prompt.text import decoded
 from .render import console
 
 STDIN = "standard input"
-PATIENCE_S = 1.0  # before it is said what is waited for
+PATIENCE_S = 1.0  # seconds before the command says that it waits
 
 
 @contextmanager
 def text_files(named: Sequence[Path] | None) -> Iterator[list[Path]]:
-    """The files to read; where none is named, what comes through standard input, if that is a pipe or a file.
+    """Yield the files to read. If none is named, that is standard input, if it is a pipe or a file.
 
-    Where files are named and none of them is `-`, nothing of standard input is read. Where it is read, that is said.
+    If files are named and none of them is `-`, standard input is not read. The command says so when it reads it.
     Raises InputError for a `-` without a text in it; nobody asked for an empty pipe, so that is no file.
     """
     with ExitStack() as stack:
@@ -46,14 +46,14 @@ def _standard_input() -> Iterator[Path]:
 
 
 def _is_offered() -> bool:
-    """Whether something comes through standard input. Waits for it where it is a pipe that is open."""
+    """Return True if something comes through standard input. Waits for an open pipe."""
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode
     except (AttributeError, OSError, ValueError):  # closed, or replaced by something that is no file
         return False
     if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISREG(mode)):
         return False
-    with suppress(OSError):  # where only sockets can be waited for
+    with suppress(OSError):  # `select` takes sockets alone on Windows
         if not select.select([sys.stdin], [], [], PATIENCE_S)[0]:
             console.print(
                 f"[dim]waiting for {STDIN}; name files with -f, or add </dev/null, if there is none[/dim]",

@@ -17,7 +17,7 @@ from .files import text_files
 from .options import AsJson, Raw, System, cells_are_here, opened, with_common_options
 from .render import console, console_of, reading_bar
 
-REPORT_BYTES = 6 << 20  # what is copied of some thousand tokens, for the report
+REPORT_BYTES = 6 << 20  # bytes that the report copies of some thousand tokens
 
 
 @with_common_options

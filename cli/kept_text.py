@@ -1,4 +1,4 @@
-"""What was kept, on a terminal: the text in shades, and a map of positions by layer or head.
+"""Kept tokens on a terminal: the text in shades, and a map of positions by layer or head.
 
 A shade is a colour behind the text. Where there are no colours it is a mark in a line below.
 """
@@ -22,7 +22,7 @@ from .render import printable
 if TYPE_CHECKING:
     from edgekv.inspection import Kept, Observation
 
-MARKS = " ░▒▓█"  # by shade
+MARKS = " ░▒▓█"  # marks by shade
 STYLES = ("dim", "black on #fff0cc", "black on #ffdd88", "black on #ffc844", "black on #ffb000")
 TAB = 4
 
@@ -98,7 +98,7 @@ def _marks(line: Text) -> str:
 
 
 def _map(kept: Kept, layers: Sequence[int], width: int) -> Iterator[str]:
-    """A line for each layer, or where it is one of `layers` for each of its heads."""
+    """Yield a line for each layer, or one for each of its heads if it is among `layers`."""
     of_heads = np.array([layer for layer, _ in kept.heads])
     for layer in range(of_heads[-1] + 1):
         rows = kept.mask[of_heads == layer]

@@ -38,7 +38,7 @@ from . import (
 from .settings import defaults
 from .wording import speak_of, worded
 
-typer.core.HAS_RICH = False  # with it, plain help shows brackets escaped for a rich help that is off
+typer.core.HAS_RICH = False  # otherwise plain help shows brackets escaped for a rich help that is off
 
 app = typer.Typer(
     name="edgekv",
@@ -116,7 +116,7 @@ def _run() -> int:
     try:
         command(default_map=defaults(command))
     except SystemExit as exit_:  # typer ends every command with one
-        sys.stdout.flush()  # while a full disk can still be told of
+        sys.stdout.flush()  # an error of a full disk can still be shown here
         return exit_.code if isinstance(exit_.code, int) else 0
     return 0
 
@@ -147,7 +147,7 @@ def _failed(error: OSError) -> int:
     if error.filename is not None:
         print(f"edgekv: {str(error.filename)!r}: {reason}; check the path and its permissions", file=sys.stderr)
         return 1
-    with contextlib.suppress(OSError, ValueError):  # what is still to be written would fail again at the end
+    with contextlib.suppress(OSError, ValueError):  # the flush at the exit would fail again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     print(f"edgekv: standard output cannot be written: {reason}; send it to a disk with room", file=sys.stderr)
     return 1

@@ -100,7 +100,7 @@ def rm(
 
 
 def _removable(name: str) -> FoundModel:
-    """The cached model of a name. Raises ConfigError for one that belongs to another program."""
+    """Return the cached model of a name. Raises ConfigError for a model of another program."""
     from edgekv.models.caches import find_cached
 
     for known in known_models():

@@ -29,7 +29,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and 
 
 
 def cells_are_here(rpc: str | None) -> None:
-    """Raise ConfigError where cells would lie with servers, and so out of a process that looks at them."""
+    """Raise ConfigError if cells would lie with servers, and so out of a process that looks at them."""
     if rpc is not None:
         raise edgekv.ConfigError(f"rpc={rpc} keeps cells out of this process, which looks at them; leave it out")
 
@@ -124,7 +124,7 @@ def with_common_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def isolated(*args: Any, runtime: dict[str, Any], **kwargs: Any) -> Any:
-        runtime["isolated"] |= runtime["rpc"] is not None  # whose client may end the process that it is in
+        runtime["isolated"] |= runtime["rpc"] is not None  # ggml's client may abort its process
         return command(*args, runtime=runtime, **kwargs)
 
     return gathered(isolated, common, "runtime", variables=True)
@@ -140,7 +140,7 @@ def opened(options: dict[str, Any]) -> Iterator[edgekv.Runtime]:
 
 
 def one_way_to_share(workers: int, cluster: str | None) -> None:
-    """Raise ConfigError where work is to be shared out in two ways."""
+    """Raise ConfigError if work is to be shared out in two ways."""
     if workers and cluster is not None:
         raise edgekv.ConfigError(f"workers and cluster={cluster} are two ways to share the work; give one")
 
@@ -155,7 +155,7 @@ def gathered(
 ) -> Callable[..., Any]:
     """Give a command the options that are the parameters of another function; it receives them as one dict.
 
-    without: those that it does not get
+    without: names of options that it does not get
     variables: take an option that is not given, unless it is a list, from the environment: EDGEKV_MEMORY
     """
     every = inspect.signature(options, eval_str=True).parameters

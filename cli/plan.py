@@ -75,7 +75,7 @@ def _parts(made: edgekv.Plan) -> Table:
 
 
 def _devices(made: edgekv.Plan) -> Table:
-    """What lies on each device, and what may lie there."""
+    """Return the table of devices: memory planned on each, and its limit."""
     sizes = ("layers", "weights", "kv", "compute", "scoring", "serving", "planned", "may be")
     table = Table("device", *(Column(name, justify="right") for name in sizes))
     for share in made.devices:

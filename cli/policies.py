@@ -53,7 +53,7 @@ def _paper(policy: Available) -> str | None:
 
 
 def _source(policy: Available) -> str:
-    """The paper of a built-in policy, or where another policy comes from."""
+    """Return the paper of a built-in policy, or the origin of another one."""
     return _paper(policy) or policy.source
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # other commands do without a hub
     from edgekv.hub import HubFile, RemoteModel
     from edgekv.hub.download import Progress as Told
 
-DEFAULT_CEILING = "256MiB"  # that of the other commands
+DEFAULT_CEILING = "256MiB"  # the same as in other commands
 
 
 def pull(
@@ -67,7 +67,7 @@ def pull(
 
 
 def _planned(remote: RemoteModel, ceiling: str, is_firm: bool) -> tuple[edgekv.Plan | None, str]:
-    """The plan, and what to say of it. Raises CeilingError where it does not fit a ceiling that is firm."""
+    """The plan, and what to say of it. Raises CeilingError if it does not fit a ceiling that is firm."""
     try:
         plan = edgekv.plan(remote.header, memory=ceiling)
     except edgekv.CeilingError as error:
@@ -98,7 +98,7 @@ def _say(line: str, style: str = "") -> None:
 
 @contextmanager
 def _bar() -> Iterator[Told]:
-    """A progress bar over bytes; nothing where stderr is not a terminal."""
+    """A progress bar over bytes; nothing if stderr is not a terminal."""
     if not console.is_terminal:
         yield lambda what, done, total: None
         return

@@ -116,9 +116,9 @@ def _keep_part(session: edgekv.Session, name: str, owned: Ownership) -> None:
 
 @contextmanager
 def _rest_of(session: edgekv.Session, files: Sequence[Path], name: str, system: str | None) -> Iterator[list[Path]]:
-    """The texts without their beginning, which a session has read; no file where that is all of them.
+    """The texts without their beginning, which a session has read; no file if that is all of them.
 
-    Raises SessionFileError where they begin otherwise.
+    Raises SessionFileError if they begin otherwise.
     """
     if system is not None and system != session.system:
         raise edgekv.SessionFileError(

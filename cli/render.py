@@ -1,4 +1,4 @@
-"""What people see: a progress bar while a prompt is read, and a footer after a reply. All of it on stderr."""
+"""Output for people, on stderr: a progress bar while a prompt is read, and a footer after a reply."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from edgekv.warmup import register_warmup
 
 
 def console_of(*, stderr: bool) -> Console:
-    """A console over one of the two streams, which writes no escape codes where NO_COLOR is set, as in a pipe."""
+    """A console over one of the two streams, which writes no escape codes if NO_COLOR is set, as in a pipe."""
     return Console(stderr=stderr, highlight=False, force_terminal=False if os.environ.get("NO_COLOR") else None)
 
 
@@ -29,7 +29,7 @@ console = console_of(stderr=True)
 # control characters but tabs and line breaks, and what turns the direction of writing
 _CONTROLS = re.compile("[\\0-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
-# how a reply ended, where that is worth a word
+# notes on ends of replies that are not usual
 NOTES = {
     "cancelled": "stopped",
     "loop": "ended: it repeats itself",
@@ -47,7 +47,7 @@ class Speed(ProgressColumn):
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """A word on the terminal until the model is loaded; nothing where stderr is not a terminal."""
+    """A word on the terminal until the model is loaded; nothing if stderr is not a terminal."""
     if not console.is_terminal:
         yield
         return
@@ -63,7 +63,7 @@ def loading() -> Iterator[None]:
 
 @contextmanager
 def reading_bar(console: Console = console) -> Iterator[ProgressCallback]:
-    """A progress bar that goes when the reading is done; nothing where stderr is not a terminal."""
+    """A progress bar that goes when the reading is done; nothing if stderr is not a terminal."""
     if not console.is_terminal:
         yield lambda progress: None
         return
@@ -96,13 +96,13 @@ def reading_bar(console: Console = console) -> Iterator[ProgressCallback]:
 
 
 def print_footer(stats: edgekv.Stats, plan: edgekv.Plan) -> None:
-    """What a reply took: tokens, cells, speed, memory; in as many lines as it needs, which end between two of them."""
+    """Print the figures of a reply: tokens, cells, speed, memory; a line never ends within a figure."""
     for line in packed(figures_of(stats, plan), console.width):
         console.print(f"[dim]{line}[/dim]", soft_wrap=True)
 
 
 def figures_of(stats: edgekv.Stats, plan: edgekv.Plan) -> list[str]:
-    """How a reply ended, where that is worth a word; tokens, cells, both speeds, memory."""
+    """Return the figures of a reply: a note on its end, if there is one; tokens, cells, both speeds, memory."""
     kept = min(stats.cells_used, stats.tokens_seen)
     return [
         *([NOTES[stats.finish_reason]] if stats.finish_reason in NOTES else []),
@@ -126,7 +126,7 @@ def packed(items: Iterable[str], width: int) -> list[str]:
     return lines
 
 
-def _rehearse() -> None:
+def _warm_up() -> None:
     """Show a bar and a line to nobody: rich imports what it draws with when it draws."""
     nobody = Console(file=io.StringIO(), force_terminal=True, highlight=False)
     with reading_bar(nobody) as progress:
@@ -135,11 +135,11 @@ def _rehearse() -> None:
     nobody.print("[dim]1 ·[/dim]", soft_wrap=True)
 
 
-register_warmup(_rehearse)
+register_warmup(_warm_up)
 
 
 def say(text: str, style: str = "dim") -> None:
-    """A line about what was done, beside what is said; a terminal breaks it between words."""
+    """Print a line about the program's work, on stderr; a terminal breaks it between words."""
     console.print(text, style=style, markup=False, soft_wrap=not console.is_terminal)
 
 
@@ -156,7 +156,7 @@ def write(text: str) -> None:
 
 @contextmanager
 def measuring_bar(lengths: Sequence[int]) -> Iterator[Callable[[int, str], None]]:
-    """A progress bar over cases, by the tokens of their texts; nothing where stderr is not a terminal.
+    """A progress bar over cases, by the tokens of their texts; nothing if stderr is not a terminal.
 
     It is told the length and the name of each that is done.
     """

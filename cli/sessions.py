@@ -72,7 +72,7 @@ def rm(names: Annotated[list[str], typer.Argument(help="Names of saved sessions.
 
 
 def _described(name: str) -> dict[str, Any]:
-    """What a file says of itself, unchecked; or why it cannot be read."""
+    """Return what a file says about itself, unchecked; or why it cannot be read."""
     path = path_of(name)
     try:
         with SectionFile(path, checked=False) as file:
@@ -82,7 +82,7 @@ def _described(name: str) -> dict[str, Any]:
 
 
 def _figures(name: str, path: Path, file: SectionFile) -> dict[str, Any]:
-    """What a file says it was saved with, as far as it can be printed."""
+    """Return the figures of a file, as far as they can be printed."""
     status, about = path.stat(), file.about.get("saved_with")
     if not isinstance(about, dict) or not all(isinstance(about.get(key), kind) for key, kind in KINDS.items()):
         raise file.damaged("it does not say what it was saved with")

@@ -25,7 +25,7 @@ Options = Mapping[str, Any]
 
 
 def settings_path() -> Path:
-    """Where the file lies. It need not exist."""
+    """Return the path of the settings file, which need not exist."""
     named = os.environ.get(VARIABLE)
     return Path(named or Path(platformdirs.user_config_dir("edgekv", appauthor=False)) / "config.toml").expanduser()
 
@@ -53,7 +53,7 @@ def defaults(command: click.Command) -> dict[str, Any]:
 
 
 def preset_options(name: str, command: click.Command) -> dict[str, Any]:
-    """The options of a preset, for a command. Raises ConfigError where there is none of this name."""
+    """The options of a preset, for a command. Raises ConfigError if there is none of this name."""
     path = settings_path()
     presets = _read(path).get(PRESETS, {})
     if not isinstance(presets, dict) or not isinstance(presets.get(name), dict):
@@ -98,7 +98,7 @@ def _spelt(key: str) -> str:
 
 
 def _checked(options: Any, possible: Mapping[str, str] | set[str], where: str, what: str) -> Options:
-    """Options of the file. Raises ConfigError for those that are none, and for values that no option has."""
+    """Return options of the file. Raises ConfigError for unknown options, and for values that no option has."""
     if not isinstance(options, dict):
         raise ConfigError(f"{where} is no table; write its options below a line [...]")
     for key, value in options.items():

@@ -17,7 +17,7 @@ import typer.main
 _ARGUMENTS = {"temperature": "--temp"}
 
 
-_speaks_of: list[typer.Typer] = []  # the one command line, named by `main`, which imports those that word messages
+_speaks_of: list[typer.Typer] = []  # the command line; `main` sets it
 
 
 def speak_of(app: typer.Typer) -> None:
@@ -37,7 +37,7 @@ def _pattern() -> re.Pattern[str]:
     names = sorted(_options(), key=len, reverse=True)
     policy = r"\w\([^()]*\)"  # its own options stay as they are
     with_value = rf"({'|'.join(names)})=(?:(True|False)\b)?"
-    bare = rf"({'|'.join(name for name in names if '_' in name)})\b(?![=.])"  # what no English word looks like
+    bare = rf"({'|'.join(name for name in names if '_' in name)})\b(?![=.])"  # no English word has an underscore
     return re.compile(rf"{policy}|(?<![\w./-])(?:{with_value}|{bare})")
 
 

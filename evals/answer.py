@@ -1,4 +1,4 @@
-"""How likely the right answer to a question is, whatever the model would say itself (teacher forcing)."""
+"""Likelihood of the right answer to a question, whatever the model itself would say (teacher forcing)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from .tokens import next_losses
 
 
 def answer_tokens(model: Model, question: Question) -> list[int]:
-    """The tokens of the right answer, as the beginning of a reply.
+    """Return the tokens of the right answer, as the beginning of a reply.
 
     The chat template may put a space between what opens a reply and its text; the answer then begins with it. Nothing
-    else of the template is in them, and no token that would end the reply. Raises InputError where there are none.
+    else of the template is in them, and no token that would end the reply. Raises InputError if there are none.
     """
     opening = chat_format(model, with_system=False).after_user
     try:
@@ -38,11 +38,11 @@ def answer_tokens(model: Model, question: Question) -> list[int]:
 def read_question(session: edgekv.Session, question: Question, **further: Any) -> None:
     """Read a question, and the files among `further`, as in a chat, up to where the reply begins."""
     for _ in session.chat(question.text, max_tokens=1, sampling=GREEDY, **further):
-        pass  # what it would say is not fed: the logits are those of the first token of its reply
+        pass  # the reply is not fed: the logits are for its first token
 
 
 def answer_nll(runtime: edgekv.Runtime, session: edgekv.Session, question: Question) -> float:
-    """The mean of -ln p over the tokens of the right answer, each after the question and all answer tokens before it.
+    """Return the mean of -ln p over the tokens of the right answer, each after the question and the answer before it.
 
     The session has just read the question (`read_question`). The answer takes cells as a reply does, and is evicted as
     one. The session does not know of it: `restore` it or close it afterwards.

@@ -1,4 +1,4 @@
-"""How much of what the question and its right answer attend to, with the full cache, a small cache still holds."""
+"""Share of the attention of a question and its right answer that still has its cells in a small cache."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from .document import Question
 from .full_cache import full_cache
 from .setting import OFF, ORACLE, Setting
 
-Masses = list[list[npt.NDArray[np.float32]]]  # of every KV head of every layer, (n_tokens,) by position, with the sum 1
+Masses = list[list[npt.NDArray[np.float32]]]  # [layer][KV head]: (n_tokens,) by position, with the sum 1
 
 
 def attention_masses(
     runtime: edgekv.Runtime, setting: Setting, text: Path, questions: Sequence[Question]
 ) -> list[Masses]:
-    """What each question, with its right answer after it, attends to in a text that is read with nothing evicted.
+    """Return the attention of each question, with its right answer after it, to a text of which nothing is evicted.
 
     Means over query heads and over the tokens that an oracle is given, computed in float64 from a full cache in f16
     beside the cells of the runtime, which stay as they are. Its memory is no part of the runtime's plan.
@@ -62,7 +62,7 @@ def _masses(cache: Cache, probe: Sequence[int]) -> Masses:
 
 
 def surviving_mass(masses: Masses, cache: Cache) -> float:
-    """The share of the masses that lies in the cells that a cache holds, in [0, 1]: the mean over all heads."""
+    """Return the share of the masses that lies in the cells of a cache, in [0, 1]: the mean over all heads."""
     shares = []
     for layer, heads in enumerate(masses):
         for g, mass in enumerate(heads):

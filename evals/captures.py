@@ -53,7 +53,7 @@ class Reader:
         n_next: queries of the block that follows
         """
         first = len(tokens) - self.block * (n_captures + 1)
-        carried: list[npt.NDArray[np.floating]] = [np.empty(0)] * len(self.kv_heads)  # what scorings left, by position
+        carried: list[npt.NDArray[np.floating]] = [np.empty(0)] * len(self.kv_heads)  # carried scores, by position
         before: list[Head] = []
         for p0 in range(0, len(tokens), self.block):
             self.cache.feed(tokens[p0 : p0 + self.block])

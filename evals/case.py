@@ -34,10 +34,10 @@ class Case:
 
     task: a name of `tasks.TASKS`
     length: tokens of the text; AS_GIVEN = as many as it has
-    seed: what is drawn at random follows from it
+    seed: all random choices follow from it
     book: the text that samples are cut from; None = generated prose
     params: what the task needs beyond that, plain values
-    metrics: of METRICS, what is measured of questions beside their replies
+    metrics: names of METRICS, which are measured beside the replies
     data: the file that texts and questions are taken from, one by each seed; None = the task makes them
     """
 
@@ -68,5 +68,5 @@ class Case:
         }
 
     def passage(self, model: Model) -> str:
-        """The text of this seed: so many tokens from a random place. Raises InputError where the book is too short."""
+        """The text of this seed: so many tokens from a random place. Raises InputError if the book is too short."""
         return prose.passage(model, book_text(self.book), self.length, random.Random(self.seed))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 
 def listed(text: str) -> list[str]:
-    """What a text lists, separated by commas."""
+    """Return the items of a text, which commas separate."""
     return [" ".join(item.split()) for item in text.split(",")]
 
 
@@ -126,7 +126,7 @@ _CLOSINGS = [
 
 
 def paragraphs(rng: random.Random) -> Iterator[str]:
-    """Paragraphs of prose without end, each a few sentences about one person and one thing."""
+    """Yield paragraphs of prose without end, each a few sentences about one person and one thing."""
     while True:
         name, he, him, his = rng.choice(_PEOPLE)
         subject = {"name": name, "he": he, "him": him, "his": his, "thing": rng.choice(THINGS)}
@@ -136,7 +136,7 @@ def paragraphs(rng: random.Random) -> Iterator[str]:
 
 
 def distinct(draw: Callable[[], str]) -> Iterator[str]:
-    """What `draw` gives, again and again, but nothing twice."""
+    """Yield what `draw` returns, again and again, but nothing twice."""
     seen = set()
     while True:
         drawn = draw()
@@ -146,7 +146,7 @@ def distinct(draw: Callable[[], str]) -> Iterator[str]:
 
 
 def _filled(rng: random.Random, template: str, subject: dict[str, str]) -> str:
-    """A sentence of a template, in which no word is drawn twice."""
+    """Return a sentence of a template, in which no word is drawn twice."""
     said = set(subject.values())
 
     def draw(slot: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""Which cells of a whole model a policy keeps, on captured heads and by the reference formulas."""
+"""Cells that a policy keeps in a whole model, on captured heads and by the reference formulas."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from edgekv.policies.selection import Protection
 def kept_cells(
     policy: Policy, layers: Sequence[Sequence[Head]], budget: int, protection: Protection
 ) -> list[list[npt.NDArray[np.intp]]]:
-    """The cells that stay of every head, indices ascending by position; `budget` on average, divided as in a runtime.
+    """Return the kept cells of every head, indices ascending by position; `budget` on average, divided as in a runtime.
 
     layers: the KV heads of every layer, with what the policy reads
-    Raises BudgetError where the protected cells exceed the budget, NativeError for a score that is not finite.
+    Raises BudgetError if the protected cells exceed the budget, NativeError for a score that is not finite.
     """
     largest = HEAD_LIMIT * budget
     n_protected = int(protection.mask(layers[0][0].positions).sum())

@@ -14,9 +14,9 @@ MOST_SECONDS = 7 * 24 * 3600.0  # a process that hangs does not stay for ever
 
 
 def in_fresh_process(function: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
-    """What a function returns in a fresh process, and that process's "peak_bytes".
+    """Run a function in a fresh process; return its result, and that process's "peak_bytes".
 
-    It and its arguments must pickle. Raises what the function raises, and WorkerError where the process is killed.
+    It and its arguments must pickle. Raises what the function raises, and WorkerError if the process is killed.
     """
     try:
         run = MemoryCeiling(sys.maxsize, timeout=MOST_SECONDS).run(function, *arguments)

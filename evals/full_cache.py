@@ -17,7 +17,7 @@ from .setting import FULL, OFF, Setting
 
 @dataclass(frozen=True)
 class FullCache:
-    """What a text is fed to, as to a runtime (`tokens.Feedable`)."""
+    """A full cache that a text is fed to, as to a runtime (`tokens.Feedable`)."""
 
     model: Model
     context: Context
@@ -26,10 +26,10 @@ class FullCache:
 
 @contextmanager
 def full_cache(runtime: edgekv.Runtime, setting: Setting, n_tokens: int) -> Iterator[FullCache]:
-    """Room for n_tokens, none of which is evicted, over the weights that a runtime of this setting has loaded.
+    """Open a cache for n_tokens without eviction, over the weights that a runtime of this setting has loaded.
 
     An oracle's setting has room for its probe as well. It takes what the full cache of a `Setting` takes, which the
-    runtime's plan does not count. Raises NativeError where there is no memory for it.
+    runtime's plan does not count. Raises NativeError if there is no memory for it.
     """
     if not setting.holds_text:
         setting = replace(setting, policy=FULL, focus=OFF)

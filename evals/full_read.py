@@ -24,10 +24,10 @@ Rows = tuple[npt.NDArray[np.float32], npt.NDArray[np.int32], float]  # queries o
 
 
 class FullRead:
-    """A text of whole blocks, read once. The cells before the last block are those that a policy may evict.
+    """A text of whole blocks, read once. A policy may evict the cells before the last block.
 
-    n_cells: so many cells every head holds before the last block
-    options: those of the runtime
+    n_cells: cells that every head holds before the last block
+    options: options of the runtime
 
     The runtime, of `perturbation.capture_setting`, is empty and has room for the whole text. Once the text is read, it
     is no longer needed. Raises ConfigError for cells that are not plain f16, and without the extra "eval".
@@ -38,7 +38,7 @@ class FullRead:
         block = self.options.block
         self.n_cells = len(tokens) - block
         self._w_o = output_projections(runtime)
-        self._rows: list[list[Rows]] = []  # of every block, by layer
+        self._rows: list[list[Rows]] = []  # [block][layer]
         as_it_is = parse_policy("sink")  # scores for nothing; with room for all cells none is evicted
         for p0 in range(0, len(tokens), block):
             cache.feed(tokens[p0 : p0 + block])
@@ -70,7 +70,7 @@ class FullRead:
 
     @functools.cached_property
     def layers(self) -> list[Layer]:
-        """What each layer puts out for the first N_QUERIES queries of the last block."""
+        """Outputs of each layer for the first N_QUERIES queries of the last block."""
         heads = self._after(len(self._rows), N_QUERIES)
         return [Layer(layer, w_o, self.n_cells) for layer, w_o in zip(heads, self._w_o, strict=True)]
 
@@ -83,7 +83,7 @@ class FullRead:
         ]
 
     def _accumulated(self, base: Policy) -> Arrays:
-        """What scorings after each block leave to the cells, up to the one that is to choose."""
+        """Return the scores that cells carry from the compaction of each block to the last one, which chooses."""
         if base not in self._sums:
             sums: Arrays = [[np.empty(0) for _ in heads] for heads in self._cells]
             for n_blocks in range(1, len(self._rows) - 1):

@@ -37,7 +37,7 @@ class Grid:
     params: by name, the values that a parameter of the task takes; the others take the task's own
     lengths: None = LENGTHS
     samples: texts for every combination, with the seeds seed, seed + 1, ...; None = SAMPLES, or all those of `data`
-    metrics: of `case.METRICS`, what is measured of questions beside their replies
+    metrics: names of `case.METRICS`, which are measured beside the replies
     oracle: whether an oracle reads the texts as well, at each budget
     data: the file of a task that takes its texts from one, as long as they are
     Raises ConfigError (PolicyError) for what no model could have; what one model cannot have is a result.
@@ -120,7 +120,7 @@ class Grid:
                 raise ConfigError(f"{name}={value} with the task {self.task}, whose texts are in data; leave it out")
 
     def _seeds(self) -> range:
-        """What texts are made from or, where they lie in a file, the number of each."""
+        """The seeds that texts are made from or, for texts in a file, their numbers."""
         samples = SAMPLES if self.samples is None else self.samples
         if self.data is None:
             return range(self.seed, self.seed + samples)
@@ -177,13 +177,13 @@ Measure = Callable[[list[Case]], Done]
 
 
 def measure(case: Case, runtimes: OpenRuntime) -> dict[str, Any]:
-    """The result of a case; of a setting that this model or text cannot have, {"refused": why}."""
+    """Return the result of a case, or {"refused": why} for a setting that this model or text cannot have."""
     try:
         return TASKS[case.task].measure(case, runtimes)
     except REFUSALS as error:
         return {"refused": str(error)}
     except (CeilingError, CeilingExceededError) as error:
-        if case.setting.memory is None:  # then it is this machine's, which is not part of the key
+        if case.setting.memory is None:  # the ceiling is this machine's, which is not part of the key
             raise
         return {"refused": str(error)}
 
@@ -196,7 +196,7 @@ def in_process(cases: Iterable[Case], *, threads: int | None = None) -> Done:
 
 
 def run(cases: Iterable[Case], results: Results, how: Measure) -> Iterator[Case]:
-    """Measure the cases that have no result yet, and store each; yields every case that has one, those first."""
+    """Measure the cases that have no result yet, and store each. Yield all cases with results, stored ones first."""
     todo = []
     for case in cases:
         if results.get(case.config()) is None:
@@ -210,7 +210,7 @@ def run(cases: Iterable[Case], results: Results, how: Measure) -> Iterator[Case]
 
 
 def _texts_together(cases: Iterable[Case]) -> list[Case]:
-    """The same cases; those that share a text follow the first of them, all others keep their order."""
+    """Reorder cases: those that share a text follow the first of them; all others keep their order."""
     groups: dict[Hashable, list[Case]] = {}
     for number, case in enumerate(cases):
         text = TASKS[case.task].text

@@ -1,4 +1,4 @@
-"""How many cells each KV head of a model needs: measured over texts, for the policy wrapper `heads`."""
+"""Cells that each KV head of a model needs: measured over texts, for the policy wrapper `heads`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from edgekv.models.head_shares import HeadShares
 from . import prose
 
 POLICY = "replay+ada(scope=model, safeguard=0)"
-SPARE_TOKENS = 16  # since a passage that is cut out may be cut into fewer
+SPARE_TOKENS = 16  # spare tokens: a passage that is cut out may have fewer
 
 
 def measure(

@@ -31,14 +31,14 @@ def run_isolated(
     nll: bool,
     threads: int | None,
 ) -> tuple[list[Answered], dict[str, Any]]:
-    """What `ask_all` gives, and what it took, in a fresh process that never holds the text as a whole.
+    """Run `ask_all` in a fresh process that never holds the text as a whole; return its result, and figures.
 
-    What it took: "tokens" of the prompt; "first_tok_per_s" and "last_tok_per_s", the speed of reading the first and the
+    The figures: "tokens" of the prompt; "first_tok_per_s" and "last_tok_per_s", the speed of reading the first and the
     last tenth; "growth" of the peak from the end of the first tenth to the end of the text, as a share of it;
     "peak_bytes", the most that the process ever held; "planned_bytes". Speeds and growth are those of the first
     reading, and None for a text of fewer than ten blocks.
 
-    Raises WorkerError where the process is killed, and what `edgekv.Runtime` and sessions raise.
+    Raises WorkerError if the process is killed, and what `edgekv.Runtime` and sessions raise.
     """
     stats = in_fresh_process(_read, setting, n_tokens, text, questions, nll, threads)
     return stats.pop("answered"), stats
@@ -73,7 +73,7 @@ class Tenths:
             self._seen.append((progress.tokens_done, time.perf_counter(), peak_resident_bytes()))
 
     def figures(self) -> dict[str, Any]:
-        """What was seen, as `run_isolated` gives it."""
+        """Return the figures that `run_isolated` gives."""
         found: dict[str, Any] = {"tokens": self._n_tokens}
         if len(self._seen) < len(MARKS):
             return found | {"first_tok_per_s": None, "last_tok_per_s": None, "growth": None}
@@ -84,7 +84,7 @@ class Tenths:
 
 @dataclass(frozen=True)
 class RunStats:
-    """What several texts took: medians of speeds, and the most memory. None = they are too short to tell."""
+    """Figures of several texts: medians of speeds, and the most memory. None = the texts are too short to tell."""
 
     first_tok_per_s: float | None
     last_tok_per_s: float | None
@@ -94,7 +94,7 @@ class RunStats:
 
     @classmethod
     def of(cls, figures: Sequence[dict[str, Any]]) -> RunStats:
-        """Of one text or more, each with the "alone" of `run_isolated`."""
+        """Sum up one text or more, each with the figures of `run_isolated`."""
         peak = max(each["peak_bytes"] for each in figures)
         long = [each for each in figures if each["growth"] is not None]
         if not long:
@@ -104,7 +104,7 @@ class RunStats:
         return cls(statistics.median(first), statistics.median(last), ratio, peak, max(each["growth"] for each in long))
 
     def cells(self) -> tuple[str, ...]:
-        """Under HEADERS."""
+        """Return the cells under HEADERS."""
         return (
             _formatted(self.first_tok_per_s, ".0f"),
             _formatted(self.last_tok_per_s, ".0f"),

@@ -71,7 +71,7 @@ def long_generation(
 def _full_losses(
     runtime: edgekv.Runtime, setting: Setting, n_room: int, given: Sequence[int], said: Sequence[int]
 ) -> list[float]:
-    """-ln p of what was said with the full cache: the runtime's own where it is one, else one beside it."""
+    """-ln p of what was said with the full cache: the runtime's own if it is one, else one beside it."""
     if setting.is_full:
         return list(log_losses(runtime, given, said))
     with full_cache(runtime, setting, n_room) as full:

@@ -12,7 +12,7 @@ from edgekv.errors import ConfigError
 from . import english, prose
 from .document import Document, Question
 
-# Names of people and places are none that generated prose uses, and rare ones in books.
+# Generated prose has none of these names of people and places, and books have them rarely.
 _FIRST_NAMES = english.listed(
     "Anselm, Barnaby, Clement, Desmond, Eustace, Felix, Gideon, Horatio, Ignatius, Jasper, Lionel, Quentin"
 )
@@ -116,11 +116,11 @@ def document(
 ) -> Document:
     """n_tokens of prose with facts planted between its sentences, and a question about each.
 
-    source   the running text of a book, which begins again where it is too short; None = generated prose
+    source   the running text of a book, which begins again if it is too short; None = generated prose
     depth    of a single needle, as a share of the text; None = drawn
     needles  1 = the secret number; more = facts of different kinds, spread evenly over the text
 
-    Equal arguments give equal documents. Raises ConfigError for a depth or a count that cannot be, and InputError where
+    Equal arguments give equal documents. Raises ConfigError for a depth or a count that cannot be, and InputError if
     the source is too short.
     """
     if not 1 <= needles <= MAX_NEEDLES:

@@ -13,12 +13,12 @@ from edgekv.prompt.turns import Turns
 from .answer import answer_tokens
 from .document import Question
 
-PROBE_TOKENS = 256  # of a longer question with its answer only the last tokens
+PROBE_TOKENS = 256  # tokens of a question with its answer, at most: the last ones
 POLICY = f"snapkv(window={PROBE_TOKENS}, kernel=1)"  # the mean of their attention as it is
 
 
 def probe_tokens(runtime: edgekv.Runtime, question: Question) -> list[int]:
-    """The question as the end of the turn that a text began, and the right answer after it; at most PROBE_TOKENS."""
+    """Return the question as the end of the text's turn, and the right answer after it; at most PROBE_TOKENS."""
     turns = Turns(runtime.model, None)
     turns.state = "open"
     asked = [*turns.turn([question.text]).tokens(), *answer_tokens(runtime.model, question)]
@@ -28,7 +28,7 @@ def probe_tokens(runtime: edgekv.Runtime, question: Question) -> list[int]:
 def choose(runtime: edgekv.Runtime, question: Question, budget: int) -> None:
     """Leave the best `budget` cells of each head of a text that was just read with nothing evicted.
 
-    runtime: of a `Setting` whose policy is the oracle. Raises InputError for a text beyond the trained context, where
+    runtime: of a `Setting` whose policy is the oracle. Raises InputError for a text beyond the trained context, if
     attention means nothing.
     """
     tokens, cache = probe_tokens(runtime, question), runtime.controller.cache

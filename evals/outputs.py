@@ -41,7 +41,7 @@ class Layer:
         self.norms = self._norms(self._outputs)
 
     def change(self, kept: Sequence[Cells]) -> Norms:
-        """Of y - y_hat, where these cells are left of every KV head, and the new ones: those after the first n."""
+        """Return the norms of y - y_hat if every KV head keeps these cells and the new ones after the first n."""
         changes = []
         for cells, weights, values, output in zip(kept, self._weights, self._values, self._outputs, strict=True):
             left = np.concatenate([cells, self._new])

@@ -18,7 +18,7 @@ Result = Mapping[str, Any]
 
 
 def perplexity(runtime: edgekv.Runtime, tokens: Sequence[int]) -> dict[str, Any]:
-    """How well every token of a text but the first is predicted from what the cells hold when it comes.
+    """Measure how well each token of a text but the first is predicted from the cells that are there when it comes.
 
     n_tokens: tokens predicted
     ppl: exp of the mean of -ln p
@@ -59,7 +59,7 @@ def gap(found: Sequence[Result], full: Sequence[Result]) -> dict[str, float | No
     ppl, full, gap: over all tokens
     ppl_evicted, full_evicted, gap_evicted: over the tokens after the first eviction under the budget, in all texts that
         have any; None = no text has
-    Raises ConfigError where the texts cannot be the same.
+    Raises ConfigError if the texts cannot be the same.
     """
     n_found, n_full = ([result["n_tokens"] for result in results] for results in (found, full))
     if n_found != n_full or not found:

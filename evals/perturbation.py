@@ -1,4 +1,4 @@
-"""How far evicting cells moves the attention output, head by head (CriticalKV, section 4.6; Ada-KV, figure 3)."""
+"""Distance by which eviction moves the attention output of each head (CriticalKV, section 4.6; Ada-KV, figure 3)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .tokens import begin
 
 
 def capture_setting(n_tokens: int, *, model: str | None = None, block: int = 128) -> Setting:
-    """The setting that reads n_tokens for `perturbation`: it evicts nothing, and keeps the queries of a whole block."""
+    """Return the setting that reads n_tokens for `perturbation`: no eviction, and the queries of a whole block."""
     return Setting(model=model, policy="h2o", budget=n_tokens, block=block, reposition="never")
 
 
@@ -41,7 +41,7 @@ def perturbation(runtime: edgekv.Runtime, tokens: Sequence[int], policy: str, bu
 
 
 def read_full(runtime: edgekv.Runtime, tokens: Sequence[int]) -> FullRead:
-    """All whole blocks of the tokens, read by a runtime of `capture_setting`; raises as `perturbation`."""
+    """Read all whole blocks of the tokens with a runtime of `capture_setting`. Raises as `perturbation` does."""
     n_tokens = len(tokens) - len(tokens) % runtime.options.block
     _check_reading(runtime, n_tokens)
     begin(runtime, n_tokens)
@@ -49,7 +49,7 @@ def read_full(runtime: edgekv.Runtime, tokens: Sequence[int]) -> FullRead:
 
 
 def losses(text: FullRead, policy: str, budgets: Sequence[int]) -> dict[str, Any]:
-    """What `perturbation` tells, of a text that was read before."""
+    """Return the result of `perturbation` for a text that was read before."""
     chooser, options = parse_policy(policy), text.options
     _check_policy(chooser, options.block)
     heads, layers = text.choices(chooser), text.layers

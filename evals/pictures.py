@@ -12,12 +12,12 @@ from typing import Any
 
 from edgekv.extras import needed
 
-# Okabe and Ito's, which the colour-blind can tell apart; with marks, and with other lines where colours run out.
+# Okabe and Ito's colours, which the colour-blind can tell apart; with marks, and other lines if colours run out.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 MARKS = "osD^vPX"
 LINES = ("-", "--", ":", "-.")
 FULL_COLOUR = "#555555"
-MOST_BANDS = 6  # of more lines no band is told from another
+MOST_BANDS = 6  # bands of more lines cannot be told apart
 SCORES, LOSSES = "viridis", "magma_r"  # colour maps, readable in grey too
 
 LOOK = {
@@ -35,13 +35,13 @@ LOOK = {
 }
 SLANTED: dict[str, Any] = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}  # labels of ticks
 
-Estimate = tuple[float, float, float]  # a value, and from where to where it may be, or was
+Estimate = tuple[float, float, float]  # a value, and the ends of its range
 Grid = Sequence[Sequence[float | None]]
 
 
 @contextmanager
 def _axes(path: Path, title: str, x_label: str, y_label: str, size: tuple[float, float]) -> Iterator[Any]:
-    """The axes of a picture, which is saved at the end."""
+    """Yield the axes of a picture, which is saved at the end."""
     matplotlib = needed("matplotlib", "eval")
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # whatever its user prefers elsewhere
@@ -54,7 +54,7 @@ def _axes(path: Path, title: str, x_label: str, y_label: str, size: tuple[float,
 
 
 def needle_map(path: Path, scores: Grid, *, lengths: Sequence[int], depths: Sequence[float], title: str) -> None:
-    """How often a needle was found: scores (depths, lengths) in [0, 1], None = not measured; depths in [0, 1]."""
+    """Draw how often a needle was found: scores (depths, lengths) in [0, 1], None = not measured; depths in [0, 1]."""
     size = (2.5 + 0.6 * len(lengths), 1.8 + 0.4 * len(depths))
     with _axes(path, title, "tokens of the text", "depth of the needle", size) as axes:
         _draw_grid(axes, scores, SCORES, 1.0, "found")
@@ -70,7 +70,7 @@ def needle_map(path: Path, scores: Grid, *, lengths: Sequence[int], depths: Sequ
 
 
 def head_map(path: Path, losses: Grid, *, title: str, label: str, most: float | None = None) -> None:
-    """Losses by layer and head: losses (n_layer, n_head_kv); `most` is the end of the scale, None = the largest."""
+    """Draw losses by layer and head, (n_layer, n_head_kv); `most` is the end of the scale, None = the largest."""
     with _axes(path, title, "KV head", "layer", (2.5 + 0.35 * len(losses[0]), 1.8 + 0.16 * len(losses))) as axes:
         _draw_grid(axes, losses, LOSSES, most, label)
         axes.set_xticks(range(len(losses[0])))
@@ -85,7 +85,7 @@ def budget_curves(
     title: str,
     label: str,
 ) -> None:
-    """Scores in [0, 1] by budget in cells, a line for each policy, with a band where they are few.
+    """Draw scores in [0, 1] by budget in cells: a line for each policy, with a band if there are few lines.
 
     full: what the full cache scores
     """
@@ -109,7 +109,7 @@ def budget_curves(
 
 
 def history_lines(path: Path, lines: Mapping[str, Mapping[int, Estimate]], *, title: str, label: str) -> None:
-    """A value, as speed or memory, by how many tokens were read before, and its range: a line for each name."""
+    """Draw a value, as speed or memory, by tokens read before, and its range: a line for each name."""
     with _axes(path, title, "tokens read before", label, _size(list(lines))) as axes:
         for i, (name, line) in enumerate(lines.items()):
             tokens = sorted(line)
@@ -120,7 +120,7 @@ def history_lines(path: Path, lines: Mapping[str, Mapping[int, Estimate]], *, ti
 
 
 def bars(path: Path, values: Mapping[str, Mapping[str, float | Estimate]], *, title: str, label: str, of: str) -> None:
-    """Groups of bars: values[group][bar], with a range where it has one. `of` says what the groups are."""
+    """Draw groups of bars: values[group][bar], with a range if it has one. `of` says what the groups are."""
     names = list(dict.fromkeys(name for group in values.values() for name in group))
     with _axes(path, title, of, label, (2 + 0.35 * len(values) * (len(names) + 1), 4.5)) as axes:
         width = 0.8 / len(names)
@@ -141,7 +141,7 @@ def _size(names: Sequence[str]) -> tuple[float, float]:
 
 
 def _with_range(values: Sequence[float | Estimate]) -> tuple[list[float], list[list[float]] | None]:
-    """Values, and how far down and up their ranges reach, (2, n); None where they have none."""
+    """Values, and how far down and up their ranges reach, (2, n); None if they have none."""
     known = [value for value in values if isinstance(value, tuple)]
     if len(known) < len(values):
         return [value for value in values if not isinstance(value, tuple)], None
@@ -157,11 +157,11 @@ def _draw_grid(axes: Any, values: Grid, colours: str, most: float | None, label:
 
 
 def _draw_legend(axes: Any) -> None:
-    """Beside the axes, where it hides nothing."""
+    """Put the legend beside the axes, where it hides nothing."""
     axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
 
 
 def _style(i: int) -> dict[str, Any]:
-    """Of the i-th line: after all colours were used, the next kind of line."""
+    """Return the style of the i-th line. After all colours comes the next kind of line."""
     again, colour = divmod(i, len(COLOURS))
     return {"color": COLOURS[colour], "marker": MARKS[colour], "linestyle": LINES[again % len(LINES)]}

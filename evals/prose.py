@@ -21,7 +21,7 @@ CHARS_PER_TOKEN = 16  # more than any tokeniser's mean on prose
 def read_book(path: Path) -> str:
     """The running text of a book in UTF-8: paragraphs of one line each, headings and the like left out.
 
-    Raises InputError where there is no such text.
+    Raises InputError if there is no such text.
     """
     paragraphs = (" ".join(part.split()) for part in re.split(r"\n\s*\n", "".join(read_text(path))))
     return "\n\n".join(text for text in paragraphs if len(text) > 60)
@@ -33,7 +33,7 @@ def vocabulary(model: str | None) -> Model:
 
 
 def first_tokens(model: Model, text: str, n: int) -> list[int]:
-    """The first n tokens of a text. Raises InputError where it has fewer."""
+    """The first n tokens of a text. Raises InputError if it has fewer."""
     tokens = model.tokenize(text[: CHARS_PER_TOKEN * n])[:n]
     if len(tokens) < n:
         raise InputError(f"the text has {len(tokens)} tokens, but {n} are needed; give a longer one")
@@ -48,7 +48,7 @@ def text_of(model: Model, tokens: Iterable[int]) -> str:
 def passage(model: Model, source: str | None, n_tokens: int, rng: random.Random, *, again: bool = False) -> str:
     """n_tokens from a random place of a book, from the beginning of a sentence on; without a book, prose made by `rng`.
 
-    The place lies where enough of the book should follow, or in its first half. Where too little follows, the book
+    The place lies where enough of the book should follow, or in its first half. If too little follows, the book
     begins `again`, as often as needed; otherwise that is an InputError.
     """
     if source is None:
@@ -81,7 +81,7 @@ def _made(rng: random.Random, n_chars: int) -> str:
 def plant(text: str, needles: Iterable[tuple[float, str]]) -> str:
     """A text with each sentence (depth, sentence) planted in the gap between two sentences nearest to its depth.
 
-    Depths are shares of the text's length; equal gaps keep the order of the depths. Raises InputError where the text
+    Depths are shares of the text's length; equal gaps keep the order of the depths. Raises InputError if the text
     has no gap.
     """
     gaps = [match.end() for match in re.finditer(r"[.!?] (?=[A-Z])", text)]
@@ -106,5 +106,5 @@ def fitting(model: Model, sentences: Iterable[str], n_tokens: int) -> list[str]:
 
 
 def n_tokens_of(model: Model, *sentences: str) -> int:
-    """How many tokens sentences take in the midst of a text."""
+    """Return the number of tokens that sentences take in the midst of a text."""
     return sum(len(model.tokenize(f" {sentence}")) for sentence in sentences)

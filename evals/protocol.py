@@ -20,12 +20,12 @@ from .setting import ALL, ALL_WHOLE, KNOWN, TURN, TWICE, WHOLE, Setting
 
 @dataclass(frozen=True)
 class Answered:
-    """What became of a question.
+    """The result of a question.
 
     reply: what the model said
     nll: the mean of -ln p over the tokens of the right answer (`answer.answer_nll`); None = not measured
-    mass: the share of what question and answer attend to that is left when the question is asked, or where it belongs
-        to the turn of the text when the reply begins (`attention_mass.surviving_mass`); None = not measured
+    mass: the share of what question and answer attend to that is left when the question is asked or, if it belongs
+        to the turn of the text, when the reply begins (`attention_mass.surviving_mass`); None = not measured
     """
 
     reply: str
@@ -43,7 +43,7 @@ def ask_all(
     nll: bool = False,
     masses: Sequence[Masses] | None = None,
 ) -> list[Answered]:
-    """What becomes of questions about a text in a file.
+    """Ask questions about a text in a file.
 
     With the focus "question", "whole" and "twice" a question is known while the text is read. With "turn" it is read
     right after the text, in the same turn. These read the text once for each question, and once more for what is
@@ -90,7 +90,7 @@ def _afterwards(
 
 
 def _known(setting: Setting, questions: Sequence[Question]) -> str | list[str] | bool:
-    """What a text is read for before its questions are asked."""
+    """Return the focus with which a text is read before its questions are asked."""
     texts = [question.text for question in questions]
     if setting.focus in (ALL, ALL_WHOLE) and not setting.holds_text:
         return texts if setting.focus == ALL else [" ".join(texts)]
@@ -122,12 +122,12 @@ def _in_one_turn(
 
 
 def _focus(focus: str, question: Question) -> list[str] | None:
-    """What a turn is read with; None = its question, in its parts."""
+    """Return the focus of a turn; None = its question, in its parts."""
     return [question.text] if focus == WHOLE else None
 
 
 def _reply(session: edgekv.Session, question: Question, **further: Any) -> str:
-    """The whole reply to a question, looping or not: always the most likely token."""
+    """Return the whole reply to a question, looping or not. Decoding is greedy."""
     further |= {"max_tokens": question.max_tokens, "allow_loops": True, "sampling": GREEDY}
     pieces = session.ask(question.text, instruction="", **further)
     return "".join(pieces)

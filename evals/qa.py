@@ -41,20 +41,20 @@ class OpenQuestion(Question):
 
 @dataclass(frozen=True)
 class Item:
-    """A text, and what is asked about it."""
+    """A text, and the question about it."""
 
     text: str
     question: OpenQuestion
 
     @property
     def document(self) -> Document:
-        """The same, as other tasks have it."""
+        """The item as a document, which other tasks have."""
         return Document(self.text, (self.question,))
 
 
 @functools.lru_cache(maxsize=1)
 def read_items(path: Path) -> list[Item]:
-    """The items of a file, in its order. Blank lines and further fields are left alone.
+    """Return the items of a file, in its order. Blank lines and further fields are ignored.
 
     Raises InputError for a file that cannot be read or holds no item; it names line, field and remedy.
     """
@@ -93,7 +93,7 @@ def _item(line: str, where: str) -> Item:
 
 
 def _texts(item: dict[str, Any], name: str, where: str, *, several: bool) -> Iterator[str]:
-    """The texts of a field, each of which says something."""
+    """Yield the texts of a field; a blank text is an error."""
     if name not in item:
         raise InputError(f"{where} has no {name!r}; give each line the fields of {EXAMPLE}")
     value = item[name]
@@ -111,7 +111,7 @@ def _texts(item: dict[str, Any], name: str, where: str, *, several: bool) -> Ite
 
 
 def _kind(value: object) -> str:
-    """What JSON calls a value."""
+    """Return the name of a value's type in JSON."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     names: dict[type, str] = {dict: "an object", list: "a list", str: "a text"}

@@ -1,4 +1,4 @@
-"""How much a text repeats itself."""
+"""Repetition within a text."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ Config = Mapping[str, Any]
 
 
 def key_of(config: Config) -> str:
-    """What identifies a configuration: its plain values, in one order."""
+    """Return the key of a configuration: its plain values, in one order."""
     return json.dumps(config, sort_keys=True, separators=(",", ":"))
 
 

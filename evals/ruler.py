@@ -31,7 +31,7 @@ VARIABLES_PREFACE = (
 )
 
 N_HOPS = 4
-N_SEVERAL = 4  # keys or values, where a task has several
+N_SEVERAL = 4  # keys or values of a task that has several
 NEEDLE_MAX_TOKENS = 128
 VARIABLES_MAX_TOKENS = 60
 
@@ -60,7 +60,7 @@ def _code(key: str, value: str) -> str:
 
 @dataclass(frozen=True)
 class Needles:
-    """A task of the family "needle in a haystack": codes (values) of keys, some of which are asked for.
+    """A task of the family "needle in a haystack": codes (values) of keys; the question asks for some of them.
 
     haystack  "noise" (a few sentences again and again), "prose", or "needles" (codes that nobody asks for)
     n_values  of every key
@@ -74,7 +74,7 @@ class Needles:
     n_asked: int = 1
 
     def document(self, rng: random.Random, model: Model, source: str | None, n_tokens: int) -> Document:
-        """Needles at random depths and a question about those that are asked for."""
+        """Return needles at random depths, and a question about some of them."""
         n = self.n_keys * self.n_values
         keys = list(itertools.islice(english.distinct(lambda: self.key(rng)), self.n_keys)) * self.n_values
         values = itertools.islice(english.distinct(lambda: self.value(rng)), n)
@@ -147,7 +147,7 @@ def document(task: str, model: Model, source: str | None, n_tokens: int, seed: i
     task     one of `TASKS`, by the published names
     source   the running text of a book for the haystacks of prose; None = generated prose
 
-    Equal arguments give equal documents. Raises ConfigError for an unknown task, and InputError where the source or
+    Equal arguments give equal documents. Raises ConfigError for an unknown task, and InputError if the source or
     n_tokens is too short.
     """
     rng = random.Random(f"{task} {seed}")
@@ -163,7 +163,7 @@ def document(task: str, model: Model, source: str | None, n_tokens: int, seed: i
 
 
 def _at_most_half(model: Model, lines: list[str], n_tokens: int, at_least: int) -> list[str]:
-    """The first of the lines that take at most half of n_tokens. Raises InputError where those are too few."""
+    """The first of the lines that take at most half of n_tokens. Raises InputError if those are too few."""
     fit = prose.fitting(model, lines, n_tokens // 2)
     if len(fit) < at_least:
         needed = 2 * prose.n_tokens_of(model, *lines[:at_least])

@@ -34,8 +34,8 @@ FREQUENT_MAX_TOKENS = 50
 def common_words(rng: random.Random, model: Model, n_tokens: int) -> Document:
     """A numbered list in which some words are common; which ones is asked.
 
-    There are ten of them, or as many as take half of the list. Other words fill it; where all there are do not, every
-    word comes twice as often, or three times, and so on. Raises InputError where n_tokens are too few.
+    There are ten of them, or as many as take half of the list. Other words fill it; if all words do not, every
+    word comes twice as often, or three times, and so on. Raises InputError if n_tokens are too few.
     """
     words = rng.sample(english.WORDS, len(english.WORDS))
     common, other = words[:N_COMMON], words[N_COMMON:]
@@ -58,7 +58,7 @@ def common_words(rng: random.Random, model: Model, n_tokens: int) -> Document:
 
 def frequent_words(rng: random.Random, model: Model, n_tokens: int) -> Document:
     """A text of words without a meaning, the k-th of which comes in proportion to 1 / k^2; the first one is dots, the
-    next three are asked for. Raises InputError where n_tokens are too few to tell them apart."""
+    next three are asked for. Raises InputError if n_tokens are too few to tell them apart."""
     n_vocabulary = max(n_tokens // TOKENS_PER_CODED_WORD, N_FREQUENT + 2)
     draws = english.distinct(lambda: "".join(rng.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(CODED_LETTERS)))
     words = [DOTS, *itertools.islice(draws, n_vocabulary - 1)]
@@ -84,7 +84,7 @@ def frequent_words(rng: random.Random, model: Model, n_tokens: int) -> Document:
 
 
 def _largest(model: Model, n_tokens: int, sizes: range, text: Callable[[int], str]) -> int:
-    """The largest of the sizes whose text has at most n_tokens. Raises InputError where none has."""
+    """The largest of the sizes whose text has at most n_tokens. Raises InputError if none has."""
 
     def length(size: int) -> int:
         return len(model.tokenize(text(size)))

@@ -1,4 +1,4 @@
-"""How a text is read in a measurement: the part of a configuration that a runtime is opened with."""
+"""Settings that a text is read under: the part of a configuration that a runtime is opened with."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ FULL, ORACLE = "full", "oracle"
 OFF, GENERAL, QUESTION, WHOLE, TWICE, TURN = "off", "general", "question", "whole", "twice", "turn"
 KNOWN = (QUESTION, WHOLE, TWICE)  # a question is known while the text is read for it
 ALL, ALL_WHOLE = "all", "all-whole"  # all questions are known while the text is read once
-LONG_PROBE = 128  # tokens of one that holds several questions, or a question and an answer
+LONG_PROBE = 128  # tokens of a probe with several questions, or a question and an answer
 AS_GIVEN = 0  # the length of a text that is read as it is
-SPARE_CELLS = 1024  # of a full cache, beyond the text: template, question, answer
+SPARE_CELLS = 1024  # cells of a full cache beyond the text: template, question, answer
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What reads a text, and under which budget. Equal settings give equal results.
+    """The model, policy and budget that a text is read under. Equal settings give equal results.
 
     policy: a policy's spec; "full" = a budget that holds everything, so that nothing is evicted; "oracle" = the same
         until the text is read, then cells are chosen by the question and the right answer (`oracle.choose`)
@@ -54,24 +54,24 @@ class Setting:
 
     @property
     def question(self) -> str | bool:
-        """What a text is read for before any question is asked: `focus` of `Session.read`."""
+        """The `focus` of `Session.read` for a text that is read before any question is asked."""
         if self.holds_text or self.focus in (OFF, *KNOWN, TURN):
             return False
         return self.focus == GENERAL or self.focus
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing is evicted."""
+        """True if nothing is evicted."""
         return self.policy == FULL
 
     @property
     def is_oracle(self) -> bool:
-        """Whether cells are chosen by the right answer."""
+        """True if cells are chosen by the right answer."""
         return self.policy == ORACLE
 
     @property
     def holds_text(self) -> bool:
-        """Whether nothing is evicted while a text is read."""
+        """True if nothing is evicted while a text is read."""
         return self.is_full or self.is_oracle
 
     @property
@@ -86,19 +86,19 @@ class Setting:
 
     @property
     def common(self) -> Setting:
-        """The same without what chooses cells: settings that have it in common compare."""
+        """The setting without the options that choose cells. Settings that are equal in it compare."""
         return replace(self, policy="", focus=OFF, focus_policy=None)
 
     def open(self, n_tokens: int, *, threads: int | None = None, **others: Any) -> edgekv.Runtime:
-        """A runtime for a text of n_tokens; `others` replace its options. Raises what `edgekv.Runtime` does."""
+        """Open a runtime for a text of n_tokens; `others` replace its options. Raises what `edgekv.Runtime` does."""
         return edgekv.Runtime(self.model, threads=threads, **self._options(n_tokens) | others)
 
     def plan(self, n_tokens: int, *, threads: int | None = None, **others: Any) -> edgekv.Plan:
-        """What such a runtime would take. Raises what `edgekv.plan` does."""
+        """Plan such a runtime. Raises what `edgekv.plan` does."""
         return edgekv.plan(self.model, threads=threads, **self._options(n_tokens) | others)
 
     def options(self, n_tokens: int, *, threads: int | None = None) -> edgekv.Options:
-        """The options of such a runtime. Raises what `edgekv.Options` does."""
+        """Return the options of such a runtime. Raises what `edgekv.Options` does."""
         return edgekv.Options(threads=threads, **self._options(n_tokens))
 
     def _options(self, n_tokens: int) -> dict[str, Any]:
@@ -139,7 +139,7 @@ class Setting:
 
 
 class OpenRuntime:
-    """What is kept from one case to the next: the runtime of the last setting, and what the last texts share.
+    """A cache between cases: the runtime of the last setting, and values that cases of one text share.
 
     Neither changes a result: each case finds what it would have made itself. Close it, or use it in `with`.
     """
@@ -152,7 +152,7 @@ class OpenRuntime:
         self._texts: dict[Hashable, Any] = {}
 
     def get(self, setting: Setting, n_tokens: int) -> edgekv.Runtime:
-        """A runtime of this setting for texts of at most n_tokens, with no session open. Raises what `Runtime` does."""
+        """Return a runtime of this setting for at most n_tokens, with no session open. Raises what `Runtime` does."""
         fits = not setting.holds_text or n_tokens <= self._n_tokens
         if self._runtime is None or self._setting != setting or not fits:
             self._close_runtime()
@@ -161,9 +161,9 @@ class OpenRuntime:
         return self._runtime
 
     def text(self, key: Hashable, read: Callable[[], T], *, keep: int = 1) -> T:
-        """What `read` makes of a text; made anew where none of the last `keep` ones had this key."""
+        """Return the result of `read` for a text; call it only if none of the last `keep` results has this key."""
         if key not in self._texts:
-            while len(self._texts) >= keep:  # before the next is made
+            while len(self._texts) >= keep:  # one goes before the next is made
                 del self._texts[next(iter(self._texts))]
             self._texts[key] = read()
         made: T = self._texts[key]

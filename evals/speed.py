@@ -1,4 +1,4 @@
-"""How fast, and in how much memory, one setting or llama.cpp itself reads a prompt and generates after it."""
+"""Speed and memory of one setting, or of llama.cpp itself, while it reads a prompt and generates after it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from .stock import Peer
 
 STOCK, ALIKE = "stock", "alike"
 PEERS = {STOCK: "llama.cpp at its defaults", ALIKE: "llama.cpp set alike"}
-AS_INSTALLED: dict[str, Any] = {"repack": None, "ubatch": None}  # what else a measurement fixes, edgekv chooses here
-WARM_UP_CHARS = 256  # of the prompt, read before anything counts: weights come in, buffers are touched
+AS_INSTALLED: dict[str, Any] = {"repack": None, "ubatch": None}  # options that edgekv chooses here
+WARM_UP_CHARS = 256  # characters of the prompt, read before anything counts: weights come in, buffers are touched
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedCase:
-    """What is measured in one process.
+    """A case: one measurement in one process.
 
     policy: a policy's spec; "full" = edgekv with nothing evicted; "stock" = llama.cpp at its own defaults, "alike" =
         llama.cpp with edgekv's batches, cache type, threads and order of weights, both with its own cache
@@ -48,14 +48,14 @@ class SpeedCase:
 
     @property
     def name(self) -> str:
-        """What sets it apart among cases of one prompt and block, for people."""
+        """The name of the case among those of one prompt and block, for people."""
         if self.policy in PEERS:
             return PEERS[self.policy]
         return self.policy if self.budget is None else f"{self.policy}, {self.budget:,}"
 
     @property
     def setting(self) -> Setting:
-        """How edgekv reads."""
+        """The setting that edgekv reads with."""
         setting = Setting(model=self.model, policy=self.policy, block=self.block, kv_type=self.kv_type)
         return setting if self.budget is None else replace(setting, budget=self.budget)
 
@@ -72,11 +72,11 @@ class SpeedCase:
         return Peer.alike(Options(block=self.block, kv_type=self.kv_type, threads=self.threads, repack=plan.repack))
 
     def plan(self) -> Plan:
-        """What edgekv takes for it. Raises what `edgekv.plan` does."""
+        """Plan the case for edgekv. Raises what `edgekv.plan` does."""
         return self.setting.plan(self.n_tokens + self.n_generate, threads=self.threads, **AS_INSTALLED)
 
     def obstacle(self) -> str | None:
-        """Why this machine cannot do it; None = it can. Raises ConfigError for values that cannot work."""
+        """Return why this machine cannot run it; None = it can. Raises ConfigError for values that cannot work."""
         try:
             if self.policy in PEERS:
                 return self.peer.obstacle(find_model(self.model), self.n_tokens + self.n_generate)
@@ -94,7 +94,7 @@ def measure(case: SpeedCase, text: str) -> dict[str, Any]:
     reading, "prefill_tok_per_s", "decode_tok_per_s", and "peak_bytes", the most that the process ever held.
 
     Every token after the prompt is the most likely one. The end of a reply is ignored, so all cases of one length do
-    the same work. Raises WorkerError where the process is killed, and what a `Runtime` and a reply raise.
+    the same work. Raises WorkerError if the process is killed, and what a `Runtime` and a reply raise.
     """
     return in_fresh_process(_peer if case.policy in PEERS else _edgekv, case, text)
 
@@ -137,7 +137,7 @@ def _peer(case: SpeedCase, text: str) -> dict[str, Any]:
 
 
 def _generate(case: SpeedCase, context: Context, feed: Callable[[int], None]) -> float:
-    """Sample and feed a token, again and again; returns the seconds it took."""
+    """Sample and feed a token, again and again; return the seconds that it took."""
     with closing(Sampler(GREEDY)) as sampler:
         started = time.perf_counter()
         for _ in range(case.n_generate):

@@ -24,7 +24,7 @@ COMPARED = ("ttft_s", "prefill_tok_per_s", "decode_tok_per_s", "peak_bytes")
 def grouped(
     *, policies: Sequence[str], budgets: Sequence[int], blocks: Sequence[int], lengths: Sequence[int], **shared: Any
 ) -> list[list[SpeedCase]]:
-    """Every combination, in groups of one length and block: llama.cpp as it comes and set alike, then what is compared.
+    """Return every combination, in groups of one length and block: llama.cpp (stock, alike), then edgekv.
 
     shared: the other fields of `SpeedCase`. Raises ConfigError for numbers below 1.
     """
@@ -46,7 +46,7 @@ def grouped(
 def prompts(model: Model, book: str | None, lengths: Sequence[int]) -> dict[int, str]:
     """By length in tokens, the begin of a book's text, or of prose that is made.
 
-    Read anew, such a begin may have a token more or fewer. Raises InputError where the text is too short.
+    Tokenised again, such a text may have a token more or fewer. Raises InputError if the text is too short.
     """
     if book is None:
         return {n: prose.passage(model, None, n, random.Random(0)) for n in lengths}
@@ -68,7 +68,7 @@ def _rotated(items: Sequence[T], n: int) -> list[T]:
 
 @dataclass(frozen=True)
 class Sample:
-    """What `speed.measure` found for a case in one repeat."""
+    """The result of `speed.measure` for a case in one repeat."""
 
     case: SpeedCase
     repeat: int
@@ -90,7 +90,7 @@ class SpeedRun:
         """Leave out what this machine cannot do. Raises ConfigError for values that cannot work."""
         obstacles: dict[SpeedCase, str | None] = {}
         for case in (case for group in self.groups for case in group):
-            # with a budget, the length makes no difference
+            # the length makes no difference under a budget
             same = case if case.budget is None else replace(case, n_tokens=1)
             if same not in obstacles:
                 obstacles[same] = same.obstacle()
@@ -100,7 +100,7 @@ class SpeedRun:
 
     @property
     def todo(self) -> list[tuple[int, SpeedCase]]:
-        """(repeat, case) in the order of measuring, without what is left out."""
+        """Return (repeat, case) in the order of measuring, without cases that are left out."""
         return [(repeat, case) for repeat, case in in_turn(self.groups, self.repeats) if case not in self.left_out]
 
     def steps(self, texts: Mapping[int, str]) -> Iterator[SpeedCase]:
@@ -142,7 +142,7 @@ class SpeedRun:
         }
 
     def _ratios(self, case: SpeedCase, peer: str) -> dict[str, dict[str, float]] | None:
-        """The case's figures over those of a llama.cpp; None where the two were never measured in one repeat."""
+        """The case's figures over those of a llama.cpp; None if the two were never measured in one repeat."""
         ours, theirs = self._by_repeat(case), self._by_repeat(case.beside(peer))
         shared = [repeat for repeat in ours if repeat in theirs]
         if case.policy in PEERS or not shared:

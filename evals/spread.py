@@ -30,7 +30,7 @@ def over_cluster(cases: Sequence[Case], *, scheduler: str, threads: int | None) 
     """Measure on the workers of a Dask scheduler at this address, as "tcp://host:8786".
 
     They need edgekv, and models and books under the same paths. Each measures one case at a time, whatever threads
-    Dask gives it. Raises ConfigError without the extra "dask", and where there is no scheduler.
+    Dask gives it. Raises ConfigError without the extra "dask", and if there is no scheduler.
     """
     with cluster.connected(scheduler) as client:
         yield from _spread(client, cases, threads)

@@ -1,4 +1,4 @@
-"""How sure a mean of scores is, and whether two settings differ on the same samples."""
+"""Confidence of mean scores, and tests of two settings on the same samples."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def interval(scores: Sequence[float]) -> Interval:
 
 
 def gap(first: Sequence[float], second: Sequence[float]) -> Gap:
-    """How much larger first is than second on the same samples: Student's t interval, which is honest for few samples.
+    """Return the mean of first minus second on the same samples, with Student's t interval, which suits few samples.
 
     Raises ConfigError without the extra "eval".
     """
@@ -80,7 +80,7 @@ def paired_p_value(first: Sequence[float], second: Sequence[float]) -> float:
     """The probability of a difference of means at least as large, if first and second were equally good on each sample.
 
     Two-sided; the sign of each sample's difference is permuted. For scores of 0 and 1 this is McNemar's exact test.
-    Returns 1 where no sample differs. Raises ConfigError without the extra "eval".
+    Returns 1 if no sample differs. Raises ConfigError without the extra "eval".
     """
     stats = needed("scipy.stats", "eval")
     differences = np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)

@@ -19,11 +19,11 @@ from edgekv.options import Options
 
 
 class DefaultOptions(Options):
-    """How llama.cpp loads weights of itself: repacked where it can, and mapped all the same."""
+    """The way in which llama.cpp itself loads weights: repacked if possible, and always mapped."""
 
     @property
     def maps_weights(self) -> bool:
-        """It maps them always."""
+        """True: llama.cpp always maps them."""
         return True
 
 
@@ -50,13 +50,13 @@ class Peer:
 
     @classmethod
     def at_defaults(cls, threads: int | None) -> Peer:
-        """Nothing is set but the number of threads, and that only where one is given."""
+        """Return settings with the number of threads alone, if it is given."""
         options = DefaultOptions(repack=True, block=2048, ubatch=512, threads=threads)
         return cls(options, DefaultContext, options.block)
 
     @classmethod
     def alike(cls, options: Options) -> Peer:
-        """Batches, cache type, threads and order of weights are those of edgekv's options."""
+        """Return settings with the batches, cache type, threads and order of weights of edgekv's options."""
         return cls(options, Context, options.n_ubatch)
 
     def loop(self, model: Model, n_cells: int) -> StockLoop:
@@ -64,7 +64,7 @@ class Peer:
         return StockLoop(self.context(model, n_cells, self.options, None), self.n_batch)
 
     def obstacle(self, path: Path, n_tokens: int) -> str | None:
-        """Why its cache cannot take n_tokens of a model on this machine; None = it can. Loads no weights."""
+        """Return why its cache cannot take n_tokens of a model on this machine; None = it can. Loads no weights."""
         with Model(path, self.options, no_alloc=True) as model:
             if n_tokens > model.n_ctx_train:
                 return f"{n_tokens:,} tokens are more than the {model.n_ctx_train:,} that the model was trained on"
@@ -102,7 +102,7 @@ class StockLoop:
         self.context.close()
 
     def feed(self, tokens: list[int], position: int, *, want_logits: bool) -> None:
-        """llama_decode of one batch. Raises NativeError where it fails."""
+        """llama_decode of one batch. Raises NativeError if it fails."""
         batch = self._batch
         batch.n_tokens = len(tokens)
         for i, token in enumerate(tokens):
@@ -133,7 +133,7 @@ class StockLoop:
             block = following
 
     def sample(self) -> int:
-        """The most likely token after the last one that was fed."""
+        """Return the most likely next token."""
         return self._sampler.sample(self.context)
 
     def step(self, token: int) -> None:

@@ -12,8 +12,8 @@ from .setting import AS_GIVEN, Setting
 
 Measured = Iterable[tuple[Case, Mapping[str, Any]]]
 SETTING_HEADERS = ("policy", "cells", "block", "cache", "options", "tokens")
-ALWAYS = ("policy", "cells", "tokens")  # of what a table says of settings, what it says even if all rows are alike
-OPTIONS = ("n_sink", "recent", "reposition", "evict_every", "memory")  # told where they are not the default
+ALWAYS = ("policy", "cells", "tokens")  # columns that a table has even if all its rows agree
+OPTIONS = ("n_sink", "recent", "reposition", "evict_every", "memory")  # told if they are not the default
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Table:
     n_keys: int = len(SETTING_HEADERS)
 
     def columns(self) -> list[int]:
-        """The columns that say something: of those that say what was measured, the ones in which rows differ."""
+        """Return the columns to show. A column about the setting is left out if all rows agree in it."""
         found = list(range(len(self.headers)))
         return [
             i for i in found if i >= self.n_keys or self.headers[i] in ALWAYS or len({row[i] for row in self.rows}) > 1
@@ -37,7 +37,7 @@ class Table:
 
 
 def setting_cells(setting: Setting, length: int) -> tuple[str, ...]:
-    """What a row says of how a text was read, under `SETTING_HEADERS`."""
+    """Return the cells of a row for its setting, under `SETTING_HEADERS`."""
     cells = "all" if setting.is_full else str(setting.budget)
     tokens = "as given" if length == AS_GIVEN else f"{length:,}"
     given, usual = setting.as_dict(), asdict(Setting())
@@ -46,7 +46,7 @@ def setting_cells(setting: Setting, length: int) -> tuple[str, ...]:
 
 
 def labels(settings: Iterable[Setting]) -> dict[Setting, str]:
-    """What pictures call settings, whatever their budgets: by name, and by block and cache where most have others."""
+    """Return names of settings for pictures, whatever the budget: the name, and block and cache if most have others."""
     found = list(settings)
     usual = {what: Counter(getattr(setting, what) for setting in found).most_common(1) for what in ("block", "kv_type")}
     made = {}

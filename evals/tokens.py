@@ -15,7 +15,7 @@ from edgekv.prompt.text import Prompt
 
 
 class Feedable(Protocol):
-    """What tokens are fed to: a runtime, or a full cache beside it."""
+    """A runtime, or a full cache beside it, that tokens are fed to."""
 
     @property
     def model(self) -> Model: ...

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name):
-        """What serves is imported when it is used, so that the other modules can be imported alone."""
+        """Import a name when it is used, so that the other modules can be imported alone."""
         import importlib
 
         if name not in __all__:

@@ -1,4 +1,4 @@
-"""The memory that requests may hold together."""
+"""Admission of requests by the memory that all of them hold together."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from edgekv.engine.pieces import PACKED_BYTES
 from .errors import ApiError
 from .request import ReplyRequest
 
-LOGPROBS_SHARE = 4  # the log probabilities of one reply may take this part of the room
+LOGPROBS_SHARE = 4  # the log probabilities of one reply may take 1/4 of the memory budget
 
 
 class MemoryBudget:
-    """Bytes that requests hold together: bodies that come in, what waits of them, and log probabilities of replies.
+    """Bytes that requests hold together: bodies that come in, requests that wait, log probabilities of replies.
 
-    For any thread. limit: the most of them
+    Any thread may use it. limit: the most bytes
     """
 
     def __init__(self, limit: int) -> None:
@@ -27,7 +27,7 @@ class MemoryBudget:
         self._lock = threading.Lock()
 
     def reserve(self, n_bytes: int) -> None:
-        """Hold so many more. Raises ApiError where there is no room for them; nothing is held then."""
+        """Reserve bytes. Raises ApiError if they do not fit; nothing is reserved then."""
         with self._lock:
             has_room = self._held + n_bytes <= self.limit
             if has_room:
@@ -39,7 +39,7 @@ class MemoryBudget:
 
     @contextmanager
     def reserved(self, n_bytes: int) -> Iterator[None]:
-        """Hold so many more as long as the block lasts. Raises ApiError."""
+        """Reserve bytes for the length of the block. Raises ApiError."""
         self.reserve(n_bytes)
         try:
             yield
@@ -47,13 +47,13 @@ class MemoryBudget:
             self.release(n_bytes)
 
     def release(self, n_bytes: int) -> None:
-        """Hold so many less."""
+        """Release bytes that were reserved."""
         with self._lock:
             self._held -= n_bytes
 
 
 def logprob_bytes(request: ReplyRequest, memory: MemoryBudget) -> int:
-    """Bytes that the log probabilities of its reply may take. Raises ApiError where that is too much for one reply."""
+    """Return the most bytes that log probabilities of a reply take. Raises ApiError if that is too much."""
     if request.n_logprobs is None:
         return 0
     n_each, most = request.n_logprobs + 1, memory.limit // LOGPROBS_SHARE // PACKED_BYTES
@@ -69,7 +69,7 @@ def logprob_bytes(request: ReplyRequest, memory: MemoryBudget) -> int:
 
 
 def request_bytes(request: ReplyRequest) -> int:
-    """Bytes that a request takes: its messages or its prompt, its tools and whatever else may be long."""
+    """Return the bytes of a request: its messages or prompt, its tools, and all else that may be long."""
     held = (
         request.messages,
         request.prompt,

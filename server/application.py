@@ -54,17 +54,17 @@ ROUTES = [
     *metrics.routes,
     *page.routes,
 ]
-OPEN = ("/health", *(route.path for route in page.routes))  # where no key is needed
+OPEN = ("/health", *(route.path for route in page.routes))  # paths that need no key
 
 
 class Application:
     """An ASGI application over a model. `close` it, or let the host's lifespan end it.
 
-    A host that mounts it below its own, where it is told of no lifespan, calls `stop` and `close` itself.
+    A host that mounts it below its own application, and so sends no lifespan events, calls `stop` and `close` itself.
     """
 
     def __init__(self, pool: SessionPool, settings: Settings, *, give_back: Callable[[], None] = lambda: None) -> None:
-        """pool: is closed with it; give_back: called then"""
+        """pool: closed with the application; give_back: called then"""
         self._give_back = give_back
         counters = Metrics()
         memory = MemoryBudget(settings.bodies)
@@ -76,7 +76,7 @@ class Application:
         routed = Starlette(routes=ROUTES, exception_handlers=handlers, lifespan=self._lifespan)
         routed.state.server = self.state
         guarded: ASGIApp = AuthMiddleware(routed, settings, _renderer_at, OPEN)
-        if settings.origins:  # outside the guard: a browser asks first whether it may ask, and shows no key then
+        if settings.origins:  # outside of the checks: the first request of a browser (CORS preflight) bears no key
             guarded = CORSMiddleware(
                 guarded, settings.origins, allow_methods=["GET", "POST"], allow_headers=["*"], max_age=600
             )
@@ -84,7 +84,7 @@ class Application:
 
     @classmethod
     def over(cls, open_runtime: Callable[[], edgekv.Runtime], settings: Settings) -> Application:
-        """The application over a runtime that is opened now, and again where the process with the model has died."""
+        """Open a runtime, and another one if its worker process dies; return the application over it."""
         give_back = reserve(settings.memory_bytes)
         try:
             kept = {"folder": settings.sessions_dir, "swap_dir": settings.swap_dir}
@@ -102,7 +102,7 @@ class Application:
         self.state.queue.stop()
 
     def close(self) -> None:
-        """End the reply that is under way, save the sessions where they have a folder, and free the model."""
+        """End the reply that is under way, save the sessions if they have a folder, and free the model."""
         self.state.queue.close()
         self.state.pool.close()
         self._give_back()
@@ -116,17 +116,16 @@ class Application:
 def app(
     model: str | os.PathLike[str] | None = None, *, settings: Settings | None = None, **options: Any
 ) -> Application:
-    """The application over a model, which is loaded before this returns.
+    """Load a model; return the application over it.
 
-    model, options: as for `edgekv.Runtime`. grammars: whether JSON by a schema and calls of tools can be had, which
-        takes memory; here they can by default
+    model, options: as for `edgekv.Runtime`, but `grammars` is True by default: JSON schemas and tool calls take memory
     """
     options = {"grammars": True} | options
     return Application.over(lambda: edgekv.Runtime(model, **options), settings or Settings())
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    """The answer to a request that was refused before its endpoint had one."""
+    """Answer a request that failed before its endpoint had a reply."""
     if isinstance(error, HTTPException):
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_request")
         error = ApiError(error.status_code, code, f"{request.method} is not answered at this address")
@@ -134,7 +133,7 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 
 def _renderer_at(path: str) -> RenderError:
-    """How a failure looks at an address: Messages have a shape of their own."""
+    """Return the function that renders errors at an address. The Messages API has a shape of its own."""
     return message_events.error_body if path.startswith("/v1/messages") else openai_common.error_body
 
 

@@ -1,4 +1,4 @@
-"""Who may ask: names in Host, pages of other origins, keys. In front of every endpoint."""
+"""Checks in front of every endpoint: names in Host, pages of other origins, API keys."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .streaming import ErrorResponse, RenderError
 
 
 class AuthMiddleware:
-    """An ASGI application in front of another: answers requests that must not come through.
+    """ASGI middleware that answers requests that must not come through.
 
     A page of the web cannot read the answers of a server on this machine, but it can send requests to it. So a Host
     that is none of the server's names is refused (a name that was made to point here), and so is the Origin of
@@ -27,7 +27,7 @@ class AuthMiddleware:
     ) -> None:
         """renderer_at: makes the bodies of errors at a path
 
-        open_paths: for those who have no key: they watch a server, or will be asked for one
+        open_paths: paths that need no key: clients watch a server there, or get the page that asks for one
         """
         self._app = app
         self._settings = settings

@@ -24,13 +24,13 @@ class Body(BaseModel):
 MAX_VALUES = 1 << 16  # each takes far more memory than the byte or two that it may be written in
 _STRING_OR_SEPARATORS = re.compile(rb'"[^"]*"?|[,\[{]+')
 
-Text: TypeAlias = str  # of any characters: a model may say them, and clients send back what it said
+Text: TypeAlias = str  # any characters: a model may say them, and clients send back what it said
 
 B = TypeVar("B", bound=Body)
 
 
 async def read_body(request: Request, kind: type[B], settings: Settings, memory: MemoryBudget) -> B:
-    """The body of a request, read and checked. Raises ApiError."""
+    """Read and check the body of a request. Raises ApiError."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise ApiError(415, "unsupported_media_type", "send the body as Content-Type: application/json")
     try:
@@ -59,7 +59,7 @@ async def _read(request: Request, limit: int, memory: MemoryBudget, stack: ExitS
 
 
 def parsed(kind: type[B], raw: bytes | bytearray) -> B:
-    """A body of JSON, checked. JSON of too many values, or nested more than 200 deep, is refused. Raises ApiError."""
+    """Parse and check a body. Raises ApiError for JSON with too many values, or nested more than 200 deep."""
     if _has_too_many_values(raw):
         raise ApiError(400, "invalid_json", f"the body holds more than {MAX_VALUES} values; send fewer")
     try:
@@ -69,7 +69,7 @@ def parsed(kind: type[B], raw: bytes | bytearray) -> B:
 
 
 def _has_too_many_values(raw: bytes | bytearray) -> bool:
-    """Whether JSON has more strings, and separators outside of them, than it may."""
+    """Return True if JSON has more strings, and separators outside of them, than it may."""
     without_escapes = raw.replace(rb"\\", b"").replace(rb"\"", b"")
     n = 0
     for found in _STRING_OR_SEPARATORS.finditer(without_escapes):
@@ -80,7 +80,7 @@ def _has_too_many_values(raw: bytes | bytearray) -> bool:
 
 
 def _refusal(error: ValidationError) -> ApiError:
-    """The failure for the first thing that is wrong. What the client sent is not repeated."""
+    """Return the error for the first thing that is wrong. It does not repeat what the client sent."""
     first: dict[str, Any] = dict(error.errors(include_url=False, include_context=False, include_input=False)[0])
     if first["type"] == "json_invalid":
         return ApiError(400, "invalid_json", f"the body cannot be read: {first['msg']}")
@@ -90,5 +90,5 @@ def _refusal(error: ValidationError) -> ApiError:
 
 
 def _is_field(part: int | str) -> bool:
-    """Whether a part of a place is a field or an index, and not the name of one of several types."""
+    """Return True if a part of a location is a field or an index, and not the name of one of several types."""
     return isinstance(part, int) or part.isidentifier()

@@ -54,7 +54,7 @@ class ChatBody(GenerationParams):
 
 
 def request_of(body: ChatBody, settings: Settings) -> ReplyRequest:
-    """The request that a body asks for. Raises ApiError for what cannot be done here."""
+    """Return the request of a body. Raises ApiError for what cannot be done here."""
     return ReplyRequest(
         messages=tuple(_message(message, f"messages.{i}") for i, message in enumerate(body.messages)),
         n_logprobs=n_logprobs(body.logprobs, body.top_logprobs),
@@ -75,7 +75,7 @@ def _message(message: Message, param: str) -> dict[str, Any]:
 
 
 def text_of(content: str | list[Part], param: str) -> str:
-    """The text of a message that may come in parts. Raises ApiError for parts that are no text."""
+    """Return the text of a message, which may come in parts. Raises ApiError for parts that are no text."""
     if isinstance(content, str):
         return content
     for i, part in enumerate(content):
@@ -132,7 +132,7 @@ async def _whole(events: AsyncIterator[Event], about: dict[str, Any]) -> AsyncIt
 
 
 async def _streamed(events: AsyncIterator[Event], about: dict[str, Any], *, with_usage: bool) -> AsyncIterator[Parts]:
-    """Chunks: the role comes first, as soon as it is certain that there will be a reply."""
+    """Yield chunks. The role comes first, as soon as a reply is certain."""
 
     def chunk(delta: dict[str, Any], finish_reason: str | None = None, tokens: Packed = b"", **further: Any) -> Parts:
         choice = {"index": 0, "delta": delta, "finish_reason": finish_reason, "logprobs": chat_logprobs(tokens)}

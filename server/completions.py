@@ -40,7 +40,7 @@ class CompletionBody(GenerationParams):
 
 
 def request_of(body: CompletionBody, settings: Settings) -> ReplyRequest:
-    """The request that a body asks for. Raises ApiError for what cannot be done here."""
+    """Return the request of a body. Raises ApiError for what cannot be done here."""
     if body.echo:
         raise unsupported("echo", "the prompt is not repeated in the reply")
     if body.suffix:

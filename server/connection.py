@@ -1,4 +1,4 @@
-"""One connection: uvicorn's own, with limits on how many there are and on how slow a client may be."""
+"""Connections of uvicorn, with limits on their number and on how slow a client may be."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from .json_stream import PART_BYTES
 
-HEAD_S = 10.0  # for the head of a request to come
-STALLED_S = 30.0  # for a client to read what was sent
-BUFFER_BYTES = 16 << 10  # of an answer that comes in parts, which a slow client has not read yet
+HEAD_S = 10.0  # seconds for the head of a request to come
+STALLED_S = 30.0  # seconds for a client to read what was sent
+BUFFER_BYTES = 16 << 10  # bytes of a reply that a slow client has not read yet
 
 _SAYS = b"too many connections are open\r\n"
 FULL = (
@@ -22,12 +22,12 @@ FULL = (
 
 
 class Connection(H11Protocol):
-    """A connection that is closed where its client is too slow, and refused where there are too many."""
+    """A connection that is closed if its client is too slow, and refused if too many are open."""
 
     limit = 128
 
     def connection_made(self, transport: Any) -> None:
-        """Take the connection."""
+        """Accept the connection, unless too many are open."""
         self._timer: asyncio.TimerHandle | None = None
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=BUFFER_BYTES - PART_BYTES)
@@ -38,12 +38,12 @@ class Connection(H11Protocol):
         self._end_in(HEAD_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget it."""
+        """Cancel the timer of the connection."""
         self._keep()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take what came. A head that has begun must come to its end in time; a body has a limit of its own."""
+        """Take what came. A head that has begun must end in time; a body has a limit of its own."""
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE:
             self._keep()
@@ -51,12 +51,12 @@ class Connection(H11Protocol):
             self._end_in(HEAD_S)
 
     def pause_writing(self) -> None:
-        """The client does not read as fast as the answer comes."""
+        """Start a timer: the client reads more slowly than the reply comes."""
         super().pause_writing()
         self._end_in(STALLED_S)
 
     def resume_writing(self) -> None:
-        """It has read."""
+        """Stop the timer: the client has drained the socket buffer."""
         self._keep()
         super().resume_writing()
 

@@ -12,7 +12,7 @@ from .errors import ApiError
 
 
 def in_turn(messages: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
-    """What one role wrote in a row, as paragraphs of one message. Outputs of tools stay messages of their own."""
+    """Join messages of one role in a row into one, as paragraphs. Outputs of tools stay messages of their own."""
     turns: list[dict[str, Any]] = []
     for message in messages:
         last = turns[-1] if turns else None
@@ -36,7 +36,7 @@ def call_of(call_id: str, name: str, arguments: str | Mapping[str, Any]) -> dict
 
 
 def text_of_file(data: str, param: str) -> str:
-    """The text of a file that comes as a data URL (RFC 2397). Raises ApiError for a file that is not text."""
+    """Return the text of a file that comes as a data URL (RFC 2397). Raises ApiError for a file that is not text."""
     about, _, encoded = data.partition(",")
     if not about.startswith("data:") or not about.endswith(";base64"):
         raise _refused(param, "is no data URL in base64; give data:text/plain;base64,...")
@@ -54,10 +54,10 @@ def _refused(param: str, why: str) -> ApiError:
 
 
 def missing(param: str) -> ApiError:
-    """The failure for a field that what is beside it asks for."""
+    """Return the error for a missing field that another field needs."""
     return ApiError(400, "missing_required_parameter", f"{param} is missing", param=param)
 
 
 def unreadable(param: str, kind: str, readable: str) -> ApiError:
-    """The failure for a part of a conversation that is known, perhaps, and cannot be read here."""
+    """Return the error for a part of a conversation that cannot be read here."""
     return _refused(param, f"is {kind[:40]!r}; this server reads {readable}")

@@ -1,7 +1,7 @@
-"""What can go wrong with a request, in no protocol's words. Each API renders it in its own shape.
+"""Errors of requests, in no protocol's words. Each API renders them in its own shape.
 
-A message tells the client what to do. It never holds a path of this machine: errors whose messages may name one become
-general here, and the log of the server has the rest.
+A message tells the client what to do. It never holds a path of this machine. Errors whose messages may name a path get
+a general message here; the log of the server has the rest.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import edgekv
 
 
 class ApiError(Exception):
-    """Why there is no reply.
+    """The reason why a request has no reply.
 
-    status: of HTTP
-    code: a word for programs, of OpenAI's where it has one
+    status: HTTP status
+    code: a word for programs; OpenAI's own, if it has one
     param: the field of the body that is wrong, as in "messages.0.role"
-    retry_after_s: when it is worth asking again
+    retry_after_s: seconds until it is worth asking again
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class ApiError(Exception):
         self.retry_after_s = retry_after_s
 
 
-RETRY_S = 5  # where only time helps, and nothing says how much
+RETRY_S = 5  # seconds, for errors that only time mends
 
 # the first class that matches decides; None = the error's own message, which speaks of what the client sent
 _OF: tuple[tuple[type[Exception], int, str, str | None], ...] = (
@@ -52,7 +52,7 @@ _OF: tuple[tuple[type[Exception], int, str, str | None], ...] = (
 
 
 def api_error_of(error: Exception) -> ApiError:
-    """The failure that an error of the runtime is to a client."""
+    """Translate an error of the runtime for clients."""
     if isinstance(error, ApiError):
         return error
     for kind, status, code, message in _OF:
@@ -63,5 +63,5 @@ def api_error_of(error: Exception) -> ApiError:
 
 
 def unsupported(param: str, what: str) -> ApiError:
-    """The failure for something that is known and cannot be had here."""
+    """Return the error for a field that is known and not supported here."""
     return ApiError(400, "unsupported_value", f"{what}; leave {param!r} out", param=param)

@@ -1,4 +1,4 @@
-"""What a server says of itself: its model, whether it is well, and what it holds. No path of the machine is in it."""
+"""Endpoints about the server: its model, its health, its limits. They tell no path of the machine."""
 
 from __future__ import annotations
 

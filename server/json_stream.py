@@ -1,4 +1,4 @@
-"""JSON for clients: without blanks, and what is long in it made while it is written."""
+"""JSON for clients: without blanks, and with long lists that are made while they are written."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-PART_BYTES = 8 << 10  # of what is long, at least: smaller parts are joined
+PART_BYTES = 8 << 10  # bytes of a part, at least: smaller parts are joined
 _MARK = secrets.token_hex(16)  # stands for items until they are written; nobody else knows it
 
 Parts: TypeAlias = Iterable[bytes]
@@ -16,7 +16,7 @@ Parts: TypeAlias = Iterable[bytes]
 
 @dataclass(frozen=True, slots=True)
 class LazyList:
-    """A list in a value whose items take more memory than what they are made of. make: begins with the first again"""
+    """A list whose items take more memory than their source. make: returns an iterator from the first item on"""
 
     make: Callable[[], Iterable[object]]
 
@@ -25,7 +25,7 @@ class LazyList:
 
 
 def json_parts(value: object, before: bytes = b"", after: bytes = b"") -> Iterator[bytes]:
-    """JSON of a value that may have `LazyList`, with what stands around it. Without them it comes in one part."""
+    """Yield the JSON of a value, between two texts. A value without a `LazyList` comes in one part."""
     found: list[LazyList] = []
 
     def marked(items: LazyList) -> str:

@@ -1,4 +1,4 @@
-"""A reply as the Messages API tells it: events, from which clients build the message that the last one ends."""
+"""Replies as the Messages API tells them: events, from which clients build the message."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from .errors import ApiError
 from .openai_common import edgekv_of
 from .request import Ended, Event, Piece, PromptProgress, ToolCall, Usage
 
-# what a client is given of thoughts: all of them, a block without their text, or no block
+# reasoning that a client is given: all of it, a block without its text, or no block
 Thoughts: TypeAlias = Literal["whole", "omitted"] | None
 
 # why a reply ended -> the stop reason
 _STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use"}
 
-# of errors, by the status of HTTP
+# types of errors, by HTTP status
 _ERRORS = {
     401: "authentication_error",
     403: "permission_error",
@@ -30,7 +30,7 @@ _ERRORS = {
 
 
 def error_body(error: ApiError) -> dict[str, Any]:
-    """The body of an error, which is an event as well."""
+    """Return the body of an error, which is an event as well."""
     kind = _ERRORS.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
     return {"type": "error", "error": {"type": kind, "message": error.message}}
 
@@ -42,15 +42,15 @@ class MessageEvents:
     """
 
     def __init__(self, message: dict[str, Any], *, thoughts: Thoughts) -> None:
-        """message: what is known of it before the reply; see `messages.message_of`"""
+        """message: its fields that are known before the reply; see `messages.message_of`"""
         self.whole = message
         self._thoughts = thoughts
         self._has_begun = False
-        self._block: dict[str, Any] | None = None  # the one that is open
+        self._block: dict[str, Any] | None = None  # the block that is open
         self._pieces: list[str] = []
 
     def push(self, event: Event) -> Iterator[dict[str, Any]]:
-        """What a request's event is to clients."""
+        """Translate an event of a reply for clients."""
         if not self._has_begun:
             self._has_begun = True
             if isinstance(event, PromptProgress):
@@ -64,7 +64,7 @@ class MessageEvents:
             yield from self._end(event)
 
     def fail(self, error: ApiError) -> Iterator[dict[str, Any]]:
-        """The last event of a message that cannot go on."""
+        """Yield the last event of a message that cannot go on."""
         yield error_body(error)
 
     def _thought(self, text: str) -> Iterator[dict[str, Any]]:
@@ -123,7 +123,7 @@ class MessageEvents:
 
     @property
     def _index(self) -> int:
-        """Of the block that is open, or would be next."""
+        """The index of the open block, or of the next one."""
         return len(self.whole["content"])
 
 

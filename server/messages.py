@@ -25,14 +25,14 @@ from .settings import Settings
 from .sse import typed_response
 from .state import state_of
 
-# blocks that are read elsewhere, or not again
+# types of blocks that are read elsewhere, or not again
 NO_TEXT = ("tool_use", "tool_result", "thinking", "redacted_thinking")
 
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 
 
 class Source(Body):
-    """Where a document comes from."""
+    """The source of a document."""
 
     type: str
     data: Text | None = None
@@ -60,21 +60,21 @@ class Message(Body):
 
 
 class Thinking(Body):
-    """Whether thoughts are shown. How long a model thinks is its own matter, and part of max_tokens."""
+    """The field `thinking`: it shows or hides reasoning. Its budget is not read: reasoning counts in max_tokens."""
 
     type: Literal["enabled", "adaptive", "between_tools", "disabled"]
     display: Literal["summarized", "omitted"] | None = None
 
     @property
     def shown(self) -> Thoughts:
-        """What a client is given of them."""
+        """The reasoning that a client is given."""
         if self.type == "disabled":
             return None
         return "omitted" if self.display == "omitted" else "whole"
 
 
 class Tool(Body):
-    """A tool that the client carries out."""
+    """A tool that the client runs."""
 
     type: str | None = None
     name: Text
@@ -83,7 +83,7 @@ class Tool(Body):
 
 
 class Choice(Body):
-    """What may be called."""
+    """The field `tool_choice`."""
 
     type: Literal["auto", "any", "tool", "none"] = "auto"
     name: Text | None = None
@@ -91,20 +91,20 @@ class Choice(Body):
 
 
 class Format(Body):
-    """What the text of a reply must be."""
+    """The form of a reply's text."""
 
     type: Literal["json_schema"]
     schema_: Annotated[dict[str, Any], Field(alias="schema")]
 
 
 class OutputConfig(Body):
-    """How a reply is to be."""
+    """The field `output_config`."""
 
     format: Format | None = None
 
     @property
     def reply_schema(self) -> dict[str, Any] | None:
-        """The JSON schema that it asks for; None = any text."""
+        """The JSON schema of the reply; None = any text."""
         return None if self.format is None else self.format.schema_
 
 
@@ -127,7 +127,7 @@ class MessagesBody(GenerationParams, Conversation):
 
 
 def request_of(body: MessagesBody, settings: Settings) -> ReplyRequest:
-    """The request that a body asks for. Raises ApiError for what cannot be done here."""
+    """Return the request of a body. Raises ApiError for what cannot be done here."""
     arguments = body.arguments(settings) | {"stop": tuple(body.stop_sequences or ())}
     choice = body.tool_choice or Choice()
     return ReplyRequest(
@@ -141,7 +141,7 @@ def request_of(body: MessagesBody, settings: Settings) -> ReplyRequest:
 
 
 def tools_of(body: Conversation) -> tuple[dict[str, Any], ...]:
-    """The tools of a body. Raises ApiError for those that only another server carries out."""
+    """Return the tools of a body. Raises ApiError for tools that the client does not carry out."""
     for i, tool in enumerate(body.tools or ()):
         if tool.type not in (None, "custom"):
             raise unreadable(f"tools.{i}.type", tool.type, "tools with an input_schema, which the client carries out")
@@ -155,7 +155,7 @@ def _choice(choice: Choice) -> str | dict[str, Any]:
 
 
 def messages_of(body: Conversation) -> tuple[dict[str, Any], ...]:
-    """The conversation of a body. Raises ApiError for what cannot be read here."""
+    """Return the conversation of a body. Raises ApiError for what cannot be read here."""
     if body.messages[-1].role == "assistant":
         last = f"messages.{len(body.messages) - 1}"
         what = f"{last} is the beginning of a reply, which the model begins itself; end with a message of the user"
@@ -180,14 +180,14 @@ def _messages(body: Conversation) -> Iterator[dict[str, Any]]:
 
 
 def _call(block: Block, param: str) -> dict[str, Any]:
-    """What a model called."""
+    """Return a tool call of the model."""
     if block.name is None or block.input is None:
         raise missing(f"{param}.{'name' if block.name is None else 'input'}")
     return call_of(block.id or "", block.name, block.input)
 
 
 def _result(block: Block, param: str) -> dict[str, Any]:
-    """What came of a call."""
+    """Return the message with the result of a tool call."""
     return {
         "role": "tool",
         "tool_call_id": block.tool_use_id,
@@ -196,7 +196,7 @@ def _result(block: Block, param: str) -> dict[str, Any]:
 
 
 def _text(content: str | list[Block], param: str, between: str) -> str:
-    """The text of a content. Raises ApiError for blocks that are no text."""
+    """Return the text of a content. Raises ApiError for blocks that are no text."""
     if isinstance(content, str):
         return content
     return between.join(
@@ -220,7 +220,7 @@ def _text_of_block(block: Block, param: str) -> str:
 
 
 def message_of(model: str) -> dict[str, Any]:
-    """A message before anything of it is there."""
+    """Return a message whose reply has not begun."""
     return {
         "id": f"msg_{secrets.token_hex(16)}",
         "type": "message",

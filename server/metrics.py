@@ -1,4 +1,4 @@
-"""What a server counts and logs of its requests. Neither holds a word of what was asked or said."""
+"""Counters and the access log of requests. Neither holds a word of what was asked or said."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Metrics:
         self._gauges["peak_bytes"].set(usage.peak_bytes)
 
     def text(self, state: ServerState) -> bytes:
-        """All of them in Prometheus' format."""
+        """Return all counters in Prometheus' format."""
         plan = state.pool.runtime.plan
         now = {
             "ceiling_bytes": plan.ceiling_bytes,
@@ -85,10 +85,10 @@ class Metrics:
 
 
 class MetricsMiddleware:
-    """An ASGI application around another: counts its requests, and logs each with a line when its answer has ended."""
+    """ASGI middleware that counts requests, and logs a line for each when its reply has ended."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, paths: frozenset[str]) -> None:
-        """paths: that are told apart; what else is asked for counts as one"""
+        """paths: counted one by one; all others count as one"""
         self._app = app
         self._metrics = metrics
         self._paths = paths

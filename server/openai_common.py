@@ -1,4 +1,4 @@
-"""What OpenAI's endpoints share: fields that say how a reply is made, and the shape of errors and usage."""
+"""Fields that OpenAI's endpoints share: parameters of a reply, errors and usage."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ FocusPart = Annotated[Text, Field(min_length=1, pattern=r"\S")]
 
 
 class StreamOptions(Body):
-    """What a stream tells beside the reply."""
+    """The field `stream_options`."""
 
     include_usage: bool | None = None
 
 
 class EdgekvParams(Body):
-    """Fields of edgekv's own.
+    """The object `edgekv`: fields of edgekv's own.
 
     focus: read with the last user message in mind, or with this question or the parts of one; None = as the server does
     passes: a request is read once
@@ -53,7 +53,7 @@ class EdgekvParams(Body):
 
 
 class GenerationParams(Body):
-    """How a reply is made: fields of every endpoint. Defaults are those of `edgekv chat`."""
+    """Parameters of a reply: fields of every endpoint. Defaults are those of `edgekv chat`."""
 
     model: str | None = None
     stream: bool | None = None
@@ -74,7 +74,7 @@ class GenerationParams(Body):
     edgekv: EdgekvParams = EdgekvParams()
 
     def check(self) -> None:
-        """Raise ApiError for what is known and cannot be done here."""
+        """Raise ApiError for fields that are known and not supported here."""
         if self.edgekv.shades and not self.stream:
             raise unsupported("edgekv.shades", "only streams tell what is kept")
         if self.n is not None and self.n > 1:
@@ -86,7 +86,7 @@ class GenerationParams(Body):
             raise unsupported("logit_bias", "logit_bias is not possible")
 
     def arguments(self, settings: Settings, max_tokens: int | None = None) -> dict[str, Any]:
-        """Arguments of a `ReplyRequest`. max_tokens: of another field, which comes first"""
+        """Return arguments of a `ReplyRequest`. max_tokens: value of another field, which comes first"""
         self.check()
         focus = settings.focus if self.edgekv.focus is None else self.edgekv.focus
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
@@ -101,7 +101,7 @@ class GenerationParams(Body):
         }
 
     def sampling(self) -> Sampling:
-        """How tokens are chosen; what is not said is as in `edgekv chat`."""
+        """Return the sampling. Fields that are not given are as in `edgekv chat`."""
         named = {
             name: value
             for name in ("temperature", "top_p", "top_k", "min_p", "repeat_penalty")
@@ -112,12 +112,12 @@ class GenerationParams(Body):
 
     @property
     def wants_usage(self) -> bool:
-        """Whether a stream ends with a chunk that says what the reply took."""
+        """True if a stream ends with a chunk that has the reply's usage."""
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
 
 def error_body(error: ApiError) -> dict[str, Any]:
-    """The body of an error."""
+    """Return the body of an error."""
     kind = "server_error" if error.status >= 500 else "invalid_request_error"
     if error.status == 429:
         kind = "rate_limit_error"
@@ -125,17 +125,17 @@ def error_body(error: ApiError) -> dict[str, Any]:
 
 
 def error_event(error: ApiError) -> Parts:
-    """The end of a stream that has begun."""
+    """Return the end of a stream that has begun."""
     return sse_event(error_body(error))
 
 
 def usage_fields(ended: Ended) -> dict[str, Any]:
-    """What a reply took: OpenAI's object `usage`, and `edgekv`."""
+    """Return the figures of a reply: OpenAI's object `usage`, and `edgekv`."""
     return {"usage": usage_of(ended.usage), "edgekv": edgekv_of(ended.usage, ended.reason)}
 
 
 def usage_of(usage: Usage) -> dict[str, Any]:
-    """OpenAI's object `usage`."""
+    """Return OpenAI's object `usage`."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
@@ -146,6 +146,6 @@ def usage_of(usage: Usage) -> dict[str, Any]:
 
 
 def edgekv_of(usage: Usage, reason: Reason) -> dict[str, Any]:
-    """The object `edgekv`: what was read, what was kept of it, and in how much memory."""
+    """Return the object `edgekv`: tokens seen and kept, and memory."""
     names = ("seen", "kept", "evicted", "evictions", "peak_bytes", "ceiling_bytes", "budget")
     return {name: getattr(usage, name) for name in names} | {"finish_reason": reason}

@@ -1,4 +1,4 @@
-"""What a reply must be and what is told of it, in OpenAI's fields: response formats, tools, log probabilities."""
+"""Fields of OpenAI's APIs: response formats, tool calls, log probabilities."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .errors import ApiError
 from .json_stream import LazyList
 from .request import ToolCall
 
-NEVER = -9999.0  # the log probability of what cannot come, for which JSON has no number
+NEVER = -9999.0  # stands for minus infinity, for which JSON has no number
 
 
 class JsonSchema(Body):
@@ -25,13 +25,13 @@ class JsonSchema(Body):
 
 
 class ResponseFormat(Body):
-    """What a reply must be."""
+    """The field `response_format`."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
 
     def reply_schema(self) -> Mapping[str, Any] | None:
-        """The JSON schema that it asks for; None = any text. Raises ApiError for a schema that is not there."""
+        """Return the JSON schema of the reply; None = any text. Raises ApiError for a missing schema."""
         if self.type == "text":
             return None
         if self.type == "json_object":
@@ -43,24 +43,24 @@ class ResponseFormat(Body):
 
 
 def n_logprobs(logprobs: bool | None, top_logprobs: int | None) -> int | None:
-    """How many alternatives are told with each token; None = nothing is told. Raises ApiError."""
+    """Return the number of alternatives to tell with each token; None = tell nothing. Raises ApiError."""
     if top_logprobs and not logprobs:
         raise ApiError(400, "invalid_value", "top_logprobs needs logprobs=true; give both", param="top_logprobs")
     return (top_logprobs or 0) if logprobs else None
 
 
 def token_logprobs(packed: Packed) -> LazyList | list[Any]:
-    """Tokens with their log probabilities, as a list of OpenAI's objects."""
+    """Return tokens with their log probabilities, as a list of OpenAI's objects."""
     return LazyList(lambda: map(_told_token, unpacked(packed))) if packed else []
 
 
 def chat_logprobs(packed: Packed) -> dict[str, Any] | None:
-    """The object `logprobs` of a chat completion; None where nothing was noted."""
+    """Return the object `logprobs` of a chat completion; None if nothing was noted."""
     return {"content": token_logprobs(packed), "refusal": None} if packed else None
 
 
 def text_logprobs(packed: Packed, offset: int = 0) -> dict[str, Any] | None:
-    """The object `logprobs` of a text completion. offset: characters of the reply before the first token"""
+    """Return the object `logprobs` of a text completion. offset: characters of the reply before the first token"""
     if not packed:
         return None
 
@@ -98,5 +98,5 @@ def _number(logprob: float) -> float:
 
 
 def tool_call_field(call: ToolCall) -> dict[str, Any]:
-    """A call, in a message of the assistant."""
+    """Return a tool call, as a message of the assistant has it."""
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}

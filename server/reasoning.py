@@ -1,4 +1,4 @@
-"""The pieces of a reply as clients get them: what is thought apart from what is said."""
+"""Pieces of a reply as clients get them: reasoning apart from the answer."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from .request import Piece
 
 
 class Reasoning:
-    """Tells thoughts apart in a reply that comes in pieces.
+    """Splits a reply that comes in pieces into reasoning and answer.
 
-    White space around thoughts, and before the answer that follows them, belongs to neither.
+    White space around reasoning, and before the answer that follows it, belongs to neither.
 
-    n_pieces: those that were thought so far
+    n_pieces: pieces of reasoning so far
     """
 
     def __init__(self, *, begun: bool | None = False) -> None:
-        """begun: the chat template has opened the tag, so the reply begins with thoughts; None = all of it is said"""
+        """begun: the chat template has opened the tag, so the reply begins with reasoning; None = all is answer"""
         self.n_pieces = 0
         self._split = None if begun is None else Thoughts(begun=begun)
-        self._newest: bool | None = None  # whether the newest part is thought
-        self._begins = False  # it has no text yet, and drops white space
-        self._blanks = ""  # after what was thought so far
+        self._newest: bool | None = None  # True = the newest part is reasoning
+        self._begins = False  # True = the part has no text yet, and drops white space
+        self._blanks = ""  # white space after the reasoning so far
 
     def told_apart(self, pieces: Iterable[str]) -> Iterator[Piece]:
-        """The pieces of a reply. Log probabilities of text that is held back come with the text after it."""
+        """Yield the pieces of a reply. Log probabilities of text that is held back come with the next text."""
         tokens = b""
         for piece in pieces:
             tokens += getattr(piece, "packed", b"")
@@ -40,14 +40,14 @@ class Reasoning:
             yield Piece("", logprobs=tokens)
 
     def push(self, piece: str) -> list[tuple[bool, str]]:
-        """Take the next piece; texts that certainly belong somewhere, each with whether it is thought and not said."""
+        """Take the next piece; return the texts that are decided, each with True for reasoning."""
         if self._split is None:
             return [(False, piece)] if piece else []
         self.n_pieces += bool(self._split.thinks)
         return list(self._trimmed(self._split.add(piece)))
 
     def rest(self) -> list[tuple[bool, str]]:
-        """What was still held back when the reply has ended."""
+        """Return the texts that were still held back when the reply ended."""
         return [] if self._split is None else list(self._trimmed(self._split.end()))
 
     def _trimmed(self, parts: Iterable[tuple[bool, str]]) -> Iterator[tuple[bool, str]]:

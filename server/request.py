@@ -1,4 +1,4 @@
-"""What is asked of the model, and what comes of it: plain values, which every endpoint translates from and into."""
+"""Requests to the model and the events of their replies: plain values, which every endpoint translates."""
 
 from __future__ import annotations
 
@@ -17,20 +17,19 @@ Reason = Literal["stop", "length", "loop", "cancelled", "tool_calls"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyRequest:
-    """A reply that is wanted: to messages, or to a prompt as it stands.
+    """A request for a reply: to messages, or to a prompt as it stands.
 
     messages: each with "role" and "content", a text or the Path of one; perhaps with "tool_calls" or "tool_call_id"
     prompt: a text, the Path of one, or token ids; None = there are messages
     max_tokens: longest reply; None = until the model ends it
     stop: texts that end the reply
-    n_logprobs: alternatives whose log probabilities are told with each token; None = none are told
-    shape: a JSON schema that the reply must fit; None = any text
+    n_logprobs: alternatives to tell with each token, with their log probabilities; None = tell nothing
+    json_schema: a schema that the reply must fit; None = any text
     tools, tool_choice, parallel_tool_calls: what the model may call, and how, as in `Session.continue_from`
-    focus: read with the last user message in mind, or another question or the parts of one, where what precedes it is
-        read for the first time
-    on_overflow: a prompt of more tokens than there are cells is read and "evict"s, or is an "error"
-    shades: tell what is kept of the conversation when the reply has ended
-    user: whom the client asks for; told to nobody
+    focus: question that long new text is read with: True = the last user message, or another question, or its parts
+    on_overflow: for a prompt of more tokens than cells: "evict", or "error"
+    shades: tell at the end of the reply what the cells still hold of the conversation
+    user: name of the client's user; told to nobody
     """
 
     messages: tuple[Mapping[str, Any], ...] = ()
@@ -50,19 +49,19 @@ class ReplyRequest:
 
     @property
     def needs_grammars(self) -> bool:
-        """Whether it needs a runtime with grammars: the reply must fit a schema, or may call tools."""
+        """True if the runtime needs grammars: the reply must fit a schema, or may call tools."""
         return self.json_schema is not None or (bool(self.tools) and self.tool_choice != "none")
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a reply took.
+    """The figures of a reply.
 
-    prompt_tokens: all tokens of the prompt, of which `cached_tokens` had been read before
-    reasoning_tokens: those of the reply that were thought, where a character of several tokens counts as one
-    seen, kept, evicted: tokens of the whole conversation, those that have a cell still, and the others
-    evictions: how often cells were evicted for this reply
-    peak_bytes, ceiling_bytes: of the process with the model; budget: cells that each head keeps
+    prompt_tokens: all tokens of the prompt; `cached_tokens` of them had been read before
+    reasoning_tokens: tokens of reasoning; a character of several tokens counts as one
+    seen, kept, evicted: tokens of the whole conversation, tokens that still have a cell, and the others
+    evictions: number of evictions during this reply
+    peak_bytes, ceiling_bytes: memory of the process with the model; budget: cells that each head keeps
     """
 
     prompt_tokens: int
@@ -80,7 +79,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class PromptProgress:
-    """So many tokens of the prompt, of all that must be read, have been read."""
+    """Progress of reading the prompt: tokens seen so far, of all that must be read."""
 
     seen: int
     total: int
@@ -90,7 +89,7 @@ class PromptProgress:
 class Piece:
     """The next piece of the reply.
 
-    reasoning: the model thinks, and does not answer yet
+    reasoning: the piece is reasoning, and not answer
     logprobs: the tokens of the piece, as `edgekv.engine.pieces.packed` makes them
     """
 
@@ -112,8 +111,8 @@ class ToolCall:
 class Ended:
     """The reply is over; nothing follows.
 
-    stop_text: the one that ended it, if one did
-    shades: what is kept, where the request wants to know and the disk takes it
+    stop_text: the stop text that ended the reply, if any
+    shades: tokens that are kept, if the request asks for them and the disk takes them
     """
 
     reason: Reason

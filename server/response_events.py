@@ -1,4 +1,4 @@
-"""A reply as the Responses API tells it: typed events, the last of which carries the whole response."""
+"""Replies as the Responses API tells them: typed events; the last one carries the whole response."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class ResponseEvents:
     """
 
     def __init__(self, response: dict[str, Any]) -> None:
-        """response: what is known of it before the reply; see `responses.response_of`"""
+        """response: its fields that are known before the reply; see `responses.response_of`"""
         self.whole = response
         self._n_events = 0
         self._open: _Text | None = None
 
     def push(self, event: Event) -> Iterator[dict[str, Any]]:
-        """What a request's event is to clients."""
+        """Translate an event of a reply for clients."""
         yield from self._begin()
         if isinstance(event, Piece):
             yield from self._text(event)
@@ -36,10 +36,10 @@ class ResponseEvents:
             yield from self._end(event)
 
     def fail(self, error: ApiError) -> Iterator[dict[str, Any]]:
-        """The last events of a reply that cannot go on."""
+        """Yield the last events of a reply that cannot go on."""
         yield from self._begin()
         yield from self._close("incomplete")
-        code = "server_error" if error.status >= 500 else "invalid_prompt"  # of the codes that the API has
+        code = "server_error" if error.status >= 500 else "invalid_prompt"  # the API has few codes
         self.whole.update(status="failed", error={"code": code, "message": error.message})
         yield self._event("failed", response=self._snapshot())
 
@@ -94,7 +94,7 @@ class ResponseEvents:
 
     @property
     def _index(self) -> int:
-        """Of the item that is open, or would be next."""
+        """The index of the open item, or of the next one."""
         return len(self.whole["output"])
 
     def _place(self, text: _Text) -> dict[str, Any]:
@@ -120,7 +120,7 @@ class _Text:
         self._tokens = bytearray()
 
     def add(self, piece: Piece) -> dict[str, Any]:
-        """Take the next piece; returns what is told with it."""
+        """Take the next piece; return the fields that are told with it."""
         self._pieces.append(piece.text)
         if self.is_thought:
             return {}

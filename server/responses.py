@@ -27,7 +27,7 @@ from .sse import typed_response
 from .state import state_of
 from .streaming import PING
 
-# what the API has, and this server has not: the remedy
+# the remedy for each field of the API that this server has not
 SEND_ALL = "nothing is kept under a name here; send the whole conversation as input, whose beginning is not read again"
 NOT_HERE = {
     "previous_response_id": SEND_ALL,
@@ -36,16 +36,16 @@ NOT_HERE = {
     "prompt": "there are no stored prompts here; send the text as input",
 }
 
-# what items have, by type
+# required fields of items, by type
 ITEM_FIELDS = {
     "message": ("role", "content"),
     "function_call": ("call_id", "name", "arguments"),
     "function_call_output": ("call_id", "output"),
 }
 
-LOGPROBS = "message.output_text.logprobs"  # in `include`
+LOGPROBS = "message.output_text.logprobs"  # a value of `include`
 
-# where parts have their text, by type
+# the field with the text of a part, by type
 TEXT_FIELDS = {
     "input_text": "text",
     "output_text": "text",
@@ -65,7 +65,7 @@ class Part(Body):
 
 
 class Item(Body):
-    """A message, or something else that a conversation has."""
+    """An item of the input: a message, a tool call or its output."""
 
     type: str | None = None
     role: Literal["user", "assistant", "system", "developer"] | None = None
@@ -77,21 +77,21 @@ class Item(Body):
 
 
 class Format(Body):
-    """What the text of a reply must be."""
+    """The form of a reply's text."""
 
     type: Literal["text", "json_object", "json_schema"]
     name: Annotated[Text, Field(max_length=64)] | None = None
     schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
 
     def reply_schema(self) -> Mapping[str, Any] | None:
-        """The JSON schema that it asks for; None = any text. Raises ApiError for a schema that is not there."""
+        """Return the JSON schema of the reply; None = any text. Raises ApiError for a missing schema."""
         if self.type == "json_schema" and self.schema_ is None:
             raise missing("text.format.schema")
         return {"text": None, "json_object": {"type": "object"}, "json_schema": self.schema_}[self.type]
 
 
 class TextConfig(Body):
-    """How the text of a reply is to be."""
+    """The field `text`."""
 
     format: Format | None = None
 
@@ -129,7 +129,7 @@ class ResponsesBody(GenerationParams):
 
 
 def request_of(body: ResponsesBody, settings: Settings) -> ReplyRequest:
-    """The request that a body asks for. Raises ApiError for what cannot be done here."""
+    """Return the request of a body. Raises ApiError for what cannot be done here."""
     for name, remedy in NOT_HERE.items():
         if getattr(body, name):
             raise unsupported(name, remedy)
@@ -161,7 +161,7 @@ def _choice(choice: str | dict[str, Any] | None) -> str | dict[str, Any]:
 
 
 def _told_choice(choice: str | dict[str, Any] | None) -> str | dict[str, Any]:
-    """The same, as far as the request holds it."""
+    """Return the field `tool_choice` of the response, as far as the request holds it."""
     if isinstance(choice, dict) and choice.get("type") == "function":
         return {"type": "function", "name": choice.get("name")}
     return choice or "auto"
@@ -174,7 +174,7 @@ def _messages(body: ResponsesBody) -> Iterator[dict[str, Any]]:
         yield {"role": "user", "content": body.input}
         return
     for i, item in enumerate(body.input):
-        if item.type != "reasoning":  # what was thought is not read again
+        if item.type != "reasoning":  # reasoning is not read again
             yield _message(item, f"input.{i}")
 
 
@@ -197,7 +197,7 @@ def _message(item: Item, param: str) -> dict[str, Any]:
 
 
 def _text(content: str | list[Part], param: str, between: str) -> str:
-    """The text of a content. Raises ApiError for parts that are no text."""
+    """Return the text of a content. Raises ApiError for parts that are no text."""
     if isinstance(content, str):
         return content
     return between.join(_text_of_part(part, f"{param}.{i}") for i, part in enumerate(content))
@@ -214,7 +214,7 @@ def _text_of_part(part: Part, param: str) -> str:
 
 
 def response_of(body: ResponsesBody, reply_request: ReplyRequest, model: str) -> dict[str, Any]:
-    """A response before anything of its reply is there.
+    """Return a response whose reply has not begun.
 
     It waits with the request. So it holds nothing long that the request does not hold. Long instructions are not
     repeated.

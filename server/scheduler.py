@@ -24,14 +24,14 @@ AnswerCallback = Callable[[ReplyRequest, Callable[[Event], None], "CancelFlag"],
 
 
 class RequestQueue:
-    """Runs requests. `submit` and `stop` are for the thread of the event loop.
+    """Answers requests in order. `submit` and `stop` are for the thread of the event loop.
 
     answer: makes the reply to a request, in the thread of the queue. It calls back with each event, and ends early if
         its `CancelFlag` is set. It may raise what the runtime raises
     limit: requests that may wait beside the one that is answered
-    seconds: for each, with the time that it waits
+    seconds: limit for each request, with the time that it waits
     memory: the budget that waiting requests may take
-    ended: called with what a reply took, and the seconds from its turn to its first token
+    ended: called with the usage of a reply, and the seconds from its turn to its first token
     """
 
     def __init__(
@@ -57,12 +57,12 @@ class RequestQueue:
 
     @property
     def n_waiting(self) -> int:
-        """Requests that wait."""
+        """The number of requests that wait."""
         return len(self._waiting)
 
     @property
     def is_busy(self) -> bool:
-        """Whether one is answered now."""
+        """True while a request is answered."""
         return self._running is not None
 
     def submit(self, request: ReplyRequest) -> Running:
@@ -70,7 +70,7 @@ class RequestQueue:
         with self._changed:
             if self._stopped:
                 raise _stopping()
-            # whoever sees that a reply is over may ask again at once, though its session is perhaps saved still
+            # a client that sees the end of a reply may ask again at once, while the session is still being saved
             is_answering = self._running is not None and not self._running.has_end
             if len(self._waiting) >= self._limit and (self._waiting or is_answering):
                 raise ApiError(
@@ -85,7 +85,7 @@ class RequestQueue:
         return running
 
     def stop(self) -> None:
-        """Refuse all that wait, and what comes later. The reply that is under way goes on to its end."""
+        """Refuse all requests that wait or come later. The reply that is under way goes on to its end."""
         with self._changed:
             self._stopped = True
             refused = list(self._waiting)
@@ -105,7 +105,7 @@ class RequestQueue:
         self._thread.join()
 
     def _left(self, running: Running) -> None:
-        """Nobody wants the reply any more."""
+        """Cancel a request whose client has left."""
         with self._changed:
             was_waiting = running in self._waiting
             if was_waiting:
@@ -120,7 +120,7 @@ class RequestQueue:
             try:
                 with texts_in_files(running.request) as request:
                     self._answer(request, running.post, running.stop)
-                if not running.has_end:  # it was told to stop before it began
+                if not running.has_end:  # the flag was set before the reply began
                     running.post(_stopping())
             except Exception as error:
                 if not isinstance(error, (EdgeKVError, ApiError)):
@@ -134,7 +134,7 @@ class RequestQueue:
                     self._running = None
 
     def _next(self) -> Running | None:
-        """The next request, once there is one; None = there will be no more."""
+        """Wait for the next request and return it; None = there will be no more."""
         with self._changed:
             while not self._waiting and not self._stopped:
                 self._changed.wait()
@@ -143,7 +143,7 @@ class RequestQueue:
 
 
 class CancelFlag:
-    """Whether a reply is to end early; may be set from any thread."""
+    """A flag that ends a reply early; any thread may set it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -154,7 +154,7 @@ class CancelFlag:
         return self._is_set
 
     def set(self) -> None:
-        """Have it end."""
+        """Set the flag, and call the function that is registered."""
         with self._lock:
             self._is_set = True
             if self._call is not None:
@@ -162,7 +162,7 @@ class CancelFlag:
 
     @contextmanager
     def calls(self, call: Callable[[], None]) -> Iterator[None]:
-        """While it lasts, `call` is called when it is set."""
+        """Register a function for the length of the block. Setting the flag calls it."""
         with self._lock:
             self._call = call
         try:
@@ -178,7 +178,7 @@ class Running:
     Pieces are joined while nobody fetches them, so a slow client holds its reply and no more. The memory budget counts
     its log probabilities until it is closed. Raises ApiError if the request fails, and when its time is up.
 
-    has_end: its last event is there; whatever comes later is fetched by nobody
+    has_end: its last event is there; nobody fetches what comes later
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class Running:
         left: Callable[[Running], None],
         ended: Callable[[Usage, float], None],
     ) -> None:
-        """Raises ApiError where there is no room for the request, or for its long texts on the disk."""
+        """Raises ApiError if there is no room for the request, or for its long texts on the disk."""
         self._n_free = logprob_bytes(request, memory)  # bytes of log probabilities that may still come
         with ExitStack() as stack:
             self.request = spill_texts(request, stack)
@@ -200,7 +200,7 @@ class Running:
             self._held = stack.pop_all()
         self.stop = CancelFlag()
         self.begun_s = 0.0
-        self._first_s: float | None = None  # from its turn to its first token
+        self._first_s: float | None = None  # seconds from its turn to its first token
         self._left = left
         self._told = ended
         self._loop = asyncio.get_running_loop()
@@ -212,7 +212,7 @@ class Running:
         self.has_end = False
 
     def release(self) -> None:
-        """Free what the request holds, when nobody is at it any more."""
+        """Free what the request holds, once nobody works on it any more."""
         self.request = ReplyRequest()
         self._held.close()
 
@@ -240,7 +240,7 @@ class Running:
                 self._events.append(event)
         try:
             self._loop.call_soon_threadsafe(self._posted.set)
-        except RuntimeError:  # the loop has ended, and with it whoever would have fetched this
+        except RuntimeError:  # the loop has ended, so nobody fetches this
             self.stop.set()
 
     def __aiter__(self) -> Running:
@@ -272,13 +272,13 @@ class Running:
         self._left(self)
 
     def _expire(self) -> None:
-        """Its time is up, which is said before the reply ends of it."""
+        """End the request whose time is up. The error comes before the end of the reply."""
         self.post(ApiError(504, "timeout", "the request took too long; try again, or ask for less"))
         self._left(self)
 
 
 def _too_long() -> ApiError:
-    """Tokens of this vocabulary are longer than `PACKED_BYTES` has room for."""
+    """Return the error for tokens that are longer than `PACKED_BYTES` allows."""
     return ApiError(503, "no_room", "the log probabilities take more memory than there is; ask for fewer of them")
 
 

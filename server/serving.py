@@ -15,7 +15,7 @@ from .application import Application
 from .connection import Connection
 from .settings import HEAD_BYTES
 
-END_S = 30  # for the reply that is under way when a signal comes
+END_S = 30  # seconds for the reply that is under way when a signal comes
 KEEP_ALIVE_S = 20
 
 
@@ -27,13 +27,13 @@ class Server(uvicorn.Server):
         self._application = application
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let the reply that is under way end, and end."""
+        """Let the reply that is under way end, then shut down."""
         self._application.stop()
         await super().shutdown(sockets)
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A socket that listens. Raises ConfigError for an address that cannot be had."""
+    """Return a socket that listens. Raises ConfigError for an address that cannot be had."""
     try:
         family = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family)
@@ -44,7 +44,7 @@ def listening(host: str, port: int) -> socket.socket:
 def serve(application: Application, listener: socket.socket) -> None:
     """Answer requests until SIGTERM, which ends the process quietly, or Ctrl-C. The application is closed then."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s: %(message)s")
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # it warns of every request that is none
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # uvicorn warns of everything that is no HTTP request
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # raised again by uvicorn when all is closed
 
     class OneOf(Connection):

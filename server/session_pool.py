@@ -23,7 +23,7 @@ from .shades import shades_of
 
 log = logging.getLogger("edgekv.server")
 
-# of a reply that has ended, by `Stats.finish_reason`
+# reasons for clients, by `Stats.finish_reason`
 REASONS: dict[str, Reason] = {
     "end": "stop",
     "stop": "stop",
@@ -32,13 +32,13 @@ REASONS: dict[str, Reason] = {
     "loop": "loop",
     "cancelled": "cancelled",
 }
-PINNED_SHARE = 4  # a system message of more than this part of the budget is read like any other text, and evicted
-TEMPLATE_TOKENS = 32  # that a chat template puts around one, at most
+PINNED_SHARE = 4  # a system message of more than 1/4 of the budget is read like any other text, and evicted
+TEMPLATE_TOKENS = 32  # tokens that a chat template puts around a system message, at most
 
 
 @dataclass(slots=True, eq=False)
 class PooledSession:
-    """A session that is kept. n_jobs: answered with it; path: where it is saved"""
+    """A session of the pool. n_answered: requests that it has answered; path: file for saving it"""
 
     session: edgekv.Session
     path: Path | None = None
@@ -46,12 +46,12 @@ class PooledSession:
 
 
 class SessionPool:
-    """Answers requests with the sessions of one runtime at a time. For one thread at a time, but for what only looks.
+    """Answers requests with the sessions of one runtime. Only one thread at a time may change it.
 
-    open_runtime: opens the runtime, and another one where the process of the first has died
-    folder: where sessions are saved; None = nowhere. Those of an isolated runtime are saved after every reply, so that
-        they outlive its process; others when the pool is closed
-    swap_dir: where sessions that are not used rest, in their logs; None = the folder that TMPDIR names
+    open_runtime: opens the runtime, and another one if the process of the first has died
+    folder: for saved sessions; None = save none. Sessions of an isolated runtime are saved after every reply, so that
+        they outlive its process; others are saved when the pool is closed
+    swap_dir: for the logs of sessions, which are swapped out to them; None = the folder that TMPDIR names
     """
 
     def __init__(
@@ -75,19 +75,19 @@ class SessionPool:
 
     @property
     def n_sessions(self) -> int:
-        """Sessions that are kept."""
+        """The number of sessions that are kept."""
         return len(self._pooled)
 
     def close(self) -> None:
         """Save all sessions, and free the model."""
-        with suppress(edgekv.WorkerError):  # it has died, and what was saved before is there
+        with suppress(edgekv.WorkerError):  # the worker has died; earlier saves are on the disk
             for pooled in self._pooled:
                 self._save(pooled)
         self.runtime.close()
 
     def answer(self, request: ReplyRequest, emit: Callable[[Event], None], stop: CancelFlag) -> None:
-        """Make the reply to a request; calls `emit` with its events. Raises ApiError and EdgeKVError."""
-        if self.runtime.closed:  # it could not be opened again
+        """Answer a request; call `emit` with the events. Raises ApiError and EdgeKVError."""
+        if self.runtime.closed:  # an earlier request could not open it again
             self._open()
         try:
             self._answer(request, emit, stop)
@@ -100,7 +100,7 @@ class SessionPool:
         while not stop:
             pooled = self._choose(history, request.tools)
             try:
-                stats, n_thought = self._said(pooled.session, request, history, emit, stop)
+                stats, n_thought = self._generate(pooled.session, request, history, emit, stop)
             except edgekv.DroppedError:
                 self._end(pooled)
             except edgekv.RestingError:
@@ -115,9 +115,9 @@ class SessionPool:
                 return
             finally:
                 if not pooled.session.closed and pooled.session.n_past == 0:
-                    self._end(pooled)  # it was refused, or cancelled early
+                    self._end(pooled)  # the request was refused, or cancelled early
 
-    def _said(
+    def _generate(
         self,
         session: edgekv.Session,
         request: ReplyRequest,
@@ -125,7 +125,7 @@ class SessionPool:
         emit: Callable[[Event], None],
         stop: CancelFlag,
     ) -> tuple[Stats, int]:
-        """Have a session answer a request; returns the figures of the reply, and its tokens that were thought."""
+        """Have a session answer a request; return the figures of the reply, and its tokens of reasoning."""
 
         def reading(progress: edgekv.Progress) -> None:
             emit(PromptProgress(progress.tokens_done, progress.tokens_total))
@@ -157,7 +157,7 @@ class SessionPool:
         return session.stats, reasoning.n_pieces
 
     def _choose(self, history: History, tools: Sequence[Mapping[str, Any]]) -> PooledSession:
-        """The session that has read most of a history, unless it would lose most of what it has; or a new one."""
+        """Return the session with the longest common prefix, if at least half of it is kept; otherwise a new one."""
         system = self._pinned(history)
         fitting = [pooled for pooled in self._pooled if pooled.session.system == system]
         seen = {pooled: pooled.session.seen(history, tools=tools) for pooled in fitting}
@@ -172,7 +172,7 @@ class SessionPool:
         return pooled
 
     def _pinned(self, history: History) -> str | None:
-        """The system message of a history, if it is short enough never to be evicted."""
+        """Return the system message of a history if it is short enough to be pinned, that is, never evicted."""
         first = None if isinstance(history, (str, Path)) or not len(history) else history[0]
         text = first["content"] if isinstance(first, Mapping) and first["role"] == "system" else None
         if not isinstance(text, str) or not text:
@@ -197,7 +197,7 @@ class SessionPool:
             pooled.path.unlink(missing_ok=True)
 
     def _restart(self) -> None:
-        """Open another runtime in place of one whose process has died."""
+        """Open another runtime after the process of this one has died."""
         self._pooled.clear()
         self.runtime.close()
         self.n_restarts += 1
@@ -205,7 +205,7 @@ class SessionPool:
             self._open()
 
     def _open(self) -> None:
-        """Open another runtime, and go on with what was saved. What fails is no fault of a request."""
+        """Open another runtime, and load the saved sessions. An error here is not the fault of a request."""
         try:
             self.runtime = self._open_runtime()
         except (edgekv.ConfigError, edgekv.InputError, edgekv.ModelError) as error:
@@ -213,7 +213,7 @@ class SessionPool:
         self._load()
 
     def _load(self) -> None:
-        """Go on with the sessions of the folder, the newest ones."""
+        """Load the newest sessions of the folder."""
         if self._folder is None:
             return
         found: list[tuple[float, Path]] = []
@@ -229,7 +229,7 @@ class SessionPool:
                 log.warning("%s is not gone on with: %s", path, error)
 
     def _save(self, pooled: PooledSession) -> None:
-        """Save a session, if it has something to save and a place. Raises WorkerError."""
+        """Save a session, if it has cells and a path. Raises WorkerError."""
         if pooled.path is None or pooled.session.n_past == 0:
             return
         try:
@@ -240,7 +240,7 @@ class SessionPool:
             log.warning("%s is not saved: %s", pooled.path, error)
 
     def _new_path(self) -> Path | None:
-        """A path that nothing has."""
+        """Return a path that does not exist yet."""
         if self._folder is None:
             return None
         names = (self._folder / f"{number:06}.session" for number in self._numbers)
@@ -265,6 +265,6 @@ class SessionPool:
 
 
 def reason_of(stats: Stats) -> Reason:
-    """Why a reply ended. One that was cut after a call is cut first of all: it might have had more of them."""
+    """Return the reason why a reply ended. A reply that was cut after a tool call counts as cut."""
     reason = REASONS[stats.finish_reason]
     return "tool_calls" if reason == "stop" and stats.tool_calls else reason

@@ -9,17 +9,17 @@ from typing import Any
 
 from edgekv.errors import ConfigError
 
-VALUES_BYTES = 4 << 20  # of as many values as a body may hold
-CONNECTION_BYTES = 24 << 10  # of an open connection whose reply is streamed, at most
+VALUES_BYTES = 4 << 20  # bytes of as many values as a body may hold
+CONNECTION_BYTES = 24 << 10  # bytes of an open connection whose reply is streamed, at most
 
-HEAD_BYTES = 16 << 10  # of a request's head
+HEAD_BYTES = 16 << 10  # bytes of a request's head
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a server allows. Raises ConfigError for values that cannot work.
+    """The settings of a server. Raises ConfigError for values that cannot work.
 
     name: the model's, as clients see it; None = that of its file
     api_keys: a request must bear one of them; none = any request may ask
@@ -27,14 +27,15 @@ class Settings:
         on this machine by a name that it made to point here
     origins: web pages that may ask, as in "https://chat.example"; none but the server's own otherwise
     queue: requests that may wait while one is answered; more are refused with 429
-    sessions: conversations that are kept; the next one ends another
-    swap_dir: where they rest while others are answered; None = the folder that TMPDIR names
-    sessions_dir: where they are saved when the server stops, and found when it starts; None = they end with it
+    sessions: conversations that are kept; one more ends another
+    swap_dir: folder that conversations are swapped out to while others are answered; None = the one that TMPDIR names
+    sessions_dir: folder that conversations are saved in when the server stops, and loaded from when it starts;
+        None = they end with the server
     request_s: seconds for a request, with the time that it waits
     max_body: bytes of a request's body
-    bodies: bytes that all requests together may hold, those that come in and those that wait; long texts lie on the
-        disk and do not count
-    connections: that may be open at once
+    bodies: bytes that all requests together may hold while they come in and wait; long texts lie on the disk and do
+        not count
+    connections: limit of open connections
     body_s: seconds for a body to come
     ping_s: seconds of silence after which a stream says that it is alive
     focus: read long prompts with the last user message in mind, unless a request says otherwise
@@ -58,7 +59,7 @@ class Settings:
 
     @property
     def memory_bytes(self) -> int:
-        """What a server takes beside the model and what it has imported; plans count it.
+        """The memory of a server beside the model and its imports; plans count it.
 
         A body that is read takes its JSON, its texts at up to four bytes a character, and its values.
         """
@@ -67,7 +68,7 @@ class Settings:
 
     @classmethod
     def at(cls, host: str, *, api_keys: tuple[str, ...] = (), hosts: tuple[str, ...] = (), **further: Any) -> Settings:
-        """The settings of a server that listens at an address. Raises ConfigError where others could ask without a key.
+        """Return settings for a server at an address. Raises ConfigError if other machines could ask without a key.
 
         hosts: names that it has beside that address
         """
@@ -89,7 +90,7 @@ class Settings:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only programs of this machine can ask at an address."""
+    """Return True if only programs of this machine reach an address."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

@@ -1,4 +1,4 @@
-"""What is kept of a conversation, noted on the disk: it is as long as the conversation, which memory must not hold."""
+"""Kept tokens of a conversation, noted on the disk: they may be as many as all tokens, which memory must not hold."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ PART_CHARS = 1 << 14  # a part ends with the run that has this one
 
 
 class Shades:
-    """What a session keeps of its turns (`Session.kept`), in parts {"turn": i, "role": ..., "runs": [[text, shade]]}.
+    """Kept tokens of a session's turns (`Session.kept`), in parts {"turn": i, "role": ..., "runs": [[text, shade]]}.
 
-    They lie in a file without a name, which goes when nobody holds this any more.
+    The parts lie in a file without a name, which goes when nobody holds this object any more.
     """
 
     def __init__(self, session: edgekv.Session) -> None:
-        """Raises SessionFileError where the disk takes no file, and OSError where it is full."""
+        """Raises SessionFileError if the disk takes no file, and OSError if it is full."""
         self._file = temp_file(None)
         weakref.finalize(self, self._file.close)
         for i, turn in enumerate(session.turns()):
@@ -39,7 +39,7 @@ class Shades:
 
 
 def _parts(runs: Iterable[edgekv.Shaded]) -> Iterator[list[edgekv.Shaded]]:
-    """Runs, some at a time."""
+    """Yield runs, some at a time."""
     some: list[edgekv.Shaded] = []
     n_chars = 0
     for run in runs:
@@ -53,7 +53,7 @@ def _parts(runs: Iterable[edgekv.Shaded]) -> Iterator[list[edgekv.Shaded]]:
 
 
 def shades_of(session: edgekv.Session) -> Shades | None:
-    """What a session keeps of its turns; None where the disk has no room for it."""
+    """Return the kept tokens of a session's turns; None if the disk has no room for them."""
     try:
         return Shades(session)
     except (OSError, edgekv.SessionFileError) as error:

@@ -1,4 +1,4 @@
-"""Long texts of requests, on the disk: in one file while a request waits, in a file each while it is answered."""
+"""Long texts of requests, on the disk: one file for all while a request waits, a file each while it is answered."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ PIECE_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class SpilledText:
-    """A text that lies in the file of its request: the bytes [start, stop)."""
+    """A text in the file of its request: the bytes [start, stop)."""
 
     file: FileIO
     start: int
     stop: int
 
     def pieces(self) -> Iterator[str]:
-        """The text. Raises OSError."""
+        """Yield the text in pieces. Raises OSError."""
 
         def raw() -> Iterator[bytes]:
             for at in range(self.start, self.stop, PIECE_BYTES):
@@ -44,9 +44,9 @@ class SpilledText:
 
 
 def spill_texts(request: ReplyRequest, stack: ExitStack) -> ReplyRequest:
-    """The request with its long texts in one file, which is there until the stack is closed. Raises ApiError.
+    """Return the request with its long texts in one file, which goes when the stack is closed. Raises ApiError.
 
-    However many there are, a request that waits has one descriptor, of which a process has a thousand.
+    A process has about a thousand descriptors. A request that waits takes one, however many long texts it has.
     """
     file: FileIO | None = None
 
@@ -66,7 +66,7 @@ def spill_texts(request: ReplyRequest, stack: ExitStack) -> ReplyRequest:
 
 @contextmanager
 def texts_in_files(request: ReplyRequest) -> Iterator[ReplyRequest]:
-    """The request with the Path of a file for each text that was laid down, as the model reads it. Raises ApiError."""
+    """Yield the request with the Path of a file for each spilled text, as the model reads it. Raises ApiError."""
     with ExitStack() as stack:
 
         def lift(text: Any) -> Any:
@@ -84,7 +84,7 @@ def _with_texts(request: ReplyRequest, change: Callable[[Any], Any]) -> ReplyReq
 
 @contextmanager
 def _failing() -> Iterator[None]:
-    """What the disk does not take is no fault of the client."""
+    """Translate errors of the disk: they are not the client's fault. Raises ApiError."""
     try:
         yield
     except (InputError, SessionFileError, OSError) as error:
@@ -95,7 +95,7 @@ def _failing() -> Iterator[None]:
 
 
 def _is_long(text: str) -> bool:
-    """Whether a text should lie in a file, and may: files of blanks, or with a NUL in them, are refused as no texts.
+    """Return True if a text is long, and may lie in a file: files of blanks, or with a NUL, are refused as no texts.
 
     Files may begin with a mark of their encoding, which is no part of their text.
     """

@@ -1,4 +1,4 @@
-"""Replies of the APIs whose streams are typed events: one and the same events make a stream, or are put together."""
+"""Replies of the APIs whose streams are typed events. The same events make a stream or a whole reply."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class TypedEvents(Protocol):
     whole: dict[str, Any]
 
     def push(self, event: Event) -> Iterator[dict[str, Any]]:
-        """What a request's event is to clients."""
+        """Translate an event of a reply for clients."""
 
     def fail(self, error: ApiError) -> Iterator[dict[str, Any]]:
-        """The last events of a reply that cannot go on."""
+        """Yield the last events of a reply that cannot go on."""
 
 
 def typed_response(
     running: Running, events: TypedEvents, render_error: RenderError, *, stream: bool, ping: bytes, ping_s: float
 ) -> ReplyResponse:
-    """The reply to a request, in pieces or as a whole."""
+    """Return the reply to a request, as a stream or whole."""
     return ReplyResponse(
         running,
         _streamed(running, events) if stream else _put_together(running, events),

@@ -1,4 +1,4 @@
-"""What the endpoints of one server share."""
+"""State that the endpoints of one server share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .settings import Settings
 
 @dataclass(slots=True)
 class ServerState:
-    """A server at work. started: when, in seconds since 1970"""
+    """A running server. started: seconds since 1970"""
 
     settings: Settings
     pool: SessionPool
@@ -28,6 +28,6 @@ class ServerState:
 
 
 def state_of(request: Request) -> ServerState:
-    """The state of the server that a request came to."""
+    """Return the state of the server that a request came to."""
     state: ServerState = request.app.state.server
     return state

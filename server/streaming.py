@@ -35,10 +35,10 @@ class ErrorResponse(JSONResponse):
 class ReplyResponse(Response):
     """The reply to a request. Nothing is sent before the first part is there, so an early error sets the HTTP status.
 
-    running: the request, which is cancelled when the client leaves
-    said: what is sent, each in parts between which nothing else comes; iterates `running`
+    running: the events of the reply; closed when the client leaves
+    said: texts to send, made of `running`; each is sent without a ping between its parts
     render_error: makes the body of an error; in a stream that has begun, `late` makes the end of it
-    ping: what a stream says after `ping_s` seconds of silence; None = it is no stream, and `said` is one body
+    ping: sent after `ping_s` seconds of silence; None = no stream: `said` is one body
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class ReplyResponse(Response):
         self._late = late
         self._sending = anyio.Lock()
         self._begun = False
-        self._spoke = False  # since the last ping
+        self._spoke = False  # True = something was sent since the last ping
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -96,7 +96,7 @@ class ReplyResponse(Response):
                 await send({"type": "http.response.body", "body": part, "more_body": True})
 
     async def _begin(self, send: Send, parts: Iterator[bytes]) -> Iterable[bytes]:
-        """Send the head, with the length of a body that has one part; returns all parts."""
+        """Send the head, with the length of a body that has one part; return all parts."""
         first = list(islice(parts, 2))
         if self._ping is None and len(first) == 1:
             self.headers["Content-Length"] = str(len(first[0]))
@@ -105,7 +105,7 @@ class ReplyResponse(Response):
         return chain(first, parts)
 
     async def _keep_alive(self, send: Send, ping: bytes) -> None:
-        """Speak where nothing else was said for a while, so that nobody on the way gives up."""
+        """Send pings while nothing else is sent, so that no proxy gives up."""
         while True:
             self._spoke = False
             await anyio.sleep(self._ping_s)
@@ -113,25 +113,25 @@ class ReplyResponse(Response):
                 await self._send(send, [ping])
 
     async def _watch(self, receive: Receive, scope: anyio.CancelScope) -> None:
-        """Wait until the client has left, and end everything then."""
+        """Wait until the client leaves, then cancel the reply."""
         while (await receive())["type"] != "http.disconnect":
             pass
         scope.cancel()
 
 
 def progress(reading: PromptProgress) -> Parts:
-    """A comment of a stream: how much of the prompt has been read."""
+    """Return a comment of a stream: how much of the prompt has been read."""
     return [f": reading {reading.seen} of {reading.total}\n\n".encode()]
 
 
 def sse_event(value: object, event: str | None = None) -> Parts:
-    """A server-sent event with a JSON value, and a name if the protocol gives it one."""
+    """Return a server-sent event with a JSON value, and a name if the protocol has one."""
     named = b"" if event is None else b"event: " + event.encode() + b"\n"
     return json_parts(value, named + b"data: ", b"\n\n")
 
 
 class ChunkedBodies:
-    """An ASGI application in front of another, whose bodies it cuts."""
+    """ASGI middleware that cuts bodies into parts."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -15,11 +15,11 @@ from .errors import ApiError
 from .state import state_of
 from .streaming import BudgetedResponse
 
-TOKEN_BYTES = 40  # of a token in a list
+TOKEN_BYTES = 40  # bytes of a token in a list
 
 
 class TextBody(Body):
-    """A text. add_special: with what the model wants before one; parse_special: names of control tokens are these"""
+    """A text. add_special: add the tokens that the model wants before it; parse_special: read control tokens"""
 
     content: Text
     add_special: bool = False

@@ -1,4 +1,4 @@
-"""Requests answered to nobody, so that a plan measures what the server imports and builds when it is first asked."""
+"""Warm-up requests, so that a plan measures what the server imports and builds for its first replies."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class WarmupPool(SessionPool):
         self._pooled = []
 
     def answer(self, request: ReplyRequest, emit: Callable[[Event], None], stop: CancelFlag) -> None:
-        """Say a word."""
+        """Emit a reply of one word."""
         for event in (PromptProgress(1, 1), Piece("text"), Ended("stop", Usage(*[0] * 11))):
             emit(event)
 
 
 def warm_up(make: Callable[[], Any]) -> None:
-    """Have an application answer some requests, in a thread: this one may be at work in an event loop."""
+    """Have an application answer some requests, in a thread of its own: the caller's may run an event loop."""
     thread = threading.Thread(target=lambda: asyncio.run(_asked(make())))
     thread.start()
     thread.join()

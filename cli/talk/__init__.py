@@ -1,1 +1,1 @@
-"""A conversation at a terminal: what is typed, how a reply is shown, what the commands of a chat need."""
+"""A conversation at a terminal: input, replies, and commands of a chat."""

@@ -1,4 +1,4 @@
-"""Cuts Markdown that grows into blocks that no longer change, which can be printed, and the one that still does."""
+"""Markdown that grows, cut into finished blocks, which can be printed, and one that still changes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ITEM = re.compile(r"(\s*)([-*+]|\d{1,9}[.)])(\s+|$)")
 class Block:
     """A paragraph, a heading, an item of a list, a table, a rule; or one line of code.
 
-    gap: whether an empty line stands before it
+    gap: an empty line precedes the block
     """
 
     text: str
@@ -30,34 +30,34 @@ class Blocks:
     """The blocks of a text that comes in pieces. Items of a list, and lines of code, are blocks of their own."""
 
     def __init__(self) -> None:
-        self._line = ""  # that is not complete yet
-        self._lines: list[str] = []  # of the open block
-        self._indent = 0  # of what belongs to the open item of a list; 0 = no item is open
-        self._gap = False  # before the open block
-        self._fence = ""  # that closes the open code
-        self._blank = False  # whether the last line was empty
+        self._line = ""  # the line that is not complete yet
+        self._lines: list[str] = []  # lines of the open block
+        self._indent = 0  # columns of the open list item's text; 0 = no item is open
+        self._gap = False  # True = an empty line precedes the open block
+        self._fence = ""  # the fence that closes the open code
+        self._blank = False  # True = the last line was empty
         self._before = ""  # the kind of the block before: "item", "other", or "" for none
 
     def add(self, text: str) -> Iterator[Block]:
-        """The blocks that a piece completes."""
+        """Yield the blocks that a piece completes."""
         *lines, self._line = (self._line + text).split("\n")
         for line in lines:
             yield from self._take(line.rstrip("\r"))
         while not self._fence and len(whole := self._rest()) > LONGEST:
             cut = whole.rfind(" ", LONGEST // 2, LONGEST) + 1 or LONGEST
             yield Block(whole[:cut], gap=self._gap)
-            self._gap, self._before = False, ""  # what follows belongs to it
+            self._gap, self._before = False, ""  # the rest belongs to the same block
             *self._lines, self._line = whole[cut:].split("\n")
 
     def end(self) -> Iterator[Block]:
-        """The last blocks, when the text has ended."""
+        """Yield the last blocks, when the text has ended."""
         yield from self._take(self._line)
         self._line = ""
         yield from self._close()
 
     @property
     def unfinished(self) -> Block | None:
-        """What is there of the block that still changes."""
+        """The block that still changes, as far as it has come; None = there is none."""
         if self._fence:
             return Block(self._line, is_code=True, gap=self._gap)
         text = self._rest()
@@ -109,7 +109,7 @@ class Blocks:
         self._lines, self._indent, self._blank = [line], indent, False
 
     def _gap_before(self, is_item: bool) -> bool:
-        """Whether an empty line stands before a block that begins here: not between the items of a tight list."""
+        """Return True if an empty line precedes a block that begins here: not between the items of a tight list."""
         return bool(self._before) and (self._blank or not is_item or self._before != "item")
 
     def _close(self) -> Iterator[Block]:

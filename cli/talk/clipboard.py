@@ -49,7 +49,7 @@ def _last(chat: Chat) -> tuple[str, str]:
 
 
 def _to_clipboard(text: str) -> str:
-    """Put a text on the clipboard of this machine; over ssh, of the one where the terminal is."""
+    """Put a text on the clipboard of this machine or, over ssh, of the terminal's machine."""
     encoded = text.encode()
     if "SSH_CONNECTION" not in os.environ:
         for variable, command in TOOLS:

@@ -1,17 +1,17 @@
-"""What may follow what was typed: commands, and the files, names and settings that they take."""
+"""Completion of a line: commands, and the files, names and settings that they take."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-Arguments = Callable[[str], Iterable[str]]  # from the beginning of an argument to all that it may become
+Arguments = Callable[[str], Iterable[str]]  # takes the beginning of an argument; returns all completions
 
 
 def candidates(line: str, commands: Mapping[str, Arguments | None]) -> Iterator[tuple[str, int]]:
-    """Texts that may stand at the end of a line, and how many of its characters each replaces.
+    """Yield texts for the end of a line, each with the number of its characters that it replaces.
 
-    commands: by name, what their argument may be; None = none, or anything
+    commands: by name, the completion of their argument; None = none
     """
     if not line.startswith("/") or "\n" in line:
         return
@@ -25,7 +25,7 @@ def candidates(line: str, commands: Mapping[str, Arguments | None]) -> Iterator[
 
 
 def paths(beginning: str) -> Iterator[str]:
-    """Files and folders whose path begins so; folders end with a slash. `~` stays as it is written."""
+    """Yield files and folders whose path begins so; folders end with a slash. `~` stays as it is written."""
     folder, name = os.path.split(beginning)
     try:
         with os.scandir(os.path.expanduser(folder) or ".") as entries:

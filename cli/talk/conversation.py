@@ -1,4 +1,4 @@
-"""A conversation at a terminal: its session, what goes with the next message, and where it is kept."""
+"""A conversation at a terminal: its session, the files for the next message, and its name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .interrupts import Interrupts
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What the user wrote, the files that went with it, and how many tokens the session had seen before."""
+    """A message of the user, the files that went with it, and the tokens that the session had seen before."""
 
     text: str
     files: list[Path]
@@ -31,18 +31,18 @@ class Message:
 class Chat:
     """A conversation at a terminal.
 
-    name: that it is kept under; None = it is not kept
+    name: name that the chat is saved under; None = it is not saved
     system: the system message; None = there is none
-    reply: how replies are made, as arguments of `Session.chat`
-    files: that go with the next message
-    messages: what was written here; what was written before, the log of the session tells
-    again: the message that is to be answered once more
-    ended: whether the user has left
+    reply: arguments of `Session.chat` for replies
+    files: files that go with the next message
+    messages: messages of this run; the log of the session has earlier ones
+    again: the message to answer once more
+    ended: True = the user has left
     pastes: long texts that were pasted, as files
     owned: files that were loaded or saved here, and may be replaced
-    backup: where a chat without a name is kept meanwhile, since its worker may die; None = nowhere
-    offer: has the next line begin with a text, where that is possible; says whether it is
-    thinks: whether the chat template begins every reply with reasoning
+    backup: file for a chat without a name, since its worker may die; None = there is none
+    offer: begins the next line with a text; returns False if that is not possible
+    thinks: True = the chat template begins every reply with reasoning
     """
 
     runtime: edgekv.Runtime
@@ -62,13 +62,13 @@ class Chat:
     offer: Callable[[str], bool] = lambda _: False
 
     def save(self) -> None:
-        """Save it under its name, if it has one; under another where somebody changed that file.
+        """Save it under its name, if it has one; under another name if somebody changed that file.
 
         Raises SessionFileError.
         """
         if self.name is None:
             if self.backup is not None:
-                with contextlib.suppress(edgekv.SessionFileError):  # it is only missed if the worker dies
+                with contextlib.suppress(edgekv.SessionFileError):  # the backup matters only if the worker dies
                     self.session.save(self.backup)
             return
         name = save_as(self.session.save, self.name, self.owned)
@@ -87,14 +87,14 @@ class Chat:
             self.backup.unlink(missing_ok=True)
 
     def interrupted(self) -> None:
-        """Ctrl-C was pressed: stop what is under way; the second time within a second, leave as well."""
+        """Handle Ctrl-C: cancel the reply; the second time within a second, leave as well."""
         self.ended = self.interrupts.is_second() or self.ended
         self.session.cancel()
 
 
 @contextlib.contextmanager
 def interrupt_cancels(chat: Chat) -> Iterator[None]:
-    """While it lasts, Ctrl-C stops the reply instead of the program."""
+    """Have Ctrl-C stop the reply instead of the program, for the length of the block."""
     before = signal.signal(signal.SIGINT, lambda *_: chat.interrupted())
     try:
         yield
@@ -103,7 +103,7 @@ def interrupt_cancels(chat: Chat) -> Iterator[None]:
 
 
 def new_session(runtime: edgekv.Runtime, system: str | None) -> edgekv.Session:
-    """A session that /undo can go back in, if the folder for temporary files takes its log."""
+    """Open a session that /undo can rewind, if the folder for temporary files takes its log."""
     try:
         return runtime.session(system, log=True)
     except edgekv.SessionFileError:
@@ -113,7 +113,7 @@ def new_session(runtime: edgekv.Runtime, system: str | None) -> edgekv.Session:
 def saved_session(
     runtime: edgekv.Runtime, name: str, owned: Ownership, instead_of: edgekv.Session | None = None
 ) -> tuple[edgekv.Session, str]:
-    """A saved session, and the name that a chat with it is kept under: another one where it is a text that was read."""
+    """Load a session; return it with the name to save the chat under: a new name if the session is a text."""
     path = existing_path_of(name)
     is_text = holds_only_text(path)
     owned.note(path)
@@ -126,7 +126,7 @@ def saved_session(
 
 
 def system_of(session: edgekv.Session) -> str | None:
-    """The system message that a session began with, as far as its log tells."""
+    """Return the system message that a session began with, as far as its log tells."""
     with contextlib.suppress(edgekv.SessionError):
         for turn in session.turns():
             return "".join(session.text(turn)) if turn.role == "system" else None
@@ -134,7 +134,7 @@ def system_of(session: edgekv.Session) -> str | None:
 
 
 def last_turn(session: edgekv.Session, role: str) -> edgekv.Turn | None:
-    """The newest turn of a role. Raises SessionError for a session without a log."""
+    """Return the newest turn of a role. Raises SessionError for a session without a log."""
     found = None
     for turn in session.turns():
         if turn.role == role:

@@ -1,4 +1,4 @@
-"""What was said before a chat was opened, as the log of its session tells it."""
+"""Messages and replies from before a chat was opened, from the log of its session."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHOWN_ASKED, SHOWN_SAID = 64, 512  # tokens of the last message and its answer
 
 
 def last_message(chat: Chat) -> Message | None:
-    """The newest message that was answered; None where the log has none.
+    """Return the newest message that was answered; None if the log has none.
 
     Raises SessionError for a session without a log.
     """
@@ -35,7 +35,7 @@ def last_message(chat: Chat) -> Message | None:
 
 
 def _message(chat: Chat, turn: edgekv.Turn, n_past: int) -> Message:
-    """A turn as it was written. Of a long one the last paragraph is the question, and all before it a file."""
+    """Return a turn as a message. The last paragraph of a long one is the question; all before it becomes a file."""
     if turn.stop - turn.start <= LONG:
         return Message("".join(chat.session.text(turn)).removeprefix(PARAGRAPH), [], n_past)
     question, gap = "", ""
@@ -57,7 +57,7 @@ def show_last(chat: Chat) -> None:
     try:
         asked, said = last_turn(chat.session, "user"), last_turn(chat.session, "assistant")
     except edgekv.SessionError:
-        return  # it has no log
+        return  # the session has no log
     if asked is None or said is None:
         return
     end = "".join(chat.session.text(asked._replace(start=max(asked.start, asked.stop - SHOWN_ASKED))))

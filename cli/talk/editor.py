@@ -22,8 +22,8 @@ from .completion import Arguments, candidates
 from .history import History
 from .lines import Typed, is_open, unquoted
 
-LONG_PASTE = 1000  # characters; what is longer, or has more lines than these, is not drawn
-MANY_LINES = 20
+LONG_PASTE = 1000  # characters; a longer paste is not drawn
+MANY_LINES = 20  # a paste of more lines is not drawn either
 
 _MARK = re.compile(r" ?\[paste (\d+): [\d,]+ characters\] ?")
 _STYLE = Style.from_dict({"bottom-toolbar": "noreverse ansibrightblack", "bottom-toolbar.text": ""})
@@ -32,7 +32,7 @@ _STYLE = Style.from_dict({"bottom-toolbar": "noreverse ansibrightblack", "bottom
 class Editor:
     """Reads messages and commands. Enter sends, Alt-Enter begins a line, Tab completes, three quotes span lines.
 
-    A long paste is held aside, and a mark stands for it: what is typed is drawn anew with every key.
+    A long paste is held aside, and a mark stands for it, because every key redraws the whole input.
     """
 
     def __init__(
@@ -64,14 +64,14 @@ class Editor:
         )
 
     def offer(self, text: str) -> bool:
-        """Have the next line begin with a text; says whether that is possible."""
+        """Begin the next line with a text; return True, since that is possible."""
         self._offered = text
         return True
 
     def read(self, bottom_line: Callable[[int], str]) -> Typed:
-        """The next message or command. Raises EOFError for Ctrl-D, and KeyboardInterrupt for Ctrl-C.
+        """Return the next message or command. Raises EOFError for Ctrl-D, and KeyboardInterrupt for Ctrl-C.
 
-        bottom_line: the line below what is typed, by the columns that there are
+        bottom_line: makes the line below the input, for a number of columns
         """
         self._pastes.clear()
         width = self._session.output.get_size().columns
@@ -109,13 +109,13 @@ class Editor:
 
 
 def _own_output() -> Output | None:
-    """Of this terminal; None where prompt_toolkit knows better."""
+    """Return the output of this terminal; None = prompt_toolkit chooses."""
     if sys.platform == "win32":
         return None
     from prompt_toolkit.output.vt100 import Vt100_Output
 
     class Unasked(Vt100_Output):
-        """A terminal that is not asked where its cursor is: over a slow line it would answer into what is typed."""
+        """A terminal that is not asked for its cursor: over a slow line the answer would come into what is typed."""
 
         def get_rows_below_cursor_position(self) -> int:
             return 1  # the lines that are drawn make room for themselves
@@ -153,7 +153,7 @@ class _Completer(Completer):
 
 
 def warm_up() -> None:
-    """Type a message, with all that an editor does, for nobody: prompt_toolkit makes much when it is first used."""
+    """Type a message into a pipe, with all that an editor does: prompt_toolkit allocates much at its first use."""
     typed = "/\t\x15" + "one\x1b\rtwo \x1b[200~" + "word " * (LONG_PASTE // 2) + "\x1b[201~\r"
     with create_pipe_input() as keys:
         keys.send_text(typed)

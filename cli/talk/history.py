@@ -1,4 +1,4 @@
-"""What was typed in earlier chats, in a file of the user's that does not grow without end."""
+"""History of typed lines, in a file of the user's that does not grow without end."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ import platformdirs
 
 from edgekv.store.atomic_write import atomic_write
 
-KEPT_BYTES = 1 << 16  # of the newest entries, which are read
-MOST_BYTES = 4 * KEPT_BYTES  # of the file, before it is cut to these
+KEPT_BYTES = 1 << 16  # bytes of the newest entries, which are read
+MOST_BYTES = 4 * KEPT_BYTES  # bytes of the file, before it is cut to the newest entries
 
 
 def history_path() -> Path:
-    """Where it lies. It need not exist yet."""
+    """Return the path of the file, which need not exist yet."""
     return Path(platformdirs.user_data_dir("edgekv", appauthor=False)) / "history"
 
 
 class History:
-    """Entries of the file, a JSON string a line. Where it cannot be read or written, there are none."""
+    """Entries of the file, a JSON string a line. A file that cannot be read or written has none."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def entries(self) -> list[str]:
-        """The newest ones, oldest first. Cuts a file that has become long."""
+        """Return the newest entries, oldest first. Cuts a file that has become long."""
         try:
             with self._path.open("rb") as file:
                 n_bytes = file.seek(0, os.SEEK_END)

@@ -1,4 +1,4 @@
-"""Ctrl-C in a chat: once stops what is under way, twice within a second leaves."""
+"""Ctrl-C in a chat: once cancels the reply, twice within a second leaves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Interrupts:
         self._last: float | None = None
 
     def is_second(self) -> bool:
-        """Note one that comes now; whether another came less than a second before."""
+        """Note a Ctrl-C; return True if another came less than a second before."""
         now, last = self._clock(), self._last
         self._last = now
         return last is not None and now - last < TWICE_S

@@ -1,4 +1,4 @@
-"""`/kept`: what of a text is still there, in shades."""
+"""`/kept`: a text in shades, by how many heads still hold each token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user types: one message or command at a time, of several lines where it is between three quotes."""
+"""Lines that a user types: one message or command at a time. Three quotes around it allow several lines."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ QUOTES = '"""'
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """What was typed, and the long texts that were pasted into it."""
+    """A typed text, and the long texts that were pasted into it."""
 
     text: str
     pastes: tuple[str, ...] = ()
 
 
 def is_open(text: str) -> bool:
-    """Whether what was typed begins with three quotes and goes on until three more come."""
+    """Return True if a typed text begins with three quotes, and three more are still to come."""
     return text.lstrip().startswith(QUOTES) and text.count(QUOTES) == 1
 
 
 def unquoted(text: str) -> str:
-    """A text without the three quotes around it."""
+    """Return a text without the three quotes around it."""
     inner = text.strip()
     if not inner.startswith(QUOTES):
         return text
@@ -30,7 +30,7 @@ def unquoted(text: str) -> str:
 
 
 def lines(read: Callable[[], Typed], interrupted: Callable[[], bool]) -> Iterator[Typed]:
-    """All that the user types, until the input ends. `interrupted` is told of Ctrl-C, and says whether that ends it."""
+    """Yield what the user types, until the input ends. `interrupted` is called after Ctrl-C; True ends the input."""
     while True:
         try:
             typed = read()

@@ -20,7 +20,7 @@ from edgekv.engine.thoughts import Thoughts
 from .blocks import Block, Blocks
 from .markdown import rendered
 
-BETWEEN_S = 0.1  # two pictures of what still changes; a terminal far away is not flooded
+BETWEEN_S = 0.1  # seconds between two drawings of the open block, so that a slow terminal is not flooded
 THOUGHT_SHOWN = 300  # characters of the newest reasoning
 
 
@@ -55,7 +55,7 @@ class LiveReply:
         return self
 
     def add(self, piece: str) -> None:
-        """Print what a piece completes, and now and then show what is open."""
+        """Print the blocks that a piece completes, and now and then redraw the open one."""
         now = time.monotonic()
         if not self._n_pieces:
             self._began = now
@@ -68,7 +68,7 @@ class LiveReply:
             self.refresh()
 
     def refresh(self) -> None:
-        """Show what is open as it is now."""
+        """Redraw the open block."""
         self._live.refresh()
 
     def __exit__(self, *_: object) -> None:
@@ -131,7 +131,7 @@ class _Newest:
 
 @contextlib.contextmanager
 def _without_echo() -> Iterator[None]:
-    """While it lasts, what is typed does not show: it would be drawn into. It waits for the next prompt."""
+    """Hide what is typed, for the length of the block: it would spoil the drawing. It waits for the next prompt."""
     try:
         import termios
     except ImportError:  # Windows
@@ -170,7 +170,7 @@ m
 
 
 def warm_up() -> None:
-    """Draw a reply for nobody: rich imports what it draws with when it draws."""
+    """Draw a reply to nowhere: rich imports modules when it first draws."""
     console = Console(file=io.StringIO(), force_terminal=True, color_system="truecolor", width=80, height=24)
     with LiveReply(console, lambda n, seconds, width: "line") as reply:
         for piece in _SAMPLE.splitlines(keepends=True):

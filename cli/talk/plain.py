@@ -1,4 +1,4 @@
-"""Input and replies as they are: in pipes, on terminals that cannot be drawn on, and where `--plain` asks for it."""
+"""Input and replies as they are: in pipes, on terminals that cannot be drawn on, and with `--plain`."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ class PlainInput:
         self._is_terminal = sys.stdin.isatty()
         self._readline: Any = None
         if isinstance(sys.stdin, io.TextIOWrapper):
-            sys.stdin.reconfigure(errors="surrogateescape")  # a session says what is wrong with such a text
+            sys.stdin.reconfigure(errors="surrogateescape")  # the session refuses such a text with a reason
         if self._is_terminal:
             with contextlib.suppress(ImportError):
                 self._readline = importlib.import_module("readline")  # `input` uses it
 
     def offer(self, text: str) -> bool:
-        """Have the next line begin with a text; says whether that is possible."""
+        """Begin the next line with a text; return False if that is not possible."""
         if self._readline is None or "\n" in text:
             return False
         self._readline.set_startup_hook(lambda: self._readline.insert_text(text))
         return True
 
     def read(self, _bottom_line: Callable[[int], str]) -> Typed:
-        """The next message or command. Raises EOFError at the end, and KeyboardInterrupt for Ctrl-C."""
+        """Return the next message or command. Raises EOFError at the end, and KeyboardInterrupt for Ctrl-C."""
         try:
             text = input("> " if self._is_terminal else "")
         finally:

@@ -1,4 +1,4 @@
-"""Whether there is room under the ceiling for a line editor and for Markdown, which are Python that a reply lacks."""
+"""Memory of the line editor and of Markdown: tests if the ceiling has room for them beside enough cells."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import edgekv
 from edgekv.memory.sizes import MIB
 
 COMFORT_BYTES = 18 * MIB  # 16 measured (docs/chat.md), and what this plan itself leaves behind
-ENOUGH_CELLS = 512  # to the planner (docs/memory.md)
+ENOUGH_CELLS = 512  # the planner, too, calls these enough (docs/memory.md)
 
 
 def can_draw() -> bool:
-    """Whether this is a terminal that one can draw on, and its user wants that."""
+    """Return True if this is a terminal that can be drawn on, and its user wants that."""
     dull = os.environ.get("TERM", "dumb") in ("dumb", "unknown") and sys.platform != "win32"
     return sys.stdin.isatty() and sys.stdout.isatty() and not dull and not os.environ.get("NO_COLOR")
 
 
 def has_room(options: dict[str, Any]) -> bool:
-    """Whether a runtime of these options has enough cells beside the editor, or all that were asked for."""
+    """Return True if a runtime of these options has enough cells beside the editor, or all that it asks for."""
     if options["isolated"]:  # the ceiling is for the worker
         return True
     from edgekv.planning.choice import Request  # other commands show their help without it
@@ -38,7 +38,7 @@ def has_room(options: dict[str, Any]) -> bool:
 def start_again(**variables: str) -> None:
     """Run this command anew in the same process with further variables, without the MiB that a plan left behind.
 
-    Returns where that is not possible.
+    Returns if that is not possible.
     """
     arguments = sys.argv[1:]
     as_started = not arguments or sys.orig_argv[-len(arguments) :] == arguments

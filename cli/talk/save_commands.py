@@ -78,7 +78,7 @@ def system(chat: Chat, text: str) -> None:
 
 
 def _begin_anew(chat: Chat, name: str | None, system: str | None) -> None:
-    """Leave the session for a new one. It is opened first, so that the old one stays where it cannot be."""
+    """Leave the session for a new one, which is opened first: the old one stays if that fails."""
     opened = new_session(chat.runtime, system)
     chat.session.close()
     chat.go_on_with(opened, name, system)

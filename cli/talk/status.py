@@ -1,4 +1,4 @@
-"""`/set`, `/policy` and `/stats`: how replies are made, and what they took. Also the line below what is typed."""
+"""`/set`, `/policy` and `/stats`: settings and figures of replies. Also the line below the input."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edgekv.memory.sizes import format_size
 
 from .conversation import Chat
 
-# by the name that /set knows: an argument of `Sampling`, and what its value is made by; None leaves it open
+# the name that /set knows: an argument of `Sampling`, and the function that parses its value
 SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "temp": ("temperature", float),
     "top-k": ("top_k", int),
@@ -23,11 +23,11 @@ SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "seed": ("seed", int),
     "max-tokens": ("max_tokens", int),
 }
-OPEN = "none"  # of the seed: a new one
+OPEN = "none"  # value of the seed for a new one each time
 
 
 def set_(chat: Chat, argument: str) -> None:
-    """Show how replies are made, or change it."""
+    """Show or change the settings of replies."""
     if argument:
         name, _, written = argument.partition(" ")
         _change(chat, name, written.strip())
@@ -54,7 +54,7 @@ def _change(chat: Chat, name: str, written: str) -> None:
 
 
 def policy(chat: Chat, argument: str) -> None:
-    """Show what chooses the cells that stay."""
+    """Show the policy that chooses the cells to keep."""
     options, plan = chat.runtime.options, chat.runtime.plan
     if argument:
         raise edgekv.InputError(
@@ -68,7 +68,7 @@ def policy(chat: Chat, argument: str) -> None:
 
 
 def stats(chat: Chat, _argument: str) -> None:
-    """Show what the last reply took, and where the memory goes."""
+    """Show the figures of the last reply, and the use of memory."""
     session, plan, last = chat.session, chat.runtime.plan, chat.session.stats
     parts = [
         plan.model.name,
@@ -90,7 +90,7 @@ def stats(chat: Chat, _argument: str) -> None:
 
 
 def bottom_line(chat: Chat, width: int) -> str:
-    """How the conversation stands, as far as it fits into one line; nothing where its worker died."""
+    """Return the state of the conversation, cut to one line; "" if its worker died."""
     speed = chat.session.stats.decode_tok_per_s
     try:
         standing = _standing(chat)
@@ -100,7 +100,7 @@ def bottom_line(chat: Chat, width: int) -> str:
 
 
 def reply_line(chat: Chat, n_tokens: int, seconds: float, width: int) -> str:
-    """How a reply comes on, as far as it fits into one line."""
+    """Return the progress of a reply, cut to one line."""
     parts = [f"{n_tokens:,} tokens", *([f"{n_tokens / seconds:.0f} tok/s"] if n_tokens > 1 else []), *_memory(chat)]
     return packed([*parts, "Ctrl-C stops"], width)[0]
 

@@ -1,4 +1,4 @@
-"""What a chat is typed into and shown by: drawn on a terminal, or plain."""
+"""Input and output of a chat: drawn on a terminal, or plain."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ from .status import reply_line
 
 
 class Input(Protocol):
-    """Reads what is typed."""
+    """Reads lines from the user."""
 
     def read(self, bottom_line: Callable[[int], str]) -> Typed:
-        """The next message or command, above a line that is made for a number of columns.
+        """Return the next message or command. Below it stands `bottom_line`, made for a number of columns.
 
         Raises EOFError at the end, and KeyboardInterrupt for Ctrl-C.
         """
 
     def offer(self, text: str) -> bool:
-        """Have the next line begin with a text; says whether that is possible."""
+        """Begin the next line with a text; return False if that is not possible."""
 
 
 class Reply(Protocol):
     """Shows the pieces of one reply, in `with`."""
 
     def __enter__(self) -> Reply:
-        """It begins."""
+        """Begin the reply."""
 
     def add(self, piece: str) -> None:
         """Show a piece."""
 
     def __exit__(self, *_: Any) -> None:
-        """It has ended, however it did."""
+        """End the reply, also after an error."""
 
 
 @dataclass(frozen=True)
 class TerminalUI:
-    """How a chat meets its user.
+    """Input and output of a chat.
 
-    reply: makes what shows the next reply
-    figures: shows what it took
+    reply: makes the view of the next reply
+    figures: shows the figures of a reply
     """
 
     input: Input
@@ -61,11 +61,11 @@ class TerminalUI:
 def terminal_ui(
     runtime: dict[str, Any], commands: Mapping[str, Arguments | None], *, plain: bool, remember: bool
 ) -> TerminalUI:
-    """The front that this terminal and the ceiling allow. Make it before the runtime, whose plan then counts it.
+    """Return the UI that this terminal and the ceiling allow. Make it before the runtime, whose plan then counts it.
 
     runtime: arguments of `edgekv.Runtime`
-    commands: by name, what their argument may be
-    remember: keep what is typed for later chats
+    commands: by name, the completion of their argument
+    remember: keep typed lines for later chats
     """
     if plain or not can_draw():
         return TerminalUI(PlainInput(), lambda _: PlainReply(), _print_footer)
@@ -100,6 +100,6 @@ def _print_footer(chat: Chat) -> None:
 
 
 def _print_note(chat: Chat) -> None:
-    """How a reply ended, where that is worth a word; its figures are in the line below what is typed."""
+    """Say how a reply ended, if that is unusual. The line below the input has its figures."""
     if chat.session.stats.finish_reason in NOTES:
         say(NOTES[chat.session.stats.finish_reason])

@@ -18,12 +18,12 @@ def undo(chat: Chat, _argument: str) -> None:
 
 
 def retry(chat: Chat, _argument: str) -> None:
-    """Have the last message answered again."""
+    """Answer the last message again."""
     chat.again = _take_back(chat)
 
 
 def _take_back(chat: Chat) -> Message:
-    """Go back to before the last message; what is said from there on draws other random numbers."""
+    """Go back to before the last message. Replies from there on draw other random numbers."""
     message = chat.messages[-1] if chat.messages else last_message(chat)
     if message is None:
         raise edgekv.InputError("nothing was answered yet, so nothing can be taken back")
@@ -47,7 +47,7 @@ def _go_back(chat: Chat, message: Message, *, other_draws: bool) -> None:
 
 
 def give_back(chat: Chat, message: Message) -> None:
-    """Have a message that was not answered written again, with its files; nothing of it was read then."""
+    """Give back a message that was not answered, with its files, and take back what was read of it."""
     hand_back(chat, message)
     if chat.session.n_past == message.n_past:
         return

@@ -1,4 +1,4 @@
-"""A chat whose worker process died goes on in another one, from where it was saved last."""
+"""A chat whose worker process died goes on in another one, from its last save."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .conversation import Chat, new_session
 def go_on_in(chat: Chat, reopened: Callable[[], edgekv.Runtime]) -> None:
     """Go on in another runtime: with the last save of the chat; without one it begins anew.
 
-    Raises what opening the runtime raises, and SessionFileError where the saved chat cannot be read any more.
+    Raises what opening the runtime raises, and SessionFileError if the saved chat cannot be read any more.
     """
     chat.runtime.close()
     chat.runtime = reopened()

@@ -30,7 +30,7 @@ SHAPING = ("response_format", "text", "tools")  # fields of bodies, without whic
 
 
 class Answered(NamedTuple):
-    """A request that has a result. number: which one, from 0 on; failed: its result is an error"""
+    """A request that has a result. number: its place in the file, from 0 on; failed: the result is an error"""
 
     number: int
     custom_id: str
@@ -39,12 +39,12 @@ class Answered(NamedTuple):
 
 @dataclass
 class BatchStats:
-    """What the workers of a batch did.
+    """Statistics of a batch.
 
-    answered: requests that they gave a result
-    beginnings: beginnings that were read for several requests; one counts again where a further worker reads it
-    beginning_tokens: tokens of these; shared_tokens: those that were not read again for each request
-    peak_bytes: the most that a process with the model held
+    answered: requests that got a result
+    prefixes: prefixes that were read for several requests; each counts again for every further worker that reads it
+    prefix_tokens: tokens of these; shared_tokens: tokens that were not read again
+    peak_bytes: the largest peak of a process with the model
     """
 
     answered: int = 0
@@ -54,7 +54,7 @@ class BatchStats:
     peak_bytes: int = 0
 
     def add(self, outcome: Outcome, n_shared: int) -> None:
-        """Count what came of a request."""
+        """Count the result of a request."""
         self.answered += 1
         self.prefixes += outcome.prefix_tokens_read > 0
         self.prefix_tokens += outcome.prefix_tokens_read
@@ -70,9 +70,9 @@ class Batch:
                 print(answered.custom_id)
 
     requests: JSON lines in OpenAI's batch format
-    results: where a line is appended for each; what is in there is not answered again
+    results: file that gets a line for each request; requests that it has a line of are not answered again
     model, options: as for `edgekv.Runtime`. Each worker has the model in a process of its own, under this ceiling.
-        grammars: None = where a request needs them
+        grammars: None = if a request needs them
 
     Raises, before anything is answered, InputError for a file that holds no such requests, ConfigError for results that
     are not those of these requests, this model and these options, and what `edgekv.plan` raises.
@@ -119,13 +119,13 @@ class Batch:
         return len(self.requests)
 
     def run(self, *, workers: int = 1, cluster: str | None = None) -> Iterator[Answered]:
-        """Answer what has no result; yields every request once it has one.
+        """Answer the requests without a result; yield every request once it has one.
 
         A result is on the disk before it is yielded. What is under way when this is closed is dropped.
 
-        workers: of this machine; cluster: those of a Dask scheduler at this address, in place of them
+        workers: number of workers of this machine; cluster: address of a Dask scheduler, whose workers answer instead
 
-        Raises ConfigError where there is no such cluster, and for several workers over `rpc`; and what the runtime
+        Raises ConfigError if there is no such cluster, and for several workers over `rpc`; and what the runtime
         raises that is no fault of a request, as CeilingError, CeilingExceededError and DeviceError.
         """
         if (workers > 1 or cluster is not None) and (rpc := self.config.options.get("rpc")):
@@ -153,7 +153,7 @@ class Batch:
         return local_workers(workers, Setup(str(self.config.model), options | {"threads": threads}))
 
     def _record_outcome(self, number: int, outcome: Outcome) -> Answered:
-        """Write down what came of a request."""
+        """Write down the result of a request."""
         if outcome.died:
             assert outcome.error is not None
             error = {name: outcome.error[name] for name in ("code", "message")}
@@ -175,7 +175,7 @@ class Batch:
 
 
 def _needs_grammars(requests: Requests, endpoints: Endpoints) -> bool:
-    """Whether one of the requests needs a runtime with grammars."""
+    """Return True if one of the requests needs a runtime with grammars."""
     for number in range(len(requests)):
         request = requests[number]
         if isinstance(request.body, dict) and any(request.body.get(name) for name in SHAPING):

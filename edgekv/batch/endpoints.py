@@ -1,7 +1,6 @@
-"""OpenAI's endpoints, as `edgekv serve` has them, without a server: bodies become jobs, and events become replies.
+"""OpenAI's endpoints, as `edgekv serve` has them, without a server.
 
-Each request goes through its endpoint twice: once to find out what it asks of the model, which nobody answers then, and
-once to write down what the model said.
+Each line goes through its endpoint twice: once to parse its body, and once to render the events of the reply.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ from edgekv.server.streaming import ErrorResponse
 from .requests import Request
 from .results import digest_of
 
-PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/responses")  # of what OpenAI's batches may ask
+PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/responses")  # endpoints that batches may use
 ROUTES = [route for route in application.ROUTES if route.path in PATHS]
-ANY_LENGTH = 1 << 62  # bytes of a body, which is a line of a file that somebody chose
-SEED_DIGITS = 7  # in hex
+ANY_LENGTH = 1 << 62  # limit of bytes that no body reaches
+SEED_DIGITS = 7  # hex digits
 
 
 class Reply(NamedTuple):
-    """What an endpoint answers: a status of HTTP, and a body of JSON."""
+    """A reply of an endpoint: an HTTP status and a body of JSON."""
 
     status: int
     body: dict[str, Any]
@@ -58,10 +57,10 @@ class Endpoints:
         self._settings = Settings(name=model_name, max_body=ANY_LENGTH, body_s=math.inf)
 
     def parse(self, request: Request) -> ReplyRequest | Reply:
-        """What a request asks of the model; or why nothing, which is then its answer.
+        """Return the request to the model; or the reply, for a line that the endpoint refuses.
 
-        A job that leaves the seed open gets one that follows from the request, so that the reply is the same whoever
-        makes it.
+        A request without a seed gets one that follows from its custom_id, so that the reply is the same whoever makes
+        it.
         """
         reply_requests: list[ReplyRequest] = []
 
@@ -79,11 +78,11 @@ class Endpoints:
         return replace(reply_request, sampling=replace(reply_request.sampling, seed=seed))
 
     def render(self, request: Request, events: Sequence[Event]) -> Reply:
-        """What a request is answered where these came of its job."""
+        """Return the reply to a request, made of the events of the model's reply."""
         return self._through(request, lambda _: events)
 
     def _through(self, request: Request, answer: Callable[[ReplyRequest], Sequence[Event]]) -> Reply:
-        """What an endpoint answers over someone who answers jobs."""
+        """Send a request through its endpoint, over a function that answers requests to the model."""
         error = _mistake(request)
         if error is not None:
             return reply_of(error)
@@ -104,7 +103,7 @@ class Endpoints:
 
 
 def reply_of(error: ApiError) -> Reply:
-    """What a request is answered that failed."""
+    """Return the reply to a request that failed."""
     return Reply(error.status, error_body(error))
 
 
@@ -123,7 +122,7 @@ class _Desk:
 
 
 class _Events:
-    """What came of a job, for those who wait for it."""
+    """The events of a reply that is complete, as endpoints iterate them."""
 
     def __init__(self, events: Sequence[Event]) -> None:
         self._events = iter(events)
@@ -141,7 +140,7 @@ class _Events:
 
 
 def _mistake(request: Request) -> ApiError | None:
-    """What is wrong with a line beside its body."""
+    """Return the error of a line apart from its body; None = there is none."""
     if request.method != "POST":
         return ApiError(400, "invalid_method", f"method is {request.method!r}; write 'POST'", param="method")
     if not isinstance(request.url, str) or request.url not in {route.path for route in ROUTES}:
@@ -157,7 +156,7 @@ def _mistake(request: Request) -> ApiError | None:
 
 
 async def _posted(app: Starlette, request: Request) -> Reply:
-    """What an application answers to a request that is posted to it."""
+    """POST a request to an application; return its reply."""
     came: list[Message] = [{"type": "http.request", "body": json.dumps(request.body).encode()}]
     status, parts = 0, []
 
@@ -187,7 +186,7 @@ async def _posted(app: Starlette, request: Request) -> Reply:
 
 
 async def _refused(_request: HttpRequest, error: Exception) -> Response:
-    """The answer to a request that its endpoint refuses."""
+    """Answer a request that its endpoint refuses."""
     if not isinstance(error, ApiError):
         error = ApiError(getattr(error, "status_code", 500), "invalid_request", str(error))
     return ErrorResponse(error, error_body)

@@ -1,8 +1,8 @@
-"""Which requests begin alike, so that what they have in common is read once.
+"""Groups of texts with a common prefix, which is read once.
 
-A text is cut into blocks of tokens, as it is decoded. Each block has a digest of itself and of all blocks before it, so
-texts that have a digest in common begin alike. A beginning ends between two blocks: whoever reads it, and then the
-rest, decodes the same blocks as whoever reads all at once.
+A text is cut into blocks of tokens, as it is decoded. Each block has a digest of itself and of all blocks before it. So
+texts that have a digest in common have all blocks up to it in common. A prefix ends between two blocks. So the same
+blocks are decoded whether a text is read at once, or its prefix first and then the rest.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import NamedTuple
 
 from edgekv.engine.controller import blocks
 
-HASH_BYTES = 8  # of a block
+HASH_BYTES = 8  # bytes of a block's digest
 
 
 def block_hashes(tokens: Iterable[int], block: int, kind: bytes = b"") -> tuple[bytes, int]:
-    """The digests of a text's whole blocks, but not of its last token; and how many tokens it has.
+    """Return the digests of a text's whole blocks without its last token, and the number of its tokens.
 
-    The last token is left out because whoever answers a text reads at least that.
+    The last token is left out because every request must read at least one token of its own.
 
-    kind: texts of different kinds have nothing in common
+    kind: texts of different kinds share no prefix
     """
     hashes, n_tokens, digest = [], 0, kind
     newest: list[int] = []
@@ -36,18 +36,18 @@ def block_hashes(tokens: Iterable[int], block: int, kind: bytes = b"") -> tuple[
 
 
 class PrefixGroup(NamedTuple):
-    """Texts, by their numbers in ascending order, that have their first n_blocks blocks in common."""
+    """Numbers of texts, ascending, that have their first n_blocks blocks in common."""
 
     members: tuple[int, ...]
     n_blocks: int
 
 
 def group_by_prefix(chains: Sequence[bytes]) -> list[PrefixGroup]:
-    """Texts put together so that few blocks are read; in the order of their first members.
+    """Group texts so that few blocks are read. Groups are in the order of their first members.
 
-    A group of n texts saves its common blocks n - 1 times. In each branch of the tree of beginnings, the texts that are
-    still alone are put together, or all texts of the branch, where that saves more. A text that saves nothing is a
-    group of its own, with 0 blocks. The groups depend on the texts alone, and not on their order.
+    A group of n texts saves its common blocks n - 1 times. In each branch of the tree of prefixes, the texts that are
+    still alone form a group, or all texts of the branch do if that saves more. A text that saves nothing is a group
+    of its own, with 0 blocks. The groups depend on the texts alone, and not on their order.
     """
     order = sorted(range(len(chains)), key=lambda number: (chains[number], number))
     branches = [_Branch(0)]
@@ -74,7 +74,7 @@ class _Branch:
         self.groups: list[PrefixGroup] = []
 
     def take(self, branch: _Branch) -> None:
-        """Add a branch of this one, as it is divided best."""
+        """Add a branch of this one, divided in the way that saves most."""
         n = branch.n_blocks
         divided = list(branch.groups)
         if len(branch.alone) > 1:
@@ -88,7 +88,7 @@ class _Branch:
 
 
 def _n_common(one: bytes, other: bytes) -> int:
-    """Blocks at the beginning that two chains have in common."""
+    """Return the number of first blocks that two chains of digests have in common."""
     n = min(len(one), len(other)) // HASH_BYTES
     low, high = 0, n  # each digest stands for all blocks up to it, so equal ones come first
     while low < high:

@@ -1,4 +1,4 @@
-"""What each request reads: how many tokens, and which of them others begin with too."""
+"""Plan of the prompts of a batch: their tokens, and the prefixes that they share."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from .requests import Requests
 from .sharding import Shard
 from .worker import Prefix, Task
 
-REPLY_TOKENS = 200  # of a reply whose length nobody knows, and whose tokens take longer than those that are read
+REPLY_TOKENS = 200  # stands for the work of a reply, in tokens that are read
 
 
 class PromptPlan:
-    """What the requests of a file read. It follows from the whole file, and not from what is answered already.
+    """The prompts of a file. The plan follows from the whole file, and not from what is answered already.
 
-    refused: by their numbers, the answers to requests that ask nothing of the model
-    n_tokens: of each prompt; 0 where it is not known
-    n_shared: tokens at its beginning that others begin with too, and that are read once for all; 0 = none
+    refused: replies to requests that the model need not see, by number
+    n_tokens: tokens of each prompt; 0 = not known
+    n_shared: tokens of the prefix that each prompt shares with others, and that is read once; 0 = none
     """
 
     def __init__(
@@ -43,9 +43,9 @@ class PromptPlan:
         focus: bool,
         general: str | None = GENERAL_QUESTION,
     ) -> None:
-        """model: its vocabulary; step: tokens of a block that is shared; focus: whether the runtime is able to
+        """model: its vocabulary; step: tokens of a block that may be shared; focus: True = the runtime has a focus
 
-        general: what beginnings are read with whose jobs ask different things; None = nothing
+        general: the question that a prefix is read with if its requests ask different things; None = no question
         """
         self._requests = requests
         self._endpoints = endpoints
@@ -66,13 +66,13 @@ class PromptPlan:
                 self.n_shared[number] = group.n_blocks * step
 
     def _parse(self, number: int, step: int) -> tuple[bytes, int]:
-        """The chain of a request, and its tokens; of one that is refused, nothing."""
+        """Return the digests and the number of tokens of a request; b"" and 0 for one that is refused."""
         reply_request = self._endpoints.parse(self._requests[number])
         if isinstance(reply_request, ReplyRequest):
             try:
                 hashes, n_tokens = block_hashes(self._tokens(reply_request), step, _kind(reply_request))
                 return (b"" if reply_request.tools else hashes), n_tokens  # a template may put tools anywhere
-            except UnsupportedModelError as error:  # it has no chat template: a matter of the endpoint
+            except UnsupportedModelError as error:  # no chat template, which completions do without
                 reply_request = reply_of(ApiError(400, "unsupported_model", str(error)))
             except EdgeKVError as error:
                 api_error = api_error_of(error)
@@ -83,7 +83,7 @@ class PromptPlan:
         return b"", 0
 
     def shards(self, numbers: Iterable[int]) -> Iterator[Shard]:
-        """These requests, those that begin alike together."""
+        """Yield these requests in shards by common prefix."""
         wanted = set(numbers)
         for group in self._groups:
             left = [number for number in group.members if number in wanted]
@@ -92,7 +92,7 @@ class PromptPlan:
                 yield Shard(self.n_shared[left[0]], deque(own))
 
     def task_of(self, number: int) -> Task:
-        """A request as a worker gets it. From any thread."""
+        """Return the task of a request, for a worker. Any thread may call this."""
         reply_request = self._endpoints.parse(self._requests[number])
         assert isinstance(reply_request, ReplyRequest)
         n_shared = self.n_shared[number]
@@ -102,19 +102,19 @@ class PromptPlan:
         return Task(reply_request, Prefix(_kind(reply_request), tokens, self._question(reply_request)))
 
     def _question(self, reply_request: ReplyRequest) -> str | tuple[str, ...] | None:
-        """What a beginning is read with: the question of all jobs that share it, or a general one."""
+        """Return the question that a prefix is read with: that of all requests that share it, or a general one."""
         if not (self._focus and reply_request.focus and reply_request.prompt is None):
             return None
         return self._general if isinstance(reply_request.focus, bool) else reply_request.focus
 
     def _tokens(self, reply_request: ReplyRequest) -> Iterator[int]:
-        """The tokens of a job's prompt, as a session reads them. Raises InputError, and UnsupportedModelError."""
+        """Return the tokens of a prompt, as a session reads them. Raises InputError and UnsupportedModelError."""
         wanted = wanted_of(reply_request.messages if reply_request.prompt is None else reply_request.prompt)
         return prompt_of(wanted, self._model, Turns(self._model, None), ()).tokens()
 
 
 def _kind(reply_request: ReplyRequest) -> bytes:
-    """What two jobs must have in common, beside tokens, to be read alike: a system message may never be evicted."""
+    """Return a key that requests must share, beside tokens, to share a prefix: a system message may be pinned."""
     first = reply_request.messages[0] if reply_request.messages else {}
     system = first.get("content") if first.get("role") == "system" else None
     return json.dumps([reply_request.prompt is None, reply_request.focus, system]).encode()

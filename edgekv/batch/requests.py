@@ -24,7 +24,7 @@ class Request(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Where a line lies, and what it held."""
+    """The place of a line in the file, and a digest of it."""
 
     offset: int
     n_bytes: int
@@ -34,11 +34,11 @@ class _Place(NamedTuple):
 class Requests:
     """The requests of a file, by their numbers from 0 on. Close it, or use it in `with`.
 
-    custom_ids: one for each
-    digest: of the whole file, in hex
+    custom_ids: the custom_id of each request
+    digest: digest of the whole file, in hex
 
-    Only where the lines lie is in memory. Raises InputError for a file that cannot be read, holds no request, or has a
-    line that is none or a custom_id twice.
+    Only the places of the lines are in memory. Raises InputError for a file that cannot be read, holds no request, or
+    has a line that is no request or a custom_id twice.
     """
 
     def __init__(self, path: Path) -> None:
@@ -101,7 +101,7 @@ class Requests:
         return len(self._places)
 
     def __getitem__(self, number: int) -> Request:
-        """Read a request again, from any thread. Raises InputError where the file is no longer what it was."""
+        """Read a request again, from any thread. Raises InputError if the file has changed."""
         place = self._places[number]
         with self._reading:
             self._file.seek(place.offset)

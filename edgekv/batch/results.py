@@ -17,14 +17,14 @@ RANDOM_ID = re.compile(r"([a-z]+[-_])[0-9a-f]{16,}")
 
 
 def digest_of(*parts: str, digits: int = 24) -> str:
-    """What stands for these texts in an id."""
+    """Return a digest of these texts, for an id."""
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:digits]
 
 
 class Results:
     """The results of a file of requests. Close it, or use it in `with`.
 
-    answered: by custom_id, whether the result is an error
+    answered: by custom_id, True if the result is an error
 
     The id of a line follows from the whole file of requests and from the custom_id. So results of another file, or of
     this one before it changed, are found out. Raises ConfigError for those, and for a file that cannot be written;
@@ -61,11 +61,11 @@ class Results:
             self.answered[custom_id] = failed
 
     def id_of(self, custom_id: str) -> str:
-        """The id of a result."""
+        """Return the id of a result."""
         return ID + digest_of(self._requests.digest, custom_id)
 
     def add(self, custom_id: str, response: dict[str, Any] | None, error: dict[str, Any] | None) -> bool:
-        """Append the result of a request, and wait until it is on the disk; returns whether it is a failure."""
+        """Append the result of a request, and wait until it is on the disk; return True for an error."""
         row = {"id": self.id_of(custom_id), "custom_id": custom_id, "response": response, "error": error}
         self._file.append(row)
         self.answered[custom_id] = is_failure(row)
@@ -83,7 +83,7 @@ class Results:
 
 
 def with_own_ids(body: dict[str, Any], own: str) -> dict[str, Any]:
-    """A body whose random ids, of the reply and of its parts, follow from `own`."""
+    """Return a body whose random ids, of the reply and of its parts, follow from `own`."""
     found: dict[str, str] = {}
 
     def settled(value: Any, name: str = "") -> Any:
@@ -101,5 +101,5 @@ def with_own_ids(body: dict[str, Any], own: str) -> dict[str, Any]:
 
 
 def is_failure(row: dict[str, Any]) -> bool:
-    """Whether a result is an error. Raises TypeError and KeyError for what is no result."""
+    """Return True if a result is an error. Raises TypeError and KeyError for what is no result."""
     return row["error"] is not None or row["response"]["status_code"] != 200

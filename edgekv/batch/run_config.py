@@ -1,6 +1,6 @@
-"""What answers depend on besides their requests: the model, and options of which none is left open.
+"""The model and the options that a batch runs with. Replies depend on these and on their requests alone.
 
-They lie beside the results, so that a batch goes on as it began, even where the planner would choose otherwise now.
+The options lie beside the results, so that a batch goes on as it began even if the planner would now choose others.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from edgekv.options import Options
 from edgekv.store.atomic_write import atomic_write
 from edgekv.store.fingerprint import fingerprint
 
-SUFFIX = ".batch"  # behind the name of the results
-SLACK_BYTES = 2 * MIB  # by which what two processes measure of themselves may differ
+SUFFIX = ".batch"  # follows the name of the results
+SLACK_BYTES = 2 * MIB  # difference between what two processes measure of themselves, at most
 CHOSEN = (
     "budget",
     "block",
@@ -27,7 +27,7 @@ CHOSEN = (
     "repack",
     "gpu_layers",
     "tensor_split",
-)  # by the planner, where nobody names them
+)  # the planner chooses these if nobody names them
 NAMED = (
     *("budget", "block", "ubatch", "kv_type", "repack", "n_sink", "recent", "evict_every", "focus", "probe_tokens"),
     *("reposition", "speculate", "allow_beyond_trained", "gpu_layers", "grammars"),
@@ -36,12 +36,12 @@ NAMED = (
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Equal conditions give equal answers.
+    """The model and options of a batch. Equal ones give equal replies.
 
     model: path of its file
     options: arguments of `edgekv.Runtime`, in a worker process of its own, with nothing left to the planner
-    chosen: these options
-    described: all that answers depend on, as plain values; the model by name and digest
+    chosen: the same options, validated
+    described: all that replies depend on, as plain values; the model by name and digest
     """
 
     model: Path
@@ -51,18 +51,18 @@ class RunConfig:
 
     @property
     def step(self) -> int:
-        """Tokens after which a text may be read in two parts, as often as one likes, and is decoded as in one."""
+        """Tokens between the places where a text may be cut and is still decoded as in one piece."""
         block, ubatch = self.chosen.block, self.chosen.n_ubatch
         return ubatch if block % ubatch == 0 else block
 
 
 def resolve(path: Path, options: dict[str, Any], results: Path, *, has_results: bool) -> RunConfig:
-    """The conditions of a batch: those that its results were begun with, or new ones, which are written beside them.
+    """Return the config that the results were begun with, or choose a new one and write it beside them.
 
-    path: of the model; options: arguments of `edgekv.Runtime`; what is None is chosen here
-    begun: whether there are results
+    path: file of the model; options: arguments of `edgekv.Runtime`; options that are None are chosen here
+    has_results: True = there are results already
 
-    Raises ConfigError for options that are others than those that it was begun with, and where these are lost; and what
+    Raises ConfigError for options that differ from those of the results, and if the file with these is lost; and what
     `edgekv.plan` raises.
     """
     file = results.with_name(results.name + SUFFIX)
@@ -85,14 +85,14 @@ def resolve(path: Path, options: dict[str, Any], results: Path, *, has_results: 
 
 
 def _planned(model: Path, named: dict[str, Any]) -> Options:
-    """The options, with nothing left open, that every worker can open under this ceiling."""
+    """Return options, with nothing left open, that every worker can open under this ceiling."""
     named = named | {"isolated": True}
     options = Options(**named)
     if options.budget is None:
         try:
             plan = edgekv.plan(model, **named | {"memory": options.ceiling_bytes - SLACK_BYTES})
         except CeilingError:
-            pass  # then there is nothing to spare
+            pass  # there is no slack to leave
         else:
             return plan.resolve(options)
     return edgekv.plan(model, **named).resolve(options)

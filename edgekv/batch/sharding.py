@@ -1,4 +1,4 @@
-"""Who answers which request: those that begin alike go to one worker."""
+"""Shards of requests for workers: requests with a common prefix go to one worker."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 @dataclass
 class Shard:
-    """Requests that begin alike and have no answer yet.
+    """Requests with a common prefix that have no answer yet.
 
-    n_shared: tokens that they have in common, which a worker reads before the first of them
-    waiting: their numbers, and the tokens that each takes besides
+    n_shared: tokens of the prefix, which a worker reads before the first request
+    waiting: numbers of requests, each with its tokens beside the prefix
     """
 
     n_shared: int
@@ -21,14 +21,14 @@ class Shard:
 
     @property
     def saved_by_stealing(self) -> int:
-        """Tokens that its worker has less to do if another one takes half, which has to read the beginning too."""
+        """Tokens by which a shard ends sooner if another worker takes half. That worker reads the prefix, too."""
         return sum(n_tokens for _, n_tokens in self.waiting) // 2 - self.n_shared
 
 
 class ShardQueue:
-    """Deals requests out to workers, from any thread: pile by pile, in their order.
+    """A queue that any thread takes requests from: shard by shard, in order.
 
-    A worker that finds no further pile helps with one that others have begun, if that is sooner done so.
+    A worker that finds no further shard helps with one that others have begun, if that one ends sooner so.
     """
 
     def __init__(self, shards: Iterable[Shard]) -> None:
@@ -38,7 +38,7 @@ class ShardQueue:
         self._of: dict[int, Shard] = {}
 
     def take(self, worker: int) -> int | None:
-        """The number of the request that a worker answers next; None = there is no work for it."""
+        """Return the number of a worker's next request; None = there is no work for it."""
         with self._lock:
             shard = self._of.get(worker)
             if shard is None or not shard.waiting:

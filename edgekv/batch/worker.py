@@ -1,4 +1,4 @@
-"""One worker's part: it answers jobs over a model in a process of its own, and reads what they begin with once."""
+"""A worker: it answers requests over a model in a process of its own, and reads each shared prefix once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from edgekv.server.request import Ended, Event, PromptProgress, ReplyRequest
 from edgekv.server.scheduler import CancelFlag
 from edgekv.server.session_pool import PooledSession, SessionPool
 
-MOST_DEATHS = 3  # of the process with the model, at one job
+MOST_DEATHS = 3  # times that the process with the model may die at one request
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,10 @@ class Setup:
 
 @dataclass(frozen=True)
 class Prefix:
-    """What several jobs begin with, which is read before the first of them.
+    """A prefix of several requests, which is read before the first of them.
 
-    key: what identifies it; tokens: int32 ids
-    focus: the question that it is read with, where it does not fit; None = none
+    key: equal for prefixes that are read alike; tokens: int32 ids
+    focus: the question that a prefix is read with if it does not fit; None = none
     """
 
     key: bytes
@@ -41,7 +41,7 @@ class Prefix:
 
 @dataclass(frozen=True)
 class Task:
-    """A job for a worker. beginning: None = it is read from its own first token"""
+    """A request for a worker. prefix: None = the request shares none"""
 
     reply_request: ReplyRequest
     prefix: Prefix | None
@@ -49,13 +49,13 @@ class Task:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a task.
+    """The result of a task.
 
-    events: of the reply; none where there is none
-    failure: why there is none: the arguments of `ApiError`
-    died: the process with the model died of it, again and again; `error` says how
-    begun: tokens of its beginning, where that was read for it
-    peak_bytes: the most that the process with the model held until now
+    events: events of the reply; () = there is no reply
+    error: arguments of the `ApiError` that the request gets in place of a reply
+    died: the task killed the process with the model again and again; `error` says how
+    prefix_tokens_read: tokens of the prefix, if it was read for this task; otherwise 0
+    peak_bytes: peak of the process with the model until now
     """
 
     events: tuple[Event, ...] = ()
@@ -66,7 +66,7 @@ class Outcome:
 
 
 def died(message: str) -> Outcome:
-    """What came of a task that ended every process that was at it."""
+    """Return the result of a task that killed every worker that tried it."""
     return Outcome(error={"status": 500, "code": "worker_died", "message": message}, died=True)
 
 
@@ -79,7 +79,7 @@ class LocalWorker:
         self._stop = CancelFlag()
 
     def answer(self, task: Task) -> Outcome:
-        """What comes of a task. Where the process with the model dies, another one is started, and tries again.
+        """Answer a task. If the process with the model dies, start another one and try again.
 
         Raises EdgeKVError for what is no fault of the task.
         """
@@ -95,7 +95,7 @@ class LocalWorker:
         return died(message)
 
     def cancel(self) -> None:
-        """End what it is at, and answer nothing from now on. From another thread."""
+        """Cancel the current task, and answer nothing from now on. Another thread may call this."""
         self._stop.set()
 
     def close(self) -> None:
@@ -106,7 +106,7 @@ class LocalWorker:
 
 
 class PrefixPool(SessionPool):
-    """Answers each job from the end of its beginning, which is read by itself: no reply depends on earlier jobs."""
+    """Answers each request from the end of its prefix, which is read by itself. No reply depends on earlier ones."""
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(lambda: edgekv.Runtime(setup.model, **setup.options), max_sessions=1)
@@ -116,7 +116,7 @@ class PrefixPool(SessionPool):
         self._prefix_tokens_read = 0
 
     def outcome(self, task: Task, stop: CancelFlag) -> Outcome:
-        """What comes of a task. Raises EdgeKVError for what is no fault of the task."""
+        """Answer a task. Raises EdgeKVError for what is no fault of the task."""
         self._task_prefix, self._stop, self._prefix_tokens_read = task.prefix, stop, 0
         events: list[Event] = []
 
@@ -138,7 +138,7 @@ class PrefixPool(SessionPool):
         return Outcome(tuple(events), prefix_tokens_read=self._prefix_tokens_read, peak_bytes=ended.usage.peak_bytes)
 
     def _choose(self, history: History, *_further: Any) -> PooledSession:
-        """A session that has read the beginning, and nothing else."""
+        """Return a session that has read the prefix, and nothing else."""
         prefix = self._task_prefix
         if self._pooled:
             pooled = self._pooled[0]
@@ -146,7 +146,7 @@ class PrefixPool(SessionPool):
                 pooled.session.rewind(len(prefix.tokens))
                 if pooled.session.stats.reused_tokens == len(prefix.tokens):
                     return pooled
-            self._end(pooled)  # it has read something else, or the disk has lost the end of the beginning
+            self._end(pooled)  # the session has another prefix, or the disk has lost the end of this one
         self._session_prefix = None
         pooled = PooledSession(self.runtime.session(self._pinned(history), log=True))
         self._pooled.append(pooled)
@@ -168,11 +168,11 @@ class PrefixPool(SessionPool):
 # ---- in a worker of a cluster, which may have several threads ----
 
 _BUSY = threading.Lock()
-_here: list[LocalWorker] = []  # at most one: a worker holds one model
+_here: list[LocalWorker] = []  # one at most: a worker holds one model
 
 
 def answer_in_this_process(setup: Setup, task: Task) -> Outcome:
-    """What comes of a task in this process, whose model stays open for the next one."""
+    """Answer a task in this process. The model stays open for the next one."""
     with _BUSY:
         if _here and _here[0].setup != setup:
             _here.pop().close()
@@ -182,7 +182,7 @@ def answer_in_this_process(setup: Setup, task: Task) -> Outcome:
 
 
 def close_in_this_process() -> None:
-    """End what this process is at, and free its model."""
+    """Cancel the current task of this process, and free the model."""
     for worker in list(_here):
         worker.cancel()
     with _BUSY:

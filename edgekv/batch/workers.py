@@ -19,15 +19,15 @@ class Worker(Protocol):
     """A worker, as a thread of this process uses it."""
 
     def answer(self, task: Task) -> Outcome:
-        """What comes of a task."""
+        """Answer a task."""
 
     def cancel(self) -> None:
-        """Have it end early what it is at. From another thread."""
+        """Cancel the current task. Another thread may call this."""
 
 
 @contextmanager
 def local_workers(n: int, setup: Setup) -> Iterator[Sequence[Worker]]:
-    """n workers of this machine. Each has its model in a process of its own."""
+    """Yield n workers of this machine. Each has its model in a process of its own."""
     with ExitStack() as stack:
         workers = [LocalWorker(setup) for _ in range(n)]
         for worker in workers:
@@ -37,7 +37,7 @@ def local_workers(n: int, setup: Setup) -> Iterator[Sequence[Worker]]:
 
 @contextmanager
 def cluster_workers(address: str, setup: Setup) -> Iterator[Sequence[Worker]]:
-    """The workers of a Dask scheduler at this address. Raises ConfigError without the extra "dask", or without them."""
+    """Yield the workers of a Dask scheduler. Raises ConfigError without the extra "dask", or without workers."""
     with cluster.connected(address) as client:
         pool = _WorkerPool(client)
         workers = [_ClusterWorker(pool, setup) for _ in pool.addresses()]
@@ -46,14 +46,14 @@ def cluster_workers(address: str, setup: Setup) -> Iterator[Sequence[Worker]]:
         try:
             yield workers
         finally:
-            with suppress(Exception):  # whoever has gone holds nothing
+            with suppress(Exception):  # a worker that has gone holds nothing
                 client.run(close_in_this_process)
 
 
 def answer_all(
     workers: Sequence[Worker], queue: ShardQueue, task_of: Callable[[int], Task]
 ) -> Iterator[tuple[int, Outcome]]:
-    """Have workers answer what a dealer deals; yields numbers of requests with what came of them, as they are done.
+    """Have workers answer the requests of a queue; yield numbers of requests with their results, as they are done.
 
     When it is closed, what is under way is cancelled and forgotten. Raises what a worker raises.
     """
@@ -90,7 +90,7 @@ def answer_all(
 
 
 class _WorkerPool:
-    """The workers of a cluster, and which of them a seat has."""
+    """The processes of a cluster, each of which serves one `_ClusterWorker`."""
 
     def __init__(self, client: Any) -> None:
         self.client = client
@@ -98,11 +98,11 @@ class _WorkerPool:
         self._taken: dict[int, str] = {}
 
     def addresses(self) -> list[str]:
-        """Those that are there now."""
+        """Return the addresses of the processes that are there now."""
         return list(self.client.scheduler_info(n_workers=-1)["workers"])
 
     def address_of(self, worker: int) -> str | None:
-        """The worker of a seat: the same one as long as it is there. None = all that are there have seats."""
+        """Return the address for a worker, the same one as long as it is there; None = all are taken."""
         with self._lock:
             there = self.addresses()
             mine = self._taken.pop(worker, None)
@@ -114,7 +114,7 @@ class _WorkerPool:
 
 
 class _ClusterWorker:
-    """A seat of a cluster. Where its worker ends, it goes on with one that has none."""
+    """A worker of a cluster. If its process ends, it goes on with one that is free."""
 
     def __init__(self, pool: _WorkerPool, setup: Setup) -> None:
         self._pool = pool
@@ -122,7 +122,7 @@ class _ClusterWorker:
         self._future: Any = None
 
     def answer(self, task: Task) -> Outcome:
-        """What comes of a task. A worker that ends has its task done by another one."""
+        """Answer a task. If the process ends, another one answers it."""
         address = self._pool.address_of(id(self))
         self._future = self._pool.client.submit(
             answer_in_this_process,
@@ -137,13 +137,13 @@ class _ClusterWorker:
         except EdgeKVError:
             raise
         except Exception as error:
-            if type(error).__name__ == "KilledWorker":  # again and again, wherever it was tried
+            if type(error).__name__ == "KilledWorker":  # Dask has tried it on several workers
                 return died("the worker processes that were at this request ended, one after the other")
             raise WorkerError(f"the Dask cluster failed: {error}; run this again to go on") from error
         return outcome
 
     def cancel(self) -> None:
-        """Give up the task. The worker ends what it is at when the batch ends."""
+        """Give up the task. The process ends it when the batch ends."""
         if self._future is not None:
             with suppress(Exception):  # the cluster may have gone
                 self._future.cancel()

@@ -1,4 +1,4 @@
-"""What can be measured, by name."""
+"""Tasks that can be measured, by name."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from . import asked, asked_pictures, asking, longgen, perplexity, perturbation
 @dataclass(frozen=True)
 class Task:
     """measure: the result of a case, as plain values; raises what runtimes and sessions do
-    table: what results say, with a baseline where policies are compared
+    table: what results say, with a baseline if policies are compared
     draw: pictures of results, into a folder; returns the files
     params: what the task takes beside a setting, a text and a seed, and the values that it takes by default
-    text: what a case reads, where the task reads a text once for all policies and budgets; such cases are measured in a
-        row. None = each case reads for itself
+    text: the key of what a case reads, if the task reads a text once for all policies and budgets; such cases are
+        measured in a row. None = each case reads for itself
     asks: whether it asks questions whose answers are known. Only then can a text be read in a process of its own, under
         a ceiling (`Setting.memory`), and only then are there an oracle and metrics (`Case.metrics`)
     takes_data: whether texts and questions are those of a file (`Case.data`)

@@ -1,4 +1,4 @@
-"""What tasks that ask found: scores with their intervals, compared on the same texts with others and with an oracle."""
+"""Results of tasks that ask: scores with intervals, compared on the same texts with others and with an oracle."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FURTHER = (
 
 @dataclass(frozen=True)
 class Likelihood:
-    """How unlikely the right answers are: means over texts of -ln p a token.
+    """Surprise at the right answers: means over texts of -ln p a token.
 
     above_full: how much less likely than with the full cache, on the same texts; None = that was not measured
     p_value: of a paired comparison with the baseline; None = it is the baseline, or there is none
@@ -60,9 +60,9 @@ class Line:
 
     p_value: of a paired comparison with the baseline on the same samples; None = it is the baseline, or there is none
     below_oracle: how much more the oracle scores on the same samples, at as many cells; None = there is no oracle
-    f1, mass, likelihood: where they were measured; mass is the share of the attention of questions and answers that is
+    f1, mass, likelihood: None = not measured; mass is the share of the attention of questions and answers that is
         left, the mean over texts
-    stats: what reading the texts took, where each was read in a process of its own
+    stats: speed and memory of reading, if each text was read in a process of its own
     """
 
     task: str
@@ -122,7 +122,7 @@ def _params(case: Case) -> Params:
 
 
 def _under(key: Key, policy: str) -> Hashable:
-    """What identifies the same texts, read under a policy that holds them whole."""
+    """Return the key of the same texts, read under a policy that holds them whole."""
     task, setting, length, params = key
     return task, key_of(replace(setting, policy=policy).as_dict()), length, params
 
@@ -164,7 +164,7 @@ def _values(texts: Texts, name: str) -> dict[int, float]:
 
 
 def _pairs(first: Texts | None, second: Texts | None, name: str) -> tuple[list[float], list[float]] | None:
-    """A figure of the texts that both read; None = there are none."""
+    """Return a figure of the texts that both read; None = there are none."""
     one, other = (_values(texts or {}, name) for texts in (first, second))
     seeds = sorted(one.keys() & other.keys())
     return ([one[seed] for seed in seeds], [other[seed] for seed in seeds]) if seeds else None
@@ -181,10 +181,10 @@ def _p_value(texts: Texts, base: Texts | None, name: str) -> float | None:
 
 
 def table(measured: Measured, baseline: str | None = None) -> Table:
-    """A row for each configuration: the mean score, where the true one lies with 95 %, texts, and the p-value.
+    """Return a row for each configuration: the mean score, its 95 % interval, texts, and the p-value.
 
-    Then F1, the distance to the oracle, the likelihood of the right answers, and where texts were read in processes of
-    their own how fast, and in how much memory; each only where it was measured.
+    Then F1, the distance to the oracle, the likelihood of the right answers, and speed and memory for texts that were
+    read in processes of their own; each only if it was measured.
     """
     found = lines(measured, baseline)
     names = list(dict.fromkeys(name for line in found for name in line.params))
@@ -208,7 +208,7 @@ def table(measured: Measured, baseline: str | None = None) -> Table:
 
 
 def _further(line: Line) -> dict[str, str]:
-    """Of what is not measured of all lines, what there is, under its headers."""
+    """Return the figures of a line that not all lines have, by their headers."""
     cells = {}
     if line.f1 is not None:
         cells["F1"] = f"{line.f1:.0%}"

@@ -20,7 +20,7 @@ def draw(measured: Measured, folder: Path) -> list[Path]:
 
 
 def _curves(found: list[Line], folder: Path) -> Iterator[Path]:
-    """A line for each policy and focus over its budgets, where there are several."""
+    """A line for each policy and focus over its budgets, if there are several."""
     for task, length in dict.fromkeys((line.task, line.length) for line in found):
         part = [line for line in found if (line.task, line.length) == (task, length)]
         names = labels(line.setting for line in part)
@@ -61,6 +61,6 @@ def _maps(found: list[Line], folder: Path) -> Iterator[Path]:
 
 
 def _mean(scores: list[Interval]) -> tuple[float, float, float]:
-    """Of one configuration its score; of several, of different parameters, the means of all three."""
+    """Return the score of one configuration, or the means of several with different parameters."""
     n = len(scores)
     return sum(s.mean for s in scores) / n, sum(s.low for s in scores) / n, sum(s.high for s in scores) / n

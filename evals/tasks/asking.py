@@ -1,4 +1,4 @@
-"""Tasks that ask about a text: what is said to each question, and how right that is."""
+"""Tasks that ask about a text: the reply to each question, and its score."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def qa(case: Case, runtimes: OpenRuntime) -> dict[str, Any]:
 
 
 def _ask(case: Case, runtimes: OpenRuntime, make: Callable[..., Document]) -> dict[str, Any]:
-    """What is answered about a document, and the mean score of the answers, in [0, 1].
+    """Ask about a document; return the replies, and the mean score of the answers, in [0, 1].
 
     nll, nlls: with the metric, how unlikely the right answers are: the mean, and of each question
     mass, masses: with the metric, the share of what they attend to that is left, likewise
 
-    Under a ceiling of its own the text is read in a process of its own, and "alone" tells what that took.
+    Under a ceiling of its own the text is read in a process of its own; "alone" has the speed and memory of that.
     """
     ask = _in_this_process if case.setting.memory is None else _isolated
     document, answered, stats = ask(case, runtimes, make)

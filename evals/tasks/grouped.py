@@ -11,7 +11,7 @@ from edgekv.evals import pictures
 from edgekv.evals.setting import Setting
 from edgekv.evals.table import Measured, labels
 
-Where = tuple[Setting, int]  # and the length of the text
+Where = tuple[Setting, int]  # a setting, and the length of the text
 
 
 def by_setting(measured: Measured) -> dict[Where, list[tuple[int, Mapping[str, Any]]]]:

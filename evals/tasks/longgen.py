@@ -29,14 +29,14 @@ HEADERS = (
 
 
 def measure(case: Case, runtimes: OpenRuntime) -> dict[str, Any]:
-    """What `long_generation` finds; the seed chooses one of the prompts, and seeds the sampler."""
+    """Return the result of `long_generation`. The seed chooses one of the prompts, and seeds the sampler."""
     prompt = list(PROMPTS.values())[case.seed % len(PROMPTS)]
     sampling = Sampling(temperature=case.params["temperature"], repeat_penalty=1.0, seed=case.seed)
     return long_generation(runtimes, case.setting, prompt, case.length, sampling)
 
 
 def table(measured: Measured, baseline: str | None = None) -> Table:
-    """A row for each setting and temperature, means over texts; a perplexity only where all texts have one."""
+    """A row for each setting and temperature, means over texts; a perplexity only if all texts have one."""
     rows, data = [], []
     for temperature, same in _by_temperature(measured).items():
         for (setting, length), seeded in by_setting(same).items():

@@ -17,13 +17,13 @@ HEADERS = (*SETTING_HEADERS, "perplexity", "gap", "gap once evicted", "texts")
 
 
 def measure(case: Case, runtimes: OpenRuntime) -> dict[str, Any]:
-    """What `perplexity.perplexity` finds of the case's text."""
+    """Return the result of `perplexity.perplexity` for the case's text."""
     runtime = runtimes.get(case.setting, case.length)
     return perplexity.perplexity(runtime, prompt_tokens(runtime.model, case.passage(runtime.model)))
 
 
 def table(measured: Measured, baseline: str | None = None) -> Table:
-    """A row for each setting: texts count as one; gaps to the full cache, where that read the same texts."""
+    """A row for each setting: texts count as one; gaps to the full cache, if that read the same texts."""
     rows, data = [], []
     for (setting, length), gap, n in _gaps(measured):
         cells = (_number(gap["ppl"]), _signed(gap["gap"]), _signed(gap["gap_evicted"]), str(n))

@@ -30,12 +30,12 @@ HEADERS = (
 
 
 def text(case: Case) -> Hashable:
-    """What a case reads, whatever its policy and budget: how, how much, from where."""
+    """Return the key of what a case reads, whatever its policy and budget."""
     return _reading(case), case.length, case.seed, case.book
 
 
 def measure(case: Case, runtimes: OpenRuntime) -> dict[str, Any]:
-    """What `perturbation.perturbation` finds for the case's policy and budget. Raises ConfigError for a full cache.
+    """Return the result of `perturbation.perturbation` for the case. Raises ConfigError for a full cache.
 
     The text is read once for all cases of it that are measured in a row.
     """

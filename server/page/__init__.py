@@ -34,7 +34,7 @@ POLICY = "; ".join(
 )
 
 HEADERS = {
-    "Cache-Control": "no-cache",  # asked for again each time, and sent again only where it changed
+    "Cache-Control": "no-cache",  # a client asks again each time, and gets the file only if it changed
     "Content-Security-Policy": POLICY,
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",

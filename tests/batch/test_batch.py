@@ -306,7 +306,7 @@ def _over(worker, task):
     raise edgekv.CeilingExceededError("too much", planned_bytes=1, measured_bytes=2, ceiling_bytes=1)
 
 
-def test_the_reading_of_a_beginning_is_cancelled(opened, monkeypatch):
+def test_the_reading_of_a_prefix_is_cancelled(opened, monkeypatch):
     seen, read_ahead = [], edgekv.Session.read_ahead
 
     def watched(session, tokens, *, focus, progress):
@@ -327,7 +327,7 @@ def test_the_reading_of_a_beginning_is_cancelled(opened, monkeypatch):
         assert batch.prompt_plan.n_shared[0] > 5 * SMALL["block"]
 
 
-def test_a_beginning_whose_end_is_lost_is_read_again(answer, monkeypatch):
+def test_a_prefix_whose_end_is_lost_is_read_again(answer, monkeypatch):
     """It makes no difference to what is said."""
     whole, stats = answer(about_documents(2, 3), "whole.jsonl")
     session = edgekv.Runtime.session
