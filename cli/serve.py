@@ -48,7 +48,7 @@ def serve(
         ),
     ] = True,
     swap_dir: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where conversations rest meanwhile. Default: TMPDIR.")
+        Path | None, typer.Option(metavar="DIR", help="Swap conversations out to this folder. Default: TMPDIR.")
     ] = None,
 ) -> None:
     """Serve the model to programs that speak the API of OpenAI or Anthropic, under the ceiling. Ctrl-C ends it."""
