@@ -58,7 +58,7 @@ def run_case(case: dict) -> dict[str, object]:
             with closing(Sampler(GREEDY)) as sampler:
                 started = time.perf_counter()
                 for _ in range(case["generate"]):
-                    runtime.controller.step(sampler.sample(runtime.context))
+                    runtime.block_loop.step(sampler.sample(runtime.context))
                 said = time.perf_counter()
         plan = runtime.plan
         return {

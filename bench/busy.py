@@ -37,14 +37,14 @@ def run_case(case: dict) -> dict[str, float]:
     options = {"memory": "100%", "policy": "keydiff", "budget": 512, "focus": False}
     options |= {"model": case["model"], "threads": case["threads"]}
     with edgekv.Runtime(**options) as runtime:
-        controller = runtime.controller
+        block_loop = runtime.block_loop
         with runtime.session() as session:
             session.read(case["text"])
             with closing(Sampler(GREEDY)) as sampler:
                 token = runtime.model.tokenize(" the")[-1]
                 started = time.perf_counter()
                 for _ in range(N_TOKENS):
-                    controller.step(token)
+                    block_loop.step(token)
                     token = sampler.sample(runtime.context)
         return {"tok_per_s": N_TOKENS / (time.perf_counter() - started)}
 

@@ -191,8 +191,8 @@ def run_positions(options, tokens: list[int]) -> dict[str, object]:
     lines = []
     for spec, predicted in POSITIONS_PREDICTED.items():
         with opened(options, spec) as runtime:
-            runtime.controller.read(tokens, lambda _: True)
-            cache, begin = runtime.controller.cache, runtime.options.sinks
+            runtime.block_loop.read(tokens, lambda _: True)
+            cache, begin = runtime.block_loop.cache, runtime.options.sinks
             end = len(tokens) - runtime.options.recent_cells(options.budget)
             kv_heads = np.ndindex(cache.shape.n_layer, cache.shape.n_head_kv_max)
             kept = [cache.positions(layer, g) for layer, g in kv_heads]

@@ -108,12 +108,12 @@ def sees_others(runtime: edgekv.Runtime, path: Path) -> bool:
 
 def _followed(runtime: edgekv.Runtime) -> list[object]:
     """The logits of tokens that follow, and all cells after evictions; or where they end in an error."""
-    controller, found = runtime.controller, []
-    controller.log = None
+    block_loop, found = runtime.block_loop, []
+    block_loop.log = None
     try:
         for n in (1, 3, 80):
-            controller.read(range(3, 3 + n), lambda n_read: True)
-            found += [runtime.context.logits_array().tobytes(), controller.cache.snapshot().data.tobytes()]
+            block_loop.read(range(3, 3 + n), lambda n_read: True)
+            found += [runtime.context.logits_array().tobytes(), block_loop.cache.snapshot().data.tobytes()]
     except edgekv.EdgeKVError as error:
         found.append(f"{type(error).__name__}: {error}")
     return found

@@ -124,9 +124,9 @@ def carried_by_head(meta: SnapshotMeta, cache: Cache) -> Iterator[tuple[int, int
 
 def read(runtime: edgekv.Runtime, tokens: Sequence[int]) -> list[Head]:
     """Every head after the tokens were read with nothing evicted."""
-    cache, controller = runtime.controller.cache, runtime.controller
-    controller.clear()
-    controller.read(tokens, lambda _: True, want_logits=False)
+    cache, block_loop = runtime.block_loop.cache, runtime.block_loop
+    block_loop.clear()
+    block_loop.read(tokens, lambda _: True, want_logits=False)
     meta = SnapshotMeta.read(CachedSource(cache))
     scores = meta.carried["accumulated"].view(np.float32)
     found = []
@@ -201,7 +201,7 @@ class Gated:
     """A cache whose cells carry a gate's scores, written before each compaction, in place of a replay's."""
 
     def __init__(self, runtime: edgekv.Runtime, gate: Gate, names: Sequence[str]) -> None:
-        self._cache, self._gate, self._names = runtime.controller.cache, gate, names
+        self._cache, self._gate, self._names = runtime.block_loop.cache, gate, names
         self._turns = [Turn.of(runtime, layer) for layer in range(self._cache.shape.n_layer)]
         self._probe: Sequence[int] = ()
 
@@ -243,8 +243,8 @@ class GatedRuntimes(OpenRuntime):
 
     def get(self, setting: Setting, n_tokens: int) -> edgekv.Runtime:
         runtime = super().get(setting, n_tokens)
-        if not isinstance(runtime.controller.cache, Gated):
-            runtime.controller.cache = Gated(runtime, self._gate, self._names)
+        if not isinstance(runtime.block_loop.cache, Gated):
+            runtime.block_loop.cache = Gated(runtime, self._gate, self._names)
         return runtime
 
 

@@ -44,17 +44,17 @@ def run_case(case: dict) -> dict[str, object]:
     n_early, n_tokens = case.pop("early"), case.pop("tokens")
     prompt, seed = case.pop("prompt"), case.pop("seed")
     with edgekv.Runtime(memory="100%", repack=False, focus=False, **case) as runtime:
-        controller = runtime.controller
-        controller.read(prompt, lambda _: True)
+        block_loop = runtime.block_loop
+        block_loop.read(prompt, lambda _: True)
         sampler = Sampler(Sampling(temperature=1.0, repeat_penalty=1.0, seed=seed))
         started = time.perf_counter()
         for i in range(n_tokens):
             if i == n_early:
                 early_bytes = peak_resident_bytes()
-            controller.step(sampler.sample(runtime.context))
+            block_loop.step(sampler.sample(runtime.context))
         seconds = time.perf_counter() - started
         sampler.close()
-        work, cache = controller.work, controller.cache
+        work, cache = block_loop.work, block_loop.cache
         return {
             "policy": case["policy"],
             "tok_per_s": n_tokens / seconds,

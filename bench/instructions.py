@@ -35,9 +35,9 @@ def run_case(case: dict[str, object]) -> dict[str, object]:
     tokens = case["tokens"]
     with edgekv.Runtime(case["model"], memory="100%", threads=case["threads"], budget=1024, focus=False) as runtime:
         block = runtime.options.block
-        runtime.controller.read(tokens[:block], lambda _: True)  # warms up
+        runtime.block_loop.read(tokens[:block], lambda _: True)  # warms up
         started = time.process_time()
-        runtime.controller.read(tokens[block:], lambda _: True)
+        runtime.block_loop.read(tokens[block:], lambda _: True)
         speed = (len(tokens) - block) / (time.process_time() - started)
     features = bindings().llama_print_system_info().decode()
     return {"speed": speed, "features": [name for name in SETS["avx512"] if f" {name} = 1" in features]}

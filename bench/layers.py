@@ -52,7 +52,7 @@ def keys_read(options, budget: int) -> np.ndarray:
         threads=options.threads,
         **fixed,
     ) as runtime:
-        cache, policy = runtime.controller.cache, runtime.options.parsed_policy
+        cache, policy = runtime.block_loop.cache, runtime.options.parsed_policy
         source = prose.read_book(options.book)
         tokens = runtime.model.tokenize(prose.passage(runtime.model, source, READ, random.Random(MEASURED_ON)))
         blocks = []

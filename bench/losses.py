@@ -122,7 +122,7 @@ def measure(options: argparse.Namespace, samples: list[list[int]]) -> Losses:
     with edgekv.Runtime(options.model, memory="100%", repack=False, policy="h2o", focus=False, **settings) as runtime:
         reader = Reader(runtime, parse_policy(BASES[0]), output_projections(runtime))
         for i, tokens in enumerate(samples):
-            runtime.controller.clear()
+            runtime.block_loop.clear()
             for captures in reader.read(tokens, 1, N_ROWS):
                 losses.add(captures, reader)
             print(f"sample {i + 1} of {len(samples)}", flush=True)

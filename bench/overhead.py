@@ -144,9 +144,9 @@ def run_share(options, book: str) -> list[Row]:
     with opened(options, budget=budget, policy=divides) as runtime:
         n_blocks = 1 + 2 * len(policies) * options.blocks
         tokens = prose.first_tokens(runtime.model, book, budget + block * n_blocks)
-        table = runtime.controller.cache.shares
-        runtime.controller.cache.close()
-        cache = runtime.controller.cache = Cache(runtime.context, cache_params(policies, block))
+        table = runtime.block_loop.cache.shares
+        runtime.block_loop.cache.close()
+        cache = runtime.block_loop.cache = Cache(runtime.context, cache_params(policies, block))
         if table:
             cache.share_by(table)
         for p0 in range(0, len(tokens) - block + 1, block):
@@ -178,15 +178,15 @@ def run_history(options, book: str) -> list[Row]:
         n_all = options.history + n_step * (options.pairs + 1)
         tokens = prose.first_tokens(long.model, book, n_all)
         for runtime, n in ((short, options.short_history), (long, options.history)):
-            runtime.controller.clear()
-            runtime.controller.read(tokens[:n], lambda _: True)
+            runtime.block_loop.clear()
+            runtime.block_loop.read(tokens[:n], lambda _: True)
         sampler = Sampler(GREEDY)
 
         def speed(runtime: edgekv.Runtime, steps: list[int]) -> float:
             started = time.perf_counter()
             for token in steps:
                 sampler.sample(runtime.context)
-                runtime.controller.step(token)
+                runtime.block_loop.step(token)
             return len(steps) / (time.perf_counter() - started)
 
         for i in range(options.pairs + 1):

@@ -36,14 +36,14 @@ def run_case(case: dict[str, object]) -> dict[str, object]:
     """Read and generate in this process; tokens a second of processor time."""
     tokens, n_read = case.pop("tokens"), case.pop("read")
     with edgekv.Runtime(memory="100%", policy="keydiff", **case) as runtime:
-        controller, block = runtime.controller, runtime.options.block
+        block_loop, block = runtime.block_loop, runtime.options.block
         probe = tokens[:N_PROBE]
-        controller.read(tokens[:block], lambda _: True, probe)  # warms up
+        block_loop.read(tokens[:block], lambda _: True, probe)  # warms up
         started = time.process_time()
-        controller.read(tokens[block:n_read], lambda _: True, probe)
+        block_loop.read(tokens[block:n_read], lambda _: True, probe)
         read = time.process_time()
         for token in tokens[n_read:]:
-            controller.step(token)
+            block_loop.step(token)
         said = time.process_time()
         figures = {
             "repacked": runtime.plan.repack,

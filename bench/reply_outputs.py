@@ -119,7 +119,7 @@ def fed(cache: Cache, reply: list[int], w_o: list[Projection]) -> list[Outputs]:
 
 def full_reply(runtime: edgekv.Runtime, tokens: list[int]) -> list[int]:
     """The first tokens that the full cache says; afterwards the cache holds the prompt alone."""
-    cache, block = runtime.controller.cache, runtime.options.block
+    cache, block = runtime.block_loop.cache, runtime.options.block
     begin(runtime, len(tokens) + max(TOKENS))
     for p0 in range(0, len(tokens), block):
         cache.feed(tokens[p0 : p0 + block], want_logits=p0 + block >= len(tokens))
@@ -133,7 +133,7 @@ def full_reply(runtime: edgekv.Runtime, tokens: list[int]) -> list[int]:
 
 def measure(runtime: edgekv.Runtime, tokens: list[int]) -> dict[str, np.ndarray]:
     """By label of a pair: losses of one stage and of two; (2, 3, L, n_head + 1), query heads and last the layer."""
-    cache, w_o = runtime.controller.cache, output_projections(runtime)
+    cache, w_o = runtime.block_loop.cache, output_projections(runtime)
     reply = full_reply(runtime, tokens)
     prompt = cache.snapshot()
     whole = fed(cache, reply, w_o)
@@ -165,7 +165,7 @@ def measured(runtime: edgekv.Runtime, tokens: list[int], results: Results | None
         found = {label: [float(f"{loss:.6g}") for loss in of_pair.flat] for label, of_pair in lost.items()}
         if results:
             results.add(config, found)
-    shape = (2, len(TOKENS), runtime.controller.cache.shape.n_layer, -1)
+    shape = (2, len(TOKENS), runtime.block_loop.cache.shape.n_layer, -1)
     return {label: np.reshape(of_pair, shape) for label, of_pair in found.items()}
 
 

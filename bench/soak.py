@@ -32,7 +32,7 @@ class Watched:
     """The compactions of a runtime: budgets are looked at after each."""
 
     def __init__(self, runtime: edgekv.Runtime) -> None:
-        self.cache, self.total = runtime.controller.cache, 0
+        self.cache, self.total = runtime.block_loop.cache, 0
         self.n_heads, self.budget = self.cache.shape.n_head_total, runtime.plan.budget_cells
         self.seen: set[bytes] = set()
         self.wrong = 0
@@ -66,21 +66,21 @@ def main() -> None:
     with edgekv.Runtime(memory="100%", repack=False, **settings) as runtime:
         share = options.read / (options.read + options.say)
         passages = iter(prose.first_tokens(runtime.model, book, round(options.tokens * share) + options.read))
-        controller, watched = runtime.controller, Watched(runtime)
+        block_loop, watched = runtime.block_loop, Watched(runtime)
         sampler = Sampler(Sampling(temperature=1.0, repeat_penalty=1.0, seed=1))
         early, started = 0, time.perf_counter()
-        while controller.cache.n_past < options.tokens:
-            controller.read([next(passages) for _ in range(options.read)], lambda _: True)
+        while block_loop.cache.n_past < options.tokens:
+            block_loop.read([next(passages) for _ in range(options.read)], lambda _: True)
             for _ in range(options.say):
-                controller.step(sampler.sample(runtime.context))
-            if not early and controller.cache.n_past >= options.tokens / 10:
+                block_loop.step(sampler.sample(runtime.context))
+            if not early and block_loop.cache.n_past >= options.tokens / 10:
                 early = peak_resident_bytes()
         sampler.close()
         growth = peak_resident_bytes() / early - 1
         kv_planned, kv_held = runtime.plan.kv_bytes, runtime.context.memory().kv_bytes
         figures = {
-            "tokens": controller.cache.n_past,
-            "tokens/s": f"{controller.cache.n_past / (time.perf_counter() - started):.0f}",
+            "tokens": block_loop.cache.n_past,
+            "tokens/s": f"{block_loop.cache.n_past / (time.perf_counter() - started):.0f}",
             "evictions": watched.total,
             "different budgets": len(watched.seen),
             "wrong sums": watched.wrong,

@@ -63,14 +63,14 @@ def read_ours(case: dict) -> dict[str, object]:
     """Read with the budget, in this process, whose plan is the ceiling that it must keep."""
     settings = options_of(case) | {"budget": case["budget"], "focus": False, "policy": case["policy"]}
     with edgekv.Runtime(case["model"], memory="100%", **settings) as runtime:
-        controller, ceiling = runtime.controller, runtime.plan.peak_bytes
+        block_loop, ceiling = runtime.block_loop, runtime.plan.peak_bytes
 
         def read(tokens: list[int]) -> None:
-            controller.clear()
-            controller.read(tokens, lambda _: True)
+            block_loop.clear()
+            block_loop.read(tokens, lambda _: True)
 
         figures = measured(read, case["tokens"])
-        if figures["peak"] > ceiling or controller.cache.n_past != len(case["tokens"]):
+        if figures["peak"] > ceiling or block_loop.cache.n_past != len(case["tokens"]):
             raise RuntimeError(f"not the run that was meant: {figures}, a ceiling of {ceiling}")
         return figures | {"ceiling": ceiling}
 

@@ -12,10 +12,10 @@ from types import TracebackType
 from typing import Any
 
 from .binding.model import Context, Model
-from .engine.controller import Controller
-from .engine.guard import Guard
+from .engine.block_loop import BlockLoop
 from .engine.history import History, token_ids, wanted_of
 from .engine.local import LocalEngine
+from .engine.memory_guard import MemoryGuard
 from .engine.protocol import Conversation
 from .engine.reply import Logging, check_text
 from .engine.snapshot import Snapshot
@@ -203,7 +203,7 @@ class Runtime:
 
     @property
     def model(self) -> Model:
-        """The loaded model. Raises ConfigError in an isolated runtime, as do `context`, `controller` and `guard`."""
+        """The loaded model. Raises ConfigError in an isolated runtime, as do `context`, `block_loop` and `guard`."""
         return self._local().model
 
     @property
@@ -212,12 +212,12 @@ class Runtime:
         return self._local().context
 
     @property
-    def controller(self) -> Controller:
+    def block_loop(self) -> BlockLoop:
         """What feeds and compacts the cells."""
-        return self._local().controller
+        return self._local().block_loop
 
     @property
-    def guard(self) -> Guard:
+    def guard(self) -> MemoryGuard:
         """Compares what the process holds with the ceiling."""
         return self._local().guard
 

@@ -50,7 +50,7 @@ def answer_nll(runtime: edgekv.Runtime, session: edgekv.Session, question: Quest
     Raises InputError for an answer that ends beyond the trained context, and CeilingExceededError.
     """
     tokens = answer_tokens(runtime.model, question)
-    positions = runtime.controller.positions
+    positions = runtime.block_loop.repositioning
     n_tokens = session.n_past + len(tokens)
     if positions.limit is not None and n_tokens > positions.limit:
         raise InputError(

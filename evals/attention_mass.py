@@ -39,8 +39,8 @@ def attention_masses(
     asked = [oracle.probe_tokens(runtime, question) for question in questions]
     oracle.check_length(runtime, len(tokens) + max(map(len, asked)))
     with full_cache(runtime, replace(setting, policy=ORACLE, focus=OFF, kv_type="f16"), len(tokens)) as full:
-        full.controller.read(tokens, lambda _: True, want_logits=False)
-        return [_masses(full.controller.cache, probe) for probe in asked]
+        full.block_loop.read(tokens, lambda _: True, want_logits=False)
+        return [_masses(full.block_loop.cache, probe) for probe in asked]
 
 
 def _masses(cache: Cache, probe: Sequence[int]) -> Masses:

@@ -40,8 +40,8 @@ class Reader:
 
     def __init__(self, runtime: edgekv.Runtime, base: Policy, w_o: Sequence[Projection]) -> None:
         check_base(base)
-        self.cache: Cache = runtime.controller.cache
-        self.block, self.budget, self.base, self.w_o = runtime.options.block, runtime.controller.budget, base, w_o
+        self.cache: Cache = runtime.block_loop.cache
+        self.block, self.budget, self.base, self.w_o = runtime.options.block, runtime.block_loop.budget, base, w_o
         self.protection = Protection(
             runtime.options.n_sink, max(runtime.options.recent_cells(self.budget), base.recent(self.budget))
         )
@@ -126,14 +126,14 @@ def output_projections(runtime: edgekv.Runtime) -> list[Projection]:
     """
     check_attention(runtime)
     reader, dequantize = needed("gguf", "eval").GGUFReader(runtime.model.path), needed("gguf.quants", "eval").dequantize
-    kv_heads, head_dim_v = runtime.model.header.kv_heads, runtime.controller.cache.shape.head_dim_v
+    kv_heads, head_dim_v = runtime.model.header.kv_heads, runtime.block_loop.cache.shape.head_dim_v
     found = {}
     for tensor in reader.tensors:
         match = re.fullmatch(r"blk\.(\d+)\.attn_output\.weight", tensor.name)
         if match and (n_head_kv := kv_heads[int(match[1])]):  # 0: a matrix in place of attention
             matrix = dequantize(tensor.data, tensor.tensor_type).astype(np.float64)  # (n_embd, n_head * d_v)
             found[int(match[1])] = matrix.T.reshape(n_head_kv, -1, head_dim_v, len(matrix))
-    if len(found) != runtime.controller.cache.shape.n_layer:
+    if len(found) != runtime.block_loop.cache.shape.n_layer:
         raise _not_recomputed(runtime, "has sliding windows")
     return [found[layer] for layer in sorted(found)]
 
@@ -150,7 +150,7 @@ def check_base(policy: Policy) -> None:
 def check_attention(runtime: edgekv.Runtime) -> None:
     """Raise ConfigError unless the attention to the cells is a plain softmax of scaled products."""
     header = runtime.model.header
-    if runtime.controller.cache.shape.latent_dim_v:
+    if runtime.block_loop.cache.shape.latent_dim_v:
         raise _not_recomputed(runtime, "reads latents")
     if f"{header.architecture}.attn_logit_softcapping" in header.metadata:
         raise _not_recomputed(runtime, "is softcapped")

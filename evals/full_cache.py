@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import edgekv
 from edgekv.binding.cache import Cache
 from edgekv.binding.model import Context, Model
-from edgekv.engine.controller import Controller
+from edgekv.engine.block_loop import BlockLoop
 from edgekv.planning.estimate import cache_params_of
 
 from .setting import FULL, OFF, Setting
@@ -21,7 +21,7 @@ class FullCache:
 
     model: Model
     context: Context
-    controller: Controller
+    block_loop: BlockLoop
 
 
 @contextmanager
@@ -40,4 +40,4 @@ def full_cache(runtime: edgekv.Runtime, setting: Setting, n_tokens: int) -> Iter
         closing(model.new_context(options.budget + options.block + options.probe_cells, options)) as context,
         closing(Cache(context, cache_params_of(options))) as cache,
     ):
-        yield FullCache(model, context, Controller(cache, options, options.budget, model.n_ctx_train))
+        yield FullCache(model, context, BlockLoop(cache, options, options.budget, model.n_ctx_train))

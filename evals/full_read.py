@@ -34,7 +34,7 @@ class FullRead:
     """
 
     def __init__(self, runtime: edgekv.Runtime, tokens: Sequence[int]) -> None:
-        cache, self.options = runtime.controller.cache, runtime.options
+        cache, self.options = runtime.block_loop.cache, runtime.options
         block = self.options.block
         self.n_cells = len(tokens) - block
         self._w_o = output_projections(runtime)
@@ -43,7 +43,7 @@ class FullRead:
         for p0 in range(0, len(tokens), block):
             cache.feed(tokens[p0 : p0 + block])
             self._rows.append([cache.queries(layer) for layer in range(len(self._w_o))])
-            cache.compact(as_it_is, runtime.controller.budget)
+            cache.compact(as_it_is, runtime.block_loop.budget)
         self._cells: Heads = [
             [
                 Head(

@@ -46,12 +46,12 @@ def measure(
     with edgekv.Runtime(
         model, memory=memory, policy=POLICY, budget=budget, focus=False, reposition="never", threads=threads
     ) as runtime:
-        controller = runtime.controller
+        block_loop = runtime.block_loop
         for i, source in zip(range(n_passages), itertools.cycle(sources)):
             text = prose.passage(runtime.model, source, n_tokens + SPARE_TOKENS, random.Random(seed + i))
-            controller.clear()
-            controller.read(prose.first_tokens(runtime.model, text, n_tokens), lambda _: True, want_logits=False)
-            counts.append(controller.cache.budgets())
+            block_loop.clear()
+            block_loop.read(prose.first_tokens(runtime.model, text, n_tokens), lambda _: True, want_logits=False)
+            counts.append(block_loop.cache.budgets())
             told(i)
     layers = [np.mean(layer, axis=0).round(1).tolist() for layer in zip(*counts, strict=True)]
     return HeadShares(tuple(map(tuple, layers)), budget, POLICY, n_passages, n_tokens)

@@ -58,7 +58,7 @@ def long_generation(
     result: dict[str, Any] = {
         "n_prompt": len(given),
         "n_tokens": n_tokens,
-        "n_evictions": runtime.controller.work.evictions,
+        "n_evictions": runtime.block_loop.work.evictions,
         "end": next(ends, None),
         "text": "".join(runtime.model.text(said)),
         "ppl_full": None,
@@ -86,12 +86,12 @@ def generate(runtime: edgekv.Runtime, given: Sequence[int], n_tokens: int, sampl
     if n_tokens < 1:
         raise ConfigError(f"n_tokens={n_tokens} is not possible; give at least 1")
     begin(runtime, len(given) + n_tokens)
-    runtime.controller.read(given, lambda _: True)
+    runtime.block_loop.read(given, lambda _: True)
     sampler = Sampler(sampling)
     try:
         said = [sampler.sample(runtime.context)]
         while len(said) < n_tokens:
-            runtime.controller.step(said[-1])
+            runtime.block_loop.step(said[-1])
             said.append(sampler.sample(runtime.context))
     finally:
         sampler.close()

@@ -31,7 +31,7 @@ def choose(runtime: edgekv.Runtime, question: Question, budget: int) -> None:
     runtime: of a `Setting` whose policy is the oracle. Raises InputError for a text beyond the trained context, if
     attention means nothing.
     """
-    tokens, cache = probe_tokens(runtime, question), runtime.controller.cache
+    tokens, cache = probe_tokens(runtime, question), runtime.block_loop.cache
     check_length(runtime, cache.n_past + len(tokens))
     cache.probe(tokens)
     cache.compact(runtime.options.parsed_focus, budget, probed=True)
@@ -40,7 +40,7 @@ def choose(runtime: edgekv.Runtime, question: Question, budget: int) -> None:
 def check_length(runtime: edgekv.Runtime, n_tokens: int) -> None:
     """Raise InputError for more tokens than a model with attention was trained to look at together."""
     n_most = runtime.model.n_ctx_train
-    if runtime.controller.cache.shape.n_layer and n_tokens > n_most:
+    if runtime.block_loop.cache.shape.n_layer and n_tokens > n_most:
         raise InputError(
             f"{n_tokens} tokens are to be looked at together, but the model was trained on {n_most}; take shorter texts"
         )

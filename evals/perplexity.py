@@ -35,9 +35,9 @@ def perplexity(runtime: edgekv.Runtime, tokens: Sequence[int]) -> dict[str, Any]
     sums, first = [0.0] * n_segments, n_segments
     for i, loss in enumerate(log_losses(runtime, tokens[:1], tokens[1:])):
         sums[i // SEGMENT] += loss
-        if runtime.controller.work.evictions:
+        if runtime.block_loop.work.evictions:
             first = min(first, math.ceil(i / SEGMENT))
-    result = {"n_tokens": n_tokens, "nll": sums, "n_evictions": runtime.controller.work.evictions}
+    result = {"n_tokens": n_tokens, "nll": sums, "n_evictions": runtime.block_loop.work.evictions}
     evicted_from = first if first < n_segments else None
     return result | {
         "ppl": pooled([result]),

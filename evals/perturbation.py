@@ -71,7 +71,7 @@ def losses(text: FullRead, policy: str, budgets: Sequence[int]) -> dict[str, Any
 
 def _check_reading(runtime: edgekv.Runtime, n_tokens: int) -> None:
     """Refuse too few tokens, and a runtime that does not hold their cells or a block's queries."""
-    block, budget = runtime.options.block, runtime.controller.budget
+    block, budget = runtime.options.block, runtime.block_loop.budget
     if block < N_QUERIES or n_tokens < 2 * block:
         raise ConfigError(
             f"{n_tokens} tokens in blocks of {block} are too few; give two blocks of at least {N_QUERIES} tokens"

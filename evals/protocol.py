@@ -78,7 +78,7 @@ def _afterwards(
             session.restore(read)
             if setting.is_oracle:
                 oracle.choose(runtime, question, setting.budget)
-            mass = None if masses is None else surviving_mass(masses[i], runtime.controller.cache)
+            mass = None if masses is None else surviving_mass(masses[i], runtime.block_loop.cache)
             nll = None
             if with_nll:
                 before = session.snapshot() if setting.is_oracle else read
@@ -115,7 +115,7 @@ def _in_one_turn(
         if with_nll or masses is not None:
             with runtime.session() as session:
                 read_question(session, question, files=[text], focus=_focus(focus, question))
-                mass = None if masses is None else surviving_mass(masses[i], runtime.controller.cache)
+                mass = None if masses is None else surviving_mass(masses[i], runtime.block_loop.cache)
                 nll = answer_nll(runtime, session, question) if with_nll else None
         found.append(Answered(reply, nll, mass))
     return found

@@ -106,7 +106,7 @@ def _edgekv(case: SpeedCase, text: str) -> dict[str, Any]:
         with runtime.session() as session:
             _exhaust(session.generate(text, max_tokens=1))
             stats = session.stats
-            decode_s = _generate(case, runtime.context, runtime.controller.step)
+            decode_s = _generate(case, runtime.context, runtime.block_loop.step)
     return _figures(
         case,
         n_prompt=stats.read_tokens,

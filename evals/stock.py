@@ -10,7 +10,7 @@ from typing import Any
 
 from edgekv.binding import library
 from edgekv.binding.model import Context, Model
-from edgekv.engine.controller import blocks
+from edgekv.engine.block_loop import blocks
 from edgekv.engine.sampler import GREEDY, Sampler
 from edgekv.errors import NativeError
 from edgekv.memory.limits import parse_ceiling

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from edgekv.binding.model import Context, Model
-from edgekv.engine.controller import Controller
+from edgekv.engine.block_loop import BlockLoop
 from edgekv.errors import InputError
 from edgekv.prompt.text import Prompt
 
@@ -24,7 +24,7 @@ class Feedable(Protocol):
     def context(self) -> Context: ...
 
     @property
-    def controller(self) -> Controller: ...
+    def block_loop(self) -> BlockLoop: ...
 
 
 def prompt_tokens(model: Model, text: str, n: int | None = None) -> list[int]:
@@ -37,15 +37,15 @@ def prompt_tokens(model: Model, text: str, n: int | None = None) -> list[int]:
 
 def begin(cells: Feedable, n_tokens: int) -> None:
     """Empty the cells, for a text of n_tokens. Raises InputError for one beyond what the runtime can read."""
-    controller = cells.controller
-    controller.clear()
-    limit = controller.positions.limit
+    block_loop = cells.block_loop
+    block_loop.clear()
+    limit = block_loop.repositioning.limit
     if limit is not None and n_tokens > limit:
         raise InputError(
-            f"{n_tokens} tokens are wanted, but the model was trained on {limit}, and {controller.positions.obstacle}, "
-            "or take fewer tokens"
+            f"{n_tokens} tokens are wanted, but the model was trained on {limit}, and "
+            f"{block_loop.repositioning.obstacle}, or take fewer tokens"
         )
-    controller.positions.expect(n_tokens)
+    block_loop.repositioning.expect(n_tokens)
 
 
 def log_losses(cells: Feedable, given: Sequence[int], tokens: Sequence[int]) -> Iterator[float]:
@@ -55,8 +55,8 @@ def log_losses(cells: Feedable, given: Sequence[int], tokens: Sequence[int]) -> 
     reading does: whenever the spare cells of a block are full. Raises InputError as `begin`.
     """
     begin(cells, len(given) + len(tokens))
-    cells.controller.read(given[:-1], lambda _: True)
-    cells.controller.step(given[-1])
+    cells.block_loop.read(given[:-1], lambda _: True)
+    cells.block_loop.step(given[-1])
     yield from next_losses(cells, tokens)
 
 
@@ -65,7 +65,7 @@ def next_losses(cells: Feedable, tokens: Sequence[int]) -> Iterator[float]:
     for i, token in enumerate(tokens):
         yield _log_loss(cells, token)
         if i + 1 < len(tokens):
-            cells.controller.step(token)
+            cells.block_loop.step(token)
 
 
 def _log_loss(cells: Feedable, token: int) -> float:

@@ -25,12 +25,12 @@ class Recording:
 
     def read(self, tokens):
         """Read prompt tokens block by block; returns the logits (n_vocab,) of the last one."""
-        assert self.runtime.controller.read(tokens, lambda n: True)
+        assert self.runtime.block_loop.read(tokens, lambda n: True)
         return self.logits()
 
     def step(self, token):
         """Feed one token as generation does; returns its logits (n_vocab,)."""
-        self.runtime.controller.step(token)
+        self.runtime.block_loop.step(token)
         return self.logits()
 
     def logits(self):
@@ -41,11 +41,11 @@ class Recording:
 
     def kept(self):
         """Positions that each head holds now: a nested list [layer][head]."""
-        return self._of_heads(self.runtime.controller.cache.positions)
+        return self._of_heads(self.runtime.block_loop.cache.positions)
 
     def rope_kept(self):
         """RoPE positions of what each head holds now, likewise."""
-        return self._of_heads(self.runtime.controller.cache.rope_positions)
+        return self._of_heads(self.runtime.block_loop.cache.rope_positions)
 
     def _of_heads(self, read):
         return [[read(layer, g) for g in range(n)] for layer, n in enumerate(self.heads)]
@@ -94,7 +94,7 @@ def recorded_runtime(path, *, n_layer, n_head_kv, before_compaction=None, thread
     """
     with edgekv.Runtime(path, memory="4GiB", threads=threads, **options) as runtime:
         recording = Recording(runtime, n_layer, n_head_kv)
-        cache = runtime.controller.cache
+        cache = runtime.block_loop.cache
         compact = cache.compact
 
         def compact_and_record(policy, budget, **keywords):

@@ -7,20 +7,20 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
-from .controller import Controller
+from .block_loop import BlockLoop
 from .resting import Resting
-from .snapshot import ControllerSnapshot
+from .snapshot import BlockLoopSnapshot
 from .tenant import Tenant
 
 Filled = TypeVar("Filled")
 
 
 class Cells:
-    """Gives the cells of a controller to one tenant at a time. For one thread at a time, but for `leave`."""
+    """Gives the cells of a block loop to one tenant at a time. For one thread at a time, but for `leave`."""
 
-    def __init__(self, controller: Controller, resting: Resting) -> None:
+    def __init__(self, block_loop: BlockLoop, resting: Resting) -> None:
         self.resting = resting
-        self._controller = controller
+        self._controller = block_loop
         self._tenant: Tenant | None = None
         self._left: deque[Tenant] = deque()  # those who will not come back
 
@@ -165,7 +165,7 @@ class Cells:
         self._tenant = tenant
         self.forget_copy(tenant)
 
-    def _restore(self, tenant: Tenant, snapshot: ControllerSnapshot) -> None:
+    def _restore(self, tenant: Tenant, snapshot: BlockLoopSnapshot) -> None:
         """Fill the cells again. Raises DroppedError where a file does not give the snapshot back."""
         try:
             self._controller.restore(snapshot)

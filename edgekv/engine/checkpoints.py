@@ -39,7 +39,7 @@ class Checkpoint:
 
 
 def _close(snapshot: Snapshot) -> None:
-    cells = snapshot.controller.cells
+    cells = snapshot.block_loop.cells
     if isinstance(cells, SnapshotFile):
         cells.file.close()
 

@@ -18,15 +18,15 @@ from edgekv.prompt.turns import BEGINNINGS, HISTORIES, NO_PROBE, STATES, Kind, P
 from edgekv.store.log import OPENING, LogCopy, TokenLog, Turn
 
 from .history import prompt_of
-from .loaded import Loaded
+from .loaded_model import LoadedModel
 from .past import Past
-from .reading import Reading
+from .prefill import Prefill
 from .reply import ProgressCallback, Rewinding, Wanted
 from .sampler import SamplerState
 from .sequence_state import SequenceState
 from .session_file import log_sections, save_session
 from .shades import Holders
-from .snapshot import ELSEWHERE, ControllerSnapshot, Snapshot
+from .snapshot import ELSEWHERE, BlockLoopSnapshot, Snapshot
 from .speaker import Speaker
 from .stats import Stats
 from .tenant import Tenant
@@ -48,7 +48,7 @@ class LocalConversation:
 
     def __init__(
         self,
-        engine: Loaded,
+        engine: LoadedModel,
         system: str | None,
         past: Past | None = None,
         *,
@@ -97,23 +97,23 @@ class LocalConversation:
 
     def kept_positions(self, layer: int, head: int) -> npt.NDArray[np.int32]:
         """True positions that one (layer, KV head) still holds, (n_cells,) ascending."""
-        return self._at_cells().controller.cache.positions(layer, head)
+        return self._at_cells().block_loop.cache.positions(layer, head)
 
     def budgets(self) -> list[list[int]]:
         """Cells that the last eviction left, per layer and head; 0 before the first one."""
-        return self._at_cells().controller.cache.budgets()
+        return self._at_cells().block_loop.cache.budgets()
 
     def holders(self) -> Holders:
         """How many heads hold each token."""
-        cache = self._at_cells().controller.cache
+        cache = self._at_cells().block_loop.cache
         heads = [(layer, head) for layer, budgets in enumerate(cache.budgets()) for head in range(len(budgets))]
         return Holders.of(cache.positions(layer, head) for layer, head in heads)
 
     def snapshot(self) -> Snapshot:
         """All that it has read and said. Raises CeilingError where that has no room."""
         engine, past = self._settled(), self._past
-        self.check_room(engine.controller.cache.snapshot_bytes + (0 if past is None else past.log.nbytes))
-        return self._noted(engine.controller.snapshot(), None if past is None else past.log.copy())
+        self.check_room(engine.block_loop.cache.snapshot_bytes + (0 if past is None else past.log.nbytes))
+        return self._noted(engine.block_loop.snapshot(), None if past is None else past.log.copy())
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go back to a snapshot. Raises SessionError for one of another runtime or system message, or without a log."""
@@ -129,20 +129,20 @@ class LocalConversation:
 
     def _become(self, snapshot: Snapshot) -> None:
         """Be as in a snapshot."""
-        before, controller = self._past, self._engine.controller
-        past = None if before is None else before.restored(snapshot, controller)
+        before, block_loop = self._past, self._engine.block_loop
+        past = None if before is None else before.restored(snapshot, block_loop)
         if past is None:
-            controller.restore(snapshot.controller)
+            block_loop.restore(snapshot.block_loop)
         self._take(snapshot)
         if before is not None and past is not None:
-            self._past, controller.log = past, past.log
+            self._past, block_loop.log = past, past.log
             before.log.close()
 
     def save(self, path: Path) -> None:
         """Write all of it to a file. Raises SessionFileError; what had that name before is then untouched."""
         engine, past = self._settled(), self._past
         further = [] if past is None else log_sections(past.log)
-        save_session(path, engine, self._noted(engine.controller.noted(ELSEWHERE)), further)
+        save_session(path, engine, self._noted(engine.block_loop.noted(ELSEWHERE)), further)
 
     def turns(self, first: int, n: int) -> list[Turn]:
         """At most n turns of the log from turn `first` on. Raises SessionError where there is no log."""
@@ -211,33 +211,33 @@ class LocalConversation:
             self._remember()
             stats.finish(engine.cells.note(self.tenant), before)
 
-    def _open(self) -> Loaded:
+    def _open(self) -> LoadedModel:
         if self._engine.closed:
             raise SessionError("this session is closed; open another with Runtime.session()")
         return self._engine
 
-    def _at_cells(self) -> Loaded:
+    def _at_cells(self) -> LoadedModel:
         """The engine, with this conversation in its cells, which notes in its log what is fed.
 
         Raises RestingError and DroppedError.
         """
         engine = self._open()
         engine.cells.take(self.tenant)
-        engine.controller.log = None if self._past is None else self._past.log
+        engine.block_loop.log = None if self._past is None else self._past.log
         return engine
 
-    def _settled(self) -> Loaded:
+    def _settled(self) -> LoadedModel:
         """The engine, as `_at_cells`, for a new use: whatever was raised in the last one, all of it agrees."""
         engine = self._at_cells()
         self._settle()
         return engine
 
     def _settle(self) -> None:
-        """Make the log and the controller's notes those of the cells, and make again what was left half done."""
+        """Make the log and the block loop's notes those of the cells, and make again what was left half done."""
         engine = self._open()
         if engine.cells.has(self.tenant):
-            engine.controller.log = None if self._past is None else self._past.log
-            engine.controller.settle()
+            engine.block_loop.log = None if self._past is None else self._past.log
+            engine.block_loop.settle()
             engine.cells.forget_copy(self.tenant)
             if self._unfinished is not None:
                 self._wholly(self._unfinished)
@@ -251,7 +251,7 @@ class LocalConversation:
 
         A change that was refused before any cell changed is forgotten.
         """
-        cache = self._engine.controller.cache
+        cache = self._engine.block_loop.cache
         n_overwritten = cache.n_overwritten
         self._unfinished = change
         try:
@@ -274,7 +274,7 @@ class LocalConversation:
         self._turns.state, pending = self._state.turns, self._state.pending
         prompt = self._turns.prompt(wanted.kind, wanted.content, wanted.instruction)
         stats.prompt_tokens = prompt.count() + len(pending)
-        engine.controller.positions.check_length(self.n_past + stats.prompt_tokens)
+        engine.block_loop.repositioning.check_length(self.n_past + stats.prompt_tokens)
         fits = self.n_cells + stats.prompt_tokens <= engine.plan.budget_cells
         question = None if fits else wanted.question
         probe = NO_PROBE if question is None else self._turns.probe(question, engine.options.probe_tokens, answer)
@@ -344,7 +344,7 @@ class LocalConversation:
         plan = engine.plan
         prompt = prompt_of(wanted, engine.model, self._turns, past.replies(self._state.pending))
         n_common, n_tokens = past.log.common(prompt.tokens())
-        engine.controller.positions.check_length(n_tokens)
+        engine.block_loop.repositioning.check_length(n_tokens)
         if wanted.on_overflow == "error" and n_tokens > plan.budget_cells:
             raise PromptLengthError(
                 f"the prompt has {n_tokens} tokens, and the budget is {plan.budget_cells} cells; give a shorter one, "
@@ -397,7 +397,7 @@ class LocalConversation:
             return
 
         def change() -> None:
-            found = past.back_to(n, self._open().controller)
+            found = past.back_to(n, self._open().block_loop)
             turns, pending, sampler = NOTHING_SAID if found is None else (found.turns, found.pending, found.sampler)
             if other_draws and drawn is not None:
                 sampler = replace(drawn, newest=() if sampler is None else sampler.newest)
@@ -414,7 +414,7 @@ class LocalConversation:
             return
 
         def change() -> None:
-            engine.controller.begin()
+            engine.block_loop.begin()
             self._state.set(*NOTHING_SAID)
 
         self._wholly(change)
@@ -441,16 +441,16 @@ class LocalConversation:
         self._settle()
         if self._past is not None:
             noted = self._state.turns, self._state.pending, self._state.sampler
-            self._past.note(self.n_past, noted, lambda file: self._noted(engine.controller.filed(file)))
+            self._past.note(self.n_past, noted, lambda file: self._noted(engine.block_loop.filed(file)))
 
-    def _filed(self) -> ControllerSnapshot | None:
+    def _filed(self) -> BlockLoopSnapshot | None:
         """The newest checkpoint, if it is of now: whoever has one rests in it, and takes no room."""
         noted = self._state.turns, self._state.pending, self._state.sampler
         return None if self._past is None else self._past.as_it_is(self.tenant.n_past, noted)
 
-    def _noted(self, controller: ControllerSnapshot, log: LogCopy | None = None) -> Snapshot:
+    def _noted(self, block_loop: BlockLoopSnapshot, log: LogCopy | None = None) -> Snapshot:
         state = self._state
-        return Snapshot(self._open().mark, self._system, state.turns, state.pending, state.sampler, controller, log)
+        return Snapshot(self._open().mark, self._system, state.turns, state.pending, state.sampler, block_loop, log)
 
     def _take(self, snapshot: Snapshot) -> None:
         self._state.set(snapshot.turns, snapshot.pending, snapshot.sampler)
@@ -472,7 +472,7 @@ class LocalConversation:
         known: TokenLog | None = None,
     ) -> bool:
         """Read the tokens of a prompt; returns whether the reply may begin. known: a log that holds the tokens"""
-        reading = Reading(self._open(), self.cancelled, stats, progress)
+        reading = Prefill(self._open(), self.cancelled, stats, progress)
         self._state.read(STATES[kind], known)
         reading.read(self._to_their_end(tokens, kind), probe, want_logits=kind not in BEGINNINGS)
         return reading.may_reply()

@@ -13,7 +13,7 @@ from edgekv.prompt.turns import Turns
 from .conversation import LocalConversation
 from .history import check_ids, prompt_of
 from .line import Line
-from .loaded import Loaded
+from .loaded_model import LoadedModel
 from .past import Past
 from .protocol import Conversation
 from .reply import Logging, Wanted
@@ -21,7 +21,7 @@ from .session_file import load_log, load_session
 from .tenant import Tenant
 
 
-class LocalEngine(Loaded):
+class LocalEngine(LoadedModel):
     """An `Engine` whose native side runs in this process. Raises what `Runtime` does."""
 
     worker_pid = None
@@ -47,7 +47,7 @@ class LocalEngine(Loaded):
         replaced = instead_of.tenant if isinstance(instead_of, LocalConversation) else None
         try:
             begun = self.cells.begin(tenant, lambda: load_session(path, self), replaced)
-            tenant.pinned = begun.controller.pinned
+            tenant.pinned = begun.block_loop.pinned
             return LocalConversation(self, begun.system, past, begun=begun, tenant=tenant)
         except BaseException:
             if past is not None:

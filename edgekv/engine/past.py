@@ -14,11 +14,11 @@ from edgekv.prompt.turns import STATES, Kind
 from edgekv.store.log import TokenLog
 from edgekv.store.temp_array import temp_file
 
+from .block_loop import BlockLoop
 from .checkpoints import Checkpoint, Checkpoints
-from .controller import Controller
 from .drafts import WINDOW
 from .reply import Logging
-from .snapshot import ControllerSnapshot, Snapshot
+from .snapshot import BlockLoopSnapshot, Snapshot
 
 CHECKPOINT_BYTES = 256 * MIB  # on the disk, unless four checkpoints take more
 
@@ -67,7 +67,7 @@ class Past:
                 raise
             self.checkpoints.add(checkpoint)
 
-    def back_to(self, n: int, controller: Controller) -> Snapshot | None:
+    def back_to(self, n: int, block_loop: BlockLoop) -> Snapshot | None:
         """Return the cells to the newest checkpoint of at most n tokens; returns what it holds, None = the beginning.
 
         After an exception do it again: the cells are then those of before, of the checkpoint, or of no use. Forgets
@@ -76,25 +76,25 @@ class Past:
         self.checkpoints.drop_from(n + 1)
         while (checkpoint := self.checkpoints.newest) is not None:
             try:
-                controller.restore(self._with_history(checkpoint))
+                block_loop.restore(self._with_history(checkpoint))
             except OSError:
                 self.checkpoints.drop_from(checkpoint.n_past)
             else:
                 return checkpoint.snapshot
-        controller.begin()
+        block_loop.begin()
         return None
 
-    def as_it_is(self, n_past: int, state: tuple[object, ...]) -> ControllerSnapshot | None:
+    def as_it_is(self, n_past: int, state: tuple[object, ...]) -> BlockLoopSnapshot | None:
         """The newest checkpoint, if it is of a session that is so now."""
         newest = self.checkpoints.newest
         if newest is None or not newest.is_of(n_past, state):
             return None
         return self._with_history(newest)
 
-    def _with_history(self, checkpoint: Checkpoint) -> ControllerSnapshot:
+    def _with_history(self, checkpoint: Checkpoint) -> BlockLoopSnapshot:
         """What a checkpoint holds, with the tokens that drafts come from."""
         newest = self.log.read(max(0, checkpoint.n_past - WINDOW), checkpoint.n_past).tobytes()
-        return replace(checkpoint.snapshot.controller, history=newest)
+        return replace(checkpoint.snapshot.block_loop, history=newest)
 
     def marker(self, kind: Kind, n_past: int, first: int = 0, *, known: int = 0) -> Callable[[int, str], None]:
         """A function that notes whose the tokens of a prompt are, once they are fed; `Prompt.tokens` calls it.
@@ -112,10 +112,10 @@ class Past:
 
         return mark
 
-    def restored(self, snapshot: Snapshot, controller: Controller) -> Past:
+    def restored(self, snapshot: Snapshot, block_loop: BlockLoop) -> Past:
         """Go back to a snapshot; returns the past that it has, which shares the checkpoints that fit with this one.
 
-        Raises SessionError for a snapshot without a log, and what `Controller.restore` raises; nothing changes then.
+        Raises SessionError for a snapshot without a log, and what `BlockLoop.restore` raises; nothing changes then.
         """
         if snapshot.log is None:
             raise SessionError(
@@ -125,7 +125,7 @@ class Past:
         try:
             past.log.fill(snapshot.log)
             n_common, _ = self.log.common(past.log.tokens(0, len(past.log)))
-            controller.restore(snapshot.controller)
+            block_loop.restore(snapshot.block_loop)
         except BaseException:
             past.close()
             raise

@@ -12,7 +12,7 @@ from edgekv.memory.sizes import format_size
 from edgekv.planning.estimate import Plan
 
 from .rest_folder import RestFile, RestFolder
-from .snapshot import ELSEWHERE, ControllerSnapshot
+from .snapshot import ELSEWHERE, BlockLoopSnapshot
 from .tenant import Tenant
 
 
@@ -42,7 +42,7 @@ class Room:
 class Rested:
     """A snapshot. file: where its cells and its history are if they are not in memory"""
 
-    snapshot: ControllerSnapshot
+    snapshot: BlockLoopSnapshot
     n_bytes: int
     file: RestFile | None = None
 
@@ -71,11 +71,11 @@ class Resting:
         """Bytes that it holds in memory."""
         return sum(rested.n_bytes for rested in self._rested.values() if rested.file is None)
 
-    def put(self, tenant: Tenant, snapshot: ControllerSnapshot) -> None:
+    def put(self, tenant: Tenant, snapshot: BlockLoopSnapshot) -> None:
         """Keep a snapshot, for which `make_room` made room."""
         self._rested[tenant] = Rested(snapshot, snapshot.nbytes)
 
-    def get(self, tenant: Tenant) -> ControllerSnapshot | None:
+    def get(self, tenant: Tenant) -> BlockLoopSnapshot | None:
         """The snapshot of a tenant; None where it has none.
 
         Raises RestingError where it is on the disk and cannot be read now or has no room in memory, and DroppedError

@@ -15,7 +15,7 @@ from edgekv.store.sections import Section, SectionFile
 
 from .drafts import WINDOW
 from .sampler import MAX_SEED, SamplerState, Sampling
-from .snapshot import ControllerSnapshot, Snapshot
+from .snapshot import BlockLoopSnapshot, Snapshot
 
 MAX_POSITION = 1 << 30
 MAX_PINNED = 64  # ranges; a session pins its beginning alone
@@ -26,16 +26,16 @@ _TURNS = {"new", "opening", *(state for states in STATES.values() for state in s
 
 def described(snapshot: Snapshot) -> dict[str, Any]:
     """All of a snapshot that is not an array."""
-    sampler, controller = snapshot.sampler, snapshot.controller
+    sampler, block_loop = snapshot.sampler, snapshot.block_loop
     return {
         "system": snapshot.system,
         "turns": snapshot.turns,
         "pending": list(snapshot.pending),
         "sampler": None if sampler is None else asdict(sampler),
-        "pinned": [list(pair) for pair in controller.pinned],
-        "fresh": controller.fresh,
-        "is_long": controller.is_long,
-    } | ({"unscored": list(controller.unscored)} if controller.unscored else {})
+        "pinned": [list(pair) for pair in block_loop.pinned],
+        "fresh": block_loop.fresh,
+        "is_long": block_loop.is_long,
+    } | ({"unscored": list(block_loop.unscored)} if block_loop.unscored else {})
 
 
 def history_section(history: bytes) -> Section:
@@ -53,7 +53,7 @@ def snapshot_of(file: SectionFile, cells: CacheSnapshot, runtime: bytes) -> Snap
         about.value("turns", lambda it: isinstance(it, str) and it in _TURNS),
         tuple(about.value("pending", lambda it: _are_tokens(it) and len(it) <= 1)),
         _sampler(about),
-        ControllerSnapshot(
+        BlockLoopSnapshot(
             cells,
             tuple(map(tuple, about.value("pinned", _are_ranges))),
             about.value("fresh", _is_position),

@@ -22,26 +22,26 @@ from edgekv.policies import parse_policy
 from edgekv.store.log import TokenLog
 from edgekv.store.sections import CHUNK_BYTES, Section, SectionFile, write_sections
 
-from .controller import Controller
-from .loaded import Loaded, open_cache
+from .block_loop import BlockLoop
+from .loaded_model import LoadedModel, open_cache
 from .past import Past
 from .reply import Logging
 from .saved import About, described, history_section, snapshot_of
-from .snapshot import ELSEWHERE, ControllerSnapshot, Snapshot
+from .snapshot import ELSEWHERE, BlockLoopSnapshot, Snapshot
 
 
-def save_session(path: Path, engine: Loaded, snapshot: Snapshot, further: Sequence[Section] = ()) -> None:
+def save_session(path: Path, engine: LoadedModel, snapshot: Snapshot, further: Sequence[Section] = ()) -> None:
     """Write a session whose cells are the engine's, without a copy of them in memory. Raises SessionFileError.
 
     snapshot: the rest of it
     further: sections beside its own, such as `tokens`
     """
-    cells = CachedSource(engine.controller.cache)
-    sections = [Section("cells", "U8", cells.n_bytes, _pieces(cells)), history_section(snapshot.controller.history)]
+    cells = CachedSource(engine.block_loop.cache)
+    sections = [Section("cells", "U8", cells.n_bytes, _pieces(cells)), history_section(snapshot.block_loop.history)]
     write_sections(path, described(snapshot) | {"saved_with": _saved_with(engine)}, [*sections, *further])
 
 
-def load_session(path: Path, engine: Loaded) -> Snapshot:
+def load_session(path: Path, engine: LoadedModel) -> Snapshot:
     """Make the engine's cells those of a saved session; returns the rest of it.
 
     Raises SessionFileError, BudgetError or CeilingError for one that cannot be gone on with here. The cells are then as
@@ -53,7 +53,7 @@ def load_session(path: Path, engine: Loaded) -> Snapshot:
         snapshot = snapshot_of(file, ELSEWHERE, engine.mark)
         has_scores = _check(file, engine, snapshot)
         try:
-            _take(engine, FileSource(file), snapshot.controller, has_scores)
+            _take(engine, FileSource(file), snapshot.block_loop, has_scores)
         except BudgetError:
             raise
         except ConfigError as error:
@@ -66,7 +66,7 @@ def log_sections(log: TokenLog) -> list[Section]:
     return [Section(name, "I32", len(numbers), numbers.pieces()) for name, numbers in log.parts().items()]
 
 
-def load_log(path: Path, engine: Loaded, logging: Logging) -> Past | None:
+def load_log(path: Path, engine: LoadedModel, logging: Logging) -> Past | None:
     """The log of a session file, in private files; None where it has none. Nothing else is changed.
 
     Raises SessionFileError for a file that is damaged, and where there is no room for the log.
@@ -111,8 +111,8 @@ def _pieces(cells: CachedSource) -> Iterator[npt.NDArray[np.uint8]]:
         yield piece
 
 
-def _saved_with(engine: Loaded) -> dict[str, Any]:
-    options, cache = engine.options, engine.controller.cache
+def _saved_with(engine: LoadedModel) -> dict[str, Any]:
+    options, cache = engine.options, engine.block_loop.cache
     return {
         "model": engine.plan.model.name,
         "model_digest": engine.model_digest,
@@ -126,7 +126,7 @@ def _saved_with(engine: Loaded) -> dict[str, Any]:
     }
 
 
-def _check(file: SectionFile, engine: Loaded, snapshot: Snapshot) -> bool:
+def _check(file: SectionFile, engine: LoadedModel, snapshot: Snapshot) -> bool:
     """Raise where the session is not one of this model and policy; returns whether its cells' scores still count."""
     about, options = About(file).inner("saved_with"), engine.options
     if about is None:
@@ -147,45 +147,45 @@ def _check(file: SectionFile, engine: Loaded, snapshot: Snapshot) -> bool:
             f"{str(file.path)!r} was saved with policy={policy!r}, but this runtime has "
             f"policy={own!r}; open one with policy={policy!r}"
         )
-    tokens = [*snapshot.pending, *snapshot.controller.unscored, *(snapshot.sampler.newest if snapshot.sampler else ())]
-    newest = np.frombuffer(snapshot.controller.history, np.int32)
+    tokens = [*snapshot.pending, *snapshot.block_loop.unscored, *(snapshot.sampler.newest if snapshot.sampler else ())]
+    newest = np.frombuffer(snapshot.block_loop.history, np.int32)
     if max([*tokens, newest.max(initial=0)]) >= engine.model.n_vocab:
         raise file.damaged("it holds tokens that the model does not know")
-    options.check_budget(engine.plan.budget_cells, sum(p1 - p0 for p0, p1 in snapshot.controller.pinned))
+    options.check_budget(engine.plan.budget_cells, sum(p1 - p0 for p0, p1 in snapshot.block_loop.pinned))
     focus = about.value("focus_policy", lambda it: it is None or isinstance(it, str))
     return options.parsed_policy.carries or focus == (options.parsed_focus.spec if options.focus else None)
 
 
-def _take(engine: Loaded, cells: FileSource, notes: ControllerSnapshot, has_scores: bool) -> None:
+def _take(engine: LoadedModel, cells: FileSource, notes: BlockLoopSnapshot, has_scores: bool) -> None:
     """Make the engine's cells those of a file, and evict what is beyond its budget and block."""
-    controller, plan = engine.controller, engine.plan
+    block_loop, plan = engine.block_loop, engine.plan
     numbers = SnapshotMeta.read(cells, lambda n: _claim(engine, n))
     if engine.options.replays:
         _check_replays(engine, numbers, len(notes.unscored))
-    if not controller.cache.holds(numbers.cells):
+    if not block_loop.cache.holds(numbers.cells):
         _take_by_way_of_more(engine, cells, numbers, notes, has_scores)
         return
-    convert_cells(cells, controller.cache, numbers, scores=has_scores, claim=lambda n: _claim(engine, n))
-    controller.take(notes)
-    cache = controller.cache
+    convert_cells(cells, block_loop.cache, numbers, scores=has_scores, claim=lambda n: _claim(engine, n))
+    block_loop.take(notes)
+    cache = block_loop.cache
     if cache.n_cells > plan.budget_cells + plan.block or cache.n_free < engine.options.probe_cells:
         try:
-            controller.shrink()
+            block_loop.shrink()
         except BaseException:  # such as scores that are not finite, of rows that are no numbers
-            controller.clear()
+            block_loop.clear()
             raise
 
 
-def _claim(engine: Loaded, n_bytes: int) -> None:
+def _claim(engine: LoadedModel, n_bytes: int) -> None:
     """Raise CeilingError where there is no room for what the file says of its cells."""
     engine.guard.check_room(n_bytes, "what the file says of its cells", "")
 
 
-def _check_replays(engine: Loaded, numbers: SnapshotMeta, n_unscored: int) -> None:
+def _check_replays(engine: LoadedModel, numbers: SnapshotMeta, n_unscored: int) -> None:
     """Raise ConfigError where cells would have to be evicted before the newest n_unscored of a head are replayed."""
     held, plan, options = numbers.cells, engine.plan, engine.options
     n_mean = -(-int(held.sum()) // max(1, len(held)))
-    fits = n_mean <= plan.budget_cells + plan.block and engine.controller.cache.holds(held + options.probe_cells)
+    fits = n_mean <= plan.budget_cells + plan.block and engine.block_loop.cache.holds(held + options.probe_cells)
     if not fits or n_unscored > plan.block:
         raise ConfigError(
             f"it holds {n_mean} cells a head, {n_unscored} of them not replayed yet, for which budget="
@@ -195,7 +195,7 @@ def _check_replays(engine: Loaded, numbers: SnapshotMeta, n_unscored: int) -> No
 
 
 def _take_by_way_of_more(
-    engine: Loaded, cells: FileSource, numbers: SnapshotMeta, notes: ControllerSnapshot, has_scores: bool
+    engine: LoadedModel, cells: FileSource, numbers: SnapshotMeta, notes: BlockLoopSnapshot, has_scores: bool
 ) -> None:
     """The same for more cells than there are: a cache that is large enough takes them, evicts, and is freed again."""
     plan, held = engine.plan, numbers.cells
@@ -215,20 +215,20 @@ def _take_by_way_of_more(
         closing(Context(engine.model, n_cells, options, layout)) as context,
         closing(open_cache(context, options)) as cache,
     ):
-        if engine.controller.cache.shares:
-            cache.share_by(engine.controller.cache.shares)
+        if engine.block_loop.cache.shares:
+            cache.share_by(engine.block_loop.cache.shares)
         convert_cells(cells, cache, numbers, scores=has_scores, claim=lambda n: _claim(engine, n))
-        larger = Controller(cache, options, plan.budget_cells, engine.model.n_ctx_train)
+        larger = BlockLoop(cache, options, plan.budget_cells, engine.model.n_ctx_train)
         larger.take(notes)
         larger.shrink()
-        convert_cells(CachedSource(cache), engine.controller.cache)
-        engine.controller.take(larger.noted(ELSEWHERE))
+        convert_cells(CachedSource(cache), engine.block_loop.cache)
+        engine.block_loop.take(larger.noted(ELSEWHERE))
     process.return_freed_memory()
 
 
-def _means(engine: Loaded, held: npt.NDArray[np.int64]) -> list[int]:
+def _means(engine: LoadedModel, held: npt.NDArray[np.int64]) -> list[int]:
     """Cells of a head on average in every layer, rounded up. Layers whose heads have one shape share a pool."""
-    cache = engine.controller.cache
+    cache = engine.block_loop.cache
     counts = [cache.layer_heads(layer)[0] for layer in range(cache.shape.n_layer)]
     ends = np.cumsum(counts)
     return [-(-int(held[end - n : end].sum()) // n) for n, end in zip(counts, ends, strict=True)]

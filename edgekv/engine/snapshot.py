@@ -17,8 +17,8 @@ ELSEWHERE = CacheSnapshot(np.empty(0, np.uint8))  # in place of cells that are n
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class ControllerSnapshot:
-    """Cells, and what the controller knew of them, for `Controller.restore`.
+class BlockLoopSnapshot:
+    """Cells, and what the block loop knew of them, for `BlockLoop.restore`.
 
     unscored: the tokens that a policy has not replayed yet; none where it replays none
     """
@@ -57,10 +57,10 @@ class Snapshot:
     turns: str
     pending: tuple[int, ...]
     sampler: SamplerState | None
-    controller: ControllerSnapshot
+    block_loop: BlockLoopSnapshot
     log: LogCopy | None = None
 
     @property
     def nbytes(self) -> int:
         """Bytes that its cells and its log take."""
-        return self.controller.cells.nbytes + (0 if self.log is None else self.log.nbytes)
+        return self.block_loop.cells.nbytes + (0 if self.log is None else self.log.nbytes)

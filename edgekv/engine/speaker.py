@@ -12,7 +12,7 @@ from edgekv.memory.sizes import MIB
 
 from .chooser import Chooser
 from .endings import Circles
-from .loaded import Loaded
+from .loaded_model import LoadedModel
 from .reply import Wanted
 from .sequence_state import SequenceState
 from .stats import Stats
@@ -33,7 +33,7 @@ class Speaker:
     state: has the sampler, which goes on from one reply to the next, and takes note of each token
     """
 
-    def __init__(self, at_cells: Callable[[], Loaded], cancelled: threading.Event, state: SequenceState) -> None:
+    def __init__(self, at_cells: Callable[[], LoadedModel], cancelled: threading.Event, state: SequenceState) -> None:
         self._state = state
         self._at_cells = at_cells
         self._cancelled = cancelled
@@ -53,12 +53,12 @@ class Speaker:
     def _tokens(self, wanted: Wanted, chooser: Chooser, stats: Stats) -> Generator[int, None, None]:
         """Choose and feed tokens until the reply ends; yields those that belong to it."""
         engine = self._at_cells()
-        positions = engine.controller.positions
-        room = None if positions.limit is None else positions.limit - engine.controller.cache.n_past
+        repositioning = engine.block_loop.repositioning
+        room = None if repositioning.limit is None else repositioning.limit - engine.block_loop.cache.n_past
         circles = Circles()
         started = time.perf_counter()
         while True:
-            token = chooser.next(engine.controller.logits_row)
+            token = chooser.next(engine.block_loop.logits_row)
             if stats.generated_tokens == 0:
                 stats.ttft_s = stats.first_pass_s + stats.prefill_s + time.perf_counter() - started
             if engine.model.is_end(token):
@@ -84,7 +84,7 @@ class Speaker:
             if self._cancelled.is_set():
                 stats.finish_reason = "cancelled"
                 return
-            self._at_cells().controller.step(token, drafts=True)
+            self._at_cells().block_loop.step(token, drafts=True)
             if chooser.notes is not None and stats.generated_tokens % NOTED == 0:
                 engine.guard.check_room(NOTES_BYTES, chooser.notes, "or give a simpler one")
             exceeded = engine.guard.check() if stats.generated_tokens % engine.options.block == 0 else None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from edgekv.memory import process
 
-from .controller import Work
+from .block_loop import Work
 from .tenant import Tenant
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from edgekv.errors import DroppedError
 
-from .controller import Work
-from .snapshot import ControllerSnapshot
+from .block_loop import Work
+from .snapshot import BlockLoopSnapshot
 
 
 @dataclass(slots=True, eq=False)
@@ -31,7 +31,7 @@ class Tenant:
     n_cells: int = 0
     lost: str = ""
     settle: Callable[[], None] = lambda: None
-    filed: Callable[[], ControllerSnapshot | None] = lambda: None
+    filed: Callable[[], BlockLoopSnapshot | None] = lambda: None
     rests_filed: bool = False
     release: Callable[[], None] | None = None
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgekv.engine.controller import Controller
+from edgekv.engine.block_loop import BlockLoop
 from edgekv.errors import InputError
 from edgekv.extras import needed
 from edgekv.memory.raw_files import read_all, write_all
@@ -23,18 +23,18 @@ AT_ONCE = 256  # keys that are dequantised at a time
 
 
 class FeedRecorder:
-    """Tokens that a controller has fed since `recording` began, and the key of each in every noted head.
+    """Tokens that a block loop has fed since `recording` began, and the key of each in every noted head.
 
     The keys lie in temporary files, which are gone with the recorder, or when the process ends.
     """
 
-    def __init__(self, controller: Controller, heads: Sequence[Head], kv_type: str) -> None:
+    def __init__(self, block_loop: BlockLoop, heads: Sequence[Head], kv_type: str) -> None:
         """Raise ConfigError if keys of a quantised cache are to be noted and gguf is not installed; InputError
         if the disk is full, as `note` and `keys` do.
         """
         self._gguf = needed("gguf", "make") if heads and kv_type != "f16" else None
         self.tokens: list[int] = []
-        self._cache = controller.cache
+        self._cache = block_loop.cache
         self._kv_type = kv_type
         files = ExitStack()
         weakref.finalize(self, files.close)
@@ -74,14 +74,14 @@ class FeedRecorder:
 
 
 @contextmanager
-def recording(controller: Controller, heads: Sequence[Head], kv_type: str) -> Iterator[FeedRecorder]:
+def recording(block_loop: BlockLoop, heads: Sequence[Head], kv_type: str) -> Iterator[FeedRecorder]:
     """Yield a recorder, which notes every feed until the block is left."""
-    recorder = FeedRecorder(controller, heads, kv_type)
-    controller.watch = recorder.note
+    recorder = FeedRecorder(block_loop, heads, kv_type)
+    block_loop.watch = recorder.note
     try:
         yield recorder
     finally:
-        controller.watch = None
+        block_loop.watch = None
 
 
 @contextmanager

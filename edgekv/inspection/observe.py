@@ -97,7 +97,7 @@ def observe(
     Raises InputError for a longer text before anything is read, CeilingError if there is no room for
     copies, ConfigError for an isolated runtime, unknown heads, or a missing package, and the errors of sessions.
     """
-    controller = runtime.controller
+    block_loop = runtime.block_loop
     if max_tokens < 0:
         raise ConfigError(f"max_tokens={max_tokens} is not possible; give at least 0")
     if question is None and not files:
@@ -116,7 +116,7 @@ def observe(
         )
         # The first token of an answer is computed but not fed, so with one token the cells are those after the prompt.
         limit = max(1, max_tokens)
-        with recording(controller, noted, runtime.options.kv_type) as recorder:
+        with recording(block_loop, noted, runtime.options.kv_type) as recorder:
             if question is None:
                 text = "".join(piece for path in files for piece in read_text(path))
                 answer = "".join(session.generate(text, max_tokens=limit, progress=progress))
@@ -149,7 +149,7 @@ def _check_length(n_tokens: int, longest: int) -> None:
 def _check_room(runtime: Runtime, budgets: list[list[int]], n_tokens: int, n_noted: int) -> None:
     """Raise CeilingError if copies of keys and tokens take the process over its ceiling."""
     of_element = 2 if runtime.options.kv_type == "f16" else 6  # other types are also held as float32
-    a_key = of_element * runtime.controller.cache.shape.head_dim_k + 16 * n_noted  # a head's key, all points
+    a_key = of_element * runtime.block_loop.cache.shape.head_dim_k + 16 * n_noted  # a head's key, all points
     runtime.guard.check_room(
         n_tokens * (PIECE_BYTES + sum(map(len, budgets)) + (a_key if n_noted else 0)),
         f"what is copied of {n_tokens} tokens",

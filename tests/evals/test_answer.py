@@ -35,7 +35,7 @@ def found(setting, text, nll=True):
 def loss_by_hand(runtime, given, token):
     """-ln p of a token after all those before it, which are read anew."""
     begin(runtime, len(given))
-    runtime.controller.read(given, lambda _: True)
+    runtime.block_loop.read(given, lambda _: True)
     logits = runtime.context.logits_array().astype(np.float64)
     return np.log(np.exp(logits - logits[token]).sum())
 

@@ -34,7 +34,7 @@ def test_each_head_keeps_the_cells_with_most_attention(tiny_model, text):
     setting = oracle_setting(tiny_model(n_layer=2, n_ctx_train=2048))
     with setting.open(600, threads=1) as runtime, runtime.session() as session:
         session.read(files=[text], focus=False)
-        cache = runtime.controller.cache
+        cache = runtime.block_loop.cache
         n_tokens = cache.n_cells
         cache.probe(oracle.probe_tokens(runtime, QUESTION))
         attention = {}

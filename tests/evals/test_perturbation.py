@@ -99,7 +99,7 @@ def test_what_is_kept_is_what_a_runtime_keeps(path, runtime, spec):
     """Of all cells at once, where float32 and float64 may rank two cells the other way round."""
     policy, budget = parse_policy(spec), 80
     protection = Protection(N_SINK, max(RECENT, policy.recent(budget)))
-    runtime.controller.clear()
+    runtime.block_loop.clear()
     reader = Reader(runtime, policy.base, output_projections(runtime))
     (captures,) = reader.read(TOKENS, 1, N_QUERIES)
     layers = [[reader.with_norms(capture.full) for capture in layer] for layer in by_layer(captures)]
@@ -107,7 +107,7 @@ def test_what_is_kept_is_what_a_runtime_keeps(path, runtime, spec):
 
     whole = Setting(model=path, policy=spec, budget=N_CELLS, block=BLOCK)
     with whole.open(N_CELLS, threads=1) as other:
-        cache = other.controller.cache
+        cache = other.block_loop.cache
         for p0 in range(0, N_CELLS, BLOCK):
             cache.feed(TOKENS[p0 : p0 + BLOCK])
             if policy.carries and p0 + BLOCK < N_CELLS:

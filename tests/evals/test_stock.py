@@ -47,12 +47,12 @@ def test_it_says_what_edgekv_says_where_nothing_is_evicted(tiny_model, name):
             shorter = list(said(loop, tokens[:-40], 8))
     assert first == again != shorter
     with edgekv.Runtime(model.path, memory="100%", budget=400, block=16, threads=1) as runtime:
-        runtime.controller.read(tokens, lambda _: True)
+        runtime.block_loop.read(tokens, lambda _: True)
         with closing(edgekv.engine.sampler.Sampler(edgekv.engine.sampler.GREEDY)) as sampler:
             ours = []
             for _ in first:
                 ours.append(sampler.sample(runtime.context))
-                runtime.controller.step(ours[-1])
+                runtime.block_loop.step(ours[-1])
     assert ours == first
 
 

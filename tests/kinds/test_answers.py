@@ -24,7 +24,7 @@ def test_answers_have_a_likelihood_under_full_few_and_chosen_cells(family_model,
     for policy in ("full", "snapkv", "oracle"):
         setting = Setting(model=str(family_model(name)), policy=policy, budget=64, block=32, recent=8)
         with setting.open(300, threads=1) as runtime:
-            n_layer = runtime.controller.cache.shape.n_layer
+            n_layer = runtime.block_loop.cache.shape.n_layer
             first, again = (ask_all(runtime, setting, text, QUESTIONS, nll=True) for _ in range(2))
         assert first == again
         found[policy] = [each.nll for each in first]

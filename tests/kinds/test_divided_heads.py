@@ -31,6 +31,6 @@ def test_heads_get_what_a_table_says(family_model, tmp_path, name, kv_type):
     with recorded_runtime(path, **heads_of(name), threads=1, **options) as run:
         run.read(tokens_of())
         assert np.isfinite(run.step(5)).all()
-        cells = np.concatenate([list(map(float, layer)) for layer in run.runtime.controller.cache.budgets()])
+        cells = np.concatenate([list(map(float, layer)) for layer in run.runtime.block_loop.cache.budgets()])
     assert cells.sum() == BUDGET * len(cells)
     assert len(cells) < 2 or np.ptp(cells) > 0

@@ -67,7 +67,7 @@ def test_what_evicts_nothing_is_llama_cpps_own_cache(family_model, name, block):
     with recorded_runtime(path, budget=N_CELLS, block=block, threads=1, **heads_of(name)) as run:
         found = logits(run, tokens)
         assert run.compactions == []
-        cache = run.runtime.controller.cache
+        cache = run.runtime.block_loop.cache
         assert cache.repositions == (architecture_of(name).repositions and not cache.shape.window_cells)
     short = max(OWN_SHORT_BATCHES, short_batches(name))
     assert_close(name, found, own_logits(path, tokens, block=block), whole_tiles=block >= 64, short=short)
@@ -120,7 +120,7 @@ def test_moved_keys_meet_the_same_distances(family_model, name):
 
     with recorded_runtime(path, before_compaction=move, **options, **heads_of(name)) as run:
         found = logits(run, tokens)
-        assert run.runtime.controller.cache.rope_past < BUDGET + BLOCK < run.runtime.controller.cache.n_past
+        assert run.runtime.block_loop.cache.rope_past < BUDGET + BLOCK < run.runtime.block_loop.cache.n_past
     expected = own_logits(path, tokens, block=BLOCK, visible=by_layer(name, run.visible(len(tokens))))
     # keys are rounded to f16 once more at each of nine evictions
     assert max(map(error, found, expected)) < SHORT_BATCHES

@@ -108,7 +108,7 @@ def test_evicted_cells_are_as_if_hidden(family_model, name, block, policy):
     with recorded_runtime(path, **options, **heads_of(name)) as run:
         found = read_and_step(run, tokens)
         assert len(run.compactions) >= 2
-        assert tuple(map(len, run.runtime.controller.cache.budgets())) == run.heads
+        assert tuple(map(len, run.runtime.block_loop.cache.budgets())) == run.heads
     visible = run.visible(len(tokens))
     n_alone = "replay" in policy  # the last token comes after the last replay
     expected = hidden_logits(name, path, tokens, visible, block, n_alone)
@@ -141,7 +141,7 @@ def test_kept_keys_are_moved_and_the_states_stay(family_model):
 
     with recorded_runtime(path, before_compaction=move, **options, **heads_of("lfm2")) as run:
         found = read_and_step(run, tokens)
-        assert run.runtime.controller.cache.rope_past < BUDGET + 64 < run.runtime.controller.cache.n_past
+        assert run.runtime.block_loop.cache.rope_past < BUDGET + 64 < run.runtime.block_loop.cache.n_past
     expected = hidden_logits("lfm2", path, tokens, run.visible(len(tokens)), 64)
     assert max(map(error, found, expected)) < 2 * bound_of("lfm2")  # each of six evictions rounds keys
 
@@ -174,7 +174,7 @@ def ring_of(data, meta):
 
 def test_a_probe_leaves_no_trace(runtime):
     """Of two pieces, in a text after which the rings of windows were filled more than once."""
-    cache, policy = runtime.controller.cache, runtime.options.parsed_policy
+    cache, policy = runtime.block_loop.cache, runtime.options.parsed_policy
     n_text, block = 576, runtime.options.block
     assert n_text > 2 * cache.shape.window_cells
     tokens, found = tokens_of(n_text + block), []
@@ -199,7 +199,7 @@ def test_a_probe_leaves_no_trace(runtime):
 def test_what_fails_changes_neither_cells_nor_states(runtime, device, n_calls, n_before, probe):
     if device != "host":
         pytest.skip("a device is not told to stop in the midst of a graph")
-    cache, tokens = runtime.controller.cache, tokens_of(80)
+    cache, tokens = runtime.block_loop.cache, tokens_of(80)
     if n_before:
         cache.feed(tokens[:n_before])
     before = held(cache)
@@ -222,17 +222,17 @@ def test_a_snapshot_goes_on_to_the_bit(family_model, name):
     tokens = tokens_of(720, seed=9)
     options = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1}
     with edgekv.Runtime(family_model(name), **options) as runtime:
-        controller, found = runtime.controller, []
+        block_loop, found = runtime.block_loop, []
         for goes_back in (False, True):
-            controller.begin()
-            assert controller.read(tokens[:700], lambda n_tokens: True)
-            snapshot = controller.snapshot()
+            block_loop.begin()
+            assert block_loop.read(tokens[:700], lambda n_tokens: True)
+            snapshot = block_loop.snapshot()
             if goes_back:
-                controller.begin()
-                controller.read(tokens[300:500], lambda n_tokens: True)
-                controller.restore(snapshot)
+                block_loop.begin()
+                block_loop.read(tokens[300:500], lambda n_tokens: True)
+                block_loop.restore(snapshot)
             for token in tokens[700:]:
-                controller.step(token)
+                block_loop.step(token)
                 found.append(runtime.context.logits_array().copy())
         np.testing.assert_array_equal(found[:20], found[20:])
 
@@ -240,8 +240,8 @@ def test_a_snapshot_goes_on_to_the_bit(family_model, name):
 @pytest.mark.parametrize("place", ["seen", "unseen"])
 def test_windows_at_tokens_that_never_were_are_refused(family_model, place):
     with edgekv.Runtime(family_model("gemma3"), memory="4GiB", budget=64, block=32, threads=1) as runtime:
-        cache = runtime.controller.cache
-        assert runtime.controller.read(tokens_of(700), lambda n_tokens: True)
+        cache = runtime.block_loop.cache
+        assert runtime.block_loop.read(tokens_of(700), lambda n_tokens: True)
         before, meta = cache.snapshot().data, SnapshotMeta.read(CachedSource(cache))
         damaged = before.copy()
         ring = ring_of(damaged, meta)
@@ -276,7 +276,7 @@ def test_a_session_goes_back_to_its_snapshot(family_model, monkeypatch, name, is
 @pytest.mark.parametrize("name", SOME)
 def test_the_plan_counts_windows_states_and_their_copy(family_model, device, name):
     with edgekv.Runtime(family_model(name), memory="4GiB", budget=64, block=32, threads=1) as rt:
-        cache, memory = rt.controller.cache, rt.context.memory()
+        cache, memory = rt.block_loop.cache, rt.context.memory()
         on_device = sum(share.states for share in rt.plan.devices)
         assert memory.state_bytes == rt.plan.parts.state
         assert (rt.plan.parts.state > 0, on_device > 0) == (device == "host", device != "host")
@@ -293,7 +293,7 @@ def test_a_probe_of_many_pieces_spares_the_window(family_model, name):
     """Where llama.cpp begins at the ring's first cell, the last pieces come upon cells that the text needs."""
     options = {"budget": 256, "block": 32, "threads": 1, "probe_tokens": 170}
     with edgekv.Runtime(family_model(name), memory="4GiB", **options) as rt:
-        cache, tokens = rt.controller.cache, tokens_of(160)
+        cache, tokens = rt.block_loop.cache, tokens_of(160)
         for i in range(0, 160, 32):
             cache.feed(tokens[i : i + 32])
         cache.restore(cache.snapshot())  # its ring holds the window alone

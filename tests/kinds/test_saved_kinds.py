@@ -104,13 +104,13 @@ def test_windows_have_to_hold_what_the_next_token_sees(family_model, tmp_path, m
             {unseen: -1 << 31},
         ]
         changes += [{held[0]: ring[held[1]], held[1]: ring[held[0]], held[2]: -1}]
-        before = rt.controller.cache.snapshot().data.tobytes()
+        before = rt.block_loop.cache.snapshot().data.tobytes()
         for change in changes:
             wrong = [change.get(cell, position) for cell, position in enumerate(ring)]
             (tmp_path / "b").write_bytes(with_ring(raw, wrong))
             with pytest.raises(edgekv.SessionFileError, match="sliding windows do not hold the positions"):
                 rt.load_session(tmp_path / "b", instead_of=session)
-        assert rt.controller.cache.snapshot().data.tobytes() == before
+        assert rt.block_loop.cache.snapshot().data.tobytes() == before
         moved = dict(zip(held, held[1:] + held[:1], strict=True))  # any order is sound, and cells of older tokens too
         sound = [ring[moved.get(cell, cell)] for cell in range(len(ring))]
         sound[unseen] = hidden(oldest - 1)

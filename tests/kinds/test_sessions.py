@@ -106,9 +106,9 @@ def test_a_plan_knows_what_a_session_takes(talkative, family_model, name):
     options = {"memory": "4GiB", "budget": 40, "block": 16, "recent": 8, "threads": 1, "focus": False}
     with edgekv.Runtime(family_model(name), **options) as runtime, runtime.session() as session:
         sizes = [
-            runtime.controller.snapshot_bytes for _ in session.generate(TEXT[:300], max_tokens=40, allow_loops=True)
+            runtime.block_loop.snapshot_bytes for _ in session.generate(TEXT[:300], max_tokens=40, allow_loops=True)
         ]
-        most, has_windows = runtime.plan.session_bytes, runtime.controller.cache.shape.window_cells > 0
+        most, has_windows = runtime.plan.session_bytes, runtime.block_loop.cache.shape.window_cells > 0
         assert (0 if has_windows else 0.95 * most) < max(sizes) <= most  # the text is shorter than a window
 
 

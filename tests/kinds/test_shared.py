@@ -84,7 +84,7 @@ def test_the_window_holds_the_queries_of_all_readers(family_model, name, block):
                 expected = [queries[:, -n_rows:] for queries in own.queries[readers[0]]]
                 assert len(expected) == len(readers)
                 expected = joined(expected, N_HEAD_KV[name])
-                found = run.runtime.controller.cache.queries(layer)[0][:, -n_rows:]
+                found = run.runtime.block_loop.cache.queries(layer)[0][:, -n_rows:]
                 assert found.shape == expected.shape
                 assert np.abs(found - expected).max() < NUMERICS * np.abs(expected).max()
 

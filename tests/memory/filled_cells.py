@@ -11,7 +11,7 @@ def fill(model, **options):
     import edgekv
 
     with edgekv.Runtime(model, **options) as runtime:
-        plan, cache = runtime.plan, runtime.controller.cache
+        plan, cache = runtime.plan, runtime.block_loop.cache
         protected = {"n_sink": 4, "recent": 32}
         _feed(cache, plan.n_cells)
         cache.compact(runtime.options.parsed_policy, plan.budget_cells, **protected)

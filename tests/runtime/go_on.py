@@ -20,8 +20,8 @@ N_TOKENS = 200
 
 def held(runtime):
     """A digest of every cell, of what it carries, and of windows and states."""
-    data = runtime.controller.cache.snapshot().data.copy()
-    meta = SnapshotMeta.read(CachedSource(runtime.controller.cache))
+    data = runtime.block_loop.cache.snapshot().data.copy()
+    meta = SnapshotMeta.read(CachedSource(runtime.block_loop.cache))
     if "wo_norm" in meta.carried:  # of cells that came since, it is computed when it is read
         meta.carried["wo_norm"][meta.carried["position"] >= meta.header.normed] = 0
     data[: meta.header.rows_begin] = meta.to_bytes()

@@ -58,7 +58,7 @@ def test_every_model_whose_keys_turn(tmp_path, name, spec):
 def test_models_without_rope_are_scored_as_they_stand(tmp_path, spec):
     path = make_zeros(tmp_path / "gpt2.gguf", "gpt2", ROPE_MODELS["gpt2"])
     with edgekv.Runtime(path, memory="4GiB", policy=spec, **OPTIONS) as runtime:
-        assert runtime.controller.read(tokens_of(100), lambda n: True)
+        assert runtime.block_loop.read(tokens_of(100), lambda n: True)
 
 
 @pytest.mark.parametrize("spec", [SPEC, AHEAD])
@@ -67,7 +67,7 @@ def test_keys_that_cannot_be_turned_back_are_refused(tmp_path, spec):
     with pytest.raises(edgekv.UnsupportedModelError, match=r"MUL between RoPE .* scores keys as they are stored"):
         edgekv.Runtime(path, memory="4GiB", policy=spec, **OPTIONS)
     with edgekv.Runtime(path, memory="4GiB", policy="keydiff", **OPTIONS) as runtime:
-        assert runtime.controller.read(tokens_of(100), lambda n: True)
+        assert runtime.block_loop.read(tokens_of(100), lambda n: True)
 
 
 def test_a_cache_must_be_opened_for_it(tiny_model):

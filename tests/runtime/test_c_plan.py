@@ -144,8 +144,8 @@ def test_every_kind_of_memory(tmp_path, name):
     options = of_python.resolve(edgekv.Options(threads=1))
     assert plan.cache.as_dict() | {"repositions": 1} == cache_params_of(options).as_dict()
     with edgekv.Runtime(path, memory="4GiB", budget=60, block=32, threads=1) as runtime:
-        limit = runtime.controller.positions.limit
-        assert plan.cache.repositions == runtime.controller.cache.repositions
+        limit = runtime.block_loop.repositioning.limit
+        assert plan.cache.repositions == runtime.block_loop.cache.repositions
     assert plan.n_tokens_max == (0xFFFFFFFF if limit is None else limit)
 
 

@@ -46,7 +46,7 @@ class Reading:
         self.carried = {}
         runtime, tokens = opened(path, "h2o")
         with runtime:
-            cache = runtime.controller.cache
+            cache = runtime.block_loop.cache
             for p0 in range(0, N_TOKENS, BLOCK):
                 cache.feed(tokens[p0 : p0 + BLOCK])
                 heads = list(self.seen(cache))
@@ -143,8 +143,8 @@ def test_ahakv_keeps_later_text_than_h2o(reading, default_model):
     """AhaKV, section 3.1: accumulated attention favours what was read first."""
     runtime, tokens = opened(default_model, "ahakv")
     with runtime:
-        assert runtime.controller.read(tokens, lambda n: True)
-        kept = all_positions(runtime.controller.cache)
+        assert runtime.block_loop.read(tokens, lambda n: True)
+        kept = all_positions(runtime.block_loop.cache)
     middle = (PROTECTION.n_sink + N_TOKENS - PROTECTION.recent) / 2  # what an unbiased choice would keep
     ahakv, h2o = (np.concatenate(cells).mean() for cells in (kept, reading.kept))
     assert h2o < middle < ahakv

@@ -53,7 +53,7 @@ def replies(path, speculate, sampling=GREEDY, fed=None, **options):
     said, drafted, accepted = [], 0, 0
     with edgekv.Runtime(path, **SETTINGS | {"speculate": speculate} | options) as rt, rt.session() as session:
         if fed is not None:
-            rt.controller.watch = fed.extend
+            rt.block_loop.watch = fed.extend
         for text in (words(60), words(30), words(20)):
             said.append("".join(session.chat(text, max_tokens=60, allow_loops=True, sampling=sampling)))
             drafted += session.stats.drafted_tokens
@@ -108,7 +108,7 @@ def test_so_it_is_with_files_and_a_question(model, text_file, drafting):
     for speculate in ("off", "auto"):
         with edgekv.Runtime(model, **SETTINGS, speculate=speculate) as rt, rt.session() as session:
             if speculate == "off":
-                rt.controller.watch = drafting.extend
+                rt.block_loop.watch = drafting.extend
             asked = [session.ask("Which dog?", [file], max_tokens=50, allow_loops=True) for _ in range(2)]
             said[speculate] = ["".join(pieces) for pieces in asked]
             assert session.stats.probes > 0
@@ -166,7 +166,7 @@ def test_a_reply_that_is_left_has_said_no_more_than_was_given(model, drafting):
             rt.session() as session,
         ):
             if speculate == "off":
-                rt.controller.watch = drafting.extend
+                rt.block_loop.watch = drafting.extend
             pieces = session.chat(words(40), max_tokens=40, allow_loops=True)
             first = [next(pieces) for _ in range(10)]
             n_past = session.n_past

@@ -18,7 +18,7 @@ from children import LIMIT_S
 import edgekv
 from edgekv.binding.cache import Cache
 from edgekv.binding.model import Context, Model
-from edgekv.engine import loaded
+from edgekv.engine import loaded_model
 from edgekv.engine.resting import Resting
 from edgekv.memory.holdings import held
 from edgekv.models.families import make_family
@@ -65,10 +65,10 @@ def left(monkeypatch):
     return open_now
 
 
-@pytest.mark.parametrize("step", ["_resting", "Model", "open_cache", "share_heads", "Controller", "Cells", "hold"])
+@pytest.mark.parametrize("step", ["_resting", "Model", "open_cache", "share_heads", "BlockLoop", "Cells", "hold"])
 def test_what_a_failing_runtime_made_is_freed(open_runtime, monkeypatch, left, step):
     before = held()
-    monkeypatch.setattr(loaded, step, fail)
+    monkeypatch.setattr(loaded_model, step, fail)
     with pytest.raises(FaultError):
         open_runtime()
     assert left == []
@@ -78,7 +78,7 @@ def test_what_a_failing_runtime_made_is_freed(open_runtime, monkeypatch, left, s
 def test_no_table_of_heads_is_told_by_the_plan(tmp_path, tiny_model, monkeypatch):
     model = tmp_path / "model.gguf"
     model.write_bytes(tiny_model(n_layer=2).read_bytes())
-    monkeypatch.setattr(loaded, "Model", fail)  # no weights are loaded
+    monkeypatch.setattr(loaded_model, "Model", fail)  # no weights are loaded
     for ask in (edgekv.plan, edgekv.survey, edgekv.Runtime):
         with pytest.raises(edgekv.ConfigError, match="heads divides cells by a table of the model"):
             ask(model, policy="keydiff+heads", budget=64, memory="4GiB")
@@ -96,7 +96,7 @@ def test_keys_that_cannot_be_moved_are_told_by_the_plan(tmp_path, monkeypatch, n
     if not reason:  # it has no keys
         edgekv.plan(model, reposition="always", budget=64, memory="4GiB")
         return
-    monkeypatch.setattr(loaded, "Model", fail)
+    monkeypatch.setattr(loaded_model, "Model", fail)
     for ask in (edgekv.plan, edgekv.Runtime):
         with pytest.raises(edgekv.UnsupportedModelError, match=reason):
             ask(model, reposition="always", budget=64, memory="4GiB")
@@ -151,7 +151,7 @@ def test_what_a_session_is_known_to_is_no_reason_to_keep_it(open_runtime, left):
     """Such as a function that watches what is fed, and has the session itself."""
     runtime = open_runtime()
     session = runtime.session()
-    runtime.controller.watch = lambda tokens, session=session: None
+    runtime.block_loop.watch = lambda tokens, session=session: None
     with dropping():
         runtime = session = None
     assert runtime is session is None

@@ -100,7 +100,7 @@ def test_logits_equal_a_transformer_that_masks_the_same_triples(tiny_model, shap
     options = {"policy": "random(seed=7)", "budget": BUDGET, "block": BLOCK, "kv_type": kv_type, "recent": 8}
     with recorded_runtime(path, n_layer=N_LAYER, n_head_kv=n_head_kv, **options) as run:
         prefill = run.read(tokens[: N_PROMPT - N_PROMPT % BLOCK])
-        n_read = run.runtime.controller.cache.n_past
+        n_read = run.runtime.block_loop.cache.n_past
         decoded = [run.step(token) for token in tokens[n_read:]]
         assert len(run.compactions) >= 4
         assert any(not np.array_equal(a, b) for kept in run.compactions[-1][1] for a in kept for b in kept) or (
@@ -128,8 +128,8 @@ def test_compacting_through_a_host_copy_changes_nothing(tiny_model):
     for staged in (False, True):
         with recorded_runtime(path, n_layer=2, n_head_kv=2, budget=96, block=64, policy="keydiff") as run:
             if staged:
-                run.runtime.controller.cache.close()
-                run.runtime.controller.cache = Cache(run.runtime.context, structs.CacheParams(staged=True))
+                run.runtime.block_loop.cache.close()
+                run.runtime.block_loop.cache = Cache(run.runtime.context, structs.CacheParams(staged=True))
             results.append((run.read(tokens), run.kept()))
     np.testing.assert_array_equal(results[0][0], results[1][0])
     for a, b in zip(results[0][1], results[1][1], strict=True):

@@ -31,7 +31,7 @@ def cells(cache):
 @pytest.mark.parametrize("n_calls", [0, 5, 20])
 @pytest.mark.parametrize("name", ["feed", "probe", "feed_draft"])
 def test_the_cells_are_as_before(runtime, name, n_calls):
-    cache = runtime.controller.cache
+    cache = runtime.block_loop.cache
     cache.feed(list(range(3, 3 + BLOCK)))
     before = cells(cache)
     given = (5, [6, 7]) if name == "feed_draft" else ([5, 6, 7],)

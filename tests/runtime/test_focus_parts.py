@@ -11,7 +11,7 @@ import edgekv
 @pytest.fixture
 def probes(local_runtime, monkeypatch):
     """The texts of the parts of every probe."""
-    cache, model, seen = local_runtime.controller.cache, local_runtime.model, []
+    cache, model, seen = local_runtime.block_loop.cache, local_runtime.model, []
     probe = cache.probe
 
     def noted(tokens, part_ends):

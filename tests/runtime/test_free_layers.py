@@ -76,7 +76,7 @@ def test_logits_are_those_of_the_reference(free_model, name, kv_type):
     options = {"policy": "random(seed=7)", "budget": BUDGET, "block": BLOCK, "kv_type": kv_type, "recent": 8}
     tokens = tokens_of(N_PROMPT + N_STEPS)
     with recorded_runtime(path, n_layer=len(heads), n_head_kv=heads, **options) as run:
-        assert run.runtime.controller.cache.shape.n_layer == len(heads)
+        assert run.runtime.block_loop.cache.shape.n_layer == len(heads)
         prefill = run.read(tokens[:N_PROMPT])
         decoded = [run.step(token) for token in tokens[N_PROMPT:]]
         assert len(run.compactions) >= 4
@@ -99,7 +99,7 @@ def test_heads_of_different_lengths_at_other_positions(free_model, name, kv_type
         prefill = run.read(tokens[:N_PROMPT])
         decoded = [run.step(token) for token in tokens[N_PROMPT:]]
         assert len({len(kept) for layer in run.compactions[-1][1] for kept in layer}) > 1
-        assert run.runtime.controller.cache.rope_past < len(tokens) - BLOCK
+        assert run.runtime.block_loop.cache.rope_past < len(tokens) - BLOCK
     assert_exact(path, tokens, run, N_PROMPT, prefill, decoded, kv_type, WRONG)
 
 
@@ -141,11 +141,11 @@ def test_a_session_goes_back_to_its_snapshot(free_model, monkeypatch, name, poli
     options = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "probe_tokens": 16}
     with edgekv.Runtime(path, policy=policy, **options) as rt, rt.session() as session:
         session.read(" ".join(f"word{i % 97}" for i in range(150)))
-        assert session.n_past > 256 >= rt.controller.cache.rope_past
+        assert session.n_past > 256 >= rt.block_loop.cache.rope_past
         assert [len(layer) for layer in session.budgets()] == list(heads)
         for layer, n_head_kv in enumerate(heads):
             if policy != "keydiff":
-                queries, _, _ = rt.controller.cache.queries(layer, probed=True)
+                queries, _, _ = rt.block_loop.cache.queries(layer, probed=True)
                 assert queries.shape[0] == [n for n, kv in MODELS[name][0] if kv][layer] >= n_head_kv
         taken = session.snapshot()
         first = "".join(session.chat("What was it?", max_tokens=40))
@@ -153,7 +153,7 @@ def test_a_session_goes_back_to_its_snapshot(free_model, monkeypatch, name, poli
         assert "".join(session.chat("Who?", max_tokens=40)) != first
         session.restore(taken)
         assert "".join(session.chat("What was it?", max_tokens=40)) == first
-        assert rt.controller.cache.bookkeeping_bytes == rt.plan.parts.bookkeeping
+        assert rt.block_loop.cache.bookkeeping_bytes == rt.plan.parts.bookkeeping
 
 
 def test_inspect_and_plan(free_model, tmp_path):
@@ -175,7 +175,7 @@ def test_pyramid_needs_layers_of_equally_many_heads(free_model, monkeypatch, ope
     path, heads = free_model("uneven")
     options = {"memory": "1GiB", "budget": 64, "block": 32, "threads": 1} | given
     message = rf"pyramid needs layers with equally many KV heads, but layer .* has {heads[0]} and .*; use ada, or"
-    monkeypatch.setattr("edgekv.engine.loaded.Model", None)
+    monkeypatch.setattr("edgekv.engine.loaded_model.Model", None)
     with pytest.raises(edgekv.UnsupportedModelError, match=message):
         open_model(path, **options)
     monkeypatch.undo()

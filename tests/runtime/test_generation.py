@@ -37,7 +37,7 @@ def test_cells_and_memory_of_a_long_generation(tiny_model, spec, monkeypatch):
     path = tiny_model(**SHAPE)
     options = {"budget": BUDGET, "block": BLOCK, "n_sink": N_SINK, "recent": RECENT, "threads": 1}
     with edgekv.Runtime(path, memory="4GiB", policy=spec, **options) as runtime:
-        controller, cache = runtime.controller, runtime.controller.cache
+        block_loop, cache = runtime.block_loop, runtime.block_loop.cache
         after_compactions = []
         compact = cache.compact
 
@@ -50,7 +50,7 @@ def test_cells_and_memory_of_a_long_generation(tiny_model, spec, monkeypatch):
 
         monkeypatch.setattr(cache, "compact", compact_and_look)
         prompt = np.random.default_rng(1).integers(3, 250, N_PROMPT).tolist()
-        assert controller.read(prompt, lambda n: True)
+        assert block_loop.read(prompt, lambda n: True)
         held_back = spec == "replay"  # the last token comes after the last replay
         assert_sound(cache, BUDGET + held_back, N_PROMPT)  # the last prompt block, too, ends with an eviction
         after_compactions.clear()
@@ -61,7 +61,7 @@ def test_cells_and_memory_of_a_long_generation(tiny_model, spec, monkeypatch):
             if i == N_EARLY:
                 early_bytes = resident_bytes()
             token = sampler.sample(runtime.context)
-            controller.step(token)
+            block_loop.step(token)
             fed.add(token)
             assert_sound(cache, BUDGET + 1 + (i + held_back) % BLOCK, N_PROMPT + i + 1)
         assert resident_bytes() - early_bytes < ALLOWANCE_BYTES

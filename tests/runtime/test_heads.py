@@ -73,12 +73,12 @@ def test_a_probe_divides_as_its_policy_says(model, focus_policy, spread):
     tokens, probe = rng.integers(3, 250, 300).tolist(), rng.integers(3, 250, 40).tolist()
     options = {"policy": "keydiff+heads", "focus_policy": focus_policy, **OPTIONS}
     with recorded_runtime(model, **HEADS, before_compaction=reference, **options) as run:
-        assert run.runtime.controller.read(tokens, lambda n: True, probe)
-        assert run.runtime.controller.work.probes > 0
-        assert (np.ptp(run.runtime.controller.cache.budgets()) > 0) == spread
+        assert run.runtime.block_loop.read(tokens, lambda n: True, probe)
+        assert run.runtime.block_loop.work.probes > 0
+        assert (np.ptp(run.runtime.block_loop.cache.budgets()) > 0) == spread
         for token in rng.integers(3, 250, 100).tolist():
             run.step(token)
-        assert np.ptp(run.runtime.controller.cache.budgets()) > 0
+        assert np.ptp(run.runtime.block_loop.cache.budgets()) > 0
         reference.check(run.compactions)
 
 
@@ -134,7 +134,7 @@ def test_scorers_of_ones_own_choose_within_their_heads(model):
         with recorded_runtime(model, **HEADS, policy="longest+heads", before_compaction=reference, **OPTIONS) as run:
             run.read(np.random.default_rng(5).integers(3, 250, 300).tolist())
             reference.check(run.compactions)
-            assert np.ptp(run.runtime.controller.cache.budgets()) > 0
+            assert np.ptp(run.runtime.block_loop.cache.budgets()) > 0
     finally:
         policies.unregister("longest")
 
@@ -154,13 +154,13 @@ def test_the_plan_holds_the_longest_head(model):
     assert plans[0].n_cells_max == plans[1].n_cells_max > BUDGET * 3
     with contextlib.ExitStack() as stack:
         runtime = stack.enter_context(edgekv.Runtime(model, policy="keydiff+heads", **named))
-        cache = runtime.controller.cache
+        cache = runtime.block_loop.cache
         assert cache.bookkeeping_bytes <= plans[0].parts.bookkeeping
 
 
 def test_no_cells_without_shares(model):
     with recorded_runtime(model, **HEADS, policy="keydiff+pyramid", **OPTIONS) as run:
-        cache = run.runtime.controller.cache
+        cache = run.runtime.block_loop.cache
         cache.feed(list(range(3, 35)))
         with pytest.raises(edgekv.ConfigError, match="shares is NULL"):
             cache.compact(parse_policy("keydiff+heads"), 20)

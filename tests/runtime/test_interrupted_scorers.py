@@ -29,15 +29,15 @@ def runtime(request, open_runtime):
 
 def test_an_interrupt_at_every_line_of_a_scoring(runtime):
     """The cells are as before. After the last line all scores are there, and cells may be evicted by them."""
-    controller, cache = runtime.controller, runtime.controller.cache
-    assert controller.read(range(3, 90), lambda n: True)
+    block_loop, cache = runtime.block_loop, runtime.block_loop.cache
+    assert block_loop.read(range(3, 90), lambda n: True)
     before = cache.snapshot()
 
     def shrink():
         cache.restore(before)
         cache.feed(range(3, 35))
         fed.append(cache.snapshot().data.tobytes())
-        controller.shrink()
+        block_loop.shrink()
 
     fed = []
     shrink()

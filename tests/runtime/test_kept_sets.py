@@ -122,14 +122,14 @@ def read_and_check(path, shape, spec, n_tokens=330, pinned=(), **options):
     tokens = np.random.default_rng(5).integers(3, 250, n_tokens).tolist()
     options = {"policy": spec, "budget": BUDGET, "block": 32, "recent": 10} | options
     with recorded_runtime(path, **heads, before_compaction=reference, **options) as run:
-        run.runtime.controller.pinned = pinned
+        run.runtime.block_loop.pinned = pinned
         run.read(tokens[:-80])
         for token in tokens[-80:]:
             run.step(token)
         assert len(run.compactions) >= 7
         reference.check(run.compactions)
         n_kept = np.array([[list(map(len, layer)) for layer in kept] for _, kept in run.compactions])
-        assert run.runtime.controller.cache.budgets() == n_kept[-1].tolist()
+        assert run.runtime.block_loop.cache.budgets() == n_kept[-1].tolist()
     return n_kept
 
 
@@ -223,13 +223,13 @@ def test_a_probe_keeps_what_the_reference_keeps_by_its_queries(tiny_model, uneve
 
     options = {"policy": spec, "budget": BUDGET, "block": 32, "kv_type": kv_type, "recent": 10}
     with recorded_runtime(path, **heads, before_compaction=look, **options) as run:
-        controller = run.runtime.controller
-        assert controller.read(tokens, lambda n: True, probe)
+        block_loop = run.runtime.block_loop
+        assert block_loop.read(tokens, lambda n: True, probe)
         assert len(scored) >= 6
         again = not run.runtime.options.parsed_focus.carries
-        assert controller.work.probes == len({*range(0, len(scored), 5 if again else 1), len(scored) - 1})
-        assert controller.cache.n_past == len(tokens)
-        assert controller.cache.n_cells == BUDGET + 1  # the last token comes after the last probe
+        assert block_loop.work.probes == len({*range(0, len(scored), 5 if again else 1), len(scored) - 1})
+        assert block_loop.cache.n_past == len(tokens)
+        assert block_loop.cache.n_cells == BUDGET + 1  # the last token comes after the last probe
         reference.check(run.compactions)
 
 
@@ -256,7 +256,7 @@ def test_one_policy_scores_by_the_probe_and_another_what_is_said(uneven_model, s
 
     options = {"policy": spec, "focus_policy": focus_policy, "budget": BUDGET, "block": 32, "recent": 10} | options
     with recorded_runtime(uneven_model, **heads, before_compaction=look, **options) as run:
-        assert run.runtime.controller.read(tokens, lambda n: True, probe)
+        assert run.runtime.block_loop.read(tokens, lambda n: True, probe)
         for token in rng.integers(3, 250, 80).tolist():
             run.step(token)
         reference.check(run.compactions)
@@ -305,11 +305,11 @@ def test_each_part_of_a_probe_keeps_what_it_needs(tiny_model, uneven_model, spec
         reference.heads.part_ends = PARTS
         options = {"policy": spec, "budget": BUDGET, "block": 32, "recent": 10} | options
         with recorded_runtime(path, **heads, before_compaction=reference, **options) as run:
-            assert run.runtime.controller.read(tokens, lambda n: True, probe, part_ends=PARTS)
+            assert run.runtime.block_loop.read(tokens, lambda n: True, probe, part_ends=PARTS)
             reference.check(run.compactions)
             by_parts = run.kept()
         with recorded_runtime(path, **heads, **options) as run:
-            assert run.runtime.controller.read(tokens, lambda n: True, probe)
+            assert run.runtime.block_loop.read(tokens, lambda n: True, probe)
             both = zip(itertools.chain(*by_parts), itertools.chain(*run.kept()), strict=True)
             assert any(parts.tolist() != whole.tolist() for parts, whole in both)
     finally:
@@ -320,7 +320,7 @@ def test_each_part_of_a_probe_keeps_what_it_needs(tiny_model, uneven_model, spec
 @pytest.mark.parametrize("ends", [(3, 5), (0, 4), (2, 2, 4), (3, 2, 4), (5,), ()])
 def test_parts_of_a_probe_end_one_after_the_other(tiny_model, ends):
     with recorded_runtime(tiny_model(n_layer=2), n_layer=2, n_head_kv=2, budget=64, block=32) as run:
-        cache = run.runtime.controller.cache
+        cache = run.runtime.block_loop.cache
         cache.feed([5, 6, 7, 8])
         before = cache.snapshot().data
         if ends:
@@ -358,7 +358,7 @@ def test_a_scorer_of_ones_own_after_heads_that_shared_cells(uneven_model, tmp_pa
     options = {"policy": spec, "focus_policy": "h2o+ada", "budget": BUDGET, "block": 32, "kv_type": kv_type}
     try:
         with recorded_runtime(uneven_model, **heads, before_compaction=look, recent=10, **options) as run:
-            assert run.runtime.controller.read(tokens, lambda n: True, probe)
+            assert run.runtime.block_loop.read(tokens, lambda n: True, probe)
             del n_held[:]
             for token in rng.integers(3, 250, 80).tolist():
                 run.step(token)

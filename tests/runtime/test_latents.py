@@ -64,7 +64,7 @@ def check_kept_sets(path, spec, probe=(), **options):
     reference = Reference(**HEADS, w_o=projections(path) if "critical" in spec else None)
     options = OPTIONS | {"policy": spec, "focus": bool(probe)} | options
     with recorded_runtime(path, **HEADS, before_compaction=reference, **options) as run:
-        assert run.runtime.controller.read(TOKENS[:250], lambda n: True, probe)
+        assert run.runtime.block_loop.read(TOKENS[:250], lambda n: True, probe)
         for token in TOKENS[250:]:
             run.step(token)
         assert len(run.compactions) >= 7
@@ -86,7 +86,7 @@ def test_under_a_probe_too_with_repacked_weights(latent_model, spec, quantizatio
 def test_a_value_is_the_first_part_of_its_key(latent_model):
     for kv_type in ("f16", "q8_0"):
         with edgekv.Runtime(latent_model(), memory="4GiB", kv_type=kv_type, **OPTIONS) as runtime:
-            cache = runtime.controller.cache
+            cache = runtime.block_loop.cache
             cache.feed(TOKENS[:32])
             keys, values = (read_rows(cache, 1, 0, values=values) for values in (False, True))
             assert (keys.shape, values.shape) == ((32, RANK + N_ROT), (32, RANK))
@@ -104,8 +104,8 @@ def test_compacting_through_a_host_copy_or_by_graphs_changes_nothing(latent_mode
         options = OPTIONS | {"policy": spec, "focus": False}
         with recorded_runtime(latent_model(), **HEADS, **options) as run:
             params = CacheParams(staged=staged, n_query_rows=32, wo_norms=True)
-            run.runtime.controller.cache.close()
-            cache = run.runtime.controller.cache = Cache(run.runtime.context, params)
+            run.runtime.block_loop.cache.close()
+            cache = run.runtime.block_loop.cache = Cache(run.runtime.context, params)
             logits = run.read(TOKENS)
             assert cache.n_cells <= OPTIONS["budget"] + OPTIONS["block"] < cache.n_past
             results.append((logits, np.array(run.kept()), [read_rows(cache, layer, 0) for layer in range(N_LAYER)]))
@@ -156,7 +156,7 @@ def test_scorers_that_read_keys_are_given_whole_rows(latent_model, own):
 
     own(by_keys)
     with edgekv.Runtime(latent_model(), memory="4GiB", policy="own", focus=False, **OPTIONS) as runtime:
-        assert runtime.controller.read(TOKENS, lambda n: True)
+        assert runtime.block_loop.read(TOKENS, lambda n: True)
     assert {(shape[0], shape[2]) for shape in seen} == {(1, RANK + N_ROT)}
 
 
@@ -175,7 +175,7 @@ def test_texts_go_beyond_the_trained_context(latent_model, monkeypatch):
     monkeypatch.setattr(Model, "is_end", lambda model, token: False)
     with edgekv.Runtime(latent_model(), memory="4GiB", **OPTIONS) as runtime, runtime.session() as session:
         session.read("the old house by the river " * 500)
-        assert session.n_past > runtime.model.n_ctx_train >= runtime.controller.cache.rope_past
+        assert session.n_past > runtime.model.n_ctx_train >= runtime.block_loop.cache.rope_past
         assert len("".join(session.chat("And?", max_tokens=8))) > 0
 
 

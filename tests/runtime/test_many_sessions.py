@@ -107,7 +107,7 @@ def test_drafts_look_up_what_their_own_session_read(open_tight):
             session.read(words(60, f"book{i}-"))
         for session in [*sessions, *sessions]:
             list(session.chat("What?", max_tokens=3))
-            histories.append(rt.controller._history.to_bytes())
+            histories.append(rt.block_loop._history.to_bytes())
         assert len(histories[0]) > 4 * 120
         assert [later.startswith(first) for first, later in zip(histories, histories[2:], strict=False)] == [True, True]
         assert not histories[1].startswith(histories[0])
@@ -155,7 +155,7 @@ def test_a_session_that_has_read_nothing_costs_nothing(local_runtime, monkeypatc
         list(session.chat("Hello", max_tokens=3))
         assert session.stats.switch_s == 0
         with monkeypatch.context() as patch:
-            patch.setattr(local_runtime.controller.cache, "snapshot", None)
+            patch.setattr(local_runtime.block_loop.cache, "snapshot", None)
             with local_runtime.session("Be brief.") as unused:
                 assert (unused.n_past, unused.n_cells) == (0, 0)
             list(session.chat("Go on", max_tokens=3))
@@ -192,7 +192,7 @@ def test_the_planned_bytes_of_a_session_are_those_of_full_cells(open_runtime, po
         session.read(words(100))
         largest = 0
         for _ in session.chat("What?", max_tokens=80, allow_loops=True):
-            largest = max(largest, rt.controller.cache.snapshot_bytes)
+            largest = max(largest, rt.block_loop.cache.snapshot_bytes)
         history = (1 << 16) if drafts == "auto" else 0
         assert rt.plan.session_bytes - 300 <= largest + history <= rt.plan.session_bytes
 

@@ -76,11 +76,11 @@ def test_noted_keys_are_those_that_were_stored(open_runtime, kv_type):
     """Of kept tokens those in the cells, and of evicted ones those of a cache that evicts nothing: in the first layer,
     whose keys do not depend on what other layers keep."""
     with open_runtime(kv_type=kv_type) as rt, rt.session() as session:
-        with recording(rt.controller, [(0, 1), (2, 0)], kv_type) as recorder:
+        with recording(rt.block_loop, [(0, 1), (2, 0)], kv_type) as recorder:
             "".join(session.generate(TEXT, max_tokens=5))  # the last of which is not fed
         kept = {head: session.kept_positions(*head) for head in [(0, 1), (2, 0)]}
         cells = {head: stored(rt, head) for head in kept}
-        assert rt.controller.watch is None
+        assert rt.block_loop.watch is None
     for head, positions in kept.items():
         keys = recorder.keys(head)
         assert len(keys) == len(recorder.tokens) > 2 * len(positions)
@@ -92,7 +92,7 @@ def test_noted_keys_are_those_that_were_stored(open_runtime, kv_type):
 
 def stored(rt, head):
     """Keys in the cells of a head, by position, rotated as they are."""
-    data, rows = rt.controller.cache.rows(*head)
+    data, rows = rt.block_loop.cache.rows(*head)
     return dequantize(data, gguf.GGMLQuantizationType(rows.type))
 
 
@@ -142,7 +142,7 @@ def test_a_text_that_is_too_long_is_refused_before_it_is_read(open_runtime, tmp_
     with open_runtime() as rt:
         with pytest.raises(edgekv.InputError, match=rf"tokens, more than longest={LONGEST}; .* or longest="):
             observe(rt, "What?", [long])
-        assert rt.controller.cache.n_past == 0
+        assert rt.block_loop.cache.n_past == 0
         n_tokens = len(observe(rt, files=[book], keys=False).kept.pieces)
         for longest in (n_tokens, n_tokens - 1):
             with pytest.raises(edgekv.InputError, match=f"longest={longest}"):
@@ -164,4 +164,4 @@ def test_what_cannot_be_inspected(open_runtime, book, monkeypatch):
         with pytest.raises(edgekv.ConfigError, match=r"needs gguf, .* pip install 'edgekv\[make\]'"):
             observe(rt, "What?")
         assert observe(rt, "What?", keys=False).kept.mask.all()
-        assert rt.controller.watch is None
+        assert rt.block_loop.watch is None

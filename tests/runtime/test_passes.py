@@ -40,7 +40,7 @@ def asked(session, path, **further):
 
 @pytest.mark.usefixtures("talkative")
 def test_the_second_pass_has_question_and_first_answer_in_mind(local_runtime, path, monkeypatch):
-    cache, model, probes = local_runtime.controller.cache, local_runtime.model, []
+    cache, model, probes = local_runtime.block_loop.cache, local_runtime.model, []
     probe = cache.probe
     monkeypatch.setattr(cache, "probe", lambda tokens, ends: (probes.append((list(tokens), ends)), probe(tokens, ends)))
     with local_runtime.session() as session:
@@ -135,7 +135,7 @@ def test_a_begun_conversation_needs_room_for_its_snapshot(local_runtime, path, m
         def full(self, n_bytes, what, remedy, reserved=0):
             raise edgekv.CeilingError(f"no room for {what}", required_bytes=2, ceiling_bytes=1)
 
-        monkeypatch.setattr("edgekv.engine.guard.Guard.check_room", full)
+        monkeypatch.setattr("edgekv.engine.memory_guard.MemoryGuard.check_room", full)
         with pytest.raises(edgekv.CeilingError, match="no room for the snapshot"):
             asked(session, path, passes=2)
         assert (session.n_past, session.stats.finish_reason) == (n_past, "failed")

@@ -66,8 +66,8 @@ def ragged_cache(tiny_model):
             path, n_layer=N_LAYER, n_head_kv=2, policy="random+pyramid", budget=BUDGET, block=BLOCK, kv_type=kv_type
         )
         runtime = run.__enter__().runtime
-        runtime.controller.cache.close()
-        cache = runtime.controller.cache = Cache(
+        runtime.block_loop.cache.close()
+        cache = runtime.block_loop.cache = Cache(
             runtime.context, structs.CacheParams(staged=structs.STAGING[staging], ragged=True)
         )
         opened.append(run)
@@ -90,7 +90,7 @@ def test_logits_equal_a_transformer_that_masks_the_same_triples(tiny_model, grou
 
     options = {"policy": "random(seed=7)+pyramid", "budget": BUDGET, "block": BLOCK, "kv_type": kv_type, "recent": 8}
     with recorded_runtime(path, n_layer=N_LAYER, n_head_kv=n_head_kv, before_compaction=draw, **options) as run:
-        cache = run.runtime.controller.cache
+        cache = run.runtime.block_loop.cache
         prefill = run.read(tokens[:N_PROMPT])
         decoded = [run.step(token) for token in tokens[N_PROMPT:]]
         assert len(run.compactions) >= 6
@@ -147,7 +147,7 @@ def test_the_longest_head_needs_no_buffer_beyond_the_plan(tiny_model, kv_type):
     with recorded_runtime(path, n_layer=N_LAYER, n_head_kv=2, before_compaction=draw, **options) as run:
         planned = run.runtime.context.memory().compute_bytes
         run.read(tokens_of(12 * BLOCK))
-        assert held(run.runtime.controller.cache).max() >= HIGH
+        assert held(run.runtime.block_loop.cache).max() >= HIGH
         assert run.runtime.context.memory().compute_bytes == planned
 
 
@@ -172,4 +172,4 @@ def test_impossible_budgets_are_refused_and_change_nothing(ragged_cache, tiny_mo
         recorded_runtime(path, n_layer=1, n_head_kv=2, budget=BUDGET, block=BLOCK) as run,
         pytest.raises(NativeError, match="opened for heads that keep the same"),
     ):
-        run.runtime.controller.cache.compact(policy, BUDGET, budgets=[[BUDGET, BUDGET]])
+        run.runtime.block_loop.cache.compact(policy, BUDGET, budgets=[[BUDGET, BUDGET]])

@@ -75,7 +75,7 @@ def test_kept_sets_are_those_of_the_reference(model, spec, focus):
     options = OPTIONS | {"policy": spec, "focus": focus}
     with recorded_runtime(model, **HEADS, before_compaction=reference, **options) as run:
         assert run.runtime.plan.repack
-        assert run.runtime.controller.read(TOKENS, lambda n: True, PROBE if focus else ())
+        assert run.runtime.block_loop.read(TOKENS, lambda n: True, PROBE if focus else ())
         assert len(run.compactions) >= 7
         reference.check(run.compactions)
 
@@ -113,8 +113,8 @@ def test_a_file_that_was_changed_is_a_typed_error_and_cells_stay(own_model, spoi
     options = OPTIONS | {"policy": "keydiff" if focus else "snapkv+critical", "focus": focus, "memory": "1GiB"}
     probe = PROBE if focus else ()
     with edgekv.Runtime(own_model, **options) as runtime:
-        controller, cache = runtime.controller, runtime.controller.cache
-        assert controller.read(TOKENS[:200], lambda n: True, probe, want_logits=False)
+        block_loop, cache = runtime.block_loop, runtime.block_loop.cache
+        assert block_loop.read(TOKENS[:200], lambda n: True, probe, want_logits=False)
         cache.feed(TOKENS[200:220])
         before = cells(cache)
         spoil(own_model)

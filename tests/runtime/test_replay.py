@@ -8,7 +8,7 @@ from small import SETTINGS, words
 
 import edgekv
 from edgekv.binding.cache import Cache
-from edgekv.engine.replays import INSTRUCTION
+from edgekv.engine.block_replay import INSTRUCTION
 from edgekv.engine.sampler import GREEDY
 from edgekv.options import REPLAY_TOKENS
 
@@ -33,14 +33,14 @@ def probes(monkeypatch):
 def test_every_token_is_replayed_once(open_runtime, probes, options):
     fed = []
     with open_runtime(policy=POLICY, **options) as rt, rt.session() as session:
-        rt.controller.watch = fed.extend
+        rt.block_loop.watch = fed.extend
         session.read(words(100))
         said(session, "What was it?", 100)
         said(session, words(50), 70)
         instruction = rt.tokenize(INSTRUCTION)
         assert all(probe[: len(instruction)] == instruction for probe in probes)
         replayed = [token for probe in probes for token in probe[len(instruction) :]]
-        assert [*replayed, *rt.controller.replays.unscored] == fed
+        assert [*replayed, *rt.block_loop.block_replay.unscored] == fed
         assert len(fed) == session.n_past
         assert max(map(len, probes)) <= SETTINGS["block"] + len(instruction) <= ROOM
         assert session.stats.probes == 0 < session.stats.probe_s
@@ -123,7 +123,7 @@ def test_a_smaller_runtime_refuses_a_saved_session(open_runtime, tmp_path):
 def test_a_smaller_block_refuses_what_is_longer_and_not_replayed_yet(open_runtime, tmp_path):
     with open_runtime(policy=POLICY) as rt, rt.session() as session:
         said(session, "What?", 20)
-        assert 8 < len(rt.controller.replays.unscored) <= 32
+        assert 8 < len(rt.block_loop.block_replay.unscored) <= 32
         session.save(tmp_path / "a")
     message = r"of them not replayed yet, .* block=8 have no room"
     with (
@@ -132,25 +132,25 @@ def test_a_smaller_block_refuses_what_is_longer_and_not_replayed_yet(open_runtim
     ):
         rt.load_session(tmp_path / "a")
     with open_runtime(policy=POLICY, block=64) as rt, rt.load_session(tmp_path / "a") as session:
-        assert len(rt.controller.replays.unscored) > 8
+        assert len(rt.block_loop.block_replay.unscored) > 8
 
 
 def test_a_scoring_that_fails_replays_again(open_runtime, probes, monkeypatch):
     with open_runtime(policy=POLICY) as rt, rt.session() as session:
-        cache, compact = rt.controller.cache, rt.controller.cache.compact
-        rt.controller.step(5)
+        cache, compact = rt.block_loop.cache, rt.block_loop.cache.compact
+        rt.block_loop.step(5)
 
         def fail(*given, **named):
             raise edgekv.NativeError("no")
 
         monkeypatch.setattr(cache, "compact", fail)
         with pytest.raises(edgekv.NativeError):
-            rt.controller.read([6, 7, 8], lambda n: True)
-        held = rt.controller.replays.unscored
+            rt.block_loop.read([6, 7, 8], lambda n: True)
+        held = rt.block_loop.block_replay.unscored
         assert held == (5, 6, 7)
         monkeypatch.setattr(cache, "compact", compact)
-        assert rt.controller.read([9], lambda n: True)
+        assert rt.block_loop.read([9], lambda n: True)
         assert probes[-1][-3:] == [5, 6, 7]
         assert np.array_equal(cache.positions(0, 0), np.arange(4))
-        assert rt.controller.replays.unscored == (9,)
+        assert rt.block_loop.block_replay.unscored == (9,)
         assert session.n_past == 4

@@ -168,7 +168,7 @@ def test_what_ends_a_reply_is_checked(runtime):
 def test_a_question_about_a_text_comes_after_an_instruction(local_runtime, tmp_path, monkeypatch):
     book = tmp_path / "book.txt"
     book.write_text(words(60))
-    model, cache = local_runtime.model, local_runtime.controller.cache
+    model, cache = local_runtime.model, local_runtime.block_loop.cache
     fed, probed = [], []
     feed, probe = cache.feed, cache.probe
     monkeypatch.setattr(cache, "feed", lambda tokens, **how: (fed.extend(tokens), feed(tokens, **how))[1])

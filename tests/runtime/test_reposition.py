@@ -47,7 +47,7 @@ def test_logits_equal_a_transformer_that_turns_the_same_keys(tiny_model, shape, 
         prefill = run.read(tokens[:n_read])
         decoded = [run.step(token) for token in tokens[n_read:]]
         assert len(run.compactions) >= 4
-        assert run.runtime.controller.cache.rope_past < run.runtime.controller.cache.n_past - BLOCK
+        assert run.runtime.block_loop.cache.rope_past < run.runtime.block_loop.cache.n_past - BLOCK
     assert_exact(path, tokens, run, n_read, prefill, decoded, kv_type)
 
     # the check must be able to fail: where keys had stayed, the logits would be others
@@ -89,7 +89,7 @@ def test_queries_that_are_there_already_are_turned_with_the_keys(tiny_model, sha
     model = ReferenceModel.from_gguf(path).hparams
     options = {"policy": "snapkv(window=16)", "budget": 64, "block": 32, "kv_type": kv_type, "focus": False}
     with edgekv.Runtime(path, memory="4GiB", threads=1, reposition="always", **options) as runtime:
-        cache, policy = runtime.controller.cache, runtime.options.parsed_policy
+        cache, policy = runtime.block_loop.cache, runtime.options.parsed_policy
         for start in range(0, 96, 32):
             cache.feed(tokens_of(96)[start : start + 32])
         before, positions, _ = cache.queries(1)
@@ -124,7 +124,7 @@ def test_queries_of_a_probe_are_turned_to_where_it_would_come_now(tiny_model, sh
     model = ReferenceModel.from_gguf(path).hparams
     options = {"policy": "snapkv(window=16)", "budget": 64, "block": 32, "kv_type": kv_type, "probe_tokens": 8}
     with edgekv.Runtime(path, memory="4GiB", threads=1, **options) as runtime:
-        cache, policy = runtime.controller.cache, runtime.options.parsed_policy
+        cache, policy = runtime.block_loop.cache, runtime.options.parsed_policy
         for start in range(0, 96, 32):
             cache.feed(tokens_of(96)[start : start + 32])
         cache.probe([7, 8, 9])
@@ -149,7 +149,7 @@ def test_queries_of_a_probe_are_turned_to_where_it_would_come_now(tiny_model, sh
 def test_a_text_that_fits_is_left_alone_and_a_longer_one_stays_within_the_trained_context(tiny_model, policy, kv_type):
     path = tiny_model(n_layer=2, n_ctx_train=512, head_dim=64)
     with edgekv.Runtime(path, **SMALL, policy=policy, kv_type=kv_type) as rt, rt.session() as session:
-        cache = rt.controller.cache
+        cache = rt.block_loop.cache
 
         def rope_positions():
             return [cache.rope_positions(layer, head) for layer in range(2) for head in range(2)]
@@ -178,7 +178,7 @@ def test_generation_goes_on_past_the_trained_context(tiny_model):
         list(session.generate(words(10), max_tokens=700))
         assert session.stats.finish_reason == "length"
         assert session.n_past >= 700
-        assert rt.controller.cache.rope_past <= 256
+        assert rt.block_loop.cache.rope_past <= 256
         assert session.stats.repositions > 0
 
 
@@ -213,7 +213,7 @@ def test_cells_that_leave_no_positions_to_move_to(tiny_model):
 def test_a_model_whose_keys_cannot_be_turned_reads_up_to_its_trained_context(tmp_path):
     path = make_zeros(tmp_path / "gpt2.gguf", "gpt2", ROPE_MODELS["gpt2"])
     with edgekv.Runtime(path, memory="4GiB", budget=64, block=32, threads=1) as rt:
-        assert not rt.controller.cache.repositions
-        assert rt.controller.positions.limit == rt.model.n_ctx_train
+        assert not rt.block_loop.cache.repositions
+        assert rt.block_loop.repositioning.limit == rt.model.n_ctx_train
     with pytest.raises(edgekv.UnsupportedModelError, match="architecture 'gpt2' has no RoPE"):
         edgekv.Runtime(path, memory="4GiB", budget=64, block=32, threads=1, reposition="always")

@@ -113,14 +113,14 @@ def test_the_log_is_what_the_cells_saw(open_runtime, fed, monkeypatch, tmp_path,
         check()
         session.rewind(seen[0] + 13, progress=cancel)
         check()
-        feed, last = rt.controller.cache.feed, seen[0] + 60
+        feed, last = rt.block_loop.cache.feed, seen[0] + 60
 
         def failing(tokens, **how):
             if session.n_past > last:
                 raise edgekv.NativeError("on purpose")
             feed(tokens, **how)
 
-        monkeypatch.setattr(rt.controller.cache, "feed", failing)
+        monkeypatch.setattr(rt.block_loop.cache, "feed", failing)
         with pytest.raises(edgekv.NativeError, match="on purpose"):
             say(session, words(90))
         check()
@@ -213,7 +213,7 @@ def test_after_a_return_it_is_as_if_the_rest_had_never_been(open_runtime, monkey
 def test_a_return_beyond_the_trained_context(open_runtime, monkeypatch):
     with open_runtime(n_ctx_train=512, kv_type="q8_0") as rt, rt.session(log=True) as session:
         session.read(words(300))
-        assert session.n_past > 512 >= rt.controller.cache.rope_past
+        assert session.n_past > 512 >= rt.block_loop.cache.rope_past
         n_past, cells = session.n_past, held(rt)
         reply = say(session, n=60)
         session.rewind(n_past)
@@ -239,11 +239,11 @@ def test_a_return_into_the_midst_of_a_turn_reads_again(open_runtime, monkeypatch
                 list(session.generate(" and", max_tokens=5, sampling=GREEDY))
                 found.append((n, log_of(session), steps.take()))
         for n, log, logits in found:
-            rt.controller.clear()
+            rt.block_loop.clear()
             for start, stop in ((0, first), (first, n), (n, len(log) - 4)):
-                assert rt.controller.read(log[start:stop], lambda _: True)
+                assert rt.block_loop.read(log[start:stop], lambda _: True)
             for token in log[-4:]:
-                rt.controller.step(token)
+                rt.block_loop.step(token)
             np.testing.assert_array_equal(steps.take(), logits)
 
 
@@ -553,7 +553,7 @@ def test_a_checkpoint_that_cannot_be_read_is_done_without(open_runtime, monkeypa
             say(session, f"Question {i}")
             ends.append(session.n_past)
         tokens, checkpoints = log_of(session), session._access.conversation._past.checkpoints
-        cells = [checkpoints.before(n).snapshot.controller.cells for n in ends]
+        cells = [checkpoints.before(n).snapshot.block_loop.cells for n in ends]
         os.ftruncate(cells[2].file.fileno(), 100)
         session.rewind(ends[2])
         assert (log_of(session), session.stats.reused_tokens) == (tokens[: ends[2]], ends[1])
@@ -579,11 +579,11 @@ def test_a_checkpoint_that_cannot_be_read_is_done_without(open_runtime, monkeypa
         assert cells[1].file.n_reads == 4
         assert (log_of(session), session.stats.reused_tokens) == (tokens[: ends[1]], ends[0])
         assert say(session, n=5)
-        before = rt.controller.cache.n_past
+        before = rt.block_loop.cache.n_past
         cells[0] = SnapshotFile(Lost(cells[0].file), cells[0].nbytes)
         with pytest.raises(OSError, match="lost"):
-            restore_snapshot(rt.controller.cache, cells[0])
-        assert (before > 0, rt.controller.cache.n_past, rt.controller.cache.n_cells) == (True, 0, 0)
+            restore_snapshot(rt.block_loop.cache, cells[0])
+        assert (before > 0, rt.block_loop.cache.n_past, rt.block_loop.cache.n_cells) == (True, 0, 0)
 
 
 @pytest.mark.usefixtures("talkative")
@@ -596,7 +596,7 @@ def test_a_disk_without_room_loses_nothing(open_runtime, monkeypatch):
         def full(*_):
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr("edgekv.engine.controller.Controller.filed", full)
+        monkeypatch.setattr("edgekv.engine.block_loop.BlockLoop.filed", full)
         reply, tokens = say(session, "Why?"), log_of(session)
         assert reply
         assert session._access.conversation._past.checkpoints.positions == [n_past]

@@ -108,15 +108,15 @@ def read(path, staging, stage, spec, kv_type, reposition=False, heads=HEADS):
     with recorded_runtime(path, **heads, before_compaction=turn, **options) as run:
         run.read(tokens[:-40])
         logits = [run.step(token) for token in tokens[-40:]]
-        controller = run.runtime.controller
-        assert controller.work.evictions >= 6
-        assert (controller.cache.rope_past < controller.cache.n_past) == reposition
+        block_loop = run.runtime.block_loop
+        assert block_loop.work.evictions >= 6
+        assert (block_loop.cache.rope_past < block_loop.cache.n_past) == reposition
         held = [
-            [controller.cache.rows(*at, values=values)[0].tobytes() for values in (False, True)]
+            [block_loop.cache.rows(*at, values=values)[0].tobytes() for values in (False, True)]
             for at in np.ndindex(*heads.values())
         ]
-        assert controller.cache.bookkeeping_bytes <= run.runtime.plan.parts.bookkeeping
-        return logits, [[kept.tolist() for kept in layer] for layer in run.kept()], held, controller.work
+        assert block_loop.cache.bookkeeping_bytes <= run.runtime.plan.parts.bookkeeping
+        return logits, [[kept.tolist() for kept in layer] for layer in run.kept()], held, block_loop.work
 
 
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4_0"])
@@ -199,8 +199,8 @@ def test_every_kept_row_survives_every_move(tiny_model, kv_type):
     rng = np.random.default_rng(5)
     options = {"policy": "random", "budget": 96, "block": 32, "kv_type": kv_type}
     with recorded_runtime(path, n_layer=3, n_head_kv=2, **options) as run:
-        run.runtime.controller.cache.close()
-        cache = run.runtime.controller.cache = Cache(run.runtime.context, CacheParams(staged=STAGING["graphs"]))
+        run.runtime.block_loop.cache.close()
+        cache = run.runtime.block_loop.cache = Cache(run.runtime.context, CacheParams(staged=STAGING["graphs"]))
         policy = parse_policy("random(seed=3)")
         for _ in range(40):
             cache.feed(tokens_of(int(rng.integers(1, min(33, cache.n_free + 1)))))
@@ -288,7 +288,7 @@ def test_a_cell_that_holds_most_of_the_weight(tiny_model, stage, wrapper, kv_typ
     options = {"budget": BUDGET, "block": 32, "recent": 10, "kv_type": kv_type}
     with recorded_runtime(path, **HEADS, policy=policy, before_compaction=reference, **options) as run:
         run.read(tokens_of(300))
-        assert run.runtime.controller.work.staged_layers == 0
+        assert run.runtime.block_loop.work.staged_layers == 0
         reference.check(run.compactions)
     heads = [head for choice in reference.choices for layer in choice.layers for head in layer]
     weights = [weights_of(parse_policy(policy).inner, head) for head in heads]
@@ -301,7 +301,7 @@ def crossed_at_an_eviction(tiny_model, stage, how, policy, kv_type):
     stage(how)
     options = {"policy": policy, "budget": 1024, "block": 128, "kv_type": kv_type, "focus": False}
     with recorded_runtime(path, n_layer=30, n_head_kv=1, **options) as run:
-        cache = run.runtime.controller.cache
+        cache = run.runtime.block_loop.cache
         for i in range(9):
             cache.feed(tokens_of(128, i))
         cache.compact(parse_policy(policy), 1024, n_sink=4)
@@ -334,7 +334,7 @@ def test_rows_that_are_no_numbers_are_told_and_nothing_is_evicted(tiny_model, st
     stage("graphs")
     path = tiny_model(**SHAPE, n_ctx_train=1024)
     with recorded_runtime(path, **HEADS, policy=spec, budget=BUDGET, block=32, recent=10, kv_type="f16") as run:
-        cache = run.runtime.controller.cache
+        cache = run.runtime.block_loop.cache
         for i in range(4):
             cache.feed(tokens_of(32, i))
         data = cache.snapshot().data.copy()
@@ -363,6 +363,6 @@ def test_norms_by_quantised_projections(tiny_model, stage, quantization, repack,
     read_and_check(path, SHAPE, spec, **options)
     with recorded_runtime(path, **HEADS, policy=spec, budget=BUDGET, block=32, recent=10, **options) as run:
         run.read(tokens_of(300))
-        work, plan = run.runtime.controller.work, run.runtime.plan
+        work, plan = run.runtime.block_loop.work, run.runtime.plan
     assert (work.staged_layers > 0) == (plan.parts.repacking > 0)
     assert plan.parts.repacking == 0 or repack

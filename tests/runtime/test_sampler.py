@@ -25,14 +25,14 @@ def runtime(tiny_model):
 def choices(runtime, sampling, before=None):
     """Yield (logits (n_vocab,) float32, token chosen from them) of every step of a reply."""
     sampler = Sampler(sampling, before)
-    runtime.controller.read(runtime.model.tokenize("the house in the river"), lambda n: True)
+    runtime.block_loop.read(runtime.model.tokenize("the house in the river"), lambda n: True)
     n_vocab = runtime.model.n_vocab
     for _ in range(N_STEPS):
         pointer = ctypes.cast(runtime.context.logits(), ctypes.POINTER(ctypes.c_float))
         logits = np.ctypeslib.as_array(pointer, (n_vocab,)).copy()
         token = sampler.sample(runtime.context)
         yield logits, token
-        runtime.controller.step(token)
+        runtime.block_loop.step(token)
     sampler.close()
 
 
@@ -70,7 +70,7 @@ def test_a_sampler_goes_on_with_the_tokens_that_were_said_last(runtime):
     sampling = Sampling(repeat_penalty=8.0, repeat_last=5)
     first = [token for _, token in choices(runtime, sampling)]
     said, again = deque(first[:5], maxlen=5), []
-    runtime.controller.clear()
+    runtime.block_loop.clear()
     for logits, token in choices(runtime, sampling, SamplerState(sampling, 0, 5, tuple(said))):
         assert token == penalised(logits, said, 8.0).argmax()
         said.append(token)
@@ -80,7 +80,7 @@ def test_a_sampler_goes_on_with_the_tokens_that_were_said_last(runtime):
 
 def test_where_a_sampler_stands(runtime):
     sampling = Sampling(temperature=1.0, repeat_last=3, seed=7)
-    runtime.controller.read(runtime.model.tokenize("the house"), lambda n: True)
+    runtime.block_loop.read(runtime.model.tokenize("the house"), lambda n: True)
     with closing(Sampler(sampling)) as sampler:
         assert sampler.state(ended=False) == SamplerState(sampling, 7)
         said = [sampler.sample(runtime.context) for _ in range(5)]

@@ -59,13 +59,13 @@ def test_a_conversation_of_many_turns_stays_within_its_cells(session):
 def cells_after_each_step(runtime, monkeypatch, session, n_steps):
     """Cells per head after every token that generation feeds; pieces of text may be fewer."""
     used = []
-    step = runtime.controller.step
+    step = runtime.block_loop.step
 
     def step_and_count(token, **given):
         step(token, **given)
         used.append(session.n_cells)
 
-    monkeypatch.setattr(runtime.controller, "step", step_and_count)
+    monkeypatch.setattr(runtime.block_loop, "step", step_and_count)
     list(session.generate(words(60), max_tokens=n_steps + 1, sampling=GREEDY))
     assert len(used) == n_steps
     return used
@@ -227,8 +227,8 @@ def test_a_long_question_probes_with_its_last_tokens(local_runtime, local_sessio
         probes.append(list(tokens))
         probe(tokens, part_ends)
 
-    probe = local_runtime.controller.cache.probe
-    monkeypatch.setattr(local_runtime.controller.cache, "probe", remember)
+    probe = local_runtime.block_loop.cache.probe
+    monkeypatch.setattr(local_runtime.block_loop.cache, "probe", remember)
     list(local_session.ask(" ".join(["Where is it?"] * 30), files=[path], max_tokens=1))
     list(local_session.ask("Where is it?", files=[path], max_tokens=1))
     assert len(probes[0]) == local_runtime.options.probe_tokens > len(probes[-1])
@@ -242,8 +242,8 @@ def test_reading_before_a_question_has_a_general_one_in_mind(local_runtime, loca
         probes.append(b"".join(map(local_runtime.model.piece, tokens)).decode())
         probe(tokens, part_ends)
 
-    probe = local_runtime.controller.cache.probe
-    monkeypatch.setattr(local_runtime.controller.cache, "probe", remember)
+    probe = local_runtime.block_loop.cache.probe
+    monkeypatch.setattr(local_runtime.block_loop.cache, "probe", remember)
     for focus, asked in ((None, GENERAL_QUESTION), (True, GENERAL_QUESTION), ("Who is who?", "Who is who?")):
         local_session.read(words(60), focus=focus)
         assert local_session.stats.probes == len(probes) > 0
@@ -258,9 +258,9 @@ def test_a_question_of_ones_own_goes_before_what_is_asked(local_runtime, local_s
     path = tmp_path / "notes.txt"
     path.write_text(words(60))
     probes = []
-    probe = local_runtime.controller.cache.probe
+    probe = local_runtime.block_loop.cache.probe
     monkeypatch.setattr(
-        local_runtime.controller.cache, "probe", lambda tokens, ends: (probes.append(tokens), probe(tokens, ends))
+        local_runtime.block_loop.cache, "probe", lambda tokens, ends: (probes.append(tokens), probe(tokens, ends))
     )
     list(local_session.ask("Where?", files=[path], focus="What is green?", max_tokens=1))
     text = b"".join(map(local_runtime.model.piece, probes[0])).decode()
@@ -346,12 +346,12 @@ def test_a_prompt_beyond_the_trained_context_is_refused_unread(tiny_model):
         assert session.n_past <= 256
     with edgekv.Runtime(path, **options, allow_beyond_trained=True) as rt:
         list(rt.session().chat(words(300), max_tokens=3))
-        assert rt.controller.cache.rope_past > 256
+        assert rt.block_loop.cache.rope_past > 256
 
 
 def test_the_system_message_is_never_evicted(local_runtime):
     with local_runtime.session(system="Be brief.") as session:
-        (pinned,) = local_runtime.controller.pinned
+        (pinned,) = local_runtime.block_loop.pinned
         list(session.chat(words(300), max_tokens=50))
         kept = session.kept_positions(1, 1)
         assert set(range(*pinned)) <= set(kept.tolist())

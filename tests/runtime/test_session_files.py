@@ -69,7 +69,7 @@ def test_a_new_process_says_the_next_200_tokens(tiny_model, tmp_path, kv_type, n
             budgets = [session.budgets()]
             cases.append((model, options, path, "And then?"))
             expected.append(go_on(rt, session, "And then?"))
-            assert (rt.controller.cache.rope_past < session.n_past) == (n_ctx_train == 512)
+            assert (rt.block_loop.cache.rope_past < session.n_past) == (n_ctx_train == 512)
             if "+" in policy and policy.endswith(("ada", "pyramid")):
                 budgets.append(session.budgets())
                 assert any(len({n for layer in each for n in layer}) > 1 for each in budgets)
@@ -120,7 +120,7 @@ def test_a_model_at_another_place_in_another_order_is_the_same(tiny_model, tmp_p
 
 
 def kept(runtime):
-    cache = runtime.controller.cache
+    cache = runtime.block_loop.cache
     return [cache.positions(*at).tolist() for at in np.ndindex(2, 2)]
 
 
@@ -133,8 +133,8 @@ def test_a_smaller_budget_evicts_once_by_the_policy(open_runtime, tmp_path, poli
         session.read(words(300))
         session.save(tmp_path / "a")
         n_past = session.n_past
-        rt.controller.budget = 64
-        rt.controller.shrink()
+        rt.block_loop.budget = 64
+        rt.block_loop.shrink()
         expected = kept(rt)
     with open_runtime(policy=policy) as rt, rt.load_session(tmp_path / "a") as session:
         assert (session.n_past, session.n_cells) == (n_past, 64)
@@ -169,7 +169,7 @@ def test_cells_of_another_type_are_converted(open_runtime, tmp_path, stored, kv_
                     session.read(words(100))
                     session.save(tmp_path / "a")
             with rt.load_session(tmp_path / "a") as session:
-                cache = rt.controller.cache
+                cache = rt.block_loop.cache
                 rows.append([floats(cache, *at, values=values) for at in np.ndindex(2, 2) for values in (False, True)])
                 queries.append(
                     [unrotated(cache.queries(layer)[0], cache.row_format(layer).rotation) for layer in (0, 1)]
@@ -342,7 +342,7 @@ def test_rows_that_are_no_numbers_leave_no_wrong_session(open_runtime, tmp_path)
             with pytest.raises(edgekv.NativeError, match="not finite"):
                 rt.load_session(tmp_path / "a", instead_of=session)
             assert session.closed != untouched
-            assert rt.controller.cache.n_past > 0 or not untouched
+            assert rt.block_loop.cache.n_past > 0 or not untouched
 
 
 def test_a_session_that_has_said_nothing_yet(open_runtime, tmp_path):
@@ -352,7 +352,7 @@ def test_a_session_that_has_said_nothing_yet(open_runtime, tmp_path):
     with open_runtime() as rt, rt.load_session(tmp_path / "a") as session:
         assert (session.n_past, session.n_cells) == (0, 0)
         assert ask(session) == expected
-        assert rt.controller.pinned[0][1] > 3
+        assert rt.block_loop.pinned[0][1] > 3
 
 
 def test_what_cannot_be_written(session, tmp_path, monkeypatch):

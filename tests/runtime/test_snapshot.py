@@ -35,8 +35,8 @@ class Steps:
     """The logits of every token that a runtime says, (n_vocab,) each."""
 
     def __init__(self, runtime, monkeypatch):
-        self.logits, self._runtime, self._step = [], runtime, runtime.controller.step
-        monkeypatch.setattr(runtime.controller, "step", self._record)
+        self.logits, self._runtime, self._step = [], runtime, runtime.block_loop.step
+        monkeypatch.setattr(runtime.block_loop, "step", self._record)
 
     def _record(self, token, **given):
         self._step(token, **given)
@@ -50,7 +50,7 @@ class Steps:
 
 def held(runtime):
     """True and RoPE positions, keys and values of every head."""
-    cache, found = runtime.controller.cache, []
+    cache, found = runtime.block_loop.cache, []
     for at in np.ndindex(2, 2):
         rows = [cache.rows(*at, values=values)[0].tobytes() for values in (False, True)]
         found.append((cache.positions(*at).tolist(), cache.rope_positions(*at).tolist(), *rows))
@@ -88,7 +88,7 @@ def test_a_text_beyond_the_trained_context(open_runtime, monkeypatch, policy, kv
     with open_runtime(n_ctx_train=512, policy=policy, kv_type=kv_type) as rt, rt.session() as session:
         steps = Steps(rt, monkeypatch)
         session.read(words(300))
-        assert session.n_past > 1024 > 512 >= rt.controller.cache.rope_past
+        assert session.n_past > 1024 > 512 >= rt.block_loop.cache.rope_past
         taken = session.snapshot()
         expected = ask(session, n=150), held(rt)
         logits = steps.take()
@@ -96,7 +96,7 @@ def test_a_text_beyond_the_trained_context(open_runtime, monkeypatch, policy, kv
         ask(session, "Who else?", n=100)
         steps.take()
         session.restore(taken)
-        assert rt.controller.cache.rope_past <= 512
+        assert rt.block_loop.cache.rope_past <= 512
         assert (ask(session, n=150), held(rt)) == expected
         np.testing.assert_array_equal(steps.take(), logits)
 
@@ -152,13 +152,13 @@ def test_reading_begins_a_turn_that_the_next_goes_on_with(open_runtime, tmp_path
     book.write_text(words(100))
     fed, seen = [], []
     with open_runtime() as rt, rt.session() as session:
-        feed = rt.controller.cache.feed
+        feed = rt.block_loop.cache.feed
 
         def remember(tokens, **how):
             fed.extend(tokens)
             feed(tokens, **how)
 
-        monkeypatch.setattr(rt.controller.cache, "feed", remember)
+        monkeypatch.setattr(rt.block_loop.cache, "feed", remember)
         session.read("and a word", files=[book], progress=seen.append)
         stats = session.stats
         assert (stats.finish_reason, stats.generated_tokens) == ("read", 0)
@@ -239,15 +239,15 @@ def test_a_snapshot_holds_nothing_of_earlier_sessions(open_runtime, policy):
                     session.read(words(200, word))
             with rt.session():
                 for n in (40, 100):
-                    assert rt.controller.read(range(3, 3 + n), lambda n: True)
-                    found.append(rt.controller.cache.snapshot().data.tobytes())
+                    assert rt.block_loop.read(range(3, 3 + n), lambda n: True)
+                    found.append(rt.block_loop.cache.snapshot().data.tobytes())
     assert found[:2] == found[2:4] == found[4:]
 
 
 def test_the_next_position_follows_the_text_unless_keys_are_moved(open_runtime):
     with open_runtime(reposition="never") as rt:
-        cache = rt.controller.cache
-        assert rt.controller.read(range(3, 200), lambda n: True)
+        cache = rt.block_loop.cache
+        assert rt.block_loop.read(range(3, 200), lambda n: True)
         taken, before = cache.snapshot(), held(rt)
         cache.restore(taken)
         for change in (-1, -100, 1):
@@ -261,11 +261,11 @@ def test_the_next_position_follows_the_text_unless_keys_are_moved(open_runtime):
 def test_caches_take_what_fits_them(open_runtime):
     """Another runtime's cells where they are of one kind and there is room for them."""
     with open_runtime() as one:
-        assert one.controller.read(range(3, 200), lambda n: True)
-        taken, expected = one.controller.cache.snapshot(), held(one)
+        assert one.block_loop.read(range(3, 200), lambda n: True)
+        taken, expected = one.block_loop.cache.snapshot(), held(one)
     for options in ({}, {"budget": 200, "block": 16}, {"policy": "keydiff+ada"}):
         with open_runtime(**options) as other:
-            other.controller.cache.restore(taken)
+            other.block_loop.cache.restore(taken)
             assert held(other) == expected
     assert not taken.data.flags.writeable
     another = "of another model, layout or cache type"
@@ -275,10 +275,10 @@ def test_caches_take_what_fits_them(open_runtime):
         ({"budget": 32, "recent": 8, "block": 8}, "its heads hold too much"),
     ):
         with open_runtime(**options) as other:
-            other.controller.cache.feed([5, 6])
+            other.block_loop.cache.feed([5, 6])
             before = held(other)
             with pytest.raises(edgekv.ConfigError, match=message):
-                other.controller.cache.restore(taken)
+                other.block_loop.cache.restore(taken)
             assert held(other) == before
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import edgekv
-from edgekv.engine.crowd import Threads
+from edgekv.engine.thread_tuner import ThreadTuner
 
 SHAPE = {"n_layer": 2, "n_embd": 256, "n_head": 4, "n_head_kv": 2, "head_dim": 64, "n_ctx_train": 2048}
 
@@ -15,11 +15,11 @@ def logits_of(path, numbers, **options):
     """The logits of tokens behind a text, each decoded by as many threads as `numbers` says in turn."""
     settings = {"memory": "4GiB", "budget": 600, "block": 128, "threads": 3, "focus": False}
     with edgekv.Runtime(path, **settings | options) as rt:
-        rt.controller.read(np.random.default_rng(2).integers(3, 250, 700).tolist(), lambda n: True)
+        rt.block_loop.read(np.random.default_rng(2).integers(3, 250, 700).tolist(), lambda n: True)
         found = []
         for token, n_threads in zip(range(3, 3 + 8), numbers * 8, strict=False):
-            rt.controller.cache.decode_with(n_threads)
-            rt.controller.step(token)
+            rt.block_loop.cache.decode_with(n_threads)
+            rt.block_loop.step(token)
             found.append(rt.context.logits_array().copy())
     return np.array(found)
 
@@ -49,5 +49,5 @@ def test_replies_are_the_same_while_it_changes(tiny_model, monkeypatch, talkativ
         threads.now = 3 - threads.now
         return True
 
-    monkeypatch.setattr(Threads, "decoded", decoded)
+    monkeypatch.setattr(ThreadTuner, "decoded", decoded)
     assert said() == expected

@@ -101,7 +101,7 @@ def test_it_is_another_process(runtime, local_runtime):
     assert local_runtime.worker_pid is None
     assert runtime.worker_pid not in (None, os.getpid())
     with pytest.raises(edgekv.ConfigError, match="another process"):
-        runtime.controller  # noqa: B018
+        runtime.block_loop  # noqa: B018
 
 
 NATIVE = """

@@ -8,14 +8,14 @@ import pytest
 
 from edgekv.binding.snapshot_file import SnapshotFile
 from edgekv.engine.checkpoints import MAX_CHECKPOINTS, Checkpoint, Checkpoints
-from edgekv.engine.snapshot import ControllerSnapshot, Snapshot
+from edgekv.engine.snapshot import BlockLoopSnapshot, Snapshot
 from edgekv.store.temp_array import temp_file
 
 
 def checkpoint(n_past, n_bytes=100):
     cells = SnapshotFile(temp_file(None), n_bytes)
-    controller = ControllerSnapshot(cells, (), 0, False, b"")
-    return Checkpoint(n_past, Snapshot(b"", None, "assistant", (), None, controller))
+    block_loop = BlockLoopSnapshot(cells, (), 0, False, b"")
+    return Checkpoint(n_past, Snapshot(b"", None, "assistant", (), None, block_loop))
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_the_files_of_those_that_go_are_closed(open_checkpoints):
     for each in made:
         checkpoints.add(each)
     assert checkpoints.positions == [3]  # a new one takes the place of those after it
-    assert [each.snapshot.controller.cells.file.closed for each in made] == [True, True, True, True, False]
+    assert [each.snapshot.block_loop.cells.file.closed for each in made] == [True, True, True, True, False]
     checkpoints.add(too_large := checkpoint(9, 301))
-    assert too_large.snapshot.controller.cells.file.closed
+    assert too_large.snapshot.block_loop.cells.file.closed
     assert checkpoints.positions == [3]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 INSTRUCTION = "\n\nRepeat the text above.\n\n"
 
 
-class Replays:
+class BlockReplay:
     """The tokens that were fed since the last scoring, and the instruction that goes before them.
 
     instruction: token ids; it is a plain text, so it goes with any model and at any place of a turn
@@ -27,7 +27,7 @@ class Replays:
         self._noted: tuple[tuple[int, ...], int] = (), 0  # the tokens, and the position after them; set at once
 
     @classmethod
-    def of(cls, model: Model, options: Options) -> Replays:
+    def of(cls, model: Model, options: Options) -> BlockReplay:
         """What the policy of a runtime wants."""
         if not options.replays:
             return cls()

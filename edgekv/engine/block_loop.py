@@ -14,11 +14,11 @@ from edgekv.binding.snapshot_file import SnapshotFile, restore_snapshot, write_s
 from edgekv.options import UBATCH, Options
 from edgekv.store.log import TokenLog
 
-from .crowd import Threads
+from .block_replay import BlockReplay
 from .drafts import History, Worth
-from .positions import Positions
-from .replays import Replays
-from .snapshot import ControllerSnapshot
+from .repositioning import Repositioning
+from .snapshot import BlockLoopSnapshot
+from .thread_tuner import ThreadTuner
 
 Fed = tuple[int, Sequence[int]]  # a position, and the tokens that are fed from it on
 NOTHING: Fed = (0, ())
@@ -26,7 +26,7 @@ NOTHING: Fed = (0, ())
 
 @dataclass(slots=True)
 class Work:
-    """What a controller has done so far; times in seconds."""
+    """What a block loop has done so far; times in seconds."""
 
     evictions: int = 0
     evicted_cells: int = 0
@@ -43,7 +43,7 @@ class Work:
     accepted: int = 0
 
 
-class Controller:
+class BlockLoop:
     """Keeps a cache within `budget` cells per head, plus one block of spare cells (KeyDiff eq. 6).
 
     An exception may come between a call of the library and the notes of it. `settle` then takes the notes again.
@@ -51,27 +51,27 @@ class Controller:
     pinned: position ranges [p0, p1) that are never evicted
     logits_row: token of the last batch whose logits are the next token's; -1 = the last one
     log: where the tokens of every feed are noted; None = nowhere
-    replays: what is fed once more before it is scored; None = nothing
+    block_replay: what is fed once more before it is scored; None = nothing
     watch: called with the tokens of every feed, while all of them are still in the cache; None = nobody watches
     """
 
     def __init__(
-        self, cache: Cache, options: Options, budget: int, n_ctx_train: int, replays: Replays | None = None
+        self, cache: Cache, options: Options, budget: int, n_ctx_train: int, block_replay: BlockReplay | None = None
     ) -> None:
         self.cache = cache
-        self.positions = Positions(cache, options, n_ctx_train)
+        self.repositioning = Repositioning(cache, options, n_ctx_train)
         self.budget = budget
         self.pinned: tuple[tuple[int, int], ...] = ()
         self.work = Work()
         self.log: TokenLog | None = None
         self.watch: Callable[[Sequence[int]], None] | None = None
         self.logits_row = -1
-        self.replays = replays or Replays()
+        self.block_replay = block_replay or BlockReplay()
         self._options = options
         self._history = History()
         self._worth = Worth()
         # where a device computes, the feeding thread waits for it, which says nothing of a busy machine
-        self._threads = Threads(1 if options.gpu_layers else options.n_threads)
+        self._threads = ThreadTuner(1 if options.gpu_layers else options.n_threads)
         self._draft: list[int] = []  # decoded, and neither said nor dropped
         self._scored_at = 0  # tokens that were fed at the last scoring
         self._coming = NOTHING  # tokens that are fed, until all is noted of them
@@ -90,10 +90,10 @@ class Controller:
         """Empty the cells, and forget what belonged to them."""
         self._forget_open()
         self.cache.clear()
-        self.positions.clear()
+        self.repositioning.clear()
         self._scored_at = 0
         self._history.restore(b"")
-        self.replays.restore((), 0)
+        self.block_replay.restore((), 0)
 
     def settle(self) -> None:
         """Note what happened to the cells before an exception kept it from being noted, and drop a draft.
@@ -106,7 +106,7 @@ class Controller:
         if self._compacting is not None and (self._compacting.score_us > 0 or self._compacting.n_evicted > 0):
             self._note_scored()
         self._compacting = None
-        self.positions.settle()
+        self.repositioning.settle()
 
     def _forget_open(self) -> None:
         """Forget what waits to be noted, as other cells take the place of those that it is of."""
@@ -124,20 +124,20 @@ class Controller:
         """Bytes that a snapshot would take now."""
         return self.cache.snapshot_bytes + self._history.nbytes
 
-    def snapshot(self) -> ControllerSnapshot:
+    def snapshot(self) -> BlockLoopSnapshot:
         """A copy of the cells and of what belongs to them, without counters and budget."""
         return self.noted(self.cache.snapshot())
 
-    def noted(self, cells: CacheSnapshot | SnapshotFile) -> ControllerSnapshot:
+    def noted(self, cells: CacheSnapshot | SnapshotFile) -> BlockLoopSnapshot:
         """What belongs to the cells, with a copy of them that was made elsewhere."""
-        is_long, history = self.positions.is_long, self._history.to_bytes()
-        return ControllerSnapshot(cells, self.pinned, self._fresh, is_long, history, self.replays.unscored)
+        is_long, history = self.repositioning.is_long, self._history.to_bytes()
+        return BlockLoopSnapshot(cells, self.pinned, self._fresh, is_long, history, self.block_replay.unscored)
 
-    def filed(self, file: FileIO) -> ControllerSnapshot:
+    def filed(self, file: FileIO) -> BlockLoopSnapshot:
         """The same, with the cells in an empty file, and without the tokens that drafts come from: the log has them."""
         return replace(self.noted(write_snapshot(self.cache, file)), history=b"")
 
-    def restore(self, snapshot: ControllerSnapshot) -> None:
+    def restore(self, snapshot: BlockLoopSnapshot) -> None:
         """Go back to a snapshot. Raises ConfigError for one of another cache.
 
         Raises OSError where a file is not read; the cells are then as before, or empty. After any other exception go
@@ -151,15 +151,15 @@ class Controller:
             self.cache.restore(snapshot.cells)
         self.take(snapshot)
 
-    def take(self, snapshot: ControllerSnapshot) -> None:
+    def take(self, snapshot: BlockLoopSnapshot) -> None:
         """Note what belongs to cells that the cache holds already."""
         n_past = self.cache.n_past
         self._forget_open()
         self.pinned = snapshot.pinned
         self._scored_at = n_past - snapshot.fresh
-        self.positions.restore(is_long=snapshot.is_long)
+        self.repositioning.restore(is_long=snapshot.is_long)
         self._history.restore(snapshot.history if self._options.n_draft else b"", n_past)
-        self.replays.restore(snapshot.unscored, n_past)
+        self.block_replay.restore(snapshot.unscored, n_past)
 
     def shrink(self) -> None:
         """Evict what is beyond the budget, as before the next block."""
@@ -192,7 +192,7 @@ class Controller:
         while block is not None:
             following = next(coming, None)
             is_last = following is None
-            probed = len(probe) > 0 or self.replays.wanted
+            probed = len(probe) > 0 or self.block_replay.wanted
             held_back = block[-1:] if want_logits and is_last and probed else []
             at_once = want_logits and is_last and not held_back
             *earlier, last = blocks(block, self._options.n_ubatch)
@@ -273,7 +273,7 @@ class Controller:
         if not tokens or n_past <= first:
             return
         fed = tokens[: n_past - first]
-        self.replays.follow(fed, n_past)
+        self.block_replay.follow(fed, n_past)
         if self.log is not None:
             self.log.follow(fed, n_past)
         if self._options.n_draft:
@@ -285,11 +285,11 @@ class Controller:
     def _note_scored(self) -> None:
         """Note that all tokens have their scores."""
         self._scored_at = self.cache.n_past
-        self.replays.restore((), self._scored_at)
+        self.block_replay.restore((), self._scored_at)
 
     def _proposed(self, token: int, spare: int) -> list[int]:
         """What may follow a token, but no further than to the next eviction or the last position."""
-        cache, options, limit = self.cache, self._options, self.positions.limit
+        cache, options, limit = self.cache, self._options, self.repositioning.limit
         room = min(
             options.n_draft,
             self.budget + spare - cache.n_cells - 1,
@@ -305,8 +305,8 @@ class Controller:
         options = self._options
         full |= self.cache.n_cells > self.budget
         probed = len(probe) > 0 and (full or options.parsed_focus.base.sees_every_probe)
-        replay = [] if probed else self.replays.probe
-        carries = options.parsed_policy.carries and not self.replays.wanted
+        replay = [] if probed else self.block_replay.probe
+        carries = options.parsed_policy.carries and not self.block_replay.wanted
         if self._since_probe is not None:
             self._since_probe += self._fresh
         if not full and not probed and not replay and not carries:
@@ -318,7 +318,7 @@ class Controller:
             self._since_probe = None
         elif is_last or self._since_probe is None or self._since_probe > UBATCH:
             self._ask(probe)
-        reposition = full and self.positions.due()
+        reposition = full and self.repositioning.due()
         self._compacting = result = structs.Compaction()
         self.cache.compact(
             options.parsed_focus if probed else options.parsed_policy,

@@ -23,11 +23,11 @@ from edgekv.planning.planner import make_plan
 from edgekv.prompt.template import rehearse
 from edgekv.warmup import register_warmup
 
+from .block_loop import BlockLoop
+from .block_replay import BlockReplay
 from .cells import Cells
-from .controller import Controller
-from .guard import Guard
+from .memory_guard import MemoryGuard
 from .opened import Opened
-from .replays import Replays
 from .rest_folder import RestFolder
 from .resting import Resting, Room
 from .snapshot import new_mark
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from edgekv.grammar.masks import Matcher, Vocabulary
 
 
-class Loaded(Opened):
+class LoadedModel(Opened):
     """A model in this process under its plan, and its cells. Raises what `Runtime` does.
 
     mark: bytes that the snapshots of this engine carry, so that no other engine restores them; None = new ones
@@ -49,7 +49,7 @@ class Loaded(Opened):
         options = self.options = self.plan.resolve(request.options)
         sys.audit("edgekv.runtime", self.plan)  # read where a test's memory is measured (edgekv.testing)
         process.return_freed_memory()
-        self.guard = Guard(self.plan)
+        self.guard = MemoryGuard(self.plan)
         with ExitStack() as made:
             resting = made.enter_context(closing(_resting(self.plan, options)))
             self.model = made.enter_context(Model(path, options))
@@ -61,9 +61,9 @@ class Loaded(Opened):
             cache = made.enter_context(closing(open_cache(self.context, options)))
             share_heads(cache, path, options)
             process.return_freed_memory()
-            replays = Replays.of(self.model, options)
-            self.controller = Controller(cache, options, self.plan.budget_cells, self.model.n_ctx_train, replays)
-            self.cells = Cells(self.controller, resting)
+            block_replay = BlockReplay.of(self.model, options)
+            self.block_loop = BlockLoop(cache, options, self.plan.budget_cells, self.model.n_ctx_train, block_replay)
+            self.cells = Cells(self.block_loop, resting)
             made.callback(self.cells.close)
             made.callback(hold(self.plan.peak_bytes - self.plan.parts.python))
             self._made = made.pop_all()

@@ -8,7 +8,7 @@ from edgekv.memory.sizes import MIB, format_size
 from edgekv.planning.estimate import Plan
 
 
-class Guard:
+class MemoryGuard:
     """Compares what this process holds with the ceiling. Make it after planning, before the weights are loaded.
 
     A peak counts once. One that the host reached before, or that was reported already, says nothing about now; what is

@@ -9,19 +9,19 @@ from collections.abc import Iterable
 from edgekv.errors import CeilingExceededError
 from edgekv.prompt.turns import Probe
 
-from .loaded import Loaded
+from .loaded_model import LoadedModel
 from .reply import Progress, ProgressCallback
 from .stats import Stats
 
 
-class Reading:
+class Prefill:
     """Reads tokens until all are read, the reply is cancelled, or the process was found over its ceiling.
 
     stats: says how many tokens there are, and gets how many were read in which time
     """
 
     def __init__(
-        self, engine: Loaded, cancelled: threading.Event, stats: Stats, progress: ProgressCallback | None
+        self, engine: LoadedModel, cancelled: threading.Event, stats: Stats, progress: ProgressCallback | None
     ) -> None:
         self._engine = engine
         self._cancelled = cancelled
@@ -32,11 +32,11 @@ class Reading:
 
     def read(self, tokens: Iterable[int], probe: Probe, *, want_logits: bool) -> bool:
         """Read block by block; returns whether all were read. What was read stays in the cells."""
-        controller = self._engine.controller
-        controller.positions.expect(self._stats.prompt_tokens)
+        block_loop = self._engine.block_loop
+        block_loop.repositioning.expect(self._stats.prompt_tokens)
         started = time.perf_counter()
         try:
-            return controller.read(
+            return block_loop.read(
                 tokens, self._after_ubatch, probe.tokens, part_ends=probe.part_ends, want_logits=want_logits
             )
         finally:
@@ -57,8 +57,8 @@ class Reading:
         """Note what was read, and tell it; returns whether to read on."""
         self._n_read += n_tokens
         if self._progress is not None:
-            controller = self._engine.controller
-            total, n_cells = self._stats.prompt_tokens, controller.cache.n_cells
-            self._progress(Progress(self._n_read, total, n_cells, controller.budget))
+            block_loop = self._engine.block_loop
+            total, n_cells = self._stats.prompt_tokens, block_loop.cache.n_cells
+            self._progress(Progress(self._n_read, total, n_cells, block_loop.budget))
         self._exceeded = self._engine.guard.check()
         return self._exceeded is None and not self._cancelled.is_set()

@@ -7,7 +7,7 @@ from edgekv.errors import PromptLengthError
 from edgekv.options import Options
 
 
-class Positions:
+class Repositioning:
     """Decides at which evictions a cache repositions its keys (`Options.reposition`).
 
     "auto" leaves keys where they are while a text stays in the first half of the trained context. Models use positions

@@ -11,7 +11,7 @@ CROWDED = 0.8  # of its time, the least for which the feeding thread has a proce
 REST, LONGEST_REST = 16, 256  # looks until another number is tried again; twice as many each time that it was no faster
 
 
-class Threads:
+class ThreadTuner:
     """Chooses how many threads decode a token, by trying. now: how many; most: those that were asked for"""
 
     def __init__(self, most: int) -> None:

@@ -6,8 +6,8 @@ import pytest
 from test_choice import Estimates
 
 from edgekv import CeilingExceededError
-from edgekv.engine import guard
-from edgekv.engine.guard import Guard
+from edgekv.engine import memory_guard
+from edgekv.engine.memory_guard import MemoryGuard
 from edgekv.planning.choice import Request, choose
 
 MIB = 1 << 20
@@ -21,8 +21,8 @@ def system(monkeypatch):
     class System:
         peak = now = 40 * MIB
 
-    monkeypatch.setattr(guard.process, "peak_resident_bytes", lambda: System.peak)
-    monkeypatch.setattr(guard.process, "resident_bytes", lambda: System.now)
+    monkeypatch.setattr(memory_guard.process, "peak_resident_bytes", lambda: System.peak)
+    monkeypatch.setattr(memory_guard.process, "resident_bytes", lambda: System.now)
     return System
 
 
@@ -32,14 +32,14 @@ def plan():
 
 
 def test_a_peak_at_the_ceiling_is_none_too_high(system, plan):
-    watch = Guard(plan)
+    watch = MemoryGuard(plan)
     system.peak = CEILING
     assert watch.check() is None
     assert watch.n_exceeded == 0
 
 
 def test_a_peak_above_it_is_told_once(system, plan):
-    watch = Guard(plan)
+    watch = MemoryGuard(plan)
     system.peak, system.now = CEILING + 4 * MIB, 200 * MIB
     error = watch.check()
     assert isinstance(error, CeilingExceededError)
@@ -53,7 +53,7 @@ def test_a_peak_above_it_is_told_once(system, plan):
 
 def test_the_hosts_earlier_peak_does_not_count(system, plan):
     system.peak, system.now = 2 * CEILING, 40 * MIB
-    watch = Guard(plan)
+    watch = MemoryGuard(plan)
     system.now = CEILING
     assert watch.check() is None
     system.now = CEILING + 1
@@ -62,7 +62,7 @@ def test_the_hosts_earlier_peak_does_not_count(system, plan):
 
 
 def test_the_message_says_whose_bytes_they_are(system, plan):
-    watch = Guard(plan)
+    watch = MemoryGuard(plan)
     system.peak = CEILING + 4 * MIB
     own = plan.peak_bytes - plan.parts.python
     message = str(watch.check())
