@@ -35,10 +35,10 @@ __all__ = [
 if TYPE_CHECKING:
     __version__: str
     from . import policies
+    from .engine.coverage import Shaded
     from .engine.pieces import Chance, Piece, Token
     from .engine.reply import Progress
     from .engine.sampler import Sampling
-    from .engine.shades import Shaded
     from .engine.snapshot import Snapshot
     from .engine.stats import Stats
     from .options import Options
@@ -58,7 +58,7 @@ else:
         "Runtime": "runtime",
         "Sampling": "engine.sampler",
         "Session": "session",
-        "Shaded": "engine.shades",
+        "Shaded": "engine.coverage",
         "Snapshot": "engine.snapshot",
         "Stats": "engine.stats",
         "Survey": "planning.alternatives",

@@ -138,11 +138,11 @@ class Runtime:
         self._check_open()
         path = Path(os.path.abspath(path))
         if instead_of is None:
-            with self._engine.line.place(object()) as place:
-                place.enter()
+            with self._engine.turn_queue.ticket(object()) as ticket:
+                ticket.enter()
                 return self._opened(self._engine.resume(path, keeps_log=log))
-        with instead_of.alone() as conversation, self._engine.line.place(conversation) as place:
-            place.enter()
+        with instead_of.alone() as conversation, self._engine.turn_queue.ticket(conversation) as ticket:
+            ticket.enter()
             n_past = conversation.n_past
             try:
                 session = self._opened(self._engine.resume(path, conversation, keeps_log=log))

@@ -9,13 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .engine.access import Access
 from .engine.focus import Focus, question_to_read_with
 from .engine.history import History, question_of, token_ids, wanted_of
 from .engine.protocol import Conversation, Engine
 from .engine.record import Record
 from .engine.reply import INSTRUCTION, MAX_TOKENS, ProgressCallback, Rewinding, Wanted
 from .engine.sampler import Sampling
+from .engine.session_handle import SessionHandle
 from .engine.snapshot import Snapshot
 from .errors import ConfigError, InputError
 from .grammar.source import grammar_of
@@ -57,7 +57,7 @@ class Session(Record):
 
         general: the question that `read` reads with where it is given none; "" = none
         """
-        super().__init__(Access(engine, conversation, start))
+        super().__init__(SessionHandle(engine, conversation, start))
         self._able_to_focus = able_to_focus
         self._general = general
 
@@ -164,7 +164,7 @@ class Session(Record):
             grammar=grammar_of(grammar, json_schema),
             logprobs=logprobs,
         )
-        return self._access.reply(wanted, progress)
+        return self._handle.reply(wanted, progress)
 
     def generate(
         self,
@@ -187,7 +187,7 @@ class Session(Record):
         content: tuple[str | Path, ...] = (*map(Path, files), *([prompt] if prompt else []))
         if not content:
             raise InputError("the prompt is empty; write something to continue, or name files")
-        self._access.live()
+        self._handle.live()
         wanted = Wanted(
             content=content,
             kind="text",
@@ -198,7 +198,7 @@ class Session(Record):
             grammar=grammar_of(grammar, json_schema),
             logprobs=logprobs,
         )
-        return self._access.reply(wanted, progress)
+        return self._handle.reply(wanted, progress)
 
     def read(
         self,
@@ -224,7 +224,7 @@ class Session(Record):
             raise InputError("there is nothing to read; give a text or files")
         question = self._question(focus, self._general, otherwise=True) or None
         content = (*((WITHIN,) if goes_on else ()), *_content(files, text))
-        for _ in self._access.reply(Wanted(content=content, kind="read", question=question), progress):
+        for _ in self._handle.reply(Wanted(content=content, kind="read", question=question), progress):
             pass
 
     def continue_from(
@@ -282,7 +282,7 @@ class Session(Record):
         )
         if wanted.tools is not None and (wanted.kind != "messages" or (wanted.tools.callable and wanted.grammar)):
             raise ConfigError("tools are called in a reply to messages, without a grammar; leave the one or the other")
-        return self._access.reply(wanted, progress)
+        return self._handle.reply(wanted, progress)
 
     def read_ahead(
         self,
@@ -302,7 +302,7 @@ class Session(Record):
         Afterwards `stats` are those of the reading. Errors as for `continue_from`.
         """
         question = self._question(focus or False, "", otherwise=False)
-        for _ in self._access.reply(Wanted(kind="ahead", tokens=token_ids(tokens), question=question), progress):
+        for _ in self._handle.reply(Wanted(kind="ahead", tokens=token_ids(tokens), question=question), progress):
             pass
 
     def seen(self, history: History, *, tools: Sequence[Mapping[str, Any]] = ()) -> int:
@@ -312,7 +312,7 @@ class Session(Record):
         `continue_from` does.
         """
         wanted = replace(wanted_of(history), tools=_tool_use(tools))
-        with self._access.alone(), self._access.begun() as conversation:
+        with self._handle.alone(), self._handle.begun() as conversation:
             return conversation.seen(wanted)
 
     def rewind(self, n_tokens: int, *, other_draws: bool = False, progress: ProgressCallback | None = None) -> None:
@@ -330,20 +330,20 @@ class Session(Record):
         message, the next `chat` reads it from its beginning. Raises ConfigError for a number that is not possible, and
         SessionError without a log or during a reply.
         """
-        for _ in self._access.reply(Rewinding(n_tokens=n_tokens, other_draws=other_draws), progress):
+        for _ in self._handle.reply(Rewinding(n_tokens=n_tokens, other_draws=other_draws), progress):
             pass
 
     def alone(self) -> AbstractContextManager[Conversation]:
         """The conversation, for one user at a time. Raises SessionError while another one has it."""
-        return self._access.alone()
+        return self._handle.alone()
 
     def cancel(self) -> None:
         """End the running reply, if any, at the next block or token. May be called from any thread."""
-        self._access.cancel()
+        self._handle.cancel()
 
     def close(self) -> None:
         """End the session, and free what it holds, at the latest when another one is used."""
-        self._access.close()
+        self._handle.close()
 
     def __enter__(self) -> Session:
         return self
@@ -354,11 +354,11 @@ class Session(Record):
     @property
     def closed(self) -> bool:
         """Whether the session or its runtime was closed."""
-        return self._access.closed
+        return self._handle.closed
 
     def _question(self, focus: Focus, usual: str, *, otherwise: bool) -> str | tuple[str, ...] | None:
         """The question to read with; None = none."""
-        self._access.live()
+        self._handle.live()
         return question_to_read_with(focus, usual, able=self._able_to_focus, otherwise=otherwise)
 
 

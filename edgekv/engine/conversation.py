@@ -17,19 +17,19 @@ from edgekv.errors import CeilingError, ConfigError, EdgeKVError, GrammarError, 
 from edgekv.prompt.turns import BEGINNINGS, HISTORIES, NO_PROBE, STATES, Kind, Probe, Turns
 from edgekv.store.log import OPENING, LogCopy, TokenLog, Turn
 
+from .cache_client import CacheClient
+from .coverage import Coverage
 from .history import prompt_of
 from .loaded_model import LoadedModel
-from .past import Past
 from .prefill import Prefill
 from .reply import ProgressCallback, Rewinding, Wanted
 from .sampler import SamplerState
 from .sequence_state import SequenceState
 from .session_file import log_sections, save_session
-from .shades import Holders
+from .session_history import SessionHistory
 from .snapshot import ELSEWHERE, BlockLoopSnapshot, Snapshot
 from .speaker import Speaker
 from .stats import Stats
-from .tenant import Tenant
 
 if TYPE_CHECKING:
     from edgekv.grammar.masks import Matcher
@@ -42,35 +42,35 @@ NOTHING_SAID: tuple[str, tuple[int, ...], SamplerState | None] = ("new", (), Non
 class LocalConversation:
     """A `Conversation` over an engine of this process; `LocalEngine` makes one.
 
-    past: its log and checkpoints; None = it keeps none
-    begun: the rest of a session whose cells the engine holds, as those of `tenant`; None = nothing was read yet
+    history: its log and checkpoints; None = it keeps none
+    begun: the rest of a session whose cells the engine holds, as those of `client`; None = nothing was read yet
     """
 
     def __init__(
         self,
         engine: LoadedModel,
         system: str | None,
-        past: Past | None = None,
+        history: SessionHistory | None = None,
         *,
         begun: Snapshot | None = None,
-        tenant: Tenant | None = None,
+        client: CacheClient | None = None,
     ) -> None:
         self.stats = Stats()
         self.cancelled = threading.Event()
         self._engine = engine
         self._system = system
         self._turns = Turns(engine.model, system)
-        self._past = past
+        self._history = history
         self._unfinished: Callable[[], None] | None = None  # a change to be made again before anything else
-        self.tenant = Tenant() if tenant is None else tenant
-        self._state = SequenceState(lambda: engine.cells.figures(self.tenant)[0])
-        self._speaker = Speaker(self._at_cells, self.cancelled, self._state)
-        self.tenant.release = self._let_past_go
-        self.tenant.settle = self._settle
-        self.tenant.filed = self._filed
+        self.client = CacheClient() if client is None else client
+        self._state = SequenceState(lambda: engine.slot.figures(self.client)[0])
+        self._speaker = Speaker(self._swapped_in, self.cancelled, self._state)
+        self.client.release = self._let_past_go
+        self.client.settle = self._settle
+        self.client.filed = self._filed
         if begun is not None:
             self._take(begun)
-            self._at_cells()
+            self._swapped_in()
             self._remember()
         elif system is not None:
             self._pin_system()
@@ -83,12 +83,12 @@ class LocalConversation:
     @property
     def n_past(self) -> int:
         """Tokens read and said so far."""
-        return self._open().cells.figures(self.tenant)[0]
+        return self._open().slot.figures(self.client)[0]
 
     @property
     def n_cells(self) -> int:
         """Cells used per head."""
-        return self._open().cells.figures(self.tenant)[1]
+        return self._open().slot.figures(self.client)[1]
 
     @property
     def n_exceeded(self) -> int:
@@ -97,23 +97,23 @@ class LocalConversation:
 
     def kept_positions(self, layer: int, head: int) -> npt.NDArray[np.int32]:
         """True positions that one (layer, KV head) still holds, (n_cells,) ascending."""
-        return self._at_cells().block_loop.cache.positions(layer, head)
+        return self._swapped_in().block_loop.cache.positions(layer, head)
 
     def budgets(self) -> list[list[int]]:
         """Cells that the last eviction left, per layer and head; 0 before the first one."""
-        return self._at_cells().block_loop.cache.budgets()
+        return self._swapped_in().block_loop.cache.budgets()
 
-    def holders(self) -> Holders:
+    def coverage(self) -> Coverage:
         """How many heads hold each token."""
-        cache = self._at_cells().block_loop.cache
+        cache = self._swapped_in().block_loop.cache
         heads = [(layer, head) for layer, budgets in enumerate(cache.budgets()) for head in range(len(budgets))]
-        return Holders.of(cache.positions(layer, head) for layer, head in heads)
+        return Coverage.of(cache.positions(layer, head) for layer, head in heads)
 
     def snapshot(self) -> Snapshot:
         """All that it has read and said. Raises CeilingError where that has no room."""
-        engine, past = self._settled(), self._past
-        self.check_room(engine.block_loop.cache.snapshot_bytes + (0 if past is None else past.log.nbytes))
-        return self._noted(engine.block_loop.snapshot(), None if past is None else past.log.copy())
+        engine, history = self._settled(), self._history
+        self.check_room(engine.block_loop.cache.snapshot_bytes + (0 if history is None else history.log.nbytes))
+        return self._noted(engine.block_loop.snapshot(), None if history is None else history.log.copy())
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go back to a snapshot. Raises SessionError for one of another runtime or system message, or without a log."""
@@ -129,19 +129,19 @@ class LocalConversation:
 
     def _become(self, snapshot: Snapshot) -> None:
         """Be as in a snapshot."""
-        before, block_loop = self._past, self._engine.block_loop
-        past = None if before is None else before.restored(snapshot, block_loop)
-        if past is None:
+        before, block_loop = self._history, self._engine.block_loop
+        history = None if before is None else before.restored(snapshot, block_loop)
+        if history is None:
             block_loop.restore(snapshot.block_loop)
         self._take(snapshot)
-        if before is not None and past is not None:
-            self._past, block_loop.log = past, past.log
+        if before is not None and history is not None:
+            self._history, block_loop.log = history, history.log
             before.log.close()
 
     def save(self, path: Path) -> None:
         """Write all of it to a file. Raises SessionFileError; what had that name before is then untouched."""
-        engine, past = self._settled(), self._past
-        further = [] if past is None else log_sections(past.log)
+        engine, history = self._settled(), self._history
+        further = [] if history is None else log_sections(history.log)
         save_session(path, engine, self._noted(engine.block_loop.noted(ELSEWHERE)), further)
 
     def turns(self, first: int, n: int) -> list[Turn]:
@@ -164,18 +164,18 @@ class LocalConversation:
         copies, remedy = 1, "lower the budget, or open the runtime with isolated=True, whose snapshots do not count"
         if engine.options.isolated:
             copies, remedy = 2, "or lower the budget"  # the cells, and the message that they travel in
-        reserved = max(0, engine.plan.parts.resting - engine.cells.resting.memory_bytes)
+        reserved = max(0, engine.plan.parts.resting - engine.slot.resting.memory_bytes)
         engine.guard.check_room(copies * snapshot_bytes, "the snapshot", remedy, reserved)
 
     def close(self) -> None:
         """Have it forgotten at the engine's next use."""
-        self._engine.cells.leave(self.tenant)
+        self._engine.slot.release_later(self.client)
 
     def reply(self, wanted: Wanted | Rewinding, progress: ProgressCallback | None) -> Generator[str, None, None]:
         """Read the prompt, then say token by token. Whatever is raised, the next use goes on from what has cells."""
         engine = self._open()
         stats = self.stats = Stats(budget_cells=engine.plan.budget_cells)
-        before = replace(engine.cells.note(self.tenant).work)
+        before = replace(engine.slot.note(self.client).work)
         try:
             self._settled()
             if isinstance(wanted, Rewinding):
@@ -188,15 +188,15 @@ class LocalConversation:
                 wanted, reader = calling(wanted, wanted.tools, engine.model)
             matcher = None if wanted.grammar is None else engine.matcher(wanted.grammar)
             if wanted.kind in HISTORIES:
-                tokens, probe = self._history(wanted, stats)
+                tokens, probe = self._history_prompt(wanted, stats)
             else:
-                tokens, probe = self._turn(wanted, stats)
+                tokens, probe = self._turn_prompt(wanted, stats)
             if wanted.passes > 1 and probe.tokens:  # where all of it fits, a second pass finds the same
                 answer = yield from self._first_pass(wanted, tokens, probe, matcher, stats, progress)
                 if answer is None:
                     return
                 matcher = None if wanted.grammar is None else engine.matcher(wanted.grammar)
-                tokens, probe = self._turn(wanted, stats, answer)
+                tokens, probe = self._turn_prompt(wanted, stats, answer)
             stats.finish_reason = "closed"  # unless something better is known
             if not self._read(tokens, wanted.kind, stats, progress, probe):
                 return
@@ -209,42 +209,42 @@ class LocalConversation:
             raise
         finally:
             self._remember()
-            stats.finish(engine.cells.note(self.tenant), before)
+            stats.finish(engine.slot.note(self.client), before)
 
     def _open(self) -> LoadedModel:
         if self._engine.closed:
             raise SessionError("this session is closed; open another with Runtime.session()")
         return self._engine
 
-    def _at_cells(self) -> LoadedModel:
+    def _swapped_in(self) -> LoadedModel:
         """The engine, with this conversation in its cells, which notes in its log what is fed.
 
         Raises RestingError and DroppedError.
         """
         engine = self._open()
-        engine.cells.take(self.tenant)
-        engine.block_loop.log = None if self._past is None else self._past.log
+        engine.slot.swap_in(self.client)
+        engine.block_loop.log = None if self._history is None else self._history.log
         return engine
 
     def _settled(self) -> LoadedModel:
-        """The engine, as `_at_cells`, for a new use: whatever was raised in the last one, all of it agrees."""
-        engine = self._at_cells()
+        """The engine, as `_swapped_in`, for a new use: whatever was raised in the last one, all of it agrees."""
+        engine = self._swapped_in()
         self._settle()
         return engine
 
     def _settle(self) -> None:
         """Make the log and the block loop's notes those of the cells, and make again what was left half done."""
         engine = self._open()
-        if engine.cells.has(self.tenant):
-            engine.block_loop.log = None if self._past is None else self._past.log
+        if engine.slot.holds(self.client):
+            engine.block_loop.log = None if self._history is None else self._history.log
             engine.block_loop.settle()
-            engine.cells.forget_copy(self.tenant)
+            engine.slot.forget_copy(self.client)
             if self._unfinished is not None:
                 self._wholly(self._unfinished)
         if self.n_past == 0 and self._state.turns != "new":  # such as after a device that lost all cells
             self._state.set("new", (), self._state.sampler)
-        if self._past is not None:
-            self._past.log.cut(self.n_past)
+        if self._history is not None:
+            self._history.log.cut(self.n_past)
 
     def _wholly(self, change: Callable[[], None]) -> None:
         """Change cells, log and turns at once. If something is raised, the next use does all of it again.
@@ -262,7 +262,7 @@ class LocalConversation:
             raise
         self._unfinished = None
 
-    def _turn(self, wanted: Wanted, stats: Stats, answer: str = "") -> tuple[Iterator[int], Probe]:
+    def _turn_prompt(self, wanted: Wanted, stats: Stats, answer: str = "") -> tuple[Iterator[int], Probe]:
         """The tokens to read for a turn, and the probe to read them with.
 
         Nothing is changed but `stats`, unless only a part of the opening was read before: then all is read again.
@@ -284,9 +284,9 @@ class LocalConversation:
     def _marker(self, kind: Kind, first: int, *, known: int = 0) -> Callable[[int, str], None]:
         """Return what `Prompt.tokens` calls at each part: it notes where the opening ends, and marks the log.
 
-        first, known: as for `Past.marker`
+        first, known: as for `SessionHistory.marker`
         """
-        noted = None if self._past is None else self._past.marker(kind, self.n_past, first, known=known)
+        noted = None if self._history is None else self._history.marker(kind, self.n_past, first, known=known)
 
         def mark(n_before: int, role: str) -> None:
             if role not in OPENING:
@@ -338,12 +338,12 @@ class LocalConversation:
         stats.next_pass(time.perf_counter() - started)
         return "".join(said)
 
-    def _history(self, wanted: Wanted, stats: Stats) -> tuple[Iterator[int], Probe]:
+    def _history_prompt(self, wanted: Wanted, stats: Stats) -> tuple[Iterator[int], Probe]:
         """Go back to where a history leaves the log; returns the tokens to read from there, and the probe."""
-        past, engine = self._kept(), self._open()
+        history, engine = self._kept(), self._open()
         plan = engine.plan
-        prompt = prompt_of(wanted, engine.model, self._turns, past.replies(self._state.pending))
-        n_common, n_tokens = past.log.common(prompt.tokens())
+        prompt = prompt_of(wanted, engine.model, self._turns, history.replies(self._state.pending))
+        n_common, n_tokens = history.log.common(prompt.tokens())
         engine.block_loop.repositioning.check_length(n_tokens)
         if wanted.on_overflow == "error" and n_tokens > plan.budget_cells:
             raise PromptLengthError(
@@ -367,15 +367,17 @@ class LocalConversation:
 
     def seen(self, wanted: Wanted) -> int:
         """How many tokens of a history the log begins with. Raises what answering it would before anything is read."""
-        past, model = self._kept(), self._open().model
-        return past.log.beginning(prompt_of(wanted, model, self._turns, past.replies(self._state.pending)).tokens())
+        history, model = self._kept(), self._open().model
+        return history.log.beginning(
+            prompt_of(wanted, model, self._turns, history.replies(self._state.pending)).tokens()
+        )
 
     def _rewind(self, wanted: Rewinding, stats: Stats, progress: ProgressCallback | None) -> None:
         """Go back to the newest checkpoint before, and read again from there.
 
         Whatever is raised after the first step, the session has gone back to the checkpoint, or to what was read again.
         """
-        past, n = self._kept(), wanted.n_tokens
+        history, n = self._kept(), wanted.n_tokens
         if n > self.n_past:
             raise ConfigError(
                 f"n_tokens={n} is beyond the {self.n_past} tokens that the session has read and said; give fewer"
@@ -384,7 +386,7 @@ class LocalConversation:
         stats.reused_tokens = self.n_past
         stats.prompt_tokens = n - self.n_past
         if self.n_past < n:
-            self._read(past.log.tokens(self.n_past, n), "read", stats, progress, known=past.log)
+            self._read(history.log.tokens(self.n_past, n), "read", stats, progress, known=history.log)
         stats.finish_reason = stats.finish_reason or "read"
 
     def _go_back(self, n: int, *, other_draws: bool = False) -> None:
@@ -392,24 +394,24 @@ class LocalConversation:
 
         other_draws: the sampler does not go back, but for what it penalises
         """
-        past, drawn = self._kept(), self._state.sampler
+        history, drawn = self._kept(), self._state.sampler
         if n >= self.n_past:
             return
 
         def change() -> None:
-            found = past.back_to(n, self._open().block_loop)
+            found = history.back_to(n, self._open().block_loop)
             turns, pending, sampler = NOTHING_SAID if found is None else (found.turns, found.pending, found.sampler)
             if other_draws and drawn is not None:
                 sampler = replace(drawn, newest=() if sampler is None else sampler.newest)
             self._state.set(turns, pending, sampler)
-            past.log.cut(n)
+            history.log.cut(n)
 
         self._wholly(change)
 
     def _start_over(self) -> None:
         """Go back to where nothing was read."""
-        engine = self._at_cells()
-        if self._past is not None:
+        engine = self._swapped_in()
+        if self._history is not None:
             self._go_back(0)
             return
 
@@ -419,34 +421,34 @@ class LocalConversation:
 
         self._wholly(change)
 
-    def _kept(self) -> Past:
+    def _kept(self) -> SessionHistory:
         """The log and the checkpoints, as they are now. Raises SessionError where there are none."""
-        if self._past is None:
+        if self._history is None:
             raise SessionError("this session keeps no log; open one with Runtime.session(log=True)")
-        if self._unfinished is not None or len(self._past.log) != self.n_past:
+        if self._unfinished is not None or len(self._history.log) != self.n_past:
             self._settled()
-        return self._past
+        return self._history
 
     def _let_past_go(self) -> None:
         """Remove what it has on the disk."""
-        if self._past is not None:
-            self._past.close()
-            self._past = None
+        if self._history is not None:
+            self._history.close()
+            self._history = None
 
     def _remember(self) -> None:
         """End the log with the last token that has cells, and keep a checkpoint; unless others have the cells."""
         engine = self._engine
-        if engine.closed or not engine.cells.has(self.tenant):
+        if engine.closed or not engine.slot.holds(self.client):
             return
         self._settle()
-        if self._past is not None:
+        if self._history is not None:
             noted = self._state.turns, self._state.pending, self._state.sampler
-            self._past.note(self.n_past, noted, lambda file: self._noted(engine.block_loop.filed(file)))
+            self._history.note(self.n_past, noted, lambda file: self._noted(engine.block_loop.filed(file)))
 
     def _filed(self) -> BlockLoopSnapshot | None:
         """The newest checkpoint, if it is of now: whoever has one rests in it, and takes no room."""
         noted = self._state.turns, self._state.pending, self._state.sampler
-        return None if self._past is None else self._past.as_it_is(self.tenant.n_past, noted)
+        return None if self._history is None else self._history.as_it_is(self.client.n_past, noted)
 
     def _noted(self, block_loop: BlockLoopSnapshot, log: LogCopy | None = None) -> Snapshot:
         state = self._state
@@ -460,7 +462,7 @@ class LocalConversation:
         engine = self._open()
         n_pinned = self._turns.opening().count()
         engine.options.check_budget(engine.plan.budget_cells, n_pinned)
-        self.tenant.pinned = ((0, n_pinned),)
+        self.client.pinned = ((0, n_pinned),)
 
     def _read(
         self,
@@ -485,6 +487,6 @@ class LocalConversation:
             yield token
         self._state.end(n)
         afterwards = STATES[kind][1]
-        if self._past is not None and afterwards != "open":
-            note = self._past.log.announce if n > first else self._past.log.mark
+        if self._history is not None and afterwards != "open":
+            note = self._history.log.announce if n > first else self._history.log.mark
             note(n, "assistant", afterwards)

@@ -25,7 +25,7 @@ from edgekv.warmup import register_warmup
 
 from .block_loop import BlockLoop
 from .block_replay import BlockReplay
-from .cells import Cells
+from .cache_slot import CacheSlot
 from .memory_guard import MemoryGuard
 from .opened import Opened
 from .rest_folder import RestFolder
@@ -63,8 +63,8 @@ class LoadedModel(Opened):
             process.return_freed_memory()
             block_replay = BlockReplay.of(self.model, options)
             self.block_loop = BlockLoop(cache, options, self.plan.budget_cells, self.model.n_ctx_train, block_replay)
-            self.cells = Cells(self.block_loop, resting)
-            made.callback(self.cells.close)
+            self.slot = CacheSlot(self.block_loop, resting)
+            made.callback(self.slot.close)
             made.callback(hold(self.plan.peak_bytes - self.plan.parts.python))
             self._made = made.pop_all()
         self.opened()

@@ -10,15 +10,15 @@ from edgekv.planning.choice import Request
 from edgekv.prompt.template import chat_format
 from edgekv.prompt.turns import Turns
 
+from .cache_client import CacheClient
 from .conversation import LocalConversation
 from .history import check_ids, prompt_of
-from .line import Line
 from .loaded_model import LoadedModel
-from .past import Past
 from .protocol import Conversation
 from .reply import Logging, Wanted
 from .session_file import load_log, load_session
-from .tenant import Tenant
+from .session_history import SessionHistory
+from .turn_queue import TurnQueue
 
 
 class LocalEngine(LoadedModel):
@@ -28,31 +28,31 @@ class LocalEngine(LoadedModel):
 
     def __init__(self, path: Path, request: Request, mark: bytes | None = None) -> None:
         super().__init__(path, request, mark)
-        self.line = Line()
+        self.turn_queue = TurnQueue()
 
     def converse(self, system: str | None, logging: Logging | None = None) -> LocalConversation:
         """A new conversation. It has the cells if they are free."""
-        conversation = LocalConversation(self, system, None if logging is None else Past(logging, self.plan))
-        with self.line.place(conversation) as place:
-            if place.enter_if_free():
-                self.cells.offer(conversation.tenant)
+        conversation = LocalConversation(self, system, None if logging is None else SessionHistory(logging, self.plan))
+        with self.turn_queue.ticket(conversation) as ticket:
+            if ticket.enter_if_free():
+                self.slot.claim_if_free(conversation.client)
         return conversation
 
     def resume(
         self, path: Path, instead_of: Conversation | None = None, *, keeps_log: bool = True
     ) -> LocalConversation:
         """The conversation of a session file, which takes over the cells. keeps_log: if the file has one"""
-        past = load_log(path, self, Logging()) if keeps_log else None
-        tenant = Tenant()
-        replaced = instead_of.tenant if isinstance(instead_of, LocalConversation) else None
+        history = load_log(path, self, Logging()) if keeps_log else None
+        client = CacheClient()
+        replaced = instead_of.client if isinstance(instead_of, LocalConversation) else None
         try:
-            begun = self.cells.begin(tenant, lambda: load_session(path, self), replaced)
-            tenant.pinned = begun.block_loop.pinned
-            return LocalConversation(self, begun.system, past, begun=begun, tenant=tenant)
+            begun = self.slot.claim(client, lambda: load_session(path, self), replaced)
+            client.pinned = begun.block_loop.pinned
+            return LocalConversation(self, begun.system, history, begun=begun, client=client)
         except BaseException:
-            if past is not None:
-                past.close()
-            self.cells.leave(tenant)
+            if history is not None:
+                history.close()
+            self.slot.release_later(client)
             raise
 
     def tokenize(self, text: str, begin: bool, special: bool) -> list[int]:
@@ -74,11 +74,11 @@ class LocalEngine(LoadedModel):
         except UnsupportedModelError:
             return ""
 
-    def sweep(self) -> None:
+    def reap(self) -> None:
         """Free what closed conversations left."""
-        self.cells.sweep()
+        self.slot.reap()
 
     def close(self) -> None:
         """End what is under way, and free the model and its cells."""
-        self.line.close()
+        self.turn_queue.close()
         super().close()

@@ -13,11 +13,11 @@ import numpy.typing as npt
 from edgekv.planning.estimate import Plan
 from edgekv.store.log import Turn
 
-from .line import Line
+from .coverage import Coverage
 from .reply import Logging, ProgressCallback, Rewinding, Wanted
-from .shades import Holders
 from .snapshot import Snapshot
 from .stats import Stats
+from .turn_queue import TurnQueue
 
 
 class Conversation(Protocol):
@@ -78,7 +78,7 @@ class Conversation(Protocol):
     def kept_positions(self, layer: int, head: int) -> npt.NDArray[np.int32]:
         """True positions that one (layer, KV head) still holds, (n_cells,) ascending."""
 
-    def holders(self) -> Holders:
+    def coverage(self) -> Coverage:
         """How many heads hold each token."""
 
     def budgets(self) -> list[list[int]]:
@@ -89,13 +89,13 @@ class Engine(Protocol):
     """A loaded model and its cells, which one conversation has at a time, while the others rest.
 
     mark: what its snapshots carry
-    line: whose turn it is. Whatever needs the cells, which is all but `n_past`, `n_cells` and `n_exceeded`, is done by
-        who has the turn
+    turn_queue: says whose turn it is. Everything but `n_past`, `n_cells` and `n_exceeded` needs the cells, and is done
+        by the caller whose turn it is
     """
 
     plan: Plan
     mark: bytes
-    line: Line
+    turn_queue: TurnQueue
 
     @property
     def closed(self) -> bool:
@@ -133,7 +133,7 @@ class Engine(Protocol):
     def reply_opening(self) -> str:
         """What the chat template puts before a reply; "" where there is no template that can be used."""
 
-    def sweep(self) -> None:
+    def reap(self) -> None:
         """Free what closed conversations left. For who has the turn."""
 
     def close(self) -> None:

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from edgekv.store.log import Turn
 from edgekv.store.transcript import write_transcript
 
-from .access import Access
-from .shades import Shaded
+from .coverage import Shaded
+from .session_handle import SessionHandle
 from .snapshot import Snapshot
 from .stats import Stats
 
@@ -25,44 +25,44 @@ TOKENS_AT_ONCE = 4096
 class Record:
     """That of a `Session`: how much it is, its text, what is kept of it, and copies of it."""
 
-    def __init__(self, access: Access) -> None:
-        self._access = access
+    def __init__(self, handle: SessionHandle) -> None:
+        self._handle = handle
 
     @property
     def stats(self) -> Stats:
         """Tokens, times and memory of the last reply, complete when that has ended."""
-        return self._access.conversation.stats
+        return self._handle.conversation.stats
 
     @property
     def system(self) -> str | None:
         """Its system message, which is never evicted."""
-        return self._access.live().system
+        return self._handle.live().system
 
     @property
     def n_past(self) -> int:
         """Tokens read and said so far."""
-        with self._access.begun() as conversation:
+        with self._handle.begun() as conversation:
             return conversation.n_past
 
     @property
     def n_cells(self) -> int:
         """Cells used per head."""
-        with self._access.begun() as conversation:
+        with self._handle.begun() as conversation:
             return conversation.n_cells
 
     def kept_positions(self, layer: int, head: int) -> npt.NDArray[np.int32]:
         """True positions of the tokens that one (layer, KV head) still holds, (n_cells,) ascending."""
-        with self._access.at_cells() as conversation:
+        with self._handle.swapped_in() as conversation:
             return conversation.kept_positions(layer, head)
 
     @property
     def n_exceeded(self) -> int:
         """How often the process was found over its ceiling."""
-        return self._access.live().n_exceeded
+        return self._handle.live().n_exceeded
 
     def budgets(self) -> list[list[int]]:
         """Cells that the last eviction left in each head of each layer; 0 before the first eviction."""
-        with self._access.at_cells() as conversation:
+        with self._handle.swapped_in() as conversation:
             return conversation.budgets()
 
     def turns(self, *, apart: bool = False) -> Iterator[Turn]:
@@ -77,7 +77,7 @@ class Record:
     def _turns_apart(self) -> Iterator[Turn]:
         first = 0
         while True:
-            with self._access.alone(), self._access.begun() as conversation:
+            with self._handle.alone(), self._handle.begun() as conversation:
                 some = conversation.turns(first, TURNS_AT_ONCE)
             yield from some
             first += len(some)
@@ -89,7 +89,7 @@ class Record:
 
         Raises SessionError without a log, or during a reply.
         """
-        with self._access.alone(), self._access.begun() as conversation:
+        with self._handle.alone(), self._handle.begun() as conversation:
             start, stop = (0, conversation.n_logged) if turn is None else (turn.start, turn.stop)
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         for pieces in self._pieces(start, stop, turn is None):
@@ -106,16 +106,16 @@ class Record:
 
         Raises SessionError without a log, or during a reply.
         """
-        with self._access.alone(), self._access.at_cells() as conversation:
+        with self._handle.alone(), self._handle.swapped_in() as conversation:
             start, stop = (0, conversation.n_logged) if turn is None else (turn.start, turn.stop)
             stop = min(stop, conversation.n_past)
-            holders = conversation.holders()
-        yield from holders.shaded(self._pieces(start, stop, turn is None), start)
+            coverage = conversation.coverage()
+        yield from coverage.shaded(self._pieces(start, stop, turn is None), start)
 
     def _pieces(self, start: int, stop: int, control: bool) -> Iterator[list[bytes]]:
         """What each token in [start, stop) of the log stands for, some at a time."""
         for first in range(start, stop, TOKENS_AT_ONCE):
-            with self._access.alone() as conversation:
+            with self._handle.alone() as conversation:
                 pieces = conversation.pieces(first, min(stop, first + TOKENS_AT_ONCE), control)
             yield pieces
 
@@ -134,7 +134,7 @@ class Record:
         Raises SessionError while the session is answering. Raises CeilingError, before the copy is made, if it would
         bring the process over its ceiling.
         """
-        with self._access.alone(), self._access.at_cells() as conversation:
+        with self._handle.alone(), self._handle.swapped_in() as conversation:
             return conversation.snapshot()
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -143,7 +143,7 @@ class Record:
         Raises SessionError while the session is answering, and for a snapshot of another runtime, of a session with
         another system message, or, with log=True, of one without a log.
         """
-        with self._access.alone(), self._access.at_cells() as conversation:
+        with self._handle.alone(), self._handle.swapped_in() as conversation:
             conversation.restore(snapshot)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -153,7 +153,7 @@ class Record:
         takes no memory to speak of, and only its owner can read it.
         Raises SessionFileError where it cannot be written, and SessionError while the session is answering.
         """
-        with self._access.alone(), self._access.at_cells() as conversation:
+        with self._handle.alone(), self._handle.swapped_in() as conversation:
             conversation.save(Path(os.path.abspath(path)))
 
 

@@ -11,9 +11,9 @@ from edgekv.memory import process
 from edgekv.memory.sizes import format_size
 from edgekv.planning.estimate import Plan
 
+from .cache_client import CacheClient
 from .rest_folder import RestFile, RestFolder
 from .snapshot import ELSEWHERE, BlockLoopSnapshot
-from .tenant import Tenant
 
 
 class Room:
@@ -48,12 +48,12 @@ class Rested:
 
 
 class Resting:
-    """Snapshots by tenant. What they hold in memory, and what a switch takes on top, stay within its room.
+    """Snapshots by client. What they hold in memory, and what a switch takes on top, stay within its room.
 
-    session_bytes: what a switch may take, which is the most that a tenant takes
+    session_bytes: what a switch may take, which is the most that a client takes
     folder: takes what has no room in memory; None = there is none
-    folder_limit: bytes that it may hold; None = any number. The tenant that is about to leave it does not count
-    drops: where there is room in neither, the least recently used tenants are dropped; otherwise RestingError
+    folder_limit: bytes that it may hold; None = any number. The client that is about to leave it does not count
+    drops: where there is room in neither, the least recently used clients are dropped; otherwise RestingError
     """
 
     def __init__(
@@ -64,33 +64,33 @@ class Resting:
         self._folder = folder
         self._folder_limit = folder_limit
         self._drops = drops
-        self._rested: OrderedDict[Tenant, Rested] = OrderedDict()  # the least recently used one first
+        self._rested: OrderedDict[CacheClient, Rested] = OrderedDict()  # the least recently used one first
 
     @property
     def memory_bytes(self) -> int:
         """Bytes that it holds in memory."""
         return sum(rested.n_bytes for rested in self._rested.values() if rested.file is None)
 
-    def put(self, tenant: Tenant, snapshot: BlockLoopSnapshot) -> None:
+    def put(self, client: CacheClient, snapshot: BlockLoopSnapshot) -> None:
         """Keep a snapshot, for which `make_room` made room."""
-        self._rested[tenant] = Rested(snapshot, snapshot.nbytes)
+        self._rested[client] = Rested(snapshot, snapshot.nbytes)
 
-    def get(self, tenant: Tenant) -> BlockLoopSnapshot | None:
-        """The snapshot of a tenant; None where it has none.
+    def get(self, client: CacheClient) -> BlockLoopSnapshot | None:
+        """The snapshot of a client; None where it has none.
 
         Raises RestingError where it is on the disk and cannot be read now or has no room in memory, and DroppedError
         where its file is gone or was changed.
         """
-        rested = self._rested.get(tenant)
+        rested = self._rested.get(client)
         if rested is None or rested.file is None or self._folder is None:
             return None if rested is None else rested.snapshot
-        self.make_room(rested.n_bytes, keep=tenant)
+        self.make_room(rested.n_bytes, keep=client)
         try:
             cells, history = self._folder.read(rested.file)
         except (FileNotFoundError, ValueError) as error:
-            self.forget(tenant)
-            tenant.lost = f"what this session had read and said cannot be read back from rest_dir: {error}"
-            raise tenant.dropped() from error
+            self.forget(client)
+            client.lost = f"what this session had read and said cannot be read back from rest_dir: {error}"
+            raise client.dropped() from error
         except OSError as error:
             raise RestingError(
                 f"rest_dir={str(self._folder.parent)!r} does not give a resting session back: "
@@ -98,9 +98,9 @@ class Resting:
             ) from error
         return replace(rested.snapshot, cells=CacheSnapshot(cells), history=history.tobytes())
 
-    def forget(self, tenant: Tenant) -> None:
-        """Free what a tenant has here."""
-        rested = self._rested.pop(tenant, None)
+    def forget(self, client: CacheClient) -> None:
+        """Free what a client has here."""
+        rested = self._rested.pop(client, None)
         if rested is not None and rested.file is not None and self._folder is not None:
             self._folder.remove(rested.file)
 
@@ -110,7 +110,7 @@ class Resting:
         if self._folder is not None:
             self._folder.close()
 
-    def make_room(self, n_bytes: int, keep: Tenant) -> None:
+    def make_room(self, n_bytes: int, keep: CacheClient) -> None:
         """See to it that so many bytes more can be taken in memory. Whoever is dropped for that, it is not `keep`.
 
         Where `keep` has nothing here, a later switch must be possible too: otherwise it would shut others out.
@@ -123,15 +123,15 @@ class Resting:
             raise self._full(n_bytes)
         if kept is None:
             self._admit(n_bytes, limit)
-        in_memory = [tenant for tenant, rested in self._rested.items() if rested.file is None]
-        in_memory.sort(key=lambda tenant: tenant is keep)  # last
-        for tenant in in_memory:
+        in_memory = [client for client, rested in self._rested.items() if rested.file is None]
+        in_memory.sort(key=lambda client: client is keep)  # last
+        for client in in_memory:
             if self.memory_bytes + n_bytes <= limit:
                 return
             if self._folder is not None:
-                self._write(tenant, self._folder, keep)
+                self._write(client, self._folder, keep)
             elif self._drops:
-                self._drop(tenant)
+                self._drop(client)
             else:
                 raise self._full(n_bytes)
 
@@ -149,9 +149,9 @@ class Resting:
     def _total(self) -> int:
         return sum(rested.n_bytes for rested in self._rested.values())
 
-    def _write(self, tenant: Tenant, folder: RestFolder, keep: Tenant) -> None:
+    def _write(self, client: CacheClient, folder: RestFolder, keep: CacheClient) -> None:
         """Move a snapshot from memory to the disk."""
-        rested = self._rested[tenant]
+        rested = self._rested[client]
         while older := self._beyond_limit(rested.n_bytes, keep):
             if not self._drops:
                 raise self._full(rested.n_bytes)
@@ -166,17 +166,17 @@ class Resting:
                 f"session: {error.strerror or error}; make room there, or name another folder"
             ) from error
         without = replace(rested.snapshot, cells=ELSEWHERE, history=b"")
-        self._rested[tenant] = Rested(without, rested.n_bytes, file)  # at once: whole in memory, or whole on the disk
+        self._rested[client] = Rested(without, rested.n_bytes, file)  # at once: whole in memory, or whole on the disk
 
-    def _beyond_limit(self, n_bytes: int, keep: Tenant) -> list[Tenant]:
+    def _beyond_limit(self, n_bytes: int, keep: CacheClient) -> list[CacheClient]:
         """Those on the disk, where `n_bytes` more would be too much there; otherwise nobody."""
-        on_disk = [tenant for tenant, its in self._rested.items() if its.file is not None and tenant is not keep]
-        total = n_bytes + sum(self._rested[tenant].n_bytes for tenant in on_disk)
+        on_disk = [client for client, its in self._rested.items() if its.file is not None and client is not keep]
+        total = n_bytes + sum(self._rested[client].n_bytes for client in on_disk)
         return on_disk if self._folder_limit is not None and total > self._folder_limit else []
 
-    def _drop(self, tenant: Tenant) -> None:
-        self.forget(tenant)
-        tenant.lost = "this session was dropped to make room for others, as rest_full='drop' allows"
+    def _drop(self, client: CacheClient) -> None:
+        self.forget(client)
+        client.lost = "this session was dropped to make room for others, as rest_full='drop' allows"
 
     def _full(self, n_bytes: int) -> RestingError:
         limits, remedies = f"{self._room} does", ["raise resting", "name a rest_dir"]

@@ -24,9 +24,9 @@ from edgekv.store.sections import CHUNK_BYTES, Section, SectionFile, write_secti
 
 from .block_loop import BlockLoop
 from .loaded_model import LoadedModel, open_cache
-from .past import Past
 from .reply import Logging
-from .saved import About, described, history_section, snapshot_of
+from .session_codec import SessionHeader, header_values, history_section, snapshot_of
+from .session_history import SessionHistory
 from .snapshot import ELSEWHERE, BlockLoopSnapshot, Snapshot
 
 
@@ -38,7 +38,7 @@ def save_session(path: Path, engine: LoadedModel, snapshot: Snapshot, further: S
     """
     cells = CachedSource(engine.block_loop.cache)
     sections = [Section("cells", "U8", cells.n_bytes, _pieces(cells)), history_section(snapshot.block_loop.history)]
-    write_sections(path, described(snapshot) | {"saved_with": _saved_with(engine)}, [*sections, *further])
+    write_sections(path, header_values(snapshot) | {"saved_with": _saved_with(engine)}, [*sections, *further])
 
 
 def load_session(path: Path, engine: LoadedModel) -> Snapshot:
@@ -66,7 +66,7 @@ def log_sections(log: TokenLog) -> list[Section]:
     return [Section(name, "I32", len(numbers), numbers.pieces()) for name, numbers in log.parts().items()]
 
 
-def load_log(path: Path, engine: LoadedModel, logging: Logging) -> Past | None:
+def load_log(path: Path, engine: LoadedModel, logging: Logging) -> SessionHistory | None:
     """The log of a session file, in private files; None where it has none. Nothing else is changed.
 
     Raises SessionFileError for a file that is damaged, and where there is no room for the log.
@@ -74,20 +74,20 @@ def load_log(path: Path, engine: LoadedModel, logging: Logging) -> Past | None:
     with SectionFile(path) as file:
         if "tokens" not in file or "marks" not in file:
             return None
-        past = Past(logging, engine.plan)
+        history = SessionHistory(logging, engine.plan)
         try:
-            for name, numbers in past.log.parts().items():
+            for name, numbers in history.log.parts().items():
                 for piece in file.pieces(name):
                     if piece.dtype != np.int32:
                         raise file.damaged(f"its {name!r} are no whole numbers")
                     numbers.extend(piece)
             n_past = read_header(FileSource(file).read_into).n_past
-            if len(past.log) != n_past or not past.log.is_sound(engine.model.n_vocab):
+            if len(history.log) != n_past or not history.log.is_sound(engine.model.n_vocab):
                 raise file.damaged("its log is not that of its cells")
         except BaseException:
-            past.close()
+            history.close()
             raise
-        return past
+        return history
 
 
 class FileSource:
@@ -128,11 +128,11 @@ def _saved_with(engine: LoadedModel) -> dict[str, Any]:
 
 def _check(file: SectionFile, engine: LoadedModel, snapshot: Snapshot) -> bool:
     """Raise where the session is not one of this model and policy; returns whether its cells' scores still count."""
-    about, options = About(file).inner("saved_with"), engine.options
-    if about is None:
+    header, options = SessionHeader(file).inner("saved_with"), engine.options
+    if header is None:
         raise file.damaged("it does not say what it was saved with")
     model, digest, policy = (
-        about.value(name, lambda it: isinstance(it, str) and len(it) < 1000)
+        header.value(name, lambda it: isinstance(it, str) and len(it) < 1000)
         for name in ("model", "model_digest", "policy")
     )
     if digest != engine.model_digest:
@@ -152,7 +152,7 @@ def _check(file: SectionFile, engine: LoadedModel, snapshot: Snapshot) -> bool:
     if max([*tokens, newest.max(initial=0)]) >= engine.model.n_vocab:
         raise file.damaged("it holds tokens that the model does not know")
     options.check_budget(engine.plan.budget_cells, sum(p1 - p0 for p0, p1 in snapshot.block_loop.pinned))
-    focus = about.value("focus_policy", lambda it: it is None or isinstance(it, str))
+    focus = header.value("focus_policy", lambda it: it is None or isinstance(it, str))
     return options.parsed_policy.carries or focus == (options.parsed_focus.spec if options.focus else None)
 
 

@@ -33,9 +33,9 @@ class Speaker:
     state: has the sampler, which goes on from one reply to the next, and takes note of each token
     """
 
-    def __init__(self, at_cells: Callable[[], LoadedModel], cancelled: threading.Event, state: SequenceState) -> None:
+    def __init__(self, swapped_in: Callable[[], LoadedModel], cancelled: threading.Event, state: SequenceState) -> None:
         self._state = state
-        self._at_cells = at_cells
+        self._swapped_in = swapped_in
         self._cancelled = cancelled
 
     def pieces(self, wanted: Wanted, matcher: Matcher | None, reader: CallReader | None, stats: Stats) -> Iterator[str]:
@@ -45,14 +45,14 @@ class Speaker:
         reader: takes calls of tools out of the reply; None = there are none
         """
         with (
-            closing(Chooser(wanted, matcher, self._state.sampler, self._at_cells().context, reader)) as chooser,
+            closing(Chooser(wanted, matcher, self._state.sampler, self._swapped_in().context, reader)) as chooser,
             closing(self._tokens(wanted, chooser, stats)) as tokens,
         ):
             yield from chooser.pieces(tokens, stats)
 
     def _tokens(self, wanted: Wanted, chooser: Chooser, stats: Stats) -> Generator[int, None, None]:
         """Choose and feed tokens until the reply ends; yields those that belong to it."""
-        engine = self._at_cells()
+        engine = self._swapped_in()
         repositioning = engine.block_loop.repositioning
         room = None if repositioning.limit is None else repositioning.limit - engine.block_loop.cache.n_past
         circles = Circles()
@@ -84,7 +84,7 @@ class Speaker:
             if self._cancelled.is_set():
                 stats.finish_reason = "cancelled"
                 return
-            self._at_cells().block_loop.step(token, drafts=True)
+            self._swapped_in().block_loop.step(token, drafts=True)
             if chooser.notes is not None and stats.generated_tokens % NOTED == 0:
                 engine.guard.check_room(NOTES_BYTES, chooser.notes, "or give a simpler one")
             exceeded = engine.guard.check() if stats.generated_tokens % engine.options.block == 0 else None

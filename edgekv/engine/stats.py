@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from edgekv.memory import process
 
 from .block_loop import Work
-from .tenant import Tenant
+from .cache_client import CacheClient
 
 if TYPE_CHECKING:
     from edgekv.prompt.tools import ToolCall
@@ -88,9 +88,9 @@ class Stats:
         self.prefill_s = self.ttft_s = self.decode_s = 0.0
         self.finish_reason = self.stop_text = ""
 
-    def finish(self, tenant: Tenant, before: Work) -> None:
-        """Take what was done for a tenant since `before`, and the memory peak."""
-        work = tenant.work
+    def finish(self, client: CacheClient, before: Work) -> None:
+        """Take what was done for a client since `before`, and the memory peak."""
+        work = client.work
         self.finish_reason = self.finish_reason or "failed"
         self.evictions = work.evictions - before.evictions
         self.evicted_cells = work.evicted_cells - before.evicted_cells
@@ -104,6 +104,6 @@ class Stats:
         self.switch_s = work.switch_s - before.switch_s
         self.crossed_bytes = work.crossed_bytes - before.crossed_bytes
         self.staged_layers = work.staged_layers - before.staged_layers
-        self.tokens_seen = tenant.n_past
-        self.cells_used = tenant.n_cells
+        self.tokens_seen = client.n_past
+        self.cells_used = client.n_cells
         self.peak_rss_bytes = process.peak_resident_bytes()

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgekv.binding.model import Model
-from edgekv.engine.shades import levels
+from edgekv.engine.coverage import levels
 from edgekv.session import Session
 
 

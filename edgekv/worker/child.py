@@ -116,7 +116,7 @@ class Server:
     def _leave(self, message: Leave) -> None:
         self._conversations.pop(message.number).close()
         if self._engine is not None:
-            self._engine.sweep()
+            self._engine.reap()
 
     def _reply(self, message: Reply) -> str | Ended:
         """Begin a reply."""

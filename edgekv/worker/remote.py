@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgekv.engine.line import Line
+from edgekv.engine.coverage import Coverage
 from edgekv.engine.opened import Opened
 from edgekv.engine.protocol import Conversation
 from edgekv.engine.reply import Logging, Progress, ProgressCallback, Rewinding, Wanted
-from edgekv.engine.shades import Holders
 from edgekv.engine.snapshot import Snapshot, new_mark
 from edgekv.engine.stats import Stats
+from edgekv.engine.turn_queue import TurnQueue
 from edgekv.errors import EdgeKVError, WorkerError
 from edgekv.planning.alternatives import Survey
 from edgekv.planning.choice import Request
@@ -36,7 +36,7 @@ class WorkerEngine(Opened):
     """An `Engine` in a worker process. Raises what `LocalEngine` does, and WorkerError."""
 
     def __init__(self, path: Path, request: Request) -> None:
-        self.line = Line()
+        self.turn_queue = TurnQueue()
         self.mark = new_mark()
         load = Load(path, pack(request), self.mark)
         self._worker = Worker(request.options.servers)
@@ -56,7 +56,7 @@ class WorkerEngine(Opened):
 
     def converse(self, system: str | None, logging: Logging | None = None) -> WorkerConversation:
         """A new conversation. It has the cells if they are free."""
-        self.sweep()
+        self.reap()
         number = self.new_number()
         self.ask(Converse(number, system, logging))
         return WorkerConversation(self, number)
@@ -65,7 +65,7 @@ class WorkerEngine(Opened):
         self, path: Path, instead_of: Conversation | None = None, *, keeps_log: bool = True
     ) -> WorkerConversation:
         """The conversation of a session file, which the worker reads itself."""
-        self.sweep()
+        self.reap()
         replaced = None
         if isinstance(instead_of, WorkerConversation):
             instead_of.end_unfinished()
@@ -91,7 +91,7 @@ class WorkerEngine(Opened):
         """What the chat template puts before a reply; "" where there is no template that can be used."""
         return str(self.ask(Look(None, "reply_opening")))
 
-    def sweep(self) -> None:
+    def reap(self) -> None:
         """Have the worker forget closed conversations."""
         with suppress(IndexError, WorkerError):  # there are no more, or it died and has forgotten everything
             while True:
@@ -107,7 +107,7 @@ class WorkerEngine(Opened):
         """End the process."""
         self.closed = True
         self._worker.close()
-        self.line.close(wait=False)  # who is at work finds the process gone
+        self.turn_queue.close(wait=False)  # who is at work finds the process gone
 
     def new_number(self) -> int:
         """Of a conversation or a reply."""
@@ -159,10 +159,10 @@ class WorkerConversation:
         budgets: list[list[int]] = self._look("budgets")
         return budgets
 
-    def holders(self) -> Holders:
+    def coverage(self) -> Coverage:
         """How many heads hold each token."""
-        holders: Holders = self._look("holders")
-        return holders
+        coverage: Coverage = self._look("coverage")
+        return coverage
 
     def turns(self, first: int, n: int) -> list[Turn]:
         """At most n turns of the log from turn `first` on. Raises SessionError where there is no log."""
@@ -202,7 +202,7 @@ class WorkerConversation:
 
     def reply(self, wanted: Wanted | Rewinding, progress: ProgressCallback | None) -> Generator[str, None, None]:
         """Ask for the reply part by part; between two parts the worker waits."""
-        self._engine.sweep()
+        self._engine.reap()
         self.end_unfinished()
         self.stats = Stats(finish_reason="failed", budget_cells=self._engine.plan.budget_cells)
         number = self._engine.new_number()

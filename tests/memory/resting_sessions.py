@@ -8,7 +8,7 @@ def take_turns(model, text, n_sessions, **options):
     import edgekv
 
     with edgekv.Runtime(model, **options) as runtime:
-        resting = runtime._engine.cells.resting
+        resting = runtime._engine.slot.resting
         sessions = [runtime.session() for _ in range(n_sessions)]
         for i, session in enumerate(sessions):
             session.read(f"Text {i}. {text}", focus=False)

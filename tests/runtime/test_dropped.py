@@ -65,7 +65,7 @@ def left(monkeypatch):
     return open_now
 
 
-@pytest.mark.parametrize("step", ["_resting", "Model", "open_cache", "share_heads", "BlockLoop", "Cells", "hold"])
+@pytest.mark.parametrize("step", ["_resting", "Model", "open_cache", "share_heads", "BlockLoop", "CacheSlot", "hold"])
 def test_what_a_failing_runtime_made_is_freed(open_runtime, monkeypatch, left, step):
     before = held()
     monkeypatch.setattr(loaded_model, step, fail)

@@ -9,8 +9,8 @@ import pytest
 from small import words
 
 import edgekv
+from edgekv.engine.coverage import levels
 from edgekv.engine.record import TOKENS_AT_ONCE
-from edgekv.engine.shades import levels
 
 HEADS = list(itertools.product(range(2), range(2)))
 

@@ -16,7 +16,7 @@ from children import started
 from small import SETTINGS, words
 
 import edgekv
-from edgekv.engine import line
+from edgekv.engine import turn_queue
 from edgekv.engine.rest_folder import RestFolder
 from edgekv.engine.sampler import GREEDY
 
@@ -169,7 +169,7 @@ def test_a_session_that_has_read_nothing_costs_nothing(local_runtime, monkeypatc
 
 
 def test_a_resting_session_takes_what_its_cells_take(local_runtime):
-    resting = local_runtime._engine.cells.resting
+    resting = local_runtime._engine.slot.resting
     with local_runtime.session() as small, local_runtime.session() as large:
         list(small.generate("a", max_tokens=1))
         large.read(words(100))
@@ -294,7 +294,7 @@ def test_a_disk_that_is_full_loses_nothing(open_tight, monkeypatch):
             raise OSError(28, "No space left on device")
 
         with monkeypatch.context() as patch:
-            patch.setattr(rt._engine.cells.resting._folder, "write", full)
+            patch.setattr(rt._engine.slot.resting._folder, "write", full)
             for _ in range(2):
                 with pytest.raises(edgekv.RestingError, match=r"rest_dir=.*: No space left on device; make room"):
                     first.read("a")
@@ -459,7 +459,7 @@ def test_a_runtime_is_closed_while_sessions_rest(open_runtime, tmp_path, isolate
 @pytest.fixture
 def patient(monkeypatch):
     """Nobody passes who pauses, unless the same thread waits."""
-    monkeypatch.setattr(line, "IDLE_S", LIMIT_S)
+    monkeypatch.setattr(turn_queue, "IDLE_S", LIMIT_S)
 
 
 def waiting(runtime):
@@ -535,7 +535,7 @@ def test_cancel_reaches_one_that_waits(runtime, patient):
 
 
 def test_cancel_ends_a_reply_that_others_passed(runtime, monkeypatch):
-    monkeypatch.setattr(line, "IDLE_S", 0)
+    monkeypatch.setattr(turn_queue, "IDLE_S", 0)
     with runtime.session() as first, runtime.session() as second:
         pieces = first.generate("a b c", max_tokens=50)
         next(pieces)

@@ -24,7 +24,7 @@ MAX_TOKEN = (1 << 31) - 1
 _TURNS = {"new", "opening", *(state for states in STATES.values() for state in states)}
 
 
-def described(snapshot: Snapshot) -> dict[str, Any]:
+def header_values(snapshot: Snapshot) -> dict[str, Any]:
     """All of a snapshot that is not an array."""
     sampler, block_loop = snapshot.sampler, snapshot.block_loop
     return {
@@ -45,26 +45,26 @@ def history_section(history: bytes) -> Section:
 
 def snapshot_of(file: SectionFile, cells: CacheSnapshot, runtime: bytes) -> Snapshot:
     """What a file says, with these cells and this runtime's mark. Raises SessionFileError where that cannot be."""
-    about = About(file)
-    system = about.value("system", lambda it: it is None or (isinstance(it, str) and _is_text(it)))
+    header = SessionHeader(file)
+    system = header.value("system", lambda it: it is None or (isinstance(it, str) and _is_text(it)))
     return Snapshot(
         runtime,
         system,
-        about.value("turns", lambda it: isinstance(it, str) and it in _TURNS),
-        tuple(about.value("pending", lambda it: _are_tokens(it) and len(it) <= 1)),
-        _sampler(about),
+        header.value("turns", lambda it: isinstance(it, str) and it in _TURNS),
+        tuple(header.value("pending", lambda it: _are_tokens(it) and len(it) <= 1)),
+        _sampler(header),
         BlockLoopSnapshot(
             cells,
-            tuple(map(tuple, about.value("pinned", _are_ranges))),
-            about.value("fresh", _is_position),
-            about.value("is_long", lambda it: isinstance(it, bool)),
+            tuple(map(tuple, header.value("pinned", _are_ranges))),
+            header.value("fresh", _is_position),
+            header.value("is_long", lambda it: isinstance(it, bool)),
             _history(file),
-            tuple(about.optional("unscored", lambda it: _are_tokens(it) and len(it) <= MAX_UNSCORED) or ()),
+            tuple(header.optional("unscored", lambda it: _are_tokens(it) and len(it) <= MAX_UNSCORED) or ()),
         ),
     )
 
 
-class About:
+class SessionHeader:
     """The plain values of a file, each checked when it is taken."""
 
     def __init__(self, file: SectionFile, values: Mapping[str, Any] | None = None) -> None:
@@ -81,24 +81,24 @@ class About:
         """The same, or None where there is none."""
         return self.value(name, sound) if name in self._values else None
 
-    def inner(self, name: str) -> About | None:
+    def inner(self, name: str) -> SessionHeader | None:
         """Values within, or None."""
         values = self.value(name, lambda it: it is None or isinstance(it, dict))
-        return None if values is None else About(self._file, values)
+        return None if values is None else SessionHeader(self._file, values)
 
     def damaged(self, how: str) -> SessionFileError:
         return self._file.damaged(how)
 
 
-def _sampler(about: About) -> SamplerState | None:
-    state = about.inner("sampler")
+def _sampler(header: SessionHeader) -> SamplerState | None:
+    state = header.inner("sampler")
     if state is None:
         return None
     given = state.value("sampling", lambda it: isinstance(it, dict) and it.keys() == {f.name for f in fields(Sampling)})
     try:
         sampling = Sampling(**given)
     except ConfigError:
-        raise about.damaged("its 'sampling' is impossible") from None
+        raise header.damaged("its 'sampling' is impossible") from None
     return SamplerState(
         sampling,
         state.value("seed", lambda it: _is_whole(it, MAX_SEED)),

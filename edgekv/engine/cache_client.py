@@ -12,7 +12,7 @@ from .snapshot import BlockLoopSnapshot
 
 
 @dataclass(slots=True, eq=False)
-class Tenant:
+class CacheClient:
     """What is known of a conversation while others have the cells.
 
     pinned: position ranges [p0, p1) that are never evicted

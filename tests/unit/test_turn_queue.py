@@ -1,4 +1,4 @@
-"""The line in front of the cells: who comes when, who passes whom, and what ends a wait."""
+"""The queue in front of the cells: who comes when, who passes whom, and what ends a wait."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from edgekv.engine import line
-from edgekv.engine.line import Line
+from edgekv.engine import turn_queue
+from edgekv.engine.turn_queue import TurnQueue
 from edgekv.errors import SessionError
 
 LIMIT_S = 60
@@ -21,20 +21,20 @@ def patient(monkeypatch):
 
 
 def at(monkeypatch, seconds):
-    """Set the line's clock."""
-    monkeypatch.setattr(line, "time", SimpleNamespace(monotonic=lambda: seconds))
+    """Set the queue's clock."""
+    monkeypatch.setattr(turn_queue, "time", SimpleNamespace(monotonic=lambda: seconds))
 
 
 @pytest.fixture
 def queue():
-    return Line()
+    return TurnQueue()
 
 
 class Client:
     """A thread that enters when it is told to, and leaves when it is told to."""
 
     def __init__(self, queue, session, cancelled=None, log=None):
-        self.place = queue.place(session, cancelled)
+        self.ticket = queue.ticket(session, cancelled)
         self.entered = threading.Event()
         self.result = None
         self._leave, self._log = threading.Event(), log
@@ -42,9 +42,9 @@ class Client:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def _run(self):
-        with self.place:
+        with self.ticket:
             try:
-                self.result = self.place.enter()
+                self.result = self.ticket.enter()
             except SessionError as error:
                 self.result = error
             if self._log is not None:
@@ -56,7 +56,7 @@ class Client:
         """Start, and return when it is in or waits."""
         self._thread.start()
         for _ in range(100 * LIMIT_S):
-            if self.entered.is_set() or any(there() is self.place for there in self._queue._waiting):
+            if self.entered.is_set() or any(there() is self.ticket for there in self._queue._waiting):
                 return self
             threading.Event().wait(0.01)
         raise AssertionError("it neither enters nor waits")
@@ -78,14 +78,14 @@ def test_those_who_wait_come_in_order_of_arrival(queue):
 
 
 def test_who_pauses_keeps_the_turn_unless_it_is_long(queue, monkeypatch):
-    mine = queue.place(object())
+    mine = queue.ticket(object())
     assert mine.enter()
     mine.pause()
     other = Client(queue, object()).start()
     assert not other.entered.is_set()
     assert mine.enter()
     mine.pause()
-    at(monkeypatch, line.IDLE_S)
+    at(monkeypatch, turn_queue.IDLE_S)
     assert other.entered.wait(LIMIT_S)
     third = Client(queue, object()).start()
     mine_again = threading.Thread(target=mine.enter, daemon=True)
@@ -98,17 +98,17 @@ def test_who_pauses_keeps_the_turn_unless_it_is_long(queue, monkeypatch):
 
 
 def test_nobody_passes_who_is_at_work(queue, monkeypatch):
-    with queue.place(object()) as mine:
+    with queue.ticket(object()) as mine:
         mine.enter()
         at(monkeypatch, 1e9)
         other = Client(queue, object()).start()
-        assert not other.entered.wait(3 * line.IDLE_S)
+        assert not other.entered.wait(3 * turn_queue.IDLE_S)
     assert other.entered.wait(LIMIT_S)
     other.leave()
 
 
 def test_a_thread_passes_itself_at_once_but_not_while_it_works(queue):
-    one, other = queue.place(object()), queue.place(object())
+    one, other = queue.ticket(object()), queue.ticket(object())
     assert one.enter()
     with pytest.raises(SessionError, match="at work in this very call"):
         other.enter()
@@ -123,26 +123,26 @@ def test_a_thread_passes_itself_at_once_but_not_while_it_works(queue):
 
 def test_the_session_whose_turn_it_is_comes_in_again(queue):
     session = object()
-    reply, look = queue.place(session), queue.place(session)
+    reply, look = queue.ticket(session), queue.ticket(session)
     assert reply.enter()
     with look:
         assert look.enter()
-    assert not queue.place(object()).enter_if_free()
+    assert not queue.ticket(object()).enter_if_free()
     reply.pause()
     again = Client(queue, session).start()
     assert again.entered.wait(LIMIT_S)  # from another thread, too
     back = Client(queue, session)
-    back.place = reply
+    back.ticket = reply
     assert not back.start().entered.is_set()  # two never work at a time
     again.leave()
     assert back.entered.wait(LIMIT_S)
     back.leave()
-    assert queue.place(object()).enter_if_free()
+    assert queue.ticket(object()).enter_if_free()
 
 
 def test_cancel_ends_a_wait_and_no_other(queue):
     cancelled = threading.Event()
-    with queue.place(object()) as mine:
+    with queue.ticket(object()) as mine:
         mine.enter()
         one, other = Client(queue, object(), cancelled).start(), Client(queue, object()).start()
         cancelled.set()
@@ -170,5 +170,5 @@ def test_closing_refuses_all_and_cancels_who_works(queue):
     closing.join(LIMIT_S)
     assert not closing.is_alive()
     with pytest.raises(SessionError, match="closed"):
-        queue.place(object()).enter()
+        queue.ticket(object()).enter()
     waiting.leave()

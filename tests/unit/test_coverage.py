@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgekv.engine.shades import N_LEVELS, Holders, levels
+from edgekv.engine.coverage import N_LEVELS, Coverage, levels
 
 
 def test_levels_are_quarters_and_only_none_is_0():
@@ -17,21 +17,21 @@ def test_levels_are_quarters_and_only_none_is_0():
 @pytest.mark.parametrize(("start", "stop"), [(0, 200), (37, 121), (5, 5), (190, 200)])
 def test_shades_of_a_range_are_those_of_each_tokens_heads(start, stop):
     masks = np.random.default_rng(3).random((7, 200)) < np.linspace(0, 1, 7)[:, None]
-    holders = Holders.of([np.flatnonzero(mask).astype(np.int32) for mask in masks])
-    assert holders.levels(start, stop).tolist() == levels(masks.mean(axis=0))[start:stop].tolist()
+    coverage = Coverage.of([np.flatnonzero(mask).astype(np.int32) for mask in masks])
+    assert coverage.levels(start, stop).tolist() == levels(masks.mean(axis=0))[start:stop].tolist()
 
 
 @pytest.mark.parametrize("held", [[], [[]], [[], []]], ids=["no heads", "an empty head", "two empty heads"])
 def test_where_nothing_is_held_everything_is_0(held):
-    holders = Holders.of([np.array(positions, np.int32) for positions in held])
-    assert list(holders.shaded([[b"a", b" b"]], 0)) == [("a b", 0)]
+    coverage = Coverage.of([np.array(positions, np.int32) for positions in held])
+    assert list(coverage.shaded([[b"a", b" b"]], 0)) == [("a b", 0)]
 
 
 def test_runs_are_cut_by_shade_and_by_block_and_characters_are_whole():
-    holders = Holders.of([np.array([10, 11, 13, 14], np.int32), np.array([13], np.int32)])
+    coverage = Coverage.of([np.array([10, 11, 13, 14], np.int32), np.array([13], np.int32)])
     smile = "\N{SLIGHTLY SMILING FACE}".encode()
     blocks = [[b"a", b"b", b"c"], [smile[:2], smile[2:], b"d"], [smile[:1]]]
-    runs = list(holders.shaded(blocks, 10))
+    runs = list(coverage.shaded(blocks, 10))
     assert runs == [
         ("ab", 2),
         ("c", 0),

@@ -23,7 +23,7 @@ from .snapshot import BlockLoopSnapshot, Snapshot
 CHECKPOINT_BYTES = 256 * MIB  # on the disk, unless four checkpoints take more
 
 
-class Past:
+class SessionHistory:
     """The log and the checkpoints of one conversation, which lie on the disk.
 
     The log holds the tokens that have been fed, so a session's last token may be missing: it was said and not fed yet.
@@ -76,7 +76,7 @@ class Past:
         self.checkpoints.drop_from(n + 1)
         while (checkpoint := self.checkpoints.newest) is not None:
             try:
-                block_loop.restore(self._with_history(checkpoint))
+                block_loop.restore(self._with_draft_tokens(checkpoint))
             except OSError:
                 self.checkpoints.drop_from(checkpoint.n_past)
             else:
@@ -89,9 +89,9 @@ class Past:
         newest = self.checkpoints.newest
         if newest is None or not newest.is_of(n_past, state):
             return None
-        return self._with_history(newest)
+        return self._with_draft_tokens(newest)
 
-    def _with_history(self, checkpoint: Checkpoint) -> BlockLoopSnapshot:
+    def _with_draft_tokens(self, checkpoint: Checkpoint) -> BlockLoopSnapshot:
         """What a checkpoint holds, with the tokens that drafts come from."""
         newest = self.log.read(max(0, checkpoint.n_past - WINDOW), checkpoint.n_past).tobytes()
         return replace(checkpoint.snapshot.block_loop, history=newest)
@@ -112,8 +112,8 @@ class Past:
 
         return mark
 
-    def restored(self, snapshot: Snapshot, block_loop: BlockLoop) -> Past:
-        """Go back to a snapshot; returns the past that it has, which shares the checkpoints that fit with this one.
+    def restored(self, snapshot: Snapshot, block_loop: BlockLoop) -> SessionHistory:
+        """Go back to a snapshot; returns the history that it has, which shares the checkpoints that fit with this one.
 
         Raises SessionError for a snapshot without a log, and what `BlockLoop.restore` raises; nothing changes then.
         """
@@ -121,17 +121,17 @@ class Past:
             raise SessionError(
                 "the snapshot is of a session without a log; restore it in such a one, or take it with log=True"
             )
-        past = Past(*self._setting)
+        history = SessionHistory(*self._setting)
         try:
-            past.log.fill(snapshot.log)
-            n_common, _ = self.log.common(past.log.tokens(0, len(past.log)))
+            history.log.fill(snapshot.log)
+            n_common, _ = self.log.common(history.log.tokens(0, len(history.log)))
             block_loop.restore(snapshot.block_loop)
         except BaseException:
-            past.close()
+            history.close()
             raise
         self.checkpoints.drop_from(n_common + 1)
-        past.checkpoints = self.checkpoints
-        return past
+        history.checkpoints = self.checkpoints
+        return history
 
     def replies(self, pending: Sequence[int]) -> Iterator[list[int]]:
         """The tokens of each reply so far. pending: those at the end of the last one that the log lacks"""

@@ -31,7 +31,7 @@ class Shaded(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Holders:
+class Coverage:
     """How many (layer, KV head)s hold each token. It takes memory by the cells, not by the text.
 
     n_heads: that could hold it
@@ -43,19 +43,19 @@ class Holders:
     counts: npt.NDArray[np.intp]
 
     @classmethod
-    def of(cls, held: Iterable[npt.NDArray[np.int32]]) -> Holders:
+    def of(cls, held: Iterable[npt.NDArray[np.int32]]) -> Coverage:
         """held: the positions that each head holds, which are looked at one by one"""
         found = cls(0, np.empty(0, np.int32), np.empty(0, np.intp))
         for positions in held:
             found = found._with(positions)
         return found
 
-    def _with(self, held: npt.NDArray[np.int32]) -> Holders:
+    def _with(self, held: npt.NDArray[np.int32]) -> Coverage:
         """These, and one head more."""
         positions, which = np.unique(np.concatenate([self.positions, held]), return_inverse=True)
         counts = np.bincount(which[len(self.positions) :], minlength=len(positions))
         counts[which[: len(self.positions)]] += self.counts
-        return Holders(self.n_heads + 1, positions, counts)
+        return Coverage(self.n_heads + 1, positions, counts)
 
     def levels(self, start: int, stop: int) -> npt.NDArray[np.int64]:
         """The shades of the tokens in [start, stop), (n,)."""

@@ -1,4 +1,4 @@
-"""The line in front of the cells: requests of many sessions and threads get them one at a time, in order of arrival."""
+"""The queue for the cells: requests of many sessions and threads get them one at a time, in order of arrival."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edgekv.errors import SessionError
 IDLE_S = 0.1  # for which a reply that nobody iterates keeps others waiting
 
 
-class Line:
+class TurnQueue:
     """Who has the cells, and who waits for them.
 
     A request keeps its turn to its end, however many steps it has. Between two steps it *pauses*. A pause lets others
@@ -23,15 +23,15 @@ class Line:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()  # with a lock that a finalizer may take in the midst of a call
-        # Places live as long as the calls that they are of, so none stays here that an interrupt kept from leaving.
-        self._present: list[weakref.ref[Place]] = []  # those whose turn it is, all of one session
-        self._waiting: list[weakref.ref[Place]] = []
+        # Tickets live as long as the calls that they are of, so none stays here that an interrupt kept from leaving.
+        self._present: list[weakref.ref[Ticket]] = []  # those whose turn it is, all of one session
+        self._waiting: list[weakref.ref[Ticket]] = []
         self._paused_since = 0.0
         self._closed = False
 
-    def place(self, session: object, cancelled: threading.Event | None = None) -> Place:
+    def ticket(self, session: object, cancelled: threading.Event | None = None) -> Ticket:
         """A request that has not entered yet. cancelled: ends its waiting; call `wake` after it is set"""
-        return Place(self, session, cancelled)
+        return Ticket(self, session, cancelled)
 
     def wake(self) -> None:
         """Have those who wait look whether they were cancelled."""
@@ -45,30 +45,30 @@ class Line:
             self._changed.notify_all()
             me = threading.get_ident()
             while wait and (at_work := [p for p in _living(self._present) if p.thread not in (None, me)]):
-                for place in at_work:
-                    if place.cancelled is not None:
-                        place.cancelled.set()
+                for ticket in at_work:
+                    if ticket.cancelled is not None:
+                        ticket.cancelled.set()
                 self._changed.wait(IDLE_S)
 
-    def _enter(self, place: Place) -> bool:
+    def _enter(self, ticket: Ticket) -> bool:
         me = threading.get_ident()
         with self._changed:
             self._check_open()
-            if self._is_within(place, me):
+            if self._is_within(ticket, me):
                 gc.collect()  # an interrupted call may be gone, and its place not yet
-            if self._is_within(place, me):
+            if self._is_within(ticket, me):
                 raise SessionError(
                     "another session is at work in this very call, such as one with a `progress`; use this one after it"
                 )
-            if self._is_with(place) and self._may_enter(place, me):  # it paused, and nobody passed
-                self._take_turn(place, me)
+            if self._is_with(ticket) and self._may_enter(ticket, me):  # it paused, and nobody passed
+                self._take_turn(ticket, me)
                 return True
-            waits = weakref.ref(place)
+            waits = weakref.ref(ticket)
             self._waiting.append(waits)
             try:
-                while place.cancelled is None or not place.cancelled.is_set():
-                    if self._may_enter(place, me):
-                        self._take_turn(place, me)
+                while ticket.cancelled is None or not ticket.cancelled.is_set():
+                    if self._may_enter(ticket, me):
+                        self._take_turn(ticket, me)
                         return True
                     self._changed.wait(IDLE_S)
                     self._check_open()
@@ -77,87 +77,87 @@ class Line:
                 self._waiting.remove(waits)
                 self._changed.notify_all()
 
-    def _enter_if_free(self, place: Place) -> bool:
+    def _enter_if_free(self, ticket: Ticket) -> bool:
         with self._changed:
             if self._closed or _living(self._present) or _living(self._waiting):
                 return False
-            self._take_turn(place, threading.get_ident())
+            self._take_turn(ticket, threading.get_ident())
             return True
 
-    def _may_enter(self, place: Place, me: int) -> bool:
+    def _may_enter(self, ticket: Ticket, me: int) -> bool:
         present = _living(self._present)
         if any(p.thread not in (None, me) for p in present):
             return False
-        if self._is_with(place):
+        if self._is_with(ticket):
             return True
         idle = time.monotonic() - self._paused_since >= IDLE_S  # nobody is at work
-        return _living(self._waiting)[0] is place and (idle or all(p.last_thread == me for p in present))
+        return _living(self._waiting)[0] is ticket and (idle or all(p.last_thread == me for p in present))
 
-    def _take_turn(self, place: Place, me: int) -> None:
-        if not self._is_with(place):
+    def _take_turn(self, ticket: Ticket, me: int) -> None:
+        if not self._is_with(ticket):
             self._present = []  # they come back, if ever, as if they were new
-        if place not in _living(self._present):
-            self._present.append(weakref.ref(place))
-        place.thread = place.last_thread = me
+        if ticket not in _living(self._present):
+            self._present.append(weakref.ref(ticket))
+        ticket.thread = ticket.last_thread = me
 
     def _check_open(self) -> None:
         if self._closed:
             raise SessionError("this session is closed; open another with Runtime.session()")
 
-    def _is_within(self, place: Place, me: int) -> bool:
+    def _is_within(self, ticket: Ticket, me: int) -> bool:
         """Whether this thread is at work for another session."""
-        return any(p.thread == me and p.session is not place.session for p in _living(self._present))
+        return any(p.thread == me and p.session is not ticket.session for p in _living(self._present))
 
-    def _is_with(self, place: Place) -> bool:
+    def _is_with(self, ticket: Ticket) -> bool:
         """Whether it is the turn of the session that a place is of."""
-        return any(p.session is place.session for p in _living(self._present))
+        return any(p.session is ticket.session for p in _living(self._present))
 
-    def _pause(self, place: Place) -> None:
+    def _pause(self, ticket: Ticket) -> None:
         with self._changed:
-            place.thread = None
+            ticket.thread = None
             self._paused_since = time.monotonic()
 
-    def _leave(self, place: Place) -> None:
+    def _leave(self, ticket: Ticket) -> None:
         with self._changed:
-            place.thread = None
-            self._present = [there for there in self._present if there() not in (None, place)]
+            ticket.thread = None
+            self._present = [there for there in self._present if there() not in (None, ticket)]
             self._changed.notify_all()
 
 
-def _living(places: list[weakref.ref[Place]]) -> list[Place]:
-    return [place for there in places if (place := there()) is not None]
+def _living(tickets: list[weakref.ref[Ticket]]) -> list[Ticket]:
+    return [ticket for there in tickets if (ticket := there()) is not None]
 
 
-class Place:
-    """One request in a line. Leave it, or use it in `with`; neither `pause` nor `leave` ever waits."""
+class Ticket:
+    """One request in a queue. Leave it, or use it in `with`; neither `pause` nor `leave` ever waits."""
 
-    def __init__(self, line: Line, session: object, cancelled: threading.Event | None) -> None:
+    def __init__(self, queue: TurnQueue, session: object, cancelled: threading.Event | None) -> None:
         self.session = session
         self.cancelled = cancelled
         self.thread: int | None = None  # that is at work; None = it has paused, or has no turn
         self.last_thread: int | None = None
-        self._line = line
+        self._queue = queue
 
     def enter(self) -> bool:
         """Wait for the turn, if it is not this one's already; returns False, without it, where it was cancelled.
 
-        Raises SessionError once the line is closed, and where this thread is at work for another session.
+        Raises SessionError once the queue is closed, and where this thread is at work for another session.
         """
-        return self._line._enter(self)
+        return self._queue._enter(self)
 
     def enter_if_free(self) -> bool:
         """Take the turn if nobody has it; returns whether it has."""
-        return self._line._enter_if_free(self)
+        return self._queue._enter_if_free(self)
 
     def pause(self) -> None:
         """Keep the turn between two steps, as long as nobody needs it."""
-        self._line._pause(self)
+        self._queue._pause(self)
 
     def leave(self) -> None:
         """Give the turn up."""
-        self._line._leave(self)
+        self._queue._leave(self)
 
-    def __enter__(self) -> Place:
+    def __enter__(self) -> Ticket:
         return self
 
     def __exit__(

@@ -25,7 +25,7 @@ class _User:
     __slots__ = ("__weakref__",)
 
 
-class Access:
+class SessionHandle:
     """The use of one conversation until it is closed, or nobody has the access any more.
 
     start: what the conversation begins with when it is first used
@@ -51,7 +51,7 @@ class Access:
         self._ended = True
         self.cancel()
         self.conversation.close()
-        self._sweep()
+        self._reap()
 
     def __del__(self) -> None:
         if not self._ended:
@@ -60,7 +60,7 @@ class Access:
     def cancel(self) -> None:
         """End the running reply, if any, at the next block or token. May be called from any thread."""
         self.conversation.cancelled.set()
-        self.engine.line.wake()
+        self.engine.turn_queue.wake()
 
     def live(self) -> Conversation:
         """The conversation, for what needs neither the turn nor to be alone. Raises SessionError once it is closed."""
@@ -74,14 +74,14 @@ class Access:
         if self._start is None:
             yield self.live()
         else:
-            with self.at_cells() as conversation:
+            with self.swapped_in() as conversation:
                 yield conversation
 
     @contextmanager
-    def at_cells(self) -> Iterator[Conversation]:
+    def swapped_in(self) -> Iterator[Conversation]:
         """The conversation, whose turn it is."""
-        with self.engine.line.place(self.live()) as place:
-            place.enter()
+        with self.engine.turn_queue.ticket(self.live()) as ticket:
+            ticket.enter()
             conversation = self.live()
             self._begin(conversation)
             yield conversation
@@ -101,7 +101,7 @@ class Access:
         finally:
             self._user = None  # if an interrupt comes first, `user` goes with this frame
             if self._ended:
-                self._sweep()
+                self._reap()
 
     def _is_used(self) -> bool:
         return self._user is not None and self._user() is not None
@@ -116,17 +116,17 @@ class Access:
                     for part in wanted.content
                 )
                 wanted = replace(wanted, content=tuple(content))
-            place = copies.enter_context(self.engine.line.place(conversation, conversation.cancelled))
-            if not place.enter():  # cancelled while it waited, or while a pipe was copied
+            ticket = copies.enter_context(self.engine.turn_queue.ticket(conversation, conversation.cancelled))
+            if not ticket.enter():  # cancelled while it waited, or while a pipe was copied
                 conversation.stats = Stats(finish_reason="cancelled")
                 return
             self._begin(self.live())
             pieces = copies.enter_context(closing(conversation.reply(wanted, progress)))
             for piece in pieces:
                 if piece:
-                    place.pause()
+                    ticket.pause()
                     yield piece
-                    place.enter()  # or it was cancelled meanwhile, and ends without the cells
+                    ticket.enter()  # or it was cancelled meanwhile, and ends without the cells
 
     def _begin(self, conversation: Conversation) -> None:
         """Begin with what the conversation was to begin with."""
@@ -134,8 +134,8 @@ class Access:
             conversation.restore(self._start)
             self._start = None
 
-    def _sweep(self) -> None:
+    def _reap(self) -> None:
         """Free what closed conversations held, if nobody is at work."""
-        with self.engine.line.place(self.conversation) as place:
-            if place.enter_if_free():
-                self.engine.sweep()
+        with self.engine.turn_queue.ticket(self.conversation) as ticket:
+            if ticket.enter_if_free():
+                self.engine.reap()

@@ -1,0 +1,175 @@
+"""Whose the cells are: one conversation has them, and the others rest."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TypeVar
+
+from .block_loop import BlockLoop
+from .cache_client import CacheClient
+from .resting import Resting
+from .snapshot import BlockLoopSnapshot
+
+Filled = TypeVar("Filled")
+
+
+class CacheSlot:
+    """Gives the cells of a block loop to one client at a time. For one thread at a time, but for `release_later`."""
+
+    def __init__(self, block_loop: BlockLoop, resting: Resting) -> None:
+        self.resting = resting
+        self._block_loop = block_loop
+        self._current: CacheClient | None = None
+        self._released: deque[CacheClient] = deque()  # those who will not come back
+
+    def swap_in(self, client: CacheClient) -> None:
+        """Give a client the cells, as it left them. Whoever has them now rests first.
+
+        Raises RestingError where there is no room for that, and DroppedError where what the client had is gone.
+        """
+        if self._current is client:  # even where it is closed just now: its reply ends by itself
+            return
+        self.reap()
+        started = time.perf_counter()
+        if client.lost:
+            raise client.dropped()
+        self._swap_out(client)
+        self._swap_in(client)
+        client.work.switch_s += time.perf_counter() - started
+
+    def holds(self, client: CacheClient) -> bool:
+        """Whether a client has the cells."""
+        return self._current is client
+
+    def claim_if_free(self, client: CacheClient) -> None:
+        """Give a new client the cells if whoever has them has nothing in them."""
+        self.reap()
+        if self._current is None or self._block_loop.cache.n_past == 0:
+            self._swap_out(client)
+            self._swap_in(client)
+
+    def claim(self, client: CacheClient, fill: Callable[[], Filled], instead_of: CacheClient | None = None) -> Filled:
+        """Give a new client the cells, which `fill` fills; returns what that returns. Whoever has them rests first.
+
+        instead_of: who gives up what it has if `fill` succeeds; where it has the cells, `fill` finds them as they are
+
+        Raises what `fill` raises, and RestingError where there is no room for whoever should rest. If other cells have
+        then taken the place of those of `instead_of`, it has lost what it had.
+        """
+        self.reap()
+        if instead_of is None or self._current is not instead_of:
+            self._swap_out(client)
+            self._block_loop.clear()
+            filled = fill()
+        else:
+            instead_of.settle()
+            filled = self._replaced(self.note(instead_of), fill)
+        self._block_loop.work = client.work
+        self._current = client
+        return filled
+
+    def _replaced(self, present: CacheClient, fill: Callable[[], Filled]) -> Filled:
+        """Have the cells of who has them filled otherwise. It has lost them as soon as the first of them changes."""
+        cache = self._block_loop.cache
+        n_overwritten = cache.n_overwritten
+        try:
+            present.lost = "another session was loaded instead of this one"
+            self._current = None
+            filled = fill()
+        except BaseException:
+            if cache.n_overwritten == n_overwritten:
+                self._current = present
+                present.lost = ""
+            else:
+                present.n_past = present.n_cells = 0
+            raise
+        present.n_past = present.n_cells = 0
+        return filled
+
+    def release_later(self, client: CacheClient) -> None:
+        """Have a client forgotten at the next use. From any thread, and in the midst of any call."""
+        self._released.append(client)
+
+    def reap(self) -> None:
+        """Forget those who left."""
+        while self._released:
+            client = self._released[0]  # until all of it is forgotten, whatever an interrupt breaks off
+            self.resting.forget(client)
+            client.lost = "this session is closed"
+            if self._current is client:
+                self.note(client)
+                self._current = None
+                self._block_loop.log = None
+            if client.release is not None:
+                client.release()
+            self._released.popleft()
+
+    def close(self) -> None:
+        """Forget everybody, before the cells are freed."""
+        if self._current is not None:
+            self.note(self._current)
+            self._current = None
+        self.resting.close()
+
+    def figures(self, client: CacheClient) -> tuple[int, int]:
+        """Tokens that a client has read and said, and cells that it uses per head. From any thread."""
+        if self._current is client:
+            cache = self._block_loop.cache
+            found = cache.n_past, cache.n_cells
+            if self._current is client:  # and nobody took them meanwhile
+                return found
+        return client.n_past, client.n_cells
+
+    def note(self, client: CacheClient) -> CacheClient:
+        """The client, with figures of now."""
+        if self._current is client:
+            cache = self._block_loop.cache
+            client.work, client.n_past, client.n_cells = self._block_loop.work, cache.n_past, cache.n_cells
+        return client
+
+    def _swap_out(self, following: CacheClient) -> None:
+        """Copy the cells of whoever has them, so that `following` may. An interrupt leaves them where they are."""
+        present = self._current
+        if present is not None:
+            present.settle()
+            self.forget_copy(present)
+            if self.note(present).n_past > 0:
+                present.rests_filed = present.filed() is not None
+                if not present.rests_filed:
+                    self._store(present, following)
+        self._current = None
+
+    def forget_copy(self, present: CacheClient) -> None:
+        """Free the copy of cells that a client has, which a switch left if it was interrupted."""
+        present.rests_filed = False
+        self.resting.forget(present)
+
+    def _store(self, present: CacheClient, following: CacheClient) -> None:
+        """Copy the cells into memory, or on to the disk."""
+        self.resting.make_room(self._block_loop.snapshot_bytes, keep=following)
+        self.resting.put(present, self._block_loop.snapshot())
+
+    def _swap_in(self, client: CacheClient) -> None:
+        """Give a client the cells, which are nobody's. Its copy is there until all of them are back."""
+        snapshot = client.filed() if client.rests_filed else self.resting.get(client)
+        if snapshot is None and client.n_past > 0:
+            client.lost = "what this session had read and said was lost while others had the cells"
+            raise client.dropped()
+        self._block_loop.clear()
+        self._block_loop.pinned = client.pinned
+        if snapshot is not None:
+            self._restore(client, snapshot)
+        self._block_loop.work = client.work
+        self._current = client
+        self.forget_copy(client)
+
+    def _restore(self, client: CacheClient, snapshot: BlockLoopSnapshot) -> None:
+        """Fill the cells again. Raises DroppedError where a file does not give the snapshot back."""
+        try:
+            self._block_loop.restore(snapshot)
+        except OSError as error:
+            self._block_loop.clear()
+            client.lost = f"what this session had read and said cannot be read back: {error.strerror or error}"
+            raise client.dropped() from error
