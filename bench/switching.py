@@ -60,7 +60,7 @@ def run_case(case: dict[str, object]) -> dict[str, object]:
         said[i].append("".join(session.chat(QUESTION, max_tokens=case["tokens"], allow_loops=True, sampling=GREEDY)))
         switch_s.append(session.stats.switch_s)
 
-    with edgekv.Runtime(**options, **case["resting"]) as runtime:
+    with edgekv.Runtime(**options, **case["swap"]) as runtime:
         if case["alone"]:
             for i in range(len(texts)):
                 with runtime.session() as session:
@@ -88,7 +88,7 @@ def run_case(case: dict[str, object]) -> dict[str, object]:
 def main() -> None:
     parser = common.arguments(__doc__)
     parser.add_argument("--memory", default="256MiB")
-    parser.add_argument("--resting", default="48MiB", help="of it, for sessions that rest")
+    parser.add_argument("--swap-memory", default="48MiB", help="of it, for sessions that rest")
     parser.add_argument("--budget", type=int, default=256)
     parser.add_argument("--sessions", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=20)
@@ -99,12 +99,12 @@ def main() -> None:
     few = min(FEW, options.sessions)
     with tempfile.TemporaryDirectory(prefix="edgekv-switching-") as folder:
         ways = {
-            "alone": {"alone": True, "sessions": options.sessions, "resting": {}},
-            "in memory": {"alone": False, "sessions": few, "resting": {"resting": options.resting}},
+            "alone": {"alone": True, "sessions": options.sessions, "swap": {}},
+            "in memory": {"alone": False, "sessions": few, "swap": {"swap_memory": options.swap_memory}},
             "with the disk": {
                 "alone": False,
                 "sessions": options.sessions,
-                "resting": {"resting": options.resting, "rest_dir": folder},
+                "swap": {"swap_memory": options.swap_memory, "swap_dir": folder},
             },
         }
         found = {name: common.in_fresh_process(__file__, case | way) for name, way in ways.items()}

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 import edgekv
-from edgekv.engine.rest_folder import RestFolder
+from edgekv.engine.swap_folder import SwapFolder
 from edgekv.engine.thoughts import opens_thoughts
 from edgekv.models import read_header
 from edgekv.prompt.spool import spooled
@@ -98,7 +98,7 @@ def chat(
         talk.thinks = _thinks(rt)
         if rt.worker_pid is not None:  # a worker may die
             with contextlib.suppress(edgekv.ConfigError):
-                rest = RestFolder(Path(tempfile.gettempdir()))
+                rest = SwapFolder(Path(tempfile.gettempdir()))
                 stack.callback(rest.close)
                 talk.backup = rest.folder / "chat.session"
         say(f"{rt.plan.model.name}, {rt.plan.budget_cells:,} cells; /help lists the commands")

@@ -29,7 +29,7 @@ BOUNDS = {
 def plan(
     runtime: dict[str, Any],
     named: Annotated[str | None, typer.Argument(metavar="[MODEL]", help="The same as --model.")] = None,
-    resting: Annotated[
+    swap_memory: Annotated[
         str | None,
         typer.Option(help="Memory for sessions that rest while another has the cells. Default: what is left free."),
     ] = None,
@@ -47,7 +47,7 @@ def plan(
             raise edgekv.ConfigError(f"model={runtime['model']!r} and {named!r} are two models; name one")
         runtime["model"] = named
     with loading():
-        survey = edgekv.survey(**runtime, resting=resting, grammars=grammars)
+        survey = edgekv.survey(**runtime, swap_memory=swap_memory, grammars=grammars)
     if as_json:
         print(json.dumps(survey.as_dict()))
         return

@@ -16,8 +16,8 @@
     |   |-- InvalidModelError      the file is not a whole, consistent GGUF model
     |   `-- UnsupportedModelError  the model is sound, but edgekv cannot run it yet
     |-- SessionError               a session is used out of turn
-    |   |-- RestingError           there is no room for the session that should give up the cells
-    |   `-- DroppedError           what a session had read and said is gone
+    |   |-- SwapError           there is no room for the session that should give up the cells
+    |   `-- SessionEvictedError           what a session had read and said is gone
     |-- SessionFileError           a saved session cannot be written, read, or gone on with here
     |-- DeviceError                a server that lends its device does not answer, or not as it should
     |-- NativeError                the native library is missing, foreign, or reports a failure
@@ -37,7 +37,6 @@ __all__ = [
     "ConfigError",
     "DeviceError",
     "DownloadError",
-    "DroppedError",
     "EdgeKVError",
     "GrammarError",
     "InputError",
@@ -47,9 +46,10 @@ __all__ = [
     "NativeError",
     "PolicyError",
     "PromptLengthError",
-    "RestingError",
     "SessionError",
+    "SessionEvictedError",
     "SessionFileError",
+    "SwapError",
     "UnsupportedModelError",
     "WorkerError",
 ]
@@ -149,12 +149,12 @@ class SessionError(EdgeKVError):
     """A session is used out of turn."""
 
 
-class RestingError(SessionError):
+class SwapError(SessionError):
     """There is no room for the session that should give up the cells. None has changed."""
 
 
-class DroppedError(SessionError):
-    """What a session had read and said is gone, as `rest_full="drop"` allows, or because its file is."""
+class SessionEvictedError(SessionError):
+    """What a session had read and said is gone, as `swap_full="evict"` allows, or because its file is."""
 
 
 class SessionFileError(EdgeKVError):

@@ -21,7 +21,7 @@ RECENT = 32  # newest tokens that stay where nobody says how many, and no probe 
 REPOSITION = ("auto", "always", "never")
 UBATCH = 128  # tokens; larger ones read no faster, and their activations take memory
 SPECULATE = ("off", "auto")
-REST_FULL = ("refuse", "drop")
+SWAP_FULL = ("refuse", "evict")
 MOST_DEVICES = 16  # that layers are divided over: llama_max_devices()
 RPC_TIMEOUT_S, MOST_TIMEOUT_S = 600.0, 7 * 24 * 3600.0
 REPLAY_TOKENS = 48  # longest instruction before a block that is replayed
@@ -78,12 +78,12 @@ class Options:
     rpc_timeout: seconds after which a server that says nothing counts as gone; one graph has to be computed in them
     tensor_split: in which proportions devices get layers, servers first, as a list or "3,1"
     isolated: hold the model in a worker process
-    resting: memory for sessions that rest while another has the cells, bytes or a size; None = what the plan leaves
-        free and, with rest_dir, what a switch takes
-    rest_dir: folder for sessions that rest and have no room in memory; None = there is none
-    rest_bytes: the most that they may take there, bytes or a size; None = any number
-    rest_full: what happens where there is room in neither: "refuse" = RestingError, "drop" = the least recently used
-        session is dropped
+    swap_memory: memory for sessions that rest while another has the cells, bytes or a size; None = what the plan leaves
+        free and, with swap_dir, what a switch takes
+    swap_dir: folder for sessions that rest and have no room in memory; None = there is none
+    swap_bytes: the most that they may take there, bytes or a size; None = any number
+    swap_full: what happens where there is room in neither: "refuse" = SwapError, "evict" = the least recently used
+        session is evicted
     """
 
     memory: int | str = "256MiB"
@@ -111,10 +111,10 @@ class Options:
     rpc_timeout: float = RPC_TIMEOUT_S
     tensor_split: str | Sequence[float] | None = None
     isolated: bool = False
-    resting: int | str | None = None
-    rest_dir: str | os.PathLike[str] | None = None
-    rest_bytes: int | str | None = None
-    rest_full: str = "refuse"
+    swap_memory: int | str | None = None
+    swap_dir: str | os.PathLike[str] | None = None
+    swap_bytes: int | str | None = None
+    swap_full: str = "refuse"
 
     ceiling_bytes: int = field(init=False)
     device_ceiling_bytes: int | None = field(init=False)
@@ -124,8 +124,8 @@ class Options:
     parsed_policy: Policy = field(init=False)
     parsed_focus: Policy = field(init=False)
     n_threads: int = field(init=False)
-    resting_bytes: int | None = field(init=False)
-    rest_dir_bytes: int | None = field(init=False)
+    swap_memory_bytes: int | None = field(init=False)
+    swap_dir_bytes: int | None = field(init=False)
 
     def __post_init__(self) -> None:
         ceilings = parse_device_ceilings(self.device_memory)
@@ -144,11 +144,11 @@ class Options:
         object.__setattr__(self, "parsed_policy", parse_policy(self.policy or DEFAULT_POLICY))
         object.__setattr__(self, "parsed_focus", self._focus())
         object.__setattr__(self, "n_threads", default_threads() if self.threads is None else self.threads)
-        resting = parse_size(self.resting) if self.resting else self.resting  # 0 is possible
-        object.__setattr__(self, "resting_bytes", resting)
-        object.__setattr__(self, "rest_dir_bytes", None if self.rest_bytes is None else parse_size(self.rest_bytes))
-        if self.rest_dir is not None:  # a worker process goes where its host is
-            object.__setattr__(self, "rest_dir", os.path.abspath(self.rest_dir))
+        swap_memory = parse_size(self.swap_memory) if self.swap_memory else self.swap_memory  # 0 is possible
+        object.__setattr__(self, "swap_memory_bytes", swap_memory)
+        object.__setattr__(self, "swap_dir_bytes", None if self.swap_bytes is None else parse_size(self.swap_bytes))
+        if self.swap_dir is not None:  # a worker process goes where its host is
+            object.__setattr__(self, "swap_dir", os.path.abspath(self.swap_dir))
         _in_range("block", self.block, 1, 4096)
         _in_range("ubatch", self.n_ubatch, 1, self.block)
         _in_range("threads", self.n_threads, 1, 512)
@@ -163,10 +163,10 @@ class Options:
             raise ConfigError(f"reposition={self.reposition!r} is unknown; possible: {', '.join(REPOSITION)}")
         if self.speculate not in SPECULATE:
             raise ConfigError(f"speculate={self.speculate!r} is unknown; possible: {', '.join(SPECULATE)}")
-        if self.rest_full not in REST_FULL:
-            raise ConfigError(f"rest_full={self.rest_full!r} is unknown; possible: {', '.join(REST_FULL)}")
-        if self.rest_dir is None and self.rest_bytes is not None:
-            raise ConfigError(f"rest_bytes={self.rest_bytes} limits what lies in rest_dir, and there is none; name one")
+        if self.swap_full not in SWAP_FULL:
+            raise ConfigError(f"swap_full={self.swap_full!r} is unknown; possible: {', '.join(SWAP_FULL)}")
+        if self.swap_dir is None and self.swap_bytes is not None:
+            raise ConfigError(f"swap_bytes={self.swap_bytes} limits what lies in swap_dir, and there is none; name one")
         if self.rpc and not self.isolated:
             raise ConfigError(
                 f"rpc={self.rpc} needs isolated=True, a model in a worker process: ggml's client of RPC ends its "

@@ -102,7 +102,7 @@ class Runtime:
         checkpoint_bytes: the most that checkpoints may take there, bytes or a size; 0 = there are none, and the session
             goes back by reading from the beginning; None = 256 MiB, or four checkpoints where these take more
 
-        One session has the cells at a time. The others rest, in `resting` bytes of memory or in `rest_dir`. Raises
+        One session has the cells at a time. The others rest, in `swap_memory` bytes of memory or in `swap_dir`. Raises
         SessionError if the runtime is closed, and for a snapshot of another one, or without a log that is wanted;
         BudgetError if the system message leaves no cells, SessionFileError if the folder takes no files, and
         ConfigError for too few bytes.
@@ -132,7 +132,7 @@ class Runtime:
         The model and the policy must be those that it was saved with. More cells than this runtime holds are evicted,
         and cells of another kv_type are converted.
         Raises SessionFileError for a file that is damaged or cannot be gone on with, BudgetError if what it protects
-        does not fit the budget, CeilingError if there is no room for evicting, and RestingError if there is none for
+        does not fit the budget, CeilingError if there is no room for evicting, and SwapError if there is none for
         the session that has the cells.
         """
         self._check_open()

@@ -101,9 +101,9 @@ class SessionPool:
             pooled = self._choose(history, request.tools)
             try:
                 stats, n_thought = self._generate(pooled.session, request, history, emit, stop)
-            except edgekv.DroppedError:
+            except edgekv.SessionEvictedError:
                 self._end(pooled)
-            except edgekv.RestingError:
+            except edgekv.SwapError:
                 if not self._make_room(pooled):
                     raise
             else:

@@ -133,7 +133,7 @@ class BlockLoop:
         is_long, history = self.repositioning.is_long, self._history.to_bytes()
         return BlockLoopSnapshot(cells, self.pinned, self._fresh, is_long, history, self.block_replay.unscored)
 
-    def filed(self, file: FileIO) -> BlockLoopSnapshot:
+    def snapshot_to(self, file: FileIO) -> BlockLoopSnapshot:
         """The same, with the cells in an empty file, and without the tokens that drafts come from: the log has them."""
         return replace(self.noted(write_snapshot(self.cache, file)), history=b"")
 

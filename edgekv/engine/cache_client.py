@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from edgekv.errors import DroppedError
+from edgekv.errors import SessionEvictedError
 
 from .block_loop import Work
 from .snapshot import BlockLoopSnapshot
@@ -20,8 +20,8 @@ class CacheClient:
     n_past, n_cells: tokens read and said, and cells used per head, when it last had the cells
     lost: why its state is gone; "" = it is not
     settle: finishes what an exception left half done; for who has the cells
-    filed: gives its state where that lies on the disk already, as it is now; None = it does not
-    rests_filed: it rests as `filed`, and in no other way
+    checkpoint: gives its state where that lies on the disk already, as it is now; None = it does not
+    is_in_checkpoint: it rests as `checkpoint`, and in no other way
     release: frees what it has beside the cells, when it is forgotten
     """
 
@@ -31,10 +31,10 @@ class CacheClient:
     n_cells: int = 0
     lost: str = ""
     settle: Callable[[], None] = lambda: None
-    filed: Callable[[], BlockLoopSnapshot | None] = lambda: None
-    rests_filed: bool = False
+    checkpoint: Callable[[], BlockLoopSnapshot | None] = lambda: None
+    is_in_checkpoint: bool = False
     release: Callable[[], None] | None = None
 
-    def dropped(self) -> DroppedError:
+    def evicted(self) -> SessionEvictedError:
         """The error for whoever uses it although its state is gone."""
-        return DroppedError(f"{self.lost}; open another with Runtime.session()")
+        return SessionEvictedError(f"{self.lost}; open another with Runtime.session()")

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from .block_loop import BlockLoop
 from .cache_client import CacheClient
-from .resting import Resting
 from .snapshot import BlockLoopSnapshot
+from .swap import SwapSpace
 
 Filled = TypeVar("Filled")
 
@@ -18,8 +18,8 @@ Filled = TypeVar("Filled")
 class CacheSlot:
     """Gives the cells of a block loop to one client at a time. For one thread at a time, but for `release_later`."""
 
-    def __init__(self, block_loop: BlockLoop, resting: Resting) -> None:
-        self.resting = resting
+    def __init__(self, block_loop: BlockLoop, swap: SwapSpace) -> None:
+        self.swap = swap
         self._block_loop = block_loop
         self._current: CacheClient | None = None
         self._released: deque[CacheClient] = deque()  # those who will not come back
@@ -27,14 +27,14 @@ class CacheSlot:
     def swap_in(self, client: CacheClient) -> None:
         """Give a client the cells, as it left them. Whoever has them now rests first.
 
-        Raises RestingError where there is no room for that, and DroppedError where what the client had is gone.
+        Raises SwapError where there is no room for that, and SessionEvictedError where what the client had is gone.
         """
         if self._current is client:  # even where it is closed just now: its reply ends by itself
             return
         self.reap()
         started = time.perf_counter()
         if client.lost:
-            raise client.dropped()
+            raise client.evicted()
         self._swap_out(client)
         self._swap_in(client)
         client.work.switch_s += time.perf_counter() - started
@@ -55,7 +55,7 @@ class CacheSlot:
 
         instead_of: who gives up what it has if `fill` succeeds; where it has the cells, `fill` finds them as they are
 
-        Raises what `fill` raises, and RestingError where there is no room for whoever should rest. If other cells have
+        Raises what `fill` raises, and SwapError where there is no room for whoever should rest. If other cells have
         then taken the place of those of `instead_of`, it has lost what it had.
         """
         self.reap()
@@ -96,7 +96,7 @@ class CacheSlot:
         """Forget those who left."""
         while self._released:
             client = self._released[0]  # until all of it is forgotten, whatever an interrupt breaks off
-            self.resting.forget(client)
+            self.swap.forget(client)
             client.lost = "this session is closed"
             if self._current is client:
                 self.note(client)
@@ -111,7 +111,7 @@ class CacheSlot:
         if self._current is not None:
             self.note(self._current)
             self._current = None
-        self.resting.close()
+        self.swap.close()
 
     def figures(self, client: CacheClient) -> tuple[int, int]:
         """Tokens that a client has read and said, and cells that it uses per head. From any thread."""
@@ -136,27 +136,27 @@ class CacheSlot:
             present.settle()
             self.forget_copy(present)
             if self.note(present).n_past > 0:
-                present.rests_filed = present.filed() is not None
-                if not present.rests_filed:
+                present.is_in_checkpoint = present.checkpoint() is not None
+                if not present.is_in_checkpoint:
                     self._store(present, following)
         self._current = None
 
     def forget_copy(self, present: CacheClient) -> None:
         """Free the copy of cells that a client has, which a switch left if it was interrupted."""
-        present.rests_filed = False
-        self.resting.forget(present)
+        present.is_in_checkpoint = False
+        self.swap.forget(present)
 
     def _store(self, present: CacheClient, following: CacheClient) -> None:
         """Copy the cells into memory, or on to the disk."""
-        self.resting.make_room(self._block_loop.snapshot_bytes, keep=following)
-        self.resting.put(present, self._block_loop.snapshot())
+        self.swap.make_room(self._block_loop.snapshot_bytes, keep=following)
+        self.swap.put(present, self._block_loop.snapshot())
 
     def _swap_in(self, client: CacheClient) -> None:
         """Give a client the cells, which are nobody's. Its copy is there until all of them are back."""
-        snapshot = client.filed() if client.rests_filed else self.resting.get(client)
+        snapshot = client.checkpoint() if client.is_in_checkpoint else self.swap.get(client)
         if snapshot is None and client.n_past > 0:
             client.lost = "what this session had read and said was lost while others had the cells"
-            raise client.dropped()
+            raise client.evicted()
         self._block_loop.clear()
         self._block_loop.pinned = client.pinned
         if snapshot is not None:
@@ -166,10 +166,10 @@ class CacheSlot:
         self.forget_copy(client)
 
     def _restore(self, client: CacheClient, snapshot: BlockLoopSnapshot) -> None:
-        """Fill the cells again. Raises DroppedError where a file does not give the snapshot back."""
+        """Fill the cells again. Raises SessionEvictedError where a file does not give the snapshot back."""
         try:
             self._block_loop.restore(snapshot)
         except OSError as error:
             self._block_loop.clear()
             client.lost = f"what this session had read and said cannot be read back: {error.strerror or error}"
-            raise client.dropped() from error
+            raise client.evicted() from error

@@ -67,7 +67,7 @@ class LocalConversation:
         self._speaker = Speaker(self._swapped_in, self.cancelled, self._state)
         self.client.release = self._let_past_go
         self.client.settle = self._settle
-        self.client.filed = self._filed
+        self.client.checkpoint = self._current_checkpoint
         if begun is not None:
             self._take(begun)
             self._swapped_in()
@@ -164,7 +164,7 @@ class LocalConversation:
         copies, remedy = 1, "lower the budget, or open the runtime with isolated=True, whose snapshots do not count"
         if engine.options.isolated:
             copies, remedy = 2, "or lower the budget"  # the cells, and the message that they travel in
-        reserved = max(0, engine.plan.parts.resting - engine.slot.resting.memory_bytes)
+        reserved = max(0, engine.plan.parts.swap - engine.slot.swap.memory_bytes)
         engine.guard.check_room(copies * snapshot_bytes, "the snapshot", remedy, reserved)
 
     def close(self) -> None:
@@ -219,7 +219,7 @@ class LocalConversation:
     def _swapped_in(self) -> LoadedModel:
         """The engine, with this conversation in its cells, which notes in its log what is fed.
 
-        Raises RestingError and DroppedError.
+        Raises SwapError and SessionEvictedError.
         """
         engine = self._open()
         engine.slot.swap_in(self.client)
@@ -443,12 +443,12 @@ class LocalConversation:
         self._settle()
         if self._history is not None:
             noted = self._state.turns, self._state.pending, self._state.sampler
-            self._history.note(self.n_past, noted, lambda file: self._noted(engine.block_loop.filed(file)))
+            self._history.note(self.n_past, noted, lambda file: self._noted(engine.block_loop.snapshot_to(file)))
 
-    def _filed(self) -> BlockLoopSnapshot | None:
+    def _current_checkpoint(self) -> BlockLoopSnapshot | None:
         """The newest checkpoint, if it is of now: whoever has one rests in it, and takes no room."""
         noted = self._state.turns, self._state.pending, self._state.sampler
-        return None if self._history is None else self._history.as_it_is(self.client.n_past, noted)
+        return None if self._history is None else self._history.current_checkpoint(self.client.n_past, noted)
 
     def _noted(self, block_loop: BlockLoopSnapshot, log: LogCopy | None = None) -> Snapshot:
         state = self._state

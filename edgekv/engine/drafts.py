@@ -10,7 +10,7 @@ import numpy.typing as npt
 NGRAM = 3  # newest tokens that must have stood before what is drafted
 WINDOW = 1 << 14  # newest tokens that are searched
 FIRST_TRIALS = 3  # drafts after which is judged whether they pay
-REST, LONGEST_REST = 32, 1024  # decodes until drafts that do not pay are tried again, twice as many each time
+BACKOFF, LONGEST_BACKOFF = 32, 1024  # decodes until drafts that do not pay are tried again, twice as many each time
 WEIGHT = 0.2  # of the newest figure in a running mean
 
 
@@ -93,14 +93,14 @@ class Worth:
         self._said = 0.0  # tokens that such a one says
         self._accepted: int | None = None  # of the last decode's draft; None = it had none
         self._n_drafts = 0
-        self._rest = REST
-        self._resting = 0
+        self._backoff = BACKOFF
+        self._backoff_left = 0
 
     def wanted(self) -> bool:
         """Whether the next decode may have a draft. Call it once before each."""
         self._judge()
-        if self._resting > 0:
-            self._resting -= 1
+        if self._backoff_left > 0:
+            self._backoff_left -= 1
             return False
         return self._plain_s is not None
 
@@ -125,10 +125,10 @@ class Worth:
         if self._n_drafts < FIRST_TRIALS or self._plain_s is None:
             return
         if self._said * self._plain_s < self._draft_s:
-            self._resting = self._rest
-            self._rest = min(2 * self._rest, LONGEST_REST)
+            self._backoff_left = self._backoff
+            self._backoff = min(2 * self._backoff, LONGEST_BACKOFF)
         else:
-            self._rest = REST
+            self._backoff = BACKOFF
 
 
 def _mean(mean: float, newest: float) -> float:

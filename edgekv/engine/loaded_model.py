@@ -28,9 +28,9 @@ from .block_replay import BlockReplay
 from .cache_slot import CacheSlot
 from .memory_guard import MemoryGuard
 from .opened import Opened
-from .rest_folder import RestFolder
-from .resting import Resting, Room
 from .snapshot import new_mark
+from .swap import SwapMemory, SwapSpace
+from .swap_folder import SwapFolder
 
 if TYPE_CHECKING:
     from edgekv.grammar.masks import Matcher, Vocabulary
@@ -51,7 +51,7 @@ class LoadedModel(Opened):
         process.return_freed_memory()
         self.guard = MemoryGuard(self.plan)
         with ExitStack() as made:
-            resting = made.enter_context(closing(_resting(self.plan, options)))
+            swap = made.enter_context(closing(_swap_space(self.plan, options)))
             self.model = made.enter_context(Model(path, options))
             self.model_digest = header_digest(path, self.model.header)
             self._vocabulary = _vocabulary(self.model) if options.grammars else None
@@ -63,7 +63,7 @@ class LoadedModel(Opened):
             process.return_freed_memory()
             block_replay = BlockReplay.of(self.model, options)
             self.block_loop = BlockLoop(cache, options, self.plan.budget_cells, self.model.n_ctx_train, block_replay)
-            self.slot = CacheSlot(self.block_loop, resting)
+            self.slot = CacheSlot(self.block_loop, swap)
             made.callback(self.slot.close)
             made.callback(hold(self.plan.peak_bytes - self.plan.parts.python))
             self._made = made.pop_all()
@@ -98,11 +98,11 @@ def _vocabulary(model: Model) -> Vocabulary:
     return Vocabulary(model)
 
 
-def _resting(plan: Plan, options: Options) -> Resting:
+def _swap_space(plan: Plan, options: Options) -> SwapSpace:
     """Where sessions rest. Raises ConfigError for a folder that cannot be used."""
-    folder = None if options.rest_dir is None else RestFolder(Path(options.rest_dir))
-    room = Room(plan, options.resting_bytes)
-    return Resting(room, plan.session_bytes, folder, options.rest_dir_bytes, drops=options.rest_full == "drop")
+    folder = None if options.swap_dir is None else SwapFolder(Path(options.swap_dir))
+    room = SwapMemory(plan, options.swap_memory_bytes)
+    return SwapSpace(room, plan.session_bytes, folder, options.swap_dir_bytes, evicts=options.swap_full == "evict")
 
 
 def open_cache(context: Context, options: Options) -> Cache:

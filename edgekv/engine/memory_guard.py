@@ -26,12 +26,12 @@ class MemoryGuard:
     def check_room(self, n_bytes: int, what: str, remedy: str, reserved: int = 0) -> None:
         """Raise CeilingError if what is resident and `n_bytes` more, which no plan counted, exceed the ceiling.
 
-        reserved: bytes that are planned for resting sessions, and not resident yet
+        reserved: bytes that are planned for swapped-out sessions, and not resident yet
         """
         ceiling, resident = self._plan.ceiling_bytes, process.resident_bytes()
         needed = resident + reserved + n_bytes
         if needed > ceiling:
-            kept = f" and the {format_size(reserved)} for resting sessions" if reserved else ""
+            kept = f" and the {format_size(reserved)} for swapped-out sessions" if reserved else ""
             raise CeilingError(
                 f"memory={format_size(ceiling)} does not hold {what}: {format_size(n_bytes)} beside the "
                 f"{format_size(resident)} that are resident{kept} are {format_size(needed - ceiling)} too much; raise "

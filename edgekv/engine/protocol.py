@@ -117,7 +117,7 @@ class Engine(Protocol):
         instead_of: whose cells it may take, where these have no room to rest
         keeps_log: it keeps a log if the file has one
 
-        Raises SessionFileError, BudgetError or CeilingError where it cannot be gone on with, and RestingError; the
+        Raises SessionFileError, BudgetError or CeilingError where it cannot be gone on with, and SwapError; the
         cells are as before.
         """
 

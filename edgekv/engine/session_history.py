@@ -84,7 +84,7 @@ class SessionHistory:
         block_loop.begin()
         return None
 
-    def as_it_is(self, n_past: int, state: tuple[object, ...]) -> BlockLoopSnapshot | None:
+    def current_checkpoint(self, n_past: int, state: tuple[object, ...]) -> BlockLoopSnapshot | None:
         """The newest checkpoint, if it is of a session that is so now."""
         newest = self.checkpoints.newest
         if newest is None or not newest.is_of(n_past, state):

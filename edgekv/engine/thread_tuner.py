@@ -8,7 +8,10 @@ from __future__ import annotations
 
 WINDOW = 8  # tokens between two looks
 CROWDED = 0.8  # of its time, the least for which the feeding thread has a processor on a machine of its own
-REST, LONGEST_REST = 16, 256  # looks until another number is tried again; twice as many each time that it was no faster
+BACKOFF, LONGEST_BACKOFF = (
+    16,
+    256,
+)  # looks until another number is tried again; twice as many each time that it was no faster
 
 
 class ThreadTuner:
@@ -21,8 +24,8 @@ class ThreadTuner:
         self._seconds = 0.0
         self._own_seconds = 0.0
         self._before: tuple[int, float] | None = None  # a trial: how many there were, and seconds of a window with them
-        self._resting = 0
-        self._rest = REST
+        self._backoff_left = 0
+        self._backoff = BACKOFF
 
     def decoded(self, seconds: float, own_seconds: float) -> bool:
         """Note how long a token took, and how long of that the feeding thread had a processor.
@@ -42,8 +45,8 @@ class ThreadTuner:
     def _look(self) -> None:
         if self._before is not None:
             self._judge(*self._before)
-        elif self._resting > 0:
-            self._resting -= 1
+        elif self._backoff_left > 0:
+            self._backoff_left -= 1
         elif self._own_seconds < CROWDED * self._seconds and self.now > 1:
             self._try(self.now // 2)
         elif self.now < self.most:
@@ -57,8 +60,8 @@ class ThreadTuner:
         """Keep the number that is tried, or go back to n, which took so long."""
         self._before = None
         if self._seconds < seconds:
-            self._rest = REST
+            self._backoff = BACKOFF
         else:
             self.now = n
-            self._rest = min(2 * self._rest, LONGEST_REST)
-        self._resting = self._rest
+            self._backoff = min(2 * self._backoff, LONGEST_BACKOFF)
+        self._backoff_left = self._backoff

@@ -48,7 +48,7 @@ class Parts:
     outputs: int
     workspace: int
     bookkeeping: int
-    resting: int
+    swap: int
     grammars: int
     margin: int
 
@@ -290,7 +290,7 @@ class Estimator:
             outputs=native.output_bytes,
             workspace=native.workspace_bytes + max(scratch),
             bookkeeping=native.bookkeeping_bytes,
-            resting=planned_swap_bytes(options, session_bytes),
+            swap=planned_swap_bytes(options, session_bytes),
             grammars=_grammar_bytes(model) if options.grammars else 0,
             margin=native.margin_bytes,
         )

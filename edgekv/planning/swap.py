@@ -38,32 +38,32 @@ def session_bytes_of(shape: structs.Shape, state_bytes: int, params: structs.Cac
 
 
 def planned_swap_bytes(options: Options, session_bytes: int) -> int:
-    """Return the part `resting` of a plan: the bytes that were asked for, or with a rest_dir those of a switch."""
-    if options.resting_bytes is not None:
-        return options.resting_bytes
-    return session_bytes if options.rest_dir is not None else 0
+    """Return the part `swap` of a plan: the bytes that were asked for, or with a swap_dir those of a switch."""
+    if options.swap_memory_bytes is not None:
+        return options.swap_memory_bytes
+    return session_bytes if options.swap_dir is not None else 0
 
 
 def swap_obstacle(plan: Plan, options: Options) -> str:
     """Return why two sessions cannot take turns in the swap space that was named for them; "" = they can."""
     session = f"session of {plan.budget_cells} cells"
-    size, named = format_size(plan.session_bytes), options.resting_bytes
-    if options.rest_dir is not None:
-        cap = options.rest_dir_bytes
+    size, named = format_size(plan.session_bytes), options.swap_memory_bytes
+    if options.swap_dir is not None:
+        cap = options.swap_dir_bytes
         if cap is not None and cap < plan.session_bytes:
             return (
-                f"rest_bytes={format_size(cap)} does not hold a {session}, which takes {size}; raise rest_bytes to "
+                f"swap_bytes={format_size(cap)} does not hold a {session}, which takes {size}; raise swap_bytes to "
                 f"{-(-plan.session_bytes // MIB)}MiB, or lower the budget"
             )
         if named is not None and named < plan.session_bytes:
             return (
-                f"resting={format_size(named)} does not hold a {session} on its way to rest_dir, which takes {size}; "
-                "leave resting out, or lower the budget"
+                f"swap_memory={format_size(named)} does not hold a {session} on its way to swap_dir, which takes "
+                f"{size}; leave swap_memory out, or lower the budget"
             )
     elif named and named < 2 * plan.session_bytes:
         return (
-            f"resting={format_size(named)} does not hold two of a {session}, of which each takes {size}, as a switch "
-            f"from one to the other needs; raise resting to {-(-2 * plan.session_bytes // MIB)}MiB, lower the budget, "
-            "or name a rest_dir"
+            f"swap_memory={format_size(named)} does not hold two of a {session}, of which each takes {size}, as a "
+            f"switch from one to the other needs; raise swap_memory to {-(-2 * plan.session_bytes // MIB)}MiB, lower "
+            "the budget, or name a swap_dir"
         )
     return ""

@@ -86,9 +86,9 @@ def conversation(session, question):
 def test_sessions_that_take_turns_say_what_each_says_alone(talkative, family_model, tmp_path, name, isolated):
     """Windows and states go along, in memory and by way of the disk."""
     questions = ["What is there?", "Who was it?"]
-    options = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "rest_dir": tmp_path}
+    options = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "swap_dir": tmp_path}
     size = edgekv.plan(family_model(name), **options).session_bytes
-    with edgekv.Runtime(family_model(name), resting=size, isolated=isolated, **options) as runtime:
+    with edgekv.Runtime(family_model(name), swap_memory=size, isolated=isolated, **options) as runtime:
         sessions = [runtime.session() for _ in questions]
         found = [[] for _ in questions]
         for steps in itertools.zip_longest(*map(conversation, sessions, questions)):

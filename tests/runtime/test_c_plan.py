@@ -33,7 +33,7 @@ NAMES = {
     "weight": "weights",
     "repack": "repacking",
     "output": "outputs",
-    "reserved": "resting",
+    "reserved": "swap",
 }
 MEASURED = ("python", "vocabulary", "graphs", "rounding")
 

@@ -19,7 +19,7 @@ import edgekv
 from edgekv.binding.cache import Cache
 from edgekv.binding.model import Context, Model
 from edgekv.engine import loaded_model
-from edgekv.engine.resting import Resting
+from edgekv.engine.swap import SwapSpace
 from edgekv.memory.holdings import held
 from edgekv.models.families import make_family
 from edgekv.worker import process
@@ -43,7 +43,7 @@ def fail(*_):
 
 @pytest.fixture
 def left(monkeypatch):
-    """What is open of models, contexts, caches and resting sessions that were made since, by kind."""
+    """What is open of models, contexts, caches and swapped-out sessions that were made since, by kind."""
     open_now = []
 
     def watch(kind):
@@ -60,12 +60,14 @@ def left(monkeypatch):
         monkeypatch.setattr(kind, "__init__", made)
         monkeypatch.setattr(kind, "close", closed)
 
-    for kind in (Model, Context, Cache, Resting):
+    for kind in (Model, Context, Cache, SwapSpace):
         watch(kind)
     return open_now
 
 
-@pytest.mark.parametrize("step", ["_resting", "Model", "open_cache", "share_heads", "BlockLoop", "CacheSlot", "hold"])
+@pytest.mark.parametrize(
+    "step", ["_swap_space", "Model", "open_cache", "share_heads", "BlockLoop", "CacheSlot", "hold"]
+)
 def test_what_a_failing_runtime_made_is_freed(open_runtime, monkeypatch, left, step):
     before = held()
     monkeypatch.setattr(loaded_model, step, fail)

@@ -142,7 +142,7 @@ def test_a_restored_session_says_the_same_again(session):
 
 
 def test_sessions_with_grammars_take_turns(open_runtime):
-    with open_runtime(resting="8MiB") as rt, rt.session() as one, rt.session() as other:
+    with open_runtime(swap_memory="8MiB") as rt, rt.session() as one, rt.session() as other:
         numbers = one.chat("A number", grammar=DIGITS, sampling=DRAWN, max_tokens=200)
         people = other.chat("A person", json_schema=PERSON, sampling=DRAWN, max_tokens=400, allow_loops=True)
         replies = {0: [], 1: []}

@@ -32,7 +32,7 @@ def test_sessions_that_take_turns_keep_their_own_logs(open_runtime, tmp_path, is
     texts = ["What was it?", "And who came then?"]
     with open_runtime(isolated=isolated) as runtime:
         expected = [history(runtime, text) for text in texts]
-    with open_runtime(isolated=isolated, resting="1MiB", rest_dir=tmp_path) as runtime:
+    with open_runtime(isolated=isolated, swap_memory="1MiB", swap_dir=tmp_path) as runtime:
         sessions = [runtime.session(log=True) for _ in texts]
         reads, said = [], ["" for _ in texts]
         for session in sessions:
@@ -92,7 +92,7 @@ def test_sessions_with_logs_rest_where_there_is_no_room(open_runtime, isolated):
     texts = ["What was it?", "And who came then?", words(100)]
     with open_runtime(isolated=isolated, speculate="auto") as runtime:
         expected = [history(runtime, text) for text in texts]
-    with open_runtime(isolated=isolated, speculate="auto", resting=0) as runtime:
+    with open_runtime(isolated=isolated, speculate="auto", swap_memory=0) as runtime:
         sessions = [runtime.session(log=True) for _ in texts]
         reads, firsts = [], []
         for session in sessions:
@@ -108,11 +108,11 @@ def test_sessions_with_logs_rest_where_there_is_no_room(open_runtime, isolated):
         assert list(zip(reads, firsts, wholes, again, states, strict=True)) == expected
         with runtime.session() as plain:
             say(plain)
-            with pytest.raises(edgekv.RestingError):
+            with pytest.raises(edgekv.SwapError):
                 say(sessions[0])
         reply = pieces_of(sessions[0], "Go on")
         next(reply)
-        with pytest.raises(edgekv.RestingError):  # in the midst of a reply there is no checkpoint of it
+        with pytest.raises(edgekv.SwapError):  # in the midst of a reply there is no checkpoint of it
             say(sessions[1])
         assert len("".join(reply)) > 0
         assert say(sessions[1])
@@ -120,13 +120,13 @@ def test_sessions_with_logs_rest_where_there_is_no_room(open_runtime, isolated):
 
 @pytest.mark.usefixtures("talkative")
 def test_a_checkpoint_that_a_session_rests_in_is_lost(open_runtime):
-    with open_runtime(resting=0) as runtime, runtime.session(log=True) as lost, runtime.session(log=True) as other:
+    with open_runtime(swap_memory=0) as runtime, runtime.session(log=True) as lost, runtime.session(log=True) as other:
         say(lost)
         expected = say(other)
         os.ftruncate(lost._handle.conversation._history.checkpoints.newest.snapshot.block_loop.cells.file.fileno(), 100)
-        with pytest.raises(edgekv.DroppedError, match="cannot be read back"):
+        with pytest.raises(edgekv.SessionEvictedError, match="cannot be read back"):
             say(lost)
-        with pytest.raises(edgekv.DroppedError, match="cannot be read back"):
+        with pytest.raises(edgekv.SessionEvictedError, match="cannot be read back"):
             say(lost)
         other.rewind(0)
         assert say(other) == expected

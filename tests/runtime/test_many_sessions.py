@@ -17,8 +17,8 @@ from small import SETTINGS, words
 
 import edgekv
 from edgekv.engine import turn_queue
-from edgekv.engine.rest_folder import RestFolder
 from edgekv.engine.sampler import GREEDY
+from edgekv.engine.swap_folder import SwapFolder
 
 POLICIES = ["keydiff", "h2o", "ahakv", "snapkv(window=16, carry=0.65)", "keydiff+critical", "snapkv+ada", "replay+ada"]
 LIMIT_S = 100
@@ -29,9 +29,9 @@ def open_tight(tiny_model, open_runtime, tmp_path):
     """A function that opens one whose memory holds a single session on its way; the others rest in `tmp_path`."""
 
     def open_tight(**options):
-        options |= {"rest_dir": tmp_path}
+        options |= {"swap_dir": tmp_path}
         plan = edgekv.plan(tiny_model(n_layer=2, n_ctx_train=2048, head_dim=64), **(SETTINGS | options))
-        return open_runtime(resting=plan.session_bytes, **options)
+        return open_runtime(swap_memory=plan.session_bytes, **options)
 
     return open_tight
 
@@ -79,8 +79,8 @@ def together(runtime, n, systems=()):
 @pytest.mark.parametrize("policy", POLICIES)
 def test_sessions_that_take_turns_say_what_each_says_alone(open_tight, monkeypatch, policy, kv_type):
     """Their turns end in the midst of replies, and those that rest are on the disk."""
-    written, write = [], RestFolder.write
-    monkeypatch.setattr(RestFolder, "write", lambda *given: (written.append(given), write(*given))[1])
+    written, write = [], SwapFolder.write
+    monkeypatch.setattr(SwapFolder, "write", lambda *given: (written.append(given), write(*given))[1])
     with open_tight(policy=policy, kv_type=kv_type) as rt:
         found = together(rt, 3)
         assert len(written) > 100
@@ -169,18 +169,18 @@ def test_a_session_that_has_read_nothing_costs_nothing(local_runtime, monkeypatc
 
 
 def test_a_resting_session_takes_what_its_cells_take(local_runtime):
-    resting = local_runtime._engine.slot.resting
+    swap = local_runtime._engine.slot.swap
     with local_runtime.session() as small, local_runtime.session() as large:
         list(small.generate("a", max_tokens=1))
         large.read(words(100))
-        little = resting.memory_bytes
+        little = swap.memory_bytes
         assert 0 < little < local_runtime.plan.session_bytes / 5
         small.n_past, small.n_cells  # noqa: B018  (known without the cells)
-        assert resting.memory_bytes == little
+        assert swap.memory_bytes == little
         small.budgets()
-        assert 3 * little < resting.memory_bytes <= local_runtime.plan.session_bytes
+        assert 3 * little < swap.memory_bytes <= local_runtime.plan.session_bytes
         large.close()
-        assert resting.memory_bytes == 0
+        assert swap.memory_bytes == 0
         small.budgets()
 
 
@@ -208,7 +208,7 @@ def test_without_room_nobody_changes(open_runtime, monkeypatch):
         monkeypatch.setattr("edgekv.memory.process.resident_bytes", lambda: rt.plan.ceiling_bytes - 1000)
         for use in (lambda: list(other.chat("Hello")), other.budgets, other.snapshot):
             with pytest.raises(
-                edgekv.RestingError, match=r"what memory=4096\.0 MiB leaves free does not hold .* rest_dir"
+                edgekv.SwapError, match=r"what memory=4096\.0 MiB leaves free does not hold .* swap_dir"
             ):
                 use()
         assert figures(session) == before
@@ -218,10 +218,10 @@ def test_without_room_nobody_changes(open_runtime, monkeypatch):
 
 
 def test_nothing_rests_where_no_memory_is_given_to_it(open_runtime):
-    with open_runtime(resting=0) as rt, rt.session() as session:
+    with open_runtime(swap_memory=0) as rt, rt.session() as session:
         session.read("a b c")
         with rt.session() as other:
-            with pytest.raises(edgekv.RestingError, match=r"^resting=0\.0 MiB does not hold .* raise resting"):
+            with pytest.raises(edgekv.SwapError, match=r"^swap_memory=0\.0 MiB does not hold .* raise swap_memory"):
                 other.read("d")
             session.close()
             other.read("d")
@@ -239,11 +239,11 @@ def test_in_memory_a_session_more_than_there_is_room_for_is_refused(open_runtime
     """A switch may take the room of one with full cells, and a text that was read leaves two thirds of them."""
     with open_runtime() as rt:
         room = 7 * rt.plan.session_bytes // 2
-    with open_runtime(resting=room) as rt:
+    with open_runtime(swap_memory=room) as rt:
         sessions = with_books(rt, 4)
         before = [figures(session) for session in sessions]
         with rt.session() as another:
-            with pytest.raises(edgekv.RestingError, match=r"^resting=.* does not hold .* rest_full='drop'"):
+            with pytest.raises(edgekv.SwapError, match=r"^swap_memory=.* does not hold .* swap_full='evict'"):
                 another.read("a")
             assert another.n_past == 0
             assert [figures(session) for session in sessions] == before
@@ -254,12 +254,12 @@ def test_in_memory_a_session_more_than_there_is_room_for_is_refused(open_runtime
 def test_the_least_recently_used_is_dropped_where_that_is_asked_for(open_runtime):
     with open_runtime() as rt:
         room = 7 * rt.plan.session_bytes // 2
-    with open_runtime(resting=room, rest_full="drop") as rt:
+    with open_runtime(swap_memory=room, swap_full="evict") as rt:
         sessions = with_books(rt, 4)
         kept = [figures(sessions[i]) for i in (0, 2, 3)]
         sessions += with_books(rt, 1)  # and the second goes
         for _ in range(2):
-            with pytest.raises(edgekv.DroppedError, match=r"dropped to make room .*; open another"):
+            with pytest.raises(edgekv.SessionEvictedError, match=r"evicted to make room .*; open another"):
                 list(sessions[1].chat("What?"))
         assert sessions[1].stats.finish_reason == "failed"
         assert [figures(sessions[i]) for i in (0, 2, 3)] == kept
@@ -268,18 +268,18 @@ def test_the_least_recently_used_is_dropped_where_that_is_asked_for(open_runtime
 def test_the_disk_has_a_cap(open_tight, tmp_path):
     with open_tight() as rt:
         cap = 3 * rt.plan.session_bytes
-    with open_tight(rest_bytes=cap) as rt:
+    with open_tight(swap_bytes=cap) as rt:
         sessions = with_books(rt, 5)  # four of two thirds rest
         before = [figures(session) for session in sessions]
         with rt.session() as another:
-            with pytest.raises(edgekv.RestingError, match=r"^resting=.* and rest_bytes=.* do not .* raise rest_bytes"):
+            with pytest.raises(edgekv.SwapError, match=r"^swap_memory=.* and swap_bytes=.* do not .* raise swap_bytes"):
                 another.read("a")
             assert [figures(session) for session in sessions] == before
         assert sum(path.stat().st_size for path in files(tmp_path)) <= cap
-    with open_tight(rest_bytes=cap, rest_full="drop") as rt:
+    with open_tight(swap_bytes=cap, swap_full="evict") as rt:
         sessions = with_books(rt, 7)
         for session in sessions[:2]:
-            with pytest.raises(edgekv.DroppedError):
+            with pytest.raises(edgekv.SessionEvictedError):
                 session.budgets()
         for session in sessions[2:]:
             assert session.budgets()
@@ -294,9 +294,9 @@ def test_a_disk_that_is_full_loses_nothing(open_tight, monkeypatch):
             raise OSError(28, "No space left on device")
 
         with monkeypatch.context() as patch:
-            patch.setattr(rt._engine.slot.resting._folder, "write", full)
+            patch.setattr(rt._engine.slot.swap._folder, "write", full)
             for _ in range(2):
-                with pytest.raises(edgekv.RestingError, match=r"rest_dir=.*: No space left on device; make room"):
+                with pytest.raises(edgekv.SwapError, match=r"swap_dir=.*: No space left on device; make room"):
                     first.read("a")
         assert (figures(first)[1:], figures(second)) == (before[0][1:], before[1])
 
@@ -315,14 +315,14 @@ def test_a_file_that_was_touched_is_told(open_tight, tmp_path, damage):
         else:
             path.unlink()
         for _ in range(2):
-            with pytest.raises(edgekv.DroppedError, match=r"cannot be read back from rest_dir: .*; open another"):
+            with pytest.raises(edgekv.SessionEvictedError, match=r"cannot be read back from swap_dir: .*; open"):
                 list(first.chat("What?"))
         assert second.budgets()[0][0] == third.budgets()[0][0] == 64
         assert len(files(tmp_path)) == 1
 
 
 def files(folder):
-    """Files of resting sessions, all private."""
+    """Files of swapped-out sessions, all private."""
     found = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock"]
     assert all(path.stat().st_mode & 0o077 == 0 for path in [*found, *(path.parent for path in found)])
     return found
@@ -347,17 +347,17 @@ def test_files_last_as_long_as_their_sessions(open_tight, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"resting": "1KiB"}, r"resting=1\.0 KiB does not hold two of a session of 64 cells, .* rest_dir"),
-        ({"resting": "1KiB", "rest_dir": "."}, "on its way to rest_dir, which takes .*; leave resting out"),
+        ({"swap_memory": "1KiB"}, r"swap_memory=1\.0 KiB does not hold two of a session of 64 cells, .* swap_dir"),
+        ({"swap_memory": "1KiB", "swap_dir": "."}, "on its way to swap_dir, which takes .*; leave swap_memory out"),
         (
-            {"rest_bytes": "1KiB", "rest_dir": "."},
-            r"rest_bytes=1\.0 KiB does not hold a .* raise rest_bytes to 1MiB",
+            {"swap_bytes": "1KiB", "swap_dir": "."},
+            r"swap_bytes=1\.0 KiB does not hold a .* raise swap_bytes to 1MiB",
         ),
-        ({"rest_bytes": "1GiB"}, "rest_bytes=1GiB limits what lies in rest_dir, and there is none"),
-        ({"rest_full": "maybe"}, "rest_full='maybe' is unknown; possible: refuse, drop"),
-        ({"resting": -1}, "size -1 is not a positive whole number"),
-        ({"rest_dir": __file__}, "rest_dir=.* cannot be used: .*; name a folder that can be written to"),
-        ({"rest_dir": "/proc/none"}, "rest_dir='/proc/none' cannot be used"),
+        ({"swap_bytes": "1GiB"}, "swap_bytes=1GiB limits what lies in swap_dir, and there is none"),
+        ({"swap_full": "maybe"}, "swap_full='maybe' is unknown; possible: refuse, evict"),
+        ({"swap_memory": -1}, "size -1 is not a positive whole number"),
+        ({"swap_dir": __file__}, "swap_dir=.* cannot be used: .*; name a folder that can be written to"),
+        ({"swap_dir": "/proc/none"}, "swap_dir='/proc/none' cannot be used"),
     ],
     ids=str,
 )
@@ -372,13 +372,13 @@ def test_a_single_session_loses_no_cells(tiny_model):
     options = {"kv_type": "f16", "block": 32, "isolated": True}  # whose plans count no more than they did
     memory = edgekv.plan(path, memory="4GiB", budget=4000, **options).peak_bytes
     plain = edgekv.plan(path, memory=memory, **options)
-    assert plain.parts.resting == 0
+    assert plain.parts.swap == 0
     assert memory - plain.peak_bytes < 1 << 14  # cells take all of it
-    disk = edgekv.plan(path, memory=memory, rest_dir=".", **options)
-    assert disk.parts.resting == disk.session_bytes
+    disk = edgekv.plan(path, memory=memory, swap_dir=".", **options)
+    assert disk.parts.swap == disk.session_bytes
     assert disk.budget_cells < plain.budget_cells < 2.2 * disk.budget_cells
-    named = edgekv.plan(path, memory=memory, resting="1MiB", **options)
-    assert named.parts.resting == 1 << 20 >= 2 * named.session_bytes > 0.98 * (1 << 20)
+    named = edgekv.plan(path, memory=memory, swap_memory="1MiB", **options)
+    assert named.parts.swap == 1 << 20 >= 2 * named.session_bytes > 0.98 * (1 << 20)
 
 
 # ---- beginnings ----
@@ -438,7 +438,7 @@ def test_a_reply_of_a_closed_session_ends(runtime):
 
 @pytest.mark.parametrize("isolated", [False, True])
 def test_a_runtime_is_closed_while_sessions_rest(open_runtime, tmp_path, isolated):
-    with open_runtime(rest_dir=tmp_path, isolated=isolated) as rt:
+    with open_runtime(swap_dir=tmp_path, isolated=isolated) as rt:
         one, other = rt.session(), rt.session()
         one.read(words(60))
         pieces = other.generate(words(5), max_tokens=50)
@@ -463,7 +463,7 @@ def patient(monkeypatch):
 
 
 def waiting(runtime):
-    return len(runtime._engine.line._waiting)
+    return len(runtime._engine.turn_queue._waiting)
 
 
 def until(true):
@@ -646,8 +646,8 @@ def test_four_threads_and_a_storm_of_cancels(runtime):
 
 KILLED = """
 import sys, edgekv
-with edgekv.Runtime(sys.argv[1], memory="4GiB", budget=64, block=32, threads=1, rest_dir=sys.argv[2],
-                    resting=int(sys.argv[3])) as rt:
+with edgekv.Runtime(sys.argv[1], memory="4GiB", budget=64, block=32, threads=1, swap_dir=sys.argv[2],
+                    swap_memory=int(sys.argv[3])) as rt:
     sessions = [rt.session() for _ in range(3)]
     for session in sessions:
         session.read("word " * 200)
@@ -658,17 +658,17 @@ with edgekv.Runtime(sys.argv[1], memory="4GiB", budget=64, block=32, threads=1, 
 
 def test_files_of_a_killed_process_are_removed_by_the_next(tiny_model, open_runtime, tmp_path):
     path = tiny_model(n_layer=2, n_ctx_train=2048, head_dim=64)
-    options = {"memory": "4GiB", "budget": 64, "block": 32, "threads": 1, "rest_dir": tmp_path}
+    options = {"memory": "4GiB", "budget": 64, "block": 32, "threads": 1, "swap_dir": tmp_path}
     size = edgekv.plan(path, **options).session_bytes
     command = [sys.executable, "-c", KILLED, path, tmp_path, str(size)]
     with started(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout.readline() == "they rest\n"
         assert len(files(tmp_path)) == 1
-        with open_runtime(rest_dir=tmp_path):
+        with open_runtime(swap_dir=tmp_path):
             assert len(files(tmp_path)) == 1  # its process lives
         child.kill()
         child.wait()
     assert len(files(tmp_path)) == 1
-    with open_runtime(rest_dir=tmp_path):
+    with open_runtime(swap_dir=tmp_path):
         assert files(tmp_path) == []
     assert list(tmp_path.iterdir()) == []

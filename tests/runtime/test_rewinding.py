@@ -596,7 +596,7 @@ def test_a_disk_without_room_loses_nothing(open_runtime, monkeypatch):
         def full(*_):
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr("edgekv.engine.block_loop.BlockLoop.filed", full)
+        monkeypatch.setattr("edgekv.engine.block_loop.BlockLoop.snapshot_to", full)
         reply, tokens = say(session, "Why?"), log_of(session)
         assert reply
         assert session._handle.conversation._history.checkpoints.positions == [n_past]

@@ -121,7 +121,7 @@ def test_no_error_tells_a_path(server, ask, monkeypatch):
     """Whatever fails: the client learns what to do, and nothing of this machine."""
     errors = [
         edgekv.SessionFileError("'/home/me/x.session' is full"),
-        edgekv.RestingError("rest_dir='/var/tmp/x' does not take"),
+        edgekv.SwapError("swap_dir='/var/tmp/x' does not take"),
         edgekv.NativeError("/usr/lib/libllama.so"),
         edgekv.WorkerError("the worker process 123 died"),
         RuntimeError("/etc/passwd"),

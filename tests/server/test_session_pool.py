@@ -199,7 +199,7 @@ def test_a_runtime_that_cannot_be_opened_again_is_no_fault_of_a_request(open_ser
         pool, body = application.state.pool, {"messages": [{"role": "user", "content": "Hello"}], **GREEDY}
 
         def open_runtime():
-            raise edgekv.ConfigError("rest_dir='/var/tmp/x' cannot be used")
+            raise edgekv.ConfigError("swap_dir='/var/tmp/x' cannot be used")
 
         pool._open_runtime = open_runtime
         pool.runtime._engine._worker._process.kill()

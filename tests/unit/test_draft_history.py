@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgekv.engine.drafts import FIRST_TRIALS, LONGEST_REST, NGRAM, REST, WINDOW, History, Worth
+from edgekv.engine.drafts import BACKOFF, FIRST_TRIALS, LONGEST_BACKOFF, NGRAM, WINDOW, History, Worth
 
 
 def followed(tokens, token, most):
@@ -66,11 +66,11 @@ def test_drafts_that_do_not_pay_are_tried_ever_more_seldom():
     worth = Worth()
     n_decodes = 100_000
     n_drafts = decodes(worth, n_decodes, 1, plain_s=1.0, draft_s=2.1)
-    assert FIRST_TRIALS + n_decodes // (2 * LONGEST_REST) < n_drafts < 20 + n_decodes // LONGEST_REST
-    assert decodes(Worth(), 1 + FIRST_TRIALS + REST, 0, plain_s=1.0, draft_s=2.1) == FIRST_TRIALS
+    assert FIRST_TRIALS + n_decodes // (2 * LONGEST_BACKOFF) < n_drafts < 20 + n_decodes // LONGEST_BACKOFF
+    assert decodes(Worth(), 1 + FIRST_TRIALS + BACKOFF, 0, plain_s=1.0, draft_s=2.1) == FIRST_TRIALS
 
 
 def test_drafts_that_come_to_pay_are_taken_up_again():
     worth = Worth()
     decodes(worth, 200, 0, plain_s=1.0, draft_s=2.5)
-    assert decodes(worth, 20 * LONGEST_REST, 3, plain_s=1.0, draft_s=2.5) > 10 * LONGEST_REST
+    assert decodes(worth, 20 * LONGEST_BACKOFF, 3, plain_s=1.0, draft_s=2.5) > 10 * LONGEST_BACKOFF

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgekv.engine.thread_tuner import LONGEST_REST, REST, WINDOW, ThreadTuner
+from edgekv.engine.thread_tuner import BACKOFF, LONGEST_BACKOFF, WINDOW, ThreadTuner
 
 ALONE = {1: (1.0, 1.0), 2: (0.6, 0.97), 4: (0.4, 0.95), 8: (0.3, 0.93)}  # threads: seconds of a token, share
 CROWDED = {1: (1.0, 0.9), 2: (0.8, 0.6), 4: (1.7, 0.5), 8: (3.0, 0.4)}
@@ -34,22 +34,22 @@ def test_a_machine_of_its_own_has_all_threads(most):
 @pytest.mark.parametrize("most", [2, 4, 8])
 def test_beside_others_it_takes_the_fastest_number_and_goes_back_when_they_have_ended(most):
     threads = ThreadTuner(most)
-    generate(threads, CROWDED, WINDOW * REST * 16)
+    generate(threads, CROWDED, WINDOW * BACKOFF * 16)
     best = min((seconds, n) for n, (seconds, _) in CROWDED.items() if n <= most)[0]
-    n_tokens = WINDOW * LONGEST_REST * 2
+    n_tokens = WINDOW * LONGEST_BACKOFF * 2
     assert generate(threads, CROWDED, n_tokens) < 1.05 * best * n_tokens
-    generate(threads, ALONE, WINDOW * LONGEST_REST * 4)
+    generate(threads, ALONE, WINDOW * LONGEST_BACKOFF * 4)
     assert threads.now == most
 
 
 def test_threads_that_wait_but_serve_stay():
     """They cost a few tokens that fewer threads try, ever more rarely."""
-    threads, n_tokens = ThreadTuner(8), WINDOW * LONGEST_REST * 4
+    threads, n_tokens = ThreadTuner(8), WINDOW * LONGEST_BACKOFF * 4
     assert generate(threads, UNEVEN, n_tokens) < 1.01 * UNEVEN[8][0] * n_tokens
     assert threads.now == 8
 
 
 def test_one_thread_is_never_fewer():
     threads = ThreadTuner(1)
-    generate(threads, {1: (1.0, 0.1)}, WINDOW * REST * 4)
+    generate(threads, {1: (1.0, 0.1)}, WINDOW * BACKOFF * 4)
     assert threads.now == 1

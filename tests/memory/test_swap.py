@@ -1,9 +1,9 @@
-"""Resting sessions stay in their part of the plan, and the process stays under it, in memory and with the disk."""
+"""Swapped-out sessions stay in their part of the plan, and the process stays under it, in memory and with the disk."""
 
 from __future__ import annotations
 
 import pytest
-from resting_sessions import take_turns
+from swapped_sessions import take_turns
 
 MIB = 1 << 20
 TEXT = " ".join(("the", "old", "house", "by", "the", "river")[i % 6] for i in range(160))
@@ -12,11 +12,11 @@ TEXT = " ".join(("the", "old", "house", "by", "the", "river")[i % 6] for i in ra
 @pytest.mark.parametrize("disk", [False, True])
 def test_resting_sessions_are_in_the_plan(memory_ceiling, default_model, tmp_path, disk):
     options = {"memory": "256MiB", "budget": 128, "block": 64, "kv_type": "f16", "threads": 1, "focus": False}
-    options |= {"rest_dir": str(tmp_path), "resting": "10MiB"} if disk else {"resting": "18MiB"}
+    options |= {"swap_dir": str(tmp_path), "swap_memory": "10MiB"} if disk else {"swap_memory": "18MiB"}
     ended = memory_ceiling("256MiB").run(take_turns, default_model, TEXT, 5, **options)
     found = ended.value
     assert (found["on disk"] > 0) == disk
-    assert 0.75 * found["resting"] < found["most"] + found["session"] <= found["resting"] + found["session"]
+    assert 0.75 * found["swap"] < found["most"] + found["session"] <= found["swap"] + found["session"]
     assert ended.peak_bytes <= found["planned"]
     assert found["planned"] / ended.peak_bytes < 1.05
 
@@ -24,6 +24,6 @@ def test_resting_sessions_are_in_the_plan(memory_ceiling, default_model, tmp_pat
 def test_sessions_rest_in_what_a_plan_leaves_free(memory_ceiling, default_model):
     options = {"memory": "200MiB", "budget": 128, "block": 64, "kv_type": "f16", "threads": 1, "focus": False}
     ended = memory_ceiling("200MiB").run(take_turns, default_model, TEXT, 4, **options)
-    assert ended.value["resting"] == ended.value["on disk"] == 0
+    assert ended.value["swap"] == ended.value["on disk"] == 0
     assert ended.value["most"] > 3 * ended.value["session"] / 2
     assert ended.peak_bytes > ended.value["planned"]

@@ -21,12 +21,12 @@ from edgekv.memory.pages import new_pages
 from edgekv.memory.raw_files import read_all, write_all
 from edgekv.store.locks import lock, new_locked
 
-PREFIX = "edgekv-rest-"
+PREFIX = "edgekv-swap-"
 LOCK = ".lock"  # ends the name of a file beside a folder, locked as long as the folder's process lives
 
 
 @dataclass(frozen=True, slots=True)
-class RestFile:
+class SwapFile:
     """Arrays on the disk, one after another. sizes: their bytes"""
 
     path: Path
@@ -34,7 +34,7 @@ class RestFile:
     checksum: int
 
 
-class RestFolder:
+class SwapFolder:
     """A folder of its own within `parent`, which is made if it does not exist. Close it.
 
     parent: as it was given
@@ -53,13 +53,13 @@ class RestFolder:
             self.folder.mkdir(mode=0o700)
         except OSError as error:
             raise ConfigError(
-                f"rest_dir={str(parent)!r} cannot be used: {error.strerror or error}; name a folder that can be "
+                f"swap_dir={str(parent)!r} cannot be used: {error.strerror or error}; name a folder that can be "
                 "written to"
             ) from error
         self._n_files = 0
         self.close = weakref.finalize(self, _close, self.folder, self._lock, os.getpid())  # at exit, too
 
-    def write(self, *arrays: memoryview) -> RestFile:
+    def write(self, *arrays: memoryview) -> SwapFile:
         """Write arrays to a new file. Raises OSError, and leaves nothing."""
         self._n_files += 1
         path = self.folder / str(self._n_files)
@@ -73,9 +73,9 @@ class RestFolder:
             with suppress(OSError):
                 path.unlink()
             raise
-        return RestFile(path, tuple(array.nbytes for array in arrays), checksum)
+        return SwapFile(path, tuple(array.nbytes for array in arrays), checksum)
 
-    def read(self, file: RestFile) -> list[npt.NDArray[np.uint8]]:
+    def read(self, file: SwapFile) -> list[npt.NDArray[np.uint8]]:
         """The arrays again. Raises OSError, and ValueError where they are not what was written."""
         arrays, checksum = [], 0
         with open(file.path, "rb", buffering=0) as opened:
@@ -88,7 +88,7 @@ class RestFolder:
             raise ValueError("its file was changed")
         return arrays
 
-    def remove(self, file: RestFile) -> None:
+    def remove(self, file: SwapFile) -> None:
         """Remove a file."""
         with suppress(OSError):
             file.path.unlink()
