@@ -72,7 +72,7 @@ def common(
     reposition: Annotated[
         str, typer.Option(help="Turn kept keys to adjacent positions: auto (in long texts), always, never.")
     ] = "auto",
-    speculate: Annotated[
+    prompt_lookup: Annotated[
         str,
         typer.Option(help="Say several tokens with one decode where the text suggests them: auto, if it pays; off."),
     ] = "off",

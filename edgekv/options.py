@@ -20,7 +20,7 @@ SMALL_BUDGET = 256  # cells; below, carried scores crowd out new ones, and a mea
 RECENT = 32  # newest tokens that stay where nobody says how many, and no probe scores
 REPOSITION = ("auto", "always", "never")
 UBATCH = 128  # tokens; larger ones read no faster, and their activations take memory
-SPECULATE = ("off", "auto")
+PROMPT_LOOKUP = ("off", "auto")
 SWAP_FULL = ("refuse", "evict")
 MOST_DEVICES = 16  # that layers are divided over: llama_max_devices()
 RPC_TIMEOUT_S, MOST_TIMEOUT_S = 600.0, 7 * 24 * 3600.0
@@ -67,7 +67,7 @@ class Options:
     probe_tokens: longest probe; of a longer question only the last tokens are fed
     reposition: turn kept keys to adjacent RoPE positions, so that a text may be longer than the trained context:
         "auto" = where a text is longer than half of it, "always" = at every eviction, "never"
-    speculate: "auto" = say several tokens with one decode where the text suggests them and that pays, "off"
+    prompt_lookup: "auto" = say several tokens with one decode where the text suggests them and that pays, "off"
     grammars: replies may follow a grammar or a JSON schema; the plan counts the memory for that
     allow_beyond_trained: feed positions past the trained context where keys are not repositioned
     repack: keep weights in the processor's own order, where that is faster
@@ -101,7 +101,7 @@ class Options:
     focus_policy: str | Policy | None = None
     probe_tokens: int = 64
     reposition: str = "auto"
-    speculate: str = "off"
+    prompt_lookup: str = "off"
     grammars: bool = False
     allow_beyond_trained: bool = False
     repack: bool = False
@@ -161,8 +161,8 @@ class Options:
             raise ConfigError(f"kv_type={self.kv_type!r} is unknown; possible: {', '.join(KV_TYPES)}")
         if self.reposition not in REPOSITION:
             raise ConfigError(f"reposition={self.reposition!r} is unknown; possible: {', '.join(REPOSITION)}")
-        if self.speculate not in SPECULATE:
-            raise ConfigError(f"speculate={self.speculate!r} is unknown; possible: {', '.join(SPECULATE)}")
+        if self.prompt_lookup not in PROMPT_LOOKUP:
+            raise ConfigError(f"prompt_lookup={self.prompt_lookup!r} is unknown; possible: {', '.join(PROMPT_LOOKUP)}")
         if self.swap_full not in SWAP_FULL:
             raise ConfigError(f"swap_full={self.swap_full!r} is unknown; possible: {', '.join(SWAP_FULL)}")
         if self.swap_dir is None and self.swap_bytes is not None:
@@ -247,7 +247,7 @@ class Options:
     @property
     def n_draft(self) -> int:
         """Tokens that may be decoded before they are said."""
-        return min(DRAFT_TOKENS, self.n_ubatch - 1) if self.speculate == "auto" else 0
+        return min(DRAFT_TOKENS, self.n_ubatch - 1) if self.prompt_lookup == "auto" else 0
 
     @property
     def spare_cells(self) -> int:

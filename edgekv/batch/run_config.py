@@ -30,7 +30,7 @@ CHOSEN = (
 )  # the planner chooses these if nobody names them
 NAMED = (
     *("budget", "block", "ubatch", "kv_type", "repack", "n_sink", "recent", "evict_every", "focus", "probe_tokens"),
-    *("reposition", "speculate", "allow_beyond_trained", "gpu_layers", "grammars"),
+    *("reposition", "prompt_lookup", "allow_beyond_trained", "gpu_layers", "grammars"),
 )
 
 

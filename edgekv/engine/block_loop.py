@@ -15,9 +15,9 @@ from edgekv.options import UBATCH, Options
 from edgekv.store.log import TokenLog
 
 from .block_replay import BlockReplay
-from .drafts import History, Worth
 from .repositioning import Repositioning
 from .snapshot import BlockLoopSnapshot
+from .speculation import NgramProposer, SpeculationGate
 from .thread_tuner import ThreadTuner
 
 Fed = tuple[int, Sequence[int]]  # a position, and the tokens that are fed from it on
@@ -68,8 +68,8 @@ class BlockLoop:
         self.logits_row = -1
         self.block_replay = block_replay or BlockReplay()
         self._options = options
-        self._history = History()
-        self._worth = Worth()
+        self._proposer = NgramProposer()
+        self._gate = SpeculationGate()
         # where a device computes, the feeding thread waits for it, which says nothing of a busy machine
         self._threads = ThreadTuner(1 if options.gpu_layers else options.n_threads)
         self._draft: list[int] = []  # decoded, and neither said nor dropped
@@ -92,7 +92,7 @@ class BlockLoop:
         self.cache.clear()
         self.repositioning.clear()
         self._scored_at = 0
-        self._history.restore(b"")
+        self._proposer.restore(b"")
         self.block_replay.restore((), 0)
 
     def settle(self) -> None:
@@ -122,7 +122,7 @@ class BlockLoop:
     @property
     def snapshot_bytes(self) -> int:
         """Bytes that a snapshot would take now."""
-        return self.cache.snapshot_bytes + self._history.nbytes
+        return self.cache.snapshot_bytes + self._proposer.nbytes
 
     def snapshot(self) -> BlockLoopSnapshot:
         """A copy of the cells and of what belongs to them, without counters and budget."""
@@ -130,7 +130,7 @@ class BlockLoop:
 
     def noted(self, cells: CacheSnapshot | SnapshotFile) -> BlockLoopSnapshot:
         """What belongs to the cells, with a copy of them that was made elsewhere."""
-        is_long, history = self.repositioning.is_long, self._history.to_bytes()
+        is_long, history = self.repositioning.is_long, self._proposer.to_bytes()
         return BlockLoopSnapshot(cells, self.pinned, self._fresh, is_long, history, self.block_replay.unscored)
 
     def snapshot_to(self, file: FileIO) -> BlockLoopSnapshot:
@@ -158,7 +158,7 @@ class BlockLoop:
         self.pinned = snapshot.pinned
         self._scored_at = n_past - snapshot.fresh
         self.repositioning.restore(is_long=snapshot.is_long)
-        self._history.restore(snapshot.history if self._options.n_draft else b"", n_past)
+        self._proposer.restore(snapshot.history if self._options.n_draft else b"", n_past)
         self.block_replay.restore(snapshot.unscored, n_past)
 
     def shrink(self) -> None:
@@ -221,7 +221,7 @@ class BlockLoop:
             self._draft.pop(0)
             self.logits_row += 1
             self.work.accepted += 1
-            self._worth.accepted()
+            self._gate.accepted()
         else:
             self._feed([token], want_logits=True, spare=self._options.spare_cells, generating=True, drafts=drafts)
 
@@ -257,7 +257,7 @@ class BlockLoop:
         self.work.decode_s += seconds
         self.work.drafted += len(draft)
         if generating:
-            self._worth.decoded(len(draft), seconds)
+            self._gate.decoded(len(draft), seconds)
             if not draft and self._threads.decoded(seconds, time.thread_time() - own_started):
                 self.cache.decode_with(self._threads.now)
 
@@ -277,7 +277,7 @@ class BlockLoop:
         if self.log is not None:
             self.log.follow(fed, n_past)
         if self._options.n_draft:
-            self._history.follow(fed, n_past)
+            self._proposer.follow(fed, n_past)
         self._coming = NOTHING
         if self.watch is not None:
             self.watch(fed)
@@ -297,7 +297,7 @@ class BlockLoop:
             options.block - self._fresh - 1,
             options.n_draft if limit is None else limit - cache.n_past - 1,
         )
-        return self._history.followed(token, room) if room > 0 and self._worth.wanted() else []
+        return self._proposer.propose(token, room) if room > 0 and self._gate.allows_draft() else []
 
     def _compact(
         self, probe: Sequence[int] = (), *, generating: bool = False, full: bool = False, is_last: bool = False

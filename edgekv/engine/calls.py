@@ -9,9 +9,9 @@ from edgekv.binding.model import Model
 from edgekv.prompt.tool_form import tool_form
 from edgekv.prompt.tools import CallFormat, ToolUse
 
-from .endings import overlap
 from .reply import Wanted
 from .stats import Stats
+from .stopping import overlap
 
 
 def calling(wanted: Wanted, use: ToolUse, model: Model) -> tuple[Wanted, CallReader]:

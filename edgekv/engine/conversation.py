@@ -19,6 +19,7 @@ from edgekv.store.log import OPENING, LogCopy, TokenLog, Turn
 
 from .cache_client import CacheClient
 from .coverage import Coverage
+from .generator import ReplyGenerator
 from .history import prompt_of
 from .loaded_model import LoadedModel
 from .prefill import Prefill
@@ -28,7 +29,6 @@ from .sequence_state import SequenceState
 from .session_file import log_sections, save_session
 from .session_history import SessionHistory
 from .snapshot import ELSEWHERE, BlockLoopSnapshot, Snapshot
-from .speaker import Speaker
 from .stats import Stats
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class LocalConversation:
         self._unfinished: Callable[[], None] | None = None  # a change to be made again before anything else
         self.client = CacheClient() if client is None else client
         self._state = SequenceState(lambda: engine.slot.figures(self.client)[0])
-        self._speaker = Speaker(self._swapped_in, self.cancelled, self._state)
+        self._generator = ReplyGenerator(self._swapped_in, self.cancelled, self._state)
         self.client.release = self._let_past_go
         self.client.settle = self._settle
         self.client.checkpoint = self._current_checkpoint
@@ -203,7 +203,7 @@ class LocalConversation:
             if wanted.kind in BEGINNINGS:
                 stats.finish_reason = "read"
             else:
-                yield from self._speaker.pieces(wanted, matcher, reader, stats)
+                yield from self._generator.pieces(wanted, matcher, reader, stats)
         except (GrammarError, CeilingError):
             stats.finish_reason = "failed"
             raise
@@ -324,7 +324,7 @@ class LocalConversation:
             return None
         said: list[str] = []
         first = replace(wanted, max_tokens=min(room, wanted.max_tokens or room))
-        for piece in self._speaker.pieces(first, matcher, None, stats):
+        for piece in self._generator.pieces(first, matcher, None, stats):
             said.append(piece)
             yield ""
         if self.cancelled.is_set():

@@ -13,9 +13,9 @@ from edgekv.errors import ConfigError, SessionFileError
 from edgekv.prompt.turns import STATES
 from edgekv.store.sections import Section, SectionFile
 
-from .drafts import WINDOW
 from .sampler import MAX_SEED, SamplerState, Sampling
 from .snapshot import BlockLoopSnapshot, Snapshot
+from .speculation import WINDOW
 
 MAX_POSITION = 1 << 30
 MAX_PINNED = 64  # ranges; a session pins its beginning alone

@@ -16,9 +16,9 @@ from edgekv.store.temp_array import temp_file
 
 from .block_loop import BlockLoop
 from .checkpoints import Checkpoint, Checkpoints
-from .drafts import WINDOW
 from .reply import Logging
 from .snapshot import BlockLoopSnapshot, Snapshot
+from .speculation import WINDOW
 
 CHECKPOINT_BYTES = 256 * MIB  # on the disk, unless four checkpoints take more
 

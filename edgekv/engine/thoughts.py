@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .endings import overlap
+from .stopping import overlap
 
 OPEN, CLOSE = "<think>", "</think>"
 

@@ -310,8 +310,8 @@ class Estimator:
         """Raise ConfigError for drafts beside states, and for policies that compare values if there are latents."""
         if options.n_draft and (shape.window_cells or shape.state_bytes or shape.device_state_bytes):
             raise ConfigError(
-                f"speculate=auto needs cells that can be dropped one by one, but {self._path.name} keeps sliding "
-                "windows or recurrent states; give speculate=off"
+                f"prompt_lookup=auto needs cells that can be dropped one by one, but {self._path.name} keeps sliding "
+                "windows or recurrent states; give prompt_lookup=off"
             )
         for name, policy in zip(("policy", "focus_policy"), options.policies, strict=False):
             if shape.latent_dim_v and "values" in policy.reads:

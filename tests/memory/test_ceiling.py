@@ -67,7 +67,7 @@ def test_what_policies_carry_and_compute_is_in_the_plan(ask, text, policy):
 
 def test_what_drafts_take_is_in_the_plan(ask, text):
     loops = ["--repeat-penalty", "1", "--allow-loops", "--raw", "--max-tokens", "80"]  # so that there is what to draft
-    options = ["--budget", "384", "--policy", "h2o", "--speculate", "auto", "--threads", "2"]
+    options = ["--budget", "384", "--policy", "h2o", "--prompt-lookup", "auto", "--threads", "2"]
     report = ask(text(300), *options, *loops)
     memory = report["memory"]
     assert report["drafted_tokens"] > 0

@@ -17,7 +17,7 @@ from edgekv.options import DRAFT_TOKENS, Options
 from edgekv.planning.estimate import cache_params_of
 
 BUDGET = 48
-OPTIONS = Options(block=32, recent=8, threads=1, probe_tokens=16, speculate="auto")
+OPTIONS = Options(block=32, recent=8, threads=1, probe_tokens=16, prompt_lookup="auto")
 KINDS = [
     {"policy": "h2o"},
     {"policy": "snapkv(window=16, carry=0.65)", "focus": False},
@@ -153,7 +153,7 @@ def test_what_cannot_be_is_refused(tiny_model):
 
 
 def test_a_context_with_too_few_outputs_is_refused(tiny_model):
-    plain = replace(OPTIONS, speculate="off")
+    plain = replace(OPTIONS, prompt_lookup="off")
     with Model(tiny_model(), plain) as model:
         context = model.new_context(96, plain)
         with pytest.raises(ConfigError, match="drafts of 3 tokens, but the context has n_outputs_max = 1"):
@@ -164,15 +164,15 @@ def test_a_context_with_too_few_outputs_is_refused(tiny_model):
 @pytest.mark.parametrize("policy", ["keydiff", "snapkv(window=16)"])
 def test_the_plan_counts_what_drafts_take(tiny_model, policy):
     found = {}
-    for speculate in ("off", "auto"):
-        options = replace(OPTIONS, speculate=speculate, policy=policy, focus=False)
+    for prompt_lookup in ("off", "auto"):
+        options = replace(OPTIONS, prompt_lookup=prompt_lookup, policy=policy, focus=False)
         with Model(tiny_model(n_layer=2), options) as model:
             context = model.new_context(96, options)
             cache, params = Cache(context, cache_params_of(options)), cache_params_of(options)
             shape = context.shape()
             estimate = library.load().edgekv_cache_estimate_bytes(ctypes.byref(shape), ctypes.byref(params))
             assert cache.bookkeeping_bytes == estimate
-            found[speculate] = (estimate, context.memory().output_bytes)
+            found[prompt_lookup] = (estimate, context.memory().output_bytes)
             cache.close()
             context.close()
     rows = 0 if policy == "keydiff" else DRAFT_TOKENS * shape.query_row_bytes
@@ -180,8 +180,10 @@ def test_the_plan_counts_what_drafts_take(tiny_model, policy):
     assert found["auto"][1] > found["off"][1]
 
 
-@pytest.mark.parametrize(("given", "n"), [({}, 3), ({"ubatch": 2}, 1), ({"ubatch": 1}, 0), ({"speculate": "off"}, 0)])
+@pytest.mark.parametrize(
+    ("given", "n"), [({}, 3), ({"ubatch": 2}, 1), ({"ubatch": 1}, 0), ({"prompt_lookup": "off"}, 0)]
+)
 def test_a_draft_fits_a_batch(given, n):
     assert replace(OPTIONS, **given).n_draft == n
-    with pytest.raises(ConfigError, match="speculate='yes' is unknown; possible: off, auto"):
-        Options(speculate="yes")
+    with pytest.raises(ConfigError, match="prompt_lookup='yes' is unknown; possible: off, auto"):
+        Options(prompt_lookup="yes")

@@ -7,7 +7,7 @@ import pytest
 from command import words
 
 import edgekv
-from edgekv.engine.drafts import History, Worth
+from edgekv.engine.speculation import NgramProposer, SpeculationGate
 from edgekv.policies import register, unregister
 
 SETTINGS = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "probe_tokens": 16}
@@ -33,13 +33,13 @@ def drafting(monkeypatch):
     and a third of them are wrong; all are decoded, whether that pays or not."""
     fed, rng = [], np.random.default_rng(0)
 
-    def followed(history, token, most):
+    def propose(history, token, most):
         at = len(history.to_bytes()) // 4
         draft = fed[at + 1 : at + 1 + most]
         return [9 if rng.random() < 1 / 3 else token for token in draft]
 
-    monkeypatch.setattr(Worth, "wanted", lambda worth: True)
-    monkeypatch.setattr(History, "followed", followed)
+    monkeypatch.setattr(SpeculationGate, "allows_draft", lambda gate: True)
+    monkeypatch.setattr(NgramProposer, "propose", propose)
     return fed
 
 
@@ -48,10 +48,10 @@ def endless(talkative):
     """Replies are as long as they may be."""
 
 
-def replies(path, speculate, sampling=GREEDY, fed=None, **options):
+def replies(path, prompt_lookup, sampling=GREEDY, fed=None, **options):
     """What three turns say, which cells then stay in every head, and how many tokens were drafted and accepted."""
     said, drafted, accepted = [], 0, 0
-    with edgekv.Runtime(path, **SETTINGS | {"speculate": speculate} | options) as rt, rt.session() as session:
+    with edgekv.Runtime(path, **SETTINGS | {"prompt_lookup": prompt_lookup} | options) as rt, rt.session() as session:
         if fed is not None:
             rt.block_loop.watch = fed.extend
         for text in (words(60), words(30), words(20)):
@@ -105,12 +105,12 @@ def test_so_it_is_with_other_caches_and_models(tiny_model, drafting, options):
 
 def test_so_it_is_with_files_and_a_question(model, text_file, drafting):
     file, said = text_file(words(200)), {}
-    for speculate in ("off", "auto"):
-        with edgekv.Runtime(model, **SETTINGS, speculate=speculate) as rt, rt.session() as session:
-            if speculate == "off":
+    for prompt_lookup in ("off", "auto"):
+        with edgekv.Runtime(model, **SETTINGS, prompt_lookup=prompt_lookup) as rt, rt.session() as session:
+            if prompt_lookup == "off":
                 rt.block_loop.watch = drafting.extend
             asked = [session.ask("Which dog?", [file], max_tokens=50, allow_loops=True) for _ in range(2)]
-            said[speculate] = ["".join(pieces) for pieces in asked]
+            said[prompt_lookup] = ["".join(pieces) for pieces in asked]
             assert session.stats.probes > 0
     assert 0 < session.stats.accepted_tokens < session.stats.drafted_tokens
     assert said["auto"] == said["off"]
@@ -139,13 +139,13 @@ def test_so_it_is_with_a_scorer_of_ones_own(model, drafting):
 def test_a_snapshot_holds_what_is_searched(model, monkeypatch):
     searched, rounds = [], []
 
-    def followed(history, token, most):
+    def propose(history, token, most):
         searched.append(history.to_bytes())
         return []
 
-    monkeypatch.setattr(Worth, "wanted", lambda worth: True)
-    monkeypatch.setattr(History, "followed", followed)
-    with edgekv.Runtime(model, **SETTINGS, speculate="auto") as rt, rt.session() as session:
+    monkeypatch.setattr(SpeculationGate, "allows_draft", lambda gate: True)
+    monkeypatch.setattr(NgramProposer, "propose", propose)
+    with edgekv.Runtime(model, **SETTINGS, prompt_lookup="auto") as rt, rt.session() as session:
         session.read(words(60))
         snapshot = session.snapshot()
         for _ in range(2):
@@ -160,12 +160,12 @@ def test_a_snapshot_holds_what_is_searched(model, monkeypatch):
 
 def test_a_reply_that_is_left_has_said_no_more_than_was_given(model, drafting):
     found = []
-    for speculate in ("off", "auto"):
+    for prompt_lookup in ("off", "auto"):
         with (
-            edgekv.Runtime(model, **SETTINGS, speculate=speculate) as rt,
+            edgekv.Runtime(model, **SETTINGS, prompt_lookup=prompt_lookup) as rt,
             rt.session() as session,
         ):
-            if speculate == "off":
+            if prompt_lookup == "off":
                 rt.block_loop.watch = drafting.extend
             pieces = session.chat(words(40), max_tokens=40, allow_loops=True)
             first = [next(pieces) for _ in range(10)]

@@ -13,7 +13,7 @@ from hostile_schemas import HEAVY, HOSTILE
 from small import SETTINGS, words
 
 import edgekv
-from edgekv.engine.drafts import Worth
+from edgekv.engine.speculation import SpeculationGate
 from edgekv.grammar.source import grammar_of
 from edgekv.memory.process import resident_bytes
 
@@ -183,14 +183,14 @@ def test_a_saved_session_goes_on(runtime, tmp_path):
 
 
 def test_drafts_say_what_is_said_without_them(open_runtime, monkeypatch):
-    monkeypatch.setattr(Worth, "wanted", lambda worth: True)
+    monkeypatch.setattr(SpeculationGate, "allows_draft", lambda gate: True)
     reds = {"type": "array", "items": {"const": "red"}, "minItems": 20, "maxItems": 20}
     replies, accepted = {}, 0
-    for speculate in ("off", "auto"):
-        with open_runtime(speculate=speculate) as rt, rt.session() as session:
-            replies[speculate] = []
+    for prompt_lookup in ("off", "auto"):
+        with open_runtime(prompt_lookup=prompt_lookup) as rt, rt.session() as session:
+            replies[prompt_lookup] = []
             for schema in (PERSON, reds, reds):
-                replies[speculate].append(said(session, words(40), json_schema=schema))
+                replies[prompt_lookup].append(said(session, words(40), json_schema=schema))
                 accepted += session.stats.accepted_tokens
     assert replies["auto"] == replies["off"]
     assert accepted > 20

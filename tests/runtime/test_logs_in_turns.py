@@ -90,9 +90,9 @@ def test_a_session_with_a_log_begins_with_a_snapshot_that_has_one(open_runtime):
 def test_sessions_with_logs_rest_where_there_is_no_room(open_runtime, isolated):
     """Their newest checkpoint is what they are, so a switch takes no copy; nor does one that was never interrupted."""
     texts = ["What was it?", "And who came then?", words(100)]
-    with open_runtime(isolated=isolated, speculate="auto") as runtime:
+    with open_runtime(isolated=isolated, prompt_lookup="auto") as runtime:
         expected = [history(runtime, text) for text in texts]
-    with open_runtime(isolated=isolated, speculate="auto", swap_memory=0) as runtime:
+    with open_runtime(isolated=isolated, prompt_lookup="auto", swap_memory=0) as runtime:
         sessions = [runtime.session(log=True) for _ in texts]
         reads, firsts = [], []
         for session in sessions:

@@ -100,7 +100,7 @@ def test_repositioned_keys_go_along(open_runtime, kv_type):
 
 @pytest.mark.usefixtures("talkative")
 def test_drafts_look_up_what_their_own_session_read(open_tight):
-    with open_tight(speculate="auto", policy="h2o") as rt:
+    with open_tight(prompt_lookup="auto", policy="h2o") as rt:
         histories = []
         sessions = [rt.session() for _ in range(2)]
         for i, session in enumerate(sessions):
@@ -188,7 +188,7 @@ def test_a_resting_session_takes_what_its_cells_take(local_runtime):
 @pytest.mark.parametrize("policy", [*POLICIES, "keydiff+ada(scope=model)"])
 @pytest.mark.parametrize("drafts", ["off", "auto"])
 def test_the_planned_bytes_of_a_session_are_those_of_full_cells(open_runtime, policy, drafts):
-    with open_runtime(policy=policy, speculate=drafts) as rt, rt.session() as session:
+    with open_runtime(policy=policy, prompt_lookup=drafts) as rt, rt.session() as session:
         session.read(words(100))
         largest = 0
         for _ in session.chat("What?", max_tokens=80, allow_loops=True):

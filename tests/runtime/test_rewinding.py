@@ -69,8 +69,8 @@ def fed(monkeypatch):
 
 
 @pytest.mark.usefixtures("talkative")
-@pytest.mark.parametrize("speculate", ["off", "auto"])
-def test_the_log_is_what_the_cells_saw(open_runtime, fed, monkeypatch, tmp_path, speculate):
+@pytest.mark.parametrize("prompt_lookup", ["off", "auto"])
+def test_the_log_is_what_the_cells_saw(open_runtime, fed, monkeypatch, tmp_path, prompt_lookup):
     """Whatever ends a reply or a reading, also while a file is read with the question in mind, and after returns."""
     book = tmp_path / "book.txt"
     book.write_text(words(150))
@@ -84,16 +84,19 @@ def test_the_log_is_what_the_cells_saw(open_runtime, fed, monkeypatch, tmp_path,
         seen.append(session.n_past)
 
     seen = []
-    with open_runtime(speculate=speculate, policy="keydiff") as rt, rt.session("Be brief.", log=True) as session:
-        if speculate == "auto":  # what is said goes round, with a slip now and then
-            monkeypatch.setattr("edgekv.engine.drafts.Worth.wanted", lambda self: True)
+    with (
+        open_runtime(prompt_lookup=prompt_lookup, policy="keydiff") as rt,
+        rt.session("Be brief.", log=True) as session,
+    ):
+        if prompt_lookup == "auto":  # what is said goes round, with a slip now and then
+            monkeypatch.setattr("edgekv.engine.speculation.SpeculationGate.allows_draft", lambda self: True)
             numbers = itertools.count()
             monkeypatch.setattr(Sampler, "sample", lambda *_: 5 + (n := next(numbers)) % 3 + (n % 20 == 19))
         say(session)
         check()
         "".join(session.ask("What?", files=[book], max_tokens=150, sampling=GREEDY, allow_loops=True))
         assert session.stats.probes > 0
-        assert speculate == "off" or session.stats.drafted_tokens > session.stats.accepted_tokens > 30
+        assert prompt_lookup == "off" or session.stats.drafted_tokens > session.stats.accepted_tokens > 30
         check()
         say(session, words(100), progress=cancel)
         check()

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from edgekv.binding.model import Context
 
-from .endings import until_stop
 from .reply import Wanted
 from .sampler import Sampler, SamplerState
 from .stats import Stats
+from .stopping import until_stop
 
 if TYPE_CHECKING:
     from edgekv.grammar.masks import Matcher
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .pieces import Noted
 
 
-class Chooser:
+class TokenSelector:
     """Chooses the tokens of one reply. Close it when done.
 
     matcher: the grammar that the reply follows; None = it is free

@@ -14,7 +14,7 @@ BACKOFF, LONGEST_BACKOFF = 32, 1024  # decodes until drafts that do not pay are 
 WEIGHT = 0.2  # of the newest figure in a running mean
 
 
-class History:
+class NgramProposer:
     """The newest WINDOW tokens that were read and said, whether cells still hold them or not, in 128 KiB.
 
     A draft is only a guess, so it need not come from what the model still sees.
@@ -42,7 +42,7 @@ class History:
         if n_new > 0:
             self.add(tokens[-n_new:])
 
-    def followed(self, token: int, most: int) -> list[int]:
+    def propose(self, token: int, most: int) -> list[int]:
         """At most `most` tokens: what came after the newest NGRAM when they stood here last. `token` comes next now."""
         before = NGRAM - 1
         searched = self.newest(WINDOW)
@@ -80,7 +80,7 @@ class History:
         self._at = len(kept), n_past
 
 
-class Worth:
+class SpeculationGate:
     """Judges whether drafts pay.
 
     A decode with a draft says 1 token and those that are accepted. It pays while decodes without one would take longer
@@ -96,7 +96,7 @@ class Worth:
         self._backoff = BACKOFF
         self._backoff_left = 0
 
-    def wanted(self) -> bool:
+    def allows_draft(self) -> bool:
         """Whether the next decode may have a draft. Call it once before each."""
         self._judge()
         if self._backoff_left > 0:

@@ -9,27 +9,27 @@ from edgekv.errors import CeilingExceededError
 
 from .stats import Stats
 
-LONGEST_CIRCLE = 60  # tokens
+LONGEST_CYCLE = 60  # tokens
 ROUNDS = 3
 SHORTEST_LOOP = 60  # tokens in all: "ha ha ha" and a row of dots are no loop yet
 
 
-class Circles:
+class LoopDetector:
     """Detects that a reply loops.
 
-    A reply loops when its last tokens are one sequence of at most LONGEST_CIRCLE tokens, ROUNDS times in a row or more,
+    A reply loops when its last tokens are one sequence of at most LONGEST_CYCLE tokens, ROUNDS times in a row or more,
     and these are at least SHORTEST_LOOP tokens together.
     """
 
     def __init__(self) -> None:
-        self._newest: deque[int] = deque(maxlen=LONGEST_CIRCLE)  # the last one first
-        self._runs = [0] * LONGEST_CIRCLE  # for each distance less one: newest tokens in a row that were there before
+        self._newest: deque[int] = deque(maxlen=LONGEST_CYCLE)  # the last one first
+        self._runs = [0] * LONGEST_CYCLE  # for each distance less one: newest tokens in a row that were there before
 
-    def closed_by(self, token: int) -> bool:
+    def loops_after(self, token: int) -> bool:
         """Whether the reply loops after saying `token` too."""
         self._runs = [
             run + 1 if token == earlier else 0 for run, earlier in zip(self._runs, self._newest, strict=False)
-        ] + [0] * (LONGEST_CIRCLE - len(self._newest))
+        ] + [0] * (LONGEST_CYCLE - len(self._newest))
         self._newest.appendleft(token)
         return any(
             run + length >= max(ROUNDS * length, SHORTEST_LOOP) for length, run in enumerate(self._runs, start=1)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from edgekv.memory.sizes import MIB
 
-from .chooser import Chooser
-from .endings import Circles
 from .loaded_model import LoadedModel
 from .reply import Wanted
 from .sequence_state import SequenceState
 from .stats import Stats
+from .stopping import LoopDetector
+from .token_selector import TokenSelector
 
 if TYPE_CHECKING:
     from edgekv.grammar.masks import Matcher
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 NOTED, NOTES_BYTES = 16, MIB  # tokens after which a grammar is looked at, and more than it notes of so many
 
 
-class Speaker:
+class ReplyGenerator:
     """Says replies.
 
     at_cells: the engine, with the conversation in its cells, which others may have had since the last token
@@ -45,34 +45,36 @@ class Speaker:
         reader: takes calls of tools out of the reply; None = there are none
         """
         with (
-            closing(Chooser(wanted, matcher, self._state.sampler, self._swapped_in().context, reader)) as chooser,
-            closing(self._tokens(wanted, chooser, stats)) as tokens,
+            closing(
+                TokenSelector(wanted, matcher, self._state.sampler, self._swapped_in().context, reader)
+            ) as selector,
+            closing(self._tokens(wanted, selector, stats)) as tokens,
         ):
-            yield from chooser.pieces(tokens, stats)
+            yield from selector.pieces(tokens, stats)
 
-    def _tokens(self, wanted: Wanted, chooser: Chooser, stats: Stats) -> Generator[int, None, None]:
+    def _tokens(self, wanted: Wanted, selector: TokenSelector, stats: Stats) -> Generator[int, None, None]:
         """Choose and feed tokens until the reply ends; yields those that belong to it."""
         engine = self._swapped_in()
         repositioning = engine.block_loop.repositioning
         room = None if repositioning.limit is None else repositioning.limit - engine.block_loop.cache.n_past
-        circles = Circles()
+        loops = LoopDetector()
         started = time.perf_counter()
         while True:
-            token = chooser.next(engine.block_loop.logits_row)
+            token = selector.next(engine.block_loop.logits_row)
             if stats.generated_tokens == 0:
                 stats.ttft_s = stats.first_pass_s + stats.prefill_s + time.perf_counter() - started
             if engine.model.is_end(token):
-                self._state.draw(chooser.state(ended=True))
+                self._state.draw(selector.state(ended=True))
                 stats.finish_reason = "end"
                 return
             stats.generated_tokens += 1
-            self._state.say(token, chooser.state(ended=False))
+            self._state.say(token, selector.state(ended=False))
             yield token
             stats.decode_s = time.perf_counter() - started
-            if chooser.is_complete:
+            if selector.is_complete:
                 stats.finish_reason = "end"
                 return
-            if circles.closed_by(token) and not wanted.allow_loops:
+            if loops.loops_after(token) and not wanted.allow_loops:
                 stats.finish_reason = "loop"
                 return
             if stats.generated_tokens == wanted.most_tokens:
@@ -85,8 +87,8 @@ class Speaker:
                 stats.finish_reason = "cancelled"
                 return
             self._swapped_in().block_loop.step(token, drafts=True)
-            if chooser.notes is not None and stats.generated_tokens % NOTED == 0:
-                engine.guard.check_room(NOTES_BYTES, chooser.notes, "or give a simpler one")
+            if selector.notes is not None and stats.generated_tokens % NOTED == 0:
+                engine.guard.check_room(NOTES_BYTES, selector.notes, "or give a simpler one")
             exceeded = engine.guard.check() if stats.generated_tokens % engine.options.block == 0 else None
             if exceeded is not None:
                 stats.finish_reason = "ceiling"

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from edgekv.engine.endings import LONGEST_CIRCLE, SHORTEST_LOOP, Circles, StopTexts, until_stop
 from edgekv.engine.stats import Stats
+from edgekv.engine.stopping import LONGEST_CYCLE, SHORTEST_LOOP, LoopDetector, StopTexts, until_stop
 from edgekv.errors import CeilingExceededError
 
 
@@ -23,8 +23,8 @@ def loops(said):
 
 def first_loop(said):
     """Tokens said when a reply is found to loop; None = never."""
-    circles = Circles()
-    return next((i for i, token in enumerate(said, start=1) if circles.closed_by(token)), None)
+    loops = LoopDetector()
+    return next((i for i, token in enumerate(said, start=1) if loops.loops_after(token)), None)
 
 
 def test_a_loop_is_found_where_it_closes():
@@ -32,8 +32,8 @@ def test_a_loop_is_found_where_it_closes():
     n_found = 0
     for _ in range(150):
         length, before = rng.randint(1, 70), rng.randint(0, 90)
-        circle = [rng.randrange(3) for _ in range(length)]
-        said = [rng.randrange(3) for _ in range(before)] + circle * rng.randint(2, 5)
+        cycle = [rng.randrange(3) for _ in range(length)]
+        said = [rng.randrange(3) for _ in range(before)] + cycle * rng.randint(2, 5)
         if rng.random() < 0.5:
             said[rng.randrange(len(said))] = 7
         expected = next((n for n in range(1, len(said) + 1) if loops(said[:n])), None)
@@ -55,7 +55,7 @@ def test_what_is_said_again_now_and_then_is_no_loop():
     assert first_loop(song) is None
     assert first_loop(rows) is None
     assert first_loop([9] * (SHORTEST_LOOP - 1) + [8]) is None
-    assert LONGEST_CIRCLE == SHORTEST_LOOP == 60  # as the documentation says
+    assert LONGEST_CYCLE == SHORTEST_LOOP == 60  # as the documentation says
 
 
 def shown(pieces, stops):
