@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import common
 
 import edgekv
-from edgekv.engine.reply import INSTRUCTION
+from edgekv.engine.request import INSTRUCTION
 from edgekv.engine.sampler import GREEDY, Sampling
 
 TEXTS = Path(__file__).with_suffix(".json")

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import typer
 
 import edgekv
+from edgekv.engine.reasoning import opens_reasoning
 from edgekv.engine.swap_folder import SwapFolder
-from edgekv.engine.thoughts import opens_thoughts
 from edgekv.models import read_header
 from edgekv.prompt.spool import spooled
 from edgekv.store.ownership import Ownership
@@ -170,4 +170,4 @@ def _thinks(rt: edgekv.Runtime) -> bool:
     from edgekv.prompt.template import opens_with  # the runtime has imported it
 
     header = rt.model.header if rt.worker_pid is None else read_header(rt.plan.model)
-    return opens_thoughts(opens_with(header.chat_template or ""))
+    return opens_reasoning(opens_with(header.chat_template or ""))

@@ -13,7 +13,6 @@ from .errors import *  # noqa: F403
 
 __all__ = [
     *errors.__all__,
-    "Chance",
     "Options",
     "Piece",
     "Plan",
@@ -26,6 +25,7 @@ __all__ = [
     "Stats",
     "Survey",
     "Token",
+    "TokenLogprob",
     "Turn",
     "plan",
     "policies",
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     __version__: str
     from . import policies
     from .engine.coverage import Shaded
-    from .engine.pieces import Chance, Piece, Token
-    from .engine.reply import Progress
+    from .engine.logprobs import Piece, Token, TokenLogprob
+    from .engine.request import Progress
     from .engine.sampler import Sampling
     from .engine.snapshot import Snapshot
     from .engine.stats import Stats
@@ -50,11 +50,10 @@ if TYPE_CHECKING:
 else:
     # Every pytest run imports this package, for the plug-in in it; those who do not use it must not wait for numpy.
     _MODULES = {
-        "Chance": "engine.pieces",
         "Options": "options",
-        "Piece": "engine.pieces",
+        "Piece": "engine.logprobs",
         "Plan": "planning.estimate",
-        "Progress": "engine.reply",
+        "Progress": "engine.request",
         "Runtime": "runtime",
         "Sampling": "engine.sampler",
         "Session": "session",
@@ -62,7 +61,8 @@ else:
         "Snapshot": "engine.snapshot",
         "Stats": "engine.stats",
         "Survey": "planning.alternatives",
-        "Token": "engine.pieces",
+        "Token": "engine.logprobs",
+        "TokenLogprob": "engine.logprobs",
         "Turn": "store.log",
         "plan": "runtime",
         "survey": "runtime",

@@ -13,11 +13,11 @@ from typing import Any
 
 from .binding.model import Context, Model
 from .engine.block_loop import BlockLoop
-from .engine.history import History, token_ids, wanted_of
+from .engine.history import History, request_of, token_ids
 from .engine.local import LocalEngine
 from .engine.memory_guard import MemoryGuard
 from .engine.protocol import Conversation
-from .engine.reply import Logging, check_text
+from .engine.request import Logging, check_text
 from .engine.snapshot import Snapshot
 from .engines import open_engine, plan_for, survey_for
 from .errors import ConfigError, ModelNotFoundError, SessionError
@@ -169,12 +169,12 @@ class Runtime:
     def count_tokens(self, history: History, *, tools: Sequence[Mapping[str, Any]] = ()) -> int:
         """How many tokens a history has, given with its tools as to `Session.continue_from`. Raises what that does."""
         self._check_open()
-        wanted = wanted_of(history)
+        request = request_of(history)
         if tools:
             from .prompt.tools import tool_use  # few histories need it
 
-            wanted = replace(wanted, tools=tool_use(tools))
-        return self._engine.count(wanted)
+            request = replace(request, tools=tool_use(tools))
+        return self._engine.count(request)
 
     def reply_opening(self) -> str:
         """What the chat template puts before a reply; "" where there is no template that can be used."""

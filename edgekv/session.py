@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .engine.focus import Focus, question_to_read_with
-from .engine.history import History, question_of, token_ids, wanted_of
+from .engine.history import History, question_of, request_of, token_ids
 from .engine.protocol import Conversation, Engine
 from .engine.record import Record
-from .engine.reply import INSTRUCTION, MAX_TOKENS, ProgressCallback, Rewinding, Wanted
+from .engine.request import INSTRUCTION, MAX_TOKENS, GenerationRequest, ProgressCallback, RewindRequest
 from .engine.sampler import Sampling
 from .engine.session_handle import SessionHandle
 from .engine.snapshot import Snapshot
@@ -151,7 +151,7 @@ class Session(Record):
             raise ConfigError(
                 f"passes={passes} reads with the first answer in mind, but focus is off; leave one of both"
             )
-        wanted = Wanted(
+        request = GenerationRequest(
             content=_content(files, question),
             kind="chat",
             instruction=instruction,
@@ -164,7 +164,7 @@ class Session(Record):
             grammar=grammar_of(grammar, json_schema),
             logprobs=logprobs,
         )
-        return self._handle.reply(wanted, progress)
+        return self._handle.reply(request, progress)
 
     def generate(
         self,
@@ -188,7 +188,7 @@ class Session(Record):
         if not content:
             raise InputError("the prompt is empty; write something to continue, or name files")
         self._handle.live()
-        wanted = Wanted(
+        request = GenerationRequest(
             content=content,
             kind="text",
             max_tokens=max_tokens,
@@ -198,7 +198,7 @@ class Session(Record):
             grammar=grammar_of(grammar, json_schema),
             logprobs=logprobs,
         )
-        return self._handle.reply(wanted, progress)
+        return self._handle.reply(request, progress)
 
     def read(
         self,
@@ -224,7 +224,7 @@ class Session(Record):
             raise InputError("there is nothing to read; give a text or files")
         question = self._question(focus, self._general, otherwise=True) or None
         content = (*((WITHIN,) if goes_on else ()), *_content(files, text))
-        for _ in self._handle.reply(Wanted(content=content, kind="read", question=question), progress):
+        for _ in self._handle.reply(GenerationRequest(content=content, kind="read", question=question), progress):
             pass
 
     def continue_from(
@@ -266,10 +266,10 @@ class Session(Record):
 
         Other arguments and errors as for `chat`. Afterwards `chat` goes on with messages, and `generate` with ids.
         """
-        wanted = wanted_of(history)
-        asked = question_of(wanted.roles, wanted.content) if focus is True else None
-        wanted = replace(
-            wanted,
+        request = request_of(history)
+        asked = question_of(request.roles, request.content) if focus is True else None
+        request = replace(
+            request,
             question=self._question(focus, asked or "", otherwise=False) or None,
             on_overflow=on_overflow,
             tools=_tool_use(tools, tool_choice, parallel_tool_calls),
@@ -280,9 +280,9 @@ class Session(Record):
             grammar=grammar_of(grammar, json_schema),
             logprobs=logprobs,
         )
-        if wanted.tools is not None and (wanted.kind != "messages" or (wanted.tools.callable and wanted.grammar)):
+        if request.tools is not None and (request.kind != "messages" or (request.tools.callable and request.grammar)):
             raise ConfigError("tools are called in a reply to messages, without a grammar; leave the one or the other")
-        return self._handle.reply(wanted, progress)
+        return self._handle.reply(request, progress)
 
     def read_ahead(
         self,
@@ -302,7 +302,9 @@ class Session(Record):
         Afterwards `stats` are those of the reading. Errors as for `continue_from`.
         """
         question = self._question(focus or False, "", otherwise=False)
-        for _ in self._handle.reply(Wanted(kind="ahead", tokens=token_ids(tokens), question=question), progress):
+        for _ in self._handle.reply(
+            GenerationRequest(kind="ahead", tokens=token_ids(tokens), question=question), progress
+        ):
             pass
 
     def seen(self, history: History, *, tools: Sequence[Mapping[str, Any]] = ()) -> int:
@@ -311,9 +313,9 @@ class Session(Record):
         Raises SessionError without a log, during a reply, and for another system message; InputError as
         `continue_from` does.
         """
-        wanted = replace(wanted_of(history), tools=_tool_use(tools))
+        request = replace(request_of(history), tools=_tool_use(tools))
         with self._handle.alone(), self._handle.begun() as conversation:
-            return conversation.seen(wanted)
+            return conversation.seen(request)
 
     def rewind(self, n_tokens: int, *, other_draws: bool = False, progress: ProgressCallback | None = None) -> None:
         """Go back to the first `n_tokens` tokens that were read and said; needs a session with log=True.
@@ -330,7 +332,7 @@ class Session(Record):
         message, the next `chat` reads it from its beginning. Raises ConfigError for a number that is not possible, and
         SessionError without a log or during a reply.
         """
-        for _ in self._handle.reply(Rewinding(n_tokens=n_tokens, other_draws=other_draws), progress):
+        for _ in self._handle.reply(RewindRequest(n_tokens=n_tokens, other_draws=other_draws), progress):
             pass
 
     def alone(self) -> AbstractContextManager[Conversation]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import edgekv
-from edgekv.engine.reply import ProgressCallback
+from edgekv.engine.request import ProgressCallback
 from edgekv.engine.sampler import GREEDY
 
 from . import oracle

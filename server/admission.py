@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from edgekv.engine.pieces import PACKED_BYTES
+from edgekv.engine.logprobs import PACKED_BYTES
 
 from .errors import ApiError
 from .request import ReplyRequest

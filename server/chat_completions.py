@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from edgekv.engine.pieces import Packed
+from edgekv.engine.logprobs import Packed
 
 from .body import Body, Text, read_body
 from .errors import ApiError

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from edgekv.engine.pieces import Packed
+from edgekv.engine.logprobs import Packed
 
 from .body import Text, read_body
 from .errors import unsupported

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from edgekv.engine.reply import MAX_TOKENS
+from edgekv.engine.request import MAX_TOKENS
 from edgekv.engine.sampler import MAX_SEED, Sampling
 
 from .body import Body, Text

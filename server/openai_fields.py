@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from edgekv.engine.pieces import Chance, Packed, Token, unpacked
+from edgekv.engine.logprobs import Packed, Token, TokenLogprob, unpacked
 
 from .body import Body
 from .errors import ApiError
@@ -85,11 +85,11 @@ def _told_token(token: Token) -> dict[str, Any]:
     return _told(token) | {"top_logprobs": [_told(other) for other in token.top]}
 
 
-def _told(token: Token | Chance) -> dict[str, Any]:
+def _told(token: Token | TokenLogprob) -> dict[str, Any]:
     return {"token": _text(token), "logprob": _number(token.logprob), "bytes": list(token.piece)}
 
 
-def _text(token: Token | Chance) -> str:
+def _text(token: Token | TokenLogprob) -> str:
     return token.piece.decode(errors="replace")
 
 

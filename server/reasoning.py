@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from edgekv.engine.thoughts import Thoughts
+from edgekv.engine.reasoning import ReasoningSplitter
 
 from .request import Piece
 
@@ -20,7 +20,7 @@ class Reasoning:
     def __init__(self, *, begun: bool | None = False) -> None:
         """begun: the chat template has opened the tag, so the reply begins with reasoning; None = all is answer"""
         self.n_pieces = 0
-        self._split = None if begun is None else Thoughts(begun=begun)
+        self._split = None if begun is None else ReasoningSplitter(begun=begun)
         self._newest: bool | None = None  # True = the newest part is reasoning
         self._begins = False  # True = the part has no text yet, and drops white space
         self._blanks = ""  # white space after the reasoning so far
@@ -43,7 +43,7 @@ class Reasoning:
         """Take the next piece; return the texts that are decided, each with True for reasoning."""
         if self._split is None:
             return [(False, piece)] if piece else []
-        self.n_pieces += bool(self._split.thinks)
+        self.n_pieces += bool(self._split.in_reasoning)
         return list(self._trimmed(self._split.add(piece)))
 
     def rest(self) -> list[tuple[bool, str]]:
@@ -54,7 +54,7 @@ class Reasoning:
         for is_thought, text in parts:
             if is_thought != self._newest:
                 self._newest, self._blanks = is_thought, ""
-                self._begins = self._split is not None and self._split.has_thoughts
+                self._begins = self._split is not None and self._split.has_reasoning
             text = self._blanks + text
             if self._begins:
                 text = text.lstrip()

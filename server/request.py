@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from edgekv.engine.reply import MAX_TOKENS
+from edgekv.engine.request import MAX_TOKENS
 from edgekv.engine.sampler import Sampling
 
 from .shades import Shades
@@ -90,7 +90,7 @@ class Piece:
     """The next piece of the reply.
 
     reasoning: the piece is reasoning, and not answer
-    logprobs: the tokens of the piece, as `edgekv.engine.pieces.packed` makes them
+    logprobs: the tokens of the piece, as `edgekv.engine.logprobs.packed` makes them
     """
 
     text: str

@@ -14,7 +14,7 @@ from typing import Any
 import edgekv
 from edgekv.engine.history import History
 from edgekv.engine.stats import Stats
-from edgekv.engine.thoughts import opens_thoughts
+from edgekv.engine.reasoning import opens_reasoning
 
 from .reasoning import Reasoning
 from .request import Ended, Event, PromptProgress, Reason, ReplyRequest, ToolCall, Usage
@@ -70,7 +70,7 @@ class SessionPool:
         self._numbers = itertools.count(1)
         self.n_restarts = 0
         self.runtime = open_runtime()
-        self._begins_thinking = opens_thoughts(self.runtime.reply_opening())
+        self._begins_thinking = opens_reasoning(self.runtime.reply_opening())
         self._load()
 
     @property

@@ -10,7 +10,7 @@ import sys
 
 import edgekv
 from edgekv.cli.render import printable, say
-from edgekv.engine.thoughts import parted
+from edgekv.engine.reasoning import split_reasoning
 
 from .conversation import Chat, last_turn
 
@@ -45,7 +45,7 @@ def _last(chat: Chat) -> tuple[str, str]:
     turn = last_turn(chat.session, "assistant")
     if turn is None:
         raise edgekv.InputError("nothing was answered yet; write a message")
-    return parted("".join(chat.session.text(turn)), begun=chat.thinks)
+    return split_reasoning("".join(chat.session.text(turn)), begun=chat.thinks)
 
 
 def _to_clipboard(text: str) -> str:

@@ -7,7 +7,7 @@ from itertools import islice
 
 import edgekv
 from edgekv.cli.render import printable, say
-from edgekv.engine.thoughts import parted
+from edgekv.engine.reasoning import split_reasoning
 from edgekv.prompt.spool import spooled
 from edgekv.prompt.text import PARAGRAPH
 
@@ -64,5 +64,5 @@ def show_last(chat: Chat) -> None:
     cut = "... " if asked.stop - asked.start > SHOWN_ASKED else ""
     say(f"> {cut}{printable(end.rsplit(PARAGRAPH, 1)[-1])}")
     shown = said._replace(stop=min(said.stop, said.start + SHOWN_SAID))
-    _, answer = parted("".join(islice(chat.session.text(shown), SHOWN_SAID)), begun=chat.thinks)
+    _, answer = split_reasoning("".join(islice(chat.session.text(shown), SHOWN_SAID)), begun=chat.thinks)
     say(printable(answer) + (" ..." if shown.stop < said.stop else ""))

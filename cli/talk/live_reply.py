@@ -15,7 +15,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from edgekv.cli.render import printable
-from edgekv.engine.thoughts import Thoughts
+from edgekv.engine.reasoning import ReasoningSplitter
 
 from .blocks import Block, Blocks
 from .markdown import rendered
@@ -34,7 +34,7 @@ class LiveReply:
         """figures: the line, by pieces so far, seconds since the first, and the columns that there are"""
         self._console = console
         self._figures = figures
-        self._thoughts = Thoughts(begun=thinks)
+        self._thoughts = ReasoningSplitter(begun=thinks)
         self._blocks = Blocks()
         self._thinking = ""  # the newest reasoning
         self._n_thought = 0  # its characters in all

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from edgekv.binding.model import Model
-from edgekv.engine.history import prompt_of, wanted_of
+from edgekv.engine.history import prompt_of, request_of
 from edgekv.errors import EdgeKVError, UnsupportedModelError
 from edgekv.prompt.turns import Turns
 from edgekv.server.errors import ApiError, api_error_of
@@ -109,7 +109,7 @@ class PromptPlan:
 
     def _tokens(self, reply_request: ReplyRequest) -> Iterator[int]:
         """Return the tokens of a prompt, as a session reads them. Raises InputError and UnsupportedModelError."""
-        wanted = wanted_of(reply_request.messages if reply_request.prompt is None else reply_request.prompt)
+        wanted = request_of(reply_request.messages if reply_request.prompt is None else reply_request.prompt)
         return prompt_of(wanted, self._model, Turns(self._model, None), ()).tokens()
 
 

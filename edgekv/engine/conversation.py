@@ -23,7 +23,7 @@ from .generator import ReplyGenerator
 from .history import prompt_of
 from .loaded_model import LoadedModel
 from .prefill import Prefill
-from .reply import ProgressCallback, Rewinding, Wanted
+from .request import GenerationRequest, ProgressCallback, RewindRequest
 from .sampler import SamplerState
 from .sequence_state import SequenceState
 from .session_file import log_sections, save_session
@@ -171,39 +171,41 @@ class LocalConversation:
         """Have it forgotten at the engine's next use."""
         self._engine.slot.release_later(self.client)
 
-    def reply(self, wanted: Wanted | Rewinding, progress: ProgressCallback | None) -> Generator[str, None, None]:
+    def reply(
+        self, request: GenerationRequest | RewindRequest, progress: ProgressCallback | None
+    ) -> Generator[str, None, None]:
         """Read the prompt, then say token by token. Whatever is raised, the next use goes on from what has cells."""
         engine = self._open()
         stats = self.stats = Stats(budget_cells=engine.plan.budget_cells)
         before = replace(engine.slot.note(self.client).work)
         try:
             self._settled()
-            if isinstance(wanted, Rewinding):
-                self._rewind(wanted, stats, progress)
+            if isinstance(request, RewindRequest):
+                self._rewind(request, stats, progress)
                 return
             reader = None
-            if wanted.tools is not None and wanted.tools.callable:
-                from .calls import calling  # few replies need what this imports
+            if request.tools is not None and request.tools.callable:
+                from .tool_calls import with_tool_calls  # few replies need what this imports
 
-                wanted, reader = calling(wanted, wanted.tools, engine.model)
-            matcher = None if wanted.grammar is None else engine.matcher(wanted.grammar)
-            if wanted.kind in HISTORIES:
-                tokens, probe = self._history_prompt(wanted, stats)
+                request, reader = with_tool_calls(request, request.tools, engine.model)
+            matcher = None if request.grammar is None else engine.matcher(request.grammar)
+            if request.kind in HISTORIES:
+                tokens, probe = self._history_prompt(request, stats)
             else:
-                tokens, probe = self._turn_prompt(wanted, stats)
-            if wanted.passes > 1 and probe.tokens:  # where all of it fits, a second pass finds the same
-                answer = yield from self._first_pass(wanted, tokens, probe, matcher, stats, progress)
+                tokens, probe = self._turn_prompt(request, stats)
+            if request.passes > 1 and probe.tokens:  # where all of it fits, a second pass finds the same
+                answer = yield from self._first_pass(request, tokens, probe, matcher, stats, progress)
                 if answer is None:
                     return
-                matcher = None if wanted.grammar is None else engine.matcher(wanted.grammar)
-                tokens, probe = self._turn_prompt(wanted, stats, answer)
+                matcher = None if request.grammar is None else engine.matcher(request.grammar)
+                tokens, probe = self._turn_prompt(request, stats, answer)
             stats.finish_reason = "closed"  # unless something better is known
-            if not self._read(tokens, wanted.kind, stats, progress, probe):
+            if not self._read(tokens, request.kind, stats, progress, probe):
                 return
-            if wanted.kind in BEGINNINGS:
+            if request.kind in BEGINNINGS:
                 stats.finish_reason = "read"
             else:
-                yield from self._generator.pieces(wanted, matcher, reader, stats)
+                yield from self._generator.pieces(request, matcher, reader, stats)
         except (GrammarError, CeilingError):
             stats.finish_reason = "failed"
             raise
@@ -262,7 +264,7 @@ class LocalConversation:
             raise
         self._unfinished = None
 
-    def _turn_prompt(self, wanted: Wanted, stats: Stats, answer: str = "") -> tuple[Iterator[int], Probe]:
+    def _turn_prompt(self, request: GenerationRequest, stats: Stats, answer: str = "") -> tuple[Iterator[int], Probe]:
         """The tokens to read for a turn, and the probe to read them with.
 
         Nothing is changed but `stats`, unless only a part of the opening was read before: then all is read again.
@@ -272,13 +274,13 @@ class LocalConversation:
         if self._state.turns == "opening":
             self._start_over()
         self._turns.state, pending = self._state.turns, self._state.pending
-        prompt = self._turns.prompt(wanted.kind, wanted.content, wanted.instruction)
+        prompt = self._turns.prompt(request.kind, request.content, request.instruction)
         stats.prompt_tokens = prompt.count() + len(pending)
         engine.block_loop.repositioning.check_length(self.n_past + stats.prompt_tokens)
         fits = self.n_cells + stats.prompt_tokens <= engine.plan.budget_cells
-        question = None if fits else wanted.question
+        question = None if fits else request.question
         probe = NO_PROBE if question is None else self._turns.probe(question, engine.options.probe_tokens, answer)
-        mark = self._marker(wanted.kind, self.n_past + len(pending))
+        mark = self._marker(request.kind, self.n_past + len(pending))
         return itertools.chain(pending, prompt.tokens(mark)), probe
 
     def _marker(self, kind: Kind, first: int, *, known: int = 0) -> Callable[[int, str], None]:
@@ -298,7 +300,7 @@ class LocalConversation:
 
     def _first_pass(
         self,
-        wanted: Wanted,
+        request: GenerationRequest,
         tokens: Iterator[int],
         probe: Probe,
         matcher: Matcher | None,
@@ -310,7 +312,7 @@ class LocalConversation:
         It is as long as the next probe has room for. Raises CeilingError where a conversation that was begun cannot be
         kept meanwhile, and ConfigError where the question leaves no room; nothing was read then.
         """
-        room = self._turns.room_for_answer(wanted.question or "", self._open().options.probe_tokens)
+        room = self._turns.room_for_answer(request.question or "", self._open().options.probe_tokens)
         if room < 1:
             n_tokens = self._open().options.probe_tokens
             raise ConfigError(
@@ -320,10 +322,10 @@ class LocalConversation:
         before = None if self.n_past == 0 else self.snapshot()
         started = time.perf_counter()
         stats.finish_reason = "closed"
-        if not self._read(tokens, wanted.kind, stats, progress, probe):
+        if not self._read(tokens, request.kind, stats, progress, probe):
             return None
         said: list[str] = []
-        first = replace(wanted, max_tokens=min(room, wanted.max_tokens or room))
+        first = replace(request, max_tokens=min(room, request.max_tokens or room))
         for piece in self._generator.pieces(first, matcher, None, stats):
             said.append(piece)
             yield ""
@@ -338,14 +340,14 @@ class LocalConversation:
         stats.next_pass(time.perf_counter() - started)
         return "".join(said)
 
-    def _history_prompt(self, wanted: Wanted, stats: Stats) -> tuple[Iterator[int], Probe]:
+    def _history_prompt(self, request: GenerationRequest, stats: Stats) -> tuple[Iterator[int], Probe]:
         """Go back to where a history leaves the log; returns the tokens to read from there, and the probe."""
         history, engine = self._kept(), self._open()
         plan = engine.plan
-        prompt = prompt_of(wanted, engine.model, self._turns, history.replies(self._state.pending))
+        prompt = prompt_of(request, engine.model, self._turns, history.replies(self._state.pending))
         n_common, n_tokens = history.log.common(prompt.tokens())
         engine.block_loop.repositioning.check_length(n_tokens)
-        if wanted.on_overflow == "error" and n_tokens > plan.budget_cells:
+        if request.on_overflow == "error" and n_tokens > plan.budget_cells:
             raise PromptLengthError(
                 f"the prompt has {n_tokens} tokens, and the budget is {plan.budget_cells} cells; give a shorter one, "
                 "or on_overflow='evict' to read it all the same",
@@ -354,35 +356,35 @@ class LocalConversation:
             )
         if n_tokens == 0:
             prompt.count()  # says what is wrong
-        n_seen = min(n_common, n_tokens - (wanted.kind not in BEGINNINGS))  # logits come from the last token
+        n_seen = min(n_common, n_tokens - (request.kind not in BEGINNINGS))  # logits come from the last token
         self._go_back(n_seen)
         stats.reused_tokens = self.n_past
         stats.prompt_tokens = n_tokens - self.n_past
         # cells are chosen while more than a block is read
         evicts = self.n_cells + stats.prompt_tokens > plan.budget_cells and stats.prompt_tokens > plan.block
-        question = wanted.question if evicts else None
+        question = request.question if evicts else None
         probe = NO_PROBE if question is None else self._turns.probe(question, engine.options.probe_tokens)
-        mark = self._marker(wanted.kind, 0, known=n_common)
+        mark = self._marker(request.kind, 0, known=n_common)
         return itertools.islice(prompt.tokens(mark), self.n_past, None), probe
 
-    def seen(self, wanted: Wanted) -> int:
+    def seen(self, request: GenerationRequest) -> int:
         """How many tokens of a history the log begins with. Raises what answering it would before anything is read."""
         history, model = self._kept(), self._open().model
         return history.log.beginning(
-            prompt_of(wanted, model, self._turns, history.replies(self._state.pending)).tokens()
+            prompt_of(request, model, self._turns, history.replies(self._state.pending)).tokens()
         )
 
-    def _rewind(self, wanted: Rewinding, stats: Stats, progress: ProgressCallback | None) -> None:
+    def _rewind(self, request: RewindRequest, stats: Stats, progress: ProgressCallback | None) -> None:
         """Go back to the newest checkpoint before, and read again from there.
 
         Whatever is raised after the first step, the session has gone back to the checkpoint, or to what was read again.
         """
-        history, n = self._kept(), wanted.n_tokens
+        history, n = self._kept(), request.n_tokens
         if n > self.n_past:
             raise ConfigError(
                 f"n_tokens={n} is beyond the {self.n_past} tokens that the session has read and said; give fewer"
             )
-        self._go_back(n, other_draws=wanted.other_draws)
+        self._go_back(n, other_draws=request.other_draws)
         stats.reused_tokens = self.n_past
         stats.prompt_tokens = n - self.n_past
         if self.n_past < n:

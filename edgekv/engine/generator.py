@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from edgekv.memory.sizes import MIB
 
 from .loaded_model import LoadedModel
-from .reply import Wanted
+from .request import GenerationRequest
 from .sequence_state import SequenceState
 from .stats import Stats
 from .stopping import LoopDetector
@@ -20,7 +20,7 @@ from .token_selector import TokenSelector
 if TYPE_CHECKING:
     from edgekv.grammar.masks import Matcher
 
-    from .calls import CallReader
+    from .tool_calls import ToolCallReader
 
 NOTED, NOTES_BYTES = 16, MIB  # tokens after which a grammar is looked at, and more than it notes of so many
 
@@ -38,7 +38,9 @@ class ReplyGenerator:
         self._swapped_in = swapped_in
         self._cancelled = cancelled
 
-    def pieces(self, wanted: Wanted, matcher: Matcher | None, reader: CallReader | None, stats: Stats) -> Iterator[str]:
+    def pieces(
+        self, request: GenerationRequest, matcher: Matcher | None, reader: ToolCallReader | None, stats: Stats
+    ) -> Iterator[str]:
         """A reply in pieces, after the logits of the last batch. The sampler goes on from its state.
 
         matcher: the grammar that the reply follows; None = it is free
@@ -46,13 +48,13 @@ class ReplyGenerator:
         """
         with (
             closing(
-                TokenSelector(wanted, matcher, self._state.sampler, self._swapped_in().context, reader)
+                TokenSelector(request, matcher, self._state.sampler, self._swapped_in().context, reader)
             ) as selector,
-            closing(self._tokens(wanted, selector, stats)) as tokens,
+            closing(self._tokens(request, selector, stats)) as tokens,
         ):
             yield from selector.pieces(tokens, stats)
 
-    def _tokens(self, wanted: Wanted, selector: TokenSelector, stats: Stats) -> Generator[int, None, None]:
+    def _tokens(self, request: GenerationRequest, selector: TokenSelector, stats: Stats) -> Generator[int, None, None]:
         """Choose and feed tokens until the reply ends; yields those that belong to it."""
         engine = self._swapped_in()
         repositioning = engine.block_loop.repositioning
@@ -74,10 +76,10 @@ class ReplyGenerator:
             if selector.is_complete:
                 stats.finish_reason = "end"
                 return
-            if loops.loops_after(token) and not wanted.allow_loops:
+            if loops.loops_after(token) and not request.allow_loops:
                 stats.finish_reason = "loop"
                 return
-            if stats.generated_tokens == wanted.most_tokens:
+            if stats.generated_tokens == request.most_tokens:
                 stats.finish_reason = "length"
                 return
             if room is not None and stats.generated_tokens >= room:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from edgekv.errors import InputError, SessionError
 
-from .reply import Wanted
+from .request import GenerationRequest
 
 if TYPE_CHECKING:
     from edgekv.binding.model import Model
@@ -24,15 +24,15 @@ MESSAGE_ROLES = ("system", "user", "assistant", "tool")
 QUESTION_CHARS = 4096  # of which a probe has the last tokens
 
 
-def wanted_of(history: History) -> Wanted:
+def request_of(history: History) -> GenerationRequest:
     """A reply to a history of messages, to a text or to token ids. Raises InputError for what is none of them."""
     if isinstance(history, (str, Path)):
         if history == "":
             raise InputError("the history is empty; give a text, token ids or messages to go on from")
-        return Wanted(kind="whole", content=(_absolute(history),))
+        return GenerationRequest(kind="whole", content=(_absolute(history),))
     if len(history) and isinstance(history[0], Mapping):
         return messages_of(history)
-    return Wanted(kind="tokens", tokens=token_ids(history))
+    return GenerationRequest(kind="tokens", tokens=token_ids(history))
 
 
 def token_ids(tokens: Sequence[Any]) -> array[int]:
@@ -53,7 +53,7 @@ def check_ids(tokens: Sequence[int], n_vocab: int) -> Sequence[int]:
     return tokens
 
 
-def messages_of(messages: Sequence[Any]) -> Wanted:
+def messages_of(messages: Sequence[Any]) -> GenerationRequest:
     """A reply to the messages of a conversation. Raises InputError for what is no message."""
     calls = tuple(_calls_of(it) for it in messages)
     messages = [  # a message that only calls tools may have no content
@@ -74,7 +74,7 @@ def messages_of(messages: Sequence[Any]) -> Wanted:
         raise InputError("the last message of 'user' is empty; write something to answer")
     roles = tuple(message["role"] for message in messages)
     contents = tuple(_absolute(message["content"]) for message in messages)
-    return Wanted(kind="messages", roles=roles, content=contents, calls=calls)
+    return GenerationRequest(kind="messages", roles=roles, content=contents, calls=calls)
 
 
 def _calls_of(message: object) -> tuple[ToolCall, ...]:
@@ -109,24 +109,24 @@ def _end_of(content: str | Path) -> str:
     return ""
 
 
-def prompt_of(wanted: Wanted, model: Model, turns: Turns, replies: Iterable[list[int]]) -> Prompt:
+def prompt_of(request: GenerationRequest, model: Model, turns: Turns, replies: Iterable[list[int]]) -> Prompt:
     """The prompt of a history. Raises InputError for ids that the vocabulary lacks, SessionError for another system.
 
     replies: tokens of what was said before. A reply that has the text of one word for word, or calls the same tools,
         is given its tokens
     """
-    if wanted.kind in ("tokens", "ahead"):
-        return turns.ids(check_ids(wanted.tokens, model.n_vocab))
-    if wanted.kind == "whole":
-        return turns.from_beginning(wanted.content)
-    system = wanted.content[0] if wanted.roles[0] == "system" else None
+    if request.kind in ("tokens", "ahead"):
+        return turns.ids(check_ids(request.tokens, model.n_vocab))
+    if request.kind == "whole":
+        return turns.from_beginning(request.content)
+    system = request.content[0] if request.roles[0] == "system" else None
     if turns.system is not None and turns.system != system:
         raise SessionError(
             f"the history has the system message {system!r}, but the session has {turns.system!r}; open a session "
             "with that of the history"
         )
-    roles, written, tools = with_tools(wanted, model)
-    alike = _alike(wanted, model)
+    roles, written, tools = with_tools(request, model)
+    alike = _alike(request, model)
     said = {alike("".join(model.text(tokens))): tokens for tokens in replies}
     contents = [
         said.get(alike(text), parts) if role == "assistant" and (text := _text_of(parts)) is not None else parts
@@ -135,9 +135,9 @@ def prompt_of(wanted: Wanted, model: Model, turns: Turns, replies: Iterable[list
     return turns.whole(roles, contents, tools)
 
 
-def _alike(wanted: Wanted, model: Model) -> Callable[[str], str]:
+def _alike(request: GenerationRequest, model: Model) -> Callable[[str], str]:
     """What makes two replies equal that call the same tools."""
-    if not any(wanted.calls):
+    if not any(request.calls):
         return str
     from edgekv.prompt.tool_form import tool_form  # few histories need it
 
@@ -150,21 +150,23 @@ def _text_of(parts: Parts) -> str | None:
     return "".join(texts) if len(texts) == len(parts) else None
 
 
-def with_tools(wanted: Wanted, model: Model) -> tuple[tuple[str, ...], tuple[Parts, ...], Sequence[dict[str, Any]]]:
+def with_tools(
+    request: GenerationRequest, model: Model
+) -> tuple[tuple[str, ...], tuple[Parts, ...], Sequence[dict[str, Any]]]:
     """Roles and contents of messages with their calls written out, and the tools that the template is to describe.
 
     Raises InputError for tools that hold names of control tokens.
     """
-    roles, use = wanted.roles, wanted.tools
-    contents: tuple[Parts, ...] = tuple((content,) for content in wanted.content)
-    if use is None and "tool" not in roles and not any(wanted.calls):
+    roles, use = request.roles, request.tools
+    contents: tuple[Parts, ...] = tuple((content,) for content in request.content)
+    if use is None and "tool" not in roles and not any(request.calls):
         return roles, contents, ()
     from edgekv.prompt.tool_form import check_tools, generic, tool_form
 
     form = tool_form(model)
     contents = tuple(
         (*content, form.calls.written(calls)) if calls else content
-        for content, calls in zip(contents, wanted.calls, strict=True)
+        for content, calls in zip(contents, request.calls, strict=True)
     )
     if not form.is_native:
         return *generic(roles, contents, () if use is None else use.tools), ()

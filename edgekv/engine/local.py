@@ -15,7 +15,7 @@ from .conversation import LocalConversation
 from .history import check_ids, prompt_of
 from .loaded_model import LoadedModel
 from .protocol import Conversation
-from .reply import Logging, Wanted
+from .request import GenerationRequest, Logging
 from .session_file import load_log, load_session
 from .session_history import SessionHistory
 from .turn_queue import TurnQueue
@@ -63,9 +63,9 @@ class LocalEngine(LoadedModel):
         """The text of tokens. Raises InputError for ids that the vocabulary lacks."""
         return "".join(self.model.text(check_ids(tokens, self.model.n_vocab)))
 
-    def count(self, wanted: Wanted) -> int:
+    def count(self, request: GenerationRequest) -> int:
         """Tokens of a history. Raises InputError."""
-        return prompt_of(wanted, self.model, Turns(self.model, None), ()).count()
+        return prompt_of(request, self.model, Turns(self.model, None), ()).count()
 
     def reply_opening(self) -> str:
         """What the chat template puts before a reply; "" where there is no template that can be used."""

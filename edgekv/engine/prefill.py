@@ -10,7 +10,7 @@ from edgekv.errors import CeilingExceededError
 from edgekv.prompt.turns import Probe
 
 from .loaded_model import LoadedModel
-from .reply import Progress, ProgressCallback
+from .request import Progress, ProgressCallback
 from .stats import Stats
 
 

@@ -14,7 +14,7 @@ from edgekv.planning.estimate import Plan
 from edgekv.store.log import Turn
 
 from .coverage import Coverage
-from .reply import Logging, ProgressCallback, Rewinding, Wanted
+from .request import GenerationRequest, Logging, ProgressCallback, RewindRequest
 from .snapshot import Snapshot
 from .stats import Stats
 from .turn_queue import TurnQueue
@@ -30,7 +30,9 @@ class Conversation(Protocol):
     def system(self) -> str | None:
         """The message that it never evicts, if it has one."""
 
-    def reply(self, wanted: Wanted | Rewinding, progress: ProgressCallback | None) -> Generator[str, None, None]:
+    def reply(
+        self, request: GenerationRequest | RewindRequest, progress: ProgressCallback | None
+    ) -> Generator[str, None, None]:
         """Read a prompt and yield the text of each generated token, empty while a character is incomplete.
 
         Works only while it is iterated; between two pieces another conversation may have the cells. Once `cancelled` is
@@ -50,7 +52,7 @@ class Conversation(Protocol):
     def pieces(self, start: int, stop: int, control: bool) -> list[bytes]:
         """What each token in [start, stop) of the log stands for. control: with the names of control tokens"""
 
-    def seen(self, wanted: Wanted) -> int:
+    def seen(self, request: GenerationRequest) -> int:
         """How many tokens of a history the log begins with. Raises what answering it would before anything is read."""
 
     @property
@@ -127,7 +129,7 @@ class Engine(Protocol):
     def text_of(self, tokens: Sequence[int]) -> str:
         """The text of tokens. Raises InputError for ids that the vocabulary lacks."""
 
-    def count(self, wanted: Wanted) -> int:
+    def count(self, request: GenerationRequest) -> int:
         """Tokens of a history. Raises InputError."""
 
     def reply_opening(self) -> str:

@@ -24,7 +24,7 @@ from edgekv.store.sections import CHUNK_BYTES, Section, SectionFile, write_secti
 
 from .block_loop import BlockLoop
 from .loaded_model import LoadedModel, open_cache
-from .reply import Logging
+from .request import Logging
 from .session_codec import SessionHeader, header_values, history_section, snapshot_of
 from .session_history import SessionHistory
 from .snapshot import ELSEWHERE, BlockLoopSnapshot, Snapshot

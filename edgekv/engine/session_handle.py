@@ -14,7 +14,7 @@ from edgekv.errors import SessionError
 from edgekv.prompt.spool import rereadable
 
 from .protocol import Conversation, Engine
-from .reply import ProgressCallback, Rewinding, Wanted
+from .request import GenerationRequest, ProgressCallback, RewindRequest
 from .snapshot import Snapshot
 from .stats import Stats
 
@@ -106,22 +106,24 @@ class SessionHandle:
     def _is_used(self) -> bool:
         return self._user is not None and self._user() is not None
 
-    def reply(self, wanted: Wanted | Rewinding, progress: ProgressCallback | None) -> Generator[str, None, None]:
+    def reply(
+        self, request: GenerationRequest | RewindRequest, progress: ProgressCallback | None
+    ) -> Generator[str, None, None]:
         """The pieces of a reply, alone, each in its turn. What can be read only once is copied before."""
         with self.alone() as conversation, ExitStack() as copies:
             conversation.cancelled.clear()
-            if isinstance(wanted, Wanted):
+            if isinstance(request, GenerationRequest):
                 content = (
                     copies.enter_context(rereadable(part, conversation.cancelled)) if isinstance(part, Path) else part
-                    for part in wanted.content
+                    for part in request.content
                 )
-                wanted = replace(wanted, content=tuple(content))
+                request = replace(request, content=tuple(content))
             ticket = copies.enter_context(self.engine.turn_queue.ticket(conversation, conversation.cancelled))
             if not ticket.enter():  # cancelled while it waited, or while a pipe was copied
                 conversation.stats = Stats(finish_reason="cancelled")
                 return
             self._begin(self.live())
-            pieces = copies.enter_context(closing(conversation.reply(wanted, progress)))
+            pieces = copies.enter_context(closing(conversation.reply(request, progress)))
             for piece in pieces:
                 if piece:
                     ticket.pause()

@@ -16,7 +16,7 @@ from edgekv.store.temp_array import temp_file
 
 from .block_loop import BlockLoop
 from .checkpoints import Checkpoint, Checkpoints
-from .reply import Logging
+from .request import Logging
 from .snapshot import BlockLoopSnapshot, Snapshot
 from .speculation import WINDOW
 

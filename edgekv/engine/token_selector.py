@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from edgekv.binding.model import Context
 
-from .reply import Wanted
+from .request import GenerationRequest
 from .sampler import Sampler, SamplerState
 from .stats import Stats
 from .stopping import until_stop
@@ -15,8 +15,8 @@ from .stopping import until_stop
 if TYPE_CHECKING:
     from edgekv.grammar.masks import Matcher
 
-    from .calls import CallReader
-    from .pieces import Noted
+    from .logprobs import LogprobRecorder
+    from .tool_calls import ToolCallReader
 
 
 class TokenSelector:
@@ -29,37 +29,37 @@ class TokenSelector:
 
     def __init__(
         self,
-        wanted: Wanted,
+        request: GenerationRequest,
         matcher: Matcher | None,
         before: SamplerState | None,
         context: Context,
-        reader: CallReader | None = None,
+        reader: ToolCallReader | None = None,
     ) -> None:
-        self._wanted = wanted
+        self._request = request
         self._matcher = matcher
         self._context = context
         self._reader = reader
-        self._noted = None if wanted.logprobs is None else _noted(wanted.logprobs)
-        self._sampler = Sampler(wanted.sampling, before)
+        self._recorder = None if request.logprobs is None else _logprob_recorder(request.logprobs)
+        self._sampler = Sampler(request.sampling, before)
 
     def next(self, row: int) -> int:
         """The next token, after a token of the last batch. Raises GrammarError for a grammar too complex."""
         context, model = self._context, self._context.model
-        noted = None if self._reader is not None and self._reader.has_calls else self._noted
-        chances = None if noted is None else noted.chances(context.logits_array(row))
+        recorder = None if self._reader is not None and self._reader.has_calls else self._recorder
+        logprobs = None if recorder is None else recorder.logprobs(context.logits_array(row))
         if self._matcher is not None:
             self._matcher.mask(context.logits_array(row))
         token = self._sampler.sample(context, row)
         if self._matcher is not None:
             self._matcher.accept(token)
-        if noted is not None and chances is not None and not model.is_end(token):
-            noted.add(chances.of(token, model))
+        if recorder is not None and logprobs is not None and not model.is_end(token):
+            recorder.add(logprobs.of(token, model))
         return token
 
     @property
     def notes(self) -> str | None:
         """What keeps notes of each token, for errors; None = nothing does."""
-        return None if self._wanted.grammar is None else f"what {self._wanted.grammar.name} notes of the reply"
+        return None if self._request.grammar is None else f"what {self._request.grammar.name} notes of the reply"
 
     @property
     def is_complete(self) -> bool:
@@ -69,12 +69,12 @@ class TokenSelector:
     def pieces(self, tokens: Iterable[int], stats: Stats) -> Iterator[str]:
         """The texts of the tokens up to a stop text, as `Piece` where their log probabilities are wanted."""
         texts: Iterator[str] = self._context.model.text(tokens)
-        if self._noted is not None:
-            texts = self._noted.follow(texts)
-        texts = until_stop(texts, self._wanted.stop, stats)
+        if self._recorder is not None:
+            texts = self._recorder.follow(texts)
+        texts = until_stop(texts, self._request.stop, stats)
         if self._reader is not None:
             texts = self._reader.follow(texts, stats)
-        return texts if self._noted is None else self._noted.pieces(texts)
+        return texts if self._recorder is None else self._recorder.pieces(texts)
 
     def state(self, *, ended: bool) -> SamplerState:
         """The state of the sampler now. ended: the last token ended the reply, and was not said"""
@@ -85,7 +85,7 @@ class TokenSelector:
         self._sampler.close()
 
 
-def _noted(n_top: int) -> Noted:
-    from .pieces import Noted  # few replies need it
+def _logprob_recorder(n_top: int) -> LogprobRecorder:
+    from .logprobs import LogprobRecorder  # few replies need it
 
-    return Noted(n_top)
+    return LogprobRecorder(n_top)

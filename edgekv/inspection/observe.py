@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgekv.engine.reply import INSTRUCTION, ProgressCallback
+from edgekv.engine.request import INSTRUCTION, ProgressCallback
 from edgekv.engine.stats import Stats
 from edgekv.errors import ConfigError, InputError
 from edgekv.options import Options

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from edgekv.engine.conversation import LocalConversation
 from edgekv.engine.local import LocalEngine
-from edgekv.engine.reply import Progress
+from edgekv.engine.request import Progress
 from edgekv.errors import EdgeKVError, SessionError
 from edgekv.planning.alternatives import make_survey
 from edgekv.planning.estimate import Plan
@@ -124,7 +124,7 @@ class Server:
         conversation.cancelled.clear()
         if message.folder is not None:
             os.chdir(message.folder)
-        pieces = conversation.reply(message.wanted, functools.partial(self._show, message.number, conversation))
+        pieces = conversation.reply(message.request, functools.partial(self._show, message.number, conversation))
         self._replies[message.number] = OpenReply(conversation, pieces)
         return self._next(message.number)
 

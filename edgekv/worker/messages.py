@@ -22,7 +22,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from edgekv.engine.reply import Logging, Rewinding, Wanted
+from edgekv.engine.request import GenerationRequest, Logging, RewindRequest
 from edgekv.engine.stats import Stats
 from edgekv.errors import ConfigError, WorkerError
 from edgekv.planning.choice import Request
@@ -83,7 +83,7 @@ class Reply(NamedTuple):
 
     number: int
     conversation: int
-    wanted: Wanted | Rewinding
+    request: GenerationRequest | RewindRequest
     folder: str | None
 
 

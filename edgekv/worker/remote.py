@@ -18,7 +18,7 @@ import numpy.typing as npt
 from edgekv.engine.coverage import Coverage
 from edgekv.engine.opened import Opened
 from edgekv.engine.protocol import Conversation
-from edgekv.engine.reply import Logging, Progress, ProgressCallback, Rewinding, Wanted
+from edgekv.engine.request import GenerationRequest, Logging, Progress, ProgressCallback, RewindRequest
 from edgekv.engine.snapshot import Snapshot, new_mark
 from edgekv.engine.stats import Stats
 from edgekv.engine.turn_queue import TurnQueue
@@ -83,9 +83,9 @@ class WorkerEngine(Opened):
         """The text of tokens. Raises InputError for ids that the vocabulary lacks."""
         return str(self.ask(Look(None, "text_of", (tokens,))))
 
-    def count(self, wanted: Wanted) -> int:
+    def count(self, request: GenerationRequest) -> int:
         """Tokens of a history. Raises InputError."""
-        return int(self.ask(Look(None, "count", (wanted,))))
+        return int(self.ask(Look(None, "count", (request,))))
 
     def reply_opening(self) -> str:
         """What the chat template puts before a reply; "" where there is no template that can be used."""
@@ -174,9 +174,9 @@ class WorkerConversation:
         pieces: list[bytes] = self._look("pieces", start, stop, control)
         return pieces
 
-    def seen(self, wanted: Wanted) -> int:
+    def seen(self, request: GenerationRequest) -> int:
         """How many tokens of a history the log begins with."""
-        return int(self._look("seen", wanted))
+        return int(self._look("seen", request))
 
     @property
     def n_logged(self) -> int:
@@ -200,16 +200,18 @@ class WorkerConversation:
         self.end_unfinished()
         self._look("save", path)
 
-    def reply(self, wanted: Wanted | Rewinding, progress: ProgressCallback | None) -> Generator[str, None, None]:
+    def reply(
+        self, request: GenerationRequest | RewindRequest, progress: ProgressCallback | None
+    ) -> Generator[str, None, None]:
         """Ask for the reply part by part; between two parts the worker waits."""
         self._engine.reap()
         self.end_unfinished()
         self.stats = Stats(finish_reason="failed", budget_cells=self._engine.plan.budget_cells)
         number = self._engine.new_number()
-        has_files = isinstance(wanted, Wanted) and any(isinstance(part, Path) for part in wanted.content)
+        has_files = isinstance(request, GenerationRequest) and any(isinstance(part, Path) for part in request.content)
         proceed, cancel = (encode(Proceed(number, cancelled)) for cancelled in (False, True))
         try:
-            part = self._advance(number, Reply(number, self.number, wanted, os.getcwd() if has_files else None))
+            part = self._advance(number, Reply(number, self.number, request, os.getcwd() if has_files else None))
             while not isinstance(part, Ended):
                 if isinstance(part, str):
                     yield part

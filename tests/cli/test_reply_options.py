@@ -12,7 +12,7 @@ from command import COMMAND, SMALL
 
 from edgekv import Sampling, Stats
 from edgekv.cli.render import print_footer
-from edgekv.engine.reply import MAX_TOKENS
+from edgekv.engine.request import MAX_TOKENS
 
 
 @pytest.fixture(scope="module")

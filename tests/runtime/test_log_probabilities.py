@@ -9,7 +9,17 @@ import numpy as np
 import pytest
 
 import edgekv
-from edgekv.engine.pieces import PACKED_BYTES, PART, Chance, Chances, Noted, Piece, Token, packed, unpacked
+from edgekv.engine.logprobs import (
+    PACKED_BYTES,
+    PART,
+    LogprobRecorder,
+    NextTokenLogprobs,
+    Piece,
+    Token,
+    TokenLogprob,
+    packed,
+    unpacked,
+)
 
 DRAWN = edgekv.Sampling(temperature=3.0, top_k=0, top_p=1.0, seed=5, repeat_penalty=1.5)
 
@@ -71,19 +81,19 @@ def test_the_most_probable_tokens_of_a_large_vocabulary():
     logits[[5, 2 * PART, len(logits) - 1]] = [20.0, 21.0, 22.0]
     wide = logits.astype(np.float64)
     reference = wide - np.log(np.exp(wide).sum())
-    chances = Chances(logits, 20)
-    assert [token for token, _ in chances._top] == np.argsort(-reference, kind="stable")[:20].tolist()
-    np.testing.assert_allclose([logprob for _, logprob in chances._top], np.sort(reference)[::-1][:20], rtol=1e-6)
+    next_token = NextTokenLogprobs(logits, 20)
+    assert [token for token, _ in next_token._top] == np.argsort(-reference, kind="stable")[:20].tolist()
+    np.testing.assert_allclose([logprob for _, logprob in next_token._top], np.sort(reference)[::-1][:20], rtol=1e-6)
     large = np.zeros(64 * PART, np.float32)
     tracemalloc.start()
-    Chances(large, 20)
+    NextTokenLogprobs(large, 20)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < large.nbytes / 4
 
 
 def test_tokens_are_packed():
-    others = (Chance(1, b"", float("-inf")), Chance(2, b"\n", -1.5))
+    others = (TokenLogprob(1, b"", float("-inf")), TokenLogprob(2, b"\n", -1.5))
     tokens = [Token(7, "é".encode(), -0.5, others), Token(8, b"", 0.0, ())]
     data = b"".join(map(packed, tokens))
     assert list(unpacked(data)) == tokens
@@ -114,7 +124,7 @@ def token(text):
 
 def noted_pieces(texts, given):
     """What texts of tokens and texts that are given out become: (piece, its tokens) each."""
-    noted = Noted()
+    noted = LogprobRecorder()
     coming = iter(given)
 
     def said():
@@ -143,6 +153,6 @@ def test_a_token_that_a_stop_text_cuts_goes_with_what_comes_before():
 
 
 def test_impossible_tokens_have_no_probability():
-    chances = Chances(np.array([0.0, -np.inf, 0.0], np.float32), 0)
-    assert chances._of(0) == pytest.approx(np.log(0.5))
-    assert chances._of(1) == -np.inf
+    next_token = NextTokenLogprobs(np.array([0.0, -np.inf, 0.0], np.float32), 0)
+    assert next_token._of(0) == pytest.approx(np.log(0.5))
+    assert next_token._of(1) == -np.inf

@@ -11,7 +11,7 @@ from command import words
 import edgekv
 import edgekv.binding.model
 from edgekv.binding import library
-from edgekv.engine.reply import INSTRUCTION, MAX_TOKENS
+from edgekv.engine.request import INSTRUCTION, MAX_TOKENS
 from edgekv.engine.sampler import GREEDY, Sampler, Sampling
 
 # nearly every token is as likely as any other: what is said follows from the random numbers

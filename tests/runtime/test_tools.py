@@ -13,9 +13,9 @@ import pytest
 from small import SETTINGS
 
 import edgekv
-from edgekv.engine.calls import CallReader
-from edgekv.engine.pieces import Noted
+from edgekv.engine.logprobs import LogprobRecorder
 from edgekv.engine.stats import Stats
+from edgekv.engine.tool_calls import ToolCallReader
 from edgekv.prompt.tool_form import INTRODUCTION, check_tools, generic, tool_form
 from edgekv.prompt.tools import CallFormat, ToolCall, calls_of, tool_use
 
@@ -115,7 +115,7 @@ def test_what_is_written_is_parsed(form):
 @pytest.mark.parametrize("step", [1, 3, 1000])
 def test_pieces_without_the_calls(step):
     text = "I look <tool it up." + CallFormat().written(CALLS)
-    reader, stats = CallReader(CallFormat()), Stats()
+    reader, stats = ToolCallReader(CallFormat()), Stats()
     pieces = (text[i : i + step] for i in range(0, len(text), step))
     assert "".join(reader.follow(pieces, stats)) == "I look <tool it up."
     assert stats.tool_calls == CALLS
@@ -133,7 +133,7 @@ def test_calls_that_are_written_anew_are_alike(form):
 
 
 def test_a_text_that_only_begins_like_a_call_is_a_text():
-    reader, stats = CallReader(CallFormat()), Stats()
+    reader, stats = ToolCallReader(CallFormat()), Stats()
     assert "".join(reader.follow(["see <tool", "_call>"], stats)) == "see <tool_call>"
     assert stats.tool_calls == ()
 
@@ -192,7 +192,7 @@ def test_a_call_of_one_tool(session):
 def test_calls_have_no_log_probabilities(session, monkeypatch):
     """They are of the text alone. So nothing is noted of calls, however long they are."""
     noted = []
-    monkeypatch.setattr(Noted, "add", lambda self, token: noted.append(token))
+    monkeypatch.setattr(LogprobRecorder, "add", lambda self, token: noted.append(token))
     said(session, tool_choice="required", logprobs=3)
     assert len(noted) < session.stats.generated_tokens / 2
 

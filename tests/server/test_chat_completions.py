@@ -9,7 +9,7 @@ import pytest
 from asgi import said
 from reply_usage import USAGE
 
-from edgekv.engine.pieces import Chance, Token, packed
+from edgekv.engine.logprobs import Token, TokenLogprob, packed
 from edgekv.server import chat_completions
 from edgekv.server.admission import MemoryBudget, logprob_bytes
 from edgekv.server.request import Ended, Piece, ReplyRequest
@@ -137,7 +137,7 @@ def test_texts_of_any_characters_are_read(ask):
 
 def test_log_probabilities_of_a_reply_take_what_is_counted():
     """However many there are, the answer is never there as a whole."""
-    others = tuple(Chance(i, b" word", -1.5) for i in range(20))
+    others = tuple(TokenLogprob(i, b" word", -1.5) for i in range(20))
     request = ReplyRequest(n_logprobs=20, max_tokens=1_000)
 
     async def events():

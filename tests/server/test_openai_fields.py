@@ -13,7 +13,7 @@ import pytest
 from asgi import said
 from pydantic import BaseModel, Field
 
-from edgekv.engine.pieces import Chance, Token, packed
+from edgekv.engine.logprobs import Token, TokenLogprob, packed
 from edgekv.server.json_stream import json_parts
 from edgekv.server.openai_fields import chat_logprobs, text_logprobs
 from edgekv.server.spill import LONG_CHARS
@@ -199,7 +199,7 @@ def test_what_cannot_be_had_is_refused(ask, body, code, message):
 
 
 def test_what_cannot_come_has_a_number_in_json():
-    never = packed(Token(1, b"a", float("-inf"), (Chance(2, "é".encode(), float("-inf")),)))
+    never = packed(Token(1, b"a", float("-inf"), (TokenLogprob(2, "é".encode(), float("-inf")),)))
     (token,) = in_json(chat_logprobs(never))["content"]
     assert (token["logprob"], token["top_logprobs"][0]["logprob"]) == (-9999.0, -9999.0)
     assert in_json(text_logprobs(never + never, 3)) == {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import edgekv
-from edgekv.engine.thoughts import opens_thoughts
+from edgekv.engine.reasoning import opens_reasoning
 from edgekv.server.reasoning import Reasoning
 from edgekv.server.request import Piece
 
@@ -51,8 +51,8 @@ def test_what_is_thought_and_what_is_said(reply, thoughts, answer):
 
 
 def test_a_template_may_have_opened_the_tag():
-    assert opens_thoughts("<|im_start|>assistant\n<think>\n")
-    assert not opens_thoughts("<|im_start|>assistant\n<think>\n\n</think>\n\n")
+    assert opens_reasoning("<|im_start|>assistant\n<think>\n")
+    assert not opens_reasoning("<|im_start|>assistant\n<think>\n\n</think>\n\n")
     assert split(list("\nHm.\n</think>\n\nParis."), begun=True) == ("Hm.", "Paris.")
 
 

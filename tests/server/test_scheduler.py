@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from edgekv.engine.pieces import PACKED_BYTES
+from edgekv.engine.logprobs import PACKED_BYTES
 from edgekv.errors import InputError
 from edgekv.prompt.text import read_text
 from edgekv.server import spill

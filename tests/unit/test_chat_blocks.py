@@ -12,7 +12,7 @@ from edgekv.cli.talk.completion import candidates, paths
 from edgekv.cli.talk.history import KEPT_BYTES, MOST_BYTES, History
 from edgekv.cli.talk.interrupts import Interrupts
 from edgekv.cli.talk.lines import is_open, unquoted
-from edgekv.engine.thoughts import Thoughts, parted
+from edgekv.engine.reasoning import ReasoningSplitter, split_reasoning
 
 TEXT = """# One
 two
@@ -100,8 +100,8 @@ def test_code_that_is_not_closed_is_printed_line_by_line():
     ],
 )
 def test_reasoning_is_told_from_the_answer(size, reply, begun, expected):
-    assert parted(reply, begun=begun) == expected
-    thoughts = Thoughts(begun=begun)
+    assert split_reasoning(reply, begun=begun) == expected
+    thoughts = ReasoningSplitter(begun=begun)
     parts = [part for i in range(0, len(reply), size) for part in thoughts.add(reply[i : i + size])]
     parts += thoughts.end()
     assert (

@@ -15,7 +15,6 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # what the pages name
 NAMES = [
-    "edgekv.Chance",
     "edgekv.ConfigError",
     "edgekv.EdgeKVError",
     "edgekv.Options",
@@ -23,6 +22,7 @@ NAMES = [
     "edgekv.Progress",
     "edgekv.Runtime",
     "edgekv.Sampling",
+    "edgekv.TokenLogprob",
     "edgekv.WorkerError",
     "edgekv.batch.batch.Batch",
     "edgekv.config",

@@ -9,18 +9,18 @@ from edgekv.binding.model import Model
 from edgekv.prompt.tool_form import tool_form
 from edgekv.prompt.tools import CallFormat, ToolUse
 
-from .reply import Wanted
+from .request import GenerationRequest
 from .stats import Stats
 from .stopping import overlap
 
 
-def calling(wanted: Wanted, use: ToolUse, model: Model) -> tuple[Wanted, CallReader]:
+def with_tool_calls(request: GenerationRequest, use: ToolUse, model: Model) -> tuple[GenerationRequest, ToolCallReader]:
     """A reply that may call tools as one that follows a grammar, and what then reads the calls."""
     form = tool_form(model).calls
-    return replace(wanted, grammar=form.grammar(use)), CallReader(form)
+    return replace(request, grammar=form.grammar(use)), ToolCallReader(form)
 
 
-class CallReader:
+class ToolCallReader:
     """Gives out the text of a reply before its calls, and reads these when it ends.
 
     has_calls: they have begun, so that nothing more is given out

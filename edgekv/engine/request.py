@@ -39,7 +39,7 @@ def check_text(text: str) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class GenerationRequest:
     """What to read, and the reply to give; no reply if `kind` is a beginning.
 
     content: texts (str) and text files (Path), in the order in which they are read; of "messages", one for each
@@ -104,7 +104,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rewinding:
+class RewindRequest:
     """A return to the first n_tokens tokens, without a reply.
 
     other_draws: later replies draw further random numbers, and not again those that were drawn before

@@ -9,33 +9,33 @@ from .stopping import overlap
 OPEN, CLOSE = "<think>", "</think>"
 
 
-class Thoughts:
+class ReasoningSplitter:
     """Parts of a reply that comes in pieces, as (whether it is thought, text).
 
     Thoughts stand at the beginning of a reply, between <think> and </think>, which may be cut anywhere between two
     pieces. The same tags further on are text.
 
-    thinks: the newest part is thought; None: nothing has told yet
-    has_thoughts: the reply begins with some, be they empty
+    in_reasoning: the newest part is thought; None: nothing has told yet
+    has_reasoning: the reply begins with some, be they empty
     """
 
     def __init__(self, *, begun: bool = False) -> None:
         """begun: the chat template has opened the tag already"""
-        self.thinks: bool | None = True if begun else None
-        self.has_thoughts = begun
+        self.in_reasoning: bool | None = True if begun else None
+        self.has_reasoning = begun
         self._held = ""
 
     def add(self, piece: str) -> Iterator[tuple[bool, str]]:
         """The parts that a piece completes. What may be the beginning of a tag is held back."""
         self._held += piece
-        if self.thinks is None:
+        if self.in_reasoning is None:
             text = self._held.lstrip()
             if text != OPEN and OPEN.startswith(text):
                 return
-            self.thinks = self.has_thoughts = text.startswith(OPEN)
-            if self.thinks:
+            self.in_reasoning = self.has_reasoning = text.startswith(OPEN)
+            if self.in_reasoning:
                 self._held = text[len(OPEN) :]
-        if self.thinks:
+        if self.in_reasoning:
             text, tag, rest = self._held.partition(CLOSE)
             if not tag:
                 n_held = overlap(text, CLOSE)
@@ -45,7 +45,7 @@ class Thoughts:
                 yield True, text
             if not tag:
                 return
-            self.thinks = False
+            self.in_reasoning = False
         if self._held:
             yield False, self._held
             self._held = ""
@@ -53,18 +53,18 @@ class Thoughts:
     def end(self) -> Iterator[tuple[bool, str]]:
         """What was held back, when the reply has ended."""
         if self._held:
-            yield bool(self.thinks), self._held
+            yield bool(self.in_reasoning), self._held
             self._held = ""
 
 
-def parted(reply: str, *, begun: bool = False) -> tuple[str, str]:
+def split_reasoning(reply: str, *, begun: bool = False) -> tuple[str, str]:
     """The thoughts and the answer of a whole reply."""
-    split = Thoughts(begun=begun)
+    split = ReasoningSplitter(begun=begun)
     parts = [*split.add(reply), *split.end()]
     thoughts, answer = ("".join(text for thought, text in parts if thought is kind).strip() for kind in (True, False))
     return thoughts, answer
 
 
-def opens_thoughts(template_end: str) -> bool:
+def opens_reasoning(template_end: str) -> bool:
     """Whether the template text before a reply ends with an open tag."""
     return template_end.rstrip().endswith(OPEN)

@@ -19,7 +19,7 @@ PART = 4096  # logits that are looked at together
 Packed: TypeAlias = bytes | bytearray  # tokens one after the other, each as `packed` makes it
 
 
-class Chance(NamedTuple):
+class TokenLogprob(NamedTuple):
     """A token that could have come, its bytes, or the name of a control token, and its log probability (natural)."""
 
     id: int
@@ -28,7 +28,7 @@ class Chance(NamedTuple):
 
 
 class Token(NamedTuple):
-    """A token of a reply, as `Chance`; `top` has the most probable ones in its place, the first one first.
+    """A token of a reply, as `TokenLogprob`; `top` has the most probable ones in its place, the first one first.
 
     The probabilities are the model's own: before penalties, temperature, and what a grammar forbids. So `top` need not
     hold the token.
@@ -37,7 +37,7 @@ class Token(NamedTuple):
     id: int
     piece: bytes
     logprob: float
-    top: tuple[Chance, ...]
+    top: tuple[TokenLogprob, ...]
 
 
 # of a token or an alternative: its id, its log probability, the bytes of its piece, and the alternatives that follow
@@ -51,23 +51,23 @@ def packed(token: Token) -> bytes:
     return _packed(token, len(token.top)) + b"".join(_packed(other, 0) for other in token.top)
 
 
-def _packed(it: Token | Chance, n_top: int) -> bytes:
+def _packed(it: Token | TokenLogprob, n_top: int) -> bytes:
     return _HEAD.pack(it.id, it.logprob, len(it.piece), n_top) + it.piece
 
 
 def unpacked(data: Packed) -> Iterator[Token]:
     """The tokens again, one at a time."""
-    chances = _chances(data)
-    for chance, n_top in chances:
-        yield Token(*chance, tuple(other for other, _ in itertools.islice(chances, n_top)))
+    logprobs = _unpacked(data)
+    for logprob, n_top in logprobs:
+        yield Token(*logprob, tuple(other for other, _ in itertools.islice(logprobs, n_top)))
 
 
-def _chances(data: Packed) -> Iterator[tuple[Chance, int]]:
+def _unpacked(data: Packed) -> Iterator[tuple[TokenLogprob, int]]:
     at = 0
     while at < len(data):
         token, logprob, n_bytes, n_top = _HEAD.unpack_from(data, at)
         at += _HEAD.size + n_bytes
-        yield Chance(token, bytes(data[at - n_bytes : at]), logprob), n_top
+        yield TokenLogprob(token, bytes(data[at - n_bytes : at]), logprob), n_top
 
 
 class Piece(str):
@@ -93,7 +93,7 @@ class Piece(str):
         return type(self), (str(self), self.packed)
 
 
-class Chances:
+class NextTokenLogprobs:
     """What the model holds probable after some tokens. Takes no memory of the vocabulary's size.
 
     logits: (n_vocab,) float32, of which only those of tokens that do not come may be changed before `of`
@@ -113,7 +113,7 @@ class Chances:
 
     def of(self, token: int, model: Model) -> Token:
         """The token that came, with its alternatives."""
-        top = tuple(Chance(other, model.piece(other, special=True), logprob) for other, logprob in self._top)
+        top = tuple(TokenLogprob(other, model.piece(other, special=True), logprob) for other, logprob in self._top)
         return Token(token, model.piece(token), self._of(token), top)
 
     def _of(self, token: int) -> float:
@@ -127,7 +127,7 @@ def _largest(values: npt.NDArray[np.float32], n: int) -> npt.NDArray[np.int64]:
     return np.argpartition(values, -n)[-n:]
 
 
-class Noted:
+class LogprobRecorder:
     """The tokens of a reply on their way to its pieces. n_top: alternatives that are noted with each"""
 
     def __init__(self, n_top: int = 0) -> None:
@@ -135,9 +135,9 @@ class Noted:
         self._tokens: deque[tuple[int, bytes]] = deque()  # with the characters of the reply before each
         self._n_said = self._n_given = 0  # characters
 
-    def chances(self, logits: npt.NDArray[np.float32]) -> Chances:
+    def logprobs(self, logits: npt.NDArray[np.float32]) -> NextTokenLogprobs:
         """What the model holds probable now; logits (n_vocab,)."""
-        return Chances(logits, self._n_top)
+        return NextTokenLogprobs(logits, self._n_top)
 
     def add(self, token: Token) -> None:
         """Note a token that is said now."""
