@@ -47,15 +47,15 @@ def note_beginnings(path: str) -> None:
     """From now on, have this process note every beginning that it reads in a file."""
     from edgekv import Session
 
-    read_ahead = Session.read_ahead
+    prefill_prefix = Session.prefill_prefix
 
-    @functools.wraps(read_ahead)
+    @functools.wraps(prefill_prefix)
     def noted(session: Session, tokens: Any, **options: Any) -> None:
         with open(path, "a") as file:
             file.write(json.dumps([os.getpid(), list(tokens)]) + "\n")
-        read_ahead(session, tokens, **options)
+        prefill_prefix(session, tokens, **options)
 
-    Session.read_ahead = noted  # type: ignore[method-assign]
+    Session.prefill_prefix = noted  # type: ignore[method-assign]
 
 
 def readings(path: Path) -> tuple[int, int]:

@@ -118,7 +118,7 @@ class Runtime:
                 raise SessionError("the snapshot in start is of a session without a log; take it with log=True")
             system = start.system
         check_text(system or "")
-        return self._opened(self._engine.converse(system, logging), start)
+        return self._opened(self._engine.new_conversation(system, logging), start)
 
     def load_session(
         self, path: str | os.PathLike[str], *, instead_of: Session | None = None, log: bool = True
@@ -140,12 +140,12 @@ class Runtime:
         if instead_of is None:
             with self._engine.turn_queue.ticket(object()) as ticket:
                 ticket.enter()
-                return self._opened(self._engine.resume(path, keeps_log=log))
+                return self._opened(self._engine.load_conversation(path, keeps_log=log))
         with instead_of.alone() as conversation, self._engine.turn_queue.ticket(conversation) as ticket:
             ticket.enter()
             n_past = conversation.n_past
             try:
-                session = self._opened(self._engine.resume(path, conversation, keeps_log=log))
+                session = self._opened(self._engine.load_conversation(path, conversation, keeps_log=log))
             except BaseException:
                 if conversation.n_past != n_past:
                     instead_of.close()  # its cells are gone: a file that was found sound failed later, or Ctrl-C came

@@ -284,7 +284,7 @@ class Session(Record):
             raise ConfigError("tools are called in a reply to messages, without a grammar; leave the one or the other")
         return self._handle.reply(request, progress)
 
-    def read_ahead(
+    def prefill_prefix(
         self,
         tokens: Sequence[int],
         *,
@@ -307,7 +307,7 @@ class Session(Record):
         ):
             pass
 
-    def seen(self, history: History, *, tools: Sequence[Mapping[str, Any]] = ()) -> int:
+    def common_prefix_length(self, history: History, *, tools: Sequence[Mapping[str, Any]] = ()) -> int:
         """How many tokens of a history, given as to `continue_from`, are those that the session begins with.
 
         Raises SessionError without a log, during a reply, and for another system message; InputError as
@@ -315,7 +315,7 @@ class Session(Record):
         """
         request = replace(request_of(history), tools=_tool_use(tools))
         with self._handle.alone(), self._handle.begun() as conversation:
-            return conversation.seen(request)
+            return conversation.common_prefix_length(request)
 
     def rewind(self, n_tokens: int, *, other_draws: bool = False, progress: ProgressCallback | None = None) -> None:
         """Go back to the first `n_tokens` tokens that were read and said; needs a session with log=True.

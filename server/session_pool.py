@@ -160,7 +160,7 @@ class SessionPool:
         """Return the session with the longest common prefix, if at least half of it is kept; otherwise a new one."""
         system = self._pinned(history)
         fitting = [pooled for pooled in self._pooled if pooled.session.system == system]
-        seen = {pooled: pooled.session.seen(history, tools=tools) for pooled in fitting}
+        seen = {pooled: pooled.session.common_prefix_length(history, tools=tools) for pooled in fitting}
         pooled = max(fitting, key=lambda pooled: seen[pooled], default=None)
         if pooled is None or 2 * seen[pooled] < pooled.session.n_past:
             while len(self._pooled) >= self._max_sessions and self._make_room():

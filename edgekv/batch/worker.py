@@ -159,7 +159,7 @@ class PrefixPool(SessionPool):
             if self._stop:
                 session.cancel()
 
-        session.read_ahead(prefix.tokens, focus=prefix.focus, progress=look)
+        session.prefill_prefix(prefix.tokens, focus=prefix.focus, progress=look)
         self._prefix_tokens_read = session.n_past
         if self._prefix_tokens_read == len(prefix.tokens):
             self._session_prefix = prefix

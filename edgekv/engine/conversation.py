@@ -367,7 +367,7 @@ class LocalConversation:
         mark = self._marker(request.kind, 0, known=n_common)
         return itertools.islice(prompt.tokens(mark), self.n_past, None), probe
 
-    def seen(self, request: GenerationRequest) -> int:
+    def common_prefix_length(self, request: GenerationRequest) -> int:
         """How many tokens of a history the log begins with. Raises what answering it would before anything is read."""
         history, model = self._kept(), self._open().model
         return history.log.beginning(

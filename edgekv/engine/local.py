@@ -30,7 +30,7 @@ class LocalEngine(LoadedModel):
         super().__init__(path, request, mark)
         self.turn_queue = TurnQueue()
 
-    def converse(self, system: str | None, logging: Logging | None = None) -> LocalConversation:
+    def new_conversation(self, system: str | None, logging: Logging | None = None) -> LocalConversation:
         """A new conversation. It has the cells if they are free."""
         conversation = LocalConversation(self, system, None if logging is None else SessionHistory(logging, self.plan))
         with self.turn_queue.ticket(conversation) as ticket:
@@ -38,7 +38,7 @@ class LocalEngine(LoadedModel):
                 self.slot.claim_if_free(conversation.client)
         return conversation
 
-    def resume(
+    def load_conversation(
         self, path: Path, instead_of: Conversation | None = None, *, keeps_log: bool = True
     ) -> LocalConversation:
         """The conversation of a session file, which takes over the cells. keeps_log: if the file has one"""

@@ -52,7 +52,7 @@ class Conversation(Protocol):
     def pieces(self, start: int, stop: int, control: bool) -> list[bytes]:
         """What each token in [start, stop) of the log stands for. control: with the names of control tokens"""
 
-    def seen(self, request: GenerationRequest) -> int:
+    def common_prefix_length(self, request: GenerationRequest) -> int:
         """How many tokens of a history the log begins with. Raises what answering it would before anything is read."""
 
     @property
@@ -107,13 +107,15 @@ class Engine(Protocol):
     def worker_pid(self) -> int | None:
         """The process that it runs in; None = this one."""
 
-    def converse(self, system: str | None, logging: Logging | None = None) -> Conversation:
+    def new_conversation(self, system: str | None, logging: Logging | None = None) -> Conversation:
         """A new conversation. Raises BudgetError where the system message leaves no cells.
 
         logging: keeps a log; raises SessionFileError where the disk does not take it, ConfigError for too small a cap
         """
 
-    def resume(self, path: Path, instead_of: Conversation | None = None, *, keeps_log: bool = True) -> Conversation:
+    def load_conversation(
+        self, path: Path, instead_of: Conversation | None = None, *, keeps_log: bool = True
+    ) -> Conversation:
         """The conversation of a session file, by an absolute path, which takes over the cells. For who has the turn.
 
         instead_of: whose cells it may take, where these have no room to rest

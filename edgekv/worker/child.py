@@ -24,17 +24,17 @@ from edgekv.planning.planner import make_plan
 from .channel import Channel
 from .messages import (
     BEAT_S,
-    Converse,
-    Drop,
+    Abort,
+    Call,
+    Close,
     Ended,
     Estimate,
-    Leave,
     Load,
-    Look,
-    Proceed,
+    LoadConversation,
+    NewConversation,
+    Next,
     Raised,
     Reply,
-    Resume,
     decode,
     encode,
     portable,
@@ -82,19 +82,19 @@ class Server:
             if isinstance(message, Estimate):
                 estimate = make_survey if message.around else make_plan
                 return estimate(message.path, unpack(message.request))
-            if isinstance(message, Converse):
-                self._conversations[message.number] = self._loaded().converse(message.system, message.logging)
+            if isinstance(message, NewConversation):
+                self._conversations[message.number] = self._loaded().new_conversation(message.system, message.logging)
                 return None
-            if isinstance(message, Resume):
+            if isinstance(message, LoadConversation):
                 replaced = None if message.instead_of is None else self._conversations[message.instead_of]
-                self._conversations[message.number] = self._loaded().resume(
+                self._conversations[message.number] = self._loaded().load_conversation(
                     message.path, replaced, keeps_log=message.keeps_log
                 )
                 return None
-            if isinstance(message, Leave):
-                self._leave(message)
+            if isinstance(message, Close):
+                self._close(message)
                 return None
-            if isinstance(message, Look):
+            if isinstance(message, Call):
                 number = message.conversation
                 found = getattr(self._loaded() if number is None else self._conversations[number], message.name)
                 return found(*message.arguments) if callable(found) else found
@@ -113,7 +113,7 @@ class Server:
             raise SessionError("no model is loaded")
         return self._engine
 
-    def _leave(self, message: Leave) -> None:
+    def _close(self, message: Close) -> None:
         self._conversations.pop(message.number).close()
         if self._engine is not None:
             self._engine.reap()
@@ -129,11 +129,11 @@ class Server:
         return self._next(message.number)
 
     def _go_on(self, message: Any) -> str | Ended:
-        """The next piece of a reply that is open, for Proceed or Drop."""
+        """The next piece of a reply that is open, for Next or Abort."""
         reply = self._replies.get(message.number)
         if reply is None:
             return Ended(None)
-        if isinstance(message, Drop):
+        if isinstance(message, Abort):
             del self._replies[message.number]
             reply.pieces.close()
             return Ended(reply.conversation.stats)
@@ -145,7 +145,7 @@ class Server:
         """The next piece of a reply, or its end."""
         reply, failure = self._replies[number], None
         try:
-            with suppress(Dropped, StopIteration):
+            with suppress(Aborted, StopIteration):
                 return next(reply.pieces)
         except Exception as error:
             failure = _reported(error)
@@ -153,17 +153,17 @@ class Server:
         return Ended(reply.conversation.stats, failure)
 
     def _show(self, number: int, conversation: LocalConversation, progress: Progress) -> None:
-        """Give the host the progress of reading, and wait until it wants more. Raises Dropped if it does not."""
+        """Give the host the progress of reading, and wait until it wants more. Raises Aborted if it does not."""
         answer: object = progress
         while True:
             self._send(answer)
             message = self._receive()
-            if isinstance(message, Proceed) and message.number == number:
+            if isinstance(message, Next) and message.number == number:
                 if message.cancelled:
                     conversation.cancelled.set()
                 return
-            if isinstance(message, Drop) and message.number == number:
-                raise Dropped
+            if isinstance(message, Abort) and message.number == number:
+                raise Aborted
             answer = self._answer(message)
 
 
@@ -174,7 +174,7 @@ class OpenReply(NamedTuple):
     pieces: Generator[str, None, None]
 
 
-class Dropped(Exception):  # noqa: N818  (nothing is wrong)
+class Aborted(Exception):  # noqa: N818  (nothing is wrong)
     """The host wants no more of a reply."""
 
 

@@ -3,14 +3,14 @@
 Messages are tuples, and travel pickled: both ends are one program, joined by pipes that nobody else can reach. A piece
 of text and the wish for the next one go with every token. They travel as a letter and their bytes: that is less code.
 
-    Load                     -> the Plan
-    Estimate                 -> a Plan or Survey
-    Converse, Resume, Leave  -> None
-    Look                     -> what it asked for
-    Reply, Proceed, Drop     -> the next Progress or piece of text (str), or Ended with the reply
-    any of them              -> Raised, instead
+    Load                                      -> the Plan
+    Estimate                                  -> a Plan or Survey
+    NewConversation, LoadConversation, Close  -> None
+    Call                                      -> what it asked for
+    Reply, Next, Abort                        -> the next Progress or piece of text (str), or Ended with the reply
+    any of them                               -> Raised, instead
 
-The worker works on a reply from a Reply or Proceed to the answer, and then waits: it never runs ahead of the host.
+The worker works on a reply from a Reply or Next to the answer, and then waits: it never runs ahead of the host.
 Conversations and replies have numbers, which the host gives them. Many may be open; the host asks for what needs the
 cells on behalf of one conversation at a time.
 """
@@ -47,7 +47,7 @@ class Estimate(NamedTuple):
     around: bool
 
 
-class Converse(NamedTuple):
+class NewConversation(NamedTuple):
     """Begin conversation `number`."""
 
     number: int
@@ -55,7 +55,7 @@ class Converse(NamedTuple):
     logging: Logging | None = None
 
 
-class Resume(NamedTuple):
+class LoadConversation(NamedTuple):
     """Begin conversation `number` with a session file, by its absolute path; it may take the cells of another one."""
 
     number: int
@@ -64,13 +64,13 @@ class Resume(NamedTuple):
     keeps_log: bool
 
 
-class Leave(NamedTuple):
+class Close(NamedTuple):
     """Forget conversation `number`, which has no open reply."""
 
     number: int
 
 
-class Look(NamedTuple):
+class Call(NamedTuple):
     """Ask for a property of a conversation, or call one of its methods. None = of the engine"""
 
     conversation: int | None
@@ -87,14 +87,14 @@ class Reply(NamedTuple):
     folder: str | None
 
 
-class Proceed(NamedTuple):
+class Next(NamedTuple):
     """Go on with a reply, or with `cancelled` bring it to its end."""
 
     number: int
     cancelled: bool
 
 
-class Drop(NamedTuple):
+class Abort(NamedTuple):
     """End a reply that is no longer iterated."""
 
     number: int
@@ -113,7 +113,7 @@ class Raised(NamedTuple):
     error: Exception
 
 
-TEXT, PROCEED, CANCEL = b"TPC"  # first bytes; that of a pickle is another one
+TEXT, NEXT, CANCEL = b"TPC"  # first bytes; that of a pickle is another one
 
 
 def encode(message: object) -> bytes:
@@ -122,7 +122,7 @@ def encode(message: object) -> bytes:
         return message
     if type(message) is str:
         return b"T" + message.encode("utf-8", "surrogatepass")
-    if type(message) is Proceed:
+    if type(message) is Next:
         return (b"C" if message.cancelled else b"P") + message.number.to_bytes(8, "little")
     return pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
 
@@ -132,8 +132,8 @@ def decode(data: bytes | memoryview) -> Any:
     kind = data[0]
     if kind == TEXT:
         return str(data[1:], "utf-8", "surrogatepass")
-    if kind in (PROCEED, CANCEL):
-        return Proceed(int.from_bytes(data[1:], "little"), kind == CANCEL)
+    if kind in (NEXT, CANCEL):
+        return Next(int.from_bytes(data[1:], "little"), kind == CANCEL)
     return pickle.loads(data)
 
 

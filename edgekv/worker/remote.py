@@ -28,7 +28,20 @@ from edgekv.planning.choice import Request
 from edgekv.planning.estimate import Plan
 from edgekv.store.log import Turn
 
-from .messages import Converse, Drop, Ended, Estimate, Leave, Load, Look, Proceed, Reply, Resume, encode, pack
+from .messages import (
+    Abort,
+    Call,
+    Close,
+    Ended,
+    Estimate,
+    Load,
+    LoadConversation,
+    NewConversation,
+    Next,
+    Reply,
+    encode,
+    pack,
+)
 from .process import Worker
 
 
@@ -46,7 +59,7 @@ class WorkerEngine(Opened):
             self._worker.close()
             raise
         self._numbers = itertools.count(1)
-        self._left: deque[WorkerConversation] = deque()  # those that the worker may forget
+        self._released: deque[WorkerConversation] = deque()  # those that the worker may forget
         self.opened()
 
     @property
@@ -54,14 +67,14 @@ class WorkerEngine(Opened):
         """The worker process."""
         return self._worker.pid
 
-    def converse(self, system: str | None, logging: Logging | None = None) -> WorkerConversation:
+    def new_conversation(self, system: str | None, logging: Logging | None = None) -> WorkerConversation:
         """A new conversation. It has the cells if they are free."""
         self.reap()
         number = self.new_number()
-        self.ask(Converse(number, system, logging))
+        self.ask(NewConversation(number, system, logging))
         return WorkerConversation(self, number)
 
-    def resume(
+    def load_conversation(
         self, path: Path, instead_of: Conversation | None = None, *, keeps_log: bool = True
     ) -> WorkerConversation:
         """The conversation of a session file, which the worker reads itself."""
@@ -71,37 +84,37 @@ class WorkerEngine(Opened):
             instead_of.end_unfinished()
             replaced = instead_of.number
         number = self.new_number()
-        self.ask(Resume(number, path, replaced, keeps_log))
+        self.ask(LoadConversation(number, path, replaced, keeps_log))
         return WorkerConversation(self, number)
 
     def tokenize(self, text: str, begin: bool, special: bool) -> list[int]:
         """Tokens of a text. begin: with what the model wants before one; special: names of control tokens are these"""
-        tokens: list[int] = self.ask(Look(None, "tokenize", (text, begin, special)))
+        tokens: list[int] = self.ask(Call(None, "tokenize", (text, begin, special)))
         return tokens
 
     def text_of(self, tokens: Sequence[int]) -> str:
         """The text of tokens. Raises InputError for ids that the vocabulary lacks."""
-        return str(self.ask(Look(None, "text_of", (tokens,))))
+        return str(self.ask(Call(None, "text_of", (tokens,))))
 
     def count(self, request: GenerationRequest) -> int:
         """Tokens of a history. Raises InputError."""
-        return int(self.ask(Look(None, "count", (request,))))
+        return int(self.ask(Call(None, "count", (request,))))
 
     def reply_opening(self) -> str:
         """What the chat template puts before a reply; "" where there is no template that can be used."""
-        return str(self.ask(Look(None, "reply_opening")))
+        return str(self.ask(Call(None, "reply_opening")))
 
     def reap(self) -> None:
         """Have the worker forget closed conversations."""
         with suppress(IndexError, WorkerError):  # there are no more, or it died and has forgotten everything
             while True:
-                left = self._left.popleft()
-                left.end_unfinished()
-                self.ask(Leave(left.number))
+                released = self._released.popleft()
+                released.end_unfinished()
+                self.ask(Close(released.number))
 
-    def leave(self, conversation: WorkerConversation) -> None:
+    def release_later(self, conversation: WorkerConversation) -> None:
         """Have a conversation forgotten at the next use."""
-        self._left.append(conversation)
+        self._released.append(conversation)
 
     def close(self) -> None:
         """End the process."""
@@ -131,74 +144,74 @@ class WorkerConversation:
     @property
     def system(self) -> str | None:
         """The message that it never evicts, if it has one."""
-        system: str | None = self._look("system")
+        system: str | None = self._call("system")
         return system
 
     @property
     def n_past(self) -> int:
         """Tokens read and said so far."""
-        return int(self._look("n_past"))
+        return int(self._call("n_past"))
 
     @property
     def n_cells(self) -> int:
         """Cells used per head."""
-        return int(self._look("n_cells"))
+        return int(self._call("n_cells"))
 
     @property
     def n_exceeded(self) -> int:
         """How often the worker was found over its ceiling."""
-        return int(self._look("n_exceeded"))
+        return int(self._call("n_exceeded"))
 
     def kept_positions(self, layer: int, head: int) -> npt.NDArray[np.int32]:
         """True positions that one (layer, KV head) still holds, (n_cells,) ascending."""
-        kept: npt.NDArray[np.int32] = self._look("kept_positions", layer, head)
+        kept: npt.NDArray[np.int32] = self._call("kept_positions", layer, head)
         return kept
 
     def budgets(self) -> list[list[int]]:
         """Cells that the last eviction left, per layer and head; 0 before the first one."""
-        budgets: list[list[int]] = self._look("budgets")
+        budgets: list[list[int]] = self._call("budgets")
         return budgets
 
     def coverage(self) -> Coverage:
         """How many heads hold each token."""
-        coverage: Coverage = self._look("coverage")
+        coverage: Coverage = self._call("coverage")
         return coverage
 
     def turns(self, first: int, n: int) -> list[Turn]:
         """At most n turns of the log from turn `first` on. Raises SessionError where there is no log."""
-        turns: list[Turn] = self._look("turns", first, n)
+        turns: list[Turn] = self._call("turns", first, n)
         return turns
 
     def pieces(self, start: int, stop: int, control: bool) -> list[bytes]:
         """What each token in [start, stop) of the log stands for. control: with the names of control tokens"""
-        pieces: list[bytes] = self._look("pieces", start, stop, control)
+        pieces: list[bytes] = self._call("pieces", start, stop, control)
         return pieces
 
-    def seen(self, request: GenerationRequest) -> int:
+    def common_prefix_length(self, request: GenerationRequest) -> int:
         """How many tokens of a history the log begins with."""
-        return int(self._look("seen", request))
+        return int(self._call("common_prefix_length", request))
 
     @property
     def n_logged(self) -> int:
         """Tokens of the log, and those that were said and not fed yet. Raises SessionError where there is no log."""
-        return int(self._look("n_logged"))
+        return int(self._call("n_logged"))
 
     def snapshot(self) -> Snapshot:
         """All that it has read and said. Raises CeilingError where the worker has no room to send it."""
         self.end_unfinished()
-        snapshot: Snapshot = self._look("snapshot")
+        snapshot: Snapshot = self._call("snapshot")
         return snapshot
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go back to a snapshot. Raises SessionError, and CeilingError where the worker has no room to receive it."""
         self.end_unfinished()
-        self._look("check_room", snapshot.nbytes)
-        self._look("restore", snapshot)
+        self._call("check_room", snapshot.nbytes)
+        self._call("restore", snapshot)
 
     def save(self, path: Path) -> None:
         """Have the worker write it to a file."""
         self.end_unfinished()
-        self._look("save", path)
+        self._call("save", path)
 
     def reply(
         self, request: GenerationRequest | RewindRequest, progress: ProgressCallback | None
@@ -209,7 +222,7 @@ class WorkerConversation:
         self.stats = Stats(finish_reason="failed", budget_cells=self._engine.plan.budget_cells)
         number = self._engine.new_number()
         has_files = isinstance(request, GenerationRequest) and any(isinstance(part, Path) for part in request.content)
-        proceed, cancel = (encode(Proceed(number, cancelled)) for cancelled in (False, True))
+        following, cancel = (encode(Next(number, cancelled)) for cancelled in (False, True))
         try:
             part = self._advance(number, Reply(number, self.number, request, os.getcwd() if has_files else None))
             while not isinstance(part, Ended):
@@ -217,11 +230,11 @@ class WorkerConversation:
                     yield part
                 elif progress is not None:
                     progress(part)
-                part = self._advance(number, cancel if self.cancelled.is_set() else proceed)
+                part = self._advance(number, cancel if self.cancelled.is_set() else following)
         except BaseException:  # it is no longer iterated, was interrupted, or `progress` raised
             if not sys.is_finalizing():  # where nothing can be sent any more, and the worker ends anyway
                 with suppress(EdgeKVError):
-                    self._finish(self._advance(number, Drop(number)))
+                    self._finish(self._advance(number, Abort(number)))
             raise
         self._finish(part)
         if part.error is not None:
@@ -229,14 +242,14 @@ class WorkerConversation:
 
     def close(self) -> None:
         """Have the worker forget it at the engine's next use."""
-        self._engine.leave(self)
+        self._engine.release_later(self)
 
-    def _look(self, name: str, *arguments: Any) -> Any:
+    def _call(self, name: str, *arguments: Any) -> Any:
         """A property of the other half, or what one of its methods returns."""
-        return self._engine.ask(Look(self.number, name, arguments))
+        return self._engine.ask(Call(self.number, name, arguments))
 
-    def _advance(self, number: int, message: Reply | Drop | bytes) -> str | Progress | Ended:
-        """The next part of a reply, or its end. bytes: an encoded Proceed"""
+    def _advance(self, number: int, message: Reply | Abort | bytes) -> str | Progress | Ended:
+        """The next part of a reply, or its end. bytes: an encoded Next"""
         if isinstance(message, Reply):
             self._unfinished = number
         part: str | Progress | Ended = self._engine.ask(message)
@@ -247,7 +260,7 @@ class WorkerConversation:
     def end_unfinished(self) -> None:
         """Cancel a reply that is still open: the session was closed, or dropping it failed before."""
         while (number := self._unfinished) is not None:
-            self._finish(self._advance(number, encode(Proceed(number, True))))
+            self._finish(self._advance(number, encode(Next(number, True))))
 
     def _finish(self, part: str | Progress | Ended) -> None:
         if isinstance(part, Ended) and part.stats is not None:

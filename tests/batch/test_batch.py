@@ -113,13 +113,13 @@ def test_without_focus_a_request_says_what_it_says_alone(answer, tiny_model, opt
 
 def test_what_is_shared_is_read_with_a_general_question(answer, monkeypatch):
     asked = []
-    read_ahead = edgekv.Session.read_ahead
+    prefill_prefix = edgekv.Session.prefill_prefix
 
     def watched(session, tokens, *, focus=None, **further):
         asked.append((len(tokens), focus))
-        read_ahead(session, tokens, focus=focus, **further)
+        prefill_prefix(session, tokens, focus=focus, **further)
 
-    monkeypatch.setattr(edgekv.Session, "read_ahead", watched)
+    monkeypatch.setattr(edgekv.Session, "prefill_prefix", watched)
     answer(about_documents(2, 2))
     assert [focus for _, focus in asked] == [GENERAL_QUESTION] * 2
     unfocused = [
@@ -307,7 +307,7 @@ def _over(worker, task):
 
 
 def test_the_reading_of_a_prefix_is_cancelled(opened, monkeypatch):
-    seen, read_ahead = [], edgekv.Session.read_ahead
+    seen, prefill_prefix = [], edgekv.Session.prefill_prefix
 
     def watched(session, tokens, *, focus, progress):
         def look(found):
@@ -315,9 +315,9 @@ def test_the_reading_of_a_prefix_is_cancelled(opened, monkeypatch):
             worker.cancel()
             progress(found)
 
-        read_ahead(session, tokens, focus=focus, progress=look)
+        prefill_prefix(session, tokens, focus=focus, progress=look)
 
-    monkeypatch.setattr(edgekv.Session, "read_ahead", watched)
+    monkeypatch.setattr(edgekv.Session, "prefill_prefix", watched)
     with opened(about_documents(1, 2, n_words=300)) as batch:
         worker = LocalWorker(Setup(str(batch.config.model), batch.config.options))
         with pytest.raises(edgekv.WorkerError, match="told to stop"):

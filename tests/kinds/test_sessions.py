@@ -145,10 +145,10 @@ def test_histories_go_on_from_a_beginning_as_if_each_were_the_first(talkative, f
         found = []
         for history in histories:
             with runtime.session(log=True) as session:
-                session.read_ahead(history[:160])
+                session.prefill_prefix(history[:160])
                 found.append("".join(session.continue_from(history, max_tokens=8)))
         with runtime.session(log=True) as session:
-            session.read_ahead(histories[0][:160])
+            session.prefill_prefix(histories[0][:160])
             for history, reply in [*zip(histories, found, strict=True)][::-1]:
                 session.rewind(160)
                 assert "".join(session.continue_from(history, max_tokens=8)) == reply

@@ -63,7 +63,7 @@ def test_every_way_to_read_takes_parts(local_runtime, probes):
     with local_runtime.session(log=True) as session:
         list(session.continue_from([{"role": "user", "content": words(60)}], focus=parts, max_tokens=1))
     with local_runtime.session(log=True) as session:
-        session.read_ahead(local_runtime.tokenize(words(60)), focus=parts)
+        session.prefill_prefix(local_runtime.tokenize(words(60)), focus=parts)
     assert len(probes) >= 4
     assert all(len(each) == 2 and each[1] == "\nthe harbour" for each in probes)
 

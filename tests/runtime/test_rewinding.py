@@ -449,18 +449,18 @@ def test_a_history_that_the_template_refuses(tiny_model, monkeypatch):
 @pytest.mark.usefixtures("talkative")
 def test_what_a_session_has_seen_of_a_history(runtime, logged, tmp_path):
     user = {"role": "user", "content": words(20)}
-    assert logged.seen([user]) == 0
+    assert logged.common_prefix_length([user]) == 0
     reply = "".join(logged.continue_from([user], max_tokens=5))
     n_prompt = logged.stats.prompt_tokens
     again = [user, {"role": "assistant", "content": reply}, {"role": "user", "content": "And?"}]
-    assert logged.seen(again) == logged.n_past
-    assert logged.seen([user]) == n_prompt == runtime.count_tokens([user])
-    assert n_prompt > logged.seen([{"role": "user", "content": words(10)}]) > 10
+    assert logged.common_prefix_length(again) == logged.n_past
+    assert logged.common_prefix_length([user]) == n_prompt == runtime.count_tokens([user])
+    assert n_prompt > logged.common_prefix_length([{"role": "user", "content": words(10)}]) > 10
     path = tmp_path / "text.txt"
     path.write_text(words(20))
-    assert logged.seen([{"role": "user", "content": path}]) == n_prompt
+    assert logged.common_prefix_length([{"role": "user", "content": path}]) == n_prompt
     with runtime.session("Be brief.", log=True) as other, pytest.raises(edgekv.SessionError, match="open a session"):
-        other.seen([user])
+        other.common_prefix_length([user])
 
 
 @pytest.mark.usefixtures("talkative")

@@ -252,7 +252,7 @@ def test_results_are_read_and_the_calls_before_them_are_not_read_again(session, 
         {"role": "assistant", "content": None, "tool_calls": calls},
         {"role": "tool", "tool_call_id": "1", "content": "It rains.<|im_end|>"},
     ]
-    assert session.seen(messages, tools=TOOLS) >= n_past
+    assert session.common_prefix_length(messages, tools=TOOLS) >= n_past
     said(session, messages, tool_choice="none", max_tokens=10)
     assert session.stats.reused_tokens >= n_past - 1
     whole = "".join(session.text())
@@ -296,7 +296,7 @@ def test_each_message_may_be_a_file(session, tmp_path):
         ]
 
     said(session, messages(str), tool_choice="none", max_tokens=1)
-    assert session.seen(messages(filed), tools=TOOLS) == session.stats.prompt_tokens
+    assert session.common_prefix_length(messages(filed), tools=TOOLS) == session.stats.prompt_tokens
 
 
 def test_a_template_that_knows_tools_describes_them(tiny_model):

@@ -9,16 +9,16 @@ from contextlib import closing
 import pytest
 
 from edgekv.worker.channel import READ_BYTES, Channel
-from edgekv.worker.messages import Look, Proceed, decode, encode
+from edgekv.worker.messages import Call, Next, decode, encode
 
 MESSAGES = [
     "",
     "piece",
     "\u4e2d\U0001f600",
     "\ud800",
-    Proceed(0, False),
-    Proceed(2**40, True),
-    Look(1, "n_past"),
+    Next(0, False),
+    Next(2**40, True),
+    Call(1, "n_past"),
     None,
     5,
 ]
@@ -43,7 +43,7 @@ def test_what_goes_with_every_token_is_one_write_and_one_read(channel, monkeypat
     for name in ("read", "write"):
         call = getattr(os, name)
         monkeypatch.setattr(os, name, lambda *given, name=name, call=call: (calls.append(name), call(*given))[1])
-    for message in ("piece", Proceed(7, False)):
+    for message in ("piece", Next(7, False)):
         channel.send(encode(message))
         assert decode(channel.receive()) == message
     assert calls == ["write", "read"] * 2

@@ -35,12 +35,12 @@ def test_what_came_before_makes_no_difference(open_runtime, monkeypatch, policy,
         found = []
         for end in ends:
             with rt.session(log=True) as session:
-                session.read_ahead(beginning, focus=focus)
+                session.prefill_prefix(beginning, focus=focus)
                 assert session.stats.finish_reason == "read"
                 steps.take()
                 found.append((answered(session, beginning + end), held(rt), session.budgets(), steps.take()))
         with rt.session(log=True) as session:
-            session.read_ahead(beginning, focus=focus)
+            session.prefill_prefix(beginning, focus=focus)
             assert (session.stats.probes > 0) == (focus is not None)
             for end, (reply, cells, budgets, logits) in reversed(list(zip(ends, found, strict=True))):
                 session.rewind(len(beginning))
@@ -64,7 +64,7 @@ def test_whole_blocks_are_read_as_all_at_once(open_runtime, monkeypatch, budget,
         for n in (0, 32, 256):
             with rt.session(log=True) as session:
                 if n:
-                    session.read_ahead(tokens[:n])
+                    session.prefill_prefix(tokens[:n])
                 steps.take()
                 found.append((answered(session, tokens), held(rt), steps.take().tolist()))
         assert found[0] == found[1] == found[2]
@@ -79,7 +79,7 @@ def test_messages_go_on_from_their_tokens(runtime):
         n_tokens = session.stats.prompt_tokens
         tokens = runtime.tokenize("".join(session.text()), special=True)[:n_tokens]
     with runtime.session("Be brief.", log=True) as session:
-        session.read_ahead(tokens[:32])
+        session.prefill_prefix(tokens[:32])
         assert "".join(session.continue_from(messages, max_tokens=8)) == alone
         assert session.stats.reused_tokens == 32
         assert next(session.turns()).role == "system"
@@ -88,7 +88,7 @@ def test_messages_go_on_from_their_tokens(runtime):
 def test_it_says_when_the_end_of_the_beginning_is_lost(open_runtime):
     with open_runtime() as rt, rt.session(log=True, checkpoint_bytes=0) as session:
         beginning = ids(rt, 96)
-        session.read_ahead(beginning)
+        session.prefill_prefix(beginning)
         answered(session, beginning + ids(rt, 9, "other"))
         session.rewind(96)
         assert (session.n_past, session.stats.reused_tokens) == (96, 0)
@@ -96,9 +96,9 @@ def test_it_says_when_the_end_of_the_beginning_is_lost(open_runtime):
 
 def test_what_is_no_beginning_is_refused(runtime):
     with runtime.session() as session, pytest.raises(edgekv.SessionError, match="keeps no log"):
-        session.read_ahead([1, 2])
+        session.prefill_prefix([1, 2])
     with runtime.session(log=True) as session:
         for wrong, message in (([], "history is empty"), ([1 << 30], "no token 1073741824"), (["a"], "no token id")):
             with pytest.raises(edgekv.InputError, match=message):
-                session.read_ahead(wrong)
+                session.prefill_prefix(wrong)
         assert session.n_past == 0
