@@ -14,7 +14,7 @@ PORT = 50052
 
 
 class Server(NamedTuple):
-    """Where a server listens."""
+    """The address that a server listens on."""
 
     host: str
     port: int
@@ -24,7 +24,7 @@ class Server(NamedTuple):
 
 
 def parse_servers(rpc: str | Sequence[str]) -> list[Server]:
-    """Servers from HOST:PORT, as a list or between commas. Raises ConfigError for what cannot be one."""
+    """Return the servers of HOST:PORT texts, a list or separated by commas. Raises ConfigError for a wrong text."""
     texts = rpc.split(",") if isinstance(rpc, str) else list(rpc)
     servers = [_parse(text.strip()) for text in texts]
     for server in servers:
@@ -43,7 +43,7 @@ def _parse(text: str) -> Server:
 
 
 def private_address(host: str) -> str:
-    """The IPv4 address of a host. Raises ConfigError for a public one: RPC is neither encrypted nor guarded."""
+    """Return the IPv4 address of a host. Raises ConfigError for a public one: RPC is neither encrypted nor guarded."""
     try:
         found = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
@@ -59,7 +59,7 @@ def private_address(host: str) -> str:
 
 
 def warn_of_networks(servers: Iterable[Server]) -> None:
-    """Warn of servers on other machines. Raises what `private_address` does."""
+    """Warn of servers on other machines. Raises the errors of `private_address`."""
     for server in servers:
         if not ipaddress.ip_address(private_address(server.host)).is_loopback:
             warnings.warn(

@@ -12,7 +12,7 @@ from .extras import needed
 
 @contextmanager
 def local_workers(n: int) -> Iterator[Any]:
-    """A `distributed.Client` of n processes of this machine, which end with the block.
+    """Yield a `distributed.Client` of n processes of this machine, which end with the block.
 
     Raises ConfigError without the extra.
     """
@@ -26,7 +26,7 @@ def local_workers(n: int) -> Iterator[Any]:
 
 @contextmanager
 def connected(address: str) -> Iterator[Any]:
-    """A `distributed.Client` of the scheduler at this address, as "tcp://host:8786".
+    """Yield a `distributed.Client` of the scheduler at this address, such as "tcp://host:8786".
 
     Raises ConfigError without the extra, and where no scheduler answers.
     """

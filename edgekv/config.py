@@ -11,7 +11,7 @@ FOLDERS = {"include": "include", "lib": ".", "cmake": "cmake", "pkg-config": "pk
 
 
 def folder(kind: str) -> Path:
-    """A folder of FOLDERS, as an absolute path. Raises NativeError where there is no library."""
+    """Return a folder of FOLDERS, as an absolute path. Raises NativeError if there is no library."""
     return library_path().parent / FOLDERS[kind]
 
 

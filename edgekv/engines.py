@@ -13,20 +13,20 @@ from .planning.planner import make_plan
 
 
 def open_engine(path: Path, request: Request) -> Engine:
-    """The engine that is asked for, loaded."""
+    """Load and return the engine of a request."""
     if request.options.servers:
         from .addresses import warn_of_networks  # few runtimes have servers
 
         warn_of_networks(request.options.servers)
     if not request.options.isolated:
         return LocalEngine(path, request)
-    from .worker.remote import WorkerEngine  # what it imports takes memory, and most runtimes never need it
+    from .worker.remote import WorkerEngine  # its imports take memory, and most runtimes never need them
 
     return WorkerEngine(path, request)
 
 
 def plan_for(path: Path, request: Request) -> Plan:
-    """The plan of the process that would load the model."""
+    """Return the plan of the process that would load the model."""
     if not request.options.isolated:
         return make_plan(path, request)
     from .worker.remote import plan_in_worker
@@ -35,7 +35,7 @@ def plan_for(path: Path, request: Request) -> Plan:
 
 
 def survey_for(path: Path, request: Request) -> Survey:
-    """The plan, what limits it, and what else would fit."""
+    """Return the plan, what limits it, and what else would fit."""
     if not request.options.isolated:
         return make_survey(path, request)
     from .worker.remote import survey_in_worker

@@ -16,8 +16,8 @@
     |   |-- InvalidModelError      the file is not a whole, consistent GGUF model
     |   `-- UnsupportedModelError  the model is sound, but edgekv cannot run it yet
     |-- SessionError               a session is used out of turn
-    |   |-- SwapError           there is no room for the session that should give up the cells
-    |   `-- SessionEvictedError           what a session had read and said is gone
+    |   |-- SwapError              there is no room to swap out the session that has the cells
+    |   `-- SessionEvictedError    the state of a session is gone
     |-- SessionFileError           a saved session cannot be written, read, or gone on with here
     |-- DeviceError                a server that lends its device does not answer, or not as it should
     |-- NativeError                the native library is missing, foreign, or reports a failure
@@ -63,7 +63,7 @@ class EdgeKVError(Exception):
 
 
 def _unpickled(kind: type[EdgeKVError], args: tuple[object, ...]) -> EdgeKVError:
-    """An error made without its __init__, which may want more than `args`."""
+    """Return an error made without its __init__, which may take more than `args`."""
     return kind.__new__(kind, *args)
 
 
@@ -134,7 +134,7 @@ class AmbiguousModelError(ModelError):
 
 
 class DownloadError(ModelError):
-    """A hub of models does not give a file, or it cannot be stored. What was fetched stays, and is gone on from."""
+    """A hub of models does not give a file, or it cannot be stored. The next download resumes from the fetched part."""
 
 
 class InvalidModelError(ModelError):
@@ -150,11 +150,11 @@ class SessionError(EdgeKVError):
 
 
 class SwapError(SessionError):
-    """There is no room for the session that should give up the cells. None has changed."""
+    """There is no room to swap out the session that has the cells. No session has changed."""
 
 
 class SessionEvictedError(SessionError):
-    """What a session had read and said is gone, as `swap_full="evict"` allows, or because its file is."""
+    """The state of a session is gone: `swap_full="evict"` evicted it, or its swap file is missing or was changed."""
 
 
 class SessionFileError(EdgeKVError):

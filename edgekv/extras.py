@@ -9,7 +9,7 @@ from .errors import ConfigError
 
 
 def needed(module: str, extra: str) -> Any:
-    """A module that an extra of edgekv brings. Raises ConfigError where it is not installed."""
+    """Return a module that an extra of edgekv brings. Raises ConfigError if it is not installed."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -16,21 +16,21 @@ from .policies import Policy, parse_policy
 if TYPE_CHECKING:
     from .addresses import Server
 
-SMALL_BUDGET = 256  # cells; below, carried scores crowd out new ones, and a mean leaves little of one good hit
-RECENT = 32  # newest tokens that stay where nobody says how many, and no probe scores
+SMALL_BUDGET = 256  # cells; in smaller budgets carried scores crowd out new ones, and a mean hides one good hit
+RECENT = 32  # newest tokens that are protected by default, unless a probe scores
 REPOSITION = ("auto", "always", "never")
 UBATCH = 128  # tokens; larger ones read no faster, and their activations take memory
 PROMPT_LOOKUP = ("off", "auto")
 SWAP_FULL = ("refuse", "evict")
-MOST_DEVICES = 16  # that layers are divided over: llama_max_devices()
+MOST_DEVICES = 16  # devices to divide layers over: llama_max_devices()
 RPC_TIMEOUT_S, MOST_TIMEOUT_S = 600.0, 7 * 24 * 3600.0
 REPLAY_TOKENS = 48  # longest instruction before a block that is replayed
-DRAFT_TOKENS = 3  # with the token before it a draft makes four rows, which matrix kernels multiply at once
+DRAFT_TOKENS = 3  # tokens; a draft and the token before it make four rows, which matrix kernels multiply at once
 KV_TYPES = {"f16": 1, "q8_0": 8, "q4_0": 2}  # enum ggml_type
 
 
 def default_threads() -> int:
-    """One thread for every processor this process may use."""
+    """Return one thread for every processor that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -39,7 +39,7 @@ DIVIDED_POLICY = "keydiff(rope=off)+heads"  # the default for few cells, of mode
 
 
 def default_focus(budget: int | None) -> str:
-    """What scores by a probe, chosen by measurement (docs/policies.md)."""
+    """Return the policy that scores by a probe, chosen by measurement (docs/policies.md)."""
     rest = "aggregate=max" if isinstance(budget, int) and budget < SMALL_BUDGET else "carry=0.65"
     return f"snapkv(window=64, kernel=15, {rest})+critical"
 
@@ -78,12 +78,11 @@ class Options:
     rpc_timeout: seconds after which a server that says nothing counts as gone; one graph has to be computed in them
     tensor_split: in which proportions devices get layers, servers first, as a list or "3,1"
     isolated: hold the model in a worker process
-    swap_memory: memory for sessions that rest while another has the cells, bytes or a size; None = what the plan leaves
-        free and, with swap_dir, what a switch takes
-    swap_dir: folder for sessions that rest and have no room in memory; None = there is none
-    swap_bytes: the most that they may take there, bytes or a size; None = any number
-    swap_full: what happens where there is room in neither: "refuse" = SwapError, "evict" = the least recently used
-        session is evicted
+    swap_memory: memory for sessions that are swapped out while another has the cells, bytes or a size; None = what the
+        plan leaves free and, with swap_dir, what a switch takes
+    swap_dir: folder for swapped-out sessions that have no room in memory; None = no folder
+    swap_bytes: the most that they may take in swap_dir, bytes or a size; None = no limit
+    swap_full: what to do if both are full: "refuse" = raise SwapError, "evict" = evict the least recently used session
     """
 
     memory: int | str = "256MiB"
@@ -186,7 +185,7 @@ class Options:
             self.check_budget(self.budget)
 
     def _servers(self) -> tuple[Server, ...]:
-        """The servers of `rpc`."""
+        """Return the servers of `rpc`."""
         if self.rpc is None:
             return ()
         from .addresses import parse_servers  # takes memory, and few runtimes need it
@@ -194,7 +193,7 @@ class Options:
         return tuple(parse_servers(self.rpc))
 
     def _focus(self) -> Policy:
-        """The policy that scores by a probe: the one named for it, or the runtime's own where it reads queries."""
+        """Return the policy that scores by a probe: the one named for it, or the runtime's own if it reads queries."""
         own, default = self.parsed_policy, default_focus(self.budget)
         if self.focus_policy is None:
             return own if "queries" in own.reads else parse_policy(default)
@@ -211,7 +210,7 @@ class Options:
 
     @property
     def maps_weights(self) -> bool:
-        """Whether the weights are mapped from the file."""
+        """True if the weights are mapped from the file."""
         return not (self.repack or self.rpc) if self.mmap is None else self.mmap
 
     @property
@@ -221,7 +220,7 @@ class Options:
 
     @property
     def divides_by_table(self) -> bool:
-        """Whether a policy divides cells by the model's table of head shares."""
+        """True if a policy divides cells by the model's table of head shares."""
         return any(policy.spread == "given" for policy in self.policies)
 
     @property
@@ -231,12 +230,12 @@ class Options:
 
     @property
     def reads_alone(self) -> bool:
-        """Whether texts are read without the general question, because the policy finds as much without it."""
+        """True if texts are read without the general question, because the policy finds as much without it."""
         return self.replays or self.parsed_policy.spread == "given"
 
     @property
     def replays(self) -> bool:
-        """Whether the policy has every block fed once more."""
+        """True if the policy has every block fed once more."""
         return self.parsed_policy.base.replays
 
     @property
@@ -246,7 +245,7 @@ class Options:
 
     @property
     def n_draft(self) -> int:
-        """Tokens that may be decoded before they are said."""
+        """Tokens of a draft, which are decoded before they are accepted."""
         return min(DRAFT_TOKENS, self.n_ubatch - 1) if self.prompt_lookup == "auto" else 0
 
     @property
@@ -260,7 +259,7 @@ class Options:
         return self.parsed_policy.sinks(self.n_sink)
 
     def recent_cells(self, budget: int, *, probed: bool = False) -> int:
-        """Protected newest cells under a budget. probed: what scores shows which of them matter, and has no cells"""
+        """Return the number of protected newest cells under a budget. probed: a probe or a replay scores"""
         if probed:
             return self.recent or 0
         return max(RECENT if self.recent is None else self.recent, self.parsed_policy.recent(budget))
@@ -277,7 +276,7 @@ class Options:
 
 
 def _split(tensor_split: str | Sequence[float] | None) -> tuple[float, ...] | None:
-    """Proportions of devices. Raises ConfigError."""
+    """Return the proportions of devices. Raises ConfigError."""
     if tensor_split is None:
         return None
     given = tensor_split.split(",") if isinstance(tensor_split, str) else tensor_split

@@ -96,13 +96,14 @@ class Runtime:
     ) -> Session:
         """Open a conversation, beside those that are open. Its system message, if one is given, is never evicted.
 
-        start: what it begins with, in place of a system message: all that was read and said when this was taken
-        log: remember the tokens that are read and said, so that the session can go back (`rewind`, `continue_from`).
-            They lie in private files, which go with the session, in this folder; True = the one that TMPDIR names
-        checkpoint_bytes: the most that checkpoints may take there, bytes or a size; 0 = there are none, and the session
+        start: a snapshot to begin with, in place of a system message
+        log: remember the tokens that are read and generated, so that the session can go back (`rewind`,
+            `continue_from`). They lie in private files in this folder, removed with the session; True = the folder
+            that TMPDIR names
+        checkpoint_bytes: the most that checkpoints may take there, bytes or a size; 0 = no checkpoints, and the session
             goes back by reading from the beginning; None = 256 MiB, or four checkpoints where these take more
 
-        One session has the cells at a time. The others rest, in `swap_memory` bytes of memory or in `swap_dir`. Raises
+        One session has the cells at a time. The others are swapped out to memory or to `swap_dir`. Raises
         SessionError if the runtime is closed, and for a snapshot of another one, or without a log that is wanted;
         BudgetError if the system message leaves no cells, SessionFileError if the folder takes no files, and
         ConfigError for too few bytes.
@@ -125,8 +126,8 @@ class Runtime:
     ) -> Session:
         """Go on with a session that `Session.save` wrote, in this process or another (docs/sessions.md).
 
-        instead_of: an open session, which ends when the file is loaded; if that fails, it goes on. It needs no room to
-            rest, as another session does
+        instead_of: an open session, which ends when the file is loaded; if that fails, it goes on. It is not
+            swapped out, so it needs no room
         log: keep the log that the file has, if it has one, in the folder that TMPDIR names; False = leave it
 
         The model and the policy must be those that it was saved with. More cells than this runtime holds are evicted,
@@ -154,20 +155,21 @@ class Runtime:
         return session
 
     def tokenize(self, text: str, *, begin: bool = False, special: bool = False) -> list[int]:
-        """Token ids of a text.
+        """Return the token ids of a text.
 
-        begin: with what the model wants before a text; special: read the names of control tokens as these tokens
+        begin: with the tokens that the model expects before a text
+        special: read the names of control tokens as these tokens
         """
         self._check_open()
         return self._engine.tokenize(text, begin, special)
 
     def text_of(self, tokens: Sequence[int]) -> str:
-        """The text of token ids. Raises InputError for what is no id of the vocabulary."""
+        """Return the text of token ids. Raises InputError for a value that is no id of the vocabulary."""
         self._check_open()
         return self._engine.text_of(token_ids(tokens) if len(tokens) else ())
 
     def count_tokens(self, history: History, *, tools: Sequence[Mapping[str, Any]] = ()) -> int:
-        """How many tokens a history has, given with its tools as to `Session.continue_from`. Raises what that does."""
+        """Return the number of tokens of a history; arguments and errors as for `Session.continue_from`."""
         self._check_open()
         request = request_of(history)
         if tools:
@@ -177,7 +179,7 @@ class Runtime:
         return self._engine.count(request)
 
     def reply_opening(self) -> str:
-        """What the chat template puts before a reply; "" where there is no template that can be used."""
+        """Return the text that the chat template puts before a reply; "" if the model has no usable template."""
         self._check_open()
         return self._engine.reply_opening()
 
@@ -213,12 +215,12 @@ class Runtime:
 
     @property
     def block_loop(self) -> BlockLoop:
-        """What feeds and compacts the cells."""
+        """The block loop, which feeds and compacts the cells."""
         return self._local().block_loop
 
     @property
     def guard(self) -> MemoryGuard:
-        """Compares what the process holds with the ceiling."""
+        """The memory guard, which compares the memory of the process with the ceiling."""
         return self._local().guard
 
     def _local(self) -> LocalEngine:
@@ -264,7 +266,7 @@ def survey(model: str | os.PathLike[str] | None = None, **options: object) -> Su
 
 @contextmanager
 def _header_of(model: str | os.PathLike[str] | None, request: Request) -> Iterator[tuple[Path, Path]]:
-    """A file with the header of a model, and the name for it in plans: both its path, unless it is on a hub alone."""
+    """Yield a file with the header of a model, and its name in plans: both its path, unless it is only on a hub."""
     with ExitStack() as stack:
         try:
             path = name = find_model(model)

@@ -35,10 +35,10 @@ class Session(Record):
     and a session gives one reply at a time. `stats` has its figures when it ends, however it ends.
 
     A runtime's sessions take turns. A reply waits until those asked for before it have ended, in other threads, and
-    has its turn to its end. Where nobody iterates it for a while it lets others pass, and then goes on.
+    has its turn to its end. If it is not iterated for a while, it lets others pass, and then goes on.
 
     `cancel` may be called from any thread. The reply then ends quietly with `stats.finish_reason == "cancelled"`, and
-    the session goes on from what it has read and said. A reply that waits for its turn ends at once.
+    the session goes on from the tokens that were read and generated. A reply that waits for its turn ends at once.
 
     Files are texts in UTF-8 of any size. A file that can be read only once, such as a pipe, is first copied to a
     temporary file. `cancel` ends the copying when the next data arrive.
@@ -53,9 +53,9 @@ class Session(Record):
         able_to_focus: bool,
         general: str = GENERAL_QUESTION,
     ) -> None:
-        """start: what the conversation begins with when it is first used
+        """Make a session. start: a snapshot that the conversation begins with at its first use
 
-        general: the question that `read` reads with where it is given none; "" = none
+        general: the question that `read` reads with if it is given none; "" = none
         """
         super().__init__(SessionHandle(engine, conversation, start))
         self._able_to_focus = able_to_focus
@@ -98,7 +98,7 @@ class Session(Record):
         the trained context; SessionError if the session is closed or is already answering; GrammarError for a grammar
         or a schema that cannot be honoured. In the midst of a reply that is raised for one that turns out too complex.
         Between two blocks, raises CeilingExceededError if the process went over its ceiling. The session then goes on
-        from what was read and said.
+        from the tokens that were read and generated.
         """
         return self.ask(
             text,
@@ -247,8 +247,8 @@ class Session(Record):
     ) -> Iterator[str]:
         """Answer a whole history, of which the session may have seen the beginning; needs a session with log=True.
 
-        The session goes back to where the history leaves what it read and said, and reads only what comes after.
-        `stats.reused_tokens` says how many tokens it did not read.
+        The session goes back to the end of the common prefix of the history and its log, and reads only the rest.
+        `stats.reused_tokens` is the number of tokens that it did not read.
 
         history: messages {"role": ..., "content": ...} of "system", "user" and "assistant", in an order that the
             model's chat template takes, of which each content is a text or the Path of a text file; a text or the Path
@@ -308,7 +308,9 @@ class Session(Record):
             pass
 
     def common_prefix_length(self, history: History, *, tools: Sequence[Mapping[str, Any]] = ()) -> int:
-        """How many tokens of a history, given as to `continue_from`, are those that the session begins with.
+        """Return the length of the longest common prefix of a history and the session, in tokens.
+
+        The history is given as to `continue_from`.
 
         Raises SessionError without a log, during a reply, and for another system message; InputError as
         `continue_from` does.
@@ -318,13 +320,13 @@ class Session(Record):
             return conversation.common_prefix_length(request)
 
     def rewind(self, n_tokens: int, *, other_draws: bool = False, progress: ProgressCallback | None = None) -> None:
-        """Go back to the first `n_tokens` tokens that were read and said; needs a session with log=True.
+        """Go back to the first `n_tokens` tokens that were read and generated; needs a session with log=True.
 
         The session returns to the newest checkpoint before, and reads again from there. If a turn ended with
         `n_past == n_tokens`, and its checkpoint is still there, the session is what it was then.
 
         n_tokens: at most `n_past`
-        other_draws: later replies draw further random numbers, and not again those that were drawn before
+        other_draws: later replies draw new random numbers, not those that were drawn before
         progress: called with a `Progress` after every block that is read again
 
         Afterwards `stats` are those of the reading. `cancel` ends it, with fewer tokens than were wanted, as does an
@@ -336,7 +338,7 @@ class Session(Record):
             pass
 
     def alone(self) -> AbstractContextManager[Conversation]:
-        """The conversation, for one user at a time. Raises SessionError while another one has it."""
+        """Return a context with the conversation, for one user at a time. Raises SessionError while another has it."""
         return self._handle.alone()
 
     def cancel(self) -> None:
@@ -344,7 +346,7 @@ class Session(Record):
         self._handle.cancel()
 
     def close(self) -> None:
-        """End the session, and free what it holds, at the latest when another one is used."""
+        """End the session, and free its state, at the latest when another session is used."""
         self._handle.close()
 
     def __enter__(self) -> Session:
@@ -355,17 +357,17 @@ class Session(Record):
 
     @property
     def closed(self) -> bool:
-        """Whether the session or its runtime was closed."""
+        """True if the session or its runtime was closed."""
         return self._handle.closed
 
     def _question(self, focus: Focus, usual: str, *, otherwise: bool) -> str | tuple[str, ...] | None:
-        """The question to read with; None = none."""
+        """Return the question to read with; None = none."""
         self._handle.live()
         return question_to_read_with(focus, usual, able=self._able_to_focus, otherwise=otherwise)
 
 
 def _content(files: Sequence[str | os.PathLike[str]], text: str) -> tuple[str | Path, ...]:
-    """Files, then a text, with an empty line between each two."""
+    """Return files, then a text, with an empty line between each two."""
     sources: list[str | Path] = [*map(Path, files), *([text] if text else [])]
     return tuple(part for source in sources for part in (source, PARAGRAPH))[:-1]
 

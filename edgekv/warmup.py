@@ -1,6 +1,6 @@
-"""What the process will need beside the model: done or named beforehand, so that a plan counts it.
+"""Work and memory that the process needs beside the model, done or reserved before a plan, so that the plan counts it.
 
-Python imports many things only when they are first used. What comes after the measurement would be in no plan.
+Python imports many modules only when they are first used. A plan cannot count what is imported after its measurement.
 """
 
 from __future__ import annotations
@@ -12,22 +12,21 @@ _reserved: list[int] = []
 
 
 def register_warmup(work: Callable[[], object]) -> None:
-    """Have `work` done once, before the next plan that is made in this process.
+    """Call `work` once, before the next plan of this process.
 
-    A program declares in this way what it needs beside a reply. `work` imports the modules and does a small piece of
-    what they will do.
+    A program registers what it needs beside a reply. `work` imports the modules and does a small piece of their work.
     """
     _waiting.append(work)
 
 
 def warm_up() -> None:
-    """Do all that is waiting."""
+    """Do all work that was registered."""
     while _waiting:
         _waiting.pop(0)()
 
 
 def reserve(n_bytes: int) -> Callable[[], None]:
-    """Have plans of this process count bytes that the program takes later. Call what is returned to give them back."""
+    """Have plans of this process count bytes that the program takes later. Call the returned function to free them."""
     _reserved.append(n_bytes)
 
     def give_back() -> None:
@@ -38,5 +37,5 @@ def reserve(n_bytes: int) -> Callable[[], None]:
 
 
 def reserved_bytes() -> int:
-    """All that was reserved."""
+    """Return the sum of all reserved bytes."""
     return sum(_reserved)

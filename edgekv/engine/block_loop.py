@@ -20,13 +20,13 @@ from .snapshot import BlockLoopSnapshot
 from .speculation import NgramProposer, SpeculationGate
 from .thread_tuner import ThreadTuner
 
-Fed = tuple[int, Sequence[int]]  # a position, and the tokens that are fed from it on
+Fed = tuple[int, Sequence[int]]  # first position, and the tokens that are fed from there
 NOTHING: Fed = (0, ())
 
 
 @dataclass(slots=True)
 class Work:
-    """What a block loop has done so far; times in seconds."""
+    """Counters of a block loop; times in seconds."""
 
     evictions: int = 0
     evicted_cells: int = 0
@@ -46,13 +46,13 @@ class Work:
 class BlockLoop:
     """Keeps a cache within `budget` cells per head, plus one block of spare cells (KeyDiff eq. 6).
 
-    An exception may come between a call of the library and the notes of it. `settle` then takes the notes again.
+    An exception may come between a call of the library and the notes on it. `settle` then takes the notes again.
 
     pinned: position ranges [p0, p1) that are never evicted
-    logits_row: token of the last batch whose logits are the next token's; -1 = the last one
-    log: where the tokens of every feed are noted; None = nowhere
-    block_replay: what is fed once more before it is scored; None = nothing
-    watch: called with the tokens of every feed, while all of them are still in the cache; None = nobody watches
+    logits_row: token of the last batch that the next token's logits come from; -1 = the last one
+    log: notes the tokens of every feed; None = no log
+    block_replay: tokens that are fed once more before they are scored; None = no replay
+    watch: called with the tokens of every feed, while all of them are still in the cache; None = no watcher
     """
 
     def __init__(
@@ -70,14 +70,14 @@ class BlockLoop:
         self._options = options
         self._proposer = NgramProposer()
         self._gate = SpeculationGate()
-        # where a device computes, the feeding thread waits for it, which says nothing of a busy machine
+        # The feeding thread waits for a device that computes, so its idle time does not show a busy machine.
         self._threads = ThreadTuner(1 if options.gpu_layers else options.n_threads)
-        self._draft: list[int] = []  # decoded, and neither said nor dropped
-        self._scored_at = 0  # tokens that were fed at the last scoring
-        self._coming = NOTHING  # tokens that are fed, until all is noted of them
-        self._compacting: structs.Compaction | None = None  # a compaction, until it is noted
-        self._part_ends: Sequence[int] = ()  # of the probe that is read with
-        self._since_probe: int | None = None  # tokens fed since; None = no probe's queries may score again
+        self._draft: list[int] = []  # tokens that are decoded, but neither accepted nor dropped
+        self._scored_at = 0  # n_past at the last scoring
+        self._coming = NOTHING  # tokens of a feed, until everything about them is noted
+        self._compacting: structs.Compaction | None = None  # result of a compaction, until it is noted
+        self._part_ends: Sequence[int] = ()  # ends of the parts of the current probe
+        self._since_probe: int | None = None  # tokens fed since the last probe; None = its queries may not score again
 
     def clear(self) -> None:
         """Start over with an empty cache, fresh counters and no log."""
@@ -87,7 +87,7 @@ class BlockLoop:
         self.work = Work()
 
     def begin(self) -> None:
-        """Empty the cells, and forget what belonged to them."""
+        """Empty the cells, and forget all notes on them."""
         self._forget_open()
         self.cache.clear()
         self.repositioning.clear()
@@ -96,9 +96,9 @@ class BlockLoop:
         self.block_replay.restore((), 0)
 
     def settle(self) -> None:
-        """Note what happened to the cells before an exception kept it from being noted, and drop a draft.
+        """Take the notes that an exception prevented, and drop a draft.
 
-        For the next use, whatever was raised in the last one.
+        Call it before the next use, whatever was raised in the last one.
         """
         self._draft = []
         self._since_probe = None
@@ -109,7 +109,7 @@ class BlockLoop:
         self.repositioning.settle()
 
     def _forget_open(self) -> None:
-        """Forget what waits to be noted, as other cells take the place of those that it is of."""
+        """Forget the notes that are still open, because other cells take the place of theirs."""
         self._coming, self._compacting = NOTHING, None
         self._draft = []
         self._since_probe = None
@@ -121,27 +121,27 @@ class BlockLoop:
 
     @property
     def snapshot_bytes(self) -> int:
-        """Bytes that a snapshot would take now."""
+        """Bytes of a snapshot, if it was taken now."""
         return self.cache.snapshot_bytes + self._proposer.nbytes
 
     def snapshot(self) -> BlockLoopSnapshot:
-        """A copy of the cells and of what belongs to them, without counters and budget."""
+        """Copy the cells and the notes on them, without counters and budget."""
         return self.noted(self.cache.snapshot())
 
     def noted(self, cells: CacheSnapshot | SnapshotFile) -> BlockLoopSnapshot:
-        """What belongs to the cells, with a copy of them that was made elsewhere."""
+        """Return a snapshot of the notes on the cells, around a copy of the cells that was made elsewhere."""
         is_long, history = self.repositioning.is_long, self._proposer.to_bytes()
         return BlockLoopSnapshot(cells, self.pinned, self._fresh, is_long, history, self.block_replay.unscored)
 
     def snapshot_to(self, file: FileIO) -> BlockLoopSnapshot:
-        """The same, with the cells in an empty file, and without the tokens that drafts come from: the log has them."""
+        """Write the cells to an empty file; returns the snapshot, without draft tokens, because the log has them."""
         return replace(self.noted(write_snapshot(self.cache, file)), history=b"")
 
     def restore(self, snapshot: BlockLoopSnapshot) -> None:
         """Go back to a snapshot. Raises ConfigError for one of another cache.
 
-        Raises OSError where a file is not read; the cells are then as before, or empty. After any other exception go
-        back again, or empty the cells.
+        Raises OSError if a file cannot be read; the cells are then as before, or empty. After any other exception, call
+        `restore` again or empty the cells.
         """
         self.settle()
         self._forget_open()
@@ -152,7 +152,7 @@ class BlockLoop:
         self.take(snapshot)
 
     def take(self, snapshot: BlockLoopSnapshot) -> None:
-        """Note what belongs to cells that the cache holds already."""
+        """Take the notes of a snapshot whose cells the cache holds already."""
         n_past = self.cache.n_past
         self._forget_open()
         self.pinned = snapshot.pinned
@@ -162,7 +162,7 @@ class BlockLoop:
         self.block_replay.restore(snapshot.unscored, n_past)
 
     def shrink(self) -> None:
-        """Evict what is beyond the budget, as before the next block."""
+        """Evict the cells beyond the budget, as before the next block."""
         self._forget_open()
         self._compact(full=True)
 
@@ -175,14 +175,14 @@ class BlockLoop:
         part_ends: Sequence[int] = (),
         want_logits: bool = True,
     ) -> bool:
-        """Read tokens block by block; returns whether all were read.
+        """Read tokens block by block; returns True if all were read.
 
-        after_ubatch: called with the number of tokens read since the last call; returns False to stop reading. What was
-            read until then stays in the cache
-        probe: tokens whose attention says which cells to keep. They are fed after a block, and their cells are removed
-            again. Their queries score until UBATCH tokens have come after them; the last block has a probe of its own.
-            A probe leaves no logits, so the last token of the last block is fed after it. A replay leaves none either
-        part_ends: where each part of the probe ends; none = it is one part (`Cache.probe`)
+        after_ubatch: called with the number of tokens read since the last call; returns False to stop reading. The
+            tokens read until then stay in the cache
+        probe: tokens that choose the cells to keep by their attention. They are fed after a block, and their cells are
+            removed again. Their queries score until UBATCH tokens have come after them; the last block has a probe of
+            its own. Neither a probe nor a replay leaves logits, so the last token of the last block is fed after it
+        part_ends: end of each part of the probe; empty = one part (`Cache.probe`)
         want_logits: compute the logits of the last token
         """
         self._since_probe = None
@@ -211,7 +211,8 @@ class BlockLoop:
     def step(self, token: int, *, drafts: bool = False) -> None:
         """Feed one generated token and compute its logits. Evicts when `evict_every` spare cells are filled.
 
-        drafts: decode with it what may follow, or take what was; `logits_row` then says whose logits come next
+        drafts: decode a draft with the token, or accept the token from the last draft. `logits_row` is then the row of
+            the next token's logits
         """
         if drafts and self._draft[:1] == [token]:
             self._make_room(1)
@@ -262,12 +263,12 @@ class BlockLoop:
                 self.cache.decode_with(self._threads.now)
 
     def _make_room(self, n_tokens: int) -> None:
-        """Before tokens get cells, see to it that they can be noted: what was fed is in the log, whatever fails."""
+        """Reserve room in the log before tokens get cells, so that every fed token is in the log, whatever fails."""
         if self.log is not None:
             self.log.make_room(n_tokens)
 
     def _note_fed(self) -> None:
-        """Note the coming tokens that have their cells. Each note knows its position, and may be taken again."""
+        """Note the coming tokens that have their cells. Each note knows its position, so it may be taken again."""
         first, tokens = self._coming
         n_past = self.cache.n_past
         if not tokens or n_past <= first:
@@ -288,7 +289,7 @@ class BlockLoop:
         self.block_replay.restore((), self._scored_at)
 
     def _proposed(self, token: int, spare: int) -> list[int]:
-        """What may follow a token, but no further than to the next eviction or the last position."""
+        """Return a draft that may follow a token. It ends before the next eviction and the last position."""
         cache, options, limit = self.cache, self._options, self.repositioning.limit
         room = min(
             options.n_draft,
@@ -342,14 +343,14 @@ class BlockLoop:
         self.work.staged_layers += result.n_staged
 
     def _ask(self, probe: Sequence[int]) -> None:
-        """Feed a probe. Its queries score again where they can be turned, and where scores do not add up."""
+        """Feed a probe. Its queries score again if they can be turned, and if scores do not add up."""
         self._probe(probe, self._part_ends)
         self.work.probes += 1
         again = self.cache.repositions and not self._options.parsed_focus.carries
         self._since_probe = 0 if again else None
 
     def _probe(self, tokens: Sequence[int], part_ends: Sequence[int] = ()) -> None:
-        """Have the queries of these tokens score, which leave no cells."""
+        """Have the queries of these tokens score. The tokens leave no cells."""
         started = time.perf_counter()
         self.cache.probe(tokens, part_ends)
         self.work.probe_s += time.perf_counter() - started

@@ -1,4 +1,4 @@
-"""Blocks that are fed once more as a probe, as if the model were to repeat them (KVzip, arXiv:2505.23416)."""
+"""Block replay: every block is fed once more as a probe, as if the model repeated it (KVzip, arXiv:2505.23416)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ INSTRUCTION = "\n\nRepeat the text above.\n\n"
 class BlockReplay:
     """The tokens that were fed since the last scoring, and the instruction that goes before them.
 
-    instruction: token ids; it is a plain text, so it goes with any model and at any place of a turn
-    block: the most tokens that are replayed; 0 = nothing ever is, as with most policies
+    instruction: token ids of a plain text, which fits any model and any place of a turn
+    block: the most tokens that are replayed; 0 = no replay, as with most policies
     """
 
     def __init__(self, instruction: Sequence[int] = (), block: int = 0) -> None:
@@ -28,24 +28,24 @@ class BlockReplay:
 
     @classmethod
     def of(cls, model: Model, options: Options) -> BlockReplay:
-        """What the policy of a runtime wants."""
+        """Return the replay that the policy of a runtime needs."""
         if not options.replays:
             return cls()
         return cls(list(Prompt(model).content(INSTRUCTION).tokens())[-REPLAY_TOKENS:], options.block)
 
     @property
     def wanted(self) -> bool:
-        """Whether tokens are replayed before they are scored."""
+        """True if tokens are replayed before they are scored."""
         return self._block != 0
 
     def follow(self, tokens: Sequence[int], n_past: int) -> None:
-        """Note tokens that have their cells, after which there are n_past; not again those that were noted already."""
+        """Note tokens that have their cells; tokens that were noted before are left out. n_past: tokens fed so far"""
         unscored, end = self._noted
         if self.wanted and n_past > end:
             self._noted = (*unscored, *tokens[end - n_past :])[-self._block :], n_past
 
     def restore(self, unscored: Iterable[int], n_past: int) -> None:
-        """Go back to the tokens of a snapshot, or with none of them forget those that have their scores."""
+        """Go back to the unscored tokens of a snapshot; with none, all tokens have their scores."""
         self._noted = tuple(unscored)[-self._block :] if self.wanted else (), n_past
 
     @property
@@ -55,5 +55,5 @@ class BlockReplay:
 
     @property
     def probe(self) -> list[int]:
-        """What to feed, so that they are scored; nothing where there are none."""
+        """The probe that scores the tokens: the instruction, then the tokens; empty if all tokens have their scores."""
         return [*self._instruction, *self.unscored] if self.unscored else []

@@ -1,4 +1,4 @@
-"""A conversation as the cells know it: it has them, rests, or has lost what it had."""
+"""A conversation as the cache slot sees it: loaded, swapped out, or lost."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from .snapshot import BlockLoopSnapshot
 
 @dataclass(slots=True, eq=False)
 class CacheClient:
-    """What is known of a conversation while others have the cells.
+    """The record of a conversation in the cache slot.
 
     pinned: position ranges [p0, p1) that are never evicted
-    work: what was done for it
-    n_past, n_cells: tokens read and said, and cells used per head, when it last had the cells
-    lost: why its state is gone; "" = it is not
-    settle: finishes what an exception left half done; for who has the cells
-    checkpoint: gives its state where that lies on the disk already, as it is now; None = it does not
-    is_in_checkpoint: it rests as `checkpoint`, and in no other way
-    release: frees what it has beside the cells, when it is forgotten
+    work: counters of the block loop for this conversation
+    n_past, n_cells: tokens read and generated, and cells used per head, when it last had the cells
+    lost: the reason why its state is gone; "" = it is not gone
+    settle: finishes a change that an exception interrupted; called while it has the cells
+    checkpoint: returns a snapshot on the disk that matches the current state; None = there is none
+    is_in_checkpoint: it is swapped out as `checkpoint`, and has no other copy
+    release: frees all that it has beside the cells, when it is forgotten
     """
 
     pinned: tuple[tuple[int, int], ...] = ()
@@ -36,5 +36,5 @@ class CacheClient:
     release: Callable[[], None] | None = None
 
     def evicted(self) -> SessionEvictedError:
-        """The error for whoever uses it although its state is gone."""
+        """Return the error for using it after its state is gone."""
         return SessionEvictedError(f"{self.lost}; open another with Runtime.session()")

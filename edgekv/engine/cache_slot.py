@@ -1,4 +1,4 @@
-"""Whose the cells are: one conversation has them, and the others rest."""
+"""Cache ownership: one conversation is loaded in the cache, the others are swapped out."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ Filled = TypeVar("Filled")
 
 
 class CacheSlot:
-    """Gives the cells of a block loop to one client at a time. For one thread at a time, but for `release_later`."""
+    """Gives the cells of a block loop to one client at a time. All but `release_later` is for one thread at a time."""
 
     def __init__(self, block_loop: BlockLoop, swap: SwapSpace) -> None:
         self.swap = swap
         self._block_loop = block_loop
         self._current: CacheClient | None = None
-        self._released: deque[CacheClient] = deque()  # those who will not come back
+        self._released: deque[CacheClient] = deque()  # clients that will not come back
 
     def swap_in(self, client: CacheClient) -> None:
-        """Give a client the cells, as it left them. Whoever has them now rests first.
+        """Load a client into the cells, as it left them. The current client is swapped out first.
 
-        Raises SwapError where there is no room for that, and SessionEvictedError where what the client had is gone.
+        Raises SwapError if there is no room for that, and SessionEvictedError if the state of the client is gone.
         """
-        if self._current is client:  # even where it is closed just now: its reply ends by itself
+        if self._current is client:  # a client that is closed just now, too: its reply ends by itself
             return
         self.reap()
         started = time.perf_counter()
@@ -40,23 +40,23 @@ class CacheSlot:
         client.work.switch_s += time.perf_counter() - started
 
     def holds(self, client: CacheClient) -> bool:
-        """Whether a client has the cells."""
+        """True if a client has the cells."""
         return self._current is client
 
     def claim_if_free(self, client: CacheClient) -> None:
-        """Give a new client the cells if whoever has them has nothing in them."""
+        """Give a new client the cells if no client has them, or if they are empty."""
         self.reap()
         if self._current is None or self._block_loop.cache.n_past == 0:
             self._swap_out(client)
             self._swap_in(client)
 
     def claim(self, client: CacheClient, fill: Callable[[], Filled], instead_of: CacheClient | None = None) -> Filled:
-        """Give a new client the cells, which `fill` fills; returns what that returns. Whoever has them rests first.
+        """Give a new client the cells, which `fill` fills; returns its result. The current client is swapped out first.
 
-        instead_of: who gives up what it has if `fill` succeeds; where it has the cells, `fill` finds them as they are
+        instead_of: a client that gives up its state if `fill` succeeds; if it has the cells, `fill` finds them so
 
-        Raises what `fill` raises, and SwapError where there is no room for whoever should rest. If other cells have
-        then taken the place of those of `instead_of`, it has lost what it had.
+        Raises the errors of `fill`, and SwapError if there is no room to swap out the current client. If cells of
+        `instead_of` were overwritten by then, its state is lost.
         """
         self.reap()
         if instead_of is None or self._current is not instead_of:
@@ -71,7 +71,7 @@ class CacheSlot:
         return filled
 
     def _replaced(self, present: CacheClient, fill: Callable[[], Filled]) -> Filled:
-        """Have the cells of who has them filled otherwise. It has lost them as soon as the first of them changes."""
+        """Fill the cells of the current client anew. Its state is lost as soon as the first cell changes."""
         cache = self._block_loop.cache
         n_overwritten = cache.n_overwritten
         try:
@@ -89,13 +89,15 @@ class CacheSlot:
         return filled
 
     def release_later(self, client: CacheClient) -> None:
-        """Have a client forgotten at the next use. From any thread, and in the midst of any call."""
+        """Have a client forgotten at the next use. Call it from any thread, and in the midst of any call."""
         self._released.append(client)
 
     def reap(self) -> None:
-        """Forget those who left."""
+        """Forget the released clients."""
         while self._released:
-            client = self._released[0]  # until all of it is forgotten, whatever an interrupt breaks off
+            client = self._released[
+                0
+            ]  # it stays in the queue until all of it is forgotten, so an interrupt loses nothing
             self.swap.forget(client)
             client.lost = "this session is closed"
             if self._current is client:
@@ -107,30 +109,30 @@ class CacheSlot:
             self._released.popleft()
 
     def close(self) -> None:
-        """Forget everybody, before the cells are freed."""
+        """Forget all clients, before the cells are freed."""
         if self._current is not None:
             self.note(self._current)
             self._current = None
         self.swap.close()
 
     def figures(self, client: CacheClient) -> tuple[int, int]:
-        """Tokens that a client has read and said, and cells that it uses per head. From any thread."""
+        """Return the tokens that a client has read and generated, and its cells per head. Call it from any thread."""
         if self._current is client:
             cache = self._block_loop.cache
             found = cache.n_past, cache.n_cells
-            if self._current is client:  # and nobody took them meanwhile
+            if self._current is client:  # no other client took the cells meanwhile
                 return found
         return client.n_past, client.n_cells
 
     def note(self, client: CacheClient) -> CacheClient:
-        """The client, with figures of now."""
+        """Return the client, with its counters updated."""
         if self._current is client:
             cache = self._block_loop.cache
             client.work, client.n_past, client.n_cells = self._block_loop.work, cache.n_past, cache.n_cells
         return client
 
     def _swap_out(self, following: CacheClient) -> None:
-        """Copy the cells of whoever has them, so that `following` may. An interrupt leaves them where they are."""
+        """Swap out the current client to make way for `following`. An interrupt leaves the cells where they are."""
         present = self._current
         if present is not None:
             present.settle()
@@ -142,17 +144,17 @@ class CacheSlot:
         self._current = None
 
     def forget_copy(self, present: CacheClient) -> None:
-        """Free the copy of cells that a client has, which a switch left if it was interrupted."""
+        """Free the copy of a loaded client's cells that an interrupted switch left."""
         present.is_in_checkpoint = False
         self.swap.forget(present)
 
     def _store(self, present: CacheClient, following: CacheClient) -> None:
-        """Copy the cells into memory, or on to the disk."""
+        """Copy the cells to memory or to the disk."""
         self.swap.make_room(self._block_loop.snapshot_bytes, keep=following)
         self.swap.put(present, self._block_loop.snapshot())
 
     def _swap_in(self, client: CacheClient) -> None:
-        """Give a client the cells, which are nobody's. Its copy is there until all of them are back."""
+        """Load a client into the free cells. Its copy stays until all of them are back."""
         snapshot = client.checkpoint() if client.is_in_checkpoint else self.swap.get(client)
         if snapshot is None and client.n_past > 0:
             client.lost = "what this session had read and said was lost while others had the cells"
@@ -166,7 +168,7 @@ class CacheSlot:
         self.forget_copy(client)
 
     def _restore(self, client: CacheClient, snapshot: BlockLoopSnapshot) -> None:
-        """Fill the cells again. Raises SessionEvictedError where a file does not give the snapshot back."""
+        """Fill the cells from a snapshot. Raises SessionEvictedError if its file cannot be read."""
         try:
             self._block_loop.restore(snapshot)
         except OSError as error:

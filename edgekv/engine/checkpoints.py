@@ -1,4 +1,4 @@
-"""Checkpoints: what a session was at the ends of its turns, in private files under a cap."""
+"""Checkpoints: states of a session at the ends of its turns, in private files under a cap."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Checkpoint:
         return self.snapshot.nbytes
 
     def is_of(self, n_past: int, state: tuple[object, ...]) -> bool:
-        """Whether it is of a session that is so now. state: of the turns, tokens pending, and of the sampler"""
+        """True if the checkpoint matches a session. state: turns, pending tokens, sampler"""
         snapshot = self.snapshot
         return (self.n_past, (snapshot.turns, snapshot.pending, snapshot.sampler)) == (n_past, state)
 
@@ -53,21 +53,21 @@ class Checkpoints:
 
     @property
     def positions(self) -> list[int]:
-        """Tokens after which there is one, ascending."""
+        """n_past of each checkpoint, ascending."""
         return [checkpoint.n_past for checkpoint in self._all]
 
     @property
     def newest(self) -> Checkpoint | None:
-        """The last one."""
+        """The newest checkpoint; None = there is none."""
         return self._all[-1] if self._all else None
 
     @property
     def nbytes(self) -> int:
-        """Bytes of their files."""
+        """Bytes of all files."""
         return sum(checkpoint.nbytes for checkpoint in self._all)
 
     def add(self, checkpoint: Checkpoint) -> None:
-        """Take the newest checkpoint; those of as many tokens and more go. Older ones make room, unless it has none."""
+        """Add the newest checkpoint, and remove those of as many tokens or more. Older ones make room for it."""
         self.drop_from(checkpoint.n_past)
         if checkpoint.nbytes > self.max_bytes:
             checkpoint.close()
@@ -77,22 +77,22 @@ class Checkpoints:
             self._all.pop(self._least_missed()).close()
 
     def before(self, n: int) -> Checkpoint | None:
-        """The newest one of at most n tokens."""
+        """Return the newest checkpoint of at most n tokens."""
         return next((checkpoint for checkpoint in reversed(self._all) if checkpoint.n_past <= n), None)
 
     def drop_from(self, n: int) -> None:
-        """Remove those of n tokens and more."""
+        """Remove the checkpoints of n tokens and more."""
         while self._all and self._all[-1].n_past >= n:
             self._all.pop().close()
 
     def close(self) -> None:
-        """Remove all."""
+        """Remove all checkpoints."""
         self.drop_from(0)
 
     def _least_missed(self) -> int:
-        """The one without which least is read again, by its distance from the end: they lie denser the newer they are.
+        """Return the index of the checkpoint to give up, by the least cost: tokens to read again / distance to the end.
 
-        The two newest ones are left out, if there are others.
+        So newer checkpoints lie closer together. The two newest ones are left out, if there are others.
         """
         positions = [0, *self.positions]
 

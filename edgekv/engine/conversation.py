@@ -1,4 +1,4 @@
-"""One conversation in this process: reads prompts and says replies within the engine's cells."""
+"""One conversation in this process: reads prompts and generates replies within the engine's cells."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
     from edgekv.grammar.masks import Matcher
 
 
-# turns, pending and sampler of a conversation that begins
+# turns, pending tokens and sampler of a new conversation
 NOTHING_SAID: tuple[str, tuple[int, ...], SamplerState | None] = ("new", (), None)
 
 
 class LocalConversation:
     """A `Conversation` over an engine of this process; `LocalEngine` makes one.
 
-    history: its log and checkpoints; None = it keeps none
-    begun: the rest of a session whose cells the engine holds, as those of `client`; None = nothing was read yet
+    history: log and checkpoints; None = the conversation keeps none
+    begun: snapshot of a session whose cells the engine holds for `client`; None = no token was read yet
     """
 
     def __init__(
@@ -61,7 +61,9 @@ class LocalConversation:
         self._system = system
         self._turns = Turns(engine.model, system)
         self._history = history
-        self._unfinished: Callable[[], None] | None = None  # a change to be made again before anything else
+        self._unfinished: Callable[[], None] | None = (
+            None  # an interrupted change, which the next use makes again first
+        )
         self.client = CacheClient() if client is None else client
         self._state = SequenceState(lambda: engine.slot.figures(self.client)[0])
         self._generator = ReplyGenerator(self._swapped_in, self.cancelled, self._state)
@@ -77,12 +79,12 @@ class LocalConversation:
 
     @property
     def system(self) -> str | None:
-        """The message that it never evicts, if it has one."""
+        """The system message, which is never evicted; None = there is none."""
         return self._system
 
     @property
     def n_past(self) -> int:
-        """Tokens read and said so far."""
+        """Tokens read and generated so far."""
         return self._open().slot.figures(self.client)[0]
 
     @property
@@ -92,7 +94,7 @@ class LocalConversation:
 
     @property
     def n_exceeded(self) -> int:
-        """How often the process was found over its ceiling."""
+        """Number of checks that found the process over its ceiling."""
         return self._open().guard.n_exceeded
 
     def kept_positions(self, layer: int, head: int) -> npt.NDArray[np.int32]:
@@ -104,13 +106,13 @@ class LocalConversation:
         return self._swapped_in().block_loop.cache.budgets()
 
     def coverage(self) -> Coverage:
-        """How many heads hold each token."""
+        """Return the coverage: the number of heads that hold each token."""
         cache = self._swapped_in().block_loop.cache
         heads = [(layer, head) for layer, budgets in enumerate(cache.budgets()) for head in range(len(budgets))]
         return Coverage.of(cache.positions(layer, head) for layer, head in heads)
 
     def snapshot(self) -> Snapshot:
-        """All that it has read and said. Raises CeilingError where that has no room."""
+        """Copy the whole state. Raises CeilingError if the copy has no room."""
         engine, history = self._settled(), self._history
         self.check_room(engine.block_loop.cache.snapshot_bytes + (0 if history is None else history.log.nbytes))
         return self._noted(engine.block_loop.snapshot(), None if history is None else history.log.copy())
@@ -128,7 +130,7 @@ class LocalConversation:
         self._remember()
 
     def _become(self, snapshot: Snapshot) -> None:
-        """Be as in a snapshot."""
+        """Take the state of a snapshot."""
         before, block_loop = self._history, self._engine.block_loop
         history = None if before is None else before.restored(snapshot, block_loop)
         if history is None:
@@ -139,23 +141,23 @@ class LocalConversation:
             before.log.close()
 
     def save(self, path: Path) -> None:
-        """Write all of it to a file. Raises SessionFileError; what had that name before is then untouched."""
+        """Write the whole state to a file. Raises SessionFileError; an older file of that name is then untouched."""
         engine, history = self._settled(), self._history
         further = [] if history is None else log_sections(history.log)
         save_session(path, engine, self._noted(engine.block_loop.noted(ELSEWHERE)), further)
 
     def turns(self, first: int, n: int) -> list[Turn]:
-        """At most n turns of the log from turn `first` on. Raises SessionError where there is no log."""
+        """Return at most n turns of the log from turn `first` on. Raises SessionError if there is no log."""
         return list(itertools.islice(self._kept().log.turns(len(self._state.pending)), first, first + n))
 
     def pieces(self, start: int, stop: int, control: bool) -> list[bytes]:
-        """What each token in [start, stop) of the log stands for. control: with the names of control tokens"""
+        """Return the bytes of each token in [start, stop) of the log. control: with the names of control tokens"""
         model, tokens = self._open().model, self._kept().tokens(start, stop, self._state.pending)
         return [model.piece(token, special=control) for token in tokens]
 
     @property
     def n_logged(self) -> int:
-        """Tokens of the log, and those that were said and not fed yet. Raises SessionError where there is no log."""
+        """Tokens of the log, and generated tokens that are not fed yet. Raises SessionError if there is no log."""
         return len(self._kept().log) + len(self._state.pending)
 
     def check_room(self, snapshot_bytes: int) -> None:
@@ -168,13 +170,13 @@ class LocalConversation:
         engine.guard.check_room(copies * snapshot_bytes, "the snapshot", remedy, reserved)
 
     def close(self) -> None:
-        """Have it forgotten at the engine's next use."""
+        """Have the engine forget this conversation at its next use."""
         self._engine.slot.release_later(self.client)
 
     def reply(
         self, request: GenerationRequest | RewindRequest, progress: ProgressCallback | None
     ) -> Generator[str, None, None]:
-        """Read the prompt, then say token by token. Whatever is raised, the next use goes on from what has cells."""
+        """Read the prompt, then generate token by token. After any exception the next use goes on from the cells."""
         engine = self._open()
         stats = self.stats = Stats(budget_cells=engine.plan.budget_cells)
         before = replace(engine.slot.note(self.client).work)
@@ -193,13 +195,13 @@ class LocalConversation:
                 tokens, probe = self._history_prompt(request, stats)
             else:
                 tokens, probe = self._turn_prompt(request, stats)
-            if request.passes > 1 and probe.tokens:  # where all of it fits, a second pass finds the same
+            if request.passes > 1 and probe.tokens:  # if all of it fits, a second pass finds the same
                 answer = yield from self._first_pass(request, tokens, probe, matcher, stats, progress)
                 if answer is None:
                     return
                 matcher = None if request.grammar is None else engine.matcher(request.grammar)
                 tokens, probe = self._turn_prompt(request, stats, answer)
-            stats.finish_reason = "closed"  # unless something better is known
+            stats.finish_reason = "closed"  # unless another reason is noted below
             if not self._read(tokens, request.kind, stats, progress, probe):
                 return
             if request.kind in BEGINNINGS:
@@ -219,7 +221,7 @@ class LocalConversation:
         return self._engine
 
     def _swapped_in(self) -> LoadedModel:
-        """The engine, with this conversation in its cells, which notes in its log what is fed.
+        """Return the engine, with this conversation loaded in its cells and every feed noted in its log.
 
         Raises SwapError and SessionEvictedError.
         """
@@ -229,13 +231,13 @@ class LocalConversation:
         return engine
 
     def _settled(self) -> LoadedModel:
-        """The engine, as `_swapped_in`, for a new use: whatever was raised in the last one, all of it agrees."""
+        """Return the engine, as `_swapped_in`, with cells, log and notes in agreement after any exception."""
         engine = self._swapped_in()
         self._settle()
         return engine
 
     def _settle(self) -> None:
-        """Make the log and the block loop's notes those of the cells, and make again what was left half done."""
+        """Bring the log and the block loop's notes into agreement with the cells, and redo an interrupted change."""
         engine = self._open()
         if engine.slot.holds(self.client):
             engine.block_loop.log = None if self._history is None else self._history.log
@@ -243,13 +245,13 @@ class LocalConversation:
             engine.slot.forget_copy(self.client)
             if self._unfinished is not None:
                 self._wholly(self._unfinished)
-        if self.n_past == 0 and self._state.turns != "new":  # such as after a device that lost all cells
+        if self.n_past == 0 and self._state.turns != "new":  # a device may have lost all cells
             self._state.set("new", (), self._state.sampler)
         if self._history is not None:
             self._history.log.cut(self.n_past)
 
     def _wholly(self, change: Callable[[], None]) -> None:
-        """Change cells, log and turns at once. If something is raised, the next use does all of it again.
+        """Change cells, log and turns as one. After an exception the next use makes the whole change again.
 
         A change that was refused before any cell changed is forgotten.
         """
@@ -265,9 +267,9 @@ class LocalConversation:
         self._unfinished = None
 
     def _turn_prompt(self, request: GenerationRequest, stats: Stats, answer: str = "") -> tuple[Iterator[int], Probe]:
-        """The tokens to read for a turn, and the probe to read them with.
+        """Return the tokens to read for a turn, and the probe to read them with.
 
-        Nothing is changed but `stats`, unless only a part of the opening was read before: then all is read again.
+        Changes nothing but `stats`, unless only a part of the opening was read before: then the opening is read again.
         answer: of a first pass
         """
         engine = self._open()
@@ -284,7 +286,7 @@ class LocalConversation:
         return itertools.chain(pending, prompt.tokens(mark)), probe
 
     def _marker(self, kind: Kind, first: int, *, known: int = 0) -> Callable[[int, str], None]:
-        """Return what `Prompt.tokens` calls at each part: it notes where the opening ends, and marks the log.
+        """Return a callback for each part of `Prompt.tokens`: it notes the end of the opening, and marks the log.
 
         first, known: as for `SessionHistory.marker`
         """
@@ -307,10 +309,10 @@ class LocalConversation:
         stats: Stats,
         progress: ProgressCallback | None,
     ) -> Generator[str, None, str | None]:
-        """Read and answer, and go back; returns the answer, which nobody else hears. None = it was cancelled.
+        """Read, answer, and go back; returns the answer, which is not yielded. None = the reply was cancelled.
 
-        It is as long as the next probe has room for. Raises CeilingError where a conversation that was begun cannot be
-        kept meanwhile, and ConfigError where the question leaves no room; nothing was read then.
+        The answer is at most as long as the next probe has room for. Before anything is read, raises CeilingError if
+        there is no room to keep the conversation meanwhile, and ConfigError if the question leaves no room.
         """
         room = self._turns.room_for_answer(request.question or "", self._open().options.probe_tokens)
         if room < 1:
@@ -331,7 +333,7 @@ class LocalConversation:
             yield ""
         if self.cancelled.is_set():
             stats.finish_reason = "cancelled"
-            yield from said  # the conversation holds it
+            yield from said  # the conversation holds this text
             return None
         if before is None:
             self._start_over()
@@ -341,7 +343,7 @@ class LocalConversation:
         return "".join(said)
 
     def _history_prompt(self, request: GenerationRequest, stats: Stats) -> tuple[Iterator[int], Probe]:
-        """Go back to where a history leaves the log; returns the tokens to read from there, and the probe."""
+        """Go back to the end of the common prefix of log and history; returns the tokens after it, and the probe."""
         history, engine = self._kept(), self._open()
         plan = engine.plan
         prompt = prompt_of(request, engine.model, self._turns, history.replies(self._state.pending))
@@ -355,7 +357,7 @@ class LocalConversation:
                 limit=plan.budget_cells,
             )
         if n_tokens == 0:
-            prompt.count()  # says what is wrong
+            prompt.count()  # raises the error for an empty history
         n_seen = min(n_common, n_tokens - (request.kind not in BEGINNINGS))  # logits come from the last token
         self._go_back(n_seen)
         stats.reused_tokens = self.n_past
@@ -368,7 +370,10 @@ class LocalConversation:
         return itertools.islice(prompt.tokens(mark), self.n_past, None), probe
 
     def common_prefix_length(self, request: GenerationRequest) -> int:
-        """How many tokens of a history the log begins with. Raises what answering it would before anything is read."""
+        """Return the length of the longest common prefix of a history and the log.
+
+        Raises the errors that `reply` raises before it reads a token.
+        """
         history, model = self._kept(), self._open().model
         return history.log.beginning(
             prompt_of(request, model, self._turns, history.replies(self._state.pending)).tokens()
@@ -377,7 +382,7 @@ class LocalConversation:
     def _rewind(self, request: RewindRequest, stats: Stats, progress: ProgressCallback | None) -> None:
         """Go back to the newest checkpoint before, and read again from there.
 
-        Whatever is raised after the first step, the session has gone back to the checkpoint, or to what was read again.
+        After any later exception the session has gone back to the checkpoint, or to the last token that was read again.
         """
         history, n = self._kept(), request.n_tokens
         if n > self.n_past:
@@ -392,9 +397,9 @@ class LocalConversation:
         stats.finish_reason = stats.finish_reason or "read"
 
     def _go_back(self, n: int, *, other_draws: bool = False) -> None:
-        """To the newest checkpoint of at most n tokens, where there are more. The log keeps n.
+        """Go back to the newest checkpoint of at most n tokens, if there are more tokens. The log keeps n.
 
-        other_draws: the sampler does not go back, but for what it penalises
+        other_draws: the sampler does not go back, but for the tokens that it penalises
         """
         history, drawn = self._kept(), self._state.sampler
         if n >= self.n_past:
@@ -411,7 +416,7 @@ class LocalConversation:
         self._wholly(change)
 
     def _start_over(self) -> None:
-        """Go back to where nothing was read."""
+        """Go back to the empty conversation."""
         engine = self._swapped_in()
         if self._history is not None:
             self._go_back(0)
@@ -424,7 +429,7 @@ class LocalConversation:
         self._wholly(change)
 
     def _kept(self) -> SessionHistory:
-        """The log and the checkpoints, as they are now. Raises SessionError where there are none."""
+        """Return the up-to-date log and checkpoints. Raises SessionError if there are none."""
         if self._history is None:
             raise SessionError("this session keeps no log; open one with Runtime.session(log=True)")
         if self._unfinished is not None or len(self._history.log) != self.n_past:
@@ -432,13 +437,13 @@ class LocalConversation:
         return self._history
 
     def _let_past_go(self) -> None:
-        """Remove what it has on the disk."""
+        """Remove all files of log and checkpoints."""
         if self._history is not None:
             self._history.close()
             self._history = None
 
     def _remember(self) -> None:
-        """End the log with the last token that has cells, and keep a checkpoint; unless others have the cells."""
+        """End the log with the last token that has cells, and keep a checkpoint, if this conversation has the cells."""
         engine = self._engine
         if engine.closed or not engine.slot.holds(self.client):
             return
@@ -448,7 +453,7 @@ class LocalConversation:
             self._history.note(self.n_past, noted, lambda file: self._noted(engine.block_loop.snapshot_to(file)))
 
     def _current_checkpoint(self) -> BlockLoopSnapshot | None:
-        """The newest checkpoint, if it is of now: whoever has one rests in it, and takes no room."""
+        """Return the newest checkpoint if it matches the current state. Such a session needs no swap space."""
         noted = self._state.turns, self._state.pending, self._state.sampler
         return None if self._history is None else self._history.current_checkpoint(self.client.n_past, noted)
 
@@ -460,7 +465,7 @@ class LocalConversation:
         self._state.set(snapshot.turns, snapshot.pending, snapshot.sampler)
 
     def _pin_system(self) -> None:
-        """Protect the system message, and refuse one that leaves no room."""
+        """Pin the system message. Raises BudgetError if it leaves no room."""
         engine = self._open()
         n_pinned = self._turns.opening().count()
         engine.options.check_budget(engine.plan.budget_cells, n_pinned)
@@ -475,14 +480,14 @@ class LocalConversation:
         probe: Probe = NO_PROBE,
         known: TokenLog | None = None,
     ) -> bool:
-        """Read the tokens of a prompt; returns whether the reply may begin. known: a log that holds the tokens"""
+        """Read the tokens of a prompt; returns True if the reply may begin. known: a log that holds the tokens"""
         reading = Prefill(self._open(), self.cancelled, stats, progress)
         self._state.read(STATES[kind], known)
         reading.read(self._to_their_end(tokens, kind), probe, want_logits=kind not in BEGINNINGS)
         return reading.may_reply()
 
     def _to_their_end(self, tokens: Iterable[int], kind: Kind) -> Iterator[int]:
-        """The tokens of a prompt. Their end is noted before the last of them is fed."""
+        """Yield the tokens of a prompt. Their end is noted before the last of them is fed."""
         first = n = self.n_past
         for token in tokens:
             n += 1

@@ -1,4 +1,4 @@
-"""The question that texts are read with, as callers give it."""
+"""The question to read texts with, as callers give it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Focus: TypeAlias = bool | str | Sequence[str] | None
 
 
 def question_to_read_with(focus: Focus, usual: str, *, able: bool, otherwise: bool) -> str | tuple[str, ...] | None:
-    """The caller's own question, perhaps in parts, `usual`, or none.
+    """Return the question to read with: the caller's own, perhaps in parts, or `usual`; None = none.
 
-    focus: a question or its parts; True = `usual`, False = none, None = `usual` where that is `otherwise` so
-    able: whether the runtime has cells for a probe
+    focus: a question or its parts; True = `usual`, False = none, None = `usual` if `otherwise` is true
+    able: the runtime has cells for a probe
 
     Raises ConfigError for a focus that the runtime has no cells for, and for parts that say nothing.
     """
@@ -28,7 +28,7 @@ def question_to_read_with(focus: Focus, usual: str, *, able: bool, otherwise: bo
 
 
 def _parts(focus: Sequence[str]) -> tuple[str, ...]:
-    """The parts of a question, as given. Raises ConfigError for what is no text, or says nothing."""
+    """Return the parts of a question. Raises ConfigError for a part that is no text or is empty."""
     parts = tuple(focus)
     for part in parts:
         if not isinstance(part, str) or not part.strip():

@@ -1,4 +1,4 @@
-"""Says the replies of one conversation, token by token."""
+"""Generates the replies of one conversation, token by token."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
     from .tool_calls import ToolCallReader
 
-NOTED, NOTES_BYTES = 16, MIB  # tokens after which a grammar is looked at, and more than it notes of so many
+NOTED, NOTES_BYTES = 16, MIB  # tokens between two checks of a grammar's memory, and an upper bound of its growth
 
 
 class ReplyGenerator:
-    """Says replies.
+    """Generates replies.
 
     at_cells: the engine, with the conversation in its cells, which others may have had since the last token
     cancelled: ends a reply after the next token
-    state: has the sampler, which goes on from one reply to the next, and takes note of each token
+    state: takes note of each token, and holds the sampler's state from one reply to the next
     """
 
     def __init__(self, swapped_in: Callable[[], LoadedModel], cancelled: threading.Event, state: SequenceState) -> None:
@@ -41,10 +41,10 @@ class ReplyGenerator:
     def pieces(
         self, request: GenerationRequest, matcher: Matcher | None, reader: ToolCallReader | None, stats: Stats
     ) -> Iterator[str]:
-        """A reply in pieces, after the logits of the last batch. The sampler goes on from its state.
+        """Yield a reply in pieces, from the logits of the last batch on. The sampler goes on from its state.
 
         matcher: the grammar that the reply follows; None = it is free
-        reader: takes calls of tools out of the reply; None = there are none
+        reader: takes tool calls out of the reply; None = no tools
         """
         with (
             closing(

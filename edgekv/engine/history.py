@@ -1,4 +1,4 @@
-"""Whole histories, as callers give them: checked, and made into prompts."""
+"""Checks whole histories, as callers give them, and makes prompts from them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 History: TypeAlias = str | Path | Sequence[int] | Sequence[Mapping[str, Any]]
 MESSAGE_ROLES = ("system", "user", "assistant", "tool")
-QUESTION_CHARS = 4096  # of which a probe has the last tokens
+QUESTION_CHARS = 4096  # characters; a probe takes their last tokens
 
 
 def request_of(history: History) -> GenerationRequest:
-    """A reply to a history of messages, to a text or to token ids. Raises InputError for what is none of them."""
+    """Return the request for a reply to messages, a text or token ids. Raises InputError for any other history."""
     if isinstance(history, (str, Path)):
         if history == "":
             raise InputError("the history is empty; give a text, token ids or messages to go on from")
@@ -36,7 +36,7 @@ def request_of(history: History) -> GenerationRequest:
 
 
 def token_ids(tokens: Sequence[Any]) -> array[int]:
-    """Token ids, 4 bytes each. Raises InputError for none, and for what is no id."""
+    """Return token ids, 4 bytes each. Raises InputError for an empty list, and for a value that is no id."""
     if not len(tokens):
         raise InputError("the history is empty; give token ids or messages to go on from")
     for token in tokens:
@@ -46,7 +46,7 @@ def token_ids(tokens: Sequence[Any]) -> array[int]:
 
 
 def check_ids(tokens: Sequence[int], n_vocab: int) -> Sequence[int]:
-    """The same ids. Raises InputError for one that the vocabulary lacks."""
+    """Return the ids unchanged. Raises InputError for an id that the vocabulary lacks."""
     for token in tokens:
         if token >= n_vocab:
             raise InputError(f"the vocabulary has no token {token}; give ids in [0, {n_vocab})")
@@ -54,7 +54,7 @@ def check_ids(tokens: Sequence[int], n_vocab: int) -> Sequence[int]:
 
 
 def messages_of(messages: Sequence[Any]) -> GenerationRequest:
-    """A reply to the messages of a conversation. Raises InputError for what is no message."""
+    """Return the request for a reply to messages. Raises InputError for a value that is no message."""
     calls = tuple(_calls_of(it) for it in messages)
     messages = [  # a message that only calls tools may have no content
         {**message, "content": ""} if its and message.get("content") is None else message
@@ -87,12 +87,12 @@ def _calls_of(message: object) -> tuple[ToolCall, ...]:
 
 
 def _absolute(content: str | Path) -> str | Path:
-    """The same for a worker, which may be in another folder."""
+    """Return a content with an absolute path, because a worker may run in another folder."""
     return Path(os.path.abspath(content)) if isinstance(content, Path) else content
 
 
 def question_of(roles: Sequence[str], contents: Sequence[str | Path]) -> str | None:
-    """The end of the last message of the user, which the others are read with in mind; None = there is none."""
+    """Return the end of the user's last message, the question to read the others with; None = there is none."""
     for role, content in zip(reversed(roles), reversed(contents), strict=True):
         if role == "user":
             return _end_of(content) or None
@@ -102,7 +102,7 @@ def question_of(roles: Sequence[str], contents: Sequence[str | Path]) -> str | N
 def _end_of(content: str | Path) -> str:
     if isinstance(content, str):
         return content[-QUESTION_CHARS:]
-    with suppress(OSError), content.open("rb") as file:  # whoever reads all of it says why it cannot be read
+    with suppress(OSError), content.open("rb") as file:  # reading the whole file raises the error
         file.seek(0, 2)
         file.seek(max(0, file.tell() - QUESTION_CHARS))
         return file.read().decode("utf-8", "ignore")
@@ -110,10 +110,12 @@ def _end_of(content: str | Path) -> str:
 
 
 def prompt_of(request: GenerationRequest, model: Model, turns: Turns, replies: Iterable[list[int]]) -> Prompt:
-    """The prompt of a history. Raises InputError for ids that the vocabulary lacks, SessionError for another system.
+    """Return the prompt of a history.
 
-    replies: tokens of what was said before. A reply that has the text of one word for word, or calls the same tools,
-        is given its tokens
+    Raises InputError for ids that the vocabulary lacks, and SessionError for another system message.
+
+    replies: tokens of earlier replies. A message with exactly the text of one, or with the same tool calls, is given
+        its tokens
     """
     if request.kind in ("tokens", "ahead"):
         return turns.ids(check_ids(request.tokens, model.n_vocab))
@@ -136,7 +138,7 @@ def prompt_of(request: GenerationRequest, model: Model, turns: Turns, replies: I
 
 
 def _alike(request: GenerationRequest, model: Model) -> Callable[[str], str]:
-    """What makes two replies equal that call the same tools."""
+    """Return a function whose results are equal for replies that call the same tools."""
     if not any(request.calls):
         return str
     from edgekv.prompt.tool_form import tool_form  # few histories need it
@@ -145,7 +147,7 @@ def _alike(request: GenerationRequest, model: Model) -> Callable[[str], str]:
 
 
 def _text_of(parts: Parts) -> str | None:
-    """A content as one text; None where a file is part of it."""
+    """Return a content as one text; None = a file is part of it."""
     texts = [part for part in parts if isinstance(part, str)]
     return "".join(texts) if len(texts) == len(parts) else None
 
@@ -153,7 +155,7 @@ def _text_of(parts: Parts) -> str | None:
 def with_tools(
     request: GenerationRequest, model: Model
 ) -> tuple[tuple[str, ...], tuple[Parts, ...], Sequence[dict[str, Any]]]:
-    """Roles and contents of messages with their calls written out, and the tools that the template is to describe.
+    """Return roles and contents of messages with their calls written out, and the tools for the template to describe.
 
     Raises InputError for tools that hold names of control tokens.
     """

@@ -1,4 +1,4 @@
-"""What an engine in this process loads: a model, its plan and its cells."""
+"""A model in this process, loaded under its plan, and its cells."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ if TYPE_CHECKING:
 
 
 class LoadedModel(Opened):
-    """A model in this process under its plan, and its cells. Raises what `Runtime` does.
+    """A model in this process under its plan, and its cells. Raises the errors of `Runtime`.
 
     mark: bytes that the snapshots of this engine carry, so that no other engine restores them; None = new ones
-    model_digest: says in a session file which model its cells are of
+    model_digest: identifies the model in a session file
     """
 
     def __init__(self, path: Path, request: Request, mark: bytes | None = None) -> None:
         self.mark = new_mark() if mark is None else mark
         self.plan = make_plan(path, request)
         options = self.options = self.plan.resolve(request.options)
-        sys.audit("edgekv.runtime", self.plan)  # read where a test's memory is measured (edgekv.testing)
+        sys.audit("edgekv.runtime", self.plan)  # read by tests that measure memory (edgekv.testing)
         process.return_freed_memory()
         self.guard = MemoryGuard(self.plan)
         with ExitStack() as made:
@@ -55,7 +55,7 @@ class LoadedModel(Opened):
             self.model = made.enter_context(Model(path, options))
             self.model_digest = header_digest(path, self.model.header)
             self._vocabulary = _vocabulary(self.model) if options.grammars else None
-            process.return_freed_memory()  # what loading took beside the model
+            process.return_freed_memory()  # memory that loading took beside the model
             self.context = self.model.new_context(self.plan.n_cells, options, n_cells_max=self.plan.n_cells_max)
             made.callback(self.context.close)
             cache = made.enter_context(closing(open_cache(self.context, options)))
@@ -70,9 +70,9 @@ class LoadedModel(Opened):
         self.opened()
 
     def matcher(self, grammar: Grammar) -> Matcher:
-        """What a reply that follows a grammar is held to.
+        """Return a matcher that holds a reply to a grammar.
 
-        Raises GrammarError, CeilingError where there is no room, and ConfigError without grammars=True.
+        Raises GrammarError, CeilingError if there is no room, and ConfigError without grammars=True.
         """
         if self._vocabulary is None:
             raise ConfigError(
@@ -99,14 +99,14 @@ def _vocabulary(model: Model) -> Vocabulary:
 
 
 def _swap_space(plan: Plan, options: Options) -> SwapSpace:
-    """Where sessions rest. Raises ConfigError for a folder that cannot be used."""
+    """Return the swap space for sessions. Raises ConfigError for a folder that cannot be used."""
     folder = None if options.swap_dir is None else SwapFolder(Path(options.swap_dir))
     room = SwapMemory(plan, options.swap_memory_bytes)
     return SwapSpace(room, plan.session_bytes, folder, options.swap_dir_bytes, evicts=options.swap_full == "evict")
 
 
 def open_cache(context: Context, options: Options) -> Cache:
-    """The cache of a context. It repositions keys unless the options say never, or say "auto" and the model cannot."""
+    """Open the cache of a context. It repositions keys unless reposition is "never", or "auto" and the model cannot."""
     return Cache(context, checked_params(context, options))
 
 
@@ -118,8 +118,8 @@ def share_heads(cache: Cache, path: Path, options: Options) -> None:
 
 
 def _rehearse() -> None:
-    """Do once what every reply does, so that Python imports what it needs."""
-    for encoding in ("utf-8", "utf-8-sig"):  # of texts
+    """Do the work of every reply once, so that Python imports its modules before a plan."""
+    for encoding in ("utf-8", "utf-8-sig"):  # encodings of texts
         codecs.lookup(encoding)
     rehearse()
 

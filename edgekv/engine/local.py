@@ -22,7 +22,7 @@ from .turn_queue import TurnQueue
 
 
 class LocalEngine(LoadedModel):
-    """An `Engine` whose native side runs in this process. Raises what `Runtime` does."""
+    """An `Engine` whose native side runs in this process. Raises the errors of `Runtime`."""
 
     worker_pid = None
 
@@ -31,7 +31,7 @@ class LocalEngine(LoadedModel):
         self.turn_queue = TurnQueue()
 
     def new_conversation(self, system: str | None, logging: Logging | None = None) -> LocalConversation:
-        """A new conversation. It has the cells if they are free."""
+        """Begin a conversation. It takes the cells if they are free."""
         conversation = LocalConversation(self, system, None if logging is None else SessionHistory(logging, self.plan))
         with self.turn_queue.ticket(conversation) as ticket:
             if ticket.enter_if_free():
@@ -41,7 +41,7 @@ class LocalEngine(LoadedModel):
     def load_conversation(
         self, path: Path, instead_of: Conversation | None = None, *, keeps_log: bool = True
     ) -> LocalConversation:
-        """The conversation of a session file, which takes over the cells. keeps_log: if the file has one"""
+        """Load the conversation of a session file into the cells. keeps_log: keep the log of the file, if it has one"""
         history = load_log(path, self, Logging()) if keeps_log else None
         client = CacheClient()
         replaced = instead_of.client if isinstance(instead_of, LocalConversation) else None
@@ -56,29 +56,33 @@ class LocalEngine(LoadedModel):
             raise
 
     def tokenize(self, text: str, begin: bool, special: bool) -> list[int]:
-        """Tokens of a text. begin: with what the model wants before one; special: names of control tokens are these"""
+        """Return the tokens of a text.
+
+        begin: with the tokens that the model expects before a text
+        special: read names of control tokens as these tokens
+        """
         return self.model.tokenize(text, begin=begin, special=special, space_prefix=begin)
 
     def text_of(self, tokens: Sequence[int]) -> str:
-        """The text of tokens. Raises InputError for ids that the vocabulary lacks."""
+        """Return the text of tokens. Raises InputError for ids that the vocabulary lacks."""
         return "".join(self.model.text(check_ids(tokens, self.model.n_vocab)))
 
     def count(self, request: GenerationRequest) -> int:
-        """Tokens of a history. Raises InputError."""
+        """Return the number of tokens of a history. Raises InputError."""
         return prompt_of(request, self.model, Turns(self.model, None), ()).count()
 
     def reply_opening(self) -> str:
-        """What the chat template puts before a reply; "" where there is no template that can be used."""
+        """Return the text that the chat template puts before a reply; "" if the model has no usable template."""
         try:
             return chat_format(self.model, with_system=False).after_user
         except UnsupportedModelError:
             return ""
 
     def reap(self) -> None:
-        """Free what closed conversations left."""
+        """Free the state of closed conversations."""
         self.slot.reap()
 
     def close(self) -> None:
-        """End what is under way, and free the model and its cells."""
+        """End all calls under way, and free the model and its cells."""
         self.turn_queue.close()
         super().close()

@@ -1,4 +1,4 @@
-"""Pieces of a reply that know their tokens, and how probable the model held these to be."""
+"""Pieces of a reply with their tokens, and the log probabilities that the model gave these."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import numpy.typing as npt
 
 from edgekv.binding.model import Model
 
-PART = 4096  # logits that are looked at together
+PART = 4096  # logits that are summed together
 
-Packed: TypeAlias = bytes | bytearray  # tokens one after the other, each as `packed` makes it
+Packed: TypeAlias = bytes | bytearray  # tokens one after another, each as `packed` returns it
 
 
 class TokenLogprob(NamedTuple):
-    """A token that could have come, its bytes, or the name of a control token, and its log probability (natural)."""
+    """A possible token, its bytes or the name of a control token, and its log probability (natural)."""
 
     id: int
     piece: bytes
@@ -28,7 +28,7 @@ class TokenLogprob(NamedTuple):
 
 
 class Token(NamedTuple):
-    """A token of a reply, as `TokenLogprob`; `top` has the most probable ones in its place, the first one first.
+    """A token of a reply, as `TokenLogprob`; `top` has the most probable tokens of its place, the best one first.
 
     The probabilities are the model's own: before penalties, temperature, and what a grammar forbids. So `top` need not
     hold the token.
@@ -40,14 +40,14 @@ class Token(NamedTuple):
     top: tuple[TokenLogprob, ...]
 
 
-# of a token or an alternative: its id, its log probability, the bytes of its piece, and the alternatives that follow
+# head of a packed token or alternative: id, log probability, bytes of its piece, number of alternatives that follow
 _HEAD = struct.Struct("<ifIB")
-# that each takes when packed, with pieces of 19 bytes; those of a reply are shorter on average
+# bytes of a packed token or alternative with a piece of 19 bytes; pieces of a reply are shorter on average
 PACKED_BYTES = 32
 
 
 def packed(token: Token) -> bytes:
-    """A token in few bytes; log probabilities are float32, as logits are. Those of several tokens can be joined."""
+    """Return a token in few bytes, with log probabilities as float32, as logits are. Packed tokens can be joined."""
     return _packed(token, len(token.top)) + b"".join(_packed(other, 0) for other in token.top)
 
 
@@ -56,7 +56,7 @@ def _packed(it: Token | TokenLogprob, n_top: int) -> bytes:
 
 
 def unpacked(data: Packed) -> Iterator[Token]:
-    """The tokens again, one at a time."""
+    """Yield the tokens of packed bytes, one at a time."""
     logprobs = _unpacked(data)
     for logprob, n_top in logprobs:
         yield Token(*logprob, tuple(other for other, _ in itertools.islice(logprobs, n_top)))
@@ -71,7 +71,7 @@ def _unpacked(data: Packed) -> Iterator[tuple[TokenLogprob, int]]:
 
 
 class Piece(str):
-    """A piece of a reply, which is a text, with the tokens that begin in it.
+    """A piece of a reply: a text, with the tokens that begin in it.
 
     packed: these tokens, in a tenth of the memory
     """
@@ -86,7 +86,7 @@ class Piece(str):
 
     @property
     def tokens(self) -> tuple[Token, ...]:
-        """The tokens, made anew each time."""
+        """The tokens, unpacked anew at each call."""
         return tuple(unpacked(self.packed))
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -94,9 +94,9 @@ class Piece(str):
 
 
 class NextTokenLogprobs:
-    """What the model holds probable after some tokens. Takes no memory of the vocabulary's size.
+    """Log probabilities of the next token. Takes no memory of the vocabulary's size.
 
-    logits: (n_vocab,) float32, of which only those of tokens that do not come may be changed before `of`
+    logits: (n_vocab,) float32; before `of`, only logits of tokens that are not chosen may be changed
     n_top: how many of the most probable tokens to keep
     """
 
@@ -112,7 +112,7 @@ class NextTokenLogprobs:
         self._top = [(int(token), self._of(int(token))) for token in found]
 
     def of(self, token: int, model: Model) -> Token:
-        """The token that came, with its alternatives."""
+        """Return the chosen token with its alternatives."""
         top = tuple(TokenLogprob(other, model.piece(other, special=True), logprob) for other, logprob in self._top)
         return Token(token, model.piece(token), self._of(token), top)
 
@@ -121,38 +121,38 @@ class NextTokenLogprobs:
 
 
 def _largest(values: npt.NDArray[np.float32], n: int) -> npt.NDArray[np.int64]:
-    """Indices of the n largest values, or of all, in no order."""
+    """Return the indices of the n largest values, or of all values, in no order."""
     if n == 0 or n >= len(values):
         return np.arange(len(values) if n else 0)
     return np.argpartition(values, -n)[-n:]
 
 
 class LogprobRecorder:
-    """The tokens of a reply on their way to its pieces. n_top: alternatives that are noted with each"""
+    """Records the tokens of a reply until its pieces take them. n_top: alternatives to record with each token"""
 
     def __init__(self, n_top: int = 0) -> None:
         self._n_top = n_top
-        self._tokens: deque[tuple[int, bytes]] = deque()  # with the characters of the reply before each
+        self._tokens: deque[tuple[int, bytes]] = deque()  # (characters of the reply before it, packed token)
         self._n_said = self._n_given = 0  # characters
 
     def logprobs(self, logits: npt.NDArray[np.float32]) -> NextTokenLogprobs:
-        """What the model holds probable now; logits (n_vocab,)."""
+        """Return the log probabilities of the next token; logits (n_vocab,)."""
         return NextTokenLogprobs(logits, self._n_top)
 
     def add(self, token: Token) -> None:
-        """Note a token that is said now."""
+        """Record a token that is generated now."""
         self._tokens.append((self._n_said, packed(token)))
 
     def follow(self, texts: Iterable[str]) -> Iterator[str]:
-        """The texts of tokens as they come, unchanged."""
+        """Yield the texts of tokens unchanged, and count their characters."""
         for text in texts:
             self._n_said += len(text)
             yield text
 
     def pieces(self, texts: Iterable[str]) -> Iterator[Piece]:
-        """The texts that are given out, each with the tokens that begin in it.
+        """Yield the texts as pieces, each with the tokens that begin in it.
 
-        A token that gives no text of its own goes with the next one that does.
+        A token without text of its own goes with the next token that has some.
         """
         for text in texts:
             self._n_given += len(text)

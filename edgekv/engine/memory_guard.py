@@ -1,4 +1,4 @@
-"""Compares what the running process holds with its ceiling."""
+"""The memory guard compares the memory of this process with its ceiling."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from edgekv.planning.estimate import Plan
 
 
 class MemoryGuard:
-    """Compares what this process holds with the ceiling. Make it after planning, before the weights are loaded.
+    """Compares the memory of this process with the ceiling. Make it after planning, before the weights are loaded.
 
-    A peak counts once. One that the host reached before, or that was reported already, says nothing about now; what is
-    resident now is then compared instead.
+    A peak counts once. An earlier peak of the host, or one that was reported already, says nothing about now; the
+    resident memory is then compared instead.
 
-    n_exceeded: how often the process was over its ceiling
+    n_exceeded: number of checks that found the process over its ceiling
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -24,7 +24,7 @@ class MemoryGuard:
         self._before_bytes = process.resident_bytes()
 
     def check_room(self, n_bytes: int, what: str, remedy: str, reserved: int = 0) -> None:
-        """Raise CeilingError if what is resident and `n_bytes` more, which no plan counted, exceed the ceiling.
+        """Raise CeilingError if the resident memory and `n_bytes` more, which no plan counted, exceed the ceiling.
 
         reserved: bytes that are planned for swapped-out sessions, and not resident yet
         """
@@ -41,7 +41,7 @@ class MemoryGuard:
             )
 
     def check(self) -> CeilingExceededError | None:
-        """The error to raise, or None while the ceiling holds. Reads what the system counts; takes no memory."""
+        """Return the error to raise, or None while the ceiling holds. Reads the system's counters; takes no memory."""
         ceiling, peak = self._plan.ceiling_bytes, process.peak_resident_bytes()
         if peak <= ceiling:
             return None

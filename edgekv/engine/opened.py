@@ -1,4 +1,4 @@
-"""An open engine: it has to be closed, and frees itself where that was forgotten."""
+"""An open engine: it has to be closed, and frees itself if that was forgotten."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from edgekv.planning.estimate import Plan
 
 
 class Opened:
-    """Closes itself, with a ResourceWarning, when nobody has it any more and nobody closed it.
+    """Closes itself, with a ResourceWarning, if it is dropped without being closed.
 
-    A runtime and each of its sessions have the engine, so it stays as long as one of them. Garbage is collected in any
-    thread and in the midst of any call. So closing an engine that nobody has may wait for no lock of another object.
+    A runtime and each of its sessions hold the engine, so it lives as long as one of them. Garbage is collected in any
+    thread and in the midst of any call. So closing a dropped engine may wait for no lock of another object.
 
     closed: whether everything was freed; True until all is loaded
     """
 
     closed: bool = True
     plan: Plan
-    _opened_by: int | None = None  # the process; a fork of it frees nothing
+    _opened_by: int | None = None  # process id; a fork frees nothing
 
     def opened(self) -> None:
         """Note that everything is loaded."""

@@ -1,4 +1,4 @@
-"""Reads the prompt of one reply."""
+"""The prefill: reads the prompt of one reply."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .stats import Stats
 
 
 class Prefill:
-    """Reads tokens until all are read, the reply is cancelled, or the process was found over its ceiling.
+    """Reads tokens until all are read, the reply is cancelled, or the process is found over its ceiling.
 
-    stats: says how many tokens there are, and gets how many were read in which time
+    stats: has the number of prompt tokens, and takes the number of tokens read and the time
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Prefill:
         self._exceeded: CeilingExceededError | None = None
 
     def read(self, tokens: Iterable[int], probe: Probe, *, want_logits: bool) -> bool:
-        """Read block by block; returns whether all were read. What was read stays in the cells."""
+        """Read block by block; returns True if all tokens were read. Tokens that were read stay in the cells."""
         block_loop = self._engine.block_loop
         block_loop.repositioning.expect(self._stats.prompt_tokens)
         started = time.perf_counter()
@@ -44,7 +44,7 @@ class Prefill:
             self._stats.read_tokens = self._n_read
 
     def may_reply(self) -> bool:
-        """Whether nothing ended the reading. Raises CeilingExceededError where the ceiling did."""
+        """Return True if nothing ended the reading. Raises CeilingExceededError if the ceiling ended it."""
         if self._exceeded is not None:
             self._stats.finish_reason = "ceiling"
             raise self._exceeded
@@ -54,7 +54,7 @@ class Prefill:
         return True
 
     def _after_ubatch(self, n_tokens: int) -> bool:
-        """Note what was read, and tell it; returns whether to read on."""
+        """Count the tokens read, and report the progress; returns True to read on."""
         self._n_read += n_tokens
         if self._progress is not None:
             block_loop = self._engine.block_loop

@@ -21,14 +21,14 @@ from .turn_queue import TurnQueue
 
 
 class Conversation(Protocol):
-    """What was read and said in one session, and the cells that hold it. Its engine must be open."""
+    """One session's prompts and replies, and the cells that hold them. Its engine must be open."""
 
     stats: Stats
     cancelled: threading.Event
 
     @property
     def system(self) -> str | None:
-        """The message that it never evicts, if it has one."""
+        """The system message, which is never evicted; None = there is none."""
 
     def reply(
         self, request: GenerationRequest | RewindRequest, progress: ProgressCallback | None
@@ -36,35 +36,38 @@ class Conversation(Protocol):
         """Read a prompt and yield the text of each generated token, empty while a character is incomplete.
 
         Works only while it is iterated; between two pieces another conversation may have the cells. Once `cancelled` is
-        set, it ends at the next block or token. `stats` are final when it ends, however it ends. Raises InputError or
+        set, it ends at the next block or token. `stats` are final at its end, whatever ends it. Raises InputError or
         SessionError before anything is read.
         """
 
     def snapshot(self) -> Snapshot:
-        """All that it has read and said. Raises CeilingError where that has no room; no reply may be under way."""
+        """Copy the whole state. Raises CeilingError if the copy has no room; no reply may be under way."""
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go back to a snapshot. Raises SessionError for one of another runtime or system message, or without a log."""
 
     def turns(self, first: int, n: int) -> list[Turn]:
-        """At most n turns of the log from turn `first` on. Raises SessionError where there is no log."""
+        """Return at most n turns of the log from turn `first` on. Raises SessionError if there is no log."""
 
     def pieces(self, start: int, stop: int, control: bool) -> list[bytes]:
-        """What each token in [start, stop) of the log stands for. control: with the names of control tokens"""
+        """Return the bytes of each token in [start, stop) of the log. control: with the names of control tokens"""
 
     def common_prefix_length(self, request: GenerationRequest) -> int:
-        """How many tokens of a history the log begins with. Raises what answering it would before anything is read."""
+        """Return the length of the longest common prefix of a history and the log.
+
+        Raises the errors that `reply` raises before it reads a token.
+        """
 
     @property
     def n_logged(self) -> int:
-        """Tokens of the log, and those that were said and not fed yet. Raises SessionError where there is no log."""
+        """Tokens of the log, and generated tokens that are not fed yet. Raises SessionError if there is no log."""
 
     def save(self, path: Path) -> None:
-        """Write all of it to a file, by an absolute path. Raises SessionFileError; no reply may be under way."""
+        """Write the whole state to a file, by an absolute path. Raises SessionFileError; no reply may be under way."""
 
     @property
     def n_past(self) -> int:
-        """Tokens read and said so far."""
+        """Tokens read and generated so far."""
 
     @property
     def n_cells(self) -> int:
@@ -72,25 +75,25 @@ class Conversation(Protocol):
 
     @property
     def n_exceeded(self) -> int:
-        """How often the process was found over its ceiling."""
+        """Number of checks that found the process over its ceiling."""
 
     def close(self) -> None:
-        """Have it forgotten, in any state, at the engine's next use. From any thread, and in the midst of any call."""
+        """Have the engine forget it, in any state, at its next use. Any thread may call this, at any time."""
 
     def kept_positions(self, layer: int, head: int) -> npt.NDArray[np.int32]:
         """True positions that one (layer, KV head) still holds, (n_cells,) ascending."""
 
     def coverage(self) -> Coverage:
-        """How many heads hold each token."""
+        """Return the coverage: the number of heads that hold each token."""
 
     def budgets(self) -> list[list[int]]:
         """Cells that the last eviction left, per layer and head; 0 before the first one."""
 
 
 class Engine(Protocol):
-    """A loaded model and its cells, which one conversation has at a time, while the others rest.
+    """A loaded model and its cells. One conversation has them at a time; the others are swapped out.
 
-    mark: what its snapshots carry
+    mark: bytes that its snapshots carry
     turn_queue: says whose turn it is. Everything but `n_past`, `n_cells` and `n_exceeded` needs the cells, and is done
         by the caller whose turn it is
     """
@@ -101,44 +104,48 @@ class Engine(Protocol):
 
     @property
     def closed(self) -> bool:
-        """Whether everything was freed."""
+        """True if everything was freed."""
 
     @property
     def worker_pid(self) -> int | None:
-        """The process that it runs in; None = this one."""
+        """The process id of its worker; None = it runs in this process."""
 
     def new_conversation(self, system: str | None, logging: Logging | None = None) -> Conversation:
-        """A new conversation. Raises BudgetError where the system message leaves no cells.
+        """Begin a conversation. Raises BudgetError if the system message leaves no cells.
 
-        logging: keeps a log; raises SessionFileError where the disk does not take it, ConfigError for too small a cap
+        logging: keep a log; raises SessionFileError if the disk does not take it, and ConfigError for too small a cap
         """
 
     def load_conversation(
         self, path: Path, instead_of: Conversation | None = None, *, keeps_log: bool = True
     ) -> Conversation:
-        """The conversation of a session file, by an absolute path, which takes over the cells. For who has the turn.
+        """Load the conversation of a session file, by an absolute path, into the cells. The caller must have the turn.
 
-        instead_of: whose cells it may take, where these have no room to rest
-        keeps_log: it keeps a log if the file has one
+        instead_of: a conversation that gives up its cells, and is not swapped out
+        keeps_log: keep the log of the file, if it has one
 
-        Raises SessionFileError, BudgetError or CeilingError where it cannot be gone on with, and SwapError; the
-        cells are as before.
+        Raises SessionFileError, BudgetError or CeilingError if the file does not fit this engine, and SwapError; the
+        cells are then as before.
         """
 
     def tokenize(self, text: str, begin: bool, special: bool) -> list[int]:
-        """Tokens of a text. begin: with what the model wants before one; special: names of control tokens are these"""
+        """Return the tokens of a text.
+
+        begin: with the tokens that the model expects before a text
+        special: read names of control tokens as these tokens
+        """
 
     def text_of(self, tokens: Sequence[int]) -> str:
-        """The text of tokens. Raises InputError for ids that the vocabulary lacks."""
+        """Return the text of tokens. Raises InputError for ids that the vocabulary lacks."""
 
     def count(self, request: GenerationRequest) -> int:
-        """Tokens of a history. Raises InputError."""
+        """Return the number of tokens of a history. Raises InputError."""
 
     def reply_opening(self) -> str:
-        """What the chat template puts before a reply; "" where there is no template that can be used."""
+        """Return the text that the chat template puts before a reply; "" if the model has no usable template."""
 
     def reap(self) -> None:
-        """Free what closed conversations left. For who has the turn."""
+        """Free the state of closed conversations. The caller must have the turn."""
 
     def close(self) -> None:
         """Free everything."""

@@ -1,4 +1,4 @@
-"""Tells what a model thinks from what it says, while its text comes in pieces."""
+"""Splits reasoning from the answer of a reply that comes in pieces."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ OPEN, CLOSE = "<think>", "</think>"
 
 
 class ReasoningSplitter:
-    """Parts of a reply that comes in pieces, as (whether it is thought, text).
+    """Splits a reply that comes in pieces into parts (is_reasoning, text).
 
-    Thoughts stand at the beginning of a reply, between <think> and </think>, which may be cut anywhere between two
+    Reasoning stands at the beginning of a reply, between <think> and </think>. A tag may be cut anywhere between two
     pieces. The same tags further on are text.
 
-    in_reasoning: the newest part is thought; None: nothing has told yet
-    has_reasoning: the reply begins with some, be they empty
+    in_reasoning: the newest part is reasoning; None = not known yet
+    has_reasoning: the reply begins with reasoning, which may be empty
     """
 
     def __init__(self, *, begun: bool = False) -> None:
-        """begun: the chat template has opened the tag already"""
+        """Begin a reply. begun: the chat template has opened the tag already"""
         self.in_reasoning: bool | None = True if begun else None
         self.has_reasoning = begun
         self._held = ""
 
     def add(self, piece: str) -> Iterator[tuple[bool, str]]:
-        """The parts that a piece completes. What may be the beginning of a tag is held back."""
+        """Yield the parts that a piece completes. A possible beginning of a tag is held back."""
         self._held += piece
         if self.in_reasoning is None:
             text = self._held.lstrip()
@@ -51,14 +51,14 @@ class ReasoningSplitter:
             self._held = ""
 
     def end(self) -> Iterator[tuple[bool, str]]:
-        """What was held back, when the reply has ended."""
+        """Yield the text that was held back. Call it when the reply has ended."""
         if self._held:
             yield bool(self.in_reasoning), self._held
             self._held = ""
 
 
 def split_reasoning(reply: str, *, begun: bool = False) -> tuple[str, str]:
-    """The thoughts and the answer of a whole reply."""
+    """Return the reasoning and the answer of a whole reply."""
     split = ReasoningSplitter(begun=begun)
     parts = [*split.add(reply), *split.end()]
     thoughts, answer = ("".join(text for thought, text in parts if thought is kind).strip() for kind in (True, False))
@@ -66,5 +66,5 @@ def split_reasoning(reply: str, *, begun: bool = False) -> tuple[str, str]:
 
 
 def opens_reasoning(template_end: str) -> bool:
-    """Whether the template text before a reply ends with an open tag."""
+    """Return True if the template text before a reply ends with an open tag."""
     return template_end.rstrip().endswith(OPEN)

@@ -1,4 +1,4 @@
-"""What a session has read and said: looked at, copied, and written to files."""
+"""The record of a session: its figures, its text, its snapshots and its files."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from .session_handle import SessionHandle
 from .snapshot import Snapshot
 from .stats import Stats
 
-TURNS_AT_ONCE = 256  # asked for, of a log that may be long
+TURNS_AT_ONCE = 256  # turns a request, as a log may be long
 TOKENS_AT_ONCE = 4096
 
 
 class Record:
-    """That of a `Session`: how much it is, its text, what is kept of it, and copies of it."""
+    """The part of a `Session` that shows its state: counts, text, kept tokens, and copies."""
 
     def __init__(self, handle: SessionHandle) -> None:
         self._handle = handle
@@ -35,12 +35,12 @@ class Record:
 
     @property
     def system(self) -> str | None:
-        """Its system message, which is never evicted."""
+        """The system message, which is never evicted; None = there is none."""
         return self._handle.live().system
 
     @property
     def n_past(self) -> int:
-        """Tokens read and said so far."""
+        """Tokens read and generated so far."""
         with self._handle.begun() as conversation:
             return conversation.n_past
 
@@ -57,7 +57,7 @@ class Record:
 
     @property
     def n_exceeded(self) -> int:
-        """How often the process was found over its ceiling."""
+        """Number of checks that found the process over its ceiling."""
         return self._handle.live().n_exceeded
 
     def budgets(self) -> list[list[int]]:
@@ -66,7 +66,7 @@ class Record:
             return conversation.budgets()
 
     def turns(self, *, apart: bool = False) -> Iterator[Turn]:
-        """Whose the tokens of the log are: `Turn(role, start, stop)`, without what the chat template puts between.
+        """Yield the turns of the log as `Turn(role, start, stop)`, without tokens that the chat template puts between.
 
         apart: texts that `read` began a turn with come before the rest of that turn, as turns of their own
 
@@ -85,7 +85,7 @@ class Record:
                 return
 
     def text(self, turn: Turn | None = None) -> Iterator[str]:
-        """The text of a turn in pieces; or of all that was read and said, with the chat template, as the model saw it.
+        """Yield the text of a turn in pieces; None = all text, with the chat template, as the model saw it.
 
         Raises SessionError without a log, or during a reply.
         """
@@ -99,9 +99,9 @@ class Record:
             yield rest
 
     def kept(self, turn: Turn | None = None) -> Iterator[Shaded]:
-        """The text of a turn, or all that the model saw, in runs `Shaded(text, shade)` of tokens that are kept alike.
+        """Yield the text of a turn, or all text that the model saw, in runs `Shaded(text, shade)` of equal shade.
 
-        The shades are those of the cells when this begins. A token that was said and not fed yet has no cells, and is
+        The shades are those of the cells when this begins. A generated token that is not fed yet has no cells, and is
         left out.
 
         Raises SessionError without a log, or during a reply.
@@ -113,7 +113,7 @@ class Record:
         yield from coverage.shaded(self._pieces(start, stop, turn is None), start)
 
     def _pieces(self, start: int, stop: int, control: bool) -> Iterator[list[bytes]]:
-        """What each token in [start, stop) of the log stands for, some at a time."""
+        """Yield the bytes of each token in [start, stop) of the log, TOKENS_AT_ONCE at a time."""
         for first in range(start, stop, TOKENS_AT_ONCE):
             with self._handle.alone() as conversation:
                 pieces = conversation.pieces(first, min(stop, first + TOKENS_AT_ONCE), control)
@@ -128,7 +128,7 @@ class Record:
         write_transcript(Path(path), ((turn.role, self.text(turn)) for turn in self.turns()))
 
     def snapshot(self) -> Snapshot:
-        """Copy all that the session has read and said, so that `restore` can go back to it.
+        """Copy the whole state of the session, so that `restore` can go back to it.
 
         The plan does not count the copy. With an isolated runtime the copy is in this process, not in the worker.
         Raises SessionError while the session is answering. Raises CeilingError, before the copy is made, if it would
@@ -147,18 +147,18 @@ class Record:
             conversation.restore(snapshot)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write all that the session has read and said to a file, for `Runtime.load_session` (docs/sessions.md).
+        """Write the whole state of the session to a file, for `Runtime.load_session` (docs/sessions.md).
 
-        The file is whole or not there: if this fails, or the process ends, what had that name before is untouched. It
+        The file is whole or not there: if this fails, or the process ends, an older file of that name is untouched. It
         takes no memory to speak of, and only its owner can read it.
-        Raises SessionFileError where it cannot be written, and SessionError while the session is answering.
+        Raises SessionFileError if it cannot be written, and SessionError while the session is answering.
         """
         with self._handle.alone(), self._handle.swapped_in() as conversation:
             conversation.save(Path(os.path.abspath(path)))
 
 
 def _joined(turns: Iterable[Turn]) -> Iterator[Turn]:
-    """Turns, of which those of one role with nothing between are one."""
+    """Yield turns, with adjacent turns of one role joined."""
     joined: Turn | None = None
     for turn in turns:
         if joined is not None and (joined.role, joined.stop) == (turn.role, turn.start):

@@ -25,31 +25,31 @@ class Repositioning:
         self._margin = options.block + options.probe_cells  # tokens that may be fed before the next eviction
         halfway = (cache.shape.n_cells_max + n_ctx_train) // 2
         self._first = 0 if options.kv_type == "f16" else halfway
-        self.is_long = False  # whether a text left the first half
-        self._before: tuple[int, bool] | None = None  # tokens fed when a text was announced, and `is_long` then
+        self.is_long = False  # True once a text left the first half
+        self._before: tuple[int, bool] | None = None  # n_past and `is_long` when a text was announced
 
     def clear(self) -> None:
         """Start over with an empty cache."""
         self.restore(is_long=False)
 
     def restore(self, *, is_long: bool) -> None:
-        """Go back to what a snapshot says."""
+        """Go back to the state of a snapshot."""
         self._before = None
         self.is_long = is_long or self._options.reposition == "always"
 
     def settle(self) -> None:
-        """Forget a text that was announced and of which no token was fed."""
+        """Forget an announced text if none of its tokens was fed."""
         if self._before is not None and self._before[0] == self._cache.n_past:
             self.is_long = self._before[1]
         self._before = None
 
     def expect(self, n_tokens: int) -> None:
-        """Announce how many tokens will be fed, so that a long text is repositioned from its beginning."""
+        """Announce the number of tokens to feed, so that a long text is repositioned from its beginning."""
         self._before = self._cache.n_past, self.is_long
         self.is_long |= self._cache.rope_past + n_tokens > self._well_known
 
     def due(self) -> bool:
-        """Whether the keys that the coming eviction leaves are to be turned."""
+        """Return True if the next eviction must turn the keys that it keeps."""
         if not self._turns:
             return False
         end = self._cache.rope_past + self._margin
@@ -58,7 +58,7 @@ class Repositioning:
 
     @property
     def limit(self) -> int | None:
-        """Tokens that a session can read and say; None = any number."""
+        """The most tokens that a session can read and generate; None = any number."""
         shape = self._cache.shape
         if not shape.n_layer and not shape.window_cells:
             return None  # a recurrent state knows no positions
@@ -76,7 +76,7 @@ class Repositioning:
 
     @property
     def obstacle(self) -> str:
-        """Why there is a limit, and what would remove it."""
+        """The reason for the limit, and the remedy."""
         n_cells = self._cache.shape.n_cells_max
         if self._options.reposition == "never":
             return "reposition='never' keeps every key at its position; use reposition='auto'"

@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from edgekv.prompt.tools import ToolCall, ToolUse
     from edgekv.prompt.turns import Kind  # imports jinja2, which a command's help does without
 
-MAX_TOKENS = 1024  # of a reply, unless another number is asked for
-MOST_ALTERNATIVES = 20  # of a token, with their log probabilities
+MAX_TOKENS = 1024  # default length limit of a reply
+MOST_ALTERNATIVES = 20  # alternatives a token, with their log probabilities
 ON_OVERFLOW = ("evict", "error")
 
 # put before a question about a text; chosen by measurement (docs/python.md)
 INSTRUCTION = "Answer in one or two sentences, from the text above:"
 
 
-_NO_CHARACTER = re.compile("[\ud800-\udfff]")  # what stands for bytes that are no UTF-8
+_NO_CHARACTER = re.compile("[\ud800-\udfff]")  # surrogates, which stand for bytes that are no UTF-8
 
 
 def check_text(text: str) -> None:
-    """Raise InputError for a text that is no text: UTF-8 cannot hold it."""
+    """Raise InputError for a text that UTF-8 cannot hold."""
     found = _NO_CHARACTER.search(text)
     if found is not None:
         begin = max(0, found.start() - 20)
@@ -40,22 +40,22 @@ def check_text(text: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
-    """What to read, and the reply to give; no reply if `kind` is a beginning.
+    """A prompt to read, and a reply to generate; no reply if `kind` is a beginning.
 
-    content: texts (str) and text files (Path), in the order in which they are read; of "messages", one for each
-    roles: of "messages", whose each is
-    tokens: what to read, of "tokens" and "ahead"
+    content: texts (str) and text files (Path), in reading order; for "messages", one for each message
+    roles: role of each message, for "messages"
+    tokens: token ids to read, for "tokens" and "ahead"
     instruction: put before the last content if the turn has another one above it
     question: the question to read with, or several texts, each a part of it; None = none
-    passes: how often the content is read, the second time with the first answer in mind
+    passes: number of times to read the content, the second time with the first answer in mind
     max_tokens: longest reply; None = until the model ends it, or its trained context is full
     stop: texts that end the reply; it ends before the first one that is complete
     allow_loops: go on when the reply loops
-    grammar: what the reply may be; None = anything
-    logprobs: how many of the most probable tokens to note with each; None = pieces are plain texts
-    calls: of "messages", the calls of tools that each has
-    tools: those that the model is told of, and may call; None = there are none
-    on_overflow: what a history of more tokens than the budget is: "evict" reads it, "error" refuses it
+    grammar: the grammar that the reply follows; None = a free reply
+    logprobs: number of alternatives to record with each token; None = pieces are plain texts
+    calls: tool calls of each message, for "messages"
+    tools: tools that the model is told of, and may call; None = no tools
+    on_overflow: for a history of more tokens than the budget: "evict" reads it, "error" refuses it
     """
 
     content: tuple[str | Path, ...] = ()
@@ -97,7 +97,7 @@ class GenerationRequest:
 
     @property
     def most_tokens(self) -> int | None:
-        """The longest reply. One that follows a grammar has an end, as its parser keeps notes of each token."""
+        """The most tokens of the reply. A grammar sets a limit, because its parser keeps notes on each token."""
         if self.grammar is None:
             return self.max_tokens
         return MAX_REPLY if self.max_tokens is None else min(self.max_tokens, MAX_REPLY)
@@ -107,7 +107,7 @@ class GenerationRequest:
 class RewindRequest:
     """A return to the first n_tokens tokens, without a reply.
 
-    other_draws: later replies draw further random numbers, and not again those that were drawn before
+    other_draws: later replies draw new random numbers, not those that were drawn before
     """
 
     n_tokens: int
@@ -120,9 +120,9 @@ class RewindRequest:
 
 @dataclass(frozen=True, slots=True)
 class Logging:
-    """What a session keeps of its past, on the disk.
+    """The log and checkpoints that a session keeps on the disk.
 
-    folder: where; None = that of TMPDIR
+    folder: folder of the files; None = that of TMPDIR
     checkpoint_bytes: the most that checkpoints may take; None = 256 MiB, or four of them
     """
 

@@ -12,25 +12,25 @@ from edgekv.binding import library
 from edgekv.binding.model import Context
 from edgekv.errors import ConfigError
 
-MAX_SEED = 2**32 - 2  # to llama.cpp, the next one means any seed
+MAX_SEED = 2**32 - 2  # llama.cpp takes the next number as any seed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """How tokens are chosen. Raises ConfigError for values that cannot work.
+    """Options for choosing tokens. Raises ConfigError for values that cannot work.
 
     temperature: 0 = always the most likely token; top_k, top_p, min_p and seed then have no effect
     top_k: draw only from the k most likely tokens; 0 = all
     top_p: of these, draw only from the most likely ones that together reach this probability
     min_p: of these, draw only from those at least this many times as likely as the first
-    repeat_penalty: makes the newest tokens that the session has said less likely: positive logits are divided by it,
+    repeat_penalty: makes the newest tokens that the session generated less likely: positive logits are divided by it,
         negative ones multiplied by it (CTRL, arXiv:1909.05858, whose formula divides all); 1 = off. Tokens that were
         only read are never penalised
-    repeat_last: how many of the newest tokens are penalised
-    seed: of the first reply; None = a new one for each session
+    repeat_last: number of the newest tokens to penalise
+    seed: seed of the first reply; None = a new one for each session
 
     A session has one sampler. If two replies in a row have equal Samplings, the second one continues: it draws further
-    random numbers, and still penalises what the first one said. A reply with another Sampling begins anew.
+    random numbers, and still penalises the tokens of the first one. A reply with another Sampling begins anew.
     """
 
     temperature: float = 0.0
@@ -69,7 +69,7 @@ class SamplerState:
 
     seed: of the first reply
     n_drawn: tokens chosen so far, including those that ended replies
-    newest: the last `repeat_last` tokens that were said
+    newest: the last `repeat_last` tokens that were generated
     """
 
     sampling: Sampling
@@ -82,7 +82,7 @@ class Sampler:
     """A chain of llama.cpp samplers for one reply. It remembers the tokens that it chose. Close it when done."""
 
     def __init__(self, sampling: Sampling, before: SamplerState | None = None) -> None:
-        """before: the state after the last reply; the sampler continues from it if its sampling is equal."""
+        """Make the chain. before: the state after the last reply, continued from if its sampling is equal."""
         if before is None or before.sampling != sampling:
             before = SamplerState(sampling, secrets.randbits(31) if sampling.seed is None else sampling.seed)
         self._before = before
@@ -112,7 +112,7 @@ class Sampler:
         ]
 
     def _penalties(self, sampling: Sampling, n_wanted: int) -> list[Any]:
-        """Stages that penalise repetition. Later stages look at the `n_wanted` best tokens; 0 = at all."""
+        """Return stages that penalise repetition. Later stages look at the `n_wanted` best tokens; 0 = at all."""
         if sampling.repeat_penalty == 1:
             return []
         llama = self._llama
@@ -129,14 +129,14 @@ class Sampler:
             self._chain = None
 
     def sample(self, context: Context, row: int = -1) -> int:
-        """The next token after the last logits of a context, or after those of a token in the last batch."""
+        """Return the next token after the last logits of a context, or after those of a token in the last batch."""
         token = int(self._llama.llama_sampler_sample(self._chain, context.handle, row))
         self._n_drawn += 1
         self._newest.append(token)
         return token
 
     def state(self, *, ended: bool) -> SamplerState:
-        """The state now. ended: the last token ended the reply; it was not said, so it must not be penalised."""
+        """Return the state. ended: the last token ended the reply; it does not belong to it, and is not penalised."""
         before, said = self._before, tuple(self._newest)[:-1] if ended else tuple(self._newest)
         newest = said[-before.sampling.repeat_last :]
         return SamplerState(before.sampling, before.seed, before.n_drawn + self._n_drawn, newest)

@@ -1,4 +1,4 @@
-"""What a conversation is beside its cells and its log: its turns, the token that it still has to feed, its sampler."""
+"""The state of a conversation beside its cells and its log: turns, pending token, sampler."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .sampler import SamplerState
 class _Prompt(NamedTuple):
     """A prompt that is being read.
 
-    first: tokens that were fed before it
-    states: of the turns, while it is read and after it
-    log: holds its tokens already, and the state after each; None = it is a new one
-    opened: the first token of a content, before which there is only the opening; None = it has not come yet
-    end: tokens that are fed when all of it is; None = more may come
+    first: n_past before the prompt
+    states: states of the turns, while the prompt is read and after it
+    log: a log that holds its tokens already, and the state after each; None = a new prompt
+    opened: position of the first token of a content, after the opening; None = not reached yet
+    end: n_past after the prompt; None = more tokens may come
     """
 
     first: int
@@ -28,10 +28,10 @@ class _Prompt(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """All that is noted of a conversation. It is replaced as a whole, so no exception leaves a part of it behind.
+    """All notes on a conversation. They are replaced as a whole, so an exception leaves no part of a change behind.
 
     turns: the state of the turns before `prompt`
-    pending: a token that was said after `said_at` tokens were fed
+    pending: a token that was generated after `said_at` tokens were fed
     """
 
     turns: str = "new"
@@ -42,13 +42,13 @@ class _Known(NamedTuple):
 
 
 class SequenceState:
-    """Turns, pending token and sampler of a conversation, as they follow from the number of tokens that have cells.
+    """Turns, pending token and sampler of a conversation, derived from the number of tokens that have cells.
 
     That number changes within one native call, and nothing is noted after it. So the state agrees with the cells
-    wherever an exception comes, be it Ctrl-C: a token is pending until there are more tokens than before it was said,
-    and a prompt that fed no token has changed nothing.
+    after any exception, also Ctrl-C: a token is pending until there are more tokens than when it was generated, and
+    a prompt that fed no token has changed nothing.
 
-    n_past: tokens that have cells
+    n_past: returns the number of tokens that have cells
     """
 
     def __init__(self, n_past: Callable[[], int]) -> None:
@@ -74,7 +74,7 @@ class SequenceState:
 
     @property
     def pending(self) -> tuple[int, ...]:
-        """The token that was said and not fed yet, if there is one."""
+        """The generated token that is not fed yet, if there is one."""
         known, n_past = self._known, self._n_past()
         prompt = known.prompt
         read = prompt is not None and prompt.end is not None and n_past >= prompt.end
@@ -82,38 +82,38 @@ class SequenceState:
 
     @property
     def sampler(self) -> SamplerState | None:
-        """The state of the sampler after the last token that was said; None = there was none."""
+        """The state of the sampler after the last generated token; None = there was none."""
         return self._known.sampler
 
     def set(self, turns: str, pending: tuple[int, ...], sampler: SamplerState | None) -> None:
-        """Be as a conversation that has fed the tokens of now, such as one of a snapshot."""
+        """Set the state after the tokens that are fed now, for example from a snapshot."""
         self._known = _Known(turns, pending, self._n_past(), sampler)
 
     def read(self, states: tuple[str, str], log: TokenLog | None = None) -> None:
-        """Begin to read a prompt; the pending token is its first one, or is not wanted any more.
+        """Begin to read a prompt. The pending token is its first token, or is given up.
 
-        states: of the turns, while it is read and after it
-        log: holds its tokens already, and the state after each
+        states: states of the turns, while the prompt is read and after it
+        log: a log that holds its tokens already, and the state after each
         """
         prompt = _Prompt(self._n_past(), states, log)
         self._known = self._known._replace(turns=self.turns, pending=self.pending, prompt=prompt)
 
     def open(self, position: int) -> None:
-        """Note the position of the first token of a content of the prompt; later ones make no difference."""
+        """Note the position of the first token of a content of the prompt; later calls change nothing."""
         prompt = self._known.prompt
         if prompt is not None and prompt.opened is None:
             self._known = self._known._replace(prompt=prompt._replace(opened=position))
 
     def end(self, n_past: int) -> None:
-        """Note how many tokens will be fed when all of the prompt is."""
+        """Note n_past at the end of the prompt."""
         prompt = self._known.prompt
         if prompt is not None:
             self._known = self._known._replace(prompt=prompt._replace(end=n_past))
 
     def say(self, token: int, sampler: SamplerState) -> None:
-        """Note a token that is said, and the sampler after it."""
+        """Note a generated token, and the sampler after it."""
         self._known = _Known(self.turns, (token,), self._n_past(), sampler)
 
     def draw(self, sampler: SamplerState) -> None:
-        """Note the sampler after a token that ends a reply, which is not said."""
+        """Note the sampler after a token that ends a reply. Such a token does not belong to the reply."""
         self._known = self._known._replace(sampler=sampler)

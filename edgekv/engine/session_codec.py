@@ -1,4 +1,4 @@
-"""What a session is beside its cells, in the plain values and arrays of a file (docs/sessions.md)."""
+"""Encodes and decodes the state of a session beside its cells, as values and arrays of a file (docs/sessions.md)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .snapshot import BlockLoopSnapshot, Snapshot
 from .speculation import WINDOW
 
 MAX_POSITION = 1 << 30
-MAX_PINNED = 64  # ranges; a session pins its beginning alone
+MAX_PINNED = 64  # ranges; a session pins only its beginning
 MAX_UNSCORED = 4096  # the longest block
 MAX_TOKEN = (1 << 31) - 1
 _TURNS = {"new", "opening", *(state for states in STATES.values() for state in states)}
 
 
 def header_values(snapshot: Snapshot) -> dict[str, Any]:
-    """All of a snapshot that is not an array."""
+    """Return the values of a snapshot that are not arrays."""
     sampler, block_loop = snapshot.sampler, snapshot.block_loop
     return {
         "system": snapshot.system,
@@ -39,12 +39,12 @@ def header_values(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def history_section(history: bytes) -> Section:
-    """The newest tokens, which drafts are looked up in."""
+    """Return the section of the newest tokens, which drafts are looked up in."""
     return Section.of("history", "I32", np.frombuffer(history, dtype=np.int32))
 
 
 def snapshot_of(file: SectionFile, cells: CacheSnapshot, runtime: bytes) -> Snapshot:
-    """What a file says, with these cells and this runtime's mark. Raises SessionFileError where that cannot be."""
+    """Return the snapshot of a file, with these cells and this runtime's mark. Raises SessionFileError."""
     header = SessionHeader(file)
     system = header.value("system", lambda it: it is None or (isinstance(it, str) and _is_text(it)))
     return Snapshot(
@@ -65,24 +65,24 @@ def snapshot_of(file: SectionFile, cells: CacheSnapshot, runtime: bytes) -> Snap
 
 
 class SessionHeader:
-    """The plain values of a file, each checked when it is taken."""
+    """The header of a session file: plain values, each checked when it is read."""
 
     def __init__(self, file: SectionFile, values: Mapping[str, Any] | None = None) -> None:
         self._file = file
         self._values = file.about if values is None else values
 
     def value(self, name: str, sound: Callable[[Any], bool]) -> Any:
-        """A value for which sound(value) is true."""
+        """Return a value. Raises SessionFileError unless sound(value) is true."""
         if name not in self._values or not sound(self._values[name]):
             raise self._file.damaged(f"its {name!r} is impossible")
         return self._values[name]
 
     def optional(self, name: str, sound: Callable[[Any], bool]) -> Any:
-        """The same, or None where there is none."""
+        """Return a value, as `value`; None = the header lacks it."""
         return self.value(name, sound) if name in self._values else None
 
     def inner(self, name: str) -> SessionHeader | None:
-        """Values within, or None."""
+        """Return the header within a value, or None."""
         values = self.value(name, lambda it: it is None or isinstance(it, dict))
         return None if values is None else SessionHeader(self._file, values)
 
@@ -108,7 +108,7 @@ def _sampler(header: SessionHeader) -> SamplerState | None:
 
 
 def _history(file: SectionFile) -> bytes:
-    """The newest tokens."""
+    """Return the newest tokens."""
     if file.n("history") > WINDOW:
         raise file.damaged("its 'history' is too long")
     tokens = file.array("history")
@@ -130,7 +130,7 @@ def _are_tokens(value: object) -> bool:
 
 
 def _are_ranges(value: object) -> bool:
-    """Whether these are pairs [p0, p1), ascending and apart, and few enough to ask for every cell."""
+    """Return True for pairs [p0, p1) that are ascending and apart, and few enough to check for every cell."""
     if not isinstance(value, list) or len(value) > MAX_PINNED:
         return False
     if not all(isinstance(pair, list) and len(pair) == 2 and all(map(_is_position, pair)) for pair in value):
@@ -140,7 +140,7 @@ def _are_ranges(value: object) -> bool:
 
 
 def _is_text(text: str) -> bool:
-    """Whether it has no halves of characters, which no tokenizer takes."""
+    """Return True for a text without surrogates, which no tokenizer takes."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""Sessions as files: written cell by cell, and gone on with in a runtime whose cells may be others."""
+"""Session files: written cell by cell, and loaded into a runtime that may have another budget or cache type."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from .snapshot import ELSEWHERE, BlockLoopSnapshot, Snapshot
 def save_session(path: Path, engine: LoadedModel, snapshot: Snapshot, further: Sequence[Section] = ()) -> None:
     """Write a session whose cells are the engine's, without a copy of them in memory. Raises SessionFileError.
 
-    snapshot: the rest of it
-    further: sections beside its own, such as `tokens`
+    snapshot: the state beside the cells
+    further: more sections, such as `tokens`
     """
     cells = CachedSource(engine.block_loop.cache)
     sections = [Section("cells", "U8", cells.n_bytes, _pieces(cells)), history_section(snapshot.block_loop.history)]
@@ -42,12 +42,11 @@ def save_session(path: Path, engine: LoadedModel, snapshot: Snapshot, further: S
 
 
 def load_session(path: Path, engine: LoadedModel) -> Snapshot:
-    """Make the engine's cells those of a saved session; returns the rest of it.
+    """Load the cells of a saved session into the engine; returns the state beside them.
 
-    Raises SessionFileError, BudgetError or CeilingError for one that cannot be gone on with here. The cells are then as
-    before. They are empty where what was found sound failed later: the file could not be read to its end, or its cells
-    could not be evicted (NativeError). After any other exception they are of no use, unless `Cache.n_overwritten` is
-    as before.
+    Raises SessionFileError, BudgetError or CeilingError for a session that does not fit this engine. The cells are then
+    as before. They are empty if a sound file failed later: it could not be read to its end, or its cells could not be
+    evicted (NativeError). After any other exception they are of no use, unless `Cache.n_overwritten` is as before.
     """
     with SectionFile(path) as file:
         snapshot = snapshot_of(file, ELSEWHERE, engine.mark)
@@ -62,14 +61,14 @@ def load_session(path: Path, engine: LoadedModel) -> Snapshot:
 
 
 def log_sections(log: TokenLog) -> list[Section]:
-    """The sections of a log, which are read from it while they are written."""
+    """Return the sections of a log. They are read from the log while they are written."""
     return [Section(name, "I32", len(numbers), numbers.pieces()) for name, numbers in log.parts().items()]
 
 
 def load_log(path: Path, engine: LoadedModel, logging: Logging) -> SessionHistory | None:
-    """The log of a session file, in private files; None where it has none. Nothing else is changed.
+    """Copy the log of a session file into private files; None = the file has no log. Changes nothing else.
 
-    Raises SessionFileError for a file that is damaged, and where there is no room for the log.
+    Raises SessionFileError for a damaged file, and if there is no room for the log.
     """
     with SectionFile(path) as file:
         if "tokens" not in file or "marks" not in file:
@@ -98,12 +97,12 @@ class FileSource:
         self._file = file
 
     def read_into(self, first: int, into: npt.NDArray[np.uint8]) -> None:
-        """Fill `into` with their bytes from byte `first` on."""
+        """Fill `into` with the bytes of the cells from byte `first` on."""
         self._file.read_into("cells", first, into)
 
 
 def _pieces(cells: CachedSource) -> Iterator[npt.NDArray[np.uint8]]:
-    """They, in one buffer again and again."""
+    """Yield the cells in chunks; every chunk reuses one buffer."""
     buffer = np.empty(CHUNK_BYTES, np.uint8)
     for first in range(0, cells.n_bytes, CHUNK_BYTES):
         piece = buffer[: cells.n_bytes - first]
@@ -127,7 +126,7 @@ def _saved_with(engine: LoadedModel) -> dict[str, Any]:
 
 
 def _check(file: SectionFile, engine: LoadedModel, snapshot: Snapshot) -> bool:
-    """Raise where the session is not one of this model and policy; returns whether its cells' scores still count."""
+    """Raise SessionFileError for another model or policy; returns True if the scores of the cells still count."""
     header, options = SessionHeader(file).inner("saved_with"), engine.options
     if header is None:
         raise file.damaged("it does not say what it was saved with")
@@ -157,7 +156,7 @@ def _check(file: SectionFile, engine: LoadedModel, snapshot: Snapshot) -> bool:
 
 
 def _take(engine: LoadedModel, cells: FileSource, notes: BlockLoopSnapshot, has_scores: bool) -> None:
-    """Make the engine's cells those of a file, and evict what is beyond its budget and block."""
+    """Load the cells of a file into the engine, and evict the cells beyond its budget and block."""
     block_loop, plan = engine.block_loop, engine.plan
     numbers = SnapshotMeta.read(cells, lambda n: _claim(engine, n))
     if engine.options.replays:
@@ -171,18 +170,18 @@ def _take(engine: LoadedModel, cells: FileSource, notes: BlockLoopSnapshot, has_
     if cache.n_cells > plan.budget_cells + plan.block or cache.n_free < engine.options.probe_cells:
         try:
             block_loop.shrink()
-        except BaseException:  # such as scores that are not finite, of rows that are no numbers
+        except BaseException:  # scores are not finite if rows are no numbers
             block_loop.clear()
             raise
 
 
 def _claim(engine: LoadedModel, n_bytes: int) -> None:
-    """Raise CeilingError where there is no room for what the file says of its cells."""
+    """Raise CeilingError if there is no room for the numbers that the file holds about its cells."""
     engine.guard.check_room(n_bytes, "what the file says of its cells", "")
 
 
 def _check_replays(engine: LoadedModel, numbers: SnapshotMeta, n_unscored: int) -> None:
-    """Raise ConfigError where cells would have to be evicted before the newest n_unscored of a head are replayed."""
+    """Raise ConfigError if cells had to be evicted before the newest n_unscored of a head are replayed."""
     held, plan, options = numbers.cells, engine.plan, engine.options
     n_mean = -(-int(held.sum()) // max(1, len(held)))
     fits = n_mean <= plan.budget_cells + plan.block and engine.block_loop.cache.holds(held + options.probe_cells)
@@ -197,10 +196,10 @@ def _check_replays(engine: LoadedModel, numbers: SnapshotMeta, n_unscored: int) 
 def _take_by_way_of_more(
     engine: LoadedModel, cells: FileSource, numbers: SnapshotMeta, notes: BlockLoopSnapshot, has_scores: bool
 ) -> None:
-    """The same for more cells than there are: a cache that is large enough takes them, evicts, and is freed again."""
+    """Load more cells than the engine has: a temporary cache that is large enough takes them and evicts."""
     plan, held = engine.plan, numbers.cells
     options = replace(engine.options, ubatch=1)  # it decodes nothing
-    further = plan.n_cells_max - plan.n_cells  # what heads that share may have beyond the mean, after evicting too
+    further = plan.n_cells_max - plan.n_cells  # cells of a head beyond the mean, if heads share, also after evicting
     n_cells = max(2, int(held.max()) - further, *_means(engine, held))
     engine.guard.check_room(
         n_cells * plan.cell_bytes
@@ -227,7 +226,7 @@ def _take_by_way_of_more(
 
 
 def _means(engine: LoadedModel, held: npt.NDArray[np.int64]) -> list[int]:
-    """Cells of a head on average in every layer, rounded up. Layers whose heads have one shape share a pool."""
+    """Return the mean cells of a head in every layer, rounded up. Layers whose heads have one shape share a pool."""
     cache = engine.block_loop.cache
     counts = [cache.layer_heads(layer)[0] for layer in range(cache.shape.n_layer)]
     ends = np.cumsum(counts)

@@ -1,4 +1,4 @@
-"""A session's access to its conversation: for one user at a time, and in turn with other sessions."""
+"""A session's handle on its conversation: for one user at a time, and in turn with other sessions."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from .stats import Stats
 
 
 class _User:
-    """Stands for a call that is alone with a conversation."""
+    """A call that has a conversation to itself."""
 
     __slots__ = ("__weakref__",)
 
 
 class SessionHandle:
-    """The use of one conversation until it is closed, or nobody has the access any more.
+    """A handle on one conversation, which ends with `close` or with the handle.
 
-    start: what the conversation begins with when it is first used
+    start: a snapshot that the conversation begins with at its first use
     """
 
     def __init__(self, engine: Engine, conversation: Conversation, start: Snapshot | None) -> None:
@@ -37,15 +37,15 @@ class SessionHandle:
         self._start = start
         self._ended = False
         self._users = threading.RLock()
-        self._user: weakref.ref[_User] | None = None  # who is alone with it, as long as that lives
+        self._user: weakref.ref[_User] | None = None  # the call that has it to itself, as long as that lives
 
     @property
     def closed(self) -> bool:
-        """Whether it or the engine was closed."""
+        """True if the handle or the engine was closed."""
         return self._ended or self.engine.closed
 
     def close(self) -> None:
-        """End a reply, and free what the conversation holds, at the latest when another one is used."""
+        """End a reply, and free the conversation's state, at the latest when another one is used."""
         if self.closed:
             return
         self._ended = True
@@ -63,14 +63,14 @@ class SessionHandle:
         self.engine.turn_queue.wake()
 
     def live(self) -> Conversation:
-        """The conversation, for what needs neither the turn nor to be alone. Raises SessionError once it is closed."""
+        """Return the conversation, for calls that need neither turn nor exclusive use. Raises SessionError."""
         if self.closed:
             raise SessionError("this session is closed; open another with Runtime.session()")
         return self.conversation
 
     @contextmanager
     def begun(self) -> Iterator[Conversation]:
-        """The conversation, for what needs no turn once it has begun."""
+        """Yield the conversation, restored from `start`, for calls that need no turn."""
         if self._start is None:
             yield self.live()
         else:
@@ -79,7 +79,7 @@ class SessionHandle:
 
     @contextmanager
     def swapped_in(self) -> Iterator[Conversation]:
-        """The conversation, whose turn it is."""
+        """Yield the conversation while it has its turn."""
         with self.engine.turn_queue.ticket(self.live()) as ticket:
             ticket.enter()
             conversation = self.live()
@@ -88,11 +88,11 @@ class SessionHandle:
 
     @contextmanager
     def alone(self) -> Iterator[Conversation]:
-        """The conversation, for one user at a time. Raises SessionError while another one has it."""
+        """Yield the conversation to one user at a time. Raises SessionError while another user has it."""
         user = _User()
         with self._users:
             if self._is_used():
-                gc.collect()  # an interrupted call may be gone, and its user not yet
+                gc.collect()  # an interrupted call may be gone before its user
             if self._is_used():
                 raise SessionError("this session is already answering; wait for the reply or cancel it")
             self._user = weakref.ref(user)
@@ -109,7 +109,7 @@ class SessionHandle:
     def reply(
         self, request: GenerationRequest | RewindRequest, progress: ProgressCallback | None
     ) -> Generator[str, None, None]:
-        """The pieces of a reply, alone, each in its turn. What can be read only once is copied before."""
+        """Yield the pieces of a reply, each in its turn. Files that can be read only once are copied first."""
         with self.alone() as conversation, ExitStack() as copies:
             conversation.cancelled.clear()
             if isinstance(request, GenerationRequest):
@@ -128,16 +128,16 @@ class SessionHandle:
                 if piece:
                     ticket.pause()
                     yield piece
-                    ticket.enter()  # or it was cancelled meanwhile, and ends without the cells
+                    ticket.enter()  # returns without the cells if it was cancelled meanwhile; the reply then ends
 
     def _begin(self, conversation: Conversation) -> None:
-        """Begin with what the conversation was to begin with."""
+        """Restore the snapshot that the conversation begins with."""
         if self._start is not None:
             conversation.restore(self._start)
             self._start = None
 
     def _reap(self) -> None:
-        """Free what closed conversations held, if nobody is at work."""
+        """Free the state of closed conversations, if no call is at work."""
         with self.engine.turn_queue.ticket(self.conversation) as ticket:
             if ticket.enter_if_free():
                 self.engine.reap()

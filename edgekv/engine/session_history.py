@@ -1,4 +1,4 @@
-"""What a conversation can go back to: the log of its tokens, and checkpoints on the way."""
+"""The history of a conversation, which it can go back in: the log of its tokens, and checkpoints."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ CHECKPOINT_BYTES = 256 * MIB  # on the disk, unless four checkpoints take more
 class SessionHistory:
     """The log and the checkpoints of one conversation, which lie on the disk.
 
-    The log holds the tokens that have been fed, so a session's last token may be missing: it was said and not fed yet.
+    The log holds the tokens that were fed. A session's last token may be missing, as it is generated and not fed yet.
     """
 
     def __init__(self, logging: Logging, plan: Plan) -> None:
-        """Raises SessionFileError where the folder takes no file, and ConfigError for a cap below one checkpoint."""
+        """Make the files. Raises SessionFileError if that fails, and ConfigError for a cap below one checkpoint."""
         largest = plan.session_bytes
         cap = max(CHECKPOINT_BYTES, 4 * largest) if logging.checkpoint_bytes is None else logging.checkpoint_bytes
         if 0 < cap < largest:
@@ -49,9 +49,9 @@ class SessionHistory:
         self.checkpoints.close()
 
     def note(self, n_past: int, state: tuple[object, ...], taken: Callable[[FileIO], Snapshot]) -> None:
-        """Forget what comes after n_past tokens, and add a checkpoint. It is left out where the disk has no room.
+        """Cut the log after n_past tokens, and add a checkpoint. It is left out if the disk has no room.
 
-        state: of the turns, tokens pending, and of the sampler
+        state: turns, pending tokens, sampler
         taken: writes a snapshot to a file
         """
         self.log.cut(n_past)
@@ -68,9 +68,9 @@ class SessionHistory:
             self.checkpoints.add(checkpoint)
 
     def back_to(self, n: int, block_loop: BlockLoop) -> Snapshot | None:
-        """Return the cells to the newest checkpoint of at most n tokens; returns what it holds, None = the beginning.
+        """Restore the newest checkpoint of at most n tokens; returns its snapshot, None = the beginning.
 
-        After an exception do it again: the cells are then those of before, of the checkpoint, or of no use. Forgets
+        After an exception call it again: the cells are then as before, as in the checkpoint, or of no use. Removes
         later checkpoints, and those whose file cannot be read.
         """
         self.checkpoints.drop_from(n + 1)
@@ -85,23 +85,23 @@ class SessionHistory:
         return None
 
     def current_checkpoint(self, n_past: int, state: tuple[object, ...]) -> BlockLoopSnapshot | None:
-        """The newest checkpoint, if it is of a session that is so now."""
+        """Return the newest checkpoint if it matches the current state."""
         newest = self.checkpoints.newest
         if newest is None or not newest.is_of(n_past, state):
             return None
         return self._with_draft_tokens(newest)
 
     def _with_draft_tokens(self, checkpoint: Checkpoint) -> BlockLoopSnapshot:
-        """What a checkpoint holds, with the tokens that drafts come from."""
+        """Return the snapshot of a checkpoint with the tokens that drafts are looked up in."""
         newest = self.log.read(max(0, checkpoint.n_past - WINDOW), checkpoint.n_past).tobytes()
         return replace(checkpoint.snapshot.block_loop, history=newest)
 
     def marker(self, kind: Kind, n_past: int, first: int = 0, *, known: int = 0) -> Callable[[int, str], None]:
-        """A function that notes whose the tokens of a prompt are, once they are fed; `Prompt.tokens` calls it.
+        """Return a callback for `Prompt.tokens` that notes the role of each part of a prompt in the log.
 
-        n_past: tokens that were fed before it is read
+        n_past: tokens that were fed before the prompt
         first: position of its first token
-        known: tokens of a history without turns that the log knows better
+        known: length of the prefix whose roles the log has already, of a history without turns
         """
         while_read = STATES[kind][0]
         self.log.expect(n_past)
@@ -113,7 +113,7 @@ class SessionHistory:
         return mark
 
     def restored(self, snapshot: Snapshot, block_loop: BlockLoop) -> SessionHistory:
-        """Go back to a snapshot; returns the history that it has, which shares the checkpoints that fit with this one.
+        """Go back to a snapshot; returns its history, which takes over the checkpoints of this one that still match.
 
         Raises SessionError for a snapshot without a log, and what `BlockLoop.restore` raises; nothing changes then.
         """
@@ -134,13 +134,13 @@ class SessionHistory:
         return history
 
     def replies(self, pending: Sequence[int]) -> Iterator[list[int]]:
-        """The tokens of each reply so far. pending: those at the end of the last one that the log lacks"""
+        """Yield the tokens of each reply so far. pending: tokens at the end of the last reply that the log lacks"""
         for turn in self.log.turns(len(pending)):
             if turn.role == "assistant":
                 yield list(self.tokens(turn.start, turn.stop, pending))
 
     def tokens(self, start: int, stop: int, pending: Sequence[int]) -> Iterator[int]:
-        """The tokens in [start, stop), of which the last ones may be pending."""
+        """Yield the tokens in [start, stop). The last ones may be pending."""
         n = len(self.log)
         yield from self.log.tokens(start, min(stop, n))
         yield from pending[max(0, start - n) : max(0, stop - n)]

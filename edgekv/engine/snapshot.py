@@ -1,4 +1,4 @@
-"""Snapshots: copies in memory of what a session has read, which it can return to as often as it likes."""
+"""Snapshots: copies in memory of the state of a session, which it can go back to any number of times."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from edgekv.store.log import LogCopy
 
 from .sampler import SamplerState
 
-ELSEWHERE = CacheSnapshot(np.empty(0, np.uint8))  # in place of cells that are not in memory
+ELSEWHERE = CacheSnapshot(np.empty(0, np.uint8))  # placeholder for cells that are not in memory
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class BlockLoopSnapshot:
-    """Cells, and what the block loop knew of them, for `BlockLoop.restore`.
+    """Cells, and the block loop's notes on them, for `BlockLoop.restore`.
 
-    unscored: the tokens that a policy has not replayed yet; none where it replays none
+    unscored: the tokens that the policy has not replayed yet; empty for policies without replay
     """
 
     cells: CacheSnapshot | SnapshotFile
@@ -32,12 +32,12 @@ class BlockLoopSnapshot:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its cells and its history."""
+        """Bytes of cells and history."""
         return self.cells.nbytes + len(self.history)
 
 
 def new_mark() -> bytes:
-    """What the snapshots of an engine carry, so that no other engine restores them."""
+    """Return a mark for the snapshots of an engine, so that no other engine restores them."""
     return secrets.token_bytes(8)
 
 
@@ -47,9 +47,9 @@ class Snapshot:
 
     runtime: mark of the runtime that it was taken in
     turns: the state of the conversation's turns
-    pending: tokens said, but not fed yet
+    pending: tokens that are generated, but not fed yet
     sampler: the state of the sampler after the last reply; None = there was no reply
-    log: the tokens that it has read and said; None = it keeps no log
+    log: the tokens of prompts and replies; None = the session keeps no log
     """
 
     runtime: bytes
@@ -62,5 +62,5 @@ class Snapshot:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that its cells and its log take."""
+        """Bytes of cells and log."""
         return self.block_loop.cells.nbytes + (0 if self.log is None else self.log.nbytes)

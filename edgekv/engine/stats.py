@@ -1,4 +1,4 @@
-"""What one reply took: tokens, cells, time and memory."""
+"""Figures of one reply: tokens, cells, time and memory."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ class Stats:
         "context" (trained context full), "read" (of `Session.read` and `rewind`), "cancelled", "ceiling" (exceeded,
         which is an error), "closed" (the caller stopped iterating), "failed" (nothing was read, or the grammar became
         too complex), or "" before the first reply
-    stop_text: the stop text that ended the reply; "" where none did
+    stop_text: the stop text that ended the reply; "" = none did
     reused_tokens: tokens of a history that the session had seen, and did not read again (`Session.continue_from`)
     read_tokens: prompt tokens read; fewer than prompt_tokens if reading was cancelled
     evictions, evicted_cells: compactions, and the cells that they evicted, summed over layers and heads
     repositions: compactions that turned the kept keys to other RoPE positions
     tokens_seen, cells_used: tokens of the whole session and cells used per head, after the reply
-    probes, probe_s: how often the question was fed as a probe, and the time that this took
-    drafted_tokens, accepted_tokens: tokens decoded before they were said, and those of them that were then said
-    passes, first_pass_s: how often the prompt was read, and the time from the start until it was read again. All that
-        is counted below counts both passes; tokens and other times are those of the last one
+    probes, probe_s: number of times that the question was fed as a probe, and their time
+    drafted_tokens, accepted_tokens: tokens decoded as drafts, and the accepted ones among them
+    passes, first_pass_s: number of times that the prompt was read, and the time from the start until it was read again.
+        Evictions, probes, drafts and their times count both passes; tokens and other times are those of the last one
     prefill_s: time to read the prompt
     ttft_s: time from the start of reading to the first token, which may be the end of the reply
     decode_s: time to generate all tokens
     tool_calls: calls of tools that the reply ends with
     score_s, compact_s: time to score and to move cells; these and probe_s are part of the times above
-    switch_s: time to take the cells from another session: before reading, and where others passed in between
-    crossed_bytes: bytes that scoring and moving copied between the host and devices; 0 where no cells lie on a device
-    staged_layers: layers whose rows had to cross for that, summed over compactions; 0 where devices did all of it
+    switch_s: time to swap in: before reading, and after other sessions had the cells in between
+    crossed_bytes: bytes that scoring and moving copied between the host and devices; 0 if no cells lie on a device
+    staged_layers: layers whose rows had to cross for that, summed over compactions; 0 if devices did all of it
     """
 
     finish_reason: str = ""
@@ -89,7 +89,7 @@ class Stats:
         self.finish_reason = self.stop_text = ""
 
     def finish(self, client: CacheClient, before: Work) -> None:
-        """Take what was done for a client since `before`, and the memory peak."""
+        """Take the counters of a client since `before`, and the memory peak."""
         work = client.work
         self.finish_reason = self.finish_reason or "failed"
         self.evictions = work.evictions - before.evictions

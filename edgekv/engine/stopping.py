@@ -1,4 +1,4 @@
-"""What ends a reply before the model does: a stop text, or a loop."""
+"""Stopping a reply before the model ends it: stop texts and loops."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class LoopDetector:
 
     def __init__(self) -> None:
         self._newest: deque[int] = deque(maxlen=LONGEST_CYCLE)  # the last one first
-        self._runs = [0] * LONGEST_CYCLE  # for each distance less one: newest tokens in a row that were there before
+        self._runs = [0] * LONGEST_CYCLE  # _runs[d - 1]: newest tokens in a row that equal those d places earlier
 
     def loops_after(self, token: int) -> bool:
-        """Whether the reply loops after saying `token` too."""
+        """Return True if the reply loops with `token` as its next token."""
         self._runs = [
             run + 1 if token == earlier else 0 for run, earlier in zip(self._runs, self._newest, strict=False)
         ] + [0] * (LONGEST_CYCLE - len(self._newest))
@@ -37,17 +37,17 @@ class LoopDetector:
 
 
 class StopTexts:
-    """Cuts a text that comes in pieces before the first stop text that is complete, which is `found` then."""
+    """Cuts a text that comes in pieces before its first complete stop text, which is then in `found`."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self.found = ""
         self._stops = stops
-        self._held = ""  # may be the beginning of a stop text
+        self._held = ""  # a possible beginning of a stop text
 
     def push(self, piece: str) -> str:
-        """Take the next piece; returns what certainly belongs to the text. Once one is `found`, nothing more does."""
+        """Take the next piece; returns text that precedes any stop text. The text is over once one is `found`."""
         text = self._held + piece
-        # the first one that is complete, and of those that end together the longest: however the text was cut
+        # The first complete stop text counts, and the longest of those that end together, however the text was cut.
         ends = [(start + len(stop), start, stop) for stop in self._stops if (start := text.find(stop)) >= 0]
         if ends:
             _, start, self.found = min(ends)
@@ -58,13 +58,13 @@ class StopTexts:
         return text[: len(text) - n_held]
 
     def rest(self) -> str:
-        """What was still held back when the last piece has come."""
+        """Return the text that is still held back. Call it after the last piece."""
         held, self._held = self._held, ""
         return held
 
 
 def until_stop(pieces: Iterable[str], stops: Sequence[str], stats: Stats) -> Iterator[str]:
-    """The pieces of a reply up to a stop text. A piece that may be the beginning of one is held back."""
+    """Yield the pieces of a reply up to a stop text. A possible beginning of a stop text is held back."""
     text = StopTexts(stops)
     try:
         for piece in pieces:
@@ -79,6 +79,6 @@ def until_stop(pieces: Iterable[str], stops: Sequence[str], stats: Stats) -> Ite
 
 
 def overlap(text: str, stop: str) -> int:
-    """Characters at the end of a text that `stop` begins with; less than all of `stop`."""
+    """Return the length of the longest end of a text that `stop` begins with; less than all of `stop`."""
     longest = min(len(text), len(stop) - 1)
     return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)

@@ -1,4 +1,4 @@
-"""Swapped-out sessions: snapshots of those that do not have the cells, in memory or, beyond its limit, on the disk."""
+"""The swap space: snapshots of sessions without the cells, in memory or, beyond its limit, on the disk."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from .swap_folder import SwapFile, SwapFolder
 
 
 class SwapMemory:
-    """The memory that a plan has for swapped-out sessions. named: what was asked for; None = all that it leaves free"""
+    """The memory of a plan for swapped-out sessions. named: bytes that the user named; None = all that is free"""
 
     def __init__(self, plan: Plan, named: int | None) -> None:
         self._plan = plan
         self._named = named
 
     def limit(self, held: int) -> int:
-        """Bytes that they may take now, of which they hold `held`."""
+        """Return the bytes that they may take now, including the `held` bytes that they have."""
         if self._named is not None:
             return self._named
         planned = self._plan.peak_bytes - self._plan.parts.swap
-        others = max(planned, process.resident_bytes() - held)  # whatever the host took meanwhile, too
+        others = max(planned, process.resident_bytes() - held)  # includes what the host took meanwhile
         return max(0, self._plan.ceiling_bytes - others)
 
     def __str__(self) -> str:
-        """The limit, as errors name it."""
+        """Return the limit, as errors name it."""
         if self._named is not None:
             return f"swap_memory={format_size(self._named)}"
         return f"what memory={format_size(self._plan.ceiling_bytes)} leaves free"
@@ -40,7 +40,7 @@ class SwapMemory:
 
 @dataclass(slots=True)
 class SwappedState:
-    """A snapshot. file: where its cells and its history are if they are not in memory"""
+    """A snapshot. file: holds its cells and history; None = they are in memory"""
 
     snapshot: BlockLoopSnapshot
     n_bytes: int
@@ -48,12 +48,12 @@ class SwappedState:
 
 
 class SwapSpace:
-    """Snapshots by client. What they hold in memory, and what a switch takes on top, stay within its room.
+    """Snapshots by client. Their memory, and what a switch takes on top, stay within the limit.
 
-    session_bytes: what a switch may take, which is the most that a client takes
-    folder: takes what has no room in memory; None = there is none
-    folder_limit: bytes that it may hold; None = any number. The client that is about to leave it does not count
-    evicts: where there is room in neither, the least recently used clients are evicted; otherwise SwapError
+    session_bytes: the most bytes of a client, which a switch takes on top
+    folder: takes snapshots that have no room in memory; None = no folder
+    folder_limit: bytes that the folder may hold, without the client that is swapped in; None = any number
+    evicts: evict the least recently used clients if memory and folder are full; otherwise raise SwapError
     """
 
     def __init__(
@@ -68,15 +68,15 @@ class SwapSpace:
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes that it holds in memory."""
+        """Bytes of snapshots in memory."""
         return sum(swapped.n_bytes for swapped in self._swapped.values() if swapped.file is None)
 
     def put(self, client: CacheClient, snapshot: BlockLoopSnapshot) -> None:
-        """Keep a snapshot, for which `make_room` made room."""
+        """Store a snapshot. Call `make_room` first."""
         self._swapped[client] = SwappedState(snapshot, snapshot.nbytes)
 
     def get(self, client: CacheClient) -> BlockLoopSnapshot | None:
-        """The snapshot of a client; None where it has none.
+        """Return the snapshot of a client; None = it has none.
 
         Raises SwapError if it is on the disk and cannot be read now, or has no room in memory. Raises
         SessionEvictedError if its file is gone or was changed.
@@ -99,7 +99,7 @@ class SwapSpace:
         return replace(swapped.snapshot, cells=CacheSnapshot(cells), history=history.tobytes())
 
     def forget(self, client: CacheClient) -> None:
-        """Free what a client has here."""
+        """Free the snapshot of a client."""
         swapped = self._swapped.pop(client, None)
         if swapped is not None and swapped.file is not None and self._folder is not None:
             self._folder.remove(swapped.file)
@@ -111,10 +111,11 @@ class SwapSpace:
             self._folder.close()
 
     def make_room(self, n_bytes: int, keep: CacheClient) -> None:
-        """See to it that so many bytes more can be taken in memory. Clients may be evicted for that, but not `keep`.
+        """Make room for n_bytes more in memory. Clients may be evicted for that, but not `keep`.
 
-        Where `keep` has nothing here, a later switch must be possible too: otherwise it would shut others out.
-        Raises SwapError where there is no room. No client is evicted then, and what went to the disk stays of use.
+        If `keep` has no snapshot here, it is a newcomer, and a later switch must be possible, too: otherwise it would
+        shut the others out. Raises SwapError if there is no room. No client is evicted then, and snapshots that were
+        written to the disk stay valid.
         """
         limit = self._room.limit(self.memory_bytes)
         kept = self._swapped.get(keep)
@@ -124,7 +125,7 @@ class SwapSpace:
         if kept is None:
             self._admit(n_bytes, limit)
         in_memory = [client for client, swapped in self._swapped.items() if swapped.file is None]
-        in_memory.sort(key=lambda client: client is keep)  # last
+        in_memory.sort(key=lambda client: client is keep)  # `keep` comes last
         for client in in_memory:
             if self.memory_bytes + n_bytes <= limit:
                 return
@@ -136,7 +137,7 @@ class SwapSpace:
                 raise self._full(n_bytes)
 
     def _admit(self, n_bytes: int, limit: int) -> None:
-        """See to it that all have room beside a switch, where there is a newcomer and `n_bytes` more rest."""
+        """Make sure that all clients have room beside a switch, with a newcomer and `n_bytes` more swapped out."""
         if self._folder is not None and self._folder_limit is None:
             return
         room = max(0, limit - self._session_bytes) + (self._folder_limit or 0)
@@ -170,7 +171,7 @@ class SwapSpace:
         self._swapped[client] = SwappedState(without, swapped.n_bytes, file)
 
     def _beyond_limit(self, n_bytes: int, keep: CacheClient) -> list[CacheClient]:
-        """Those on the disk, where `n_bytes` more would be too much there; otherwise nobody."""
+        """Return the clients on the disk if `n_bytes` more exceed the folder's limit; otherwise none."""
         on_disk = [client for client, its in self._swapped.items() if its.file is not None and client is not keep]
         total = n_bytes + sum(self._swapped[client].n_bytes for client in on_disk)
         return on_disk if self._folder_limit is not None and total > self._folder_limit else []

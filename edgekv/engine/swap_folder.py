@@ -1,4 +1,4 @@
-"""Files of sessions: private, temporary, and removed by the next runtime if their process was killed."""
+"""Swap files of sessions: private, temporary, and removed by the next runtime if their process was killed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from edgekv.memory.raw_files import read_all, write_all
 from edgekv.store.locks import lock, new_locked
 
 PREFIX = "edgekv-swap-"
-LOCK = ".lock"  # ends the name of a file beside a folder, locked as long as the folder's process lives
+LOCK = ".lock"  # ending of a file beside a folder, locked as long as the folder's process lives
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,10 @@ class SwapFile:
 class SwapFolder:
     """A folder of its own within `parent`, which is made if it does not exist. Close it.
 
-    parent: as it was given
-    folder: its own, whose files go with it
+    parent: the folder that was given
+    folder: its own folder, removed by `close`
 
-    Removes folders of processes that ended without doing so. Raises ConfigError where nothing can be written.
+    Removes folders of processes that were killed. Raises ConfigError where nothing can be written.
     """
 
     def __init__(self, parent: Path) -> None:
@@ -76,12 +76,12 @@ class SwapFolder:
         return SwapFile(path, tuple(array.nbytes for array in arrays), checksum)
 
     def read(self, file: SwapFile) -> list[npt.NDArray[np.uint8]]:
-        """The arrays again. Raises OSError, and ValueError where they are not what was written."""
+        """Read the arrays of a file. Raises OSError, and ValueError if the file was changed."""
         arrays, checksum = [], 0
         with open(file.path, "rb", buffering=0) as opened:
             for n_bytes in file.sizes:
                 array = new_pages(n_bytes)
-                read_all(opened, array.data)  # the checksum tells of a file that was cut
+                read_all(opened, array.data)  # the checksum detects a truncated file
                 checksum = zlib.crc32(array.data, checksum)
                 arrays.append(array)
         if checksum != file.checksum:
@@ -95,10 +95,10 @@ class SwapFolder:
 
 
 def remove_orphans(parent: Path) -> None:
-    """Remove what processes that were killed left in a folder."""
+    """Remove the files that killed processes left in a folder."""
     for name in parent.glob(f"{PREFIX}*{LOCK}"):
         with suppress(OSError), open(name, "r+b") as file:
-            if lock(file.fileno()):  # which fails while its process lives
+            if lock(file.fileno()):  # the lock fails while the process lives
                 _remove(Path(str(name).removesuffix(LOCK)), file)
 
 
@@ -108,7 +108,7 @@ def _lock_file(parent: Path) -> BinaryIO:
 
 
 def _close(folder: Path, locked: BinaryIO, pid: int) -> None:
-    if os.getpid() == pid:  # and not a fork, which ends by itself
+    if os.getpid() == pid:  # a fork must not remove the folder
         _remove(folder, locked)
 
 
@@ -117,7 +117,7 @@ def _remove(folder: Path, locked: BinaryIO) -> None:
     with suppress(OSError):
         os.unlink(locked.name)
     locked.close()
-    if sys.platform == "win32":  # where nobody can remove a file that is open
+    if sys.platform == "win32":  # Windows removes no open file
         with suppress(OSError):
             os.unlink(locked.name)
 

@@ -1,21 +1,22 @@
-"""How many threads generate: fewer while other programs keep the processors busy.
+"""The thread tuner: fewer threads generate while other programs keep the processors busy.
 
-Threads that share a token wait for each other some hundred times for it. Where one of them has to wait for a processor,
-all do. Fewer threads are then faster, and say the same: no sum depends on how many there are.
+Threads that share a token wait for each other some hundred times a token. If one of them waits for a processor, all do.
+Fewer threads are then faster, and generate the same tokens: no sum depends on the number of threads.
 """
 
 from __future__ import annotations
 
 WINDOW = 8  # tokens between two looks
-CROWDED = 0.8  # of its time, the least for which the feeding thread has a processor on a machine of its own
-BACKOFF, LONGEST_BACKOFF = (
-    16,
-    256,
-)  # looks until another number is tried again; twice as many each time that it was no faster
+CROWDED = 0.8  # lowest CPU time / wall time of the feeding thread on an idle machine
+BACKOFF, LONGEST_BACKOFF = 16, 256  # looks until another number is tried again; doubled after each failed trial
 
 
 class ThreadTuner:
-    """Chooses how many threads decode a token, by trying. now: how many; most: those that were asked for"""
+    """Chooses the number of threads that decode a token, by trial.
+
+    now: current number of threads
+    most: number that the user asked for
+    """
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -23,14 +24,16 @@ class ThreadTuner:
         self._n_tokens = 0
         self._seconds = 0.0
         self._own_seconds = 0.0
-        self._before: tuple[int, float] | None = None  # a trial: how many there were, and seconds of a window with them
+        self._before: tuple[int, float] | None = (
+            None  # before a trial: number of threads, and seconds of a window with them
+        )
         self._backoff_left = 0
         self._backoff = BACKOFF
 
     def decoded(self, seconds: float, own_seconds: float) -> bool:
-        """Note how long a token took, and how long of that the feeding thread had a processor.
+        """Note the wall time of a token, and the CPU time of the feeding thread in it.
 
-        Returns whether another number of threads decodes from now on.
+        Returns True if another number of threads decodes from now on.
         """
         self._n_tokens += 1
         self._seconds += seconds
@@ -57,7 +60,7 @@ class ThreadTuner:
         self.now = n
 
     def _judge(self, n: int, seconds: float) -> None:
-        """Keep the number that is tried, or go back to n, which took so long."""
+        """Keep the number on trial, or go back to n threads, which took `seconds`."""
         self._before = None
         if self._seconds < seconds:
             self._backoff = BACKOFF

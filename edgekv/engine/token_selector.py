@@ -1,4 +1,4 @@
-"""Choosing the tokens of one reply: a sampler, within a grammar, with a note of what the model held probable."""
+"""The token selector of one reply: a sampler, within a grammar, that records log probabilities."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TokenSelector:
 
     matcher: the grammar that the reply follows; None = it is free
     before: the state of the sampler after the last reply
-    reader: takes calls of tools out of the reply; None = there are none
+    reader: takes tool calls out of the reply; None = no tools
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class TokenSelector:
         self._sampler = Sampler(request.sampling, before)
 
     def next(self, row: int) -> int:
-        """The next token, after a token of the last batch. Raises GrammarError for a grammar too complex."""
+        """Choose the next token. row: its logits' row in the last batch. Raises GrammarError for a complex grammar."""
         context, model = self._context, self._context.model
         recorder = None if self._reader is not None and self._reader.has_calls else self._recorder
         logprobs = None if recorder is None else recorder.logprobs(context.logits_array(row))
@@ -58,16 +58,16 @@ class TokenSelector:
 
     @property
     def notes(self) -> str | None:
-        """What keeps notes of each token, for errors; None = nothing does."""
+        """Name of the grammar's notes on each token, for errors; None = no grammar."""
         return None if self._request.grammar is None else f"what {self._request.grammar.name} notes of the reply"
 
     @property
     def is_complete(self) -> bool:
-        """Whether the grammar lets nothing follow but the end of the reply."""
+        """True if the grammar allows only the end of the reply."""
         return self._matcher is not None and self._matcher.is_complete
 
     def pieces(self, tokens: Iterable[int], stats: Stats) -> Iterator[str]:
-        """The texts of the tokens up to a stop text, as `Piece` where their log probabilities are wanted."""
+        """Yield the texts of the tokens up to a stop text, as `Piece` if the request has logprobs."""
         texts: Iterator[str] = self._context.model.text(tokens)
         if self._recorder is not None:
             texts = self._recorder.follow(texts)
@@ -77,7 +77,7 @@ class TokenSelector:
         return texts if self._recorder is None else self._recorder.pieces(texts)
 
     def state(self, *, ended: bool) -> SamplerState:
-        """The state of the sampler now. ended: the last token ended the reply, and was not said"""
+        """Return the state of the sampler. ended: the last token ended the reply, and does not belong to it"""
         return self._sampler.state(ended=ended)
 
     def close(self) -> None:

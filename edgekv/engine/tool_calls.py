@@ -1,4 +1,4 @@
-"""Takes the calls of tools out of a reply that comes in pieces."""
+"""Takes tool calls out of a reply that comes in pieces."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from .stopping import overlap
 
 
 def with_tool_calls(request: GenerationRequest, use: ToolUse, model: Model) -> tuple[GenerationRequest, ToolCallReader]:
-    """A reply that may call tools as one that follows a grammar, and what then reads the calls."""
+    """Return the request with the grammar of tool calls, and the reader of these calls."""
     form = tool_form(model).calls
     return replace(request, grammar=form.grammar(use)), ToolCallReader(form)
 
 
 class ToolCallReader:
-    """Gives out the text of a reply before its calls, and reads these when it ends.
+    """Passes the text of a reply on up to its calls, and reads these at its end.
 
-    has_calls: they have begun, so that nothing more is given out
+    has_calls: the calls have begun, so no more text is passed on
     """
 
     def __init__(self, form: CallFormat) -> None:
@@ -33,7 +33,7 @@ class ToolCallReader:
         self._n_given = 0
 
     def follow(self, texts: Iterable[str], stats: Stats) -> Iterator[str]:
-        """The pieces without calls, which `stats` has at the end. What may begin a call is held back."""
+        """Yield the pieces without calls; `stats` gets the calls at the end. The possible start of a call is held."""
         for text in texts:
             self._text += text
             yield self._new(len(self._text) - overlap(self._text, self._form.before))

@@ -10,36 +10,36 @@ from types import TracebackType
 
 from edgekv.errors import SessionError
 
-IDLE_S = 0.1  # for which a reply that nobody iterates keeps others waiting
+IDLE_S = 0.1  # longest wait for a reply that nobody iterates
 
 
 class TurnQueue:
-    """Who has the cells, and who waits for them.
+    """The tickets that have the cells, and those that wait for them.
 
-    A request keeps its turn to its end, however many steps it has. Between two steps it *pauses*. A pause lets others
-    pass if it lasts longer than IDLE_S, or if the thread that waits is the one that paused. Who comes back then waits
-    again, behind those who are waiting.
+    A ticket keeps its turn to its end, however many steps it has. Between two steps it *pauses*. Others pass it if the
+    pause lasts longer than IDLE_S, or if the thread that waits is the one that paused. A ticket that was passed waits
+    again, behind the others.
     """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()  # with a lock that a finalizer may take in the midst of a call
-        # Tickets live as long as the calls that they are of, so none stays here that an interrupt kept from leaving.
-        self._present: list[weakref.ref[Ticket]] = []  # those whose turn it is, all of one session
+        self._changed = threading.Condition()  # its lock is reentrant: a finalizer may take it in the midst of a call
+        # A ticket lives as long as its call, so a ticket that an interrupt kept from leaving does not stay here.
+        self._present: list[weakref.ref[Ticket]] = []  # tickets with the turn, all of one session
         self._waiting: list[weakref.ref[Ticket]] = []
         self._paused_since = 0.0
         self._closed = False
 
     def ticket(self, session: object, cancelled: threading.Event | None = None) -> Ticket:
-        """A request that has not entered yet. cancelled: ends its waiting; call `wake` after it is set"""
+        """Return a ticket that has not entered yet. cancelled: ends its waiting; call `wake` after setting it"""
         return Ticket(self, session, cancelled)
 
     def wake(self) -> None:
-        """Have those who wait look whether they were cancelled."""
+        """Have waiting tickets check if they were cancelled."""
         with self._changed:
             self._changed.notify_all()
 
     def close(self, *, wait: bool = True) -> None:
-        """Refuse everybody from now on. wait: cancel who is at work, and wait until that has paused or left"""
+        """Refuse all tickets from now on. wait: cancel the calls at work, and wait until they have paused or left"""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -55,12 +55,12 @@ class TurnQueue:
         with self._changed:
             self._check_open()
             if self._is_within(ticket, me):
-                gc.collect()  # an interrupted call may be gone, and its place not yet
+                gc.collect()  # an interrupted call may be gone before its ticket
             if self._is_within(ticket, me):
                 raise SessionError(
                     "another session is at work in this very call, such as one with a `progress`; use this one after it"
                 )
-            if self._is_with(ticket) and self._may_enter(ticket, me):  # it paused, and nobody passed
+            if self._is_with(ticket) and self._may_enter(ticket, me):  # it paused, and no other passed it
                 self._take_turn(ticket, me)
                 return True
             waits = weakref.ref(ticket)
@@ -90,12 +90,12 @@ class TurnQueue:
             return False
         if self._is_with(ticket):
             return True
-        idle = time.monotonic() - self._paused_since >= IDLE_S  # nobody is at work
+        idle = time.monotonic() - self._paused_since >= IDLE_S  # no thread is at work
         return _living(self._waiting)[0] is ticket and (idle or all(p.last_thread == me for p in present))
 
     def _take_turn(self, ticket: Ticket, me: int) -> None:
         if not self._is_with(ticket):
-            self._present = []  # they come back, if ever, as if they were new
+            self._present = []  # paused tickets that come back wait again
         if ticket not in _living(self._present):
             self._present.append(weakref.ref(ticket))
         ticket.thread = ticket.last_thread = me
@@ -105,11 +105,11 @@ class TurnQueue:
             raise SessionError("this session is closed; open another with Runtime.session()")
 
     def _is_within(self, ticket: Ticket, me: int) -> bool:
-        """Whether this thread is at work for another session."""
+        """Return True if this thread is at work for another session."""
         return any(p.thread == me and p.session is not ticket.session for p in _living(self._present))
 
     def _is_with(self, ticket: Ticket) -> bool:
-        """Whether it is the turn of the session that a place is of."""
+        """Return True if the ticket's session has the turn."""
         return any(p.session is ticket.session for p in _living(self._present))
 
     def _pause(self, ticket: Ticket) -> None:
@@ -129,28 +129,28 @@ def _living(tickets: list[weakref.ref[Ticket]]) -> list[Ticket]:
 
 
 class Ticket:
-    """One request in a queue. Leave it, or use it in `with`; neither `pause` nor `leave` ever waits."""
+    """One call in a queue. Leave it, or use it in `with`; neither `pause` nor `leave` ever waits."""
 
     def __init__(self, queue: TurnQueue, session: object, cancelled: threading.Event | None) -> None:
         self.session = session
         self.cancelled = cancelled
-        self.thread: int | None = None  # that is at work; None = it has paused, or has no turn
+        self.thread: int | None = None  # the thread at work; None = the ticket has paused, or has no turn
         self.last_thread: int | None = None
         self._queue = queue
 
     def enter(self) -> bool:
-        """Wait for the turn, if it is not this one's already; returns False, without it, where it was cancelled.
+        """Wait for the turn, unless the ticket has it; returns False, without the turn, if the ticket was cancelled.
 
-        Raises SessionError once the queue is closed, and where this thread is at work for another session.
+        Raises SessionError once the queue is closed, and if this thread is at work for another session.
         """
         return self._queue._enter(self)
 
     def enter_if_free(self) -> bool:
-        """Take the turn if nobody has it; returns whether it has."""
+        """Take the turn if it is free; returns True if the ticket has it."""
         return self._queue._enter_if_free(self)
 
     def pause(self) -> None:
-        """Keep the turn between two steps, as long as nobody needs it."""
+        """Keep the turn between two steps, until another ticket needs it."""
         self._queue._pause(self)
 
     def leave(self) -> None:

@@ -14,7 +14,7 @@ READ_BYTES = 1 << 16
 
 
 class Channel:
-    """One end, of two file descriptors, which it closes. Raises EOFError or OSError when the other end is gone."""
+    """One end of two pipes; it closes both file descriptors. Raises EOFError or OSError if the other end is gone."""
 
     def __init__(self, reading: int, writing: int) -> None:
         self._reading = reading
@@ -35,19 +35,19 @@ class Channel:
                 return
             parts = [whole[written:]]
         else:
-            parts = [length, message]  # what is large is not copied
+            parts = [length, message]  # a large message is not copied
         for part in parts:
             rest = memoryview(part)
             while rest:
                 rest = rest[os.write(self._writing, rest) :]
 
     def wait(self) -> None:
-        """Wait until a message begins to come, on systems that can tell. An interrupt while waiting loses nothing."""
+        """Wait until a message begins to arrive, if the system can poll. An interrupt while waiting loses nothing."""
         if self._poll is not None:
             self._poll.poll()
 
     def receive(self) -> bytes | memoryview:
-        """The next message."""
+        """Return the next message."""
         data = self._read()
         size = LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES], "little")
         return data[LENGTH_BYTES:] if len(data) == size else self._rest(bytearray(data))
@@ -60,7 +60,7 @@ class Channel:
             os.close(self._writing)
 
     def _rest(self, data: bytearray) -> memoryview:
-        """The message that begins with these bytes."""
+        """Return the message that begins with these bytes."""
         while len(data) < LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES], "little"):
             data += self._read()
         return memoryview(data)[LENGTH_BYTES:]

@@ -1,4 +1,4 @@
-"""The worker process: answers the host's messages with a `LocalEngine`, and ends when the host does."""
+"""The worker process: answers the host's messages with a `LocalEngine`, and ends with the host."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ from .messages import (
 
 
 def main(requests: int, answers: int, pulse: int) -> None:
-    """Serve until the host goes, through these handles of pipes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the host, which may want to cancel a reply only
+    """Serve the host through these handles of pipes, until it is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the host, which may only cancel a reply
     threading.Thread(target=_beat, args=(_connection(pulse),), daemon=True).start()
     Server(_channel(requests, answers)).serve()
 
@@ -129,7 +129,7 @@ class Server:
         return self._next(message.number)
 
     def _go_on(self, message: Any) -> str | Ended:
-        """The next piece of a reply that is open, for Next or Abort."""
+        """Return the next piece of an open reply, for Next or Abort."""
         reply = self._replies.get(message.number)
         if reply is None:
             return Ended(None)
@@ -142,7 +142,7 @@ class Server:
         return self._next(message.number)
 
     def _next(self, number: int) -> str | Ended:
-        """The next piece of a reply, or its end."""
+        """Return the next piece of a reply, or its end."""
         reply, failure = self._replies[number], None
         try:
             with suppress(Aborted, StopIteration):
@@ -153,7 +153,7 @@ class Server:
         return Ended(reply.conversation.stats, failure)
 
     def _show(self, number: int, conversation: LocalConversation, progress: Progress) -> None:
-        """Give the host the progress of reading, and wait until it wants more. Raises Aborted if it does not."""
+        """Send the host the progress of reading, and wait for Next. Raises Aborted on Abort."""
         answer: object = progress
         while True:
             self._send(answer)
@@ -168,18 +168,18 @@ class Server:
 
 
 class OpenReply(NamedTuple):
-    """A reply that the host goes on with."""
+    """A reply that the host has not finished."""
 
     conversation: LocalConversation
     pieces: Generator[str, None, None]
 
 
 class Aborted(Exception):  # noqa: N818  (nothing is wrong)
-    """The host wants no more of a reply."""
+    """The host aborted a reply."""
 
 
 def _reported(error: Exception) -> Exception:
-    """The error for the host to raise. One that nobody raised on purpose also prints a traceback on standard error."""
+    """Return the error for the host to raise. An unexpected error also prints a traceback on standard error."""
     if not isinstance(error, EdgeKVError):
         traceback.print_exception(type(error), error, error.__traceback__)
     return portable(error)
@@ -213,6 +213,6 @@ def _beat(pulse: Connection) -> None:
     """
     with suppress(OSError):
         pulse.send_bytes(b".")
-        while not pulse.poll(BEAT_S):  # the host never sends: what can be read is its end
+        while not pulse.poll(BEAT_S):  # the host never sends, so only its end can be read
             pulse.send_bytes(b".")
     os._exit(1)

@@ -1,7 +1,7 @@
 """Programs without an interpreter to start, such as PyInstaller's: the worker is the program, started once more.
 
-Its first act must then be `serve_if_worker`. PyInstaller's hook of edgekv sees to that (edgekv/__pyinstaller); what
-another tool freezes calls it at its top.
+Such a program must call `serve_if_worker` first. PyInstaller's hook of edgekv does so (edgekv/__pyinstaller); a program
+that another tool froze calls it at its top.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _is_prepared = False
 
 
 def serve_if_worker() -> None:
-    """Be the worker where this process was started as one, and never return then. Otherwise it may start workers."""
+    """Be the worker if this process was started as one, and never return then. Otherwise it may start workers."""
     global _is_prepared
     _is_prepared = True
     if sys.argv[1:2] == [ARGUMENT]:
@@ -24,5 +24,5 @@ def serve_if_worker() -> None:
 
 
 def is_prepared() -> bool:
-    """Whether this program, started once more, becomes a worker."""
+    """Return True if this program, started once more, becomes a worker."""
     return _is_prepared

@@ -1,18 +1,18 @@
-"""What host and worker say to each other: every message has one answer.
+"""The messages between host and worker; every message has one answer.
 
-Messages are tuples, and travel pickled: both ends are one program, joined by pipes that nobody else can reach. A piece
-of text and the wish for the next one go with every token. They travel as a letter and their bytes: that is less code.
+Messages are tuples, and travel pickled: both ends are one program, joined by pipes that no other process can reach. A
+piece of text and a Next go with every token. They travel as a letter and their bytes, because that is less code.
 
     Load                                      -> the Plan
     Estimate                                  -> a Plan or Survey
     NewConversation, LoadConversation, Close  -> None
-    Call                                      -> what it asked for
+    Call                                      -> the value of the property, or the result of the call
     Reply, Next, Abort                        -> the next Progress or piece of text (str), or Ended with the reply
     any of them                               -> Raised, instead
 
 The worker works on a reply from a Reply or Next to the answer, and then waits: it never runs ahead of the host.
-Conversations and replies have numbers, which the host gives them. Many may be open; the host asks for what needs the
-cells on behalf of one conversation at a time.
+The host numbers conversations and replies. Many may be open; the host makes calls that need the cells for one
+conversation at a time.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from edgekv.errors import ConfigError, WorkerError
 from edgekv.planning.choice import Request
 from edgekv.policies.registry import is_registered
 
-BEAT_S = 0.25  # between two signs of life from the worker
+BEAT_S = 0.25  # seconds between two signs of life from the worker
 
 
 class Load(NamedTuple):
-    """Load a model. `request`: from `pack`. `mark`: what its snapshots carry."""
+    """Load a model. `request`: from `pack`. `mark`: bytes that its snapshots carry."""
 
     path: Path
     request: bytes
@@ -40,7 +40,7 @@ class Load(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """Say what would be loaded, and with `around` what else would fit."""
+    """Plan a model without loading it, and with `around` find what else would fit."""
 
     path: Path
     request: bytes
@@ -71,7 +71,7 @@ class Close(NamedTuple):
 
 
 class Call(NamedTuple):
-    """Ask for a property of a conversation, or call one of its methods. None = of the engine"""
+    """Read a property of a conversation, or call one of its methods. `conversation`: None = the engine"""
 
     conversation: int | None
     name: str
@@ -79,7 +79,7 @@ class Call(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """Begin reply `number`. `folder`: the host's, where relative paths begin; None = no path is in it."""
+    """Begin reply `number`. `folder`: the host's working directory, for relative paths; None = the request has none."""
 
     number: int
     conversation: int
@@ -101,23 +101,23 @@ class Abort(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A reply is over. `stats` are None where it had ended before."""
+    """A reply is over. `stats`: None = it had ended before."""
 
     stats: Stats | None
     error: Exception | None = None
 
 
 class Raised(NamedTuple):
-    """What was asked for failed."""
+    """The message failed with this error."""
 
     error: Exception
 
 
-TEXT, NEXT, CANCEL = b"TPC"  # first bytes; that of a pickle is another one
+TEXT, NEXT, CANCEL = b"TPC"  # first bytes; a pickle begins with another byte
 
 
 def encode(message: object) -> bytes:
-    """A message or an answer, for `decode` at the other end; what is encoded stays as it is."""
+    """Return the bytes of a message or an answer, for `decode` at the other end; bytes stay as they are."""
     if type(message) is bytes:
         return message
     if type(message) is str:
@@ -128,7 +128,7 @@ def encode(message: object) -> bytes:
 
 
 def decode(data: bytes | memoryview) -> Any:
-    """The message again."""
+    """Return the message of these bytes."""
     kind = data[0]
     if kind == TEXT:
         return str(data[1:], "utf-8", "surrogatepass")
@@ -138,10 +138,10 @@ def decode(data: bytes | memoryview) -> Any:
 
 
 def pack(request: Request) -> bytes:
-    """A request for a worker to unpack. Raises ConfigError for a policy that cannot leave this process.
+    """Return the bytes of a request, for `unpack` in a worker. Raises ConfigError for a policy that cannot be pickled.
 
-    A policy travels as it was given, as a spelling or an object. If only this process knows its name, the scorer itself
-    travels.
+    A policy travels as it was given, as a spec or an object. If its name is registered only in this process, the scorer
+    itself travels.
     """
     options = request.options
     named = [field.name for field in fields(options) if field.init and field.name not in request.open]
@@ -156,7 +156,7 @@ def pack(request: Request) -> bytes:
 
 
 def unpack(packed: bytes) -> Request:
-    """The request again. Raises ConfigError."""
+    """Return the request of these bytes. Raises ConfigError."""
     try:
         given = pickle.loads(packed)
     except Exception as error:
@@ -172,7 +172,7 @@ def _immobile(error: Exception) -> ConfigError:
 
 
 def portable(error: Exception) -> Exception:
-    """The error, or where it cannot be pickled, one that says the same."""
+    """Return the error, or a WorkerError of the same text if it cannot be pickled."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

@@ -23,26 +23,26 @@ from .messages import BEAT_S, Raised, decode, encode
 if sys.platform == "win32":
     import msvcrt
 
-SILENCE_S = 5.0  # without one, after which a worker counts as hung
-START_S = 30.0  # the same, until the first: Python and numpy may have to come from a slow disk
-END_S = 1.0  # for a worker to end by itself
+SILENCE_S = 5.0  # seconds without a sign of life until a worker counts as hung
+START_S = 30.0  # seconds until the first sign of life: Python and numpy may come from a slow disk
+END_S = 1.0  # seconds for a worker to end by itself
 
 CODE = "import sys; sys.path[:] = {path!r}; from edgekv.worker.child import main; main{handles!r}"
 
 
 class Worker:
-    """A process that answers messages, one at a time; from any thread. Close it.
+    """A process that answers messages, one at a time, from any thread. Close it.
 
-    servers: those that it has layers on, which end it when they go
-    Raises WorkerError when it cannot be started, and ConfigError where there is no Python to start.
+    servers: servers that hold layers of its model; the worker ends if one of them goes
+    Raises WorkerError if it cannot be started, and ConfigError if there is no Python to start.
     """
 
     def __init__(self, servers: Sequence[Server] = ()) -> None:
         self._servers = servers
         self._died: WorkerError | None = None
-        self._ended_because = ""  # the watcher's reason, where it ended the worker
+        self._ended_because = ""  # the watcher's reason for ending the worker
         self.closed = False
-        self._owed = False  # an answer that an interrupt kept this process from waiting for
+        self._owed = False  # an answer is still to come, because an interrupt ended the wait for it
         self._busy = False
         self._lock = threading.RLock()
         requests, ours = os.pipe()
@@ -66,11 +66,11 @@ class Worker:
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """The process id of the worker."""
         return self._process.pid
 
     def ask(self, message: object) -> Any:
-        """The answer to a message. Raises what the worker raised, and WorkerError when it died or hangs."""
+        """Return the answer to a message. Raises the worker's errors, and WorkerError if it died or hangs."""
         packed = encode(message)
         with self._lock:
             if self._busy:  # this is a finalizer, run in the midst of another call
@@ -130,7 +130,7 @@ class Worker:
         return answer
 
     def _watch(self, pulse: Connection) -> None:
-        """Watch the worker until it ends, and kill it if it gives no sign of life: who waits finds the pipe closed.
+        """Watch the worker until it ends, and kill it if it gives no sign of life. Waiting calls find the pipe closed.
 
         A silent worker may only be slow, so it is given time; a stopped worker is not. Silence is counted in waits, not
         in seconds, so a machine or a host that sleeps does not count as a worker's silence.
@@ -152,7 +152,7 @@ class Worker:
             self._process.wait()
 
     def _death(self) -> WorkerError:
-        """Why there is no answer."""
+        """Return the error that says why the worker ended."""
         try:
             status = self._process.wait(END_S)
         except subprocess.TimeoutExpired:
@@ -172,7 +172,7 @@ class Worker:
         )
 
     def _because(self, status: int) -> str:
-        """What its servers have to do with its end: ggml's client aborts where one goes."""
+        """Return the part that its servers had in its end: ggml's client aborts if a server goes."""
         if not self._servers or self.closed:
             return ""
         from edgekv.devices.server import lost_servers  # few workers have servers
@@ -185,7 +185,7 @@ class Worker:
 
 
 def _start(requests: int, answers: int, pulse: int) -> subprocess.Popen[bytes]:
-    """A fresh program that serves these pipes, in a group of its own, so that Ctrl-C does not reach it."""
+    """Start a program that serves these pipes, in a process group of its own, so that Ctrl-C does not reach it."""
     handles = (requests, answers, pulse)
     if sys.platform == "win32":
         handles = (msvcrt.get_osfhandle(requests), msvcrt.get_osfhandle(answers), pulse)
@@ -200,7 +200,7 @@ def _start(requests: int, answers: int, pulse: int) -> subprocess.Popen[bytes]:
 
 
 def _command(handles: tuple[int, int, int]) -> list[str]:
-    """What starts a worker: an interpreter, or this program where it is frozen."""
+    """Return the command that starts a worker: an interpreter, or this program if it is frozen."""
     if getattr(sys, "frozen", False):
         if not frozen.is_prepared():
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""The engine of an isolated runtime: everything it does happens in a worker process."""
+"""The engine of an isolated runtime: all of its work happens in a worker process."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from .process import Worker
 
 
 class WorkerEngine(Opened):
-    """An `Engine` in a worker process. Raises what `LocalEngine` does, and WorkerError."""
+    """An `Engine` in a worker process. Raises the errors of `LocalEngine`, and WorkerError."""
 
     def __init__(self, path: Path, request: Request) -> None:
         self.turn_queue = TurnQueue()
@@ -59,16 +59,16 @@ class WorkerEngine(Opened):
             self._worker.close()
             raise
         self._numbers = itertools.count(1)
-        self._released: deque[WorkerConversation] = deque()  # those that the worker may forget
+        self._released: deque[WorkerConversation] = deque()  # conversations that the worker may forget
         self.opened()
 
     @property
     def worker_pid(self) -> int:
-        """The worker process."""
+        """The process id of the worker."""
         return self._worker.pid
 
     def new_conversation(self, system: str | None, logging: Logging | None = None) -> WorkerConversation:
-        """A new conversation. It has the cells if they are free."""
+        """Begin a conversation. It takes the cells if they are free."""
         self.reap()
         number = self.new_number()
         self.ask(NewConversation(number, system, logging))
@@ -77,7 +77,7 @@ class WorkerEngine(Opened):
     def load_conversation(
         self, path: Path, instead_of: Conversation | None = None, *, keeps_log: bool = True
     ) -> WorkerConversation:
-        """The conversation of a session file, which the worker reads itself."""
+        """Load the conversation of a session file, which the worker reads itself."""
         self.reap()
         replaced = None
         if isinstance(instead_of, WorkerConversation):
@@ -88,68 +88,72 @@ class WorkerEngine(Opened):
         return WorkerConversation(self, number)
 
     def tokenize(self, text: str, begin: bool, special: bool) -> list[int]:
-        """Tokens of a text. begin: with what the model wants before one; special: names of control tokens are these"""
+        """Return the tokens of a text.
+
+        begin: with the tokens that the model expects before a text
+        special: read names of control tokens as these tokens
+        """
         tokens: list[int] = self.ask(Call(None, "tokenize", (text, begin, special)))
         return tokens
 
     def text_of(self, tokens: Sequence[int]) -> str:
-        """The text of tokens. Raises InputError for ids that the vocabulary lacks."""
+        """Return the text of tokens. Raises InputError for ids that the vocabulary lacks."""
         return str(self.ask(Call(None, "text_of", (tokens,))))
 
     def count(self, request: GenerationRequest) -> int:
-        """Tokens of a history. Raises InputError."""
+        """Return the number of tokens of a history. Raises InputError."""
         return int(self.ask(Call(None, "count", (request,))))
 
     def reply_opening(self) -> str:
-        """What the chat template puts before a reply; "" where there is no template that can be used."""
+        """Return the text that the chat template puts before a reply; "" if the model has no usable template."""
         return str(self.ask(Call(None, "reply_opening")))
 
     def reap(self) -> None:
         """Have the worker forget closed conversations."""
-        with suppress(IndexError, WorkerError):  # there are no more, or it died and has forgotten everything
+        with suppress(IndexError, WorkerError):  # no more are left, or the worker died
             while True:
                 released = self._released.popleft()
                 released.end_unfinished()
                 self.ask(Close(released.number))
 
     def release_later(self, conversation: WorkerConversation) -> None:
-        """Have a conversation forgotten at the next use."""
+        """Have the worker forget a conversation at the next use."""
         self._released.append(conversation)
 
     def close(self) -> None:
         """End the process."""
         self.closed = True
         self._worker.close()
-        self.turn_queue.close(wait=False)  # who is at work finds the process gone
+        self.turn_queue.close(wait=False)  # a call at work finds the process gone
 
     def new_number(self) -> int:
-        """Of a conversation or a reply."""
+        """Return a number for a conversation or a reply."""
         return next(self._numbers)
 
     def ask(self, message: object) -> Any:
-        """The worker's answer."""
+        """Return the worker's answer."""
         return self._worker.ask(message)
 
 
 class WorkerConversation:
-    """A `Conversation` whose other half is in the worker."""
+    """A `Conversation` in the worker."""
 
     def __init__(self, engine: WorkerEngine, number: int) -> None:
         self.stats = Stats()
         self.cancelled = threading.Event()
         self._engine = engine
         self.number = number
-        self._unfinished: int | None = None  # the reply that the worker is at, or waits with
+        self._unfinished: int | None = None  # number of the open reply in the worker; None = no reply is open
 
     @property
     def system(self) -> str | None:
-        """The message that it never evicts, if it has one."""
+        """The system message, which is never evicted; None = there is none."""
         system: str | None = self._call("system")
         return system
 
     @property
     def n_past(self) -> int:
-        """Tokens read and said so far."""
+        """Tokens read and generated so far."""
         return int(self._call("n_past"))
 
     @property
@@ -159,7 +163,7 @@ class WorkerConversation:
 
     @property
     def n_exceeded(self) -> int:
-        """How often the worker was found over its ceiling."""
+        """Number of checks that found the worker over its ceiling."""
         return int(self._call("n_exceeded"))
 
     def kept_positions(self, layer: int, head: int) -> npt.NDArray[np.int32]:
@@ -173,43 +177,43 @@ class WorkerConversation:
         return budgets
 
     def coverage(self) -> Coverage:
-        """How many heads hold each token."""
+        """Return the coverage: the number of heads that hold each token."""
         coverage: Coverage = self._call("coverage")
         return coverage
 
     def turns(self, first: int, n: int) -> list[Turn]:
-        """At most n turns of the log from turn `first` on. Raises SessionError where there is no log."""
+        """Return at most n turns of the log from turn `first` on. Raises SessionError if there is no log."""
         turns: list[Turn] = self._call("turns", first, n)
         return turns
 
     def pieces(self, start: int, stop: int, control: bool) -> list[bytes]:
-        """What each token in [start, stop) of the log stands for. control: with the names of control tokens"""
+        """Return the bytes of each token in [start, stop) of the log. control: with the names of control tokens"""
         pieces: list[bytes] = self._call("pieces", start, stop, control)
         return pieces
 
     def common_prefix_length(self, request: GenerationRequest) -> int:
-        """How many tokens of a history the log begins with."""
+        """Return the length of the longest common prefix of a history and the log."""
         return int(self._call("common_prefix_length", request))
 
     @property
     def n_logged(self) -> int:
-        """Tokens of the log, and those that were said and not fed yet. Raises SessionError where there is no log."""
+        """Tokens of the log, and generated tokens that are not fed yet. Raises SessionError if there is no log."""
         return int(self._call("n_logged"))
 
     def snapshot(self) -> Snapshot:
-        """All that it has read and said. Raises CeilingError where the worker has no room to send it."""
+        """Copy the whole state. Raises CeilingError if the worker has no room to send it."""
         self.end_unfinished()
         snapshot: Snapshot = self._call("snapshot")
         return snapshot
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Go back to a snapshot. Raises SessionError, and CeilingError where the worker has no room to receive it."""
+        """Go back to a snapshot. Raises SessionError, and CeilingError if the worker has no room to receive it."""
         self.end_unfinished()
         self._call("check_room", snapshot.nbytes)
         self._call("restore", snapshot)
 
     def save(self, path: Path) -> None:
-        """Have the worker write it to a file."""
+        """Have the worker write the whole state to a file."""
         self.end_unfinished()
         self._call("save", path)
 
@@ -231,8 +235,8 @@ class WorkerConversation:
                 elif progress is not None:
                     progress(part)
                 part = self._advance(number, cancel if self.cancelled.is_set() else following)
-        except BaseException:  # it is no longer iterated, was interrupted, or `progress` raised
-            if not sys.is_finalizing():  # where nothing can be sent any more, and the worker ends anyway
+        except BaseException:  # the reply is no longer iterated, was interrupted, or `progress` raised
+            if not sys.is_finalizing():  # at exit nothing can be sent any more, and the worker ends anyway
                 with suppress(EdgeKVError):
                     self._finish(self._advance(number, Abort(number)))
             raise
@@ -241,15 +245,15 @@ class WorkerConversation:
             raise part.error
 
     def close(self) -> None:
-        """Have the worker forget it at the engine's next use."""
+        """Have the worker forget this conversation at the engine's next use."""
         self._engine.release_later(self)
 
     def _call(self, name: str, *arguments: Any) -> Any:
-        """A property of the other half, or what one of its methods returns."""
+        """Return a property of the worker's conversation, or the result of one of its methods."""
         return self._engine.ask(Call(self.number, name, arguments))
 
     def _advance(self, number: int, message: Reply | Abort | bytes) -> str | Progress | Ended:
-        """The next part of a reply, or its end. bytes: an encoded Next"""
+        """Return the next part of a reply, or its end. message: bytes = an encoded Next"""
         if isinstance(message, Reply):
             self._unfinished = number
         part: str | Progress | Ended = self._engine.ask(message)
@@ -258,7 +262,7 @@ class WorkerConversation:
         return part
 
     def end_unfinished(self) -> None:
-        """Cancel a reply that is still open: the session was closed, or dropping it failed before."""
+        """Cancel a reply that is still open: the session was closed, or an earlier Abort failed."""
         while (number := self._unfinished) is not None:
             self._finish(self._advance(number, encode(Next(number, True))))
 
@@ -268,13 +272,13 @@ class WorkerConversation:
 
 
 def plan_in_worker(path: Path, request: Request) -> Plan:
-    """The plan of an isolated runtime: it counts what the worker holds, and nothing of this process."""
+    """Return the plan of an isolated runtime: it counts the worker's memory, and nothing of this process."""
     plan: Plan = _estimate(path, request, around=False)
     return plan
 
 
 def survey_in_worker(path: Path, request: Request) -> Survey:
-    """The same, with what else would fit."""
+    """Return the plan of an isolated runtime, with what else would fit."""
     survey: Survey = _estimate(path, request, around=True)
     return survey
 
