@@ -31,7 +31,7 @@ def plan(
     named: Annotated[str | None, typer.Argument(metavar="[MODEL]", help="The same as --model.")] = None,
     swap_memory: Annotated[
         str | None,
-        typer.Option(help="Memory for sessions that rest while another has the cells. Default: what is left free."),
+        typer.Option(help="Memory for swapped-out sessions. Default: what is left free."),
     ] = None,
     grammars: Annotated[
         bool, typer.Option("--grammars", help="Plan memory for replies that follow a grammar or a JSON schema.")
@@ -108,7 +108,7 @@ def _lines(survey: edgekv.Survey) -> Iterator[str]:
         f"what grows with a text: cells of all {made.n_ctx_train:,} tokens would take "
         f"{format_size(made.n_ctx_train * made.cell_bytes)}, these take {format_size(made.kv_bytes)}"
     )
-    yield f"a session that rests while another has the cells takes at most {format_size(made.session_bytes)}"
+    yield f"a session that is swapped out takes at most {format_size(made.session_bytes)}"
     if made.parts.state:
         yield f"what does not: windows and states, {format_size(made.parts.state)}"
 

@@ -61,9 +61,7 @@ class LocalConversation:
         self._system = system
         self._turns = Turns(engine.model, system)
         self._history = history
-        self._unfinished: Callable[[], None] | None = (
-            None  # an interrupted change, which the next use makes again first
-        )
+        self._unfinished: Callable[[], None] | None = None  # an interrupted change, made again at the next use
         self.client = CacheClient() if client is None else client
         self._state = SequenceState(lambda: engine.slot.figures(self.client)[0])
         self._generator = ReplyGenerator(self._swapped_in, self.cancelled, self._state)

@@ -24,9 +24,7 @@ class ThreadTuner:
         self._n_tokens = 0
         self._seconds = 0.0
         self._own_seconds = 0.0
-        self._before: tuple[int, float] | None = (
-            None  # before a trial: number of threads, and seconds of a window with them
-        )
+        self._before: tuple[int, float] | None = None  # threads before a trial, and seconds of a window with them
         self._backoff_left = 0
         self._backoff = BACKOFF
 
