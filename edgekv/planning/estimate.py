@@ -26,7 +26,7 @@ from edgekv.warmup import reserved_bytes, warm_up
 
 from .device_shares import DeviceShare, RemoteDevice, limited, shares_of
 from .measure_memory import held_bytes, measure
-from .swap import planned_swap_bytes, session_bytes_of
+from .swap_bytes import planned_swap_bytes, session_bytes_of
 
 SERVING_BYTES = 4 << 20  # a server's, beside workspace: one message, the graph as received and as built
 HEAD_LIMIT = 3  # EDGEKV_HEAD_LIMIT: times the budget that one head may keep, if heads differ
