@@ -28,7 +28,7 @@ def local_workers(n: int) -> Iterator[Any]:
 def connected(address: str) -> Iterator[Any]:
     """Yield a `distributed.Client` of the scheduler at this address, such as "tcp://host:8786".
 
-    Raises ConfigError without the extra, and where no scheduler answers.
+    Raises ConfigError without the extra, and if no scheduler answers.
     """
     distributed = needed("distributed", "dask")
     try:

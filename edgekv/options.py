@@ -63,17 +63,17 @@ class Options:
     recent: newest tokens that are never evicted; None = 32, and none while a probe or a replay of what is read scores
     evict_every: generated tokens between two evictions; None = a block, 1 = as in the papers
     focus: read files with the question as a probe between blocks; a probe takes cells of its own
-    focus_policy: what scores by the probe's attention; None = `policy` where it reads queries, else `default_focus`
+    focus_policy: what scores by the probe's attention; None = `policy` if it reads queries, else `default_focus`
     probe_tokens: longest probe; of a longer question only the last tokens are fed
     reposition: turn kept keys to adjacent RoPE positions, so that a text may be longer than the trained context:
-        "auto" = where a text is longer than half of it, "always" = at every eviction, "never"
-    prompt_lookup: "auto" = say several tokens with one decode where the text suggests them and that pays, "off"
+        "auto" = if a text is longer than half of it, "always" = at every eviction, "never"
+    prompt_lookup: "auto" = decode several tokens at once if the text suggests them and that pays, "off"
     grammars: replies may follow a grammar or a JSON schema; the plan counts the memory for that
-    allow_beyond_trained: feed positions past the trained context where keys are not repositioned
-    repack: keep weights in the processor's own order, where that is faster
+    allow_beyond_trained: feed positions past the trained context if keys are not repositioned
+    repack: keep weights in the processor's own order, if that is faster
     mmap: map the weights from the file; None = only if they are not repacked; both together hold them twice
     gpu_layers: layers to put on devices, of which one more than the model has is the output matrix: GPUs in builds that
-        have one, and those of `rpc`, which get what their ceilings hold where this is left open
+        have one, and those of `rpc`, which get what their ceilings hold if this is left open
     rpc: servers that lend their devices, HOST:PORT as a list or between commas; needs `isolated`
     rpc_timeout: seconds after which a server that says nothing counts as gone; one graph has to be computed in them
     tensor_split: in which proportions devices get layers, servers first, as a list or "3,1"
@@ -146,7 +146,7 @@ class Options:
         swap_memory = parse_size(self.swap_memory) if self.swap_memory else self.swap_memory  # 0 is possible
         object.__setattr__(self, "swap_memory_bytes", swap_memory)
         object.__setattr__(self, "swap_dir_bytes", None if self.swap_bytes is None else parse_size(self.swap_bytes))
-        if self.swap_dir is not None:  # a worker process goes where its host is
+        if self.swap_dir is not None:  # a worker runs in its host's folder
             object.__setattr__(self, "swap_dir", os.path.abspath(self.swap_dir))
         _in_range("block", self.block, 1, 4096)
         _in_range("ubatch", self.n_ubatch, 1, self.block)

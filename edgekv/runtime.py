@@ -101,7 +101,7 @@ class Runtime:
             `continue_from`). They lie in private files in this folder, removed with the session; True = the folder
             that TMPDIR names
         checkpoint_bytes: the most that checkpoints may take there, bytes or a size; 0 = no checkpoints, and the session
-            goes back by reading from the beginning; None = 256 MiB, or four checkpoints where these take more
+            goes back by reading from the beginning; None = 256 MiB, or four checkpoints if these take more
 
         One session has the cells at a time. The others are swapped out to memory or to `swap_dir`. Raises
         SessionError if the runtime is closed, and for a snapshot of another one, or without a log that is wanted;

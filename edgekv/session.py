@@ -136,7 +136,7 @@ class Session(Record):
 
         instruction: put before the question if the turn has a text above it (files, or what `read` began); "" =
             nothing. It does not influence which cells are kept; only the question does
-        passes: 2 = where not all of it fits, read and answer, go back, and read the files again with the question and
+        passes: 2 = if not all of it fits, read and answer, go back, and read the files again with the question and
             that answer in mind. Only the second answer is yielded, and only it stays in the conversation. It needs
             files, a focus, and room for a snapshot unless the session is new (CeilingError)
 
@@ -213,7 +213,7 @@ class Session(Record):
 
         The next `chat` or `ask` continues this turn. So cells are chosen before a question is known.
 
-        focus: the question to read with, or a list as for `chat`. True = GENERAL_QUESTION, but none where the policy
+        focus: the question to read with, or a list as for `chat`. True = GENERAL_QUESTION, but none if the policy
             is `replay` or ends with +heads; None = the same, unless the runtime was opened with focus=False; False =
             none: the policy alone chooses
         goes_on: they go on with the text that was read last, without an empty line between, as after a `cancel`
@@ -254,7 +254,7 @@ class Session(Record):
             model's chat template takes, of which each content is a text or the Path of a text file; a text or the Path
             of one as it stands; or token ids, which may be control tokens. If the session has a system message, it must
             come first. "assistant" may have "tool_calls", and then "tool" has the result of each (docs/replies.md)
-        focus: the question to read with, or a list as for `chat`, where more than a block is read and not all of it
+        focus: the question to read with, or a list as for `chat`, if more than a block is read and not all of it
             fits. True = the last message of the user
         on_overflow: what a history of more tokens than the budget is: "evict" reads it, "error" refuses it before
             anything is read, with a PromptLengthError
@@ -296,7 +296,7 @@ class Session(Record):
         `continue_from` then goes on with such a history, and `rewind(len(tokens))` comes back for the next one. Whole
         blocks that are read without a question make no difference to reading all at once (docs/python.md).
 
-        focus: the question to read with, or a list as for `chat`, where more than a block is read and not all of it
+        focus: the question to read with, or a list as for `chat`, if more than a block is read and not all of it
             fits; None = none
 
         Afterwards `stats` are those of the reading. Errors as for `continue_from`.
@@ -330,7 +330,7 @@ class Session(Record):
         progress: called with a `Progress` after every block that is read again
 
         Afterwards `stats` are those of the reading. `cancel` ends it, with fewer tokens than were wanted, as does an
-        interrupt: the session then stands at the checkpoint, or where reading came to. If that is within the system
+        interrupt: the session then stands at the checkpoint, or at the last token read. If that is within the system
         message, the next `chat` reads it from its beginning. Raises ConfigError for a number that is not possible, and
         SessionError without a log or during a reply.
         """

@@ -111,7 +111,7 @@ def open_cache(context: Context, options: Options) -> Cache:
 
 
 def share_heads(cache: Cache, path: Path, options: Options) -> None:
-    """Give the cache the table of head shares of its model where a policy needs one. Raises ConfigError without it."""
+    """Give the cache the table of head shares of its model if a policy needs one. Raises ConfigError without it."""
     if options.divides_by_table:
         heads = [cache.layer_heads(layer)[0] for layer in range(cache.shape.n_layer)]
         cache.share_by(find_shares(path, heads).cells)

@@ -122,7 +122,7 @@ class Record:
     def export(self, path: str | os.PathLike[str]) -> None:
         """Write roles and texts of all turns to a file, as Markdown (.md) or JSON (.json).
 
-        Raises SessionError without a log or during a reply, ConfigError for another ending, and SessionFileError where
+        Raises SessionError without a log or during a reply, ConfigError for another ending, and SessionFileError if
         the file cannot be written. Whatever had that name before is then untouched.
         """
         write_transcript(Path(path), ((turn.role, self.text(turn)) for turn in self.turns()))

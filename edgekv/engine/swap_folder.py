@@ -40,7 +40,7 @@ class SwapFolder:
     parent: the folder that was given
     folder: its own folder, removed by `close`
 
-    Removes folders of processes that were killed. Raises ConfigError where nothing can be written.
+    Removes folders of processes that were killed. Raises ConfigError if it cannot be written to.
     """
 
     def __init__(self, parent: Path) -> None:
