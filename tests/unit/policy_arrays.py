@@ -100,6 +100,34 @@ EQUAL = [
 SPECS = [*EQUAL, *SHARED]
 
 
+def diagonal(specs, others, n=1):
+    """Pairs of each spec with n of the others, which stand in turn beside the specs; of each bare base with all.
+
+    Formulas branch on what a policy does, and rows on how they lie; none branches on the pair, so a full product would
+    go many times through one branch.
+    """
+    pairs = []
+    for i, spec in enumerate(specs):
+        first = i + i // len(others)  # so that specs which lie in a pattern have not all the same
+        n_beside = len(others) if spec in POLICIES else n
+        pairs += [(spec, others[(first + k) % len(others)]) for k in range(n_beside)]
+    return pairs
+
+
+def named(value):
+    """The id of a parameter."""
+    return "-".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def one_for_each_set_of_arrays():
+    """Specs that differ in the arrays that they read, by which arguments are taken over."""
+    found = {}
+    for spec in SPECS:
+        policy = parse_policy(spec)
+        found.setdefault(frozenset(names_read(policy) | policy.reads), spec)
+    return list(found.values())
+
+
 @dataclass(frozen=True)
 class Shape:
     d: int
@@ -166,6 +194,9 @@ def names_read(policy):
     reads |= {"accumulated"} if policy.base.name in ("h2o", "ahakv") else set()
     reads |= {"accumulated"} if getattr(policy.base, "carry", 0) else set()
     return reads | (set() if policy.base.name in ("sink", "random") else {"keys"})
+
+
+BY_ARRAYS = one_for_each_set_of_arrays()
 
 
 def needed(spec, shape, dtype="float32", **others):

@@ -22,6 +22,8 @@ from policy_arrays import (
     all_arrays,
     assert_close,
     assert_same_cells,
+    diagonal,
+    named,
     names_read,
     needed,
 )
@@ -57,13 +59,12 @@ def test_every_base_and_both_ways_to_weigh_it_and_to_select_are_tested():
     assert set(COMBINATIONS) == {base + wrapping for base in bases for wrapping in wrappings}
 
 
-@pytest.mark.parametrize(
-    ("shape", "dtype"),
-    [*((shape, dtype) for shape in SHAPES for dtype in ("float32", "float16")), (LARGE, "float16")],
-    ids=str,
-)
-@pytest.mark.parametrize("spec", SPECS)
-def test_native_equals_reference(spec, shape, dtype):
+ROWS = [*((shape, dtype) for dtype in ("float32", "float16") for shape in SHAPES), (LARGE, "float16")]
+
+
+@pytest.mark.parametrize(("spec", "rows"), diagonal(SPECS, ROWS, n=3), ids=named)
+def test_native_equals_reference(spec, rows):
+    shape, dtype = rows
     arguments = needed(spec, shape, dtype, layer=3)
     native, reference = (score(spec, **arguments, backend=backend) for backend in BACKENDS)
     for found, expected in zip(native, reference, strict=True):
@@ -79,8 +80,10 @@ def test_native_equals_reference(spec, shape, dtype):
             assert len(np.setxor1d(found, expected)) <= 2
 
 
-@pytest.mark.parametrize("shape", [*SHAPES, LARGE], ids=str)
-@pytest.mark.parametrize("spec", [s for s in ONE_RANKING if parse_policy(s).base.weights or "critical" not in s])
+RANKED = [s for s in ONE_RANKING if parse_policy(s).base.weights or "critical" not in s]
+
+
+@pytest.mark.parametrize(("spec", "shape"), diagonal(RANKED, [*SHAPES, LARGE], n=2), ids=named)
 def test_native_selection_follows_from_native_scores(spec, shape):
     """Not one cell off: the scores that `score` gives decide, in critical's first stage those of the inner policy."""
     policy = parse_policy(spec)
@@ -99,8 +102,7 @@ def test_native_selection_follows_from_native_scores(spec, shape):
         np.testing.assert_array_equal(kept, expected)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize(("spec", "backend"), diagonal(SPECS, BACKENDS))
 def test_arrays_that_a_policy_does_not_read_change_nothing(spec, backend):
     arguments = needed(spec, SMALL)
     read = names_read(parse_policy(spec)) | {"positions"}
@@ -109,8 +111,7 @@ def test_arrays_that_a_policy_does_not_read_change_nothing(spec, backend):
     np.testing.assert_array_equal(*both)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize(("spec", "backend"), diagonal(SPECS, BACKENDS))
 def test_arrays_that_a_policy_reads_matter(spec, backend):
     arguments = needed(spec, SMALL)
     scores = score(spec, **arguments, backend=backend)
@@ -122,8 +123,7 @@ def test_arrays_that_a_policy_reads_matter(spec, backend):
 # ---- rules that every policy keeps ----
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize(("spec", "backend"), diagonal(SPECS, BACKENDS))
 def test_permuting_cells_permutes_scores_and_kept_cells(spec, backend):
     arguments = needed(spec, SMALL)
     order = np.random.default_rng(1).permutation(SMALL.n)
@@ -140,8 +140,7 @@ def test_permuting_cells_permutes_scores_and_kept_cells(spec, backend):
         assert_same_cells(order[after], before, scores[g])
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("spec", EQUAL)
+@pytest.mark.parametrize(("spec", "backend"), diagonal(EQUAL, BACKENDS))
 def test_selection_keeps_the_rules(spec, backend):
     """Exactly the budget, ascending, protected cells all there, and of the others none that scores below an evicted."""
     policy = parse_policy(spec)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from policy_arrays import BACKENDS, SMALL, SPECS, all_arrays, names_read, needed
+from policy_arrays import BACKENDS, BY_ARRAYS, SMALL, SPECS, all_arrays, diagonal, named, names_read, needed
 
 from edgekv import BudgetError, ConfigError, PolicyError
 from edgekv.policies import budgets, parse_policy, score, select
@@ -12,11 +12,15 @@ from edgekv.policies import budgets, parse_policy, score, select
 # ---- edges ----
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("spec", SPECS)
-@pytest.mark.parametrize(("n", "budget"), [(0, 3), (1, 1), (1, 5), (30, 30), (30, 31)])
-def test_everything_stays_within_the_budget(spec, n, budget, backend):
+EDGES = [
+    (*edge, backend) for backend in BACKENDS for edge in [(0, 3), (1, 1), (1, 5), (30, 30), (30, 31)]
+]  # cells, budget
+
+
+@pytest.mark.parametrize(("spec", "edge"), diagonal(SPECS, EDGES, n=2), ids=named)
+def test_everything_stays_within_the_budget(spec, edge):
     """Where no cell must go none goes, whatever is protected."""
+    n, budget, backend = edge
     arguments = needed(spec, SMALL, budget=budget)
     cells = ("keys", "positions", "values", "accumulated")
     arguments |= {name: arguments[name][:, :n] for name in cells if name in arguments}
@@ -43,7 +47,7 @@ def test_rows_before_all_cells_see_nothing(spec, backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("spec", BY_ARRAYS)
 def test_what_is_left_out_has_its_default(spec, backend):
     arguments = needed(spec, SMALL, backend=backend)
     arguments |= {"scale": None, "softcap": 0, "query_positions": None, "tokens_seen": None}
@@ -71,7 +75,7 @@ def test_attention_is_the_models(spec, change, backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("spec", BY_ARRAYS)
 def test_other_types_are_converted(spec, backend):
     arguments = needed(spec, SMALL, "float16", backend=backend)
     names = names_read(parse_policy(spec))
@@ -81,7 +85,7 @@ def test_other_types_are_converted(spec, backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("spec", BY_ARRAYS)
 def test_arrays_may_lie_in_any_order_in_memory(spec, backend):
     arguments = needed(spec, SMALL, backend=backend)
     turned = {name: np.asfortranarray(array) for name, array in arguments.items() if isinstance(array, np.ndarray)}
@@ -131,8 +135,7 @@ def test_protections_that_overlap_count_once(backend):
 # ---- wrong arguments ----
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize(("spec", "backend"), diagonal(SPECS, BACKENDS))
 def test_missing_arrays_are_named(spec, backend):
     policy = parse_policy(spec)
     arguments = needed(spec, SMALL, backend=backend)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import gguf
 import numpy as np
 import pytest
-from policy_arrays import KEYDIFFS, Shape, all_arrays, assert_close, names_read
+from policy_arrays import KEYDIFFS, Shape, all_arrays, assert_close, diagonal, named, names_read
 from reference_quant import rotate
 
 from edgekv import ConfigError
@@ -77,11 +77,13 @@ def score_rows(policy, head, keys, values, key_rotation=0):
     return scores
 
 
-@pytest.mark.parametrize("kind", [Q8_0, Q4_0], ids=lambda kind: kind.name)
-@pytest.mark.parametrize(("d", "key_rotation", "value_rotation"), DIMS)
-@pytest.mark.parametrize("spec", SPECS)
-def test_quantised_rows_equal_the_reference_on_their_values(spec, d, key_rotation, value_rotation, kind):
+QUANTISED = [(*dims, kind) for kind in (Q8_0, Q4_0) for dims in DIMS]
+
+
+@pytest.mark.parametrize(("spec", "rows"), diagonal(SPECS, QUANTISED, n=3), ids=named)
+def test_quantised_rows_equal_the_reference_on_their_values(spec, rows):
     """Rows of a quantised cache: rotated, rounded, scored where they lie; the reference sees what they stand for."""
+    d, key_rotation, value_rotation, kind = rows
     policy, head = one_head(spec, d)
     key_rows, keys = quantised(head.keys, kind, key_rotation)
     value_rows, values = quantised(head.values, kind, value_rotation)
@@ -96,9 +98,9 @@ def test_quantised_rows_equal_the_reference_on_their_values(spec, d, key_rotatio
     assert_close(found, expected)
 
 
-@pytest.mark.parametrize(("d", "key_rotation", "value_rotation"), [dims for dims in DIMS if dims[1]])
-@pytest.mark.parametrize("spec", SPECS)
-def test_rotated_rows_score_as_plain_ones(spec, d, key_rotation, value_rotation):
+@pytest.mark.parametrize(("spec", "dims"), diagonal(SPECS, [dims for dims in DIMS if dims[1]], n=2), ids=named)
+def test_rotated_rows_score_as_plain_ones(spec, dims):
+    d, key_rotation, value_rotation = dims
     policy, head = one_head(spec, d)
     keys = rotate(head.keys.astype(np.float64), key_rotation).astype(np.float32)
     values = rotate(head.values.astype(np.float64), value_rotation).astype(np.float32)
