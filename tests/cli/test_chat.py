@@ -34,11 +34,6 @@ def homes(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
 
 
-@pytest.fixture(scope="module")
-def model(tiny_model):
-    return tiny_model(n_layer=2, n_ctx_train=2048)
-
-
 @pytest.fixture
 def chat(model):
     """A function that opens a chat with a model in a terminal, and waits for its prompt."""

@@ -22,16 +22,6 @@ def edgekv(*arguments, stdin=""):
     )
 
 
-@pytest.fixture(scope="module")
-def model(tiny_model):
-    return tiny_model(n_layer=2, n_ctx_train=2048)
-
-
-@pytest.fixture(scope="module")
-def book(text_file):
-    return text_file(words(200))
-
-
 def test_ask_json_prints_one_object_and_nothing_else(model, book):
     result = edgekv("ask", "-m", model, *SMALL, "-f", book, "What?", "--max-tokens", 50, "--json")
     assert result.returncode == 0, result.stderr

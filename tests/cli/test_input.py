@@ -21,11 +21,6 @@ TEXT = words(200)
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pipes have no names there")
 
 
-@pytest.fixture(scope="module")
-def model(tiny_model):
-    return tiny_model(n_layer=2, n_ctx_train=2048)
-
-
 @pytest.fixture
 def ask(model):
     """Runs `edgekv ask`; `stdin` is what is piped in, or an open file."""

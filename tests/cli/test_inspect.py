@@ -163,6 +163,7 @@ SHADED = """() => [...document.querySelectorAll(".text span")].filter(
     token => getComputedStyle(token).backgroundColor !== "rgba(0, 0, 0, 0)").length"""
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("settings", [{}, {"java_script_enabled": False}, {"color_scheme": "dark"}], ids=str)
 def test_a_browser_shows_the_text_and_shades_what_was_kept(browser, report, settings):
     with opened(browser, report["page"].as_uri(), **settings) as page:
@@ -179,6 +180,7 @@ def test_a_browser_shows_the_text_and_shades_what_was_kept(browser, report, sett
         assert (brightness[0] > brightness[1]) == ("color_scheme" in settings)
 
 
+@pytest.mark.nightly
 def test_text_stays_text(browser, model, tmp_path):
     """Whole tokens of markup, which no tokenizer of a tiny model has, and a model whose name is some."""
     named = shutil.copy(model, tmp_path / "<i>&amp;.gguf")
@@ -195,6 +197,7 @@ def test_text_stays_text(browser, model, tmp_path):
         assert page.locator("img, i").count() == 0
 
 
+@pytest.mark.nightly
 def test_choosing_a_head_shades_what_that_one_kept(browser, report):
     with opened(browser, report["page"].as_uri()) as page:
         for i, head in enumerate(report["heads"]):

@@ -54,16 +54,6 @@ def data_home(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
 
 
-@pytest.fixture(scope="module")
-def model(tiny_model):
-    return tiny_model(n_layer=2, n_ctx_train=2048)
-
-
-@pytest.fixture(scope="module")
-def book(text_file):
-    return text_file(words(200))
-
-
 @pytest.fixture
 def runtime(model):
     with edgekv.Runtime(model, memory="1GiB", budget=64, block=32, threads=1) as rt:

@@ -15,11 +15,6 @@ from edgekv.cli.render import print_footer
 from edgekv.engine.request import MAX_TOKENS
 
 
-@pytest.fixture(scope="module")
-def model(tiny_model):
-    return tiny_model(n_layer=2, n_ctx_train=2048)
-
-
 def edgekv(*arguments, stdin=""):
     return subprocess.run(
         [*COMMAND, *map(str, arguments)], input=stdin, capture_output=True, text=True, timeout=300, check=False

@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 from children import LIMIT_S, started
-from command import COMMAND, SMALL, words
+from command import COMMAND, SMALL
 from terminal import Terminal
 
 import edgekv
@@ -33,16 +33,6 @@ def run(*arguments, stdin=""):
     return subprocess.run(
         [*COMMAND, *map(str, arguments)], input=stdin, capture_output=True, text=True, timeout=300, check=False
     )
-
-
-@pytest.fixture(scope="module")
-def model(tiny_model):
-    return tiny_model(n_layer=2, n_ctx_train=2048)
-
-
-@pytest.fixture(scope="module")
-def book(text_file):
-    return text_file(words(200))
 
 
 def chat(model, lines, *options):

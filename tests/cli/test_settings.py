@@ -18,11 +18,6 @@ from edgekv.cli.settings import defaults, preset_options
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
-@pytest.fixture(scope="module")
-def model(tiny_model):
-    return tiny_model(n_layer=2, n_ctx_train=2048)
-
-
 @pytest.fixture
 def settings(tmp_path, monkeypatch):
     """A function that writes the settings file."""

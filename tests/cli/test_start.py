@@ -36,11 +36,6 @@ COMMANDS = [
 COMMANDS += ["complete", "bench", "eval", "eval needle", "devices", "rpc-server"]
 
 
-@pytest.fixture(scope="module")
-def model(tiny_model):
-    return tiny_model(n_layer=2, n_ctx_train=2048)
-
-
 def run(*arguments, **options):
     options = {"stdin": subprocess.DEVNULL} | options
     command = [*COMMAND, *map(str, arguments)]
@@ -138,6 +133,7 @@ def test_what_only_a_gpu_can_do_is_refused_without_one(model, option, value, iso
 LOUD = "from edgekv.__main__ import main; print('started', flush=True); raise SystemExit(main())"
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform == "win32", reason="sends signals")
 @pytest.mark.parametrize("isolated", [[], ["--isolated"]], ids=["here", "isolated"])
 def test_ctrl_c_at_any_moment_ends_quietly(model, tmp_path, isolated):

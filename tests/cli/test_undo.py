@@ -19,11 +19,6 @@ from edgekv.cli.talk.conversation import Chat, Message
 SHORT = ["--max-tokens", "8", "--stop", "\n"]  # a reply is a line
 
 
-@pytest.fixture(scope="module")
-def model(tiny_model):
-    return tiny_model(n_layer=2, n_ctx_train=2048)
-
-
 def chat(model, lines, *options):
     """The lines that were said, and what was shown beside them."""
     command = [*COMMAND, "chat", "-m", str(model), *SMALL, *SHORT, *options]

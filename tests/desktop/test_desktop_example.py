@@ -34,6 +34,7 @@ def test_the_window():
     assert "skipped" not in done.stdout.splitlines()[-1]
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="tried on Linux alone")
 def test_the_packaged_program(wheel, tmp_path):
     """It has the native library and the model, and is its own worker, without an interpreter beside it."""

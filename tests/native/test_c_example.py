@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from wheel_environment import CHECKOUT, run
 
+pytestmark = pytest.mark.nightly
+
 EXAMPLE = CHECKOUT / "examples" / "c"
 QUESTION = "What is the road to the City of Emeralds paved with?"
 MIB = 1 << 20

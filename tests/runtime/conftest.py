@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from small import SETTINGS
 
 import edgekv
+from edgekv.binding import library
+from edgekv.binding.cache import Cache
 from edgekv.binding.model import Model
 from edgekv.worker import process
 
@@ -69,3 +73,29 @@ def uneven_model(tmp_path_factory):
 def talkative(monkeypatch):
     """Random weights may end a reply at any token; here none does."""
     monkeypatch.setattr(Model, "is_end", lambda model, token: False)
+
+
+@pytest.fixture
+def fed(monkeypatch):
+    """Tokens by position, as caches of this process take them, whatever is raised meanwhile."""
+    seen = {}
+
+    def watched(name, tokens_of):
+        method = getattr(Cache, name)
+
+        def call(cache, *arguments, **further):
+            n_past = partial(library.load().edgekv_cache_n_past, cache._handle)  # passes no line of edgekv's
+            before, tokens = n_past(), tokens_of(*arguments)
+            try:
+                method(cache, *arguments, **further)
+                assert n_past() == before + len(tokens)
+            finally:
+                seen.update(zip(range(before, n_past()), tokens, strict=False))
+
+        monkeypatch.setattr(Cache, name, call)
+
+    drafted = []
+    watched("feed", lambda tokens: list(tokens))
+    watched("feed_draft", lambda token, draft: drafted.__setitem__(slice(None), draft) or [token])
+    watched("accept", lambda: [drafted.pop(0)])
+    return seen

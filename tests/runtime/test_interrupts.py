@@ -13,7 +13,6 @@ from small import words
 
 import edgekv
 from edgekv.binding import library
-from edgekv.binding.cache import Cache
 from edgekv.engine.sampler import GREEDY
 from edgekv.prompt import text
 from edgekv.prompt.turns import Turns
@@ -25,6 +24,16 @@ TIGHT = SETTINGS | {"budget": 80}
 COVERED = set()  # lines at which an earlier test has raised
 ERRORS = itertools.cycle([KeyboardInterrupt, MemoryError])
 QUESTION = "And then?"
+
+
+RAISED = []  # points, one for each time
+
+
+@pytest.fixture(scope="module", autouse=True)
+def counted():
+    """Says with -s how many points there were."""
+    yield
+    print(f"\nraised at {len(RAISED)} points, {len(set(RAISED))} distinct, in {len({line for line, _ in RAISED})} lines")
 
 
 def lines_of(work):
@@ -48,6 +57,7 @@ def run_at(work, k, error, passed=None):
                 passed.append((frame.f_code.co_filename, frame.f_lineno))
             n += 1
             if n == k + 1:
+                RAISED.append(((frame.f_code.co_filename, frame.f_lineno), k))
                 raise error
         return local
 
@@ -75,31 +85,6 @@ def points(passed, step):
     COVERED.update(new)
     ends = [*(first[line] for line in new[::2]), *(last[line] for line in new[1::2])]
     return sorted({*ends, *range(0, len(passed), step)})
-
-
-@pytest.fixture
-def fed(monkeypatch):
-    """Tokens by position, as caches take them, whatever is raised meanwhile."""
-    seen = {}
-
-    def watched(name, tokens_of):
-        method = getattr(Cache, name)
-
-        def call(cache, *arguments, **further):
-            n_past = partial(library.load().edgekv_cache_n_past, cache._handle)  # passes no line of edgekv's
-            before, tokens = n_past(), tokens_of(*arguments)
-            try:
-                method(cache, *arguments, **further)
-            finally:
-                seen.update(zip(range(before, n_past()), tokens, strict=False))
-
-        monkeypatch.setattr(Cache, name, call)
-
-    drafted = []
-    watched("feed", lambda tokens: list(tokens))
-    watched("feed_draft", lambda token, draft: drafted.__setitem__(slice(None), draft) or [token])
-    watched("accept", lambda: [drafted.pop(0)])
-    return seen
 
 
 def state_of(session):

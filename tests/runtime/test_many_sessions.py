@@ -612,6 +612,7 @@ def test_closing_a_runtime_wakes_who_waits_and_cancels_who_works(open_runtime, p
     assert "closed" in sorted(ended)[1]
 
 
+@pytest.mark.nightly
 def test_four_threads_and_a_storm_of_cancels(runtime):
     """Every reply ends, and every session answers afterwards."""
     sessions = [runtime.session() for _ in range(4)]

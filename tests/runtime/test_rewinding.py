@@ -12,7 +12,6 @@ from small import SETTINGS, words
 from test_snapshot import Steps, held
 
 import edgekv
-from edgekv.binding.cache import Cache
 from edgekv.binding.snapshot_file import SnapshotFile, restore_snapshot
 from edgekv.engine.sampler import GREEDY, Sampler
 from edgekv.models.header import Header
@@ -39,30 +38,6 @@ def state(session):
 def log_of(session):
     """The tokens of the log of a session in this process."""
     return session._handle.conversation._history.log.read(0, 1 << 30).tolist()
-
-
-@pytest.fixture
-def fed(monkeypatch):
-    """Tokens by position, as caches of this process take them."""
-    seen = {}
-
-    def watched(name, tokens_of):
-        method = getattr(Cache, name)
-
-        def call(cache, *arguments, **further):
-            before = cache.n_past
-            method(cache, *arguments, **further)
-            tokens = tokens_of(*arguments)
-            assert cache.n_past == before + len(tokens)
-            seen.update(zip(itertools.count(before), tokens, strict=False))
-
-        monkeypatch.setattr(Cache, name, call)
-
-    drafted = []
-    watched("feed", lambda tokens: list(tokens))
-    watched("feed_draft", lambda token, draft: drafted.__setitem__(slice(None), draft) or [token])
-    watched("accept", lambda: [drafted.pop(0)])
-    return seen
 
 
 # ---- the log ----

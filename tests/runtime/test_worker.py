@@ -402,6 +402,7 @@ def test_two_sessions_in_two_threads(request, open_runtime, isolated):
     assert together == alone
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["runtime", "local_runtime"])
 def test_cancels_from_another_thread_at_any_moment(request, kind):
     """Every reply ends, and the session answers after all of them."""

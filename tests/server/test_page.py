@@ -22,6 +22,8 @@ from test_serve_command import serving
 from edgekv.binding.model import Model
 from edgekv.engine.sampler import Sampler
 
+pytestmark = pytest.mark.nightly
+
 LIMIT_S = 300
 expect.set_options(timeout=PATIENCE_MS)
 HOSTILE = (

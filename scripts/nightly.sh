@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# What .ci/run leaves out, before a release and every night: tests that are dear and seldom find anything, and the same
+# results from the library as another processor's compiler makes it.
+#   scripts/nightly.sh [PYTEST_ARGUMENT...]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+uv sync
+uv run --no-sync pytest -n auto -m nightly "$@"
+scripts/test_other_build.sh
