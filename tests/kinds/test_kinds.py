@@ -11,6 +11,7 @@ import ctypes
 
 import numpy as np
 import pytest
+from diagonals import diagonal
 from exactness import QUANTISED, WRONG, bound_of, distance, error, worst
 from failing import failing_after
 from masked_cache import masked_logits
@@ -87,22 +88,24 @@ def shifted(run, visible):
     return wrong
 
 
-@pytest.mark.parametrize(("block", "kv_type"), [(32, "f16"), (128, "q8_0")])  # test_exact.py has 128 in f16
 @pytest.mark.parametrize("name", KINDS)
-def test_what_evicts_nothing_is_llama_cpps_own_cache(family_model, name, block, kv_type):
+def test_what_evicts_nothing_is_llama_cpps_own_cache(family_model, name):
+    """In q8_0; test_exact.py has f16."""
     path, tokens = family_model(name), tokens_of(N_PROMPT + N_STEPS)
-    expected = own_logits(path, tokens, block=block, kv_type=kv_type)
-    with recorded_runtime(path, budget=512, block=block, kv_type=kv_type, focus=False, **heads_of(name)) as run:
+    expected = own_logits(path, tokens, block=128, kv_type="q8_0")
+    with recorded_runtime(path, budget=512, block=128, kv_type="q8_0", focus=False, **heads_of(name)) as run:
         found = read_and_step(run, tokens)
         assert run.compactions == []
-    assert worst(name, found, expected) < bound_of(name) * (1 if kv_type == "f16" else QUANTISED)
+    assert worst(name, found, expected) < bound_of(name) * QUANTISED
 
 
-@pytest.mark.parametrize(
-    ("block", "policy"), [(32, "keydiff"), (128, "snapkv"), (64, "keydiff+ada"), (32, "replay+ada")]
-)
-@pytest.mark.parametrize("name", ATTENDING)
-def test_evicted_cells_are_as_if_hidden(family_model, name, block, policy):
+WAYS = [(32, "keydiff"), (32, "replay+ada"), (128, "snapkv"), (64, "keydiff+ada")]
+
+
+@pytest.mark.parametrize(("name", "way"), diagonal(ATTENDING, WAYS, n=2, whole=["gemma3", "lfm2"]), ids=str)
+def test_evicted_cells_are_as_if_hidden(family_model, name, way):
+    """Two policies and sizes of blocks for each model: what is evicted does not depend on what other layers are."""
+    block, policy = way
     path, tokens = family_model(name), tokens_of(N_PROMPT + N_STEPS)
     options = {"policy": policy, "budget": BUDGET, "block": block, "focus": False}
     with recorded_runtime(path, **options, **heads_of(name)) as run:

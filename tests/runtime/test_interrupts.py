@@ -33,7 +33,9 @@ RAISED = []  # points, one for each time
 def counted():
     """Says with -s how many points there were."""
     yield
-    print(f"\nraised at {len(RAISED)} points, {len(set(RAISED))} distinct, in {len({line for line, _ in RAISED})} lines")
+    print(
+        f"\nraised at {len(RAISED)} points, {len(set(RAISED))} distinct, in {len({line for line, _ in RAISED})} lines"
+    )
 
 
 def lines_of(work):

@@ -13,6 +13,7 @@ import time
 
 import pytest
 from children import started
+from diagonals import diagonal
 from small import SETTINGS, words
 
 import edgekv
@@ -75,8 +76,7 @@ def together(runtime, n, systems=()):
 
 
 @pytest.mark.usefixtures("talkative")
-@pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4_0"])
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(("policy", "kv_type"), diagonal(POLICIES, ["f16", "q8_0", "q4_0"], whole=["keydiff"]))
 def test_sessions_that_take_turns_say_what_each_says_alone(open_tight, monkeypatch, policy, kv_type):
     """Their turns end in the midst of replies, and those that rest are on the disk."""
     written, write = [], SwapFolder.write
@@ -185,8 +185,7 @@ def test_a_resting_session_takes_what_its_cells_take(local_runtime):
 
 
 @pytest.mark.usefixtures("talkative")
-@pytest.mark.parametrize("policy", [*POLICIES, "keydiff+ada(scope=model)"])
-@pytest.mark.parametrize("drafts", ["off", "auto"])
+@pytest.mark.parametrize(("policy", "drafts"), diagonal([*POLICIES, "keydiff+ada(scope=model)"], ["off", "auto"]))
 def test_the_planned_bytes_of_a_session_are_those_of_full_cells(open_runtime, policy, drafts):
     with open_runtime(policy=policy, prompt_lookup=drafts) as rt, rt.session() as session:
         session.read(words(100))

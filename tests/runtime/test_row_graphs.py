@@ -9,6 +9,7 @@ import test_before_rope
 import test_kept_sets
 import test_reposition
 import test_snapshot
+from diagonals import diagonal
 from recorded import recorded_runtime
 from reference_choice import Reference
 from test_kept_sets import BUDGET, SHAPE, read_and_check
@@ -71,6 +72,7 @@ SHARED = [  # heads or layers differ in how many cells they keep
     "snapkv+critical+ada(scope=model)",
 ]
 STAGED = ["keydiff(anchor=median)", "expected", "snapkv(pool_rows=on)", "keydiff+caote(rounds=2)"]
+KV_TYPES = ["f16", "q8_0", "q4_0"]
 HEADS = {"n_layer": 2, "n_head_kv": 2}
 UNEVEN_HEADS = {name: UNEVEN[name] for name in HEADS}
 
@@ -119,29 +121,27 @@ def read(path, staging, stage, spec, kv_type, reposition=False, heads=HEADS):
         return logits, [[kept.tolist() for kept in layer] for layer in run.kept()], held, block_loop.work
 
 
-@pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4_0"])
-@pytest.mark.parametrize("spec", SCORED + WITHOUT_ROWS)
+@pytest.mark.parametrize(("spec", "kv_type"), diagonal(SCORED + WITHOUT_ROWS, KV_TYPES, whole=["keydiff", "snapkv"]))
 def test_the_reference_keeps_the_same(tiny_model, stage, spec, kv_type):
     stage("graphs")
     path = tiny_model(**SHAPE, n_ctx_train=1024)
     assert (read_and_check(path, SHAPE, spec, kv_type=kv_type)[-1] == BUDGET).all()
 
 
-@pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4_0"])
-@pytest.mark.parametrize(
-    "spec",
-    [
-        "keydiff",
-        "keydiff(rope=off)",
-        "l2norm",
-        "snapkv",
-        "snapkv(aggregate=max)",
-        "sink",
-        "ahakv",
-        "tova+caote",
-        "snapkv+critical",
-    ],
-)
+LEFT_THE_SAME = [
+    "keydiff",
+    "keydiff(rope=off)",
+    "l2norm",
+    "snapkv",
+    "snapkv(aggregate=max)",
+    "sink",
+    "ahakv",
+    "tova+caote",
+    "snapkv+critical",
+]
+
+
+@pytest.mark.parametrize(("spec", "kv_type"), diagonal(LEFT_THE_SAME, KV_TYPES, whole=["keydiff"]))
 def test_graphs_and_host_leave_the_same_bytes(tiny_model, stage, by_host, spec, kv_type):
     path = tiny_model(**SHAPE, n_ctx_train=1024)
     *expected, here = read(path, by_host, stage, spec, kv_type)
@@ -152,15 +152,13 @@ def test_graphs_and_host_leave_the_same_bytes(tiny_model, stage, by_host, spec, 
     assert by_graphs.crossed_bytes > 0 == by_graphs.staged_layers
 
 
-@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
-@pytest.mark.parametrize("spec", SHARED)
+@pytest.mark.parametrize(("spec", "kv_type"), diagonal(SHARED, ["f16", "q8_0"]))
 def test_heads_that_share_keep_what_the_reference_keeps(uneven_model, stage, spec, kv_type):
     stage("graphs")
     test_kept_sets.test_heads_that_share_keep_what_the_reference_keeps(uneven_model, spec, kv_type)
 
 
-@pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4_0"])
-@pytest.mark.parametrize("spec", ["keydiff+ada", "keydiff+pyramid+ada", "snapkv+ada"])
+@pytest.mark.parametrize(("spec", "kv_type"), diagonal(["keydiff+ada", "keydiff+pyramid+ada", "snapkv+ada"], KV_TYPES))
 def test_heads_that_share_are_left_the_same_bytes(uneven_model, stage, by_host, spec, kv_type):
     """Scored head by head, and closed up where they lie."""
     logits, *expected, _ = read(uneven_model, by_host, stage, spec, kv_type, heads=UNEVEN_HEADS)
@@ -252,8 +250,10 @@ def test_turned_keys_need_not_cross(tiny_model, stage, by_host, kv_type, bound):
     np.testing.assert_allclose(found, logits, rtol=0, atol=bound * np.std(logits))
 
 
-@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
-@pytest.mark.parametrize("spec", ["keydiff", "snapkv", "tova", "h2o", "snapkv+critical+ada", "h2o+ada"])
+@pytest.mark.parametrize(
+    ("spec", "kv_type"),
+    diagonal(["keydiff", "snapkv", "tova", "h2o", "snapkv+critical+ada", "h2o+ada"], ["f16", "q8_0"]),
+)
 def test_queries_of_a_probe_score(tiny_model, uneven_model, stage, spec, kv_type):
     """Also again, turned to where the probe would come after the next block."""
     stage("graphs")
@@ -353,10 +353,13 @@ def test_new_values_cross_for_their_norms_and_old_ones_do_not(tiny_model, stage)
     assert critical - plain == 128 * 30 * 64 * 2
 
 
-@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
-@pytest.mark.parametrize(("quantization", "repack"), [("F16", False), ("Q4_0", False), ("Q8_0", False), ("Q4_0", True)])
-def test_norms_by_quantised_projections(tiny_model, stage, quantization, repack, kv_type):
+PROJECTIONS = [("F16", False), ("Q4_0", False), ("Q8_0", False), ("Q4_0", True)]
+
+
+@pytest.mark.parametrize(("projections", "kv_type"), diagonal(PROJECTIONS, ["f16", "q8_0"]), ids=str)
+def test_norms_by_quantised_projections(tiny_model, stage, projections, kv_type):
     """What was repacked for the host's processor no graph can read."""
+    quantization, repack = projections
     stage("graphs")
     path = tiny_model(**SHAPE, n_ctx_train=1024, quantization=quantization)
     spec, options = "snapkv+critical", {"kv_type": kv_type, "repack": repack}

@@ -7,6 +7,7 @@ import itertools
 from dataclasses import dataclass
 
 import numpy as np
+from diagonals import diagonal
 
 from edgekv import PolicyError
 from edgekv.policies import POLICIES, WRAPPERS, parse_policy
@@ -100,18 +101,13 @@ EQUAL = [
 SPECS = [*EQUAL, *SHARED]
 
 
-def diagonal(specs, others, n=1):
-    """Pairs of each spec with n of the others, which stand in turn beside the specs; of each bare base with all.
+def beside(specs, others, n=1):
+    """Pairs of each spec with n of the others, and of each bare base with all.
 
     Formulas branch on what a policy does, and rows on how they lie; none branches on the pair, so a full product would
     go many times through one branch.
     """
-    pairs = []
-    for i, spec in enumerate(specs):
-        first = i + i // len(others)  # so that specs which lie in a pattern have not all the same
-        n_beside = len(others) if spec in POLICIES else n
-        pairs += [(spec, others[(first + k) % len(others)]) for k in range(n_beside)]
-    return pairs
+    return diagonal(specs, others, n, whole=POLICIES)
 
 
 def named(value):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from policy_arrays import BACKENDS, BY_ARRAYS, SMALL, SPECS, all_arrays, diagonal, named, names_read, needed
+from policy_arrays import BACKENDS, BY_ARRAYS, SMALL, SPECS, all_arrays, beside, named, names_read, needed
 
 from edgekv import BudgetError, ConfigError, PolicyError
 from edgekv.policies import budgets, parse_policy, score, select
@@ -17,7 +17,7 @@ EDGES = [
 ]  # cells, budget
 
 
-@pytest.mark.parametrize(("spec", "edge"), diagonal(SPECS, EDGES, n=2), ids=named)
+@pytest.mark.parametrize(("spec", "edge"), beside(SPECS, EDGES, n=2), ids=named)
 def test_everything_stays_within_the_budget(spec, edge):
     """Where no cell must go none goes, whatever is protected."""
     n, budget, backend = edge
@@ -135,7 +135,7 @@ def test_protections_that_overlap_count_once(backend):
 # ---- wrong arguments ----
 
 
-@pytest.mark.parametrize(("spec", "backend"), diagonal(SPECS, BACKENDS))
+@pytest.mark.parametrize(("spec", "backend"), beside(SPECS, BACKENDS))
 def test_missing_arrays_are_named(spec, backend):
     policy = parse_policy(spec)
     arguments = needed(spec, SMALL, backend=backend)

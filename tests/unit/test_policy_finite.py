@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from policy_arrays import BACKENDS, SMALL, SPECS, Shape, diagonal, named, names_read, needed
+from policy_arrays import BACKENDS, SMALL, SPECS, Shape, beside, named, names_read, needed
 
 from edgekv import NativeError
 from edgekv.policies import parse_policy, select
@@ -12,7 +12,7 @@ from edgekv.policies import parse_policy, select
 BAD = [(value, backend) for value in (np.nan, np.inf, -np.inf) for backend in BACKENDS]
 
 
-@pytest.mark.parametrize(("spec", "bad"), diagonal(SPECS, BAD, n=2), ids=named)
+@pytest.mark.parametrize(("spec", "bad"), beside(SPECS, BAD, n=2), ids=named)
 def test_arrays_that_are_not_finite_are_an_error(spec, bad):
     """One bad element of any array that the policy reads, of a cell that would stay as of one that would not."""
     value, backend = bad
