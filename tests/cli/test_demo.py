@@ -54,7 +54,9 @@ def on_a_terminal(arguments):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
-@pytest.mark.parametrize("threads", [1, 2, 4])
+@pytest.mark.parametrize(
+    "threads", [pytest.param(1, marks=pytest.mark.nightly), 2, pytest.param(4, marks=pytest.mark.nightly)]
+)
 @pytest.mark.usefixtures("default_model")
 def test_readmes_first_command_answers_right(threads):
     if threads > 2 and threads > default_threads():

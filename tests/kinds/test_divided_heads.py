@@ -6,6 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
+from diagonals import diagonal
 from evicting import HEADS, RUN, heads_of
 from recorded import recorded_runtime
 from test_exact import BLOCK, BUDGET, tokens_of
@@ -13,8 +14,7 @@ from test_exact import BLOCK, BUDGET, tokens_of
 from edgekv.models.head_shares import HeadShares, path_beside
 
 
-@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
-@pytest.mark.parametrize("name", [name for name in RUN if HEADS[name]])
+@pytest.mark.parametrize(("name", "kv_type"), diagonal([name for name in RUN if HEADS[name]], ["f16", "q8_0"]))
 def test_heads_get_what_a_table_says(family_model, tmp_path, name, kv_type):
     path = tmp_path / "model.gguf"
     shutil.copy(family_model(name), path)
