@@ -79,10 +79,13 @@ def run(program, *arguments):
     assert done.stdout.splitlines()[-1:] == ["OK"], done.stdout + done.stderr
 
 
+PLAIN, DIAGONAL = list(itertools.product(MODELS, KV_TYPES)), diagonal(list(MODELS), list(KV_TYPES))
+
+
 @pytest.mark.parametrize(
     ("name", "model", "kv_type"),
-    [(f"edgekv_{program}_plain", *pair) for program in PROGRAMS for pair in itertools.product(MODELS, KV_TYPES)]
-    + [(f"edgekv_{program}_sanitized", *pair) for program in PROGRAMS for pair in diagonal(list(MODELS), list(KV_TYPES))],
+    [(f"edgekv_{program}_plain", *pair) for program in PROGRAMS for pair in PLAIN]
+    + [(f"edgekv_{program}_sanitized", *pair) for program in PROGRAMS for pair in DIAGONAL],
 )
 def test_program(programs, name, model, kv_type, tiny_model):
     run(programs / name, tiny_model(**MODELS[model]), kv_type)

@@ -15,13 +15,13 @@ PARAGRAPHS = [f"Paragraph {i} has **some** words and ends here." for i in range(
 REPLY = "\n\n".join([*PARAGRAPHS[:30], "```python\nx = 1\n" + "# long " * 30 + "\n```", *PARAGRAPHS[30:]])
 
 
-def drawn(reply, *, width=40, height=12, thinks=False):
-    """What a terminal shows of a reply that was redrawn after every piece, and what was sent to it."""
+def drawn(reply, *, width=40, height=12, thinks=False, step=4):
+    """A reply as a terminal shows it, redrawn after every piece of `step` characters, and what was sent to it."""
     file = io.StringIO()
     console = Console(file=file, force_terminal=True, color_system="truecolor", width=width, height=height)
     with LiveReply(console, lambda n, seconds, columns: f"{n} pieces"[:columns], thinks=thinks) as shown:
-        for i in range(0, len(reply), 4):
-            shown.add(reply[i : i + 4])
+        for i in range(0, len(reply), step):
+            shown.add(reply[i : i + step])
             shown.refresh()
     screen = pyte.HistoryScreen(width, height, history=10_000)
     screen.set_mode(pyte.modes.LNM)
@@ -32,7 +32,7 @@ def drawn(reply, *, width=40, height=12, thinks=False):
 
 @pytest.mark.parametrize("width", [40, 100])
 def test_every_block_is_there_once_whatever_was_redrawn(width):
-    text, sent = drawn(REPLY, width=width)
+    text, sent = drawn(REPLY, width=width, step=13)
     words = " ".join(text.split())
     assert words.count("Paragraph") == 60
     assert all(f"Paragraph {i} has some words and ends here." in words for i in range(60))
@@ -43,7 +43,7 @@ def test_every_block_is_there_once_whatever_was_redrawn(width):
 
 
 def test_what_is_sent_grows_with_the_reply_and_no_faster():
-    lengths = [len(drawn("\n\n".join(PARAGRAPHS[:n]))[1]) for n in (15, 30, 60)]
+    lengths = [len(drawn("\n\n".join(PARAGRAPHS[:n]), step=13)[1]) for n in (15, 30, 60)]
     assert lengths[2] - lengths[1] < 2.2 * (lengths[1] - lengths[0])
 
 
