@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
-from policy_arrays import BACKENDS, SMALL, SPECS, Shape, beside, named, names_read, needed
+from policy_arrays import BACKENDS, SMALL, SPECS, Shape, names_read, needed
 
 from edgekv import NativeError
 from edgekv.policies import parse_policy, select
 
-BAD = [(value, backend) for value in (np.nan, np.inf, -np.inf) for backend in BACKENDS]
 
-
-@pytest.mark.parametrize(("spec", "bad"), beside(SPECS, BAD, n=2), ids=named)
-def test_arrays_that_are_not_finite_are_an_error(spec, bad):
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("spec", SPECS)
+def test_arrays_that_are_not_finite_are_an_error(spec, backend):
     """One bad element of any array that the policy reads, of a cell that would stay as of one that would not."""
-    value, backend = bad
     arguments = needed(spec, SMALL)
     for name in names_read(parse_policy(spec)):
-        for place in bad_places(name, arguments):
+        for place, bad in itertools.product(bad_places(name, arguments), (np.nan, np.inf, -np.inf)):
             spoilt = arguments[name].copy()
-            spoilt[place] = value
+            spoilt[place] = bad
             with pytest.raises(NativeError, match=r"score of position \d+ is not finite"):
                 select(spec, **arguments | {name: spoilt}, backend=backend)
 
