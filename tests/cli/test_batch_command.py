@@ -109,6 +109,7 @@ def test_ctrl_c_says_how_to_go_on(command, run, rows, tmp_path, workers):
     assert len(rows()) == 24
 
 
+@pytest.mark.nightly  # a cluster whose worker dies is tested otherwise
 def test_two_workers_of_dask_give_what_one_process_gives(run, rows):
     distributed = pytest.importorskip("distributed")
     run(results="alone.jsonl")

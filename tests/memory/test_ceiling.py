@@ -50,14 +50,17 @@ def test_peak_stays_under_the_plan_and_does_not_grow_with_the_prompt(ask, text):
     assert abs(long["memory"]["peak_rss_bytes"] / short["memory"]["peak_rss_bytes"] - 1) < 0.05
 
 
-@pytest.mark.parametrize("kv_type", ["q8_0", "q4_0"])
+@pytest.mark.parametrize("kv_type", [pytest.param("q8_0", marks=pytest.mark.nightly), "q4_0"])
 def test_quantised_caches_stay_under_the_plan(ask, text, kv_type):
     options = ["--budget", "256", "--max-tokens", "8", "--kv-type", kv_type, "--threads", "2"]
     memory = ask(text(420), *options)["memory"]
     assert memory["peak_rss_bytes"] <= memory["planned_peak_bytes"] <= memory["ceiling_bytes"]
 
 
-@pytest.mark.parametrize("policy", ["h2o", "ahakv", "snapkv+critical", "keydiff+fastcaote+critical"])
+NIGHTLY = [pytest.param(policy, marks=pytest.mark.nightly) for policy in ("h2o", "keydiff+fastcaote+critical")]
+
+
+@pytest.mark.parametrize("policy", ["ahakv", "snapkv+critical", *NIGHTLY])
 def test_what_policies_carry_and_compute_is_in_the_plan(ask, text, policy):
     options = ["--budget", "256", "--max-tokens", "8", "--policy", policy, "--threads", "2"]
     memory = ask(text(420), *options)["memory"]
