@@ -18,7 +18,8 @@ from edgekv.models import known_models
 from edgekv.models.tiny import make_tiny
 
 MOST_WORKERS = 4  # each has a copy of the models
-WHEEL_FILES = ("tests/cli/test_wheel.py", "tests/native/test_c_example.py")  # one worker builds the wheel
+# one worker builds the wheel
+WHEEL_FILES = ("tests/cli/test_wheel.py", "tests/native/test_c_example.py", "tests/desktop/test_desktop_example.py")
 
 
 for _size in ("COLUMNS", "LINES"):
@@ -34,7 +35,11 @@ def pytest_xdist_auto_num_workers():
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """The tests of a file share what is made for them, so one worker runs them all."""
+    """The tests of a file share what is made for them, so one worker runs them all.
+
+    Files come in the order of their names, and not by how many tests they have: those of unit, the last folder, take
+    the least time, so that no worker waits long for the last one.
+    """
     from xdist.scheduler import LoadFileScheduling
 
     class ByFile(LoadFileScheduling):
@@ -42,6 +47,7 @@ def pytest_xdist_make_scheduler(config, log):
             file = super()._split_scope(nodeid)
             return "wheel" if file in WHEEL_FILES else file
 
+    config.option.loadscopereorder = False
     return ByFile(config, log)
 
 
@@ -74,7 +80,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish(session):
-    """Exempt the objects of 15,000 tests from garbage collection, which every plan does."""
+    """Exempt the objects of thousands of tests from garbage collection, which every plan does."""
     gc.collect()
     gc.freeze()
 

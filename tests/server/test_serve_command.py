@@ -75,7 +75,7 @@ def test_a_server_from_beginning_to_end(model, tmp_path):
 
 def test_an_address_that_others_reach_needs_a_key(model):
     ended = subprocess.run(
-        [*COMMAND, "serve", *SMALL, "-m", model, "--host", "0.0.0.0"], capture_output=True, text=True, timeout=60
+        [*COMMAND, "serve", *SMALL, "-m", model, "--host", "0.0.0.0"], capture_output=True, text=True, timeout=LIMIT_S
     )
     assert ended.returncode == 2
     assert "--host '0.0.0.0' lets other machines ask; give an --api-key" in ended.stderr
