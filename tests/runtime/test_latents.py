@@ -8,6 +8,7 @@ import gguf
 import numpy as np
 import pytest
 from cache_arrays import read_rows
+from diagonals import diagonal
 from gguf.quants import dequantize
 from recorded import recorded_runtime
 from reference_choice import Reference
@@ -71,8 +72,9 @@ def check_kept_sets(path, spec, probe=(), **options):
         reference.check(run.compactions)
 
 
-@pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4_0"])
-@pytest.mark.parametrize("spec", KEYS_AND_ATTENTION + CRITICAL + SHARED)
+@pytest.mark.parametrize(
+    ("spec", "kv_type"), diagonal(KEYS_AND_ATTENTION + CRITICAL + SHARED, ["f16", "q8_0", "q4_0"], whole=["keydiff"])
+)
 def test_kept_positions_are_those_of_the_reference(latent_model, spec, kv_type):
     check_kept_sets(latent_model(), spec, kv_type=kv_type)
 

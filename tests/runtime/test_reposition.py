@@ -7,6 +7,7 @@ import itertools
 
 import numpy as np
 import pytest
+from diagonals import diagonal
 from recorded import recorded_runtime
 from reference_transformer import ROPE_PAIRS, ReferenceModel, rope, rope_angles
 from rope_models import ROPE_MODELS
@@ -144,8 +145,7 @@ def test_queries_of_a_probe_are_turned_to_where_it_would_come_now(tiny_model, sh
 
 
 @pytest.mark.usefixtures("talkative")
-@pytest.mark.parametrize("policy", ["keydiff", "snapkv+ada", "h2o", "replay"])
-@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
+@pytest.mark.parametrize(("policy", "kv_type"), diagonal(["keydiff", "snapkv+ada", "h2o", "replay"], ["f16", "q8_0"]))
 def test_a_text_that_fits_is_left_alone_and_a_longer_one_stays_within_the_trained_context(tiny_model, policy, kv_type):
     path = tiny_model(n_layer=2, n_ctx_train=512, head_dim=64)
     with edgekv.Runtime(path, **SMALL, policy=policy, kv_type=kv_type) as rt, rt.session() as session:

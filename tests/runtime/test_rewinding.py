@@ -8,6 +8,7 @@ import os
 
 import numpy as np
 import pytest
+from diagonals import diagonal
 from small import SETTINGS, words
 from test_snapshot import Steps, held
 
@@ -164,8 +165,7 @@ def test_a_long_transcript_comes_in_pieces(open_runtime):
 
 
 @pytest.mark.usefixtures("talkative")
-@pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4_0"])
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(("policy", "kv_type"), diagonal(POLICIES, ["f16", "q8_0", "q4_0"], whole=["keydiff"]))
 def test_after_a_return_it_is_as_if_the_rest_had_never_been(open_runtime, monkeypatch, policy, kv_type):
     """Cells, logits, and drawn tokens to the bit, at every end of a turn, in either order."""
     with open_runtime(policy=policy, kv_type=kv_type) as rt, rt.session(log=True) as session:

@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+from diagonals import diagonal
 from small import words
 
 import edgekv
@@ -58,8 +59,7 @@ def held(runtime):
 
 
 @pytest.mark.usefixtures("talkative")
-@pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4_0"])
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(("policy", "kv_type"), diagonal(POLICIES, ["f16", "q8_0", "q4_0"], whole=["keydiff"]))
 def test_a_restored_session_goes_on_as_one_that_never_left(open_runtime, monkeypatch, policy, kv_type):
     with open_runtime(policy=policy, kv_type=kv_type) as rt, rt.session() as session:
         steps = Steps(rt, monkeypatch)
