@@ -143,7 +143,7 @@ def test_the_native_byte_counter_equals_the_estimate(tiny_model, policy, focus):
         assert cache.bookkeeping_bytes == estimate == rt.plan.parts.bookkeeping
 
 
-@pytest.mark.parametrize("name", ["granitehybrid", "gemma3", "mamba2"])
+@pytest.mark.parametrize("name", ["granitehybrid", "gemma3", pytest.param("mamba2", marks=pytest.mark.nightly)])
 def test_windows_and_states_do_not_grow(ask, tmp_path, text, name):
     from edgekv.models.families import make_family
 
