@@ -13,8 +13,8 @@ from typing import Any
 
 import edgekv
 from edgekv.engine.history import History
-from edgekv.engine.stats import Stats
 from edgekv.engine.reasoning import opens_reasoning
+from edgekv.engine.stats import Stats
 
 from .reasoning import Reasoning
 from .request import Ended, Event, PromptProgress, Reason, ReplyRequest, ToolCall, Usage
