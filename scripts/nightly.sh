@@ -4,6 +4,7 @@
 #   scripts/nightly.sh [PYTEST_ARGUMENT...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
+unset PYTHONDONTWRITEBYTECODE # the tests start hundreds of processes that import the same modules
 
 uv sync
 uv run --no-sync pytest -n auto -m nightly "$@"

@@ -40,7 +40,7 @@ def test_loading_cells_of_another_type_takes_what_loading_its_own_does(memory_ce
     options = OPTIONS | {"budget": 6500}
     for stored in KV_TYPES:
         memory_ceiling("512MiB").run(save, model, str(tmp_path / stored), 6000, **options, kv_type=stored)
-    for kv_type in KV_TYPES:
+    for kv_type in ("f16", "q4_0"):  # the largest rows and the smallest
         peaks = {}
         for stored in KV_TYPES:
             ended = memory_ceiling("512MiB").run(load, model, str(tmp_path / stored), **options, kv_type=kv_type)
