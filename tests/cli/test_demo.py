@@ -55,7 +55,7 @@ def on_a_terminal(arguments):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
 @pytest.mark.parametrize(
-    "threads", [pytest.param(1, marks=pytest.mark.nightly), 2, pytest.param(4, marks=pytest.mark.nightly)]
+    "threads", [1, pytest.param(2, marks=pytest.mark.nightly), pytest.param(4, marks=pytest.mark.nightly)]
 )
 @pytest.mark.usefixtures("default_model")
 def test_readmes_first_command_answers_right(threads):

@@ -67,7 +67,9 @@ def test_ask_stays_under_its_ceiling(default_model, text, tmp_path, where, ceili
     assert ended["peak_bytes"] <= ceiling * MIB
 
 
-@pytest.mark.parametrize(("ceiling", "term"), [(200, "xterm"), (208, "xterm"), (208, "dumb")])
+@pytest.mark.parametrize(
+    ("ceiling", "term"), [(200, "xterm"), (208, "xterm"), pytest.param(208, "dumb", marks=pytest.mark.nightly)]
+)
 def test_chat_stays_under_its_ceiling(default_model, text, tmp_path, ceiling, term):
     """With the line editor and Markdown under the higher ceiling, and without where they are not."""
     options = ("-m", str(default_model), "--memory", f"{ceiling}MiB", "--threads", "1", "--max-tokens", "12")
