@@ -154,12 +154,7 @@ def test_usage_errors_exit_with_2(model, book, tmp_path):
     for message, arguments in {
         "policy 'nonsense' is unknown; possible: keydiff": ["--policy", "nonsense", "What?"],
         "no option": ["--policy", "keydiff(size=3)", "What?"],
-        "--block 0": ["--block", "0", "What?"],
-        "--budget 5 does not hold the protected cells": ["--budget", "5", "What?"],
-        "--kv-type 'f99'": ["--kv-type", "f99", "What?"],
         "size '12 parsecs'": ["--memory", "12 parsecs", "What?"],
-        "--temp -1.0": ["--temp", "-1", "What?"],
-        "--repeat-penalty 0.5": ["--repeat-penalty", "0.5", "What?"],
         "cannot be read": ["-f", tmp_path / "absent.txt", "What?"],
         "the text is empty": [" "],
     }.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import os
 import pty
@@ -55,6 +56,11 @@ def test_h_is_help(command):
     assert short.stdout.startswith("Usage: ")
 
 
+@functools.cache
+def options_of(command):
+    return re.findall(r"(?<!\w)--[a-z-]+", run(command, "--help").stdout)
+
+
 def refused(*arguments):
     result = run(*arguments)
     assert result.returncode == 2, result.stderr
@@ -102,7 +108,7 @@ def test_mistakes_are_told_in_options(model, command, mistake, message):
     assert told.startswith("edgekv: ")
     assert not re.search(r"(?<![\w(])[a-z_]+=", re.sub(r"\(.*?\)", "", told))
     assert not re.search(r"\b(None|True|False)\b", told)
-    options = re.findall(r"(?<!\w)--[a-z-]+", run(command, "--help").stdout)
+    options = options_of(command)
     assert set(re.findall(r"(?<!\w)--[a-z-]+", told)) <= set(options)
 
 
