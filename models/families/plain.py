@@ -65,7 +65,7 @@ def qwen3_vl() -> Family:
 
 
 def glm4_moe() -> Family:
-    """Return a model that turns half of a head; experts from layer 2 on. Its last layer, for a token, is idle."""
+    """Return a model whose heads turn by half; experts from layer 2 on. The last layer, for a token, is idle."""
     sizes, e = Sizes(n_layer=5), Experts(n_shared=1)
     last = sizes.n_layer - 1
     tensors = embeddings(sizes)
