@@ -143,6 +143,10 @@ def _told(run: Callable[[], int]) -> int:
 
 def _failed(error: OSError) -> int:
     """Say what the system refused. Without a name of a file it is standard output, which is not used again."""
+    if error.errno is None:  # raised by a library, such as the one that looks for the shell of --install-completion
+        reason = str(error) or "the shell that runs edgekv is unknown; use bash, zsh, fish or PowerShell"
+        print(f"edgekv: {reason}", file=sys.stderr)
+        return 1
     reason = error.strerror or str(error)
     if error.filename is not None:
         print(f"edgekv: {str(error.filename)!r}: {reason}; check the path and its permissions", file=sys.stderr)

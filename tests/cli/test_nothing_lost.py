@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from children import started
+from children import LIMIT_S, started
 from command import COMMAND, SMALL, words
 
 import edgekv
@@ -321,11 +322,30 @@ def test_a_home_that_takes_no_files(tmp_path, monkeypatch):
     home = tmp_path / "home"
     home.write_text("no folder")
     monkeypatch.setenv("HOME", str(home))
-    ended = run("--install-completion", "bash")
+    command = f"{shlex.join([*COMMAND, '--install-completion'])}; exit $?"  # bash stays, and is found
+    ended = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=LIMIT_S)
     assert ended.returncode == 1
     assert ended.stderr.startswith("edgekv: ")
     assert "check the path and its permissions" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+UNKNOWN_SHELL = """
+import shellingham
+from edgekv.cli.main import main
+
+def detect_shell():
+    raise shellingham.ShellDetectionFailure
+
+shellingham.detect_shell = detect_shell
+raise SystemExit(main())
+"""
+
+
+def test_a_shell_that_is_unknown():
+    ended = run("--install-completion", command=[sys.executable, "-c", UNKNOWN_SHELL])
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("edgekv: the shell that runs edgekv is unknown; ")
 
 
 def test_memory_that_the_system_refuses():
