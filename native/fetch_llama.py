@@ -71,7 +71,7 @@ def apply(patch: Path, dest: Path) -> None:
 
 
 def fingerprint(patches: list[Path]) -> str:
-    """What a prepared folder depends on: the package, these patches, and this script."""
+    """Return the inputs of a prepared folder: the package, these patches, and this script."""
     digest = hashlib.sha256(SHA256.encode())
     for path in [Path(__file__), *patches]:
         digest.update(path.read_bytes())

@@ -52,7 +52,7 @@ class RealModel:
 
     @property
     def path(self) -> Path:
-        """Where its file is, once it was brought."""
+        """Return the path of the file in the cache folder."""
         return Path(platformdirs.user_cache_dir("edgekv", appauthor=False)) / "real-models" / self.file_name
 
 

@@ -1,4 +1,4 @@
-"""What PyInstaller must know of edgekv. It finds this folder by an entry point; programs name nothing."""
+"""Tell PyInstaller of the hook in this folder. An entry point names this module, so programs configure nothing."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""What a packaged program needs of edgekv beside the modules that it is seen to import."""
+"""Collect the modules, data and libraries of edgekv that PyInstaller does not see a program import."""
 
 from PyInstaller.utils.hooks import collect_data_files, collect_dynamic_libs, collect_submodules, copy_metadata
 
-# What stands on `edgekv.runtime` is there if the program imports it.
+# Rooms above `edgekv.runtime` are packaged if the program imports them.
 OUTER = ("__main__", "__pyinstaller", "batch", "cli", "config", "evals", "inspection", "server", "testing")
 
 
 def is_inner(name: str) -> bool:
-    """Whether a runtime may need a module."""
+    """Return whether a runtime may need a module."""
     return name.partition(".")[2].partition(".")[0] not in OUTER
 
 

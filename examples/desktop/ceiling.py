@@ -11,9 +11,9 @@ import edgekv
 
 MIB = 1 << 20
 LEAST = 64 * MIB
-STEPS = 8  # of the slider, from one ceiling to twice as much
+STEPS = 8  # steps of the slider between a ceiling and twice as much
 DOUBLINGS = 9  # up to 32 GiB
-PREVIEW_LINES = 7  # which a refusal takes
+PREVIEW_LINES = 7  # lines of the longest refusal
 PAUSE_MS = 200  # without a move of the slider, before a plan is made
 
 
@@ -25,7 +25,7 @@ class Ceiling(QGroupBox):
 
     def __init__(self) -> None:
         super().__init__("Memory")
-        self.plan: edgekv.Plan | None = None  # in force
+        self.plan: edgekv.Plan | None = None  # the plan in force
         self._fits = False
         self._idle = False
         self.gauge = QProgressBar()
@@ -43,7 +43,7 @@ class Ceiling(QGroupBox):
 
     @property
     def wanted_bytes(self) -> int:
-        """Where the slider is, in whole MiB."""
+        """Return the bytes that the slider shows, in whole MiB."""
         return round(LEAST * 2 ** (self.slider.value() / STEPS) / MIB) * MIB
 
     def show_loaded(self, plan: edgekv.Plan) -> None:
@@ -62,12 +62,12 @@ class Ceiling(QGroupBox):
         self.gauge.setFormat(f"{size(peak_bytes)} of {size(self.plan.ceiling_bytes)} {what}")
 
     def show_plan(self, ceiling_bytes: int, found: edgekv.Plan | str) -> None:
-        """What a ceiling would give, or why it is not possible. One that the slider has left is of no interest."""
+        """Show the plan of a ceiling, or why it is not possible. Plans that the slider has left are ignored."""
         if ceiling_bytes == self.wanted_bytes:
             self._preview(found if isinstance(found, str) else in_words(found), fits=not isinstance(found, str))
 
     def set_idle(self, idle: bool) -> None:
-        """Whether another ceiling may be put in force now."""
+        """Allow or forbid that another ceiling is put in force."""
         self._idle = idle
         self.apply.setEnabled(self._fits and idle)
 
@@ -82,7 +82,7 @@ class Ceiling(QGroupBox):
 
 
 def in_words(plan: edgekv.Plan) -> str:
-    """What a plan gives the conversation."""
+    """Describe what a plan gives the conversation."""
     return (
         f"{size(plan.ceiling_bytes)} give {plan.budget_cells:,} cells ({plan.kv_type}); {size(plan.peak_bytes)} planned"
     )

@@ -15,7 +15,7 @@ import edgekv
 
 @dataclass(frozen=True)
 class Turn:
-    """What was asked, about which files, and what was answered."""
+    """A question, its files, and the reply."""
 
     text: str
     files: tuple[str, ...] = ()
@@ -23,7 +23,7 @@ class Turn:
 
 
 class Conversation:
-    """What was said, in turns.json for the window, and after N turns in N.session for the model."""
+    """A conversation on the disk: turns.json for the window, and N.session for the model after N turns."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -33,7 +33,7 @@ class Conversation:
 
     @property
     def title(self) -> str:
-        """How it began."""
+        """Return the first words of the first question."""
         return self.turns[0].text[:40] if self.turns else "New conversation"
 
     @property
@@ -65,7 +65,7 @@ class Conversation:
 
 
 def saved(folder: Path) -> Iterator[Conversation]:
-    """Those that lie in a folder, the newest first."""
+    """Return the conversations of a folder, the newest first."""
     texts = sorted(folder.glob("*/turns.json"), key=lambda path: path.stat().st_mtime, reverse=True)
     return (Conversation(path.parent) for path in texts)
 

@@ -39,7 +39,7 @@ class Model(QObject):
         self._memory: int | str | None = None
         self._runtime: edgekv.Runtime | None = None
         self._session: edgekv.Session | None = None
-        self._conversation: Conversation | None = None  # that of the session
+        self._conversation: Conversation | None = None  # the conversation of the session
         self._stopped = threading.Event()
         self._jobs = ThreadPoolExecutor(1)
         self._plans = ThreadPoolExecutor(1)  # they need not wait for a reply

@@ -47,7 +47,7 @@ class Window(QtWidgets.QMainWindow):
         self.attach_button, self.send_button = QtWidgets.QPushButton("Attach ..."), QtWidgets.QPushButton("Send")
         self.stop_button = QtWidgets.QPushButton("Stop")
         for widget in (self.text, self.input):
-            widget.setAcceptDrops(False)  # so that the window takes files, wherever they are dropped
+            widget.setAcceptDrops(False)  # the window takes dropped files, wherever they fall
         line = QtWidgets.QHBoxLayout()
         for widget in (self.attach_button, self.input, self.send_button, self.stop_button):
             line.addWidget(widget)
