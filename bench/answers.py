@@ -27,7 +27,7 @@ TEXTS = Path(__file__).with_suffix(".json")
 
 
 class Way(NamedTuple):
-    """How questions are put and tokens chosen, and of all answers how many were predicted to loop, be cut, be right."""
+    """A way to put questions and choose tokens, with the predicted numbers of replies that loop, are cut, are right."""
 
     sampling: Sampling
     instruction: str
@@ -50,14 +50,14 @@ WAYS = {
 
 
 def holds(answer: str, facts: list[str]) -> bool:
-    """Whether one of the facts is in the answer as a word, or as the beginning of its plural."""
+    """Return whether the answer contains one of the facts as a word, or as the beginning of its plural."""
     return any(re.search(rf"(?<!\w){re.escape(fact)}(s|es)?(?!\w)", answer, re.IGNORECASE) for fact in facts)
 
 
 def answers(
     session: edgekv.Session, path: Path, pair: dict[str, Any], ways: list[str], n_tokens: int
 ) -> list[dict[str, Any]]:
-    """What is answered to one question in every way, from the same reading of the text."""
+    """Answer one question in every way, each time from the same reading of the text."""
     question, found = pair["question"], []
     empty = session.snapshot()
     session.read(files=[path], focus=question)

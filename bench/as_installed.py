@@ -36,7 +36,7 @@ PREDICTED = {"reading": "1.1 at 1,000 tokens, 2 at 8,000", "generating": "1.1", 
 
 
 def run_stock(python: str, case: dict) -> dict[str, float]:
-    """The same with the llama-cpp-python of another Python."""
+    """Measure a case with the llama-cpp-python of another Python."""
     command = [python, str(Path(__file__).with_name("stock_llama.py"))]
     child = subprocess.run(command, input=json.dumps(case), stdout=subprocess.PIPE, text=True, check=True)
     figures: dict[str, float] = json.loads(child.stdout)

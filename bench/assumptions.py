@@ -1,4 +1,4 @@
-"""What the papers assume and prove, checked on the keys, values and queries of a running model.
+"""Check what the papers assume and prove on the keys, values and queries of a running model.
 
 Claim (docs/results/papers.md): which assumptions hold on this model, and which bounds say something there.
 
@@ -37,7 +37,7 @@ from edgekv.policies.attention import attention, window_attention
 N_ROWS = 32
 ROUNDING = 1e-6
 N_FIRST = 64  # tokens of figure 2
-SHARES = (0.2, 0.1, 0.05, 0.025)  # of the cells, the budgets of figure 8
+SHARES = (0.2, 0.1, 0.05, 0.025)  # shares of the cells: the budgets of figure 8
 MASS = 0.95
 
 PREDICTED = {
@@ -80,7 +80,7 @@ def spread_of_norms(rows: np.ndarray) -> float:
 
 @dataclass
 class Geometry:
-    """What KeyDiff says of keys and queries, summed up over query heads."""
+    """KeyDiff's claims about keys and queries, measured over all query heads."""
 
     key_cosines: list[float] = field(default_factory=list)
     query_cosines: list[float] = field(default_factory=list)
@@ -92,7 +92,7 @@ class Geometry:
     n_bounded: int = 0  # pairs that keep Lemma 3.1
     n_telling: int = 0  # pairs whose bound is above -0.9
     n_premises: int = 0  # pairs that Theorem 3.2 is about
-    n_kept: int = 0  # of these, pairs that keep it
+    n_kept: int = 0  # pairs among them that keep it
 
     def add(self, head: Head) -> None:
         """All query heads of a KV head."""

@@ -26,7 +26,7 @@ import edgekv
 from edgekv.engine.sampler import GREEDY, Sampler
 from edgekv.options import default_threads
 
-READ_CHARS = 1000  # of the book, before tokens are generated
+READ_CHARS = 1000  # characters of the book, read before tokens are generated
 N_TOKENS = 96
 BUSY = "while True: pass"
 LEAST_OF_FAIR = 0.8

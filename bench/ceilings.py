@@ -37,7 +37,7 @@ from edgekv.models.registry import find_model
 from edgekv.options import KV_TYPES
 from edgekv.planning.choice import Request, choose
 from edgekv.planning.estimate import Estimator
-from edgekv.runtime import Runtime  # in every process, so that all plan with the same Python
+from edgekv.runtime import Runtime  # imported in every process, so that all plan with the same Python
 
 MAX_ERROR = 0.03
 N_BEYOND = 300  # tokens that are read beyond the cells
@@ -71,7 +71,7 @@ def measure(case: dict) -> dict[str, object]:
 
 
 def refusals(case: dict) -> dict[str, object]:
-    """Whether a cell more than the largest budget, and a byte less than its plan, are refused."""
+    """Return whether two requests are refused: a cell above the largest budget, and a byte below its plan."""
     request = Request.of(**{name: value for name, value in case["options"].items() if name != "model"})
     with Estimator(find_model(case["options"]["model"]), request.options) as estimates:
         plan = choose(estimates, request)
@@ -141,7 +141,7 @@ def add(case: dict, done: list[dict], path: Path | None) -> None:
 
 
 def error_of(case: dict) -> float:
-    """How far the plan is above what was measured."""
+    """Return how far the plan is above the measured bytes, as a share of them."""
     return case["planned"] / case["measured"] - 1
 
 

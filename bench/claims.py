@@ -1,4 +1,4 @@
-"""What papers claim of their policies, checked on the keys, values and queries of a running model.
+"""Check what papers claim of their policies on the keys, values and queries of a running model.
 
 Claim (docs/policies.md): which of the papers' claims hold on this model.
 
@@ -48,8 +48,8 @@ WRAPPERS = {"critical": ["critical"], "caote": ["caote", "fastcaote", "caote(rou
 MEASURES = {"critical": ["norm1", "theta"], "caote": ["norm2"]}
 SETS = ("scored", "window", "next")
 N_ROWS = 32  # queries of the window, and of the next block
-FIFTH = 0.2  # of the cells
-ROUNDING = 1e-9  # of what all cells together could move
+FIFTH = 0.2  # share of the cells
+ROUNDING = 1e-9  # share of what all cells together could move
 
 # Share of heads that change less for the window's queries: at the budget, and at a fifth of the cells.
 HEADS_PREDICTED = {

@@ -1,4 +1,4 @@
-"""What the benches share: arguments, fresh processes, tables, and ratios that survive a noisy machine."""
+"""Shared parts of the benches: arguments, fresh processes, tables, and ratios that survive a noisy machine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def median(values: Sequence[float]) -> float:
 
 
 def in_fresh_process(script: str, case: dict[str, object]) -> dict[str, object]:
-    """What a bench prints as JSON for `--case` and a case on standard input, in a process that does nothing else."""
+    """Return the JSON that a bench prints for `--case` and a case on standard input, in a process of its own."""
     command = [sys.executable, script, "--case"]
     child = subprocess.run(command, input=json.dumps(case), stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(child.stdout)

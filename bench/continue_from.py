@@ -1,4 +1,4 @@
-"""What a client that resends its whole chat costs: tokens reused, and time against reading the chat anew.
+"""Measure the cost of a client that resends its whole chat: tokens reused, and time against reading it anew.
 
 Claim (CONTRIBUTING.md): of a chat that differs in its last message only that message is read.
 
@@ -33,7 +33,7 @@ PREDICTED = {
     "another last message": "0.08",
     "another message half-way": "0.55",
 }
-MOST_READ = 1.25  # of the tokens of the last message, with what the template puts around it
+MOST_READ = 1.25  # most tokens read / tokens of the last message; the template adds some around it
 
 
 def answered(session: edgekv.Session, messages: Messages, n_tokens: int) -> tuple[str, float]:

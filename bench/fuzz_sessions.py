@@ -96,7 +96,7 @@ def read_by(table: bytes, folder: Path) -> str:
 
 
 def sees_others(runtime: edgekv.Runtime, path: Path) -> bool:
-    """Whether what follows a file depends on the rows that another session left in the cache."""
+    """Return whether the reply after a file depends on the rows that another session left in the cache."""
     found = []
     for other in OTHERS:
         with runtime.session() as session:
@@ -128,7 +128,7 @@ def load_one(runtime: edgekv.Runtime, path: Path) -> str:
         with runtime.load_session(path) as session, suppress(edgekv.EdgeKVError):
             list(session.chat("And then?", max_tokens=2))
             list(session.chat("Why is that? " * 30, max_tokens=2))  # evicts
-            "".join(session.text())  # of those that have a log
+            "".join(session.text())  # raises for a session without a log
             session.rewind(session.n_past // 2)
             list(session.chat("Who?", max_tokens=2))
     except edgekv.EdgeKVError as error:

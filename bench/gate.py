@@ -1,4 +1,4 @@
-"""What a linear gate can tell of `replay`'s scores from a token's own rows (after KVzap and Fast KVzip).
+"""Fit a linear gate to `replay`'s scores from a token's own rows (after KVzap and Fast KVzip).
 
 `replay` reads a text twice. A gate would read it once: of every KV head, log score(c) = w . x(c) + b, where x(c) is
 made of the rows that the head's cell holds anyway. Passages of some books are read under `replay` with nothing evicted,
@@ -42,8 +42,8 @@ from edgekv.evals.setting import OpenRuntime, Setting
 
 POLICY = "replay+ada(scope=model, safeguard=0)"
 BLOCK, BUDGET = 128, 256
-RIDGE = 1e-3  # of the variance of an input
-FLOOR = 1e-7  # of a score, for its logarithm
+RIDGE = 1e-3  # share of the variance of an input
+FLOOR = 1e-7  # smallest score whose logarithm is taken
 SPARE = 16  # tokens, since a passage that is cut out may be cut into fewer
 FIRST = 8  # tokens that are not looked at: every head attends to those, and they are never evicted
 LIFT = 10.0  # added to a gate's scores, so that none is below the attention of a probe of one token
@@ -62,7 +62,7 @@ Gate = list[tuple[Array, float]]  # w and b of every KV head, layer by layer
 
 @dataclass(frozen=True)
 class Turn:
-    """How RoPE turns a layer's keys: from element `first` on, pairs of elements by `angles` (n_pairs,) a position."""
+    """RoPE of a layer's keys: from element `first` on, pairs of elements turn by `angles` (n_pairs,) a position."""
 
     first: int
     angles: npt.NDArray[np.float64]
@@ -70,7 +70,7 @@ class Turn:
 
     @classmethod
     def of(cls, runtime: edgekv.Runtime, layer: int) -> Turn:
-        """That of a runtime's context. Raises UnsupportedModelError for keys that cannot be turned."""
+        """Return the turn of a layer in a runtime's context. Raises UnsupportedModelError if keys cannot be turned."""
         angles, first, n_rot, neighbours = np.zeros(512), c.c_uint32(), c.c_uint32(1024), c.c_int32()
         found = (angles.ctypes.data, c.byref(first), c.byref(n_rot), c.byref(neighbours))
         library.call("edgekv_context_rope", runtime.context.handle, layer, *found)
@@ -92,7 +92,7 @@ class Turn:
         return before
 
     def inputs(self, keys: Array, values: Array, positions: npt.NDArray[np.int32]) -> dict[str, Array]:
-        """What a gate may read of n cells, (n, elements) each."""
+        """Return the arrays that a gate may read of n cells, (n, elements) each."""
         x, y = self.pairs(keys)
         return {"keys": self.back(keys, positions), "sizes": np.hypot(x, y), "values": values}
 

@@ -1,4 +1,4 @@
-"""What a process of its own costs: reading and generating in an isolated runtime against one in this process.
+"""Measure the cost of a process of its own: an isolated runtime's reading and generating against this process's.
 
 Claim (CONTRIBUTING.md): an isolated runtime is nearly as fast as one in the process.
 

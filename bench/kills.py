@@ -98,13 +98,14 @@ def open_runtime(model: Path) -> edgekv.Runtime:
 
 
 def answers(model: Path) -> bool:
-    """Whether a new session does."""
+    """Return whether a new session generates text."""
     with open_runtime(model) as runtime, runtime.session() as session:
         return bool("".join(session.generate("word", max_tokens=3)))
 
 
 def summary(name: str, rows: list[dict[str, object]]) -> tuple[object, ...]:
-    """How many of them were as they should be, and the longest time."""
+    """Return a row of the table: the kills, how many raised WorkerError, how many were followed by a reply, and
+    the longest time until the error."""
     n_typed, n_answers = (sum(bool(row[what]) for row in rows) for what in ("typed", "answers"))
     return name, len(rows), n_typed, n_answers, f"{max((float(str(row['seconds'])) for row in rows), default=0):.3f}"
 

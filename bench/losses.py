@@ -1,4 +1,4 @@
-"""What Ada-KV claims of its split, checked on the keys, values and queries of a running model (its figure 3).
+"""Check Ada-KV's claim about its split on the keys, values and queries of a running model (its figure 3).
 
 Claim (docs/policies.md): where `ada` loses less than even budgets.
 
@@ -40,7 +40,7 @@ from edgekv.policies.selection import Protection
 BASES = ("snapkv(pool=max)", "keydiff")
 EVEN = "even"
 SPLITS = ("ada", "ada(safeguard=0)", "ada(scope=model)")
-SHARES = {"fifth": 0.2, "half": 0.5}  # of the cells
+SHARES = {"fifth": 0.2, "half": 0.5}  # shares of the cells
 SETS = ("window", "next")
 N_ROWS = 32  # queries of the window, and of the next block
 

@@ -252,7 +252,7 @@ def tokenizers(rng: random.Random, raw: bytes) -> bytes:
 
 
 def architectures(rng: random.Random, raw: bytes) -> bytes:
-    """The same tensors under the name of another architecture."""
+    """Return the tensors under the name of another architecture."""
     file = parse(raw)
     _rename(file, bytes(file.key(b"general.architecture").values[0]), rng.choice(ARCHITECTURES))
     return file.build()

@@ -1,4 +1,4 @@
-"""What staying inside a budget costs, as ratios of interleaved runs; times alone would say more of the machine's mood.
+"""Measure the cost of staying inside a budget, as ratios of interleaved runs; times alone follow the machine's load.
 
 Claim (CONTRIBUTING.md): what scoring and compacting add to the time of decoding.
 
@@ -124,7 +124,7 @@ def run_free(options, book: str) -> list[Row]:
 
 
 def plain_reply(loop: StockLoop, text: str) -> Iterator[int]:
-    """What a session's reply does, on llama.cpp's own cache: reads the text, then gives token after token."""
+    """Read the text into llama.cpp's own cache, then yield token after token, as a session's reply does."""
     loop.read(loop.context.model.tokenize(text, begin=True))
     while True:
         token = loop.sample()

@@ -1,4 +1,4 @@
-"""What repacked weights gain over mapped ones, and what they cost: speed, time to load, planned and measured peak.
+"""Compare repacked weights with mapped ones: speed, time to load, planned and measured peak.
 
 Claim (docs/memory.md): a Q4_0 model is read about twice as fast, and generates faster, in the bytes of mapped weights.
 

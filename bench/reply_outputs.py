@@ -1,4 +1,4 @@
-"""How far eviction moves what every head puts out at the first, third and fifth token of a reply (CriticalKV, 4.6).
+"""Measure how far eviction moves every head's output at the first, third and fifth token of a reply (CriticalKV, 4.6).
 
 Claim (docs/results/papers.md): in how many query heads two stages lose less than one.
 
@@ -40,9 +40,9 @@ from edgekv.prompt.text import PARAGRAPH
 from edgekv.prompt.turns import Turns
 from edgekv.store.fingerprint import fingerprint
 
-TOKENS = (1, 3, 5)  # of the reply
+TOKENS = (1, 3, 5)  # numbers of the reply's tokens
 WINDOW = 32
-SHARE = 0.2  # of the cells
+SHARE = 0.2  # share of the cells
 ONE_STAGE = {7: "snapkv(pool=max)", 1: "snapkv(kernel=1)"}  # by kernel
 INSIDE = "critical, the window a part of stage 1"
 OUTSIDE = "critical, the window on top of the cells"
@@ -59,11 +59,11 @@ PREDICTED = {
     OUTSIDE: ("65 %, 0.99", "65 %, 0.99"),
 }
 
-Outputs = list[np.ndarray]  # of every layer, (n_head, n_embd)
+Outputs = list[np.ndarray]  # one array (n_head, n_embd) per layer
 
 
 class Pair(NamedTuple):
-    """What is compared: two stages with one stage, at as many cells."""
+    """A comparison of two stages with one stage, at the same number of cells."""
 
     kernel: int
     name: str
@@ -86,7 +86,7 @@ def pairs(n_tokens: int) -> Iterator[Pair]:
 
 
 def newest_outputs(cache: Cache, w_o: list[Projection]) -> Outputs:
-    """What every query head puts out for the token that was fed last."""
+    """Return every query head's output for the token that was fed last."""
     found = []
     for layer, projections in enumerate(w_o):
         queries, rows, scale = cache.queries(layer)
@@ -152,7 +152,7 @@ def measure(runtime: edgekv.Runtime, tokens: list[int]) -> dict[str, np.ndarray]
 
 
 def measured(runtime: edgekv.Runtime, tokens: list[int], results: Results | None) -> dict[str, np.ndarray]:
-    """What `measure` gives, to six digits, from the file of results if it is there."""
+    """Return the result of `measure`, to six digits, from the file of results if it is there."""
     config = {
         "edgekv": version("edgekv"),
         "model": fingerprint(Path(runtime.model.path)),
@@ -206,7 +206,7 @@ def main() -> None:
     rows, figures = [], []
     for pair in pairs(options.tokens):
         one, two = sums[pair.label]
-        less = (two < one)[..., :-1].mean(axis=(1, 2))  # of all query heads, by token
+        less = (two < one)[..., :-1].mean(axis=(1, 2))  # share of all query heads, by token
         layers = two[..., -1].sum() / one[..., -1].sum()
         last = two[:, -1, -1].sum() / one[:, -1, -1].sum()
         predicted = PREDICTED[pair.name][list(ONE_STAGE).index(pair.kernel)]

@@ -28,8 +28,8 @@ from edgekv.store.atomic_write import SUFFIX
 from edgekv.store.sections import SectionFile
 
 OPTIONS = {"memory": "4GiB", "budget": 1024, "block": 64, "threads": 1, "allow_beyond_trained": True}
-LONGEST_S = {False: 0.02, True: 0.2}  # from the beginning of a save to the kill; on a slow disk
-PAUSE_S = 0.05  # of a slow disk, after each MiB
+LONGEST_S = {False: 0.02, True: 0.2}  # seconds from the beginning of a save to the kill; True: on a slow disk
+PAUSE_S = 0.05  # pause of a slow disk after each MiB
 
 
 def save_again_and_again(model: Path, path: Path, *, slowly: bool) -> None:

@@ -60,7 +60,7 @@ async def malformed(url: str, n: int, seed: int) -> Counter[str]:
 
 
 async def slow(url: str, n: int, seed: int) -> Counter[str]:
-    """What becomes of senders that never come to the end: an answer 408, or the connection is closed."""
+    """Count how senders that never finish are ended: by an answer 408 or a closed connection."""
     host, port = httpx.URL(url).host, httpx.URL(url).port
     chance, seen = random.Random(seed), Counter[str]()
     head = f"POST {PATH} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {KEY}\r\nContent-Type: application/json\r\n"

@@ -21,7 +21,7 @@ from collections import Counter
 import httpx
 from server_process import Serving, serving
 
-SHARES = (80, 18, 2)  # of texts up to a hundredth of the longest, up to a tenth, and longer ones
+SHARES = (80, 18, 2)  # shares of texts up to a hundredth of the longest, up to a tenth, and longer ones
 WORDS = ("the", "old", "house", "by", "the", "river", "stood", "where", "two", "roads", "met")
 
 
@@ -61,7 +61,7 @@ async def client(name: int, url: str, arguments: argparse.Namespace, ended: Coun
 
 
 async def asked(http: httpx.AsyncClient, body: dict[str, object], number: int) -> str:
-    """How a request ended."""
+    """Send a request until it is admitted, and return how it ended."""
     while True:
         async with http.stream("POST", "/v1/chat/completions", json=body) as answer:
             text = (await answer.aread()).decode()

@@ -30,7 +30,7 @@ class Serving:
         return _status(self.worker_pid() or self.process.pid, "VmHWM")
 
     def resident_bytes(self) -> int:
-        """What the server's own process holds."""
+        """Return the resident bytes of the server's own process."""
         return _status(self.process.pid, "VmRSS")
 
 

@@ -49,7 +49,7 @@ def from_server(url: str, text: str, n: int) -> Iterator[str]:
 
 
 def from_session(runtime: edgekv.Runtime, text: str, n: int) -> Iterator[str]:
-    """The same, from a session of this process, as the server has them."""
+    """Yield the pieces of a reply by a session of this process, opened as the server opens its sessions."""
     with runtime.session(log=True) as session:
         history = [{"role": "user", "content": text}]
         yield from session.continue_from(
@@ -58,7 +58,7 @@ def from_session(runtime: edgekv.Runtime, text: str, n: int) -> Iterator[str]:
 
 
 def timed(reply: Callable[[], Iterator[str]]) -> dict[str, object]:
-    """What was said, the speed of the first piece (a second), and pieces a second after it."""
+    """Return the text, the speed of the first piece (1 / seconds), and pieces a second after it."""
     begun = time.perf_counter()
     times, said = [], []
     for piece in reply():

@@ -232,7 +232,7 @@ def _summed(data: bytes) -> bytes:
 
 
 def _cells(raw: bytes) -> int:
-    """Where the cells begin: with the library's own mark."""
+    """Return the place of the library's own mark, where the cells begin."""
     return raw.index(b"edgekvs\x00")
 
 

@@ -32,7 +32,7 @@ from edgekv.memory import process
 PASSAGE_CHARS = 1500
 QUESTION = "What happens next?"
 FEW = 6  # sessions that rest in memory
-LIMITS = {"in memory": 0.05, "with the disk": 0.10}  # of a block
+LIMITS = {"in memory": 0.05, "with the disk": 0.10}  # largest time of a switch / time of a block
 
 
 def passages(book: Path, n: int) -> list[str]:

@@ -45,12 +45,12 @@ class WindowContext(Context):
 
 
 def options_of(case: dict) -> dict[str, Any]:
-    """What both sides are set to."""
+    """Return the options that both sides share."""
     return {"threads": case["threads"], "block": case["block"], "kv_type": case["kv_type"], "repack": False}
 
 
 def measured(read: Callable[[list[int]], object], tokens: list[int]) -> dict[str, object]:
-    """What it takes to read the tokens, once the weights are there."""
+    """Measure the reading of the tokens, after a warm-up that loads the weights."""
     read(tokens[:N_WARM_UP])
     started, used = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF)
     read(tokens)

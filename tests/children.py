@@ -7,8 +7,8 @@ import subprocess
 import threading
 from contextlib import contextmanager
 
-LIMIT_S = 300  # of a child's life; far more than it takes on a busy machine
-SUITE_S = 3600  # of one that many tests share
+LIMIT_S = 300  # longest life of a child; far more than it takes on a busy machine
+SUITE_S = 3600  # longest life of a child that many tests share
 
 
 @contextmanager

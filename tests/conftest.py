@@ -87,7 +87,7 @@ def pytest_collection_finish(session):
 
 @pytest.fixture(autouse=True, scope="session")
 def device(request):
-    """Where models lie."""
+    """The place of models and caches: the host, this machine's devices, or a device lent over RPC."""
     name = request.config.getoption("--device")
     if name == "host":
         yield name

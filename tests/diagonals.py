@@ -7,7 +7,7 @@ def diagonal(firsts, seconds, n=1, whole=()):
     """Pairs of each of the first with n of the second, which stand in turn beside them, or with all if in `whole`."""
     pairs = []
     for i, one in enumerate(firsts):
-        begin = i + i // len(seconds)  # so that firsts which lie in a pattern have not all the same
+        begin = i + i // len(seconds)  # firsts that form a pattern get different seconds
         n_beside = len(seconds) if one in whole else n
         pairs += [(one, seconds[(begin + k) % len(seconds)]) for k in range(n_beside)]
     return pairs

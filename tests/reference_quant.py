@@ -1,4 +1,4 @@
-"""What a row of the KV cache is worth after it was stored: the rounding of f16, q8_0 and q4_0, in numpy.
+"""Round a row of the KV cache as storing it does: f16, q8_0 and q4_0, in numpy.
 
     stored(x) = H round(H x)        H the head's Walsh-Hadamard rotation (quantised caches only), H H = 1
 

@@ -38,7 +38,7 @@ def yarn_frequencies(w, base, factor, n_ctx_original):
 
 
 def turning(sections, n_pairs, *, interleaved):
-    """Whether each pair is in a section of time, height or width, (n_pairs,); sections of these and a fourth.
+    """Return whether each pair is in a section of time, height or width, (n_pairs,); sections of these and a fourth.
 
     interleaved: pairs 0, 3, 6, ... are time's, 1, 4, ... height's and 2, 5, ... width's, while these last
     """
@@ -87,7 +87,7 @@ def turned_ahead(rows, positions, start, n, w, pairs, first=0):
     rows = rope_at(rows, start - positions, w, pairs, first)
     part = rows[:, first : first + 2 * len(w)]
     quarter = rope_at(part, np.ones(len(part)), np.full(len(w), np.pi / 2), pairs)
-    spread = np.repeat if pairs == "norm" else np.tile  # of a pair's number over its two elements
+    spread = np.repeat if pairs == "norm" else np.tile  # copies a pair's number to its two elements
     angles = np.outer(np.arange(n), w)
     turned = rows.copy()
     turned[:, first : first + 2 * len(w)] = (
@@ -97,6 +97,6 @@ def turned_ahead(rows, positions, start, n, w, pairs, first=0):
 
 
 def turn_stored(rows, deltas, w, pairs, kv_type, rotation, first=0):
-    """What rows (n, head_dim), as stored, become when their keys move by `deltas` (n,) positions."""
+    """Return the stored rows (n, head_dim) after their keys moved by `deltas` (n,) positions."""
     turned = rotate(rope_at(rotate(rows, rotation), deltas, w, pairs, first), rotation)
     return np.where(np.asarray(deltas)[:, None] == 0, rows, ROUNDINGS[kv_type](turned))

@@ -43,7 +43,7 @@ class Hyperparameters:
     architecture: str
     n_layer: int
     n_embd: int
-    n_head: int  # in the layer that has most
+    n_head: int  # heads of the layer that has most
     n_head_kv: int
     head_dim: int
     head_dim_v: int
@@ -284,7 +284,7 @@ def softmax_sum(scores, mask, v):
 
 
 def sum_in_f16(scores, mask, v):
-    """The same, key by key, the sum rounded to f16 each time: times exp(old - new) where there is a new largest score,
+    """Sum as `softmax_sum`, key by key, rounded to f16 each time: times exp(old - new) at a new largest score,
     then plus v[j] exp(score - largest)."""
     out = np.zeros((len(scores), v.shape[1]))
     top, total = np.full(len(scores), -np.inf), np.zeros(len(scores))

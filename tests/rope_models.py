@@ -17,7 +17,7 @@ from unsupported_models import (
 )
 
 N_LAYER = 4
-N_ROT = 16  # of stablelm's heads of HEAD_DIM
+N_ROT = 16  # turned elements of stablelm's heads of HEAD_DIM
 
 KEYS = ATTENTION_KEYS | {"block_count": N_LAYER}
 QKV_AND_FEED_FORWARD = {

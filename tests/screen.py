@@ -10,11 +10,11 @@ import pexpect
 import pyte
 from children import LIMIT_S, default_interrupt
 
-DRAWING_S = 2  # of what keeps its cursor hidden for longer, as a bar of progress does
+DRAWING_S = 2  # longest wait for the cursor; a bar of progress hides it for longer
 
 
 class Screen:
-    """What a program shows, line by line, with all that has scrolled away; `raw` is what it printed."""
+    """The screen of a program, line by line, with all that has scrolled away; `raw` is what it printed."""
 
     def __init__(self, child, columns, lines):
         self.child = child

@@ -17,7 +17,7 @@ N_EMBD, N_FF, N_HEAD, HEAD_DIM = 64, 96, 2, 32
 
 @dataclass(frozen=True)
 class Architecture:
-    """What is particular to an architecture.
+    """Particular metadata and tensors of an architecture.
 
     keys     metadata behind the architecture's name: int, float, bool, or a list with an int for each layer
     tensors  those beside the layers and the embedding, by name, with their numpy shape

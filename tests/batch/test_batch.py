@@ -328,7 +328,7 @@ def test_the_reading_of_a_prefix_is_cancelled(opened, monkeypatch):
 
 
 def test_a_prefix_whose_end_is_lost_is_read_again(answer, monkeypatch):
-    """It makes no difference to what is said."""
+    """The replies are the same."""
     whole, stats = answer(about_documents(2, 3), "whole.jsonl")
     session = edgekv.Runtime.session
     monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""What tests of the command line share; a module may have a model or a book of its own."""
+"""Shared fixtures of the command line's tests; a module may have a model or a book of its own."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_interrupted_it_prints_what_was_measured(bench, measured):
     lines = output.splitlines()
     assert lines[0] == "100 tokens, block 32"
     place = lines.index("keydiff, 64")
-    assert lines[place + 1].split()[0] == "6000000.00"  # of the first repeat; the second one's was interrupted
+    assert lines[place + 1].split()[0] == "6000000.00"  # the first repeat; the second one was interrupted
     ratios = [line.partition("  x")[2].split() for line in lines if line.startswith("  of llama.cpp")]
     assert ratios == [["3.00", *["x3.00"] * 3], ["1.50", *["x1.50"] * 3]]
 

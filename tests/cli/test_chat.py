@@ -56,7 +56,7 @@ def done(shown, line, *expected):
 
 
 def written(path):
-    """What the user wrote, of a chat that was saved as JSON."""
+    """Return the user's messages of a chat that was saved as JSON."""
     return [it["content"] for it in json.loads(path.read_text())["messages"] if it["role"] == "user"]
 
 
@@ -141,7 +141,7 @@ def test_lines_history_and_completion(chat, tmp_path):
 
 
 def test_a_long_paste_goes_with_the_message(chat, tmp_path):
-    """It is not drawn, and a question behind it is answered with it; without one it waits for the next message."""
+    """The paste is not drawn. A question behind it is answered with it; without one it waits for the next message."""
     pasted = "The old house by the river. " * 3572
     with chat() as shown:
         begun(shown)

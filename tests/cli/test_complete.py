@@ -27,7 +27,7 @@ def run(command, model, *arguments, stdin=""):
 
 
 def completion(model, text):
-    """What `Session.generate` makes of a text, as the command should."""
+    """Return the completion of a text by `Session.generate`, which the command should print."""
     with edgekv.Runtime(model, memory="1GiB", budget=64, block=32, threads=1) as rt, rt.session() as session:
         return "".join(session.generate(text, max_tokens=8, sampling=edgekv.Sampling(temperature=0.0)))
 

@@ -41,7 +41,7 @@ def on_a_terminal(arguments):
         while select.select([main], [], [], max(0, deadline - time.monotonic()))[0]:
             try:
                 piece = os.read(main, 4096)
-            except OSError:  # so Linux tells that the other end is closed
+            except OSError:  # Linux reports the closed other end as an error
                 break
             if not piece:
                 break

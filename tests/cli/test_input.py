@@ -1,4 +1,4 @@
-"""What `ask` and `inspect` read: files of every kind, and standard input where it is asked for or offered."""
+"""Inputs of `ask` and `inspect`: files of every kind, and standard input if it is asked for or offered."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def asked(model, book):
 
 @pytest.fixture(scope="module")
 def report(asked, tmp_path_factory):
-    """What that says as JSON, and the page that it writes."""
+    """Return the inspection's JSON, with the path of the page that it writes."""
     page = tmp_path_factory.mktemp("page") / "page.html"
     result = inspect(*asked, "--json", "--html", page)
     assert result.returncode == 0, result.stderr

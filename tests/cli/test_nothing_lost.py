@@ -1,4 +1,4 @@
-"""What a user of the command line does not lose: turns, notes, books, messages, hours of reading; and plain errors."""
+"""The command line loses no turns, notes, books, messages or hours of reading, and its errors are plain."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_a_name_that_came_meanwhile_is_not_replaced(tmp_path):
 
 
 def test_a_chat_that_goes_on_can_go_back(model):
-    """It shows where it was left; what is undone was never said."""
+    """A resumed chat shows where it was left; an undone turn was never said."""
     whole = chat(model, "Hello\nOther\n", "--session", "mine").stdout.split("\n")
     resumed = chat(model, "/retry\n/kept\n/undo\n/undo\n/undo\nHello\n", "--session", "mine")
     answers = resumed.stdout.split("\n")
@@ -304,7 +304,7 @@ def test_arguments_that_are_no_text(model, isolated):
 
 
 def test_a_message_that_is_no_text(model):
-    """It is told, and the chat goes on."""
+    """The user is told, and the chat goes on."""
     ended = subprocess.run(
         [*COMMAND, "chat", "-m", str(model), *SMALL, *REPLY],
         input=b"caf\xe9\nHello\n",

@@ -1,4 +1,4 @@
-"""How the command line says how tokens are chosen and what ends a reply: the same in `ask` and in `chat`."""
+"""Options that choose tokens and end a reply are the same in `ask` and in `chat`."""
 
 from __future__ import annotations
 

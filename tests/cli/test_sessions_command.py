@@ -46,7 +46,7 @@ def chat(model, lines, *options):
 
 @pytest.mark.parametrize("isolated", [[], ["--isolated"]], ids=["here", "isolated"])
 def test_a_chat_goes_on_where_it_was_left(model, isolated):
-    """Its second half says what it says in a chat that was never left."""
+    """The second half says what it says in a chat that was never left."""
     whole = chat(model, "Hello\nAnd then?\n", *isolated).stdout
     first = chat(model, "Hello\n", "--session", "mine", *isolated).stdout
     second = chat(model, "And then?\n", "--session", "mine", *isolated)

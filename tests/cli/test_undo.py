@@ -75,7 +75,7 @@ def test_a_chat_goes_on_where_no_folder_takes_its_log(model):
 
 @pytest.mark.parametrize("isolated", [False, True], ids=["here", "isolated"])
 def test_ctrl_c_stops_a_return(model, monkeypatch, isolated):
-    """Where all is read again, because there are no checkpoints. The session goes on from where it came to."""
+    """Without checkpoints all is read again. After an interrupt the session goes on from where it came to."""
 
     @contextmanager
     def interrupted():

@@ -25,7 +25,7 @@ def qt(default_model):
 
 
 def test_the_window():
-    """Its own tests pass, in a pytest of their own: Qt stays out of this process."""
+    """The example's own tests pass, in a pytest of their own: Qt stays out of this process."""
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", EXAMPLE]
     done = subprocess.run(
         [*map(str, command)], env=os.environ | HEADLESS, capture_output=True, text=True, timeout=1200, check=False
@@ -37,7 +37,7 @@ def test_the_window():
 @pytest.mark.nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="tried on Linux alone")
 def test_the_packaged_program(wheel, tmp_path):
-    """It has the native library and the model, and is its own worker, without an interpreter beside it."""
+    """The program has the native library and the model, and is its own worker, without an interpreter beside it."""
     environment = install_wheel(wheel, tmp_path / "environment")
     install = ["uv", "pip", "install", "--quiet", "--python", environment]
     run(*install, "pyinstaller>=6.14,<7", "PySide6-Essentials>=6.7,<6.12", folder=tmp_path)

@@ -1,4 +1,4 @@
-"""What tests of evaluation share."""
+"""Shared fixtures of the evaluation tests."""
 
 from __future__ import annotations
 

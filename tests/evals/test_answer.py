@@ -1,4 +1,4 @@
-"""How likely right answers are: against the same tokens fed by hand, and that nothing else changes."""
+"""The likelihood of right answers, against the same tokens fed by hand. Measuring it changes nothing else."""
 
 from __future__ import annotations
 

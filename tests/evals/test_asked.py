@@ -73,7 +73,7 @@ def test_full_caches_of_several_grids_are_one():
 def test_the_baseline_is_compared_by_likelihood_too(all_of_them):
     full, keys, general, _ = lines(all_of_them, "focus: general")
     assert full.likelihood.p_value is general.likelihood.p_value is None
-    assert keys.likelihood.p_value == pytest.approx(0.25)  # of eight choices of signs, two are as far from 0
+    assert keys.likelihood.p_value == pytest.approx(0.25)  # two of eight choices of signs are as far from 0
     assert keys.p_value == pytest.approx(1.0)
 
 

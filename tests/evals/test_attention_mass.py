@@ -1,4 +1,4 @@
-"""How much of the attention of questions and answers is left: against sums over kept positions, and the oracle's."""
+"""Attention of questions and answers that eviction leaves, against sums over kept positions and the oracle's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pictures and tables call settings: no two that differ in how a text was read are shown as one."""
+"""Labels of settings in pictures and tables: readings by different settings never share a label."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def test_what_was_said_is_judged_by_the_full_cache(path, runtimes, sampling):
     assert found["n_evictions"] >= 3
     runtime = runtimes.get(small(path), 0)
     given = prompt_tokens(runtime.model, PROMPT)
-    said = generate(runtime, given, N_TOKENS, sampling)  # with the same seed the same again
+    said = generate(runtime, given, N_TOKENS, sampling)  # the same seed gives the same tokens
     assert "".join(runtime.model.text(said)) == found["text"]
     assert found["n_prompt"] == len(given)
     assert {name: found[name] for name in repetition(said)} == repetition(said)

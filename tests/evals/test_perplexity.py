@@ -45,7 +45,7 @@ def test_each_token_is_predicted_from_what_was_kept(tiny_model, spec):
     full = segments(model.logits(TOKENS))
     difference = np.abs(full - found["nll"])
     assert difference[: found["evicted_from"]].max() < 2e-3 * full.min()
-    assert difference[found["evicted_from"] :].max() > 2e-2 * full.max()  # or the check above would say nothing
+    assert difference[found["evicted_from"] :].max() > 2e-2 * full.max()  # otherwise the check above says nothing
 
 
 def test_a_budget_that_holds_everything_is_the_full_cache(tiny_model):

@@ -24,7 +24,7 @@ from edgekv.policies.selection import Protection
 SHAPE = {"n_layer": 3, "n_embd": 128, "n_head": 6, "n_head_kv": 3, "head_dim": 64}
 BLOCK, N_CELLS = 64, 192
 TOKENS = np.random.default_rng(4).integers(3, 250, N_CELLS + BLOCK).tolist()
-N_SINK, RECENT = 4, 32  # of a Setting
+N_SINK, RECENT = 4, 32  # a Setting's defaults
 
 
 @pytest.fixture(scope="module")

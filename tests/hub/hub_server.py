@@ -23,19 +23,19 @@ PIECE_BYTES = 1 << 16
 
 @dataclass
 class Hub:
-    """What the server has and how it errs.
+    """A hub's contents and its faults.
 
     repos            by REPO and FILE, the contents
-    ranges           what was asked of contents, in order: (start, stop) of the header Range, None where it had none
-    sent_bytes       of contents
+    ranges           requests for contents, in order: (start, stop) of the header Range, None if there was none
+    sent_bytes       bytes of contents that were sent
     tokens_elsewhere the header Authorization of each request for contents
-    token            what files are only given to, where it is not None
+    token            the token that requests for files need, if it is not None
     refuses_with     HTTP status of every answer, and its header X-Error-Code
     stops_after      bytes after which each answer with contents ends, as a lost connection does
     stalls_at        (i, byte): request i for contents waits at a byte for `release`; `stalled` says that it does
     ignores_ranges   contents are always sent whole
     wrong            contents are sent with their last byte changed
-    says             what is answered in place of a listing
+    says             the answer in place of a listing
     """
 
     repos: dict[str, dict[str, bytes]] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, *_):
-        """Whoever asked has gone; a fault of the server itself shows in what the test gets."""
+        """Ignore a client that has gone; a fault of the server itself shows in what the test gets."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -113,7 +113,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _list(self, repo):
         if repo not in self.hub.repos:
-            self._refuse(401, "RepoNotFound")  # to those who are not logged in, as the hub does
+            self._refuse(401, "RepoNotFound")  # the hub answers so if no user is logged in
             return
         siblings = [
             {

@@ -1,4 +1,4 @@
-"""Which file of a repository a name stands for."""
+"""The choice of a repository's file by a name."""
 
 from __future__ import annotations
 

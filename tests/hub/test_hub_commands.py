@@ -173,7 +173,7 @@ def test_a_remote_model_is_planned_as_a_local_one(hub, large, family, tmp_path):
     options = {"memory": "1GiB", "threads": 1}
     here, there = edgekv.plan(large, **options), edgekv.plan("hf:tiny/large-GGUF:F32", **options)
     assert str(there.model) == "hf:tiny/large-GGUF:large-F32.gguf"
-    for measured in ("python", "vocabulary", "graphs", "rounding"):  # of this process, which grows with a first plan
+    for measured in ("python", "vocabulary", "graphs", "rounding"):  # parts that a first plan makes larger
         there = replace(there, parts=replace(there.parts, **{measured: getattr(here.parts, measured)}))
     assert replace(there, model=large) == here
 
@@ -192,7 +192,7 @@ def test_only_the_header_is_fetched_by_ranges(hub, large):
 
 def test_a_header_longer_than_one_request(hub, tmp_path, monkeypatch):
     monkeypatch.setattr(skeleton, "FETCH_BYTES", 1000)
-    hub.stops_after = 700  # and some that are cut short
+    hub.stops_after = 700  # some answers are cut short
     (file,) = (file for file in Hub().files(REPO) if file.path == "tiny-llama-Q8_0.gguf")
     contents = hub.repos[REPO][file.path]
     fetched = write_skeleton(Hub(), file, tmp_path / "header.gguf")

@@ -127,7 +127,7 @@ def _softmax(scores, sink):
 
 
 def _root(tensor):
-    """What a tensor is a view of."""
+    """Return the tensor at the end of a chain of views."""
     while tensor.view_src:
         tensor = tensor.view_src.contents
     return tensor

@@ -1,4 +1,4 @@
-"""What the tiny models evict, and which of their families run."""
+"""Heads of the tiny models whose rows are evicted, and the families that run."""
 
 from __future__ import annotations
 

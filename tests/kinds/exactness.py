@@ -1,4 +1,4 @@
-"""How far logits of one text may lie apart by the order of sums, and how far a wrong set of cells puts them.
+"""Bounds on the distance of logits of one text: by the order of sums, and by a wrong set of cells.
 
 The errors are the largest of one token, over the deviation of its logits. Short batches sum values in f16, and every
 layer amplifies what those below it made of that. A ring of a window has its cells in another order than a cache of the

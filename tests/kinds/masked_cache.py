@@ -1,4 +1,4 @@
-"""What a model says when heads do not see some tokens: llama.cpp's own graph over a cache that evicts nothing, with the
+"""Logits of a model whose heads miss some tokens: llama.cpp's own graph over a cache that evicts nothing, with the
 attention scores of hidden cells put to -inf on their way to the softmax.
 
 So every architecture has a reference, whatever else its layers compute.
@@ -14,7 +14,7 @@ from edgekv.binding import library
 from edgekv.binding.model import Model
 from edgekv.options import Options
 
-# where the attention scores of a layer are last written before the softmax, with softcapping and without
+# Tensors that hold a layer's attention scores last before the softmax, with softcapping and without.
 LAST_SCORES = ("kq_scaled_2", "kq")
 
 

@@ -1,4 +1,4 @@
-"""What attention reads on a device begins where kernels can read. Those behind an RPC server would read anything."""
+"""Attention on a device reads from where kernels can read. A device behind an RPC server would read from anywhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from recorded import recorded_runtime
 from edgekv.binding import library
 
 N_LAYER = 3
-ALIGNMENT = 32  # of ggml's processor backend, in bytes
+ALIGNMENT = 32  # alignment of ggml's processor backend, in bytes
 MASK_RUN = 16  # bytes that CUDA reads at once
 SHAPE = {"n_layer": N_LAYER, "n_embd": 128, "n_head": 4, "n_head_kv": 2, "head_dim": 64, "n_ctx_train": 1024}
 
@@ -47,7 +47,7 @@ def test_attention_reads_from_where_a_device_can(tiny_model, device, kv_type):
         for token in tokens[-8:]:
             run.step(token)
         assert any(len(first) != len(second) for first, second in run.kept())
-    assert {n_heads for *_, n_heads in reads.found} == {1, 2}  # of a call: of one length, and of others
+    assert {n_heads for *_, n_heads in reads.found} == {1, 2}  # calls with heads of one length, and of several
     for rows, mask, mask_is_dense, _ in reads.found:
         assert all(at % ALIGNMENT == 0 for at in rows)
         assert mask % MASK_RUN == 0

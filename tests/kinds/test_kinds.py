@@ -82,7 +82,7 @@ def hidden_logits(name, path, tokens, visible, block, n_alone=0):
 
 
 def shifted(run, visible):
-    """What is visible, but for one head of one layer that kept its tokens' neighbours."""
+    """Return the visible tokens, except that one head of one layer keeps its tokens' neighbours."""
     wrong, (fed, _) = visible.copy(), run.compactions[0]
     wrong[-1, 0, fed:, : fed - 1] = visible[-1, 0, fed:, 1:fed]
     return wrong
@@ -104,7 +104,7 @@ WAYS = [(32, "keydiff"), (32, "replay+ada"), (128, "snapkv"), (64, "keydiff+ada"
 
 @pytest.mark.parametrize(("name", "way"), diagonal(ATTENDING, WAYS, whole=["gemma3", "lfm2"]), ids=str)
 def test_evicted_cells_are_as_if_hidden(family_model, name, way):
-    """What is evicted does not depend on what other layers are: every way for two models, and one for each other."""
+    """The kinds of other layers do not change what is evicted: every way for two models, and one for each other."""
     block, policy = way
     path, tokens = family_model(name), tokens_of(N_PROMPT + N_STEPS)
     options = {"policy": policy, "budget": BUDGET, "block": block, "focus": False}
@@ -135,7 +135,7 @@ def test_quantised_rows_are_off_by_their_rounding(family_model, name):
 
 
 def test_kept_keys_are_moved_and_the_states_stay(family_model):
-    """What keeps the newest tokens alone is moved as a whole, which relative positions do not show."""
+    """A policy that keeps only the newest tokens moves their keys as a whole, which relative positions do not show."""
     path, tokens = family_model("lfm2"), tokens_of(N_PROMPT + N_STEPS)
     options = {"policy": "sink(n_sink=0)", "budget": BUDGET, "block": 64, "focus": False}
 
@@ -293,7 +293,7 @@ def test_the_plan_counts_windows_states_and_their_copy(family_model, device, nam
 
 @pytest.mark.parametrize("name", ["gemma2", "gemma3"])
 def test_a_probe_of_many_pieces_spares_the_window(family_model, name):
-    """Where llama.cpp begins at the ring's first cell, the last pieces come upon cells that the text needs."""
+    """llama.cpp begins at the ring's first cell. The last pieces then come upon cells that the text needs."""
     options = {"budget": 256, "block": 32, "threads": 1, "probe_tokens": 170}
     with edgekv.Runtime(family_model(name), memory="4GiB", **options) as rt:
         cache, tokens = rt.block_loop.cache, tokens_of(160)

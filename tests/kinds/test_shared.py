@@ -15,7 +15,7 @@ from edgekv.policies import register, select, unregister
 # By family, the layers that read the rows of each evicting layer, itself the first, and their KV heads.
 READERS = {"gemma4": ((0,), (2, 4, 5)), "gemma3n": ((4,), (9,), (14,), (19, 24))}
 N_HEAD_KV = {"gemma4": 2, "gemma3n": 1}
-NUMERICS = 4e-2  # of queries: short batches sum values in f16, and later layers see it
+NUMERICS = 4e-2  # error of queries: short batches sum values in f16, and later layers see it
 
 
 def tokens_of(n):
@@ -48,7 +48,7 @@ def projections(path, name):
 
 
 def arrays_of(cache, layer, n_head_kv, reads):
-    """What a policy that reads `reads` sees of a layer."""
+    """Return the arrays of a layer for a policy that reads `reads`."""
 
     def rows(head, values):
         data, described = cache.rows(layer, head, values=values)
@@ -90,7 +90,7 @@ def test_the_window_holds_the_queries_of_all_readers(family_model, name, block):
 
 
 def kept_sets(path, name, spec, **options):
-    """What heads kept, what the reference keeps, and what it keeps by queries and W_O of the first readers alone."""
+    """Return the cells that heads keep, that the reference keeps, and that it keeps by the first readers alone."""
     n_head_kv, w_o, expected, of_one = N_HEAD_KV[name], projections(path, name), [], []
 
     def choose(cache, policy, budget, keywords):
@@ -135,7 +135,8 @@ def test_repacked_projections_of_all_readers_are_read_in_the_file(family_model):
 
 @pytest.mark.parametrize("name", READERS)
 def test_a_custom_scorer_is_given_all_of_them(family_model, name):
-    """These models do not scale scores, so attention of the newest row is that of `tova`."""
+    """The scorer gets the queries of all readers. Scores are not scaled in these models, so attention of the newest
+    row is that of `tova`."""
     path, tokens, kept = family_model(name), tokens_of(320), {}
 
     def newest(keys, queries):

@@ -11,7 +11,7 @@ from edgekv.policies.export import export_policy
 
 gguf = pytest.importorskip("gguf")
 
-LAYERS, N_HEAD_KV = (1, 3), 2  # of gpt-oss, those that see the whole text
+LAYERS, N_HEAD_KV = (1, 3), 2  # layers of gpt-oss that see the whole text
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def sinks_of(path):
 
 
 def heads_of(cache, layer):
-    """What a policy sees of a layer."""
+    """Return a layer's heads as a policy sees them."""
 
     def keys(head):
         data, rows = cache.rows(layer, head)

@@ -69,7 +69,7 @@ def test_what_policies_carry_and_compute_is_in_the_plan(ask, text, policy):
 
 
 def test_what_drafts_take_is_in_the_plan(ask, text):
-    loops = ["--repeat-penalty", "1", "--allow-loops", "--raw", "--max-tokens", "80"]  # so that there is what to draft
+    loops = ["--repeat-penalty", "1", "--allow-loops", "--raw", "--max-tokens", "80"]  # loops give drafts tokens
     options = ["--budget", "384", "--policy", "h2o", "--prompt-lookup", "auto", "--threads", "2"]
     report = ask(text(300), *options, *loops)
     memory = report["memory"]
@@ -112,7 +112,7 @@ def test_shared_budgets_take_the_bytes_of_even_ones(ask, text):
 def test_the_largest_budget_fills_the_ceiling_and_no_more(ask, text):
     report = ask(text(200), "--max-tokens", "4", "--threads", "2")
     memory = report["memory"]
-    cell_bytes = 23_040 * 1.2  # with its share of the other parts
+    cell_bytes = 23_040 * 1.2  # a cell, with its share of the other parts
     assert memory["ceiling_bytes"] - 2 * cell_bytes < memory["planned_peak_bytes"] <= memory["ceiling_bytes"]
     assert memory["peak_rss_bytes"] <= memory["ceiling_bytes"]
 

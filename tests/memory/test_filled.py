@@ -1,4 +1,4 @@
-"""What a plan counts by the cell, by the thread and by the type of cache holds for as many as there are."""
+"""Bytes that a plan counts by the cell, the thread and the type of cache hold for any number of cells and threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What grammars take is in the plan, whoever wrote them."""
+"""The plan counts the bytes of grammars, whoever wrote them."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def with_cmake(folders, build):
 
 @pytest.fixture(scope="module")
 def folders(environment):
-    """Where the installed wheel says that C programs find it."""
+    """Return the folders of the installed wheel that C programs look in, by kind."""
     kinds = ("lib", "cmake", "pkg-config")
     found = run(
         environment / "bin" / "python", "-m", "edgekv.config", *(f"--{kind}-dir" for kind in kinds), folder=environment

@@ -56,7 +56,7 @@ def programs(request):
     settings = {
         "CMAKE_MAKE_PROGRAM": tool(caches[-1], "CMAKE_MAKE_PROGRAM", "ninja"),
         "CMAKE_CXX_COMPILER": tool(caches[-1], "CMAKE_CXX_COMPILER", "c++"),
-        "Python_EXECUTABLE": sys.executable,  # that of the install was there for the time of the install
+        "Python_EXECUTABLE": sys.executable,  # the install's own Python existed during the install alone
     }
     with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
         print("\nbuilding the native tests: some minutes the first time", flush=True)
@@ -112,7 +112,7 @@ def test_a_device_that_computes_late(programs, name, family, tiny_model, tmp_pat
 
 
 def test_a_compiler_cache_compares_no_path_of_the_checkout(programs):
-    """What lies below the cache's base folder is compared by content, anything else misses in every other folder."""
+    """Paths below the cache's base folder are compared by content; any other path misses in every other folder."""
     build = programs.parent
     ninja = tool(build / "CMakeCache.txt", "CMAKE_MAKE_PROGRAM", "ninja")
     command = [ninja, "-C", build, "-t", "commands", "edgekv"]

@@ -1,4 +1,4 @@
-"""What a policy sees of a running cache, as float64 arrays for the reference formulas."""
+"""Arrays of a running cache that a policy sees, as float64 for the reference formulas."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Heads:
 
     def __init__(self, n_layer, n_head_kv, w_o=None, rope=None):
         self.n_layer, self.n_head_kv, self.w_o, self.rope = n_layer, n_head_kv, w_o, rope
-        self.part_ends = ()  # of probes
+        self.part_ends = ()  # ends of a probe's parts
         self._carried = {}  # (layer, head) -> {position: accumulated}
         self._seen = 0
 

@@ -1,4 +1,4 @@
-"""What tests of runtimes share; a module may have an `open_runtime` of its own."""
+"""Shared fixtures of the runtime tests; a module may have an `open_runtime` of its own."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def held(runtime):
     """A digest of every cell, of what it carries, and of windows and states."""
     data = runtime.block_loop.cache.snapshot().data.copy()
     meta = SnapshotMeta.read(CachedSource(runtime.block_loop.cache))
-    if "wo_norm" in meta.carried:  # of cells that came since, it is computed when it is read
+    if "wo_norm" in meta.carried:  # norms of cells fed since are computed when they are read
         meta.carried["wo_norm"][meta.carried["position"] >= meta.header.normed] = 0
     data[: meta.header.rows_begin] = meta.to_bytes()
     return hashlib.sha256(data).hexdigest()

@@ -1,4 +1,4 @@
-"""What a compaction of the whole runtime should keep: the reference formulas on the runtime's own keys and queries."""
+"""The reference choice for a compaction of the whole runtime, from the runtime's own keys and queries."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Choice:
 
     def check(self, kept):
         """kept[layer][head]: positions."""
-        groups = list(zip(self.layers, kept, strict=True))  # of heads that share
+        groups = list(zip(self.layers, kept, strict=True))  # heads that share a budget
         if self.policy.spread in ("model", "given"):
             groups = [tuple(list(itertools.chain(*layers)) for layers in (self.layers, kept))]
         for heads, found in groups:

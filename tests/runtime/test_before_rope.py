@@ -43,7 +43,7 @@ def test_every_model_whose_keys_turn(tmp_path, name, spec):
     tokens = tokens_of(300)
     with context_of(path) as context:
         heads = {"n_layer": context.shape().n_layer, "n_head_kv": context.shape().n_head_kv_max}
-        if name == "gemma3":  # whose keys never move, so that nobody is told how they would
+        if name == "gemma3":  # gemma3's keys never move, so nobody is told how they would
             rope = [(frequencies_of(path), "neox")] * heads["n_layer"]
         else:
             rope = [rope_of(context, layer) for layer in range(heads["n_layer"])]

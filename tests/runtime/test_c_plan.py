@@ -26,7 +26,7 @@ from edgekv.policies import parse_policy
 MIB = 1 << 20
 SPARE = 3 * MIB + MIB // 4  # the kernel maps pages of libraries, and takes them back, between two plans
 HEADER = Path(__file__).resolve().parents[2] / "native" / "include" / "edgekv.h"
-# of C -> of Python, where they differ
+# Names in C -> names in Python, if they differ.
 NAMES = {
     "host": "python",
     "graph": "graphs",
@@ -39,7 +39,7 @@ MEASURED = ("python", "vocabulary", "graphs", "rounding")
 
 
 def c_plan(path, **fields):
-    """What edgekv_plan_make says; the other fields of the request are its defaults."""
+    """Return the plan of edgekv_plan_make; other fields of the request are its defaults."""
     request = library.load().edgekv_plan_request_default()
     for name, value in {"n_threads": 1, **fields}.items():
         setattr(request, name, value)

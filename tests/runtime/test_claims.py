@@ -32,7 +32,7 @@ def opened(path, policy):
 
 
 def all_positions(cache):
-    """What every head holds, but for the protected cells: a list over layers and heads."""
+    """Return the unprotected positions of every head: a list over layers and heads."""
     kv_heads = np.ndindex(cache.shape.n_layer, cache.shape.n_head_kv_max)
     kept = (cache.positions(layer, g) for layer, g in kv_heads)
     return [cells[~PROTECTION.mask(cells)] for cells in kept]
@@ -122,7 +122,7 @@ def test_no_output_moves_further_than_criticalkvs_bound(reading, base):
             for spec in (base, f"{base}+critical"):
                 norm1, bound = change(seen, w_o, remaining(spec, seen, budget))
                 assert (norm1 <= bound).all()
-                assert norm1.max() > 0.01 * bound.max()  # or the bound would say nothing
+                assert norm1.max() > 0.01 * bound.max()  # otherwise the bound says nothing
 
 
 def test_two_stages_move_the_output_less_in_most_heads(reading):

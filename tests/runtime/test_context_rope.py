@@ -50,7 +50,7 @@ CASES = [(model, "plain") for model in MODELS]
 CASES += [(model, rope) for model in ("llama", "qwen2", "qwen3") for rope in ("linear", "yarn")]
 CASES += [("llama", "llama3"), ("llama", "longrope")]
 
-# of a key that was fed at its position and one turned there, on top of what its type keeps of it twice
+# Largest error of a key turned to a position against one fed there, both rounded by their type.
 STORED_TWICE = {"f16": 5e-4, "q8_0": 1.2e-2, "q4_0": 0.2}
 
 

@@ -49,7 +49,7 @@ def endless(talkative):
 
 
 def replies(path, prompt_lookup, sampling=GREEDY, fed=None, **options):
-    """What three turns say, which cells then stay in every head, and how many tokens were drafted and accepted."""
+    """Return the replies of three turns, the cells that every head keeps, and counts of drafted and accepted tokens."""
     said, drafted, accepted = [], 0, 0
     with edgekv.Runtime(path, **SETTINGS | {"prompt_lookup": prompt_lookup} | options) as rt, rt.session() as session:
         if fed is not None:

@@ -43,7 +43,7 @@ def fail(*_):
 
 @pytest.fixture
 def left(monkeypatch):
-    """What is open of models, contexts, caches and swapped-out sessions that were made since, by kind."""
+    """A list of the models, contexts, caches and swap spaces that were made since and are still open."""
     open_now = []
 
     def watch(kind):
@@ -110,7 +110,7 @@ def test_keys_that_cannot_be_moved_are_told_by_the_plan(tmp_path, monkeypatch, n
 
 @contextmanager
 def dropping():
-    """What is dropped in this block is freed at its end, with a warning."""
+    """Everything dropped in this block is freed at its end, with a warning."""
     with pytest.warns(ResourceWarning, match=DROPPED):  # noqa: PT031
         yield
         gc.collect()
@@ -185,7 +185,7 @@ def test_a_worker_may_be_dropped_by_the_thread_that_watches_it(open_runtime, wor
 
     monkeypatch.setattr(process, "is_stopped", drop)
     with dropping():
-        os.kill(kept[0].worker_pid, signal.SIGSTOP)  # so that it is asked
+        os.kill(kept[0].worker_pid, signal.SIGSTOP)  # makes the watcher ask
         watcher.join(LIMIT_S)
     assert not watcher.is_alive()
     assert raised == []

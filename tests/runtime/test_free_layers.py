@@ -71,7 +71,7 @@ def draw_budgets(rng, cache, mean):
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
 @pytest.mark.parametrize("name", MODELS)
 def test_logits_are_those_of_the_reference(free_model, name, kv_type):
-    """Whatever was evicted."""
+    """Logits agree whatever was evicted."""
     path, heads = free_model(name)
     options = {"policy": "random(seed=7)", "budget": BUDGET, "block": BLOCK, "kv_type": kv_type, "recent": 8}
     tokens = tokens_of(N_PROMPT + N_STEPS)
@@ -171,7 +171,7 @@ def test_inspect_and_plan(free_model, tmp_path):
 @pytest.mark.parametrize("given", [{"policy": "sink+pyramid"}, {"focus_policy": "snapkv+ada+pyramid"}])
 @pytest.mark.parametrize("open_model", [edgekv.plan, edgekv.Runtime])
 def test_pyramid_needs_layers_of_equally_many_heads(free_model, monkeypatch, open_model, given):
-    """It is refused before any weight is loaded, and by a cache that is opened without a plan."""
+    """The model is refused before any weight is loaded, and by a cache that is opened without a plan."""
     path, heads = free_model("uneven")
     options = {"memory": "1GiB", "budget": 64, "block": 32, "threads": 1} | given
     message = rf"pyramid needs layers with equally many KV heads, but layer .* has {heads[0]} and .*; use ada, or"
@@ -192,7 +192,7 @@ def test_pyramid_needs_layers_of_equally_many_heads(free_model, monkeypatch, ope
     list(itertools.product(["llama", "qwen2", "qwen3", "gemma"], [(0, 2), (2, 0)])),
 )
 def test_other_architectures_are_refused_by_name(tiny_model, tmp_path, architecture, kinds):
-    """Their graphs attend in every layer, and crash where there is nothing to attend to."""
+    """Graphs of other architectures attend in every layer, and crash if there is nothing to attend to."""
     gguf = pytest.importorskip("gguf")
     reader = gguf.GGUFReader(tiny_model(architecture=architecture, n_layer=2))
     path = tmp_path / "model.gguf"

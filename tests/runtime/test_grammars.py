@@ -102,7 +102,7 @@ def test_what_cuts_a_reply_says_so(session):
 
 
 def test_a_stop_text_within_a_grammar(session):
-    """It may be cut between tokens. What comes with the text are the tokens that begin in it."""
+    """A stop text may be cut between tokens. The text's tokens are those that begin in it."""
     before = session.snapshot()
     words = 'root ::= "one" (" two" | " three")+ "!"'
     whole = said(session, grammar=words, sampling=DRAWN, max_tokens=60)

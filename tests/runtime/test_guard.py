@@ -53,7 +53,7 @@ def test_after_a_whole_prompt_the_reply_is_the_assistants(runtime, exceed):
 
 
 def test_generation_is_looked_at_every_block(tiny_model, runtime, exceed):
-    """What was fed until then is what a session without a fault has fed: the next reply is the same."""
+    """The tokens fed until then are those of a session without a fault: the next reply is the same."""
     sampling = edgekv.Sampling(temperature=1.0, seed=4)
     replies = []
     for n_said in (1000, 32):

@@ -10,7 +10,7 @@ from small import words
 from edgekv import policies
 from edgekv.binding.callback import Callback
 
-LOST = 0  # where ctypes drops the exception: before the callback's first line
+LOST = 0  # line at which ctypes drops the exception: before the callback's first
 
 
 def spread(keys, queries, positions):

@@ -1,4 +1,4 @@
-"""Whatever is raised, at whatever line: cells, log and turns agree at the next use. Nothing is lost or fed twice."""
+"""Interrupts of any kind at any line: cells, log and turns agree at the next use. Nothing is lost or fed twice."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def run_at(work, k, error, passed=None):
     sys.settrace(trace)
     try:
         work()
-    except (KeyboardInterrupt, MemoryError, edgekv.EdgeKVError):  # which a lack of memory may become
+    except (KeyboardInterrupt, MemoryError, edgekv.EdgeKVError):  # a lack of memory may become an EdgeKVError
         return True
     finally:
         sys.settrace(before)
@@ -90,7 +90,7 @@ def points(passed, step):
 
 
 def state_of(session):
-    """What a conversation of this process is beside its cells: turns and pending token."""
+    """Return the state of a conversation of this process beside its cells: turns and pending token."""
     state = session._handle.conversation._state
     return state.turns, state.pending
 
@@ -214,7 +214,7 @@ def no_flushing(monkeypatch):
 
 
 def as_at_once(told, found):
-    """Where nothing was evicted, the replies are those of a session that read the same tokens at once."""
+    """Check that replies, with nothing evicted, are those of a session that read the same tokens at once."""
     with told.runtime.session(log=True) as other:
         for tokens, reply in found.items():
             assert list(other.continue_from(tokens, max_tokens=3, sampling=GREEDY, allow_loops=True)) == reply
@@ -262,7 +262,7 @@ def test_a_history(open_told, tmp_path):
 
 @pytest.mark.parametrize("checkpoints", [True, False])
 def test_going_back(open_told, tmp_path, checkpoints):
-    """It stands where it stood, or anywhere from the checkpoint on."""
+    """The session stands where it stood, or anywhere from the checkpoint on."""
     told = open_told(**ROOMY)
 
     def act(session):
@@ -365,7 +365,7 @@ def interrupt_after(monkeypatch, name, i, error=KeyboardInterrupt):
 
 @pytest.mark.parametrize("i", range(6))
 def test_an_interrupt_after_a_feed(roomy_here, monkeypatch, tmp_path, i):
-    """It comes between the feed and its note. Nothing is fed twice, and the saved file is sound."""
+    """The interrupt comes between the feed and its note. Nothing is fed twice, and the saved file is sound."""
     with roomy_here.session(log=True) as session:
         say(session, "What?")
         with monkeypatch.context() as patch:

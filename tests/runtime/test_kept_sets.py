@@ -116,7 +116,7 @@ def w_o_of(path, shape, policy):
 
 
 def rope_of(path, shape):
-    """How RoPE turns the keys of every layer of a tiny llama."""
+    """Return the frequencies and pairs by which RoPE turns the keys of every layer of a tiny llama."""
     return [(frequencies_of(path), ROPE_PAIRS["llama"])] * shape["n_layer"]
 
 
@@ -154,7 +154,7 @@ def test_heads_that_share_keep_what_the_reference_keeps(uneven_model, spec, kv_t
         assert (np.diff(by_layer) < -20).all()
     else:
         assert (by_layer != BUDGET).any() == ("scope=model" in spec)
-    most = np.ptp(n_kept, axis=2).max(axis=0)  # that the heads of a layer differed by, after any compaction
+    most = np.ptp(n_kept, axis=2).max(axis=0)  # largest difference between a layer's heads, after any compaction
     assert (most > 0).all() if "ada" in spec else (most == 0).all()
 
 

@@ -23,7 +23,7 @@ from edgekv.models.families import latent, make_family
 from edgekv.models.vocabulary import make_vocabulary
 from edgekv.models.writer import write_tensors
 
-N_LAYER, N_HEAD, RANK, N_ROT, N_VALUE = 3, 4, 64, 64, 64  # of the family deepseek2
+N_LAYER, N_HEAD, RANK, N_ROT, N_VALUE = 3, 4, 64, 64, 64  # sizes of the family deepseek2
 HEADS = {"n_layer": N_LAYER, "n_head_kv": 1}
 OPTIONS = {"budget": 100, "block": 32, "recent": 10, "threads": 1}
 TOKENS = np.random.default_rng(5).integers(3, 250, 330).tolist()

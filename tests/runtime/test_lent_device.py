@@ -35,7 +35,7 @@ HERE = Path(__file__).parent
 SELECTED = [
     "test_exactness.py::test_logits_equal_a_transformer_that_masks_the_same_triples[llama-f16]",
     "test_exactness.py::test_logits_equal_a_transformer_that_masks_the_same_triples[llama-q8_0]",
-    "test_reposition.py::test_always_and_never",  # whose heads are shorter than the runs that attention reads
+    "test_reposition.py::test_always_and_never",  # its heads are shorter than the runs that attention reads
     "test_lent_device.py::test_the_cache_lies_on_the_device",
     "test_lent_device.py::test_heads_begin_where_the_device_can_read[q8_0]",
     "test_lent_device.py::test_layers_here_and_there[keydiff-f16]",

@@ -76,7 +76,7 @@ def test_the_worker_gives_the_same(open_runtime):
 
 
 def test_the_most_probable_tokens_of_a_large_vocabulary():
-    """They may lie anywhere; looking them up takes no memory of the vocabulary's size, which no plan counts."""
+    """Probable tokens may lie anywhere. A look-up takes no memory of the vocabulary's size, which no plan counts."""
     logits = np.random.default_rng(0).normal(size=3 * PART + 100).astype(np.float32)
     logits[[5, 2 * PART, len(logits) - 1]] = [20.0, 21.0, 22.0]
     wide = logits.astype(np.float64)
@@ -123,7 +123,7 @@ def token(text):
 
 
 def noted_pieces(texts, given):
-    """What texts of tokens and texts that are given out become: (piece, its tokens) each."""
+    """Return the pieces made of tokens' texts and of texts that are given out: (piece, its tokens) each."""
     noted = LogprobRecorder()
     coming = iter(given)
 

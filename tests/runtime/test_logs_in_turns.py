@@ -16,7 +16,7 @@ def pieces_of(session, text):
 
 
 def history(runtime, text, **options):
-    """What a session says and holds that is alone in its runtime, before and after it went back."""
+    """Return what a session alone in its runtime says and holds, before and after it went back."""
     with runtime.session(log=True, **options) as session:
         session.read(words(200))
         n_read = session.n_past
@@ -56,7 +56,7 @@ def test_sessions_that_take_turns_keep_their_own_logs(open_runtime, tmp_path, is
 
 @pytest.mark.parametrize("isolated", [False, True], ids=["here", "isolated"])
 def test_a_session_is_loaded_beside_others(open_runtime, tmp_path, isolated):
-    """What is loaded has the log of its file, and the one that had the cells goes on as if nothing had come between."""
+    """The loaded session has its file's log. The session that had the cells goes on as if nothing came between."""
     with open_runtime(isolated=isolated) as runtime:
         with runtime.session(log=True) as session:
             session.read(words(150))
@@ -88,7 +88,8 @@ def test_a_session_with_a_log_begins_with_a_snapshot_that_has_one(open_runtime):
 @pytest.mark.usefixtures("talkative")
 @pytest.mark.parametrize("isolated", [False, True], ids=["here", "isolated"])
 def test_sessions_with_logs_rest_where_there_is_no_room(open_runtime, isolated):
-    """Their newest checkpoint is what they are, so a switch takes no copy; nor does one that was never interrupted."""
+    """A session is swapped out as its newest checkpoint, so a switch takes no copy. Each session says what it says
+    alone."""
     texts = ["What was it?", "And who came then?", words(100)]
     with open_runtime(isolated=isolated, prompt_lookup="auto") as runtime:
         expected = [history(runtime, text) for text in texts]
@@ -112,7 +113,7 @@ def test_sessions_with_logs_rest_where_there_is_no_room(open_runtime, isolated):
                 say(sessions[0])
         reply = pieces_of(sessions[0], "Go on")
         next(reply)
-        with pytest.raises(edgekv.SwapError):  # in the midst of a reply there is no checkpoint of it
+        with pytest.raises(edgekv.SwapError):  # no checkpoint is taken in the midst of a reply
             say(sessions[1])
         assert len("".join(reply)) > 0
         assert say(sessions[1])

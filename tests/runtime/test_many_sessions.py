@@ -38,7 +38,7 @@ def open_tight(tiny_model, open_runtime, tmp_path):
 
 
 def figures(session):
-    """What a session holds and did, without times."""
+    """Return a session's cells and statistics, without times."""
     stats = {name: n for name, n in dataclasses.asdict(session.stats).items() if not name.endswith(("_s", "_bytes"))}
     kept = [session.kept_positions(*at).tolist() for at in itertools.product(range(2), range(2))]
     return stats, session.n_past, session.n_cells, session.budgets(), kept
@@ -47,7 +47,7 @@ def figures(session):
 def conversation(session, i):
     """A conversation that yields after every step of it; most steps are pieces of replies."""
     drawn = edgekv.Sampling(temperature=1.0, seed=i)
-    yield from session.chat("Hi", max_tokens=20, sampling=GREEDY)  # with cells to spare
+    yield from session.chat("Hi", max_tokens=20, sampling=GREEDY)  # leaves cells to spare
     session.read(words(90, f"book{i}-"), focus=i % 2 == 0)
     yield figures(session)
     for question, n, sampling in (("What?", 12, GREEDY), (words(50, f"more{i}-"), 40, drawn), ("And then?", 12, drawn)):
@@ -78,7 +78,7 @@ def together(runtime, n, systems=()):
 @pytest.mark.usefixtures("talkative")
 @pytest.mark.parametrize(("policy", "kv_type"), diagonal(POLICIES, ["f16", "q8_0", "q4_0"], whole=["keydiff"]))
 def test_sessions_that_take_turns_say_what_each_says_alone(open_tight, monkeypatch, policy, kv_type):
-    """Their turns end in the midst of replies, and those that rest are on the disk."""
+    """Turns end in the midst of replies, and the other sessions are on the disk."""
     written, write = [], SwapFolder.write
     monkeypatch.setattr(SwapFolder, "write", lambda *given: (written.append(given), write(*given))[1])
     with open_tight(policy=policy, kv_type=kv_type) as rt:
@@ -200,7 +200,7 @@ def test_the_planned_bytes_of_a_session_are_those_of_full_cells(open_runtime, po
 
 
 def test_without_room_nobody_changes(open_runtime, monkeypatch):
-    """What the system counts is made to leave too little."""
+    """The system's count of bytes is set so that too few are left."""
     with open_runtime() as rt, rt.session() as session, rt.session() as other:
         session.read(words(60))
         before = figures(session)
@@ -256,7 +256,7 @@ def test_the_least_recently_used_is_dropped_where_that_is_asked_for(open_runtime
     with open_runtime(swap_memory=room, swap_full="evict") as rt:
         sessions = with_books(rt, 4)
         kept = [figures(sessions[i]) for i in (0, 2, 3)]
-        sessions += with_books(rt, 1)  # and the second goes
+        sessions += with_books(rt, 1)  # evicts the second
         for _ in range(2):
             with pytest.raises(edgekv.SessionEvictedError, match=r"evicted to make room .*; open another"):
                 list(sessions[1].chat("What?"))
@@ -334,7 +334,7 @@ def test_files_last_as_long_as_their_sessions(open_tight, tmp_path):
         sessions[0].close()
         assert len(files(tmp_path)) == 1
         sessions[1].budgets()
-        assert len(files(tmp_path)) == 2  # of the others
+        assert len(files(tmp_path)) == 2  # files of the other sessions
         del sessions
         gc.collect()
         with rt.session() as other:
@@ -368,7 +368,7 @@ def test_room_that_cannot_work_is_refused(open_runtime, monkeypatch, tmp_path, o
 
 def test_a_single_session_loses_no_cells(tiny_model):
     path = tiny_model(n_layer=2, n_ctx_train=1 << 20, head_dim=64)
-    options = {"kv_type": "f16", "block": 32, "isolated": True}  # whose plans count no more than they did
+    options = {"kv_type": "f16", "block": 32, "isolated": True}  # a worker's plans do not grow with earlier plans
     memory = edgekv.plan(path, memory="4GiB", budget=4000, **options).peak_bytes
     plain = edgekv.plan(path, memory=memory, **options)
     assert plain.parts.swap == 0
@@ -530,7 +530,7 @@ def test_cancel_reaches_one_that_waits(runtime, patient):
         pieces.close()
         joined(threads)
         assert third.stats.finish_reason != "cancelled"
-        assert list(second.chat("Hello", max_tokens=3))  # as if nothing had been
+        assert list(second.chat("Hello", max_tokens=3))  # the cancelled turn left nothing
 
 
 def test_cancel_ends_a_reply_that_others_passed(runtime, monkeypatch):
@@ -545,7 +545,7 @@ def test_cancel_ends_a_reply_that_others_passed(runtime, monkeypatch):
         assert list(pieces) == []
         assert (first.stats.finish_reason, first.stats.tokens_seen) == ("cancelled", seen)
         assert list(passing)
-        assert second.stats.switch_s > 0  # of its first step alone: `first` did not come back
+        assert second.stats.switch_s > 0  # time of its first step alone: `first` did not come back
         assert list(first.generate("g", max_tokens=3))
 
 

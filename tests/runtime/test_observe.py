@@ -1,4 +1,4 @@
-"""What an inspection says was kept, against what a session and its cells say."""
+"""Kept cells as an inspection reports them, against what a session and its cells say."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def test_the_second_pass_has_question_and_first_answer_in_mind(local_runtime, pa
         second = asked(session, path, passes=2)
         assert session.stats.passes == 2
         assert session.stats.probes == len(probes) == 2 * n_once
-        assert session.n_past == n_past  # of one text, one question and one answer
+        assert session.n_past == n_past  # tokens of one text, one question and one answer
         assert session.stats.read_tokens == session.stats.prompt_tokens
         assert 0 < session.stats.first_pass_s < session.stats.ttft_s
     (question, one), (both, two) = probes[0], probes[-1]
@@ -59,7 +59,7 @@ def test_the_second_pass_has_question_and_first_answer_in_mind(local_runtime, pa
     assert (len(one), len(two)) == (1, 2)
     said = b"".join(map(model.piece, both[len(question) :])).decode(errors="ignore").partition("assistant")[2].strip()
     assert said
-    assert first.strip().startswith(said)  # as far as there is room
+    assert first.strip().startswith(said)  # equal up to the room there is
     assert len(both) <= local_runtime.options.probe_tokens
     assert second
 

@@ -42,7 +42,7 @@ def held(cache):
 
 
 def rows(cache):
-    """What every cell holds: (layer, head, position) -> bytes of its key and value."""
+    """Return the bytes of every cell: (layer, head, position) -> bytes of its key and value."""
     found = {}
     for layer, g in np.ndindex(N_LAYER, cache.shape.n_head_kv_max):
         keys, values = (cache.rows(layer, g, values=values)[0] for values in (False, True))

@@ -124,7 +124,7 @@ def test_a_file_that_was_changed_is_a_typed_error_and_cells_stay(own_model, spoi
         with pytest.raises(edgekv.errors.InvalidModelError, match=r"was changed after it was loaded.*repack=False"):
             cache.compact(policy, 100, probed=focus)
         assert all(map(np.array_equal, cells(cache), before))
-        assert cache.compact(parse_policy("keydiff"), 100).n_evicted > 0  # which reads no W_O: the cache is sound
+        assert cache.compact(parse_policy("keydiff"), 100).n_evicted > 0  # keydiff reads no W_O: the cache is sound
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="an open file cannot be removed there")

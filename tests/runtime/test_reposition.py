@@ -83,7 +83,7 @@ def test_heads_of_different_lengths_end_at_one_position(tiny_model, kv_type):
 @pytest.mark.parametrize("shape", ["llama", "qwen3"])
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
 def test_queries_that_are_there_already_are_turned_with_the_keys(tiny_model, shape, kv_type):
-    """Those of a window that reaches over an eviction; rotated ones are compared after the rotation is undone."""
+    """Windows that reach over an eviction have such queries; rotated ones are compared with the rotation undone."""
     from reference_quant import key_rotation, rotate
 
     path = tiny_model(n_layer=N_LAYER, n_ctx_train=1024, **SHAPES[shape])

@@ -47,7 +47,8 @@ def log_of(session):
 @pytest.mark.usefixtures("talkative")
 @pytest.mark.parametrize("prompt_lookup", ["off", "auto"])
 def test_the_log_is_what_the_cells_saw(open_runtime, fed, monkeypatch, tmp_path, prompt_lookup):
-    """Whatever ends a reply or a reading, also while a file is read with the question in mind, and after returns."""
+    """The log holds whatever ends a reply or a reading, also while a file is read with the question in mind, and after
+    returns."""
     book = tmp_path / "book.txt"
     book.write_text(words(150))
 
@@ -334,11 +335,11 @@ def test_a_history_is_read_from_where_it_differs(open_runtime, isolated):
             assert session.stats.reused_tokens == ends[4]
             assert answer([{"role": "user", "content": "Another"}, *messages[1:-1]])
             assert session.stats.reused_tokens == 0
-            say(session, "Go on")  # as a chat
+            say(session, "Go on")  # continues as a chat
             assert [turn.role for turn in session.turns()] == ["user", "assistant"] * 6
         if isolated:
             return
-        with rt.session(log=True) as session:  # which has seen nothing: the same tokens, read at once
+        with rt.session(log=True) as session:  # a new session reads the same tokens at once
             assert "".join(session.continue_from(tokens, max_tokens=12, sampling=GREEDY)) == reply
             assert session.stats.reused_tokens == 0
 
@@ -440,7 +441,7 @@ def test_what_a_session_has_seen_of_a_history(runtime, logged, tmp_path):
 
 @pytest.mark.usefixtures("talkative")
 def test_a_history_is_read_with_its_question_in_mind(runtime, tmp_path):
-    """Where more than a block is read and not all of it fits, and not otherwise."""
+    """Only a history of more than a block that does not fit as a whole is read so."""
     book = {"role": "user", "content": words(150)}
     question = {"role": "user", "content": "What was it?"}
     with runtime.session(log=True) as session:
@@ -523,7 +524,7 @@ def test_checkpoints_keep_to_their_cap(open_runtime):
 
 @pytest.mark.usefixtures("talkative")
 def test_a_checkpoint_that_cannot_be_read_is_done_without(open_runtime, monkeypatch):
-    """Where it is cut before it is checked, and where it is lost after that: from an earlier one the same is read."""
+    """A checkpoint is cut before its check, or lost after it. The session then reads from an earlier one."""
     with open_runtime(budget=600) as rt, rt.session(log=True) as session:
         say(session)
         ends = []
@@ -711,7 +712,7 @@ def test_a_log_that_is_not_that_of_its_cells_is_refused(open_runtime, monkeypatc
             copy = log.copy()
             damage()
             with monkeypatch.context() as patch:
-                patch.setattr(TokenLog, "cut", lambda *_: None)  # which would mend it
+                patch.setattr(TokenLog, "cut", lambda *_: None)  # a cut would mend it
                 session.save(path)
             with pytest.raises(edgekv.SessionFileError, match="its log is not that of its cells"):
                 rt.load_session(path, instead_of=session)

@@ -94,7 +94,7 @@ def stage(monkeypatch):
 
 @pytest.fixture
 def by_host(device):
-    """How the host works on rows: where they lie, or in copies of what lies on a device."""
+    """Return how the host works on rows: where they lie, or in copies of a device's rows."""
     return "auto" if device == "host" else "copies"
 
 
@@ -228,7 +228,7 @@ def test_keys_are_turned_back(tiny_model, stage, reposition, kv_type):
 
 @pytest.mark.parametrize("name", ["smollm3", "glm4moe", "qwen2vl", "deepseek2", "gemma3"])
 def test_keys_of_every_model_are_turned_back(tmp_path, stage, name):
-    """Those that no graph turns are copied to the host."""
+    """Keys that no graph turns are copied to the host."""
     stage("graphs")
     test_before_rope.test_every_model_whose_keys_turn(tmp_path, name, test_before_rope.SPEC)
 
@@ -347,7 +347,7 @@ def test_rows_that_are_no_numbers_are_told_and_nothing_is_evicted(tiny_model, st
 
 
 def test_new_values_cross_for_their_norms_and_old_ones_do_not(tiny_model, stage):
-    """Where no graph takes the norms: rows of 64 elements in f16, of 128 tokens and 30 heads."""
+    """No graph takes these norms: rows of 64 elements in f16, of 128 tokens and 30 heads."""
     policies = ("snapkv", "snapkv+critical")
     plain, critical = (crossed_at_an_eviction(tiny_model, stage, "copies", policy, "f16") for policy in policies)
     assert critical - plain == 128 * 30 * 64 * 2
@@ -358,7 +358,7 @@ PROJECTIONS = [("F16", False), ("Q4_0", False), ("Q8_0", False), ("Q4_0", True)]
 
 @pytest.mark.parametrize(("projections", "kv_type"), diagonal(PROJECTIONS, ["f16", "q8_0"]), ids=str)
 def test_norms_by_quantised_projections(tiny_model, stage, projections, kv_type):
-    """What was repacked for the host's processor no graph can read."""
+    """No graph can read weights that were repacked for the host's processor."""
     quantization, repack = projections
     stage("graphs")
     path = tiny_model(**SHAPE, n_ctx_train=1024, quantization=quantization)

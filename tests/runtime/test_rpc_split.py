@@ -27,7 +27,7 @@ from edgekv.devices import server as asked
 from edgekv.models.families import make_family
 
 SETTING = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "kv_type": "f16", "focus": False}
-BOUND = 2.9e-2  # of the deviation of logits: the most that single tokens over f16 were off by on a device
+BOUND = 2.9e-2  # share of the deviation of logits: the largest error of single tokens over f16 on a device
 N_LAYER = 6
 N_HEAD_KV = 2
 GREEDY = edgekv.Sampling(temperature=0)
@@ -187,7 +187,7 @@ def test_layers_are_divided_as_ceilings_allow(model, servers):
     }
     plan = edgekv.plan(model, rpc=servers, isolated=True, device_memory=tight, **SETTING)
     assert [share.layers for share in plan.devices] == [1, N_LAYER - 1]
-    # where the devices have no room for all, the first layers stay here
+    # If the devices have no room for all, the first layers stay here.
     tight["RPC1"] = second.total - layer // 2
     plan = edgekv.plan(model, rpc=servers, isolated=True, device_memory=tight, **SETTING)
     assert [share.layers for share in plan.devices] == [1, 1]

@@ -1,4 +1,4 @@
-"""Which token is chosen, against the logits themselves; and which settings are refused."""
+"""The choice of a token, against the logits themselves, and settings that are refused."""
 
 from __future__ import annotations
 

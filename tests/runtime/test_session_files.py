@@ -41,7 +41,7 @@ def ask(session, question="What was it?", n=40, **options):
 
 
 def elsewhere(cases, folder):
-    """What a new process makes of saved sessions."""
+    """Return the results of a new process for saved sessions."""
     (folder / "cases.json").write_text(json.dumps(cases, default=str))
     command = [sys.executable, str(PROGRAM), str(folder / "cases.json")]
     found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
@@ -128,7 +128,7 @@ def kept(runtime):
 @pytest.mark.parametrize("policy", STATEFUL)
 @pytest.mark.parametrize("larger", [112, 400], ids=["fits beside a block", "fits not"])
 def test_a_smaller_budget_evicts_once_by_the_policy(open_runtime, tmp_path, policy, larger):
-    """What stays is what an eviction to the smaller budget leaves where the session was saved."""
+    """Loading keeps the cells that an eviction to the smaller budget keeps where the session was saved."""
     with open_runtime(policy=policy, budget=larger) as rt, rt.session() as session:
         session.read(words(300))
         session.save(tmp_path / "a")
@@ -326,7 +326,7 @@ def test_a_disk_that_fails_in_the_midst_leaves_no_wrong_session(open_runtime, sa
 
 
 def test_rows_that_are_no_numbers_leave_no_wrong_session(open_runtime, tmp_path):
-    """They are found when they are scored: before anything changed, or when the cells are to be evicted at once."""
+    """Scoring finds such rows: before anything changed, or when the cells are to be evicted at once."""
     for larger, untouched in ((400, True), (112, False)):
         with open_runtime(budget=larger) as rt, rt.session() as session:
             session.read(words(300))

@@ -283,7 +283,7 @@ def test_caches_take_what_fits_them(open_runtime):
 
 
 def test_a_snapshot_that_the_ceiling_does_not_hold_is_not_taken(open_runtime, monkeypatch):
-    """What the system counts is made to leave one byte too few."""
+    """The system's count of bytes is set so that one byte is missing."""
     with open_runtime() as rt, rt.session() as session:
         session.read(words(100))
         taken, n_past = session.snapshot(), session.n_past

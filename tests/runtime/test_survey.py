@@ -1,4 +1,4 @@
-"""What a survey says agrees with what plans say, on real estimates of a tiny model."""
+"""A survey agrees with plans, on real estimates of a tiny model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def model(tiny_model):
 
 @pytest.fixture(autouse=True)
 def steady_process(monkeypatch):
-    """What this process holds changes between two plans; here it does not, so that plans can be compared."""
+    """Fix the measured bytes of this process, which change between two plans, so that plans can be compared."""
     monkeypatch.setattr("edgekv.planning.measure_memory.counted_bytes", lambda: 50 * MIB)
     monkeypatch.setattr("edgekv.planning.measure_memory.taken_bytes", lambda work: work() or 0)
 
@@ -59,7 +59,7 @@ def test_ceilings_below_every_setting_are_refused(model):
 
 @pytest.mark.parametrize("named", [{}, {"kv_type": "f16"}, {"block": 64}, {"kv_type": "q8_0", "block": 128}])
 def test_the_budget_that_a_refusal_names_is_the_largest_that_fits(model, named):
-    """Whatever type of cache and block were left open."""
+    """The budget is right whatever type of cache and block were left open."""
     small = edgekv.plan(model, memory="1GiB", budget=100, kv_type="f16").peak_bytes
     with pytest.raises(edgekv.CeilingError, match="lower the budget to") as refused:
         edgekv.plan(model, memory=small, budget=60_000, **named)
@@ -103,7 +103,7 @@ def test_a_plan_loads_the_vocabulary_once(model, monkeypatch):
 
 
 def test_queries_on_a_device_are_counted_there(model):
-    """They lie beside the keys. Told of a device where there is none, the estimate moves them, and nothing else."""
+    """Queries lie beside the keys. If an estimate is told of a device that is not there, only they move."""
     native = library.load()
     with edgekv.Runtime(model, memory="1GiB", budget=100, policy="snapkv(window=24)", focus=False) as runtime:
         shape, params = runtime.context.shape(), cache_params_of(runtime.options)

@@ -35,7 +35,7 @@ def test_logits_do_not_depend_on_it(tiny_model, quantization, kv_type):
 
 @pytest.mark.parametrize("isolated", [False, True])
 def test_replies_are_the_same_while_it_changes(tiny_model, monkeypatch, talkative, isolated):
-    """Where every second token is decoded by another number; a worker is a process of its own, and changes nothing."""
+    """Another number of threads decodes every second token; a worker, a process of its own, changes nothing."""
     path = tiny_model(**SHAPE, quantization="Q8_0")
 
     def said():

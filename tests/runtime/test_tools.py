@@ -34,7 +34,7 @@ SCHEMAS = {"weather": WEATHER, "now": {"type": "object", "properties": {}}}
 ASKED = [{"role": "user", "content": "What is the weather in Oslo?"}]
 DRAWN = edgekv.Sampling(temperature=3.0, top_k=0, top_p=1.0, seed=3)
 
-# in the manner of many models: tools in the system message, calls as JSON between two words, results of the user
+# Many models' manner: tools in the system message, calls as JSON between two words, results as the user's messages.
 NATIVE = """
 {%- if tools %}<system>
 {%- if messages[0].role == 'system' %}{{ messages[0].content }}{% endif %}
@@ -190,7 +190,7 @@ def test_a_call_of_one_tool(session):
 
 
 def test_calls_have_no_log_probabilities(session, monkeypatch):
-    """They are of the text alone. So nothing is noted of calls, however long they are."""
+    """Log probabilities are of the text alone. Nothing is noted of calls, however long they are."""
     noted = []
     monkeypatch.setattr(LogprobRecorder, "add", lambda self, token: noted.append(token))
     said(session, tool_choice="required", logprobs=3)
@@ -213,7 +213,7 @@ def test_a_text_where_a_call_may_be(session):
 
 
 def next_bytes(form, text, **options):
-    """What may come after a text under the grammar of a form: characters, or None for the end."""
+    """Return the characters that may come after a text under the grammar of a form, or None for the end."""
     tokenizer = llguidance.LLTokenizer("byte")
     matcher = llguidance.LLMatcher(tokenizer, form.grammar(tool_use(TOOLS, **options)).text, log_level=0)
     assert matcher.consume_tokens(list(text.encode())), matcher.get_error()
@@ -278,7 +278,7 @@ def test_a_session_that_called_a_tool_is_saved_and_reads_the_result(session, run
 
 
 def test_each_message_may_be_a_file(session, tmp_path):
-    """It is read as the same text is, whatever the template puts around it."""
+    """A file is read as the same text is, whatever the template puts around it."""
 
     def filed(text):
         path = tmp_path / text[:4]

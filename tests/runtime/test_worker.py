@@ -119,7 +119,7 @@ def test_the_host_loads_nothing_native(tiny_model):
 
 
 def test_the_ceiling_is_for_the_worker_alone(runtime, tiny_model):
-    held = np.ones(64 << 20, dtype=np.uint8)  # of the host
+    held = np.ones(64 << 20, dtype=np.uint8)  # memory of the host
     path = tiny_model(n_layer=2, n_ctx_train=2048)
     options = {"budget": 64, "threads": 1, "memory": "4GiB"}
     here, there = (edgekv.plan(path, isolated=isolated, **options) for isolated in (False, True))
@@ -253,7 +253,7 @@ def test_what_a_scorer_raises_ends_the_reply_and_what_it_crashes_ends_the_worker
 
 
 def answers(open_runtime):
-    """Whether a runtime opened now does."""
+    """Return whether a runtime opened now generates text."""
     with open_runtime() as rt, rt.session() as session:
         return bool("".join(session.generate("a b c", max_tokens=3)))
 

@@ -1,4 +1,4 @@
-"""What a reply took, for tests of its rendering."""
+"""The usage of a reply, for tests of its rendering."""
 
 from __future__ import annotations
 

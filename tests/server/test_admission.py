@@ -1,4 +1,4 @@
-"""What requests hold together."""
+"""Limits on the memory that requests hold together."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from edgekv.server.request import ReplyRequest
 from edgekv.server.spill import LONG_CHARS, spill_texts, texts_in_files
 
 LONG = "x" * 10_000
-MARK = "\ufeff"  # of an encoding, where a file begins with it
+MARK = "\ufeff"  # mark of an encoding at the beginning of a file
 HELLO = {"role": "user", "content": "Hello"}
 
 

@@ -1,4 +1,4 @@
-"""Who may ask."""
+"""Access to the server: keys, hosts and errors."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_another_address_needs_a_key():
 
 
 def test_no_error_tells_a_path(server, ask, monkeypatch):
-    """Whatever fails: the client learns what to do, and nothing of this machine."""
+    """Every error tells the client what to do, and nothing of this machine."""
     errors = [
         edgekv.SessionFileError("'/home/me/x.session' is full"),
         edgekv.SwapError("swap_dir='/var/tmp/x' does not take"),

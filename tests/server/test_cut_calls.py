@@ -58,7 +58,7 @@ APIS = [
 
 @pytest.mark.parametrize(("asked", "told", "called", "cut"), APIS, ids=["chat", "responses", "messages"])
 def test_a_reply_that_is_cut_in_its_second_call(ask, asked, told, called, cut):
-    for seed in range(30):  # with some, the model ends its reply after the first call
+    for seed in range(30):  # the model ends its reply after the first call for some seeds
         whole = ask(*asked(300, seed=seed, parallel_tool_calls=False)).json()
         reason, calls = told(whole)
         assert (reason, len(calls)) == (called, 1)

@@ -1,4 +1,4 @@
-"""What a server says of itself."""
+"""Models, health and properties that a server reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What streams tell beside the reply: how far the reading is, and what is kept of the conversation."""
+"""Streams tell how far the reading is and what is kept of the conversation, beside the reply."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def told(answer):
 
 @pytest.fixture
 def sessions(monkeypatch):
-    """What sessions keep, turn by turn, as they are asked for it."""
+    """Record what sessions keep, turn by turn, as they are asked for it."""
     found = []
     kept = edgekv.Session.kept
 
@@ -45,7 +45,7 @@ def sessions(monkeypatch):
 @pytest.mark.usefixtures("talkative")
 @pytest.mark.parametrize("chars", [1, 100, 1 << 14])
 def test_a_stream_tells_what_its_session_keeps(ask, sessions, monkeypatch, chars):
-    """Whatever the size of its parts."""
+    """The size of the stream's parts does not matter."""
     monkeypatch.setattr(shades, "PART_CHARS", chars)
     turns = told(ask(PATH, body(edgekv={"shades": True})))
     assert turns == sessions

@@ -73,7 +73,7 @@ VALUES = [
 
 
 def places(value, path=()):
-    """Where in a body something is."""
+    """Yield the path of every value in a body."""
     yield path
     children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, child in children:

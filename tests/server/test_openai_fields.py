@@ -1,4 +1,4 @@
-"""What a reply must be, as OpenAI's own client asks for it: JSON by a schema, calls of tools, log probabilities."""
+"""Replies under conditions, asked for by OpenAI's own client: JSON by a schema, calls of tools, log probabilities."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def test_any_json_object(client):
 
 async def test_a_tool_is_called_and_its_result_is_read(client):
     tools = [openai.pydantic_function_tool(Weather)]
-    one = {"tool_choice": "required", "parallel_tool_calls": False}  # so that the length cuts none off
+    one = {"tool_choice": "required", "parallel_tool_calls": False}  # one call, so that the length cuts none off
     reply = await client.chat.completions.parse(**asked(tools=tools, **one))
     (choice,) = reply.choices
     assert choice.finish_reason == "tool_calls"

@@ -51,7 +51,7 @@ class Gate:
         self._open.clear()
 
     def passes(self, *_):
-        """Whether the model ends here: never while tokens are counted, else after some."""
+        """Return whether the model ends here: never while tokens are counted, else after some."""
         if not self._open.is_set():
             assert self._tokens.acquire(timeout=LIMIT_S)
             return False
@@ -470,7 +470,7 @@ VIEWS = {
 
 @pytest.mark.parametrize("settings", VIEWS.values(), ids=VIEWS)
 def test_nothing_stands_in_the_way(browser, address, gate, settings):
-    """What axe finds, with a conversation and with each dialog open; and nothing is wider than the screen."""
+    """Axe finds nothing, with a conversation and with each dialog open; and nothing is wider than the screen."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
     gate.open()
 

@@ -64,7 +64,7 @@ def test_pieces_that_were_thought_are_counted():
     reasoning = Reasoning()
     for piece in ("<think>", "one", " two", "</think>", "\n\n", "three"):
         reasoning.push(piece)
-    assert reasoning.n_pieces == 3  # with the tag that closes them
+    assert reasoning.n_pieces == 3  # the closing tag counts too
 
 
 def test_log_probabilities_come_with_the_text_after_them():

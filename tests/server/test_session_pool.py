@@ -1,4 +1,4 @@
-"""Which session a request goes on with."""
+"""The choice of the session that a request goes on with."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_conversations_go_on_beside_each_other(application):
 
 
 def test_side_requests_leave_the_conversation(application):
-    """They have a session of their own, and end each other's, not that of the conversation."""
+    """Side requests have a session of their own, and end each other's, not that of the conversation."""
     main = Client(application)
     main.say(words(40))
     main.say("Go on")

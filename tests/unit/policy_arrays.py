@@ -221,7 +221,7 @@ def assert_close(found, expected):
 
 
 def assert_same_cells(found, expected, scores):
-    """The same cells stay, but for cells at the threshold.
+    """Check that the same cells stay, but for cells at the threshold.
 
     A cell may stand for another where the reference scores of all exchanged cells lie within float32 rounding of one
     another: no other exchange is possible when the native scores are right to that rounding.

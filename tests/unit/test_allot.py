@@ -37,7 +37,7 @@ def allotted(heads, budget, backend, protection=NONE, safeguard=0.2, largest=Non
 
 
 def by_hand(heads, budget, protection, safeguard, largest):
-    """The same from a sorted list of cells, and one cell after the other."""
+    """Return the allotment made from a sorted list of cells, one cell after the other."""
     found = [0] * len(heads)
     cells = []
     for g, (scores, positions) in enumerate(heads):
@@ -90,7 +90,7 @@ def test_ties_go_to_the_later_position_then_to_the_first_head(backend):
     ]
     assert allotted([([7, 7], [5, 6]), ([7, 7], [5, 6])], 1, backend, safeguard=0) == [1, 1]
     assert allotted([([7, 7, 7], [5, 6, 9]), ([7, 7, 7], [5, 6, 8])], 2, backend, safeguard=0) == [2, 2]
-    # of 3 cells for two heads the odd one, at position 5, is the first head's
+    # Two heads get 3 cells; the odd cell, at position 5, is the first head's.
     first = [([7, 7, 7], [0, 5, 6]), ([7, 7, 7], [1, 5, 6]), ([0, 0, 0], [0, 5, 6])]
     assert allotted(first, 1, backend, safeguard=0) == [2, 1, 0]
     # what is left goes to the first of those who lack as much
@@ -162,7 +162,7 @@ def test_budgets_are_those_of_a_sorted_list(seed, n_heads, n_most, levels, safeg
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_order_of_heads_and_cells_does_not_matter(backend):
-    """Where no two scores are alike, and nothing has to be rounded."""
+    """No two scores are alike, and nothing has to be rounded."""
     rng = np.random.default_rng(3)
     scores = rng.permutation(6 * 40).reshape(6, 40)
     heads = [(row, rng.permutation(80)[:40]) for row in scores]
@@ -265,7 +265,7 @@ def test_native_budgets_are_those_of_the_reference(spec):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("spec", [s for s in SHARED if "ada(safeguard" not in s])
 def test_budgets_follow_from_the_weights_of_the_base(spec, backend):
-    """Whatever wraps it: the base's scores, of keys their softmax over the head's cells."""
+    """The weights are the base's scores, or their softmax over the head's cells for keys, whatever wraps the base."""
     policy = parse_policy(spec)
     arguments = needed(spec, SMALL, backend=backend)
     names = names_read(policy.base) | {"keys", "positions", "budget", "scale", "softcap", "backend"}

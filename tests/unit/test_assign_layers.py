@@ -63,7 +63,7 @@ class Estimates:
         ("RPC0=100B,RPC1=150B", (6.0, 7.0)),
         ("RPC0=70B,RPC1=1KiB", (0.0, 13.0)),  # there each layer has more room than one would have on the first
         ("RPC0=1KiB,RPC1=30B", (13.0, 0.0)),  # too small for the output matrix
-        ("RPC0=50B,RPC1=100B", (4.0, 5.0)),  # so four layers stay here
+        ("RPC0=50B,RPC1=100B", (4.0, 5.0)),  # four layers stay here
         ("RPC0=20B,RPC1=20B", (20.0, 20.0)),  # nothing fits, which a refusal has to say
     ],
 )

@@ -40,7 +40,7 @@ HEAD = {
     "scale": 1.0,
 }
 ROWS = np.array([[4, 2, 1, 1, 2, 0], [4, 2, 1, 1, 2, 6]]) / [[10], [16]]
-ALIKE = np.array([[1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]]) / [[5], [6]]  # of a query of zeros
+ALIKE = np.array([[1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]]) / [[5], [6]]  # weights by a query of zeros
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

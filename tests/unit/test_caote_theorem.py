@@ -49,7 +49,7 @@ def test_score_is_the_change_of_the_output(n, temperature, backend):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("spec", ["tova+caote", "snapkv(window=1)+caote", "h2o+caote"])
 def test_evicting_one_cell_changes_the_output_least(spec, backend):
-    """Whatever base gives the weights of the one query; but for snapkv's own protection and pooling."""
+    """Any base may give the weights of the one query; snapkv's own protection and pooling are set aside."""
     spec = spec.replace("window=1", "window=1, kernel=1")
     for seed in range(20):
         head = random_head(seed, 30)
@@ -117,7 +117,7 @@ def test_a_cell_that_holds_all_weight(gap, backend):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_cells_without_any_weight(backend):
-    """Where one cell holds all there is, the others count alike; an only cell changes nothing."""
+    """If one cell holds all the weight, the others count alike. An only cell changes nothing."""
     head = random_head(4, 10) | {"keys": np.zeros((1, 10, 24)), "queries": np.ones((1, 1, 24))}
     head["keys"][0, 3] = 1e3
     (scores,) = score("tova+caote", **head, backend=backend)

@@ -1,4 +1,4 @@
-"""What host and worker send each other: every message comes back as it was, in whatever parts it arrives."""
+"""Messages between host and worker: every message comes back as it was, in whatever parts it arrives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which checkpoints are kept under a cap: few of what is long ago, more of what is new."""
+"""The choice of checkpoints under a cap: few old ones are kept, and more new ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the planner chooses, on faked estimates: the order of preference, what a user named, and refusals."""
+"""Choices of the planner, on faked estimates: the order of preference, options that a user named, and refusals."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from edgekv.planning.infeasible import infeasible_error
 
 CELL_BYTES = {"f16": 1000, "q8_0": 531, "q4_0": 281}
 FIXED = 100_000
-BLOCK_BYTES = 400  # of the compute buffer, for every token of a block
-TO_REPACK = 60_000  # of FIXED
+BLOCK_BYTES = 400  # bytes of the compute buffer, for every token of a block
+TO_REPACK = 60_000  # bytes of FIXED
 
 # native/src/plan/choose.cpp
 ENOUGH_CELLS = 512

@@ -1,4 +1,4 @@
-"""How many heads hold each token, and the text in shades of that."""
+"""The number of heads that hold each token, and the text in shades of it."""
 
 from __future__ import annotations
 

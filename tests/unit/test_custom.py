@@ -50,7 +50,7 @@ def negative_norm(keys):
 
 
 def newest_attention(keys, queries):
-    """What tova scores: attention of the newest row, mean over the query heads of each KV head."""
+    """Return tova's scores: attention of the newest row, mean over the query heads of each KV head."""
     newest = queries[:, -1].reshape(len(keys), -1, keys.shape[2])
     logits = newest @ keys.transpose(0, 2, 1) / np.sqrt(np.float32(keys.shape[2]))
     weights = np.exp(logits - logits.max(axis=2, keepdims=True))
@@ -136,7 +136,7 @@ def test_a_scorer_may_be_given_where_the_rows_stand(register, arrays):
 
 
 def test_a_scorer_may_be_given_the_sinks(register, arrays):
-    """Those of the heads of a call, or None where the model has none."""
+    """The scorer gets the sinks of a call's heads, or None if the model has none."""
     given = []
 
     def see(keys, queries, sinks):

@@ -69,7 +69,7 @@ METADATA = {
 
 
 def resolve(name):
-    """What a dotted name stands for, as `import` and attributes find it."""
+    """Return the object that a dotted name stands for, as `import` and attributes find it."""
     parts = name.split(".")
     found = importlib.import_module(parts[0])
     for i, part in enumerate(parts[1:], 2):
@@ -94,7 +94,7 @@ def documented():
 
 
 def test_the_list_is_whole():
-    """What a page mentions is in the list, or leads to something that is."""
+    """Every name that a page mentions is in the list, or leads to a name that is."""
     missing = {
         name
         for name in documented()

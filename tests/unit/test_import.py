@@ -23,7 +23,7 @@ print(json.dumps({"modules": sorted(sys.modules), "mapped": mapped}))
 
 @pytest.fixture(scope="module")
 def after_import():
-    """What a fresh process holds after `import edgekv`."""
+    """Return what a fresh process holds after `import edgekv`."""
     command = [sys.executable, "-W", "error", "-c", SCRIPT]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True, timeout=300).stdout)
 

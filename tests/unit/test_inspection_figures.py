@@ -83,7 +83,7 @@ def test_distinct_keys_span_more_than_random_sets_and_alike_ones_less(rng):
     of_distinct, of_alike = volumes(keys, is_distinct), volumes(keys, np.roll(is_distinct, 40))
     assert of_distinct.full > of_distinct.kept > of_distinct.random + 3 * of_distinct.deviation
     assert of_alike.kept < of_alike.random
-    assert of_distinct == volumes(keys, is_distinct)  # whose random sets are the same
+    assert of_distinct == volumes(keys, is_distinct)  # the random sets are the same
 
 
 def test_a_study_where_nothing_was_evicted_is_json(rng):

@@ -1,4 +1,4 @@
-"""What is particular to the policies that read keys or positions alone: keydiff, sink, random."""
+"""Particular rules of the policies that read keys or positions alone: keydiff, sink, random."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def tree(tmp_path):
         ("0::/a/b\n", {"a/b/memory.max": "max", "a/memory.max": GIB}, (GIB, "a/memory.max")),
         ("0::/a/b\n", {"a/b/memory.max": 2 * GIB, "a/memory.max": GIB}, (GIB, "a/memory.max")),
         ("0::/a/b\n", {"a/b/memory.max": GIB, "a/memory.max": 2 * GIB}, (GIB, "a/b/memory.max")),
-        ("0::/a/b\n", {"a/c/memory.max": GIB}, None),  # of a neighbour
+        ("0::/a/b\n", {"a/c/memory.max": GIB}, None),  # a neighbour's limit
         ("0::/\n", {"memory.max": GIB}, (GIB, "memory.max")),
         ("0::/host/path\n", {"memory.max": GIB}, (GIB, "memory.max")),  # a container that sees its own group alone
         ("0::/a\n", {"a/memory.max": "max"}, None),

@@ -1,4 +1,4 @@
-"""What a plan measures: the same whatever was allocated and freed before."""
+"""Measurements of a plan are the same whatever was allocated and freed before."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_holes_in_the_heap_make_no_difference():
 
 
 class Thing:
-    """It can be closed."""
+    """A thing that can be closed."""
 
     closed = False
 

@@ -16,7 +16,7 @@ CEILING = 256 * MIB
 
 @pytest.fixture
 def system(monkeypatch):
-    """What the system says: `system.peak` and `system.now` bytes."""
+    """Replace the system's figures: `system.peak` and `system.now` bytes."""
 
     class System:
         peak = now = 40 * MIB
@@ -58,7 +58,7 @@ def test_the_hosts_earlier_peak_does_not_count(system, plan):
     assert watch.check() is None
     system.now = CEILING + 1
     assert watch.check().measured_bytes == CEILING + 1
-    assert watch.check() is not None  # and it still is above
+    assert watch.check() is not None  # the process still is above
 
 
 def test_the_message_says_whose_bytes_they_are(system, plan):

@@ -556,7 +556,7 @@ def test_import_leaves_onnx_out():
 def test_scratch_is_the_sum_of_what_nodes_return(graph):
     spec = graph(("Neg", ["keys"], ["y"]), ("ReduceL2", ["y"], ["scores"], {"axes": [2], "keepdims": 0}))
     keys, scores = 4 * 3 * 1000 * 64, 4 * 3 * 1000
-    largest = keys + keys  # of Neg
+    largest = keys + keys  # scratch bytes of Neg
     assert parse_policy(spec).scratch_bytes(1000, 3, 9, 64, 32) == keys + scores + scores + largest
 
 

@@ -15,7 +15,7 @@ from edgekv.policies import budgets, parse_policy, score, select
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("spec", SPECS)
 def test_everything_stays_within_the_budget(spec, backend):
-    """Where no cell must go none goes, whatever is protected."""
+    """No cell is evicted if none must be, whatever is protected."""
     for n, budget in [(0, 3), (1, 1), (1, 5), (30, 30), (30, 31)]:
         arguments = needed(spec, SMALL, budget=budget)
         cells = ("keys", "positions", "values", "accumulated")

@@ -32,7 +32,7 @@ def test_every_spec_can_be_spelt_so():
     specs = re.findall(r'(?:policy=|--policy |select\(|score\()"([^"]+)"', TEXT)
     assert len(specs) >= 6
     for spec in specs:
-        if spec != "full":  # of the benchmark
+        if spec != "full":  # a name that only the benchmark knows
             parse_policy(spec)
 
 

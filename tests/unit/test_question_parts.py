@@ -1,4 +1,4 @@
-"""Where a question is cut into parts."""
+"""Cuts of a question into parts."""
 
 from __future__ import annotations
 

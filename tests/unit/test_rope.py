@@ -45,7 +45,7 @@ DELTAS = np.array([0, 1, -1, 2, -7, 63, -128, 512, -512, 513, -513, 4_095, -8_19
 # the last place of a stored value, as a part of the largest of its block
 LAST_PLACE = {"f32": 1e-6, "f16": 2**-10, "q8_0": 1 / 127, "q4_0": 1 / 7}
 
-FLOAT32 = 3e-7  # of what is turned, the error of two turns' float32 arithmetic
+FLOAT32 = 3e-7  # error of two turns' float32 arithmetic, as a share of the turned values
 
 
 def frequencies(n_rot, base=10_000.0):

@@ -23,7 +23,7 @@ def model(tiny_model):
 
 
 def answers_of_needles(document: Document) -> set[str]:
-    """What the question's keys open, by all codes of the text."""
+    """Return the values that the question's keys open, by all codes of the text."""
     codes = re.findall(r"One access code for (\S+) is (\S+)\.", document.text)
     asked = re.search(r"for (.*)\? ", document.questions[0].text)[1].split(", ")
     return {value for key, value in codes if key in asked}

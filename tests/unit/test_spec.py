@@ -114,7 +114,7 @@ def test_every_policy_has_a_name_a_paper_a_summary_and_helped_options():
 )
 @pytest.mark.parametrize("base", POLICIES)
 def test_a_wrapped_policy_is_its_base_and_more(base, wrapping):
-    """What it reads, the rows it looks at, what it protects and carries."""
+    """Wrappers add arrays to read; the base decides rows, protection and carried values."""
     plain, policy = parse_policy(base), parse_policy(base + wrapping)
     assert policy.base == plain
     assert (policy.base is policy) == (not wrapping)

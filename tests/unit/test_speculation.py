@@ -17,7 +17,7 @@ from edgekv.engine.speculation import (
 
 
 def propose(tokens, token, most):
-    """What stood after the newest NGRAM when they were there last, in plain Python."""
+    """Return the tokens after the last earlier place of the newest NGRAM, in plain Python."""
     tail = [*tokens[-(NGRAM - 1) :], token]
     for i in range(len(tokens) - NGRAM, -1, -1):
         if tokens[i : i + NGRAM] == tail:
@@ -55,7 +55,7 @@ def test_only_the_newest_tokens_are_searched():
 
 
 def decodes(gate, n, n_accepted, *, plain_s, draft_s):
-    """How many of n decodes had a draft, each of which had n_accepted tokens accepted."""
+    """Return how many of n decodes had a draft, if each draft had n_accepted tokens accepted."""
     n_drafts = 0
     for _ in range(n):
         wanted = gate.allows_draft()

@@ -1,4 +1,4 @@
-"""What ends a reply, against definitions that look at the whole of it."""
+"""Ends of a reply, against definitions that look at the whole of it."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def test_what_is_said_again_now_and_then_is_no_loop():
     assert first_loop(song) is None
     assert first_loop(rows) is None
     assert first_loop([9] * (SHORTEST_LOOP - 1) + [8]) is None
-    assert LONGEST_CYCLE == SHORTEST_LOOP == 60  # as the documentation says
+    assert LONGEST_CYCLE == SHORTEST_LOOP == 60  # the documentation names 60
 
 
 def shown(pieces, stops):
-    """What is shown of a text that comes in pieces, piece by piece, and the stop text that ended it; None = none."""
+    """Return the shown pieces of a text that comes in pieces, and the stop text that ended it; None = none."""
     stats = Stats()
     seen = list(until_stop(pieces, stops, stats))
     assert bool(stats.stop_text) == (stats.finish_reason == "stop")

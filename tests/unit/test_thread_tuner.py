@@ -1,4 +1,4 @@
-"""How many threads generate, on made-up machines: a token takes so long, and the feeding thread has such a share."""
+"""The number of threads that generate, on made-up machines: a token's time, and the feeding thread's share."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_beside_others_it_takes_the_fastest_number_and_goes_back_when_they_have_
 
 
 def test_threads_that_wait_but_serve_stay():
-    """They cost a few tokens that fewer threads try, ever more rarely."""
+    """The price is a few tokens that fewer threads try, ever more rarely."""
     threads, n_tokens = ThreadTuner(8), WINDOW * LONGEST_BACKOFF * 4
     assert generate(threads, UNEVEN, n_tokens) < 1.01 * UNEVEN[8][0] * n_tokens
     assert threads.now == 8

@@ -47,7 +47,7 @@ def test_numbers_are_those_of_a_list():
 
 
 def test_tokens_are_noted_once(log):
-    """Those that a log has already are read again after a return."""
+    """Tokens that a log already has are read again after a return."""
     note(log, range(10))
     log.make_room(4)
     log.follow([6, 7, 8, 9], 10)

@@ -21,7 +21,7 @@ MODEL = "smollm2"
 
 @dataclass(frozen=True)
 class Server:
-    """Where a server is."""
+    """The address of a server, its key and its model."""
 
     url: str
     key: str = KEY
@@ -41,7 +41,7 @@ def server(default_model, request):
                 break
         else:
             pytest.fail(f"the server did not start: {''.join(said)}")
-        rest = threading.Thread(target=process.stderr.read)  # so that it can go on writing
+        rest = threading.Thread(target=process.stderr.read)  # lets the server go on writing
         rest.start()
         yield Server(found[1])
         process.terminate()

@@ -30,7 +30,7 @@ def llm(server, request, tmp_path_factory):
     }
     (folder / "extra-openai-models.yaml").write_text(json.dumps([registered]))  # JSON is YAML
     (folder / "keys.json").write_text(json.dumps({"here": server.key}))
-    # of its plug-ins only those that come with it: that of the default model's package needs more than the model
+    # Only plug-ins that come with it are loaded: that of the default model's package needs more than the model.
     environment = os.environ | {"LLM_USER_PATH": str(folder), "LLM_LOAD_PLUGINS": ""}
 
     def run(*arguments):
