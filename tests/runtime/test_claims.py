@@ -24,9 +24,8 @@ ROUNDING = 1e-9
 def opened(path, policy):
     """A runtime on the default model, and tokens of a text that every checkout has."""
     runtime = edgekv.Runtime(path, memory="4GiB", policy=policy, budget=BUDGET, block=BLOCK, threads=2, focus=False)
-    root = Path(__file__).parents[2]
-    pages = [root / "ARCHITECTURE.md", root / "CONTRIBUTING.md", *sorted((root / "docs").glob("*.md"))]
-    tokens = runtime.model.tokenize("\n\n".join(page.read_text("utf-8") for page in pages))[:N_TOKENS]
+    text = (Path(__file__).parents[2] / "examples" / "oz.txt").read_text("utf-8")
+    tokens = runtime.model.tokenize(text)[:N_TOKENS]
     assert len(tokens) == N_TOKENS
     return runtime, tokens
 
