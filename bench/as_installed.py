@@ -1,6 +1,6 @@
 """edgekv at its defaults against llama-cpp-python as another Python has it installed, at that one's defaults.
 
-Claim (CONTRIBUTING.md): with focus, and under a ceiling of three quarters of what llama.cpp takes, it reads as fast.
+Claim (bench/RESULTS.md): with focus, and under a ceiling of three quarters of what llama.cpp takes, it reads as fast.
 
 Both get the same text; threads are each one's default, or `--threads`. llama.cpp gets a context that holds the text.
 edgekv gets a ceiling, `--share` of the peak that llama.cpp had in the same pair. It chooses everything else itself, but

@@ -1,6 +1,6 @@
 """A batch that is killed with -9 twice, and one that two workers of Dask share: the results of one process, each once.
 
-Claim (CONTRIBUTING.md): 200 requests over 20 documents have 200 results, each once, and the same ones however the work
+Claim (bench/RESULTS.md): 200 requests over 20 documents have 200 results, each once, and the same ones however the work
 was interrupted or shared; each worker reads a document once.
 
     python bench/batch_kills.py --book BOOK

@@ -1,6 +1,6 @@
 """Generation beside busy processes: how much of its fair share of the processors it turns into tokens.
 
-Claim (CONTRIBUTING.md): what part of its fair share generation reaches beside one and beside three busy processes.
+Claim (bench/RESULTS.md): what part of its fair share generation reaches beside one and beside three busy processes.
 The program fails below 0.8, which is what is meant; beside three it is not reached yet.
 
 With T threads on P processors beside K busy processes, the fair share is min(1, P / (T + K)) of the speed alone. Each

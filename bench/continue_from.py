@@ -1,6 +1,6 @@
 """Measure the cost of a client that resends its whole chat: tokens reused, and time against reading it anew.
 
-Claim (CONTRIBUTING.md): of a chat that differs in its last message only that message is read.
+Claim (bench/RESULTS.md): of a chat that differs in its last message only that message is read.
 
 A chat of some turns about passages of a book is held by resending all of it for every turn, as clients of servers do.
 Then it is resent in four ways: unchanged, gone on with, with another last message, and with another message half-way.

@@ -1,6 +1,6 @@
 """Damaged model files: each is refused with a typed error, or loaded and asked for two tokens; none ends the host.
 
-Claim (CONTRIBUTING.md): of 10,000 damaged model files none crashes or hangs the process.
+Claim (bench/RESULTS.md): of 10,000 damaged model files none crashes or hangs the process.
 
 Files are made from tiny models of several architectures, vocabularies and kinds of cache, each from its own number, in
 the ways of `mutations.py`. A process opens them one after the other; where one ends it, another goes on behind. The

@@ -1,6 +1,6 @@
 """Damaged session files: each is refused with a typed error, or is a sound session; none ends the host.
 
-Claim (CONTRIBUTING.md): of 5,000 damaged files none crashes or hangs the process, none whose checksum is wrong is gone
+Claim (bench/RESULTS.md): of 5,000 damaged files none crashes or hangs the process, none whose checksum is wrong is gone
 on with, and none that is gone on with lets a token see rows that another session left in the cache.
 
 Files of several policies, cache types and kinds of model are damaged in the ways of `session_damage.py`, each from its

@@ -1,6 +1,6 @@
 """Long generations on a real model: speed, and the peak of memory early and late.
 
-Claim (CONTRIBUTING.md): the peak of 2,000 and of 20,000 generated tokens is that of the first ones.
+Claim (bench/RESULTS.md): the peak of 2,000 and of 20,000 generated tokens is that of the first ones.
 
 Every policy runs in a fresh process. It reads a prompt that fills the budget, samples and feeds tokens, also past those
 that would end a reply, and reports its peak (VmHWM on Linux) after `--early` tokens and after all. Memory must not grow

@@ -1,6 +1,6 @@
 """Measure the cost of a process of its own: an isolated runtime's reading and generating against this process's.
 
-Claim (CONTRIBUTING.md): an isolated runtime is nearly as fast as one in the process.
+Claim (bench/RESULTS.md): an isolated runtime is nearly as fast as one in the process.
 
 Both are open at once, are given the same text, and take turns: text by text while they read, token by token while they
 generate. Figures are medians of the ratio of speeds.

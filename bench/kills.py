@@ -1,6 +1,6 @@
 """Worker processes killed at random moments: the host lives, is told within a second, and a new session answers.
 
-Claim (CONTRIBUTING.md): a host outlives 50 workers that are killed, and is told within a second.
+Claim (bench/RESULTS.md): a host outlives 50 workers that are killed, and is told within a second.
 
 Workers are killed while they load, read, generate, or wait for the host, by SIGKILL, SIGABRT, SIGSEGV and
 SIGSTOP in turn.

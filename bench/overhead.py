@@ -1,6 +1,6 @@
 """Measure the cost of staying inside a budget, as ratios of interleaved runs; times alone follow the machine's load.
 
-Claim (CONTRIBUTING.md): what scoring and compacting add to the time of decoding.
+Claim (bench/RESULTS.md): what scoring and compacting add to the time of decoding.
 
     free      nothing to evict: edgekv's reading and generation against a plain llama_decode loop over a context of the
               same parameters. Both tokenise, feed and sample; speed of edgekv / speed of the loop

@@ -1,6 +1,6 @@
 """Heads that hold different numbers of cells, against llama.cpp's own cache with as many in all.
 
-Claim (CONTRIBUTING.md): a cache of even or ragged heads is as fast as llama.cpp's own.
+Claim (bench/RESULTS.md): a cache of even or ragged heads is as fast as llama.cpp's own.
 
     reading        a block of tokens on top of N cells per head on average, kept in f16
     generating     token by token on top of them

@@ -1,6 +1,6 @@
 """Sessions saved by processes that are killed at random moments: a whole file each time, and nothing left for ever.
 
-Claim (CONTRIBUTING.md): of 100 saves that are killed with -9 each leaves the old or the new file whole, and the next
+Claim (bench/RESULTS.md): of 100 saves that are killed with -9 each leaves the old or the new file whole, and the next
 save removes what they left half-written.
 
 A process goes on with a session, saves it over the last one, and is killed while it does. Half of them save to a disk

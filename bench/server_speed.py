@@ -1,6 +1,6 @@
 """A reply through the server against the same one from `Session`: time to the first token, tokens a second after it.
 
-Claim (CONTRIBUTING.md): the server costs at most 3 % of the time to the first token, and 5 % of a token.
+Claim (bench/RESULTS.md): the server costs at most 3 % of the time to the first token, and 5 % of a token.
 
 A server runs beside this process, which has a runtime with the same options. Both are given the same text, which
 neither has seen, in turn: a message of `--length` tokens, and a reply of `--generate` tokens, the most likely ones.

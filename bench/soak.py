@@ -1,6 +1,6 @@
 """A long mixed run with budgets that change at every eviction: memory must not grow, and sums must be exact.
 
-Claim (CONTRIBUTING.md): 100,000 tokens and 795 evictions leave the peak as it was, and every sum exact.
+Claim (bench/RESULTS.md): 100,000 tokens and 795 evictions leave the peak as it was, and every sum exact.
 
 Reads passages of a book and says something after each, in one session that never ends. After every eviction the cells
 that heads keep must sum up to the budget times their number, and what keys and values take must be what was planned.

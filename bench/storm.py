@@ -1,6 +1,6 @@
 """Two sessions in two threads, cancelled at random moments: no reply hangs, and no memory is lost.
 
-Claim (CONTRIBUTING.md): 200 cancelled replies leave nothing hanging, and no memory lost.
+Claim (bench/RESULTS.md): 200 cancelled replies leave nothing hanging, and no memory lost.
 
 In this process and isolated, each in a fresh process: two runtimes answer in two threads, a third thread cancels either
 at random moments. Resident memory after the storm is compared with that before it; both follow a storm of as many

@@ -1,6 +1,6 @@
 """Many sessions of one runtime that take turns: memory, answers, and what a switch takes.
 
-Claims (CONTRIBUTING.md): the process never holds more than its ceiling; every session says what it says alone; a
+Claims (bench/RESULTS.md): the process never holds more than its ceiling; every session says what it says alone; a
 switch takes less than 5 % of the time of a block of 128 tokens where sessions rest in memory, and less than 10 % with
 the disk.
 

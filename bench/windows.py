@@ -1,6 +1,6 @@
 """A model with sliding windows reads a long text under a ceiling, against llama.cpp's own cache for such models.
 
-Claim (CONTRIBUTING.md): where only a few layers see the whole text, eviction saves memory, and reading costs no more.
+Claim (bench/RESULTS.md): where only a few layers see the whole text, eviction saves memory, and reading costs no more.
 
 llama.cpp keeps the windows at their true size and, in the layers that see everything, every token. edgekv gets a budget
 of cells for those layers, and the ceiling that this takes. Both run in edgekv's library, with the same batches, type of
