@@ -95,7 +95,7 @@ def test_repacked_weights_are_held_once(ask, tmp_path, text):
 def test_shared_budgets_take_the_bytes_of_even_ones(ask, text):
     options = ["--budget", "384", "--max-tokens", "8", "--no-focus", "--threads", "2"]
     even, *shared = (
-        ask(text(600), *options, "--policy", f"snapkv{wrappers}")
+        ask(text(900), *options, "--policy", f"snapkv{wrappers}")
         for wrappers in ("", "+pyramid+ada", "+ada(scope=model)")
     )
     budgets = {n for layer in even["budgets"] for n in layer}
