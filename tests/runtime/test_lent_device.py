@@ -42,7 +42,7 @@ SELECTED = [
     "test_lent_device.py::test_layers_here_and_there[keydiff+ada-q8_0]",
     "test_ragged.py::test_logits_equal_a_transformer_that_masks_the_same_triples[3-f16]",
     "test_kept_sets.py::test_heads_that_share_keep_what_the_reference_keeps[keydiff+pyramid+ada-q8_0]",
-    "test_snapshot.py::test_a_restored_session_goes_on_as_one_that_never_left[snapkv+ada-f16]",
+    "test_snapshot.py::test_a_restored_session_goes_on_as_one_that_never_left[snapkv+ada-q8_0]",
     "test_many_sessions.py::test_sessions_that_take_turns_say_what_each_says_alone[h2o-q8_0]",
     "../kinds/test_device_reads.py::test_attention_reads_from_where_a_device_can[q8_0]",
     "../kinds/test_exact.py::test_quantised_rows_of_evicted_cells_too[deepseek2]",
