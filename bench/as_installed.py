@@ -23,13 +23,13 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-import common
-
 import edgekv
-from edgekv.engine.sampler import GREEDY, Sampler
 from edgekv.evals import prose
+from edgekv.generation.sampler import GREEDY, Sampler
 from edgekv.memory.process import peak_resident_bytes
 from edgekv.models.registry import find_model
+from edgekv.testing import programs
+from edgekv.testing.programs import MIB
 
 QUESTION = "What does the text say about the prince and his plans for the war?"
 PREDICTED = {"reading": "1.1 at 1,000 tokens, 2 at 8,000", "generating": "1.1", "peak": "0.74"}
@@ -72,7 +72,7 @@ def run_case(case: dict) -> dict[str, object]:
 
 def main() -> None:
     """Measure pairs, and print medians and ratios."""
-    parser = common.arguments(__doc__ or "")
+    parser = programs.arguments(__doc__ or "")
     parser.add_argument("--peer", required=True, help="the Python that has llama-cpp-python")
     parser.add_argument("--other", help="a Python with another llama-cpp-python, in place of edgekv")
     parser.add_argument("--length", type=int, default=1000, help="tokens of the text")
@@ -93,7 +93,7 @@ def main() -> None:
         if args.other:
             pairs.append((peer, run_stock(args.other, case)))
             continue
-        ours = common.in_fresh_process(__file__, case | {"memory": int(args.share * peer["peak"])})
+        ours = programs.in_fresh_process(__file__, case | {"memory": int(args.share * peer["peak"])})
         if "refused" in ours:
             sys.exit(f"{args.share:g} of llama.cpp's peak is too little: {ours['refused']}; name a larger --share")
         pairs.append((peer, ours))
@@ -101,8 +101,8 @@ def main() -> None:
     threads = case["threads"] or "each its own default of"
     print(f"{pairs[0][0]['tokens']:,} tokens, {threads} threads; {other}: {pairs[-1][1].get('setting', args.other)}")
     names = ("llama-cpp-python", other)
-    common.print_pairs(names, pairs, dict.fromkeys(PREDICTED, "") if args.other else PREDICTED, {"peak": common.MIB})
-    common.write_json(args.json, pairs)
+    programs.print_pairs(names, pairs, dict.fromkeys(PREDICTED, "") if args.other else PREDICTED, {"peak": MIB})
+    programs.write_json(args.json, pairs)
 
 
 if __name__ == "__main__":

@@ -20,11 +20,10 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-import common
-
 import edgekv
-from edgekv.engine.sampler import GREEDY, Sampler
+from edgekv.generation.sampler import GREEDY, Sampler
 from edgekv.options import default_threads
+from edgekv.testing import programs
 
 READ_CHARS = 1000  # characters of the book, read before tokens are generated
 N_TOKENS = 96
@@ -66,7 +65,7 @@ def main() -> None:
     if sys.argv[1:] == ["--case"]:
         print(json.dumps(run_case(json.load(sys.stdin))))
         return
-    parser = common.arguments(__doc__ or "")
+    parser = programs.arguments(__doc__ or "")
     parser.add_argument("--competitors", type=int, action="append", help="busy processes beside it (default: 1 and 3)")
     parser.add_argument("--turns", type=int, default=7)
     args = parser.parse_args()
@@ -78,17 +77,17 @@ def main() -> None:
     for turn in range(args.turns):
         for n in counts if turn % 2 else reversed(counts):
             with busy_processes(n):
-                speeds[n].append(float(common.in_fresh_process(str(Path(__file__)), case)["tok_per_s"]))  # type: ignore[arg-type]
+                speeds[n].append(float(programs.in_fresh_process(str(Path(__file__)), case)["tok_per_s"]))  # type: ignore[arg-type]
 
     rows, figures = [], []
     for n in counts:
         fair = min(1.0, processors / (threads + n))
-        of_alone = common.median([ours / alone for ours, alone in zip(speeds[n], speeds[0], strict=True)])
+        of_alone = programs.median([ours / alone for ours, alone in zip(speeds[n], speeds[0], strict=True)])
         ratios = [f"x{ratio:.2f}" for ratio in (of_alone, fair, of_alone / fair)]
-        rows.append([n, f"{common.median(speeds[n]):.1f}", *ratios])
+        rows.append([n, f"{programs.median(speeds[n]):.1f}", *ratios])
         figures.append({"competitors": n, "tok_per_s": speeds[n], "of_alone": of_alone, "fair": fair})
-    common.print_table(["busy processes", "tok/s", "of alone", "fair share", "of fair share"], rows)
-    common.write_json(args.json, figures)
+    programs.print_table(["busy processes", "tok/s", "of alone", "fair share", "of fair share"], rows)
+    programs.write_json(args.json, figures)
     missed = [figure for figure in figures if figure["of_alone"] < LEAST_OF_FAIR * figure["fair"]]
     if missed:
         counts_missed = ", ".join(str(figure["competitors"]) for figure in missed)

@@ -12,7 +12,8 @@ Ceilings are those that hold `--cells` of f16, in whole MiB, so that every model
 Figures are kept in the `--json` file case by case; a second run with the same file goes on where the first one stopped.
 
     python bench/ceilings.py --book novel.txt --model smollm2-135m-instruct --json ceilings.json
-    python -m edgekv.models.shapes llama-3.2-1b 1b.gguf && python bench/ceilings.py --book novel.txt --model 1b.gguf
+    python -m edgekv.testing.models.shapes llama-3.2-1b 1b.gguf
+    python bench/ceilings.py --book novel.txt --model 1b.gguf
     python bench/ceilings.py --book novel.txt --model qwen.gguf --ceiling 1200MiB --ceiling 1280MiB
 """
 
@@ -27,8 +28,6 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-import common
-
 import edgekv
 from edgekv.evals import prose
 from edgekv.memory.process import peak_resident_bytes
@@ -38,6 +37,8 @@ from edgekv.options import KV_TYPES
 from edgekv.planning.choice import Request, choose
 from edgekv.planning.estimate import Estimator
 from edgekv.runtime import Runtime  # imported in every process, so that all plan with the same Python
+from edgekv.testing import programs
+from edgekv.testing.programs import MIB
 
 MAX_ERROR = 0.03
 N_BEYOND = 300  # tokens that are read beyond the cells
@@ -89,7 +90,7 @@ def refusals(case: dict) -> dict[str, object]:
 
 def ceiling_for(case: dict) -> dict[str, object]:
     """Whole MiB that hold a budget, as a fresh process would plan it."""
-    return {"ceiling": -(-edgekv.plan(**case["options"]).peak_bytes // common.MIB) * common.MIB}
+    return {"ceiling": -(-edgekv.plan(**case["options"]).peak_bytes // MIB) * MIB}
 
 
 JOBS = {job.__name__: job for job in (measure, refusals, ceiling_for)}
@@ -133,11 +134,9 @@ def run(options: argparse.Namespace, book: Path) -> list[dict]:
 def add(case: dict, done: list[dict], path: Path | None) -> None:
     """Keep the figures of a case, and print them."""
     done.append(case)
-    common.write_json(path, done)
+    programs.write_json(path, done)
     kv_type, block = case["chosen_kv_type"], case["block"]
-    print(
-        f"{case['ceiling'] // common.MIB} MiB, {kv_type}, block {block}: {case['budget']} cells, {error_of(case):+.2%}"
-    )
+    print(f"{case['ceiling'] // MIB} MiB, {kv_type}, block {block}: {case['budget']} cells, {error_of(case):+.2%}")
 
 
 def error_of(case: dict) -> float:
@@ -146,7 +145,7 @@ def error_of(case: dict) -> float:
 
 
 def main() -> None:
-    parser = common.arguments(__doc__)
+    parser = programs.arguments(__doc__)
     parser.add_argument("--cells", type=int, action="append", help="f16 cells to hold; repeatable (192, 320, 448)")
     parser.add_argument("--ceiling", action="append", help="in place of --cells: a ceiling as a size; repeatable")
     parser.add_argument("--block", type=int, default=128)
@@ -156,11 +155,11 @@ def main() -> None:
         book = Path(folder, "book.txt")
         book.write_text(prose.read_book(options.book)[: 1 << 18], encoding="utf-8")
         cases = run(options, book)
-    common.print_table(
+    programs.print_table(
         ["model", "ceiling MiB", "cells of", "budget", "planned MiB", "measured MiB", "error", "refusals"],
         [
-            [Path(c["model"] or "default").stem, c["ceiling"] // common.MIB, c["chosen_kv_type"], c["budget"]]
-            + [f"{c[name] / common.MIB:.2f}" for name in ("planned", "measured")]
+            [Path(c["model"] or "default").stem, c["ceiling"] // MIB, c["chosen_kv_type"], c["budget"]]
+            + [f"{c[name] / MIB:.2f}" for name in ("planned", "measured")]
             + [f"{error_of(c):+.2%}", "right" if c["fits"] and c["refused"] else "WRONG"]
             for c in cases
         ],

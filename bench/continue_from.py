@@ -16,11 +16,10 @@ import sys
 import time
 from collections.abc import Sequence
 
-import common
-
 import edgekv
-from edgekv.engine.sampler import GREEDY
 from edgekv.evals import prose
+from edgekv.generation.sampler import GREEDY
+from edgekv.testing import programs
 
 Messages = Sequence[dict[str, str]]
 
@@ -50,7 +49,7 @@ def said(role: str, content: str) -> dict[str, str]:
 
 
 def main() -> None:
-    parser = common.arguments(__doc__)
+    parser = programs.arguments(__doc__)
     parser.add_argument("--turns", type=int, default=10)
     parser.add_argument("--tokens", type=int, default=100, help="of each message, and of each reply")
     parser.add_argument("--budget", type=int, default=2048, help="cells")
@@ -91,7 +90,7 @@ def main() -> None:
                 reply, seconds = answered(session, messages, n)
                 figures[what] |= {"anew": seconds, "all": session.stats.read_tokens}
                 figures[what]["same"] = figures[what].pop("reply") == reply
-    common.print_table(
+    programs.print_table(
         ["the chat is resent", "tokens", "reused", "read", "s", "s anew", "ratio", "predicted", "same reply"],
         [
             (
@@ -101,7 +100,7 @@ def main() -> None:
             for what, f in figures.items()
         ],
     )
-    common.write_json(options.json, figures)
+    programs.write_json(options.json, figures)
     sys.exit(figures["another last message"]["read"] > MOST_READ * n)
 
 

@@ -19,12 +19,11 @@ import json
 import sys
 import time
 
-import common
-
 import edgekv
-from edgekv.engine.sampler import Sampler, Sampling
 from edgekv.evals import prose
+from edgekv.generation.sampler import Sampler, Sampling
 from edgekv.memory.process import peak_resident_bytes
+from edgekv.testing import programs
 
 POLICIES = (
     *("sink", "random", "keydiff", "l2norm", "tova", "snapkv", "ahakv", "h2o"),
@@ -68,7 +67,7 @@ def run_case(case: dict) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = common.arguments(__doc__)
+    parser = programs.arguments(__doc__)
     parser.add_argument("--policy", action="append", help="repeatable (one of each kind)")
     parser.add_argument("--budget", type=int, default=512, help="cells")
     parser.add_argument("--block", type=int, default=128)
@@ -85,11 +84,11 @@ def main() -> None:
     case |= {"model": options.model, "threads": options.threads, "budget": options.budget, "block": options.block}
     results = []
     for policy in options.policy or POLICIES:
-        results.append(common.in_fresh_process(__file__, case | {"policy": policy}))
+        results.append(programs.in_fresh_process(__file__, case | {"policy": policy}))
         print(f"{policy}: {results[-1]['tok_per_s']:.1f} tokens/s", flush=True)
 
     plain = next((result["tok_per_s"] for result in results if result["policy"] == "sink"), None)
-    common.print_table(
+    programs.print_table(
         [
             "",
             "tokens/s",
@@ -105,12 +104,12 @@ def main() -> None:
         [
             [r["policy"], f"{r['tok_per_s']:.1f}", f"{r['tok_per_s'] / plain:.3f}" if plain else ""]
             + [SPEED_PREDICTED.get(r["policy"], SPEED_PREDICTED_ELSE), f"{r['eviction_share']:.2%}"]
-            + [f"{r[name] / common.MIB:.2f}" for name in ("early_bytes", "late_bytes")]
-            + [f"{r['late_bytes'] / r['early_bytes']:.4f}", RATIO_PREDICTED, f"{r['planned_bytes'] / common.MIB:.2f}"]
+            + [f"{r[name] / programs.MIB:.2f}" for name in ("early_bytes", "late_bytes")]
+            + [f"{r['late_bytes'] / r['early_bytes']:.4f}", RATIO_PREDICTED, f"{r['planned_bytes'] / programs.MIB:.2f}"]
             for r in results
         ],
     )
-    common.write_json(options.json, results)
+    programs.write_json(options.json, results)
     worst = max(result["late_bytes"] / result["early_bytes"] for result in results)
     print(f"largest late peak over early peak: {worst:.4f} (at most {MAX_RATIO} is meant)")
     sys.exit(worst > MAX_RATIO)

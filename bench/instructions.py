@@ -18,11 +18,10 @@ import os
 import sys
 import time
 
-import common
-
 import edgekv
 from edgekv.binding.library import bindings
 from edgekv.evals import prose
+from edgekv.testing import programs
 
 # set -> which of these three ggml was compiled for
 SETS = {"baseline": ["SSE3"], "avx2": ["SSE3", "AVX2"], "avx512": ["SSE3", "AVX2", "AVX512"]}
@@ -47,7 +46,7 @@ def main() -> None:
     if "--case" in sys.argv:
         print(json.dumps(run_case(json.load(sys.stdin))))
         return
-    parser = common.arguments(__doc__)
+    parser = programs.arguments(__doc__)
     parser.add_argument("--read", type=int, default=512, help="tokens read")
     parser.add_argument("--runs", type=int, default=3, help="runs of each set")
     parser.add_argument("--set", choices=SETS, action="append", help="repeatable (all)")
@@ -65,16 +64,16 @@ def main() -> None:
             named = {"EDGEKV_LIB_PATH": options.against} if name == NATIVE else {"EDGEKV_INSTRUCTIONS": name}
             os.environ.clear()
             os.environ.update(portable | named)
-            result = common.in_fresh_process(__file__, case)
+            result = programs.in_fresh_process(__file__, case)
             if result["features"] != SETS.get(name, result["features"]):
                 raise SystemExit(f"EDGEKV_INSTRUCTIONS={name} runs with {', '.join(result['features'])}")
             of_set.append(result["speed"])
-    rows = [(name, PREDICTED[name], f"{common.median(of_set):.0f}", len(of_set)) for name, of_set in speeds.items()]
-    common.print_table(["tokens a second of processor time", "predicted", "measured", "runs"], rows)
+    rows = [(name, PREDICTED[name], f"{programs.median(of_set):.0f}", len(of_set)) for name, of_set in speeds.items()]
+    programs.print_table(["tokens a second of processor time", "predicted", "measured", "runs"], rows)
     if options.against:
         pairs = zip(speeds[sets[-1]], speeds[NATIVE], strict=True)
-        print(f"{sets[-1]} over {NATIVE}: {common.median([one / other for one, other in pairs]):.3f}")
-    common.write_json(options.json, speeds)
+        print(f"{sets[-1]} over {NATIVE}: {programs.median([one / other for one, other in pairs]):.3f}")
+    programs.write_json(options.json, speeds)
 
 
 if __name__ == "__main__":

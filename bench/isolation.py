@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import sys
 
-import common
-
 import edgekv
-from edgekv.engine.sampler import GREEDY
 from edgekv.evals import prose
+from edgekv.generation.sampler import GREEDY
+from edgekv.testing import programs
 
 # Before anything was measured: a token takes one message and one answer of some 100 bytes, that is two switches of
 # processes, about 0.1 ms. One token of the 135M model takes 10 ms or more. What that left out: between two tokens all
@@ -26,7 +25,7 @@ LEAST = 0.98
 
 
 def main() -> None:
-    parser = common.arguments(__doc__)
+    parser = programs.arguments(__doc__)
     parser.add_argument("--pairs", type=int, default=12, help="pairs of replies")
     parser.add_argument("--read", type=int, default=512, help="tokens read for each")
     parser.add_argument("--say", type=int, default=64, help="tokens generated in each")
@@ -44,9 +43,9 @@ def main() -> None:
             with apart.session() as a, here.session() as h:
                 said = {"max_tokens": options.say, "allow_loops": True, "sampling": GREEDY}
                 ours, plain = (session.generate(text, **said) for session in (a, h))
-                first = common.in_turn(i, lambda ours=ours: next(ours), lambda plain=plain: next(plain))
+                first = programs.in_turn(i, lambda ours=ours: next(ours), lambda plain=plain: next(plain))
                 tokens = [
-                    common.in_turn(k, lambda ours=ours: next(ours, None), lambda plain=plain: next(plain, None))
+                    programs.in_turn(k, lambda ours=ours: next(ours, None), lambda plain=plain: next(plain, None))
                     for k in range(options.say - 2)
                 ]
                 ours.close()
@@ -57,15 +56,15 @@ def main() -> None:
                 reading.append(first)
                 saying += tokens
     measured = {"reading": reading, "generating": saying}
-    common.print_table(
+    programs.print_table(
         ["isolated against here", "meant", "predicted", "measured", "pairs"],
         [
-            (what, f">= {LEAST}", PREDICTIONS[what], f"{common.median(ratios):.4f}", len(ratios))
+            (what, f">= {LEAST}", PREDICTIONS[what], f"{programs.median(ratios):.4f}", len(ratios))
             for what, ratios in measured.items()
         ],
     )
-    common.write_json(options.json, {what: common.median(ratios) for what, ratios in measured.items()})
-    sys.exit(min(map(common.median, measured.values())) < LEAST)
+    programs.write_json(options.json, {what: programs.median(ratios) for what, ratios in measured.items()})
+    sys.exit(min(map(programs.median, measured.values())) < LEAST)
 
 
 if __name__ == "__main__":

@@ -18,10 +18,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-import common
-
 import edgekv
 from edgekv.evals import prose
+from edgekv.testing import programs
 
 
 def run_case(case: dict[str, object]) -> dict[str, object]:
@@ -39,7 +38,7 @@ def run_case(case: dict[str, object]) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = common.arguments(__doc__)
+    parser = programs.arguments(__doc__)
     parser.add_argument("--tokens", type=int, action="append", help="length of the text; repeatable (2000, 6000)")
     parser.add_argument("--budget", type=int, action="append", help="cells; repeatable (256, 512, 2048)")
     parser.add_argument("--kv-type", action="append", help="type of the cells; repeatable (f16, q8_0, q4_0)")
@@ -60,7 +59,7 @@ def main() -> None:
         for policy, kv_type, budget in settings:
             setting = {"policy": policy, "kv_type": kv_type, "budget": budget, "block": options.block}
             setting |= {"model": options.model, "threads": options.threads}
-            done = [common.in_fresh_process(__file__, setting | {"text": f"{folder}/{n}.txt"}) for n in lengths]
+            done = [programs.in_fresh_process(__file__, setting | {"text": f"{folder}/{n}.txt"}) for n in lengths]
             results += [setting | result for result in done]
             ratios.append(done[-1]["measured"] / done[0]["measured"])
             print(
@@ -68,19 +67,19 @@ def main() -> None:
                 flush=True,
             )
             if options.parts:
-                print(*(f"  {part} {n / common.MIB:.2f}" for part, n in done[-1]["parts"].items()), sep="\n")
+                print(*(f"  {part} {n / programs.MIB:.2f}" for part, n in done[-1]["parts"].items()), sep="\n")
 
     errors = [result["planned"] / result["measured"] - 1 for result in results]
-    common.print_table(
+    programs.print_table(
         ["policy", "cells of", "budget", "tokens read", "planned MiB", "measured MiB", "error"],
         [
             [r["policy"], r["kv_type"], r["budget"], r["tokens"]]
-            + [f"{r[key] / common.MIB:.2f}" for key in ("planned", "measured")]
+            + [f"{r[key] / programs.MIB:.2f}" for key in ("planned", "measured")]
             + [f"{error:+.2%}"]
             for r, error in zip(results, errors, strict=True)
         ],
     )
-    common.write_json(options.json, {"cases": results, "length_ratios": ratios})
+    programs.write_json(options.json, {"cases": results, "length_ratios": ratios})
     length_counts = max(abs(ratio - 1) for ratio in ratios) > 0.01
     print(f"measured above its plan: {sum(error < 0 for error in errors)} of {len(errors)} cases")
     print(f"peak grows with the text: {'yes' if length_counts else 'no'} (at most 1 % is meant)")

@@ -22,14 +22,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import common
-
 import edgekv
 from edgekv.binding.cache import Cache
 from edgekv.binding.policy import cache_params
-from edgekv.engine.sampler import GREEDY, Sampler
 from edgekv.evals import prose
 from edgekv.evals.stock import Peer, StockLoop
+from edgekv.generation.sampler import GREEDY, Sampler
+from edgekv.testing import programs
 
 PARTS = ("free", "share", "history")
 
@@ -108,7 +107,7 @@ def run_free(options, book: str) -> list[Row]:
                 ours = session.generate(text, max_tokens=n_say, allow_loops=True, sampling=GREEDY)
                 plain = plain_reply(loop, text)
                 first, *tokens = (
-                    common.in_turn(k, lambda ours=ours: next(ours, None), lambda plain=plain: next(plain))
+                    programs.in_turn(k, lambda ours=ours: next(ours, None), lambda plain=plain: next(plain))
                     for k in range(i, i + n_say)
                 )
                 if session.stats.evictions or session.stats.finish_reason not in ("length", "closed"):
@@ -118,8 +117,8 @@ def run_free(options, book: str) -> list[Row]:
                 saying += tokens
         loop.close()
     return [
-        ("reading, nothing to evict", ">= 0.97", f"{common.median(reading):.3f}", len(reading)),
-        ("generating, nothing to evict", ">= 0.97", f"{common.median(saying):.3f}", len(saying)),
+        ("reading, nothing to evict", ">= 0.97", f"{programs.median(reading):.3f}", len(reading)),
+        ("generating, nothing to evict", ">= 0.97", f"{programs.median(saying):.3f}", len(saying)),
     ]
 
 
@@ -163,7 +162,7 @@ def run_share(options, book: str) -> list[Row]:
         (
             policy.spec,
             f"<= {most:.0%}" if (most := SHARE_POLICIES.get(policy.spec)) else "",
-            f"{common.median(share):.2%}",
+            f"{programs.median(share):.2%}",
             len(share),
         )
         for policy, share in zip(policies, shares, strict=True)
@@ -196,11 +195,11 @@ def run_history(options, book: str) -> list[Row]:
             if i > 0:
                 ratios.append(speeds[long] / speeds[short])
         sampler.close()
-    return [("generating after a long history", ">= 0.97", f"{common.median(ratios):.3f}", len(ratios))]
+    return [("generating after a long history", ">= 0.97", f"{programs.median(ratios):.3f}", len(ratios))]
 
 
 def main() -> None:
-    parser = common.arguments(__doc__)
+    parser = programs.arguments(__doc__)
     parser.add_argument("--part", choices=PARTS, action="append", help="repeatable (all)")
     parser.add_argument("--prediction", choices=PREDICTIONS, default="135m", help="the shape that predictions are for")
     parser.add_argument("--block", type=int, default=128)
@@ -218,12 +217,12 @@ def main() -> None:
     runs = {"free": run_free, "share": run_share, "history": run_history}
     rows = [row for part in options.part or PARTS for row in runs[part](options, book)]
     predicted = PREDICTIONS[options.prediction]
-    common.print_table(
+    programs.print_table(
         ["", "meant", "predicted", "measured", "pairs"],
         [(what, meant, predicted.get(what, ""), measured, n) for what, meant, measured, n in rows],
     )
     figures = [dict(zip(("what", "meant", "measured", "pairs"), row, strict=True)) for row in rows]
-    common.write_json(options.json, figures)
+    programs.write_json(options.json, figures)
 
 
 if __name__ == "__main__":

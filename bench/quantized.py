@@ -1,6 +1,6 @@
 """Write a model in another quantisation, by llama.cpp's own function: a shape-true one as its users would have it.
 
-python -m edgekv.models.shapes qwen2.5-0.5b 0.5b-f16.gguf --quantization F16
+python -m edgekv.testing.models.shapes qwen2.5-0.5b 0.5b-f16.gguf --quantization F16
 python bench/quantized.py 0.5b-f16.gguf 0.5b-q4_k_m.gguf Q4_K_M
 """
 

@@ -20,7 +20,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Protocol
 
-import common
 import numpy as np
 
 from edgekv.binding import structs
@@ -30,6 +29,7 @@ from edgekv.evals import prose
 from edgekv.evals.stock import Peer, StockLoop
 from edgekv.models.registry import find_model
 from edgekv.options import Options
+from edgekv.testing import programs
 
 LOW, HIGH = 0.2, 2.0  # times the mean, budgets of heads
 STEPS = 16  # tokens generated in one go
@@ -114,7 +114,7 @@ def ratios(flat: Side, stock: Side, what: str, tokens: list[int], pairs: int) ->
     """Speed of flat / speed of stock, pair by pair. The first pair of each builds its graphs and does not count."""
     found = []
     for i in range(pairs + 1):
-        ratio = common.in_turn(i, lambda: getattr(flat, what)(tokens), lambda: getattr(stock, what)(tokens))
+        ratio = programs.in_turn(i, lambda: getattr(flat, what)(tokens), lambda: getattr(stock, what)(tokens))
         flat.back()
         stock.back()
         found.append(ratio)
@@ -154,7 +154,7 @@ def measure(model: Model, kv_type: str, mean: int, tokens: list[int], options: a
 
 
 def main() -> None:
-    parser = common.arguments(__doc__)
+    parser = programs.arguments(__doc__)
     parser.add_argument("--cells", type=int, action="append", help="cells per head; repeatable (1024, 4096)")
     parser.add_argument("--block", type=int, default=128)
     parser.add_argument("--pairs", type=int, default=9, help="pairs of runs of every part")
@@ -169,11 +169,11 @@ def main() -> None:
                 for (part, heads), measured in measure(model, kv_type, mean, tokens, options).items():
                     meant, predicted = PARTS[part, heads]
                     spread = f"{min(measured):.3f} .. {max(measured):.3f}"
-                    rows.append((part, heads, mean, meant, predicted, f"{common.median(measured):.3f}", spread))
+                    rows.append((part, heads, mean, meant, predicted, f"{programs.median(measured):.3f}", spread))
                     print(*rows[-1], flush=True)
     header = ["part", "heads", "cells", "meant", "predicted", "measured", "range"]
-    common.print_table(header, rows)
-    common.write_json(options.json, [dict(zip(header, row, strict=True)) for row in rows])
+    programs.print_table(header, rows)
+    programs.write_json(options.json, [dict(zip(header, row, strict=True)) for row in rows])
 
 
 if __name__ == "__main__":

@@ -16,9 +16,8 @@ import tempfile
 import time
 from pathlib import Path
 
-import common
-
 import edgekv
+from edgekv.testing import programs
 
 QUESTIONS = (
     "Who",
@@ -51,7 +50,7 @@ def read_once(case: dict[str, object]) -> dict[str, object]:
         begun = time.perf_counter()
         session.save(str(case["path"]))
         save_s = time.perf_counter() - begun
-        peak = session.stats.peak_rss_bytes / common.MIB
+        peak = session.stats.peak_rss_bytes / programs.MIB
         return {"tokens": session.n_past, "read_s": read_s, "save_s": save_s, "peak_mib": peak}
 
 
@@ -67,7 +66,7 @@ def ask(case: dict[str, object]) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = common.arguments(__doc__ or "")
+    parser = programs.arguments(__doc__ or "")
     parser.add_argument("--tokens", type=int, default=200_000)
     parser.add_argument("--memory", default="256MiB")
     options = parser.parse_args()
@@ -75,9 +74,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "book.session")
         case = {name: getattr(options, name) for name in names} | {"book": str(options.book), "path": str(path)}
-        read = common.in_fresh_process(__file__, case)
-        size = path.stat().st_size / common.MIB
-        asked = [common.in_fresh_process(__file__, case | {"question": question}) for question in QUESTIONS]
+        read = programs.in_fresh_process(__file__, case)
+        size = path.stat().st_size / programs.MIB
+        asked = [programs.in_fresh_process(__file__, case | {"question": question}) for question in QUESTIONS]
     read_s = float(str(read["read_s"]))
     print(f"{read['tokens']:,} tokens read in {read_s:.0f} s, saved in {read['save_s']:.2f} s, {size:.1f} MiB")
     rows = [
@@ -88,8 +87,8 @@ def main() -> None:
         ]
         for it in asked
     ]
-    common.print_table(["question", "model loaded s", "session loaded s", "first token s", "of reading anew"], rows)
-    common.write_json(options.json, [read | {"file_mib": size}, *asked])
+    programs.print_table(["question", "model loaded s", "session loaded s", "first token s", "of reading anew"], rows)
+    programs.write_json(options.json, [read | {"file_mib": size}, *asked])
 
 
 if __name__ == "__main__":

@@ -15,12 +15,11 @@ import json
 import sys
 import time
 
-import common
-
 import edgekv
 from edgekv.binding.model import Model
 from edgekv.evals import prose
 from edgekv.memory import process
+from edgekv.testing import programs
 
 PREDICTED = {
     "reading": "2.2 to 3",
@@ -49,8 +48,8 @@ def run_case(case: dict[str, object]) -> dict[str, object]:
             "repacked": runtime.plan.repack,
             "reading": (n_read - block) / (read - started),
             "generating": (len(tokens) - n_read) / (said - read),
-            "planned peak, MiB": runtime.plan.peak_bytes / common.MIB,
-            "peak, MiB": process.peak_resident_bytes() / common.MIB,
+            "planned peak, MiB": runtime.plan.peak_bytes / programs.MIB,
+            "peak, MiB": process.peak_resident_bytes() / programs.MIB,
         }
         options, path = runtime.options, runtime.plan.model
     started = time.process_time()
@@ -59,7 +58,7 @@ def run_case(case: dict[str, object]) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = common.arguments(__doc__)
+    parser = programs.arguments(__doc__)
     parser.add_argument("--read", type=int, default=768, help="tokens read, a block of which warms up")
     parser.add_argument("--say", type=int, default=64, help="tokens fed one by one")
     parser.add_argument("--budget", type=int, default=512)
@@ -72,13 +71,13 @@ def main() -> None:
     case = {"model": options.model, "threads": options.threads, "budget": options.budget, "block": options.block}
     case |= {"kv_type": "f16", "tokens": tokens, "read": options.read}
     pairs = [
-        tuple(common.in_fresh_process(__file__, case | {"repack": repack}) for repack in (False, None))
+        tuple(programs.in_fresh_process(__file__, case | {"repack": repack}) for repack in (False, None))
         for _ in range(options.pairs)
     ]
     if not pairs[0][1]["repacked"]:
         sys.exit("this processor has no order of its own for the weights of this model")
-    common.print_pairs(("mapped", "repacked"), pairs, PREDICTED)
-    common.write_json(options.json, pairs)
+    programs.print_pairs(("mapped", "repacked"), pairs, PREDICTED)
+    programs.write_json(options.json, pairs)
 
 
 if __name__ == "__main__":

@@ -25,11 +25,10 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-import common
-
 import edgekv
 from edgekv.devices import devices
 from edgekv.evals import prose
+from edgekv.testing import programs
 
 PREDICTED = {"host": 112, "A": 52, "B": 76}
 
@@ -68,7 +67,7 @@ class LocalServer:
 
 
 def main() -> None:
-    parser = common.arguments(__doc__)
+    parser = programs.arguments(__doc__)
     parser.add_argument("--tokens", type=int, default=8000)
     parser.add_argument("--budget", type=int, default=512)
     parser.add_argument("--host-memory", default="120MiB", help="ceiling of the worker process")
@@ -99,7 +98,7 @@ def main() -> None:
         with edgekv.Runtime(options.model, **setting) as runtime:
             holds = measured(runtime, text, options.question, a, b)
         dies = killed(setting | {"model": options.model}, text, a)
-    common.write_json(options.json, holds | dies)
+    programs.write_json(options.json, holds | dies)
     if not all(peak <= row["ceiling"] for row in holds.values() for peak in (row["planned"], row["measured"])):
         sys.exit("a process held more than its ceiling")
 
@@ -116,11 +115,11 @@ def measured(runtime: edgekv.Runtime, text: Path, question: str, a: LocalServer,
         rows[name] |= {"layers": share.layers, "output": share.output, "before": server.before_bytes}
     print(f"{stats.prompt_tokens:,} tokens read, {stats.prefill_tok_per_s:.0f} and {stats.decode_tok_per_s:.0f} tok/s")
     print(f"answer: {answer}")
-    common.print_table(
+    programs.print_table(
         ["process", "layers", "ceiling MiB", "predicted", "planned", "measured"],
         [
-            [name, row.get("layers", 0), f"{row['ceiling'] / common.MIB:.1f}", PREDICTED[name]]
-            + [f"{row[key] / common.MIB:.1f}" for key in ("planned", "measured")]
+            [name, row.get("layers", 0), f"{row['ceiling'] / programs.MIB:.1f}", PREDICTED[name]]
+            + [f"{row[key] / programs.MIB:.1f}" for key in ("planned", "measured")]
             for name, row in rows.items()
         ],
     )

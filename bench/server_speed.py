@@ -16,12 +16,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-import common
-from server_process import serving
-
 import edgekv
 from edgekv.evals import prose
 from edgekv.models.registry import find_model
+from edgekv.testing import programs
+from edgekv.testing.server_process import serving
 
 PREDICTED = {"first": "0.99", "rate": "0.97"}
 
@@ -69,7 +68,7 @@ def timed(reply: Callable[[], Iterator[str]]) -> dict[str, object]:
 
 def main() -> None:
     """Measure pairs, and print medians and ratios."""
-    parser = common.arguments(__doc__ or "")
+    parser = programs.arguments(__doc__ or "")
     parser.add_argument("--memory", default="320MiB")
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--generate", type=int, default=64)
@@ -95,9 +94,9 @@ def main() -> None:
             if i:  # the first pair warms up
                 pairs.append((both[here], both[there]))
     same = sum(ours["said"] == theirs["said"] for ours, theirs in pairs)
-    common.print_pairs(("Session", "server"), pairs, PREDICTED)
+    programs.print_pairs(("Session", "server"), pairs, PREDICTED)
     print(f"{same} of {len(pairs)} replies are the same")
-    common.write_json(args.json, pairs)
+    programs.write_json(args.json, pairs)
 
 
 if __name__ == "__main__":

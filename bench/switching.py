@@ -23,11 +23,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-import common
-
 import edgekv
-from edgekv.engine.sampler import GREEDY
+from edgekv.generation.sampler import GREEDY
 from edgekv.memory import process
+from edgekv.testing import programs
 
 PASSAGE_CHARS = 1500
 QUESTION = "What happens next?"
@@ -86,7 +85,7 @@ def run_case(case: dict[str, object]) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = common.arguments(__doc__)
+    parser = programs.arguments(__doc__)
     parser.add_argument("--memory", default="256MiB")
     parser.add_argument("--swap-memory", default="48MiB", help="of it, for sessions that rest")
     parser.add_argument("--budget", type=int, default=256)
@@ -107,10 +106,10 @@ def main() -> None:
                 "swap": {"swap_memory": options.swap_memory, "swap_dir": folder},
             },
         }
-        found = {name: common.in_fresh_process(__file__, case | way) for name, way in ways.items()}
+        found = {name: programs.in_fresh_process(__file__, case | way) for name, way in ways.items()}
     rows, sound = [], True
     for name, result in found.items():
-        switch_s, block_s = common.median(result["switch_s"]), common.median(result["block_s"])
+        switch_s, block_s = programs.median(result["switch_s"]), programs.median(result["block_s"])
         alike = sum(a == b for a, b in zip(result["said"], found["alone"]["said"], strict=False))
         sound &= alike == len(result["said"]) and result["peak"] <= result["ceiling"]
         sound &= switch_s <= LIMITS.get(name, 0) * block_s
@@ -119,23 +118,23 @@ def main() -> None:
                 name,
                 len(result["said"]),
                 alike,
-                f"{result['peak'] / common.MIB:.1f}",
-                f"{result['planned'] / common.MIB:.1f}",
+                f"{result['peak'] / programs.MIB:.1f}",
+                f"{result['planned'] / programs.MIB:.1f}",
                 f"{1000 * switch_s:.1f}",
                 f"{1000 * max(result['switch_s']):.1f}",
                 f"{1000 * block_s:.0f}",
                 f"{100 * switch_s / block_s:.1f} %",
             )
         )
-    common.print_table(
+    programs.print_table(
         ["", "sessions", "say what they say alone", "peak MiB", "planned", "switch ms", "at most", "block ms", "share"],
         rows,
     )
-    session = found["alone"]["session"] / common.MIB
+    session = found["alone"]["session"] / programs.MIB
     print(
         f"ceiling {options.memory}; a session takes at most {session:.1f} MiB; all as meant: {'yes' if sound else 'no'}"
     )
-    common.write_json(options.json, found)
+    programs.write_json(options.json, found)
     sys.exit(not sound)
 
 

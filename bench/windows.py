@@ -7,7 +7,7 @@ of cells for those layers, and the ceiling that this takes. Both run in edgekv's
 cache, threads and order of weights. Every run is a fresh process that warms up, the two run in turn, each pair begins
 with the other one, and the table shows medians of their ratios within a pair. Processor time is that of all threads.
 
-    python -m edgekv.models.families gemma3-1b gemma3-1b.gguf --quantization Q8_0
+    python -m edgekv.testing.models.families gemma3-1b gemma3-1b.gguf --quantization Q8_0
     python bench/windows.py --book novel.txt --model gemma3-1b.gguf --threads 1
 """
 
@@ -21,8 +21,6 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
-import common
-
 import edgekv
 from edgekv.binding.model import Context, Model
 from edgekv.evals import prose
@@ -30,6 +28,7 @@ from edgekv.evals.stock import Peer
 from edgekv.memory.process import peak_resident_bytes
 from edgekv.models.registry import find_model
 from edgekv.options import Options
+from edgekv.testing import programs
 
 N_WARM_UP = 128  # tokens that are read first, so that the weights are in memory
 PREDICTED = {"seconds": "0.9", "processor seconds": "0.9", "peak": "0.9"}
@@ -88,7 +87,7 @@ SIDES = {"plain": read_plain, "ours": read_ours}
 
 def main() -> None:
     """Measure pairs, and print medians and ratios."""
-    parser = common.arguments(__doc__ or "")
+    parser = programs.arguments(__doc__ or "")
     parser.add_argument("--length", type=int, default=32_000, help="tokens of the text")
     parser.add_argument("--budget", type=int, default=2_048, help="cells of a head in the layers that see everything")
     parser.add_argument("--block", type=int, default=128)
@@ -105,11 +104,11 @@ def main() -> None:
     pairs: list[tuple[dict, dict]] = []
     for i in range(args.pairs):
         order = ("ours", "plain") if i % 2 else ("plain", "ours")
-        done = {side: common.in_fresh_process(__file__, case | {"side": side}) for side in order}
+        done = {side: programs.in_fresh_process(__file__, case | {"side": side}) for side in order}
         pairs.append((done["plain"], done["ours"]))
-    print(f"{len(tokens):,} tokens, {args.budget:,} cells, ceiling {pairs[0][1]['ceiling'] / common.MIB:.0f} MiB")
-    common.print_pairs(("llama.cpp", "edgekv"), pairs, PREDICTED, {"peak": common.MIB})
-    common.write_json(args.json, pairs)
+    print(f"{len(tokens):,} tokens, {args.budget:,} cells, ceiling {pairs[0][1]['ceiling'] / programs.MIB:.0f} MiB")
+    programs.print_pairs(("llama.cpp", "edgekv"), pairs, PREDICTED, {"peak": programs.MIB})
+    programs.write_json(args.json, pairs)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import edgekv
-from edgekv.engine.request import ProgressCallback
+from edgekv.generation.request import ProgressCallback
 
 from .render import print_footer, reading_bar, write
 

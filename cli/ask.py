@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 import edgekv
-from edgekv.engine.request import INSTRUCTION
+from edgekv.generation.request import INSTRUCTION
 from edgekv.store.session_names import existing_path_of
 
 from .answer import answered

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 import edgekv
-from edgekv.engine.request import INSTRUCTION
+from edgekv.generation.request import INSTRUCTION
 from edgekv.warmup import reserve
 
 from .files import text_files

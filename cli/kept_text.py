@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from edgekv.engine.coverage import levels
+from edgekv.sessions.coverage import levels
 
 from .render import printable
 

@@ -21,7 +21,6 @@ from . import (
     ask,
     batch,
     bench,
-    chat,
     complete,
     devices,
     evaluate,
@@ -35,6 +34,7 @@ from . import (
     serve,
     sessions,
 )
+from .chat import command as chat
 from .settings import defaults
 from .wording import speak_of, worded
 

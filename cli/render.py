@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Ta
 from rich.text import Text
 
 import edgekv
-from edgekv.engine.request import ProgressCallback
+from edgekv.generation.request import ProgressCallback
 from edgekv.memory.sizes import format_size
 from edgekv.warmup import register_warmup
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 import edgekv
-from edgekv.engine.request import MAX_TOKENS
+from edgekv.generation.request import MAX_TOKENS
 from edgekv.prompt.text import read_text
 
 from .options import gathered

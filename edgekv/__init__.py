@@ -35,17 +35,17 @@ __all__ = [
 if TYPE_CHECKING:
     __version__: str
     from . import policies
-    from .engine.coverage import Shaded
-    from .engine.logprobs import Piece, Token, TokenLogprob
-    from .engine.request import Progress
-    from .engine.sampler import Sampling
-    from .engine.snapshot import Snapshot
-    from .engine.stats import Stats
+    from .generation.logprobs import Piece, Token, TokenLogprob
+    from .generation.request import Progress
+    from .generation.sampler import Sampling
+    from .generation.stats import Stats
     from .options import Options
     from .planning.alternatives import Survey
     from .planning.estimate import Plan
     from .runtime import Runtime, plan, survey
     from .session import Session
+    from .sessions.coverage import Shaded
+    from .sessions.snapshot import Snapshot
     from .store.log import Turn
 else:
     # Every pytest run imports this package, for the plug-in in it; those who do not use it must not wait for numpy.

@@ -8,7 +8,7 @@ import sys
 def main() -> int:
     """Run the command line; returns its exit status."""
     try:
-        from edgekv.cli.main import main as command  # takes a while, in which Ctrl-C may come
+        from .cli.main import main as command  # takes a while, in which Ctrl-C may come
 
         return command()
     except KeyboardInterrupt:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from edgekv.binding.library import library_path
+from .binding.library import library_path
 
 FOLDERS = {"include": "include", "lib": ".", "cmake": "cmake", "pkg-config": "pkgconfig"}  # beside the library
 

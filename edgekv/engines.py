@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .engine.local import LocalEngine
-from .engine.protocol import Engine
 from .planning.alternatives import Survey, make_survey
 from .planning.choice import Request
 from .planning.estimate import Plan
 from .planning.planner import make_plan
+from .sessions.local_engine import LocalEngine
+from .sessions.protocol import Engine
 
 
 def open_engine(path: Path, request: Request) -> Engine:

@@ -13,14 +13,10 @@ from typing import Any
 
 from .binding.model import Context, Model
 from .engine.block_loop import BlockLoop
-from .engine.history import History, request_of, token_ids
-from .engine.local import LocalEngine
 from .engine.memory_guard import MemoryGuard
-from .engine.protocol import Conversation
-from .engine.request import Logging, check_text
-from .engine.snapshot import Snapshot
 from .engines import open_engine, plan_for, survey_for
 from .errors import ConfigError, ModelNotFoundError, SessionError
+from .generation.request import Logging, check_text
 from .memory.sizes import parse_size
 from .models.registry import find_model, is_remote
 from .planning.alternatives import Survey
@@ -28,6 +24,10 @@ from .planning.choice import Request
 from .planning.estimate import Plan
 from .policies import Policy
 from .session import GENERAL_QUESTION, Session
+from .sessions.history import History, request_of, token_ids
+from .sessions.local_engine import LocalEngine
+from .sessions.protocol import Conversation
+from .sessions.snapshot import Snapshot
 
 
 class Runtime:

@@ -9,17 +9,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .engine.focus import Focus, question_to_read_with
-from .engine.history import History, question_of, request_of, token_ids
-from .engine.protocol import Conversation, Engine
-from .engine.record import Record
-from .engine.request import INSTRUCTION, MAX_TOKENS, GenerationRequest, ProgressCallback, RewindRequest
-from .engine.sampler import Sampling
-from .engine.session_handle import SessionHandle
-from .engine.snapshot import Snapshot
 from .errors import ConfigError, InputError
+from .generation.request import INSTRUCTION, MAX_TOKENS, GenerationRequest, ProgressCallback, RewindRequest
+from .generation.sampler import Sampling
 from .grammar.source import grammar_of
+from .prompt.focus import Focus, question_to_read_with
 from .prompt.text import PARAGRAPH, WITHIN
+from .sessions.history import History, question_of, request_of, token_ids
+from .sessions.protocol import Conversation, Engine
+from .sessions.record import Record
+from .sessions.session_handle import SessionHandle
+from .sessions.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from .prompt.tools import ToolUse

@@ -1,7 +1,7 @@
 """Names and headers of model files; weights are never read.
 
 The makers of synthetic models are imported by their own names, because they need the `gguf` package:
-`edgekv.models.tiny` and `edgekv.models.shapes`.
+`edgekv.testing.models.tiny` and `edgekv.testing.models.shapes`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python scripts/check_rooms.py [CHECKOUT]
 
-`edgekv.models`, `edgekv.cli`, `edgekv.evals` and `edgekv.server` lie beside edgekv/ in a checkout, so the package is
+`edgekv.models` and `edgekv.cli` lie beside edgekv/ in a checkout, so the package is
 put together as it is installed, in a temporary folder. Needs the development dependencies. Exits with 1 where an import
 is wrong.
 """
@@ -17,7 +17,7 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
-BESIDE = ("models", "cli", "evals", "server")
+BESIDE = ("models", "cli")
 LINT = "from importlinter.cli import lint_imports_command; lint_imports_command()"
 
 

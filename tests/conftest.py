@@ -15,7 +15,7 @@ with mock.patch.dict(os.environ, OPENBLAS_NUM_THREADS="1"):
     import numpy  # noqa: F401
 
 from edgekv.models import known_models
-from edgekv.models.tiny import make_tiny
+from edgekv.testing.models.tiny import make_tiny
 
 MOST_WORKERS = 4  # each has a copy of the models
 # one worker builds the wheel

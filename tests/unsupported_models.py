@@ -8,8 +8,8 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-from edgekv.models.vocabulary import make_vocabulary
-from edgekv.models.writer import add_vocabulary
+from edgekv.testing.models.vocabulary import make_vocabulary
+from edgekv.testing.models.writer import add_vocabulary
 
 VOCAB_SIZE, N_CTX_TRAIN, N_LAYER = 512, 256, 2
 N_EMBD, N_FF, N_HEAD, HEAD_DIM = 64, 96, 2, 32

@@ -9,12 +9,12 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from edgekv.binding.model import Model
-from edgekv.engine.history import prompt_of, request_of
 from edgekv.errors import EdgeKVError, UnsupportedModelError
 from edgekv.prompt.turns import Turns
 from edgekv.server.errors import ApiError, api_error_of
 from edgekv.server.request import ReplyRequest
 from edgekv.session import GENERAL_QUESTION
+from edgekv.sessions.history import prompt_of, request_of
 
 from .endpoints import Endpoints, Reply, reply_of
 from .prefix_groups import block_hashes, group_by_prefix

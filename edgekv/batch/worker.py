@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import edgekv
-from edgekv.engine.history import History
 from edgekv.errors import EdgeKVError, WorkerError
 from edgekv.server.errors import ApiError, api_error_of
 from edgekv.server.request import Ended, Event, PromptProgress, ReplyRequest
 from edgekv.server.scheduler import CancelFlag
 from edgekv.server.session_pool import PooledSession, SessionPool
+from edgekv.sessions.history import History
 
 MOST_DEATHS = 3  # times that the process with the model may die at one request
 

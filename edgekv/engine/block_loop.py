@@ -12,11 +12,11 @@ from edgekv.binding import structs
 from edgekv.binding.cache import Cache, CacheSnapshot
 from edgekv.binding.snapshot_file import SnapshotFile, restore_snapshot, write_snapshot
 from edgekv.options import UBATCH, Options
+from edgekv.sessions.snapshot import BlockLoopSnapshot
 from edgekv.store.log import TokenLog
 
 from .block_replay import BlockReplay
 from .repositioning import Repositioning
-from .snapshot import BlockLoopSnapshot
 from .speculation import NgramProposer, SpeculationGate
 from .thread_tuner import ThreadTuner
 

@@ -21,16 +21,16 @@ from edgekv.planning.choice import Request
 from edgekv.planning.estimate import Plan, checked_params
 from edgekv.planning.planner import make_plan
 from edgekv.prompt.template import rehearse
+from edgekv.sessions.cache_slot import CacheSlot
+from edgekv.sessions.snapshot import new_mark
+from edgekv.sessions.swap import SwapMemory, SwapSpace
+from edgekv.sessions.swap_folder import SwapFolder
 from edgekv.warmup import register_warmup
 
 from .block_loop import BlockLoop
 from .block_replay import BlockReplay
-from .cache_slot import CacheSlot
 from .memory_guard import MemoryGuard
 from .opened import Opened
-from .snapshot import new_mark
-from .swap import SwapMemory, SwapSpace
-from .swap_folder import SwapFolder
 
 if TYPE_CHECKING:
     from edgekv.grammar.masks import Matcher, Vocabulary

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from edgekv.binding.model import Model
-from edgekv.engine.coverage import levels
 from edgekv.session import Session
+from edgekv.sessions.coverage import levels
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgekv.engine.request import INSTRUCTION, ProgressCallback
-from edgekv.engine.stats import Stats
 from edgekv.errors import ConfigError, InputError
+from edgekv.generation.request import INSTRUCTION, ProgressCallback
+from edgekv.generation.stats import Stats
 from edgekv.options import Options
 from edgekv.planning.estimate import Plan
 from edgekv.prompt.spool import rereadable

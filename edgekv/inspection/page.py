@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jinja2
 
-from edgekv.engine.coverage import N_LEVELS
+from edgekv.sessions.coverage import N_LEVELS
 
 from .kept_tokens import runs
 from .keys import COLUMNS

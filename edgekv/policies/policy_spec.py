@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from edgekv.errors import PolicyError
-from edgekv.policies.custom.onnx import GraphOptions, load_graph
 
 from .base import Policy
+from .custom.onnx import GraphOptions, load_graph
 from .registry import GRAPH, WRAPPERS, as_custom, base_names, find_policy
 from .wrappers import Wrapper
 

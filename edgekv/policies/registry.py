@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from edgekv.errors import PolicyError
-from edgekv.policies.custom.onnx import GraphOptions
-from edgekv.policies.custom.python_policy import PythonPolicy
-from edgekv.policies.custom.scorer import Custom, Scorer, ScratchBytes
 
 from .ada import Ada
 from .ahakv import AhaKV
 from .base import Policy
 from .caote import Caote, FastCaote
 from .critical import Critical
+from .custom.onnx import GraphOptions
+from .custom.python_policy import PythonPolicy
+from .custom.scorer import Custom, Scorer, ScratchBytes
 from .expected import Expected
 from .h2o import H2O
 from .heads import Heads

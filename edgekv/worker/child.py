@@ -13,13 +13,13 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
-from edgekv.engine.conversation import LocalConversation
-from edgekv.engine.local import LocalEngine
-from edgekv.engine.request import Progress
 from edgekv.errors import EdgeKVError, SessionError
+from edgekv.generation.request import Progress
 from edgekv.planning.alternatives import make_survey
 from edgekv.planning.estimate import Plan
 from edgekv.planning.planner import make_plan
+from edgekv.sessions.conversation import LocalConversation
+from edgekv.sessions.local_engine import LocalEngine
 
 from .channel import Channel
 from .messages import (

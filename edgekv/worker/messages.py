@@ -22,9 +22,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from edgekv.engine.request import GenerationRequest, Logging, RewindRequest
-from edgekv.engine.stats import Stats
 from edgekv.errors import ConfigError, WorkerError
+from edgekv.generation.request import GenerationRequest, Logging, RewindRequest
+from edgekv.generation.stats import Stats
 from edgekv.planning.choice import Request
 from edgekv.policies.registry import is_registered
 

@@ -15,17 +15,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgekv.engine.coverage import Coverage
 from edgekv.engine.opened import Opened
-from edgekv.engine.protocol import Conversation
-from edgekv.engine.request import GenerationRequest, Logging, Progress, ProgressCallback, RewindRequest
-from edgekv.engine.snapshot import Snapshot, new_mark
-from edgekv.engine.stats import Stats
-from edgekv.engine.turn_queue import TurnQueue
 from edgekv.errors import EdgeKVError, WorkerError
+from edgekv.generation.request import GenerationRequest, Logging, Progress, ProgressCallback, RewindRequest
+from edgekv.generation.stats import Stats
 from edgekv.planning.alternatives import Survey
 from edgekv.planning.choice import Request
 from edgekv.planning.estimate import Plan
+from edgekv.sessions.coverage import Coverage
+from edgekv.sessions.protocol import Conversation
+from edgekv.sessions.snapshot import Snapshot, new_mark
+from edgekv.sessions.turn_queue import TurnQueue
 from edgekv.store.log import Turn
 
 from .messages import (

@@ -15,11 +15,11 @@ from children import LIMIT_S, started
 from command import COMMAND, SMALL, words
 
 import edgekv
-from edgekv.cli.commands import run_command
-from edgekv.cli.talk.conversation import Chat, Message
-from edgekv.cli.talk.plain import PlainReply
-from edgekv.cli.talk.replying import reply_to
-from edgekv.cli.talk.terminal_ui import TerminalUI
+from edgekv.cli.chat.command.conversation import Chat, Message
+from edgekv.cli.chat.command.plain import PlainReply
+from edgekv.cli.chat.command.replying import reply_to
+from edgekv.cli.chat.command.terminal_ui import TerminalUI
+from edgekv.cli.chat.commands import run_command
 from edgekv.store.ownership import Ownership
 from edgekv.store.session_names import path_of, save_as, saved_names
 
@@ -30,7 +30,7 @@ INTERRUPTED = """
 import os, signal, sys
 from contextlib import contextmanager
 from edgekv.cli import read
-from edgekv.cli.talk import replying
+from edgekv.cli.chat import replying
 from edgekv.cli.main import main
 
 pressed = []

@@ -12,7 +12,7 @@ from command import COMMAND, SMALL
 
 from edgekv import Sampling, Stats
 from edgekv.cli.render import print_footer
-from edgekv.engine.request import MAX_TOKENS
+from edgekv.generation.request import MAX_TOKENS
 
 
 def edgekv(*arguments, stdin=""):

@@ -13,8 +13,8 @@ import pytest
 from command import COMMAND, SMALL, words
 
 import edgekv
-from edgekv.cli.commands import run_command
-from edgekv.cli.talk.conversation import Chat, Message
+from edgekv.cli.chat.command.conversation import Chat, Message
+from edgekv.cli.chat.commands import run_command
 
 SHORT = ["--max-tokens", "8", "--stop", "\n"]  # a reply is a line
 
@@ -81,7 +81,7 @@ def test_ctrl_c_stops_a_return(model, monkeypatch, isolated):
     def interrupted():
         yield lambda progress: os.kill(os.getpid(), signal.SIGINT) if progress.tokens_done == 64 else None
 
-    monkeypatch.setattr("edgekv.cli.talk.undo.reading_bar", interrupted)
+    monkeypatch.setattr("edgekv.cli.chat.undo.reading_bar", interrupted)
     options = {"memory": "1GiB", "budget": 64, "block": 32, "threads": 1, "isolated": isolated}
     with edgekv.Runtime(model, **options) as rt, rt.session(log=True, checkpoint_bytes=0) as session:
         session.read(words(60))

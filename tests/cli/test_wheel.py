@@ -45,7 +45,7 @@ def test_the_wheel_works_without_the_checkout(environment, tmp_path):
     names = set(run(python, "-c", NAMES, folder=tmp_path).split())
     assert {name for name in names if name != ".." and not name.endswith(".dist-info")} == {"edgekv"}
     assert Path(run(python, "-c", LIBRARY, folder=tmp_path).strip()).is_relative_to(environment)
-    assets = {path.name for path in (CHECKOUT / "server" / "page" / "assets").iterdir()}
+    assets = {path.name for path in (CHECKOUT / "edgekv" / "server" / "page" / "assets").iterdir()}
     assert set(run(python, "-c", ASSETS, folder=tmp_path).split()) == assets
     listed = json.loads(run(edgekv, "models", "--json", folder=tmp_path))
     (model,) = (model for model in listed if model["source"] == "package")  # the machine may have others

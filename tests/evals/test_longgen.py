@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from reference_transformer import ReferenceModel
 
-from edgekv.engine.sampler import GREEDY
 from edgekv.errors import ConfigError, InputError
 from edgekv.evals.longgen import PROMPTS, SAMPLED, generate, long_generation
 from edgekv.evals.repetition import repetition
 from edgekv.evals.setting import FULL, OpenRuntime, Setting
 from edgekv.evals.tokens import log_losses, prompt_tokens
+from edgekv.generation.sampler import GREEDY
 
 PROMPT, N_TOKENS = "It was late, and nobody came.", 150
 

@@ -48,7 +48,7 @@ def test_it_says_what_edgekv_says_where_nothing_is_evicted(tiny_model, name):
     assert first == again != shorter
     with edgekv.Runtime(model.path, memory="100%", budget=400, block=16, threads=1) as runtime:
         runtime.block_loop.read(tokens, lambda _: True)
-        with closing(edgekv.engine.sampler.Sampler(edgekv.engine.sampler.GREEDY)) as sampler:
+        with closing(edgekv.generation.sampler.Sampler(edgekv.generation.sampler.GREEDY)) as sampler:
             ours = []
             for _ in first:
                 ours.append(sampler.sample(runtime.context))

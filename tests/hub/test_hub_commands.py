@@ -27,7 +27,7 @@ from edgekv.hub.lookup import look_up
 from edgekv.hub.skeleton import FETCH_BYTES, write_skeleton
 from edgekv.models import find_model, read_header
 from edgekv.models.caches import find_cached, hugging_face
-from edgekv.models.families import make_family
+from edgekv.testing.models.families import make_family
 
 pytest.importorskip("huggingface_hub")
 

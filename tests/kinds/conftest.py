@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 pytest.importorskip("gguf")
-from edgekv.models.families import make_family
+from edgekv.testing.models.families import make_family
 
 
 @pytest.fixture(scope="session")

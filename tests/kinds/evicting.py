@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgekv.models.architectures import find_architecture
-from edgekv.models.families import FAMILIES
+from edgekv.testing.models.families import FAMILIES
 
 # KV heads of each layer whose rows are evicted, by llama.cpp's number of the layer. Rows of other layers are in a
 # window, or nobody reads them (the last layer of glm4moe).

@@ -7,7 +7,7 @@ import pytest
 from own_cache import own_cache
 
 from edgekv.errors import ConfigError
-from edgekv.models.families import FAMILIES, make_family
+from edgekv.testing.models.families import FAMILIES, make_family
 
 N_TOKENS = 300
 

@@ -13,7 +13,7 @@ from evicting import RUN
 import edgekv
 from edgekv.binding.model import Model
 
-BENCH = Path(__file__).parents[2] / "bench"
+STRESS = Path(__file__).parents[1] / "stress"
 PROGRAM = Path(__file__).parents[1] / "runtime" / "go_on.py"
 OPTIONS = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "probe_tokens": 16}
 TEXT = "the old house by the river stood empty since the flood of that year " * 12
@@ -79,7 +79,7 @@ def test_other_windows_and_fewer_cells(family_model, tmp_path, name):
 @pytest.mark.parametrize("name", ["gemma3", "gpt-oss", "lfm2-windows", "llama4"])
 def test_windows_have_to_hold_what_the_next_token_sees(family_model, tmp_path, monkeypatch, name):
     """Once each, and with its rows. Otherwise the token would attend to rows that another session left there."""
-    monkeypatch.syspath_prepend(BENCH)
+    monkeypatch.syspath_prepend(STRESS)
     from session_damage import ring_of, with_ring
 
     def hidden(position):

@@ -7,7 +7,7 @@ import json
 import pytest
 from edgekv_command import run_command
 
-from edgekv.models.shapes import make_shape
+from edgekv.testing.models.shapes import make_shape
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ def test_the_native_byte_counter_equals_the_estimate(tiny_model, policy, focus):
 
 @pytest.mark.parametrize("name", ["granitehybrid", "gemma3", pytest.param("mamba2", marks=pytest.mark.nightly)])
 def test_windows_and_states_do_not_grow(ask, tmp_path, text, name):
-    from edgekv.models.families import make_family
+    from edgekv.testing.models.families import make_family
 
     model = make_family(tmp_path / "model.gguf", name)
     options = ["--budget", "128", "--block", "64", "--max-tokens", "4", "--threads", "1", "--allow-beyond-trained"]

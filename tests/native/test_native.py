@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 from diagonals import diagonal
 
-from edgekv.models.families import make_family
 from edgekv.options import KV_TYPES
+from edgekv.testing.models.families import make_family
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ("unit", "c_abi")  # on every model and type of cache; with sanitizers on the diagonal of the two

@@ -13,7 +13,7 @@ from pathlib import Path
 import edgekv
 from edgekv.binding.model import Model
 from edgekv.binding.snapshot_meta import CachedSource, SnapshotMeta
-from edgekv.engine.sampler import GREEDY
+from edgekv.generation.sampler import GREEDY
 
 N_TOKENS = 200
 

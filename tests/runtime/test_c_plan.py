@@ -17,11 +17,11 @@ from children import LIMIT_S
 import edgekv
 from edgekv.binding import library, structs
 from edgekv.binding.policy import NativePolicy
-from edgekv.models.families import make_family
 from edgekv.options import KV_TYPES, default_focus
 from edgekv.planning.choice import KV_NAMES
 from edgekv.planning.estimate import HEAD_LIMIT, cache_params_of
 from edgekv.policies import parse_policy
+from edgekv.testing.models.families import make_family
 
 MIB = 1 << 20
 SPARE = 3 * MIB + MIB // 4  # the kernel maps pages of libraries, and takes them back, between two plans

@@ -1,4 +1,4 @@
-"""Claims of the papers on the default model's own keys, values and queries; `bench/claims.py` has the figures."""
+"""Claims of the papers on the default model's own keys, values and queries; `research/claims.py` has the figures."""
 
 from __future__ import annotations
 

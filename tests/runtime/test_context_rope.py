@@ -13,10 +13,10 @@ from edgekv import ConfigError, NativeError, UnsupportedModelError
 from edgekv.binding import library, structs
 from edgekv.binding.cache import Cache
 from edgekv.binding.model import Context, Model
-from edgekv.models.families import make_family
-from edgekv.models.model_spec import RopeScaling
-from edgekv.models.shapes import llama3_rope_factors
 from edgekv.options import KV_TYPES, Options
+from edgekv.testing.models.families import make_family
+from edgekv.testing.models.model_spec import RopeScaling
+from edgekv.testing.models.shapes import llama3_rope_factors
 
 pytest.importorskip("gguf")
 from reference_rope import frequencies_of

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-FUZZ = Path(__file__).parents[2] / "bench" / "fuzz.py"
+FUZZ = Path(__file__).parents[1] / "stress" / "fuzz.py"
 
 
 def test_damaged_files_are_refused_or_answer():

@@ -19,9 +19,9 @@ import edgekv
 from edgekv.binding.cache import Cache
 from edgekv.binding.model import Context, Model
 from edgekv.engine import loaded_model
-from edgekv.engine.swap import SwapSpace
 from edgekv.memory.holdings import held
-from edgekv.models.families import make_family
+from edgekv.sessions.swap import SwapSpace
+from edgekv.testing.models.families import make_family
 from edgekv.worker import process
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="sends signals, and reads /proc")

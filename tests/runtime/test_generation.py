@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import edgekv
-from edgekv.engine.sampler import Sampler, Sampling
+from edgekv.generation.sampler import Sampler, Sampling
 from edgekv.memory.process import resident_bytes
 from edgekv.policies import POLICIES
 

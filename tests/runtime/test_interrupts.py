@@ -13,7 +13,7 @@ from small import words
 
 import edgekv
 from edgekv.binding import library
-from edgekv.engine.sampler import GREEDY
+from edgekv.generation.sampler import GREEDY
 from edgekv.prompt import text
 from edgekv.prompt.turns import Turns
 

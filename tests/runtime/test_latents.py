@@ -19,9 +19,9 @@ import edgekv
 from edgekv.binding.cache import Cache
 from edgekv.binding.model import Model
 from edgekv.binding.structs import STAGING, CacheParams
-from edgekv.models.families import latent, make_family
-from edgekv.models.vocabulary import make_vocabulary
-from edgekv.models.writer import write_tensors
+from edgekv.testing.models.families import latent, make_family
+from edgekv.testing.models.vocabulary import make_vocabulary
+from edgekv.testing.models.writer import write_tensors
 
 N_LAYER, N_HEAD, RANK, N_ROT, N_VALUE = 3, 4, 64, 64, 64  # sizes of the family deepseek2
 HEADS = {"n_layer": N_LAYER, "n_head_kv": 1}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import edgekv
-from edgekv.engine.logprobs import (
+from edgekv.generation.logprobs import (
     PACKED_BYTES,
     PART,
     LogprobRecorder,
@@ -32,7 +32,7 @@ def pieces(session, text="Hello", **options):
 def test_tokens_and_their_probabilities(local_runtime):
     logits = []
     with local_runtime.session() as session:
-        sample = edgekv.engine.sampler.Sampler.sample
+        sample = edgekv.generation.sampler.Sampler.sample
 
         def noted(sampler, context, row=-1):
             logits.append(context.logits_array(row).astype(np.float64))
@@ -42,7 +42,7 @@ def test_tokens_and_their_probabilities(local_runtime):
 
         chosen = []
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(edgekv.engine.sampler.Sampler, "sample", noted)
+            patch.setattr(edgekv.generation.sampler.Sampler, "sample", noted)
             said = pieces(session, sampling=DRAWN)
         tokens = [token for piece in said for token in piece.tokens]
     assert [token.id for token in tokens] == chosen[: len(tokens)]

@@ -17,9 +17,9 @@ from diagonals import diagonal
 from small import SETTINGS, words
 
 import edgekv
-from edgekv.engine import turn_queue
-from edgekv.engine.sampler import GREEDY
-from edgekv.engine.swap_folder import SwapFolder
+from edgekv.generation.sampler import GREEDY
+from edgekv.sessions import turn_queue
+from edgekv.sessions.swap_folder import SwapFolder
 
 POLICIES = ["keydiff", "h2o", "ahakv", "snapkv(window=16, carry=0.65)", "keydiff+critical", "snapkv+ada", "replay+ada"]
 LIMIT_S = 100

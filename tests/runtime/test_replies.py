@@ -11,8 +11,8 @@ from command import words
 import edgekv
 import edgekv.binding.model
 from edgekv.binding import library
-from edgekv.engine.request import INSTRUCTION, MAX_TOKENS
-from edgekv.engine.sampler import GREEDY, Sampler, Sampling
+from edgekv.generation.request import INSTRUCTION, MAX_TOKENS
+from edgekv.generation.sampler import GREEDY, Sampler, Sampling
 
 # nearly every token is as likely as any other: what is said follows from the random numbers
 WILD = {"temperature": 100.0, "top_k": 0, "top_p": 1.0, "repeat_penalty": 1.0}

@@ -14,7 +14,7 @@ from test_snapshot import Steps, held
 
 import edgekv
 from edgekv.binding.snapshot_file import SnapshotFile, restore_snapshot
-from edgekv.engine.sampler import GREEDY, Sampler
+from edgekv.generation.sampler import GREEDY, Sampler
 from edgekv.models.header import Header
 from edgekv.store.log import TokenLog
 

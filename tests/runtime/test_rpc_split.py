@@ -24,7 +24,7 @@ from lent_device import free_port, lent_device
 
 import edgekv
 from edgekv.devices import server as asked
-from edgekv.models.families import make_family
+from edgekv.testing.models.families import make_family
 
 SETTING = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "kv_type": "f16", "focus": False}
 BOUND = 2.9e-2  # share of the deviation of logits: the largest error of single tokens over f16 on a device

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import edgekv
-from edgekv.engine.sampler import Sampler, SamplerState, Sampling
+from edgekv.generation.sampler import Sampler, SamplerState, Sampling
 
 N_STEPS = 60
 

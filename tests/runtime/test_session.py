@@ -13,7 +13,7 @@ from children import LIMIT_S
 from command import words
 
 import edgekv
-from edgekv.engine.sampler import GREEDY
+from edgekv.generation.sampler import GREEDY
 from edgekv.session import GENERAL_QUESTION
 
 BUDGET, BLOCK = 64, 32

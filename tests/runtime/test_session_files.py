@@ -21,7 +21,7 @@ from edgekv.store.atomic_write import SUFFIX, _prefix
 from edgekv.store.sections import Section, SectionFile, write_sections
 
 PROGRAM = Path(__file__).with_name("go_on.py")
-FUZZ = Path(__file__).parents[2] / "bench" / "fuzz_sessions.py"
+FUZZ = Path(__file__).parents[1] / "stress" / "fuzz_sessions.py"
 # whatever a session may carry: scores that add up, norms, shared budgets, windows of queries
 STATEFUL = [
     "keydiff",
@@ -385,7 +385,7 @@ def test_a_full_disk_loses_nothing(open_runtime, tmp_path, monkeypatch, failing)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
         if failing == "write":
-            monkeypatch.setattr("edgekv.engine.session_file._pieces", lambda cells: map(full, [1]))
+            monkeypatch.setattr("edgekv.sessions.session_file._pieces", lambda cells: map(full, [1]))
         else:
             monkeypatch.setattr(f"os.{failing}", full)
         with pytest.raises(edgekv.SessionFileError, match="cannot be written: No space left on device; it takes"):

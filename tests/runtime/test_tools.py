@@ -13,9 +13,9 @@ import pytest
 from small import SETTINGS
 
 import edgekv
-from edgekv.engine.logprobs import LogprobRecorder
-from edgekv.engine.stats import Stats
-from edgekv.engine.tool_calls import ToolCallReader
+from edgekv.generation.logprobs import LogprobRecorder
+from edgekv.generation.stats import Stats
+from edgekv.generation.tool_calls import ToolCallReader
 from edgekv.prompt.tool_form import INTRODUCTION, check_tools, generic, tool_form
 from edgekv.prompt.tools import CallFormat, ToolCall, calls_of, tool_use
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gguf
 import numpy as np
 
-from edgekv.models.tiny import make_tiny
+from edgekv.testing.models.tiny import make_tiny
 
 UNEVEN = {"n_layer": 3, "n_embd": 128, "n_head": 6, "n_head_kv": 3, "head_dim": 64}
 # times that the keys of the heads are lengthened, layer by layer: the longer, the fewer cells a query looks at

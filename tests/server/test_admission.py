@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from edgekv.engine.logprobs import PACKED_BYTES
+from edgekv.generation.logprobs import PACKED_BYTES
 from edgekv.prompt.text import read_text
 from edgekv.server.admission import MemoryBudget, logprob_bytes, request_bytes
 from edgekv.server.errors import ApiError

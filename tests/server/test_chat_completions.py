@@ -9,7 +9,7 @@ import pytest
 from asgi import said
 from reply_usage import USAGE
 
-from edgekv.engine.logprobs import Token, TokenLogprob, packed
+from edgekv.generation.logprobs import Token, TokenLogprob, packed
 from edgekv.server import chat_completions
 from edgekv.server.admission import MemoryBudget, logprob_bytes
 from edgekv.server.request import Ended, Piece, ReplyRequest

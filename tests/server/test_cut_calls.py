@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgekv.engine.stats import Stats
+from edgekv.generation.stats import Stats
 from edgekv.prompt.tools import ToolCall
 from edgekv.server.session_pool import reason_of
 

@@ -13,7 +13,7 @@ import pytest
 from asgi import said
 from pydantic import BaseModel, Field
 
-from edgekv.engine.logprobs import Token, TokenLogprob, packed
+from edgekv.generation.logprobs import Token, TokenLogprob, packed
 from edgekv.server.json_stream import json_parts
 from edgekv.server.openai_fields import chat_logprobs, text_logprobs
 from edgekv.server.spill import LONG_CHARS

@@ -20,7 +20,7 @@ from playwright.sync_api import expect
 from test_serve_command import serving
 
 from edgekv.binding.model import Model
-from edgekv.engine.sampler import Sampler
+from edgekv.generation.sampler import Sampler
 
 pytestmark = pytest.mark.nightly
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import edgekv
-from edgekv.engine.reasoning import opens_reasoning
+from edgekv.generation.reasoning import opens_reasoning
 from edgekv.server.reasoning import Reasoning
 from edgekv.server.request import Piece
 

@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from edgekv.engine.logprobs import PACKED_BYTES
 from edgekv.errors import InputError
+from edgekv.generation.logprobs import PACKED_BYTES
 from edgekv.prompt.text import read_text
 from edgekv.server import spill
 from edgekv.server.admission import MemoryBudget

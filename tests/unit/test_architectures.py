@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edgekv.models.architectures import ARCHITECTURES, KINDS, find_architecture, refused_table, running_table
-from edgekv.models.families import FAMILIES
+from edgekv.testing.models.families import FAMILIES
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "models.md").read_text()

@@ -7,12 +7,12 @@ import os
 
 import pytest
 
-from edgekv.cli.talk.blocks import LONGEST, Block, Blocks
-from edgekv.cli.talk.completion import candidates, paths
-from edgekv.cli.talk.history import KEPT_BYTES, MOST_BYTES, History
-from edgekv.cli.talk.interrupts import Interrupts
-from edgekv.cli.talk.lines import is_open, unquoted
-from edgekv.engine.reasoning import ReasoningSplitter, split_reasoning
+from edgekv.cli.chat.command.blocks import LONGEST, Block, Blocks
+from edgekv.cli.chat.command.completion import candidates, paths
+from edgekv.cli.chat.command.history import KEPT_BYTES, MOST_BYTES, History
+from edgekv.cli.chat.command.interrupts import Interrupts
+from edgekv.cli.chat.command.lines import is_open, unquoted
+from edgekv.generation.reasoning import ReasoningSplitter, split_reasoning
 
 TEXT = """# One
 two

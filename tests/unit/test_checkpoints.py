@@ -7,8 +7,8 @@ import itertools
 import pytest
 
 from edgekv.binding.snapshot_file import SnapshotFile
-from edgekv.engine.checkpoints import MAX_CHECKPOINTS, Checkpoint, Checkpoints
-from edgekv.engine.snapshot import BlockLoopSnapshot, Snapshot
+from edgekv.sessions.checkpoints import MAX_CHECKPOINTS, Checkpoint, Checkpoints
+from edgekv.sessions.snapshot import BlockLoopSnapshot, Snapshot
 from edgekv.store.temp_array import temp_file
 
 

@@ -14,8 +14,8 @@ from gguf_bytes import BYTE_TOKENS, GgufBytes, as_keys, f32, i32s, metadata, str
 
 from edgekv.errors import InvalidModelError, ModelError, ModelNotFoundError, UnsupportedModelError
 from edgekv.models import Header, read_header
-from edgekv.models.families import make_family
 from edgekv.models.ggml_types import GGML_TYPES
+from edgekv.testing.models.families import make_family
 
 Read = Callable[[bytes], Header]
 

@@ -13,7 +13,7 @@ from children import LIMIT_S
 pytest.importorskip("importlinter")
 
 ROOT = Path(__file__).resolve().parents[2]
-TREES = ("edgekv", "models", "cli", "evals", "server")
+TREES = ("edgekv", "models", "cli")
 
 
 def check(checkout):

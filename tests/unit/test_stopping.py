@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from edgekv.engine.stats import Stats
-from edgekv.engine.stopping import LONGEST_CYCLE, SHORTEST_LOOP, LoopDetector, StopTexts, until_stop
 from edgekv.errors import CeilingExceededError
+from edgekv.generation.stats import Stats
+from edgekv.generation.stopping import LONGEST_CYCLE, SHORTEST_LOOP, LoopDetector, StopTexts, until_stop
 
 
 def loops(said):

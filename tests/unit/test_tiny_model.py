@@ -10,11 +10,11 @@ import pytest
 
 from edgekv.errors import ConfigError
 from edgekv.models import read_header
-from edgekv.models.model_spec import ARCHITECTURES, QUANTIZATIONS, RopeScaling
-from edgekv.models.shapes import SHAPES, llama3_rope_factors, make_shape
-from edgekv.models.tensors import POOL_BLOCKS
-from edgekv.models.tiny import make_tiny
-from edgekv.models.vocabulary import TOKENIZERS, make_vocabulary
+from edgekv.testing.models.model_spec import ARCHITECTURES, QUANTIZATIONS, RopeScaling
+from edgekv.testing.models.shapes import SHAPES, llama3_rope_factors, make_shape
+from edgekv.testing.models.tensors import POOL_BLOCKS
+from edgekv.testing.models.tiny import make_tiny
+from edgekv.testing.models.vocabulary import TOKENIZERS, make_vocabulary
 
 gguf = pytest.importorskip("gguf")
 
@@ -113,7 +113,7 @@ def test_nothing_is_left_where_writing_fails(tmp_path: Path, monkeypatch: pytest
     def fail(*arguments: object) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr("edgekv.models.writer.draw", fail)
+    monkeypatch.setattr("edgekv.testing.models.writer.draw", fail)
     with pytest.raises(OSError, match="disk full"):
         make_tiny(path, seed=1)
     assert path.read_bytes() == before

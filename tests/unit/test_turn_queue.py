@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from edgekv.engine import turn_queue
-from edgekv.engine.turn_queue import TurnQueue
 from edgekv.errors import SessionError
+from edgekv.sessions import turn_queue
+from edgekv.sessions.turn_queue import TurnQueue
 
 LIMIT_S = 60
 

@@ -1,0 +1,173 @@
+"""`edgekv chat`: a conversation of any length, which can be kept and gone on with another day."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import edgekv
+from edgekv.cli.options import System, opened, with_common_options
+from edgekv.cli.render import console, say
+from edgekv.cli.reply import reply_arguments, with_reply_options
+from edgekv.cli.settings import preset_names, preset_options
+from edgekv.cli.wording import worded
+from edgekv.generation.reasoning import opens_reasoning
+from edgekv.models import read_header
+from edgekv.prompt.spool import spooled
+from edgekv.sessions.swap_folder import SwapFolder
+from edgekv.store.ownership import Ownership
+from edgekv.store.session_names import path_of, saved_names
+
+from .commands import COMMANDS, is_command, run_command
+from .conversation import Chat, Message, new_session, saved_session, system_of
+from .earlier import show_last
+from .lines import Typed, lines
+from .replying import reply_to
+from .status import bottom_line
+from .terminal_ui import TerminalUI, terminal_ui
+from .undo import hand_back
+from .workers import go_on_in
+
+
+def _use_preset(context: typer.Context, name: str | None) -> str | None:
+    """Take the options of a preset as defaults."""
+    if name is not None:
+        context.default_map = {**(context.default_map or {}), **preset_options(name, context.command)}
+    return name
+
+
+@with_common_options
+@with_reply_options(temp=0.7)
+def chat(
+    runtime: dict[str, Any],
+    reply: dict[str, Any],
+    system: System = None,
+    session: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Keep the chat under a name, and go on with it if there is one.",
+            autocompletion=saved_names,
+        ),
+    ] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Options that the settings file has under this name.",
+            is_eager=True,
+            callback=_use_preset,
+            envvar="EDGEKV_PRESET",
+            autocompletion=preset_names,
+        ),
+    ] = None,
+    plain: Annotated[
+        bool,
+        typer.Option("--plain", help="No Markdown and no line editor, as in a pipe.", envvar="EDGEKV_PLAIN"),
+    ] = False,
+    history: Annotated[
+        bool,
+        typer.Option("--history/--no-history", help="Keep what is typed for the next chat.", envvar="EDGEKV_HISTORY"),
+    ] = True,
+) -> None:
+    """Chat under the memory ceiling. Ctrl-C stops a reply, and leaves when it comes twice within a second."""
+    arguments = reply_arguments(reply)
+    saved = None if session is None else path_of(session)
+    if saved is not None and saved.exists() and system is not None:
+        raise edgekv.ConfigError(
+            f"{session!r} has a system message of its own; leave out --system, or give another --session"
+        )
+    completed = {name: command.arguments for name, command in COMMANDS.items()}
+    ui = terminal_ui(runtime, completed, plain=plain, remember=history)
+    with ExitStack() as stack:
+        rt = stack.enter_context(opened(runtime))
+        owned = Ownership()
+        kept = session
+        if saved is not None and session is not None and saved.exists():
+            conversation, kept = saved_session(rt, session, owned)
+            system = system_of(conversation)
+        else:
+            conversation = new_session(rt, system)
+        talk = Chat(rt, conversation, kept, system, arguments, owned=owned, offer=ui.input.offer)
+        talk.thinks = _thinks(rt)
+        if rt.worker_pid is not None:  # a worker may die
+            with contextlib.suppress(edgekv.ConfigError):
+                rest = SwapFolder(Path(tempfile.gettempdir()))
+                stack.callback(rest.close)
+                talk.backup = rest.folder / "chat.session"
+        say(f"{rt.plan.model.name}, {rt.plan.budget_cells:,} cells; /help lists the commands")
+        if conversation.n_past:
+            say(f"{session}: {conversation.n_past:,} tokens seen")
+            show_last(talk)
+        with talk.pastes:
+            _converse(talk, ui, lambda: stack.enter_context(opened(runtime)))
+
+
+def _converse(chat: Chat, ui: TerminalUI, reopened: Callable[[], edgekv.Runtime]) -> None:
+    """Answer lines until the user leaves. reopened: opens the runtime again"""
+
+    def interrupted() -> bool:
+        if not chat.interrupts.is_second():
+            console.print()
+            say("Ctrl-C again leaves; /help lists the commands")
+            return False
+        return True
+
+    for typed in lines(lambda: ui.input.read(lambda width: bottom_line(chat, width)), interrupted):
+        try:
+            with _problems_are_said():
+                _answer(chat, typed, ui)
+        except edgekv.WorkerError as error:
+            say(f"edgekv: {worded(str(error))}", style="")
+            go_on_in(chat, reopened)
+            say(f"another worker goes on with this chat: {chat.session.n_past:,} tokens seen", style="")
+        if chat.ended:
+            return
+
+
+def _answer(chat: Chat, typed: Typed, ui: TerminalUI) -> None:
+    """Do what was typed."""
+    chat.files += [chat.pastes.enter_context(spooled([paste])) for paste in typed.pastes]
+    if is_command(typed.text):
+        run_command(chat, typed.text)
+    elif typed.text:
+        reply_to(chat, Message(typed.text, [*chat.files], _n_past(chat, typed.text)), ui)
+    else:
+        n = sum(map(len, typed.pastes))
+        say(f"{n:,} characters go with your next message; write what you want to know of them")
+    if chat.again is not None:
+        reply_to(chat, chat.again, ui)
+
+
+def _n_past(chat: Chat, text: str) -> int:
+    """Tokens seen before a message. A worker that died meanwhile has not seen the message."""
+    try:
+        return chat.session.n_past
+    except edgekv.WorkerError:
+        hand_back(chat, Message(text, [*chat.files], 0))
+        raise
+
+
+@contextlib.contextmanager
+def _problems_are_said() -> Iterator[None]:
+    """Say what is wrong with a line, and go on with the conversation."""
+    try:
+        yield
+    except (edgekv.NativeError, edgekv.WorkerError, edgekv.ModelError):
+        raise
+    except edgekv.EdgeKVError as error:
+        say(f"edgekv: {worded(str(error))}", style="")
+
+
+def _thinks(rt: edgekv.Runtime) -> bool:
+    """Return True if the model's chat template begins every reply with reasoning."""
+    from edgekv.prompt.template import opens_with  # the runtime has imported it
+
+    header = rt.model.header if rt.worker_pid is None else read_header(rt.plan.model)
+    return opens_reasoning(opens_with(header.chat_template or ""))

@@ -1,0 +1,110 @@
+"""Slash commands of `edgekv chat`: one table, which /help shows too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import edgekv
+from edgekv.cli.render import console, packed, say
+from edgekv.prompt.text import read_text
+from edgekv.store.session_names import saved_names
+
+from . import clipboard, save_commands, status, undo
+from .completion import Arguments, paths
+from .conversation import Chat
+from .kept import kept
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command. usage, meaning: for /help; run: called with the chat and the text after the command's name.
+
+    arguments: completes the text after the name; None = completes nothing
+    """
+
+    usage: str
+    meaning: str
+    run: Callable[[Chat, str], None]
+    arguments: Arguments | None = None
+
+
+def is_command(line: str) -> bool:
+    """Return True if a line is a command and no message."""
+    return line.lstrip().startswith("/")
+
+
+def run_command(chat: Chat, line: str) -> None:
+    """Run the command of a line. Raises EdgeKVError for a line that cannot be run; the chat goes on."""
+    name, *rest = line.strip().split(maxsplit=1)
+    command = COMMANDS.get(name)
+    if command is None:
+        raise edgekv.InputError(f"{name!r} is no command; possible: {', '.join(COMMANDS)}")
+    command.run(chat, "".join(rest))
+
+
+def help_text() -> str:
+    """Return all commands, in as many lines as they need."""
+    return "\n".join(packed([f"{it.usage} {it.meaning}" for it in COMMANDS.values()], console.width))
+
+
+def _read(chat: Chat, name: str) -> None:
+    path = Path(name).expanduser()
+    if not name or not path.is_file():
+        raise edgekv.InputError(f"{name or 'nothing'!r} is not a file; write /read and the path of a text file")
+    for _ in read_text(path):
+        pass  # the whole file is read, so that an error comes now and not with the message
+    chat.files.append(path)
+    say(f"{path} goes with your next message")
+
+
+def _drop(chat: Chat, _argument: str) -> None:
+    n = len(chat.files)
+    chat.files.clear()
+    say(f"{n} {'file is' if n == 1 else 'files are'} left out; your next message goes alone")
+
+
+def _help(_chat: Chat, _argument: str) -> None:
+    console.print(help_text(), markup=False, soft_wrap=True)
+
+
+def _exit(chat: Chat, _argument: str) -> None:
+    chat.ended = True
+
+
+def _saved(_beginning: str) -> Iterable[str]:
+    return saved_names()
+
+
+def _settings(_beginning: str) -> Iterable[str]:
+    return (f"{name} " for name in status.SETTINGS)
+
+
+COMMANDS = {
+    "/read": Command("/read FILE", "attaches a text file to your next message", _read, paths),
+    "/drop": Command("/drop", "leaves attached files out", _drop),
+    "/kept": Command("/kept", "shows what of it is still there", kept),
+    "/undo": Command("/undo", "takes your last message back", undo.undo),
+    "/retry": Command("/retry", "answers it again", undo.retry),
+    "/copy": Command("/copy", "puts the last answer on the clipboard", clipboard.copy),
+    "/thoughts": Command("/thoughts", "shows the reasoning before it", clipboard.thoughts),
+    "/set": Command("/set [NAME VALUE]", "shows or changes temp, seed, max-tokens, ...", status.set_, _settings),
+    "/system": Command(
+        "/system [TEXT]", "shows the system message, or begins a new chat with another", save_commands.system
+    ),
+    "/policy": Command("/policy", "shows what chooses the cells that stay", status.policy),
+    "/stats": Command("/stats", "shows tokens, speed and memory", status.stats),
+    "/save": Command(
+        "/save [--force] [NAME]",
+        "keeps this chat under a name, or as text in NAME.md or NAME.json",
+        save_commands.save,
+        _saved,
+    ),
+    "/load": Command("/load NAME", "goes on with a saved one", save_commands.load, _saved),
+    "/session": Command(
+        "/session [NAME]", "lists them, or goes to one, which may be new", save_commands.session, _saved
+    ),
+    "/help": Command("/help", "shows this", _help),
+    "/exit": Command("/exit", "(or Ctrl-D) leaves", _exit),
+}

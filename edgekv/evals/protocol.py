@@ -1,0 +1,133 @@
+"""Asking a model about a text that went through a small cache: in the same turn, or only once it is compacted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import edgekv
+from edgekv.generation.request import ProgressCallback
+from edgekv.generation.sampler import GREEDY
+
+from . import oracle
+from .answer import answer_nll, read_question
+from .attention_mass import Masses, surviving_mass
+from .document import Question
+from .setting import ALL, ALL_WHOLE, KNOWN, TURN, TWICE, WHOLE, Setting
+
+
+@dataclass(frozen=True)
+class Answered:
+    """The result of a question.
+
+    reply: what the model said
+    nll: the mean of -ln p over the tokens of the right answer (`answer.answer_nll`); None = not measured
+    mass: the share of what question and answer attend to that is left when the question is asked or, if it belongs
+        to the turn of the text, when the reply begins (`attention_mass.surviving_mass`); None = not measured
+    """
+
+    reply: str
+    nll: float | None = None
+    mass: float | None = None
+
+
+def ask_all(
+    runtime: edgekv.Runtime,
+    setting: Setting,
+    text: Path,
+    questions: Sequence[Question],
+    progress: ProgressCallback | None = None,
+    *,
+    nll: bool = False,
+    masses: Sequence[Masses] | None = None,
+) -> list[Answered]:
+    """Ask questions about a text in a file.
+
+    With the focus "question", "whole" and "twice" a question is known while the text is read. With "turn" it is read
+    right after the text, in the same turn. These read the text once for each question, and once more for what is
+    measured beside the reply.
+    With any other focus the text is read once and compacted to the budget before any question is asked, and each
+    question is asked of that same cache. An oracle chooses anew for each question, from all cells of a text that is
+    read once.
+
+    progress: called after every block of the first reading
+    nll: measure how likely the right answers are
+    masses: what each question attends to (`attention_mass.attention_masses`); measure how much of it is left
+    """
+    if setting.focus in (*KNOWN, TURN) and not setting.holds_text:
+        return _in_one_turn(runtime, setting.focus, text, questions, progress, nll, masses)
+    return _afterwards(runtime, setting, text, questions, progress, nll, masses)
+
+
+def _afterwards(
+    runtime: edgekv.Runtime,
+    setting: Setting,
+    text: Path,
+    questions: Sequence[Question],
+    progress: ProgressCallback | None,
+    with_nll: bool,
+    masses: Sequence[Masses] | None,
+) -> list[Answered]:
+    with runtime.session() as session:
+        session.read(files=[text], focus=_known(setting, questions), progress=progress)
+        read = session.snapshot()
+        found = []
+        for i, question in enumerate(questions):
+            session.restore(read)
+            if setting.is_oracle:
+                oracle.choose(runtime, question, setting.budget)
+            mass = None if masses is None else surviving_mass(masses[i], runtime.block_loop.cache)
+            nll = None
+            if with_nll:
+                before = session.snapshot() if setting.is_oracle else read
+                read_question(session, question)
+                nll = answer_nll(runtime, session, question)
+                session.restore(before)
+            found.append(Answered(_reply(session, question), nll, mass))
+        return found
+
+
+def _known(setting: Setting, questions: Sequence[Question]) -> str | list[str] | bool:
+    """Return the focus with which a text is read before its questions are asked."""
+    texts = [question.text for question in questions]
+    if setting.focus in (ALL, ALL_WHOLE) and not setting.holds_text:
+        return texts if setting.focus == ALL else [" ".join(texts)]
+    return setting.question
+
+
+def _in_one_turn(
+    runtime: edgekv.Runtime,
+    focus: str,
+    text: Path,
+    questions: Sequence[Question],
+    progress: ProgressCallback | None,
+    with_nll: bool,
+    masses: Sequence[Masses] | None,
+) -> list[Answered]:
+    found = []
+    for i, question in enumerate(questions):
+        with runtime.session() as session:
+            how = {"passes": 2} if focus == TWICE else {"focus": _focus(focus, question)}
+            reply = _reply(session, question, files=[text], progress=progress, **how)
+        progress = nll = mass = None
+        if with_nll or masses is not None:
+            with runtime.session() as session:
+                read_question(session, question, files=[text], focus=_focus(focus, question))
+                mass = None if masses is None else surviving_mass(masses[i], runtime.block_loop.cache)
+                nll = answer_nll(runtime, session, question) if with_nll else None
+        found.append(Answered(reply, nll, mass))
+    return found
+
+
+def _focus(focus: str, question: Question) -> list[str] | None:
+    """Return the focus of a turn; None = its question, in its parts."""
+    return [question.text] if focus == WHOLE else None
+
+
+def _reply(session: edgekv.Session, question: Question, **further: Any) -> str:
+    """Return the whole reply to a question, looping or not. Decoding is greedy."""
+    further |= {"max_tokens": question.max_tokens, "allow_loops": True, "sampling": GREEDY}
+    pieces = session.ask(question.text, instruction="", **further)
+    return "".join(pieces)

@@ -1,0 +1,108 @@
+"""Figures of one reply: tokens, cells, time and memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from edgekv.engine.block_loop import Work
+from edgekv.memory import process
+from edgekv.sessions.cache_client import CacheClient
+
+if TYPE_CHECKING:
+    from edgekv.prompt.tools import ToolCall
+
+
+@dataclass(slots=True)
+class Stats:
+    """Figures of one reply. Times are in seconds.
+
+    finish_reason: "end" (the model ended it), "stop" (a stop text came), "loop" (it looped), "length" (max_tokens),
+        "context" (trained context full), "read" (of `Session.read` and `rewind`), "cancelled", "ceiling" (exceeded,
+        which is an error), "closed" (the caller stopped iterating), "failed" (nothing was read, or the grammar became
+        too complex), or "" before the first reply
+    stop_text: the stop text that ended the reply; "" = none did
+    reused_tokens: tokens of a history that the session had seen, and did not read again (`Session.continue_from`)
+    read_tokens: prompt tokens read; fewer than prompt_tokens if reading was cancelled
+    evictions, evicted_cells: compactions, and the cells that they evicted, summed over layers and heads
+    repositions: compactions that turned the kept keys to other RoPE positions
+    tokens_seen, cells_used: tokens of the whole session and cells used per head, after the reply
+    probes, probe_s: number of times that the question was fed as a probe, and their time
+    drafted_tokens, accepted_tokens: tokens decoded as drafts, and the accepted ones among them
+    passes, first_pass_s: number of times that the prompt was read, and the time from the start until it was read again.
+        Evictions, probes, drafts and their times count both passes; tokens and other times are those of the last one
+    prefill_s: time to read the prompt
+    ttft_s: time from the start of reading to the first token, which may be the end of the reply
+    decode_s: time to generate all tokens
+    tool_calls: calls of tools that the reply ends with
+    score_s, compact_s: time to score and to move cells; these and probe_s are part of the times above
+    switch_s: time to swap in: before reading, and after other sessions had the cells in between
+    crossed_bytes: bytes that scoring and moving copied between the host and devices; 0 if no cells lie on a device
+    staged_layers: layers whose rows had to cross for that, summed over compactions; 0 if devices did all of it
+    """
+
+    finish_reason: str = ""
+    stop_text: str = ""
+    reused_tokens: int = 0
+    prompt_tokens: int = 0
+    read_tokens: int = 0
+    generated_tokens: int = 0
+    evictions: int = 0
+    repositions: int = 0
+    evicted_cells: int = 0
+    probes: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    tokens_seen: int = 0
+    cells_used: int = 0
+    budget_cells: int = 0
+    passes: int = 1
+    first_pass_s: float = 0.0
+    prefill_s: float = 0.0
+    ttft_s: float = 0.0
+    decode_s: float = 0.0
+    probe_s: float = 0.0
+    score_s: float = 0.0
+    compact_s: float = 0.0
+    switch_s: float = 0.0
+    crossed_bytes: int = 0
+    staged_layers: int = 0
+    peak_rss_bytes: int = 0
+    tool_calls: tuple[ToolCall, ...] = ()
+
+    @property
+    def prefill_tok_per_s(self) -> float:
+        """Prompt tokens read a second."""
+        return self.read_tokens / self.prefill_s if self.prefill_s > 0 else 0.0
+
+    @property
+    def decode_tok_per_s(self) -> float:
+        """Tokens generated a second, without the first: that one comes from reading the prompt."""
+        return (self.generated_tokens - 1) / self.decode_s if self.generated_tokens > 1 else 0.0
+
+    def next_pass(self, seconds: float) -> None:
+        """Begin to count a second pass, after so many seconds."""
+        self.passes, self.first_pass_s = 2, seconds
+        self.read_tokens = self.generated_tokens = 0
+        self.prefill_s = self.ttft_s = self.decode_s = 0.0
+        self.finish_reason = self.stop_text = ""
+
+    def finish(self, client: CacheClient, before: Work) -> None:
+        """Take the counters of a client since `before`, and the memory peak."""
+        work = client.work
+        self.finish_reason = self.finish_reason or "failed"
+        self.evictions = work.evictions - before.evictions
+        self.evicted_cells = work.evicted_cells - before.evicted_cells
+        self.repositions = work.repositions - before.repositions
+        self.probes = work.probes - before.probes
+        self.drafted_tokens = work.drafted - before.drafted
+        self.accepted_tokens = work.accepted - before.accepted
+        self.probe_s = work.probe_s - before.probe_s
+        self.score_s = work.score_s - before.score_s
+        self.compact_s = work.compact_s - before.compact_s
+        self.switch_s = work.switch_s - before.switch_s
+        self.crossed_bytes = work.crossed_bytes - before.crossed_bytes
+        self.staged_layers = work.staged_layers - before.staged_layers
+        self.tokens_seen = client.n_past
+        self.cells_used = client.n_cells
+        self.peak_rss_bytes = process.peak_resident_bytes()

@@ -1,0 +1,92 @@
+"""Admission of requests by the memory that all of them hold together."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from edgekv.generation.logprobs import PACKED_BYTES
+
+from .errors import ApiError
+from .request import ReplyRequest
+
+LOGPROBS_SHARE = 4  # the log probabilities of one reply may take 1/4 of the memory budget
+
+
+class MemoryBudget:
+    """Bytes that requests hold together: bodies that come in, requests that wait, log probabilities of replies.
+
+    Any thread may use it. limit: the most bytes
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._held = 0
+        self._lock = threading.Lock()
+
+    def reserve(self, n_bytes: int) -> None:
+        """Reserve bytes. Raises ApiError if they do not fit; nothing is reserved then."""
+        with self._lock:
+            has_room = self._held + n_bytes <= self.limit
+            if has_room:
+                self._held += n_bytes
+        if not has_room:
+            raise ApiError(
+                429, "rate_limit_exceeded", "the requests that wait fill their memory; try again later", retry_after_s=1
+            )
+
+    @contextmanager
+    def reserved(self, n_bytes: int) -> Iterator[None]:
+        """Reserve bytes for the length of the block. Raises ApiError."""
+        self.reserve(n_bytes)
+        try:
+            yield
+        finally:
+            self.release(n_bytes)
+
+    def release(self, n_bytes: int) -> None:
+        """Release bytes that were reserved."""
+        with self._lock:
+            self._held -= n_bytes
+
+
+def logprob_bytes(request: ReplyRequest, memory: MemoryBudget) -> int:
+    """Return the most bytes that log probabilities of a reply take. Raises ApiError if that is too much."""
+    if request.n_logprobs is None:
+        return 0
+    n_each, most = request.n_logprobs + 1, memory.limit // LOGPROBS_SHARE // PACKED_BYTES
+    if request.max_tokens is None or request.max_tokens * n_each > most:
+        raise ApiError(
+            400,
+            "invalid_value",
+            f"a reply of {request.max_tokens or 'any number of'} tokens with {request.n_logprobs} alternatives each "
+            f"has more than the {most} log probabilities that are told; ask for at most {most // n_each} tokens, or "
+            "for fewer alternatives",
+        )
+    return request.max_tokens * n_each * PACKED_BYTES
+
+
+def request_bytes(request: ReplyRequest) -> int:
+    """Return the bytes of a request: its messages or prompt, its tools, and all else that may be long."""
+    held = (
+        request.messages,
+        request.prompt,
+        request.tools,
+        request.tool_choice,
+        request.json_schema,
+        request.stop,
+        request.focus,
+        request.user,
+    )
+    return sum(map(_bytes_of, held))
+
+
+def _bytes_of(value: object) -> int:
+    n_bytes = sys.getsizeof(value)
+    if isinstance(value, Mapping):
+        return n_bytes + sum(_bytes_of(key) + _bytes_of(item) for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return n_bytes + sum(map(_bytes_of, value))
+    return n_bytes

@@ -1,0 +1,151 @@
+"""Fields that OpenAI's endpoints share: parameters of a reply, errors and usage."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from edgekv.generation.request import MAX_TOKENS
+from edgekv.generation.sampler import MAX_SEED, Sampling
+
+from .body import Body, Text
+from .errors import ApiError, unsupported
+from .json_stream import Parts
+from .request import Ended, Reason, Usage
+from .settings import Settings
+from .streaming import sse_event
+
+FINISH_REASONS: dict[Reason, str] = {
+    "stop": "stop",
+    "length": "length",
+    "loop": "stop",  # OpenAI has no word for it; the `edgekv` object says it
+    "cancelled": "stop",
+    "tool_calls": "tool_calls",
+}
+
+DONE = [b"data: [DONE]\n\n"]
+
+Stop = Annotated[Text, Field(min_length=1)]
+
+
+FocusPart = Annotated[Text, Field(min_length=1, pattern=r"\S")]
+
+
+class StreamOptions(Body):
+    """The field `stream_options`."""
+
+    include_usage: bool | None = None
+
+
+class EdgekvParams(Body):
+    """The object `edgekv`: fields of edgekv's own.
+
+    focus: read with the last user message in mind, or with this question or the parts of one; None = as the server does
+    passes: a request is read once
+    shades: a stream tells at its end what is kept of the conversation
+    """
+
+    focus: bool | Text | Annotated[list[FocusPart], Field(min_length=1, max_length=16)] | None = None
+    passes: Literal[1] = 1
+    shades: bool = False
+    on_overflow: Literal["evict", "error"] = "evict"
+
+
+class GenerationParams(Body):
+    """Parameters of a reply: fields of every endpoint. Defaults are those of `edgekv chat`."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: Annotated[int, Field(ge=1)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=0, le=1 << 20)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repeat_penalty: Annotated[float, Field(ge=1, le=10)] | None = None
+    seed: int | None = None
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    user: str | None = None
+    edgekv: EdgekvParams = EdgekvParams()
+
+    def check(self) -> None:
+        """Raise ApiError for fields that are known and not supported here."""
+        if self.edgekv.shades and not self.stream:
+            raise unsupported("edgekv.shades", "only streams tell what is kept")
+        if self.n is not None and self.n > 1:
+            raise unsupported("n", f"n={self.n} replies cannot be had of one request: this server gives one")
+        for name in ("frequency_penalty", "presence_penalty"):
+            if getattr(self, name):
+                raise unsupported(name, f"{name} is not possible; use repeat_penalty")
+        if self.logit_bias:
+            raise unsupported("logit_bias", "logit_bias is not possible")
+
+    def arguments(self, settings: Settings, max_tokens: int | None = None) -> dict[str, Any]:
+        """Return arguments of a `ReplyRequest`. max_tokens: value of another field, which comes first"""
+        self.check()
+        focus = settings.focus if self.edgekv.focus is None else self.edgekv.focus
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        return {
+            "sampling": self.sampling(),
+            "max_tokens": max_tokens or self.max_tokens or MAX_TOKENS,
+            "stop": stop,
+            "focus": tuple(focus) if isinstance(focus, list) else focus,
+            "on_overflow": self.edgekv.on_overflow,
+            "shades": self.edgekv.shades,
+            "user": self.user or "",
+        }
+
+    def sampling(self) -> Sampling:
+        """Return the sampling. Fields that are not given are as in `edgekv chat`."""
+        named = {
+            name: value
+            for name in ("temperature", "top_p", "top_k", "min_p", "repeat_penalty")
+            if (value := getattr(self, name)) is not None
+        }
+        seed = None if self.seed is None else self.seed % (MAX_SEED + 1)
+        return Sampling(**({"temperature": 0.7} | named), seed=seed)
+
+    @property
+    def wants_usage(self) -> bool:
+        """True if a stream ends with a chunk that has the reply's usage."""
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+
+def error_body(error: ApiError) -> dict[str, Any]:
+    """Return the body of an error."""
+    kind = "server_error" if error.status >= 500 else "invalid_request_error"
+    if error.status == 429:
+        kind = "rate_limit_error"
+    return {"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}}
+
+
+def error_event(error: ApiError) -> Parts:
+    """Return the end of a stream that has begun."""
+    return sse_event(error_body(error))
+
+
+def usage_fields(ended: Ended) -> dict[str, Any]:
+    """Return the figures of a reply: OpenAI's object `usage`, and `edgekv`."""
+    return {"usage": usage_of(ended.usage), "edgekv": edgekv_of(ended.usage, ended.reason)}
+
+
+def usage_of(usage: Usage) -> dict[str, Any]:
+    """Return OpenAI's object `usage`."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+    }
+
+
+def edgekv_of(usage: Usage, reason: Reason) -> dict[str, Any]:
+    """Return the object `edgekv`: tokens seen and kept, and memory."""
+    names = ("seen", "kept", "evicted", "evictions", "peak_bytes", "ceiling_bytes", "budget")
+    return {name: getattr(usage, name) for name in names} | {"finish_reason": reason}

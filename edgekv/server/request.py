@@ -1,0 +1,124 @@
+"""Requests to the model and the events of their replies: plain values, which every endpoint translates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from edgekv.generation.request import MAX_TOKENS
+from edgekv.generation.sampler import Sampling
+
+from .shades import Shades
+
+Reason = Literal["stop", "length", "loop", "cancelled", "tool_calls"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplyRequest:
+    """A request for a reply: to messages, or to a prompt as it stands.
+
+    messages: each with "role" and "content", a text or the Path of one; perhaps with "tool_calls" or "tool_call_id"
+    prompt: a text, the Path of one, or token ids; None = there are messages
+    max_tokens: longest reply; None = until the model ends it
+    stop: texts that end the reply
+    n_logprobs: alternatives to tell with each token, with their log probabilities; None = tell nothing
+    json_schema: a schema that the reply must fit; None = any text
+    tools, tool_choice, parallel_tool_calls: what the model may call, and how, as in `Session.continue_from`
+    focus: question that long new text is read with: True = the last user message, or another question, or its parts
+    on_overflow: for a prompt of more tokens than cells: "evict", or "error"
+    shades: tell at the end of the reply what the cells still hold of the conversation
+    user: name of the client's user; told to nobody
+    """
+
+    messages: tuple[Mapping[str, Any], ...] = ()
+    prompt: str | Path | Sequence[int] | None = None
+    sampling: Sampling = field(default_factory=Sampling)
+    max_tokens: int | None = MAX_TOKENS
+    stop: tuple[str, ...] = ()
+    n_logprobs: int | None = None
+    json_schema: Mapping[str, Any] | None = None
+    tools: tuple[Mapping[str, Any], ...] = ()
+    tool_choice: str | Mapping[str, Any] = "auto"
+    parallel_tool_calls: bool = True
+    focus: bool | str | tuple[str, ...] = True
+    on_overflow: Literal["evict", "error"] = "evict"
+    shades: bool = False
+    user: str = ""
+
+    @property
+    def needs_grammars(self) -> bool:
+        """True if the runtime needs grammars: the reply must fit a schema, or may call tools."""
+        return self.json_schema is not None or (bool(self.tools) and self.tool_choice != "none")
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """The figures of a reply.
+
+    prompt_tokens: all tokens of the prompt; `cached_tokens` of them had been read before
+    reasoning_tokens: tokens of reasoning; a character of several tokens counts as one
+    seen, kept, evicted: tokens of the whole conversation, tokens that still have a cell, and the others
+    evictions: number of evictions during this reply
+    peak_bytes, ceiling_bytes: memory of the process with the model; budget: cells that each head keeps
+    """
+
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    reasoning_tokens: int
+    seen: int
+    kept: int
+    evicted: int
+    evictions: int
+    peak_bytes: int
+    ceiling_bytes: int
+    budget: int
+
+
+@dataclass(frozen=True, slots=True)
+class PromptProgress:
+    """Progress of reading the prompt: tokens seen so far, of all that must be read."""
+
+    seen: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The next piece of the reply.
+
+    reasoning: the piece is reasoning, and not answer
+    logprobs: the tokens of the piece, as `edgekv.generation.logprobs.packed` makes them
+    """
+
+    text: str
+    reasoning: bool = False
+    logprobs: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call of a tool. arguments: as JSON"""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The reply is over; nothing follows.
+
+    stop_text: the stop text that ended the reply, if any
+    shades: tokens that are kept, if the request asks for them and the disk takes them
+    """
+
+    reason: Reason
+    usage: Usage
+    stop_text: str | None = None
+    shades: Shades | None = None
+
+
+Event: TypeAlias = PromptProgress | Piece | ToolCall | Ended

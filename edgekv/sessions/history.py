@@ -1,0 +1,177 @@
+"""Checks whole histories, as callers give them, and makes prompts from them."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from edgekv.errors import InputError, SessionError
+from edgekv.generation.request import GenerationRequest
+
+if TYPE_CHECKING:
+    from edgekv.binding.model import Model
+    from edgekv.prompt.text import Prompt
+    from edgekv.prompt.tools import ToolCall
+    from edgekv.prompt.turns import Parts, Turns
+
+History: TypeAlias = str | Path | Sequence[int] | Sequence[Mapping[str, Any]]
+MESSAGE_ROLES = ("system", "user", "assistant", "tool")
+QUESTION_CHARS = 4096  # characters; a probe takes their last tokens
+
+
+def request_of(history: History) -> GenerationRequest:
+    """Return the request for a reply to messages, a text or token ids. Raises InputError for any other history."""
+    if isinstance(history, (str, Path)):
+        if history == "":
+            raise InputError("the history is empty; give a text, token ids or messages to go on from")
+        return GenerationRequest(kind="whole", content=(_absolute(history),))
+    if len(history) and isinstance(history[0], Mapping):
+        return messages_of(history)
+    return GenerationRequest(kind="tokens", tokens=token_ids(history))
+
+
+def token_ids(tokens: Sequence[Any]) -> array[int]:
+    """Return token ids, 4 bytes each. Raises InputError for an empty list, and for a value that is no id."""
+    if not len(tokens):
+        raise InputError("the history is empty; give token ids or messages to go on from")
+    for token in tokens:
+        if isinstance(token, bool) or not hasattr(token, "__index__") or not 0 <= token < 1 << 31:
+            raise InputError(f"the history holds {token!r}, which is no token id; give ids of the model's vocabulary")
+    return array("i", tokens)
+
+
+def check_ids(tokens: Sequence[int], n_vocab: int) -> Sequence[int]:
+    """Return the ids unchanged. Raises InputError for an id that the vocabulary lacks."""
+    for token in tokens:
+        if token >= n_vocab:
+            raise InputError(f"the vocabulary has no token {token}; give ids in [0, {n_vocab})")
+    return tokens
+
+
+def messages_of(messages: Sequence[Any]) -> GenerationRequest:
+    """Return the request for a reply to messages. Raises InputError for a value that is no message."""
+    calls = tuple(_calls_of(it) for it in messages)
+    messages = [  # a message that only calls tools may have no content
+        {**message, "content": ""} if its and message.get("content") is None else message
+        for message, its in zip(messages, calls, strict=True)
+    ]
+    for message, its in zip(messages, calls, strict=True):
+        if not isinstance(message, Mapping) or not (
+            isinstance(message.get("role"), str) and isinstance(message.get("content"), (str, Path))
+        ):
+            raise InputError(f"a message is {message!r}; give each as {{'role': ..., 'content': ...}}, both texts")
+        if message["role"] not in MESSAGE_ROLES:
+            raise InputError(f"a message is of {message['role']!r}; let one of {', '.join(MESSAGE_ROLES)} write it")
+        if its and message["role"] != "assistant":
+            raise InputError(f"a message of {message['role']!r} has tool_calls; let 'assistant' write them")
+    last = messages[-1]
+    if last["role"] == "user" and isinstance(last["content"], str) and not last["content"].strip():
+        raise InputError("the last message of 'user' is empty; write something to answer")
+    roles = tuple(message["role"] for message in messages)
+    contents = tuple(_absolute(message["content"]) for message in messages)
+    return GenerationRequest(kind="messages", roles=roles, content=contents, calls=calls)
+
+
+def _calls_of(message: object) -> tuple[ToolCall, ...]:
+    given = message.get("tool_calls") if isinstance(message, Mapping) else None
+    if not given:
+        return ()
+    from edgekv.prompt.tools import calls_of  # few histories need it
+
+    return calls_of(given)
+
+
+def _absolute(content: str | Path) -> str | Path:
+    """Return a content with an absolute path, because a worker may run in another folder."""
+    return Path(os.path.abspath(content)) if isinstance(content, Path) else content
+
+
+def question_of(roles: Sequence[str], contents: Sequence[str | Path]) -> str | None:
+    """Return the end of the user's last message, the question to read the others with; None = there is none."""
+    for role, content in zip(reversed(roles), reversed(contents), strict=True):
+        if role == "user":
+            return _end_of(content) or None
+    return None
+
+
+def _end_of(content: str | Path) -> str:
+    if isinstance(content, str):
+        return content[-QUESTION_CHARS:]
+    with suppress(OSError), content.open("rb") as file:  # reading the whole file raises the error
+        file.seek(0, 2)
+        file.seek(max(0, file.tell() - QUESTION_CHARS))
+        return file.read().decode("utf-8", "ignore")
+    return ""
+
+
+def prompt_of(request: GenerationRequest, model: Model, turns: Turns, replies: Iterable[list[int]]) -> Prompt:
+    """Return the prompt of a history.
+
+    Raises InputError for ids that the vocabulary lacks, and SessionError for another system message.
+
+    replies: tokens of earlier replies. A message with exactly the text of one, or with the same tool calls, is given
+        its tokens
+    """
+    if request.kind in ("tokens", "ahead"):
+        return turns.ids(check_ids(request.tokens, model.n_vocab))
+    if request.kind == "whole":
+        return turns.from_beginning(request.content)
+    system = request.content[0] if request.roles[0] == "system" else None
+    if turns.system is not None and turns.system != system:
+        raise SessionError(
+            f"the history has the system message {system!r}, but the session has {turns.system!r}; open a session "
+            "with that of the history"
+        )
+    roles, written, tools = with_tools(request, model)
+    alike = _alike(request, model)
+    said = {alike("".join(model.text(tokens))): tokens for tokens in replies}
+    contents = [
+        said.get(alike(text), parts) if role == "assistant" and (text := _text_of(parts)) is not None else parts
+        for role, parts in zip(roles, written, strict=True)
+    ]
+    return turns.whole(roles, contents, tools)
+
+
+def _alike(request: GenerationRequest, model: Model) -> Callable[[str], str]:
+    """Return a function whose results are equal for replies that call the same tools."""
+    if not any(request.calls):
+        return str
+    from edgekv.prompt.tool_form import tool_form  # few histories need it
+
+    return tool_form(model).calls.alike
+
+
+def _text_of(parts: Parts) -> str | None:
+    """Return a content as one text; None = a file is part of it."""
+    texts = [part for part in parts if isinstance(part, str)]
+    return "".join(texts) if len(texts) == len(parts) else None
+
+
+def with_tools(
+    request: GenerationRequest, model: Model
+) -> tuple[tuple[str, ...], tuple[Parts, ...], Sequence[dict[str, Any]]]:
+    """Return roles and contents of messages with their calls written out, and the tools for the template to describe.
+
+    Raises InputError for tools that hold names of control tokens.
+    """
+    roles, use = request.roles, request.tools
+    contents: tuple[Parts, ...] = tuple((content,) for content in request.content)
+    if use is None and "tool" not in roles and not any(request.calls):
+        return roles, contents, ()
+    from edgekv.prompt.tool_form import check_tools, generic, tool_form
+
+    form = tool_form(model)
+    contents = tuple(
+        (*content, form.calls.written(calls)) if calls else content
+        for content, calls in zip(contents, request.calls, strict=True)
+    )
+    if not form.is_native:
+        return *generic(roles, contents, () if use is None else use.tools), ()
+    if use is None:
+        return roles, contents, ()
+    check_tools(model, use)
+    return roles, contents, [tool.as_dict() for tool in use.tools]

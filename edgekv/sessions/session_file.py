@@ -1,0 +1,233 @@
+"""Session files: written cell by cell, and loaded into a runtime that may have another budget or cache type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgekv.binding import structs
+from edgekv.binding.convert_cells import convert_cells
+from edgekv.binding.model import Context
+from edgekv.binding.snapshot_meta import CachedSource, SnapshotMeta, read_header
+from edgekv.engine.block_loop import BlockLoop
+from edgekv.engine.loaded_model import LoadedModel, open_cache
+from edgekv.errors import BudgetError, ConfigError, SessionFileError
+from edgekv.generation.request import Logging
+from edgekv.memory import process
+from edgekv.options import DEFAULT_POLICY, DIVIDED_POLICY
+from edgekv.policies import parse_policy
+from edgekv.store.log import TokenLog
+from edgekv.store.sections import CHUNK_BYTES, Section, SectionFile, write_sections
+
+from .session_codec import SessionHeader, header_values, history_section, snapshot_of
+from .session_history import SessionHistory
+from .snapshot import ELSEWHERE, BlockLoopSnapshot, Snapshot
+
+
+def save_session(path: Path, engine: LoadedModel, snapshot: Snapshot, further: Sequence[Section] = ()) -> None:
+    """Write a session whose cells are the engine's, without a copy of them in memory. Raises SessionFileError.
+
+    snapshot: the state beside the cells
+    further: more sections, such as `tokens`
+    """
+    cells = CachedSource(engine.block_loop.cache)
+    sections = [Section("cells", "U8", cells.n_bytes, _pieces(cells)), history_section(snapshot.block_loop.history)]
+    write_sections(path, header_values(snapshot) | {"saved_with": _saved_with(engine)}, [*sections, *further])
+
+
+def load_session(path: Path, engine: LoadedModel) -> Snapshot:
+    """Load the cells of a saved session into the engine; returns the state beside them.
+
+    Raises SessionFileError, BudgetError or CeilingError for a session that does not fit this engine. The cells are then
+    as before. They are empty if a sound file failed later: it could not be read to its end, or its cells could not be
+    evicted (NativeError). After any other exception they are of no use, unless `Cache.n_overwritten` is as before.
+    """
+    with SectionFile(path) as file:
+        snapshot = snapshot_of(file, ELSEWHERE, engine.mark)
+        has_scores = _check(file, engine, snapshot)
+        try:
+            _take(engine, FileSource(file), snapshot.block_loop, has_scores)
+        except BudgetError:
+            raise
+        except ConfigError as error:
+            raise SessionFileError(f"{str(path)!r} cannot be gone on with: {error}") from error
+    return snapshot
+
+
+def log_sections(log: TokenLog) -> list[Section]:
+    """Return the sections of a log. They are read from the log while they are written."""
+    return [Section(name, "I32", len(numbers), numbers.pieces()) for name, numbers in log.parts().items()]
+
+
+def load_log(path: Path, engine: LoadedModel, logging: Logging) -> SessionHistory | None:
+    """Copy the log of a session file into private files; None = the file has no log. Changes nothing else.
+
+    Raises SessionFileError for a damaged file, and if there is no room for the log.
+    """
+    with SectionFile(path) as file:
+        if "tokens" not in file or "marks" not in file:
+            return None
+        history = SessionHistory(logging, engine.plan)
+        try:
+            for name, numbers in history.log.parts().items():
+                for piece in file.pieces(name):
+                    if piece.dtype != np.int32:
+                        raise file.damaged(f"its {name!r} are no whole numbers")
+                    numbers.extend(piece)
+            n_past = read_header(FileSource(file).read_into).n_past
+            if len(history.log) != n_past or not history.log.is_sound(engine.model.n_vocab):
+                raise file.damaged("its log is not that of its cells")
+        except BaseException:
+            history.close()
+            raise
+        return history
+
+
+class FileSource:
+    """The cells in a file."""
+
+    def __init__(self, file: SectionFile) -> None:
+        self.n_bytes = file.n("cells")
+        self._file = file
+
+    def read_into(self, first: int, into: npt.NDArray[np.uint8]) -> None:
+        """Fill `into` with the bytes of the cells from byte `first` on."""
+        self._file.read_into("cells", first, into)
+
+
+def _pieces(cells: CachedSource) -> Iterator[npt.NDArray[np.uint8]]:
+    """Yield the cells in chunks; every chunk reuses one buffer."""
+    buffer = np.empty(CHUNK_BYTES, np.uint8)
+    for first in range(0, cells.n_bytes, CHUNK_BYTES):
+        piece = buffer[: cells.n_bytes - first]
+        cells.read_into(first, piece)
+        yield piece
+
+
+def _saved_with(engine: LoadedModel) -> dict[str, Any]:
+    options, cache = engine.options, engine.block_loop.cache
+    return {
+        "model": engine.plan.model.name,
+        "model_digest": engine.model_digest,
+        "policy": options.parsed_policy.spec,
+        "focus_policy": options.parsed_focus.spec if options.focus else None,
+        "kv_type": options.kv_type,
+        "budget": engine.plan.budget_cells,
+        "block": options.block,
+        "n_past": cache.n_past,
+        "n_cells": cache.n_cells,
+    }
+
+
+def _check(file: SectionFile, engine: LoadedModel, snapshot: Snapshot) -> bool:
+    """Raise SessionFileError for another model or policy; returns True if the scores of the cells still count."""
+    header, options = SessionHeader(file).inner("saved_with"), engine.options
+    if header is None:
+        raise file.damaged("it does not say what it was saved with")
+    model, digest, policy = (
+        header.value(name, lambda it: isinstance(it, str) and len(it) < 1000)
+        for name in ("model", "model_digest", "policy")
+    )
+    if digest != engine.model_digest:
+        raise SessionFileError(
+            f"{str(file.path)!r} was saved with the model {model!r} ({digest[:8]!r}), but this runtime has "
+            f"{engine.plan.model.name!r} ({engine.model_digest[:8]!r}); open one with the model that it was saved with"
+        )
+    own = options.parsed_policy.spec
+    usual = [parse_policy(spec).spec for spec in (DEFAULT_POLICY, DIVIDED_POLICY)]  # what is even can be divided
+    if policy != own and [policy, own] != usual:
+        raise SessionFileError(
+            f"{str(file.path)!r} was saved with policy={policy!r}, but this runtime has "
+            f"policy={own!r}; open one with policy={policy!r}"
+        )
+    tokens = [*snapshot.pending, *snapshot.block_loop.unscored, *(snapshot.sampler.newest if snapshot.sampler else ())]
+    newest = np.frombuffer(snapshot.block_loop.history, np.int32)
+    if max([*tokens, newest.max(initial=0)]) >= engine.model.n_vocab:
+        raise file.damaged("it holds tokens that the model does not know")
+    options.check_budget(engine.plan.budget_cells, sum(p1 - p0 for p0, p1 in snapshot.block_loop.pinned))
+    focus = header.value("focus_policy", lambda it: it is None or isinstance(it, str))
+    return options.parsed_policy.carries or focus == (options.parsed_focus.spec if options.focus else None)
+
+
+def _take(engine: LoadedModel, cells: FileSource, notes: BlockLoopSnapshot, has_scores: bool) -> None:
+    """Load the cells of a file into the engine, and evict the cells beyond its budget and block."""
+    block_loop, plan = engine.block_loop, engine.plan
+    numbers = SnapshotMeta.read(cells, lambda n: _claim(engine, n))
+    if engine.options.replays:
+        _check_replays(engine, numbers, len(notes.unscored))
+    if not block_loop.cache.holds(numbers.cells):
+        _take_by_way_of_more(engine, cells, numbers, notes, has_scores)
+        return
+    convert_cells(cells, block_loop.cache, numbers, scores=has_scores, claim=lambda n: _claim(engine, n))
+    block_loop.take(notes)
+    cache = block_loop.cache
+    if cache.n_cells > plan.budget_cells + plan.block or cache.n_free < engine.options.probe_cells:
+        try:
+            block_loop.shrink()
+        except BaseException:  # scores are not finite if rows are no numbers
+            block_loop.clear()
+            raise
+
+
+def _claim(engine: LoadedModel, n_bytes: int) -> None:
+    """Raise CeilingError if there is no room for the numbers that the file holds about its cells."""
+    engine.guard.check_room(n_bytes, "what the file says of its cells", "")
+
+
+def _check_replays(engine: LoadedModel, numbers: SnapshotMeta, n_unscored: int) -> None:
+    """Raise ConfigError if cells had to be evicted before the newest n_unscored of a head are replayed."""
+    held, plan, options = numbers.cells, engine.plan, engine.options
+    n_mean = -(-int(held.sum()) // max(1, len(held)))
+    fits = n_mean <= plan.budget_cells + plan.block and engine.block_loop.cache.holds(held + options.probe_cells)
+    if not fits or n_unscored > plan.block:
+        raise ConfigError(
+            f"it holds {n_mean} cells a head, {n_unscored} of them not replayed yet, for which budget="
+            f"{plan.budget_cells} and block={plan.block} have no room, and policy={options.parsed_policy.spec} evicts "
+            "none before it is replayed; give the budget and the block that it was saved with"
+        )
+
+
+def _take_by_way_of_more(
+    engine: LoadedModel, cells: FileSource, numbers: SnapshotMeta, notes: BlockLoopSnapshot, has_scores: bool
+) -> None:
+    """Load more cells than the engine has: a temporary cache that is large enough takes them and evicts."""
+    plan, held = engine.plan, numbers.cells
+    options = replace(engine.options, ubatch=1)  # it decodes nothing
+    further = plan.n_cells_max - plan.n_cells  # cells of a head beyond the mean, if heads share, also after evicting
+    n_cells = max(2, int(held.max()) - further, *_means(engine, held))
+    engine.guard.check_room(
+        n_cells * plan.cell_bytes
+        + plan.parts.bookkeeping * n_cells // plan.n_cells
+        + plan.parts.state
+        + plan.parts.compute,
+        f"the {n_cells} cells of the saved session while they are evicted to {plan.budget_cells}",
+        f"or open the runtime with budget={n_cells}",
+    )
+    layout = structs.Layout(n_cells, n_cells + further, options.probe_cells)
+    with (
+        closing(Context(engine.model, n_cells, options, layout)) as context,
+        closing(open_cache(context, options)) as cache,
+    ):
+        if engine.block_loop.cache.shares:
+            cache.share_by(engine.block_loop.cache.shares)
+        convert_cells(cells, cache, numbers, scores=has_scores, claim=lambda n: _claim(engine, n))
+        larger = BlockLoop(cache, options, plan.budget_cells, engine.model.n_ctx_train)
+        larger.take(notes)
+        larger.shrink()
+        convert_cells(CachedSource(cache), engine.block_loop.cache)
+        engine.block_loop.take(larger.noted(ELSEWHERE))
+    process.return_freed_memory()
+
+
+def _means(engine: LoadedModel, held: npt.NDArray[np.int64]) -> list[int]:
+    """Return the mean cells of a head in every layer, rounded up. Layers whose heads have one shape share a pool."""
+    cache = engine.block_loop.cache
+    counts = [cache.layer_heads(layer)[0] for layer in range(cache.shape.n_layer)]
+    ends = np.cumsum(counts)
+    return [-(-int(held[end - n : end].sum()) // n) for n, end in zip(counts, ends, strict=True)]

@@ -1,0 +1,146 @@
+"""The history of a conversation, which it can go back in: the log of its tokens, and checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from io import FileIO
+
+from edgekv.engine.block_loop import BlockLoop
+from edgekv.engine.speculation import WINDOW
+from edgekv.errors import ConfigError, SessionError, SessionFileError
+from edgekv.generation.request import Logging
+from edgekv.memory.sizes import MIB, format_size
+from edgekv.planning.estimate import Plan
+from edgekv.prompt.turns import STATES, Kind
+from edgekv.store.log import TokenLog
+from edgekv.store.temp_array import temp_file
+
+from .checkpoints import Checkpoint, Checkpoints
+from .snapshot import BlockLoopSnapshot, Snapshot
+
+CHECKPOINT_BYTES = 256 * MIB  # on the disk, unless four checkpoints take more
+
+
+class SessionHistory:
+    """The log and the checkpoints of one conversation, which lie on the disk.
+
+    The log holds the tokens that were fed. A session's last token may be missing, as it is generated and not fed yet.
+    """
+
+    def __init__(self, logging: Logging, plan: Plan) -> None:
+        """Make the files. Raises SessionFileError if that fails, and ConfigError for a cap below one checkpoint."""
+        largest = plan.session_bytes
+        cap = max(CHECKPOINT_BYTES, 4 * largest) if logging.checkpoint_bytes is None else logging.checkpoint_bytes
+        if 0 < cap < largest:
+            raise ConfigError(
+                f"checkpoint_bytes={format_size(cap)} does not hold a checkpoint, which takes up to "
+                f"{format_size(largest)}; raise it to {-(-largest // MIB)}MiB, or give 0 to keep none"
+            )
+        self._setting = logging, plan
+        self._folder = logging.folder
+        self.log = TokenLog(logging.folder)
+        self.checkpoints = Checkpoints(cap)
+
+    def close(self) -> None:
+        """Remove all files."""
+        self.log.close()
+        self.checkpoints.close()
+
+    def note(self, n_past: int, state: tuple[object, ...], taken: Callable[[FileIO], Snapshot]) -> None:
+        """Cut the log after n_past tokens, and add a checkpoint. It is left out if the disk has no room.
+
+        state: turns, pending tokens, sampler
+        taken: writes a snapshot to a file
+        """
+        self.log.cut(n_past)
+        newest = self.checkpoints.newest
+        if n_past == 0 or not self.checkpoints.max_bytes or (newest is not None and newest.is_of(n_past, state)):
+            return
+        with suppress(OSError, SessionFileError):
+            file = temp_file(self._folder)
+            try:
+                checkpoint = Checkpoint(n_past, taken(file))
+            except BaseException:
+                file.close()
+                raise
+            self.checkpoints.add(checkpoint)
+
+    def back_to(self, n: int, block_loop: BlockLoop) -> Snapshot | None:
+        """Restore the newest checkpoint of at most n tokens; returns its snapshot, None = the beginning.
+
+        After an exception call it again: the cells are then as before, as in the checkpoint, or of no use. Removes
+        later checkpoints, and those whose file cannot be read.
+        """
+        self.checkpoints.drop_from(n + 1)
+        while (checkpoint := self.checkpoints.newest) is not None:
+            try:
+                block_loop.restore(self._with_draft_tokens(checkpoint))
+            except OSError:
+                self.checkpoints.drop_from(checkpoint.n_past)
+            else:
+                return checkpoint.snapshot
+        block_loop.begin()
+        return None
+
+    def current_checkpoint(self, n_past: int, state: tuple[object, ...]) -> BlockLoopSnapshot | None:
+        """Return the newest checkpoint if it matches the current state."""
+        newest = self.checkpoints.newest
+        if newest is None or not newest.is_of(n_past, state):
+            return None
+        return self._with_draft_tokens(newest)
+
+    def _with_draft_tokens(self, checkpoint: Checkpoint) -> BlockLoopSnapshot:
+        """Return the snapshot of a checkpoint with the tokens that drafts are looked up in."""
+        newest = self.log.read(max(0, checkpoint.n_past - WINDOW), checkpoint.n_past).tobytes()
+        return replace(checkpoint.snapshot.block_loop, history=newest)
+
+    def marker(self, kind: Kind, n_past: int, first: int = 0, *, known: int = 0) -> Callable[[int, str], None]:
+        """Return a callback for `Prompt.tokens` that notes the role of each part of a prompt in the log.
+
+        n_past: tokens that were fed before the prompt
+        first: position of its first token
+        known: length of the prefix whose roles the log has already, of a history without turns
+        """
+        while_read = STATES[kind][0]
+        self.log.expect(n_past)
+
+        def mark(n_before: int, role: str) -> None:
+            position = max(first + n_before, known if kind in ("whole", "tokens") else 0)
+            self.log.announce(position, role, "assistant" if role == "assistant" else while_read)
+
+        return mark
+
+    def restored(self, snapshot: Snapshot, block_loop: BlockLoop) -> SessionHistory:
+        """Go back to a snapshot; returns its history, which takes over the checkpoints of this one that still match.
+
+        Raises SessionError for a snapshot without a log, and what `BlockLoop.restore` raises; nothing changes then.
+        """
+        if snapshot.log is None:
+            raise SessionError(
+                "the snapshot is of a session without a log; restore it in such a one, or take it with log=True"
+            )
+        history = SessionHistory(*self._setting)
+        try:
+            history.log.fill(snapshot.log)
+            n_common, _ = self.log.common(history.log.tokens(0, len(history.log)))
+            block_loop.restore(snapshot.block_loop)
+        except BaseException:
+            history.close()
+            raise
+        self.checkpoints.drop_from(n_common + 1)
+        history.checkpoints = self.checkpoints
+        return history
+
+    def replies(self, pending: Sequence[int]) -> Iterator[list[int]]:
+        """Yield the tokens of each reply so far. pending: tokens at the end of the last reply that the log lacks"""
+        for turn in self.log.turns(len(pending)):
+            if turn.role == "assistant":
+                yield list(self.tokens(turn.start, turn.stop, pending))
+
+    def tokens(self, start: int, stop: int, pending: Sequence[int]) -> Iterator[int]:
+        """Yield the tokens in [start, stop). The last ones may be pending."""
+        n = len(self.log)
+        yield from self.log.tokens(start, min(stop, n))
+        yield from pending[max(0, start - n) : max(0, stop - n)]

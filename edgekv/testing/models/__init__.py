@@ -1,0 +1,1 @@
+"""Makers of synthetic model files, for tests. They need the `gguf` package."""
