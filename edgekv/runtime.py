@@ -13,6 +13,7 @@ from typing import Any
 
 from .binding.model import Context, Model
 from .engine.block_loop import BlockLoop
+from .engine.loaded_model import LoadedModel
 from .engine.memory_guard import MemoryGuard
 from .engines import open_engine, plan_for, survey_for
 from .errors import ConfigError, ModelNotFoundError, SessionError
@@ -223,10 +224,10 @@ class Runtime:
         """The memory guard, which compares the memory of the process with the ceiling."""
         return self._local().guard
 
-    def _local(self) -> LocalEngine:
+    def _local(self) -> LoadedModel:
         if not isinstance(self._engine, LocalEngine):
             raise ConfigError("isolated=True keeps model and cells in another process; open the runtime without it")
-        return self._engine
+        return self._engine.loaded
 
     def __enter__(self) -> Runtime:
         return self

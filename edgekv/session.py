@@ -2,33 +2,59 @@
 
 from __future__ import annotations
 
+import codecs
+import gc
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+import threading
+import weakref
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import ConfigError, InputError
-from .generation.request import INSTRUCTION, MAX_TOKENS, GenerationRequest, ProgressCallback, RewindRequest
-from .generation.sampler import Sampling
-from .grammar.source import grammar_of
+import numpy as np
+import numpy.typing as npt
+
+from .errors import ConfigError, InputError, SessionError
+from .generation.request import (
+    INSTRUCTION,
+    GenerationOptions,
+    GenerationRequest,
+    ProgressCallback,
+    RewindRequest,
+    reply_fields,
+)
+from .generation.stats import Stats
 from .prompt.focus import Focus, question_to_read_with
+from .prompt.spool import rereadable
 from .prompt.text import PARAGRAPH, WITHIN
+from .sessions.coverage import Shaded
 from .sessions.history import History, question_of, request_of, token_ids
 from .sessions.protocol import Conversation, Engine
-from .sessions.record import Record
-from .sessions.session_handle import SessionHandle
 from .sessions.snapshot import Snapshot
+from .store.log import Turn
+from .store.transcript import write_transcript
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from .prompt.tools import ToolUse
 
 # the question that texts are read with while none is known; chosen by measurement (docs/policies.md)
 GENERAL_QUESTION = "Which names, places, dates, numbers and other facts are mentioned above?"
 
+TURNS_AT_ONCE = 256  # turns a request, as a log may be long
+TOKENS_AT_ONCE = 4096
 
-class Session(Record):
+
+class _User:
+    """A call that has a conversation to itself."""
+
+    __slots__ = ("__weakref__",)
+
+
+class Session:
     """A conversation over a runtime; `Runtime.session` makes one. `close`, `with` or closing the runtime ends it.
 
     `chat`, `ask` and `generate` return generators that yield pieces of text. A reply works only while it is iterated,
@@ -57,9 +83,14 @@ class Session(Record):
 
         general: the question that `read` reads with if it is given none; "" = none
         """
-        super().__init__(SessionHandle(engine, conversation, start))
+        self._engine = engine
+        self._conversation = conversation
+        self._start = start
         self._able_to_focus = able_to_focus
         self._general = general
+        self._ended = False
+        self._users = threading.RLock()
+        self._user: weakref.ref[_User] | None = None  # the call that has it to itself, as long as that lives
 
     def chat(
         self,
@@ -67,31 +98,16 @@ class Session(Record):
         *,
         files: Sequence[str | os.PathLike[str]] = (),
         focus: Focus = None,
-        max_tokens: int | None = MAX_TOKENS,
-        stop: str | Sequence[str] = (),
-        allow_loops: bool = False,
-        sampling: Sampling | None = None,
-        grammar: str | None = None,
-        json_schema: Mapping[str, Any] | str | bool | None = None,
-        logprobs: int | None = None,
         progress: ProgressCallback | None = None,
+        **options: Unpack[GenerationOptions],
     ) -> Iterator[str]:
         """Answer one turn, with `files` before `text`; yields pieces of the reply.
 
         focus: the question to read with, or a list of questions or things to find, each of which keeps what it needs
             (docs/policies.md). True = `text`; False = none; None = `text` if there are files, unless the runtime was
             opened with focus=False
-        max_tokens: longest reply, in tokens; None = until the model ends it, or its trained context is full
-        stop: a text, or several, that end the reply; it ends before the first one that is complete
-        allow_loops: go on when the reply loops. It loops when its last tokens are one sequence of at most 60 tokens,
-            three times in a row or more, and these are at least 60 tokens together
-        sampling: how tokens are chosen; None = `Sampling()`
-        grammar: what the reply must be, in the syntax of llama.cpp (GBNF) or of Lark (docs/replies.md)
-        json_schema: a JSON schema that the reply must fit, as a mapping or a text; True = any JSON. Both need a runtime
-            opened with grammars=True
-        logprobs: yield `edgekv.Piece`s, texts which have their tokens with log probabilities, and this many of the
-            most probable alternatives, at most 20; None = plain texts
         progress: called with a `Progress` after every block that is read
+        options: `GenerationOptions`, such as max_tokens, stop and sampling
 
         Before anything is read, raises ConfigError for values that cannot work and for a focus in a runtime opened
         with focus=False; InputError for an empty text, for a file that is empty or not text, and for a prompt beyond
@@ -105,14 +121,8 @@ class Session(Record):
             files,
             instruction="",
             focus=focus,
-            max_tokens=max_tokens,
-            stop=stop,
-            allow_loops=allow_loops,
-            sampling=sampling,
-            grammar=grammar,
-            json_schema=json_schema,
-            logprobs=logprobs,
             progress=progress,
+            **options,
         )
 
     def ask(
@@ -123,14 +133,8 @@ class Session(Record):
         instruction: str = INSTRUCTION,
         focus: Focus = None,
         passes: int = 1,
-        max_tokens: int | None = MAX_TOKENS,
-        stop: str | Sequence[str] = (),
-        allow_loops: bool = False,
-        sampling: Sampling | None = None,
-        grammar: str | None = None,
-        json_schema: Mapping[str, Any] | str | bool | None = None,
-        logprobs: int | None = None,
         progress: ProgressCallback | None = None,
+        **options: Unpack[GenerationOptions],
     ) -> Iterator[str]:
         """Answer a question about text files of any length: a chat turn that reads the files before the question.
 
@@ -157,28 +161,17 @@ class Session(Record):
             instruction=instruction,
             question=asked,
             passes=passes,
-            max_tokens=max_tokens,
-            stop=_texts(stop),
-            allow_loops=allow_loops,
-            sampling=sampling or Sampling(),
-            grammar=grammar_of(grammar, json_schema),
-            logprobs=logprobs,
+            **reply_fields(options),
         )
-        return self._handle.reply(request, progress)
+        return self._reply(request, progress)
 
     def generate(
         self,
         prompt: str = "",
         *,
         files: Sequence[str | os.PathLike[str]] = (),
-        max_tokens: int | None = MAX_TOKENS,
-        stop: str | Sequence[str] = (),
-        allow_loops: bool = False,
-        sampling: Sampling | None = None,
-        grammar: str | None = None,
-        json_schema: Mapping[str, Any] | str | bool | None = None,
-        logprobs: int | None = None,
         progress: ProgressCallback | None = None,
+        **options: Unpack[GenerationOptions],
     ) -> Iterator[str]:
         """Continue a text as it stands, without a chat template. Use a session either for this or for chat, not both.
 
@@ -187,18 +180,13 @@ class Session(Record):
         content: tuple[str | Path, ...] = (*map(Path, files), *([prompt] if prompt else []))
         if not content:
             raise InputError("the prompt is empty; write something to continue, or name files")
-        self._handle.live()
+        self._live()
         request = GenerationRequest(
             content=content,
             kind="text",
-            max_tokens=max_tokens,
-            stop=_texts(stop),
-            allow_loops=allow_loops,
-            sampling=sampling or Sampling(),
-            grammar=grammar_of(grammar, json_schema),
-            logprobs=logprobs,
+            **reply_fields(options),
         )
-        return self._handle.reply(request, progress)
+        return self._reply(request, progress)
 
     def read(
         self,
@@ -224,7 +212,7 @@ class Session(Record):
             raise InputError("there is nothing to read; give a text or files")
         question = self._question(focus, self._general, otherwise=True) or None
         content = (*((WITHIN,) if goes_on else ()), *_content(files, text))
-        for _ in self._handle.reply(GenerationRequest(content=content, kind="read", question=question), progress):
+        for _ in self._reply(GenerationRequest(content=content, kind="read", question=question), progress):
             pass
 
     def continue_from(
@@ -236,14 +224,8 @@ class Session(Record):
         tools: Sequence[Mapping[str, Any]] = (),
         tool_choice: str | Mapping[str, Any] = "auto",
         parallel_tool_calls: bool = True,
-        max_tokens: int | None = MAX_TOKENS,
-        stop: str | Sequence[str] = (),
-        allow_loops: bool = False,
-        sampling: Sampling | None = None,
-        grammar: str | None = None,
-        json_schema: Mapping[str, Any] | str | bool | None = None,
-        logprobs: int | None = None,
         progress: ProgressCallback | None = None,
+        **options: Unpack[GenerationOptions],
     ) -> Iterator[str]:
         """Answer a whole history, of which the session may have seen the beginning; needs a session with log=True.
 
@@ -273,16 +255,11 @@ class Session(Record):
             question=self._question(focus, asked or "", otherwise=False) or None,
             on_overflow=on_overflow,
             tools=_tool_use(tools, tool_choice, parallel_tool_calls),
-            max_tokens=max_tokens,
-            stop=_texts(stop),
-            allow_loops=allow_loops,
-            sampling=sampling or Sampling(),
-            grammar=grammar_of(grammar, json_schema),
-            logprobs=logprobs,
+            **reply_fields(options),
         )
         if request.tools is not None and (request.kind != "messages" or (request.tools.callable and request.grammar)):
             raise ConfigError("tools are called in a reply to messages, without a grammar; leave the one or the other")
-        return self._handle.reply(request, progress)
+        return self._reply(request, progress)
 
     def prefill_prefix(
         self,
@@ -302,9 +279,7 @@ class Session(Record):
         Afterwards `stats` are those of the reading. Errors as for `continue_from`.
         """
         question = self._question(focus or False, "", otherwise=False)
-        for _ in self._handle.reply(
-            GenerationRequest(kind="ahead", tokens=token_ids(tokens), question=question), progress
-        ):
+        for _ in self._reply(GenerationRequest(kind="ahead", tokens=token_ids(tokens), question=question), progress):
             pass
 
     def common_prefix_length(self, history: History, *, tools: Sequence[Mapping[str, Any]] = ()) -> int:
@@ -316,7 +291,7 @@ class Session(Record):
         `continue_from` does.
         """
         request = replace(request_of(history), tools=_tool_use(tools))
-        with self._handle.alone(), self._handle.begun() as conversation:
+        with self.alone(), self._begun() as conversation:
             return conversation.common_prefix_length(request)
 
     def rewind(self, n_tokens: int, *, other_draws: bool = False, progress: ProgressCallback | None = None) -> None:
@@ -334,20 +309,168 @@ class Session(Record):
         message, the next `chat` reads it from its beginning. Raises ConfigError for a number that is not possible, and
         SessionError without a log or during a reply.
         """
-        for _ in self._handle.reply(RewindRequest(n_tokens=n_tokens, other_draws=other_draws), progress):
+        for _ in self._reply(RewindRequest(n_tokens=n_tokens, other_draws=other_draws), progress):
             pass
 
-    def alone(self) -> AbstractContextManager[Conversation]:
-        """Return a context with the conversation, for one user at a time. Raises SessionError while another has it."""
-        return self._handle.alone()
+    @property
+    def stats(self) -> Stats:
+        """Tokens, times and memory of the last reply, complete when that has ended."""
+        return self._conversation.stats
 
-    def cancel(self) -> None:
-        """End the running reply, if any, at the next block or token. May be called from any thread."""
-        self._handle.cancel()
+    @property
+    def system(self) -> str | None:
+        """The system message, which is never evicted; None = there is none."""
+        return self._live().system
+
+    @property
+    def n_past(self) -> int:
+        """Tokens read and generated so far."""
+        with self._begun() as conversation:
+            return conversation.n_past
+
+    @property
+    def n_cells(self) -> int:
+        """Cells used per head."""
+        with self._begun() as conversation:
+            return conversation.n_cells
+
+    def kept_positions(self, layer: int, head: int) -> npt.NDArray[np.int32]:
+        """True positions of the tokens that one (layer, KV head) still holds, (n_cells,) ascending."""
+        with self._swapped_in() as conversation:
+            return conversation.kept_positions(layer, head)
+
+    @property
+    def n_exceeded(self) -> int:
+        """Number of checks that found the process over its ceiling."""
+        return self._live().n_exceeded
+
+    def budgets(self) -> list[list[int]]:
+        """Cells that the last eviction left in each head of each layer; 0 before the first eviction."""
+        with self._swapped_in() as conversation:
+            return conversation.budgets()
+
+    def turns(self, *, apart: bool = False) -> Iterator[Turn]:
+        """Yield the turns of the log as `Turn(role, start, stop)`, without tokens that the chat template puts between.
+
+        apart: texts that `read` began a turn with come before the rest of that turn, as turns of their own
+
+        Raises SessionError without a log, or during a reply.
+        """
+        return self._turns_apart() if apart else _joined(self._turns_apart())
+
+    def _turns_apart(self) -> Iterator[Turn]:
+        first = 0
+        while True:
+            with self.alone(), self._begun() as conversation:
+                some = conversation.turns(first, TURNS_AT_ONCE)
+            yield from some
+            first += len(some)
+            if len(some) < TURNS_AT_ONCE:
+                return
+
+    def text(self, turn: Turn | None = None) -> Iterator[str]:
+        """Yield the text of a turn in pieces; None = all text, with the chat template, as the model saw it.
+
+        Raises SessionError without a log, or during a reply.
+        """
+        with self.alone(), self._begun() as conversation:
+            start, stop = (0, conversation.n_logged) if turn is None else (turn.start, turn.stop)
+        pieces = (b"".join(some) for some in self._pieces(start, stop, turn is None))
+        yield from codecs.iterdecode(pieces, "utf-8", "replace")
+
+    def kept(self, turn: Turn | None = None) -> Iterator[Shaded]:
+        """Yield the text of a turn, or all text that the model saw, in runs `Shaded(text, shade)` of equal shade.
+
+        The shades are those of the cells when this begins. A generated token that is not fed yet has no cells, and is
+        left out.
+
+        Raises SessionError without a log, or during a reply.
+        """
+        with self.alone(), self._swapped_in() as conversation:
+            start, stop = (0, conversation.n_logged) if turn is None else (turn.start, turn.stop)
+            stop = min(stop, conversation.n_past)
+            coverage = conversation.coverage()
+        yield from coverage.shaded(self._pieces(start, stop, turn is None), start)
+
+    def _pieces(self, start: int, stop: int, control: bool) -> Iterator[list[bytes]]:
+        """Yield the bytes of each token in [start, stop) of the log, TOKENS_AT_ONCE at a time."""
+        for first in range(start, stop, TOKENS_AT_ONCE):
+            with self.alone() as conversation:
+                pieces = conversation.pieces(first, min(stop, first + TOKENS_AT_ONCE), control)
+            yield pieces
+
+    def export(self, path: str | os.PathLike[str]) -> None:
+        """Write roles and texts of all turns to a file, as Markdown (.md) or JSON (.json).
+
+        Raises SessionError without a log or during a reply, ConfigError for another ending, and SessionFileError if
+        the file cannot be written. Whatever had that name before is then untouched.
+        """
+        write_transcript(Path(path), ((turn.role, self.text(turn)) for turn in self.turns()))
+
+    def snapshot(self) -> Snapshot:
+        """Copy the whole state of the session, so that `restore` can go back to it.
+
+        The plan does not count the copy. With an isolated runtime the copy is in this process, not in the worker.
+        Raises SessionError while the session is answering. Raises CeilingError, before the copy is made, if it would
+        bring the process over its ceiling.
+        """
+        with self.alone(), self._swapped_in() as conversation:
+            return conversation.snapshot()
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Return to the state of a snapshot, as often as you like.
+
+        Raises SessionError while the session is answering, and for a snapshot of another runtime, of a session with
+        another system message, or, with log=True, of one without a log.
+        """
+        with self.alone(), self._swapped_in() as conversation:
+            conversation.restore(snapshot)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the whole state of the session to a file, for `Runtime.load_session` (docs/sessions.md).
+
+        The file is whole or not there: if this fails, or the process ends, an older file of that name is untouched. It
+        takes no memory to speak of, and only its owner can read it.
+        Raises SessionFileError if it cannot be written, and SessionError while the session is answering.
+        """
+        with self.alone(), self._swapped_in() as conversation:
+            conversation.save(Path(os.path.abspath(path)))
+
+    @contextmanager
+    def alone(self) -> Iterator[Conversation]:
+        """Yield the conversation to one user at a time. Raises SessionError while another user has it."""
+        user = _User()
+        with self._users:
+            if self._is_used():
+                gc.collect()  # an interrupted call may be gone before its user
+            if self._is_used():
+                raise SessionError("this session is already answering; wait for the reply or cancel it")
+            self._user = weakref.ref(user)
+        try:
+            yield self._live()
+        finally:
+            self._user = None  # if an interrupt comes first, `user` goes with this frame
+            if self._ended:
+                self._reap()
+
+    @property
+    def closed(self) -> bool:
+        """True if the session or its runtime was closed."""
+        return self._ended or self._engine.closed
 
     def close(self) -> None:
         """End the session, and free its state, at the latest when another session is used."""
-        self._handle.close()
+        if self.closed:
+            return
+        self._ended = True
+        self.cancel()
+        self._conversation.close()
+        self._reap()
+
+    def cancel(self) -> None:
+        """End the running reply, if any, at the next block or token. May be called from any thread."""
+        self._conversation.cancelled.set()
+        self._engine.turn_queue.wake()
 
     def __enter__(self) -> Session:
         return self
@@ -355,25 +478,97 @@ class Session(Record):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @property
-    def closed(self) -> bool:
-        """True if the session or its runtime was closed."""
-        return self._handle.closed
+    def __del__(self) -> None:
+        if not self._ended:
+            self._conversation.close()
 
     def _question(self, focus: Focus, usual: str, *, otherwise: bool) -> str | tuple[str, ...] | None:
         """Return the question to read with; None = none."""
-        self._handle.live()
+        self._live()
         return question_to_read_with(focus, usual, able=self._able_to_focus, otherwise=otherwise)
+
+    def _live(self) -> Conversation:
+        """Return the conversation, for calls that need neither turn nor exclusive use. Raises SessionError."""
+        if self.closed:
+            raise SessionError("this session is closed; open another with Runtime.session()")
+        return self._conversation
+
+    @contextmanager
+    def _begun(self) -> Iterator[Conversation]:
+        """Yield the conversation, restored from `start`, for calls that need no turn."""
+        if self._start is None:
+            yield self._live()
+        else:
+            with self._swapped_in() as conversation:
+                yield conversation
+
+    @contextmanager
+    def _swapped_in(self) -> Iterator[Conversation]:
+        """Yield the conversation while it has its turn."""
+        with self._engine.turn_queue.ticket(self._live()) as ticket:
+            ticket.enter()
+            conversation = self._live()
+            self._begin(conversation)
+            yield conversation
+
+    def _is_used(self) -> bool:
+        return self._user is not None and self._user() is not None
+
+    def _reply(
+        self, request: GenerationRequest | RewindRequest, progress: ProgressCallback | None
+    ) -> Generator[str, None, None]:
+        """Yield the pieces of a reply, each in its turn. Files that can be read only once are copied first."""
+        with self.alone() as conversation, ExitStack() as copies:
+            conversation.cancelled.clear()
+            if isinstance(request, GenerationRequest):
+                content = (
+                    copies.enter_context(rereadable(part, conversation.cancelled)) if isinstance(part, Path) else part
+                    for part in request.content
+                )
+                request = replace(request, content=tuple(content))
+            ticket = copies.enter_context(self._engine.turn_queue.ticket(conversation, conversation.cancelled))
+            if not ticket.enter():  # cancelled while it waited, or while a pipe was copied
+                conversation.stats = Stats(finish_reason="cancelled")
+                return
+            self._begin(self._live())
+            pieces = copies.enter_context(closing(conversation.reply(request, progress)))
+            for piece in pieces:
+                if piece:
+                    ticket.pause()
+                    yield piece
+                    ticket.enter()  # returns without the cells if it was cancelled meanwhile; the reply then ends
+
+    def _begin(self, conversation: Conversation) -> None:
+        """Restore the snapshot that the conversation begins with."""
+        if self._start is not None:
+            conversation.restore(self._start)
+            self._start = None
+
+    def _reap(self) -> None:
+        """Free the state of closed conversations, if no call is at work."""
+        with self._engine.turn_queue.ticket(self._conversation) as ticket:
+            if ticket.enter_if_free():
+                self._engine.reap()
+
+
+def _joined(turns: Iterable[Turn]) -> Iterator[Turn]:
+    """Yield turns, with adjacent turns of one role joined."""
+    joined: Turn | None = None
+    for turn in turns:
+        if joined is not None and (joined.role, joined.stop) == (turn.role, turn.start):
+            joined = joined._replace(stop=turn.stop)
+            continue
+        if joined is not None:
+            yield joined
+        joined = turn
+    if joined is not None:
+        yield joined
 
 
 def _content(files: Sequence[str | os.PathLike[str]], text: str) -> tuple[str | Path, ...]:
     """Return files, then a text, with an empty line between each two."""
     sources: list[str | Path] = [*map(Path, files), *([text] if text else [])]
     return tuple(part for source in sources for part in (source, PARAGRAPH))[:-1]
-
-
-def _texts(stop: str | Sequence[str]) -> tuple[str, ...]:
-    return (stop,) if isinstance(stop, str) else tuple(stop)
 
 
 def _tool_use(

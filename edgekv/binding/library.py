@@ -16,7 +16,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import edgekv
 from edgekv.errors import BudgetError, ConfigError, EdgeKVError, InvalidModelError, NativeError, UnsupportedModelError
 
 from . import structs
@@ -126,7 +125,7 @@ def library_path() -> Path:
     """
     name = {"win32": "llama.dll", "darwin": "libllama.dylib"}.get(sys.platform, "libllama.so")
     named = os.environ.get("EDGEKV_LIB_PATH")
-    folders = [Path(named).resolve()] if named else [Path(folder) / "_lib" for folder in edgekv.__path__]
+    folders = [Path(named).resolve()] if named else [Path(folder) / "_lib" for folder in sys.modules["edgekv"].__path__]
     for folder in folders:
         if (folder / name).is_file():
             return folder / name

@@ -12,9 +12,9 @@ from edgekv.binding import structs
 from edgekv.binding.cache import Cache, CacheSnapshot
 from edgekv.binding.snapshot_file import SnapshotFile, restore_snapshot, write_snapshot
 from edgekv.options import UBATCH, Options
-from edgekv.sessions.snapshot import BlockLoopSnapshot
 from edgekv.store.log import TokenLog
 
+from .block_loop_snapshot import BlockLoopSnapshot
 from .block_replay import BlockReplay
 from .repositioning import Repositioning
 from .speculation import NgramProposer, SpeculationGate
@@ -52,6 +52,7 @@ class BlockLoop:
     logits_row: token of the last batch that the next token's logits come from; -1 = the last one
     log: notes the tokens of every feed; None = no log
     block_replay: tokens that are fed once more before they are scored; None = no replay
+    owner: the conversation whose cells these are; None = nobody's
     watch: called with the tokens of every feed, while all of them are still in the cache; None = no watcher
     """
 
@@ -64,6 +65,7 @@ class BlockLoop:
         self.pinned: tuple[tuple[int, int], ...] = ()
         self.work = Work()
         self.log: TokenLog | None = None
+        self.owner: object | None = None
         self.watch: Callable[[Sequence[int]], None] | None = None
         self.logits_row = -1
         self.block_replay = block_replay or BlockReplay()

@@ -1,9 +1,8 @@
-"""A model in this process, loaded under its plan, and its cells."""
+"""A model that is loaded in this process, and its cells."""
 
 from __future__ import annotations
 
 import codecs
-import sys
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,61 +12,48 @@ from edgekv.binding.model import Context, Model
 from edgekv.errors import ConfigError
 from edgekv.grammar.source import Grammar
 from edgekv.memory import process
-from edgekv.memory.holdings import hold
 from edgekv.models.head_shares import find_shares
 from edgekv.models.header import header_digest
 from edgekv.options import Options
-from edgekv.planning.choice import Request
 from edgekv.planning.estimate import Plan, checked_params
-from edgekv.planning.planner import make_plan
 from edgekv.prompt.template import rehearse
-from edgekv.sessions.cache_slot import CacheSlot
-from edgekv.sessions.snapshot import new_mark
-from edgekv.sessions.swap import SwapMemory, SwapSpace
-from edgekv.sessions.swap_folder import SwapFolder
 from edgekv.warmup import register_warmup
 
 from .block_loop import BlockLoop
 from .block_replay import BlockReplay
 from .memory_guard import MemoryGuard
-from .opened import Opened
 
 if TYPE_CHECKING:
     from edgekv.grammar.masks import Matcher, Vocabulary
 
 
-class LoadedModel(Opened):
-    """A model in this process under its plan, and its cells. Raises the errors of `Runtime`.
+class LoadedModel:
+    """A model in this process under its plan, its cells, and the block loop over them. Close it.
 
-    mark: bytes that the snapshots of this engine carry, so that no other engine restores them; None = new ones
+    mark: bytes that the snapshots of its cells carry, so that no other engine restores them
     model_digest: identifies the model in a session file
+    closed: everything was freed
     """
 
-    def __init__(self, path: Path, request: Request, mark: bytes | None = None) -> None:
-        self.mark = new_mark() if mark is None else mark
-        self.plan = make_plan(path, request)
-        options = self.options = self.plan.resolve(request.options)
-        sys.audit("edgekv.runtime", self.plan)  # read by tests that measure memory (edgekv.testing)
-        process.return_freed_memory()
-        self.guard = MemoryGuard(self.plan)
+    def __init__(self, path: Path, plan: Plan, options: Options, mark: bytes) -> None:
+        self.plan = plan
+        self.options = options
+        self.mark = mark
+        self.closed = False
+        self.guard = MemoryGuard(plan)
         with ExitStack() as made:
-            swap = made.enter_context(closing(_swap_space(self.plan, options)))
             self.model = made.enter_context(Model(path, options))
             self.model_digest = header_digest(path, self.model.header)
             self._vocabulary = _vocabulary(self.model) if options.grammars else None
             process.return_freed_memory()  # memory that loading took beside the model
-            self.context = self.model.new_context(self.plan.n_cells, options, n_cells_max=self.plan.n_cells_max)
+            self.context = self.model.new_context(plan.n_cells, options, n_cells_max=plan.n_cells_max)
             made.callback(self.context.close)
             cache = made.enter_context(closing(open_cache(self.context, options)))
             share_heads(cache, path, options)
             process.return_freed_memory()
             block_replay = BlockReplay.of(self.model, options)
-            self.block_loop = BlockLoop(cache, options, self.plan.budget_cells, self.model.n_ctx_train, block_replay)
-            self.slot = CacheSlot(self.block_loop, swap)
-            made.callback(self.slot.close)
-            made.callback(hold(self.plan.peak_bytes - self.plan.parts.python))
+            self.block_loop = BlockLoop(cache, options, plan.budget_cells, self.model.n_ctx_train, block_replay)
             self._made = made.pop_all()
-        self.opened()
 
     def matcher(self, grammar: Grammar) -> Matcher:
         """Return a matcher that holds a reply to a grammar.
@@ -85,8 +71,6 @@ class LoadedModel(Opened):
 
     def close(self) -> None:
         """Free the model and its cells."""
-        if self.closed:
-            return
         self.closed = True
         self._vocabulary = None
         self._made.close()
@@ -96,13 +80,6 @@ def _vocabulary(model: Model) -> Vocabulary:
     from edgekv.grammar.masks import Vocabulary  # few runtimes need it
 
     return Vocabulary(model)
-
-
-def _swap_space(plan: Plan, options: Options) -> SwapSpace:
-    """Return the swap space for sessions. Raises ConfigError for a folder that cannot be used."""
-    folder = None if options.swap_dir is None else SwapFolder(Path(options.swap_dir))
-    room = SwapMemory(plan, options.swap_memory_bytes)
-    return SwapSpace(room, plan.session_bytes, folder, options.swap_dir_bytes, evicts=options.swap_full == "evict")
 
 
 def open_cache(context: Context, options: Options) -> Cache:

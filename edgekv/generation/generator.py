@@ -6,13 +6,13 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from edgekv.engine.loaded_model import LoadedModel
 from edgekv.memory.sizes import MIB
-from edgekv.sessions.sequence_state import SequenceState
 
 from .request import GenerationRequest
+from .sampler import SamplerState
 from .stats import Stats
 from .stopping import LoopDetector
 from .token_selector import TokenSelector
@@ -25,15 +25,29 @@ if TYPE_CHECKING:
 NOTED, NOTES_BYTES = 16, MIB  # tokens between two checks of a grammar's memory, and an upper bound of its growth
 
 
+class TokenState(Protocol):
+    """The state of a conversation that a reply changes."""
+
+    @property
+    def sampler(self) -> SamplerState | None:
+        """The state of the sampler after the last generated token; None = there was none."""
+
+    def say(self, token: int, sampler: SamplerState) -> None:
+        """Note a generated token, and the sampler after it."""
+
+    def draw(self, sampler: SamplerState) -> None:
+        """Note the sampler after a token that ends a reply."""
+
+
 class ReplyGenerator:
     """Generates replies.
 
-    at_cells: the engine, with the conversation in its cells, which others may have had since the last token
+    swapped_in: the model, with the conversation in its cells, which others may have had since the last token
     cancelled: ends a reply after the next token
     state: takes note of each token, and holds the sampler's state from one reply to the next
     """
 
-    def __init__(self, swapped_in: Callable[[], LoadedModel], cancelled: threading.Event, state: SequenceState) -> None:
+    def __init__(self, swapped_in: Callable[[], LoadedModel], cancelled: threading.Event, state: TokenState) -> None:
         self._state = state
         self._swapped_in = swapped_in
         self._cancelled = cancelled

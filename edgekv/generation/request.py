@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from edgekv.errors import ConfigError, InputError
-from edgekv.grammar.source import MAX_REPLY, Grammar
+from edgekv.grammar.source import MAX_REPLY, Grammar, grammar_of
 
 from .sampler import Sampling
 
@@ -36,6 +36,49 @@ def check_text(text: str) -> None:
         raise InputError(
             f"{text[begin : found.start() + 20]!r} is not UTF-8 text: it holds {found[0]!r}; write it in UTF-8"
         )
+
+
+class GenerationOptions(TypedDict, total=False):
+    """Options of a reply: keyword arguments of every method of `Session` that generates one.
+
+    max_tokens: longest reply, in tokens; None = until the model ends it, or its trained context is full. 1,024 if left
+        out
+    stop: a text, or several, that end the reply; it ends before the first one that is complete
+    allow_loops: go on when the reply loops. It loops when its last tokens are one sequence of at most 60 tokens,
+        three times in a row or more, and these are at least 60 tokens together
+    sampling: how tokens are chosen; None = `Sampling()`
+    grammar: what the reply must be, in the syntax of llama.cpp (GBNF) or of Lark (docs/replies.md)
+    json_schema: a JSON schema that the reply must fit, as a mapping or a text; True = any JSON. Both need a runtime
+        opened with grammars=True
+    logprobs: yield `edgekv.Piece`s, texts which have their tokens with log probabilities, and this many of the
+        most probable alternatives, at most 20; None = plain texts
+    """
+
+    max_tokens: int | None
+    stop: str | Sequence[str]
+    allow_loops: bool
+    sampling: Sampling | None
+    grammar: str | None
+    json_schema: Mapping[str, Any] | str | bool | None
+    logprobs: int | None
+
+
+def reply_fields(options: GenerationOptions) -> dict[str, Any]:
+    """Return the fields of a `GenerationRequest` for these options. Raises TypeError for an unknown one."""
+    unknown = sorted(options.keys() - GenerationOptions.__annotations__.keys())
+    if unknown:
+        raise TypeError(
+            f"a reply has no option {unknown[0]!r}; possible: {', '.join(GenerationOptions.__annotations__)}"
+        )
+    stop = options.get("stop", ())
+    return {
+        "max_tokens": options.get("max_tokens", MAX_TOKENS),
+        "stop": (stop,) if isinstance(stop, str) else tuple(stop),
+        "allow_loops": options.get("allow_loops", False),
+        "sampling": options.get("sampling") or Sampling(),
+        "grammar": grammar_of(options.get("grammar"), options.get("json_schema")),
+        "logprobs": options.get("logprobs"),
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from edgekv.engine.block_loop import Work
 from edgekv.memory import process
-from edgekv.sessions.cache_client import CacheClient
 
 if TYPE_CHECKING:
     from edgekv.prompt.tools import ToolCall
@@ -87,9 +86,8 @@ class Stats:
         self.prefill_s = self.ttft_s = self.decode_s = 0.0
         self.finish_reason = self.stop_text = ""
 
-    def finish(self, client: CacheClient, before: Work) -> None:
-        """Take the counters of a client since `before`, and the memory peak."""
-        work = client.work
+    def finish(self, work: Work, before: Work, *, tokens_seen: int, cells_used: int) -> None:
+        """Take the counters of a block loop since `before`, and the memory peak."""
         self.finish_reason = self.finish_reason or "failed"
         self.evictions = work.evictions - before.evictions
         self.evicted_cells = work.evicted_cells - before.evicted_cells
@@ -103,6 +101,6 @@ class Stats:
         self.switch_s = work.switch_s - before.switch_s
         self.crossed_bytes = work.crossed_bytes - before.crossed_bytes
         self.staged_layers = work.staged_layers - before.staged_layers
-        self.tokens_seen = client.n_past
-        self.cells_used = client.n_cells
+        self.tokens_seen = tokens_seen
+        self.cells_used = cells_used
         self.peak_rss_bytes = process.peak_resident_bytes()

@@ -17,7 +17,7 @@ from edgekv.models.head_shares import has_shares
 from edgekv.options import DEFAULT_POLICY, DIVIDED_POLICY, KV_TYPES, Options
 
 from .estimate import Estimator, Plan, cache_params_of
-from .swap_bytes import swap_obstacle
+from .swap_obstacle import swap_obstacle
 
 # The planner chooses these if they are None or not named, as it does a budget of None.
 OPEN = ("policy", "block", "kv_type", "repack", "gpu_layers", "tensor_split")

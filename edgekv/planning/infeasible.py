@@ -13,7 +13,7 @@ from edgekv.options import Options
 
 from .choice import Request, largest, smallest_budget, smallest_plans
 from .estimate import Estimator, Plan
-from .swap_bytes import swap_obstacle
+from .swap_obstacle import swap_obstacle
 
 
 def infeasible_error(estimates: Estimator, request: Request) -> CeilingError | ConfigError:

@@ -1,13 +1,10 @@
 """Eviction policies: their options and their float64 reference formulas.
 
 A policy scores the cells of one (layer, KV head) and keeps the best; wrappers change the score, the
-choice, or how many cells each head and layer has. `score`, `budgets` and `select` try a policy on arrays; they run the
-native kernels too, so they live in `edgekv.scoring`, and are imported when they are first used.
+choice, or how many cells each head and layer has. `edgekv.scoring` runs a policy on arrays.
 """
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
 
 from .ada import Ada
 from .ahakv import AhaKV
@@ -28,9 +25,6 @@ from .replay import Replay
 from .sink import Sink
 from .snapkv import SnapKV
 from .tova import Tova
-
-if TYPE_CHECKING:
-    from edgekv.scoring.arrays import budgets, score, select
 
 __all__ = [
     "H2O",
@@ -56,18 +50,7 @@ __all__ = [
     "SnapKV",
     "Tova",
     "available",
-    "budgets",
     "parse_policy",
     "register",
-    "score",
-    "select",
     "unregister",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in ("budgets", "score", "select"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    return getattr(importlib.import_module("edgekv.scoring.arrays"), name)

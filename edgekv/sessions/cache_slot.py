@@ -8,171 +8,164 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from edgekv.engine.block_loop import BlockLoop
+from edgekv.engine.block_loop_snapshot import BlockLoopSnapshot
 
-from .cache_client import CacheClient
-from .snapshot import BlockLoopSnapshot
+from .sequence_state import SequenceState
 from .swap import SwapSpace
 
 Filled = TypeVar("Filled")
 
 
 class CacheSlot:
-    """Gives the cells of a block loop to one client at a time. All but `release_later` is for one thread at a time."""
+    """Gives the cells of a block loop to one sequence at a time.
+
+    All but `release_later` is for one thread at a time.
+    """
 
     def __init__(self, block_loop: BlockLoop, swap: SwapSpace) -> None:
         self.swap = swap
         self._block_loop = block_loop
-        self._current: CacheClient | None = None
-        self._released: deque[CacheClient] = deque()  # clients that will not come back
+        self._released: deque[SequenceState] = deque()  # sequences that will not come back
 
-    def swap_in(self, client: CacheClient) -> None:
-        """Load a client into the cells, as it left them. The current client is swapped out first.
+    @property
+    def _current(self) -> SequenceState | None:
+        """The sequence that has the cells; None = no sequence has them."""
+        owner = self._block_loop.owner
+        assert owner is None or isinstance(owner, SequenceState)
+        return owner
 
-        Raises SwapError if there is no room for that, and SessionEvictedError if the state of the client is gone.
+    def swap_in(self, sequence: SequenceState) -> None:
+        """Load a sequence into the cells, as it left them. The current sequence is swapped out first.
+
+        Raises SwapError if there is no room for that, and SessionEvictedError if the state of the sequence is gone.
         """
-        if self._current is client:  # a client that is closed just now, too: its reply ends by itself
+        if sequence.is_loaded:  # a sequence that is closed just now, too: its reply ends by itself
+            self.forget_copy(sequence)
             return
         self.reap()
         started = time.perf_counter()
-        if client.lost:
-            raise client.evicted()
-        self._swap_out(client)
-        self._swap_in(client)
-        client.work.switch_s += time.perf_counter() - started
+        if sequence.lost:
+            raise sequence.evicted()
+        self._swap_out(sequence)
+        self._swap_in(sequence)
+        sequence.work.switch_s += time.perf_counter() - started
 
-    def holds(self, client: CacheClient) -> bool:
-        """True if a client has the cells."""
-        return self._current is client
-
-    def claim_if_free(self, client: CacheClient) -> None:
-        """Give a new client the cells if no client has them, or if they are empty."""
+    def claim_if_free(self, sequence: SequenceState) -> None:
+        """Give a new sequence the cells if no sequence has them, or if they are empty."""
         self.reap()
         if self._current is None or self._block_loop.cache.n_past == 0:
-            self._swap_out(client)
-            self._swap_in(client)
+            self._swap_out(sequence)
+            self._swap_in(sequence)
 
-    def claim(self, client: CacheClient, fill: Callable[[], Filled], instead_of: CacheClient | None = None) -> Filled:
-        """Give a new client the cells, which `fill` fills; returns its result. The current client is swapped out first.
+    def claim(
+        self, sequence: SequenceState, fill: Callable[[], Filled], instead_of: SequenceState | None = None
+    ) -> Filled:
+        """Give a new sequence the cells, which `fill` fills; returns its result. The current one is swapped out first.
 
-        instead_of: a client that gives up its state if `fill` succeeds; if it has the cells, `fill` finds them so
+        instead_of: a sequence that gives up its state if `fill` succeeds; if it has the cells, `fill` finds them so
 
-        Raises the errors of `fill`, and SwapError if there is no room to swap out the current client. If cells of
+        Raises the errors of `fill`, and SwapError if there is no room to swap out the current sequence. If cells of
         `instead_of` were overwritten by then, its state is lost.
         """
         self.reap()
-        if instead_of is None or self._current is not instead_of:
-            self._swap_out(client)
+        if instead_of is None or not instead_of.is_loaded:
+            self._swap_out(sequence)
             self._block_loop.clear()
             filled = fill()
         else:
             instead_of.settle()
-            filled = self._replaced(self.note(instead_of), fill)
-        self._block_loop.work = client.work
-        self._current = client
+            instead_of.note()
+            filled = self._replaced(instead_of, fill)
+        self._block_loop.work = sequence.work
+        self._block_loop.owner = sequence
         return filled
 
-    def _replaced(self, present: CacheClient, fill: Callable[[], Filled]) -> Filled:
-        """Fill the cells of the current client anew. Its state is lost as soon as the first cell changes."""
+    def _replaced(self, present: SequenceState, fill: Callable[[], Filled]) -> Filled:
+        """Fill the cells of the current sequence anew. Its state is lost as soon as the first cell changes."""
         cache = self._block_loop.cache
         n_overwritten = cache.n_overwritten
         try:
             present.lost = "another session was loaded instead of this one"
-            self._current = None
+            self._block_loop.owner = None
             filled = fill()
         except BaseException:
             if cache.n_overwritten == n_overwritten:
-                self._current = present
+                self._block_loop.owner = present
                 present.lost = ""
             else:
-                present.n_past = present.n_cells = 0
+                present.empty()
             raise
-        present.n_past = present.n_cells = 0
+        present.empty()
         return filled
 
-    def release_later(self, client: CacheClient) -> None:
-        """Have a client forgotten at the next use. Call it from any thread, and in the midst of any call."""
-        self._released.append(client)
+    def release_later(self, sequence: SequenceState) -> None:
+        """Have a sequence forgotten at the next use. Call it from any thread, and in the midst of any call."""
+        self._released.append(sequence)
 
     def reap(self) -> None:
-        """Forget the released clients."""
+        """Forget the released sequences."""
         while self._released:
-            client = self._released[
+            sequence = self._released[
                 0
             ]  # it stays in the queue until all of it is forgotten, so an interrupt loses nothing
-            self.swap.forget(client)
-            client.lost = "this session is closed"
-            if self._current is client:
-                self.note(client)
-                self._current = None
+            self.swap.forget(sequence)
+            sequence.lost = "this session is closed"
+            if sequence.is_loaded:
+                sequence.note()
+                self._block_loop.owner = None
                 self._block_loop.log = None
-            if client.release is not None:
-                client.release()
+            sequence.release()
             self._released.popleft()
 
     def close(self) -> None:
-        """Forget all clients, before the cells are freed."""
+        """Forget all sequences, before the cells are freed."""
         if self._current is not None:
-            self.note(self._current)
-            self._current = None
+            self._current.note()
+            self._block_loop.owner = None
         self.swap.close()
 
-    def figures(self, client: CacheClient) -> tuple[int, int]:
-        """Return the tokens that a client has read and generated, and its cells per head. Call it from any thread."""
-        if self._current is client:
-            cache = self._block_loop.cache
-            found = cache.n_past, cache.n_cells
-            if self._current is client:  # no other client took the cells meanwhile
-                return found
-        return client.n_past, client.n_cells
-
-    def note(self, client: CacheClient) -> CacheClient:
-        """Return the client, with its counters updated."""
-        if self._current is client:
-            cache = self._block_loop.cache
-            client.work, client.n_past, client.n_cells = self._block_loop.work, cache.n_past, cache.n_cells
-        return client
-
-    def _swap_out(self, following: CacheClient) -> None:
-        """Swap out the current client to make way for `following`. An interrupt leaves the cells where they are."""
+    def _swap_out(self, following: SequenceState) -> None:
+        """Swap out the current sequence to make way for `following`. An interrupt leaves the cells where they are."""
         present = self._current
         if present is not None:
             present.settle()
             self.forget_copy(present)
-            if self.note(present).n_past > 0:
+            present.note()
+            if present.n_past > 0:
                 present.is_in_checkpoint = present.checkpoint() is not None
                 if not present.is_in_checkpoint:
                     self._store(present, following)
-        self._current = None
+        self._block_loop.owner = None
 
-    def forget_copy(self, present: CacheClient) -> None:
-        """Free the copy of a loaded client's cells that an interrupted switch left."""
+    def forget_copy(self, present: SequenceState) -> None:
+        """Free the copy of a loaded sequence's cells that an interrupted switch left."""
         present.is_in_checkpoint = False
         self.swap.forget(present)
 
-    def _store(self, present: CacheClient, following: CacheClient) -> None:
+    def _store(self, present: SequenceState, following: SequenceState) -> None:
         """Copy the cells to memory or to the disk."""
         self.swap.make_room(self._block_loop.snapshot_bytes, keep=following)
         self.swap.put(present, self._block_loop.snapshot())
 
-    def _swap_in(self, client: CacheClient) -> None:
-        """Load a client into the free cells. Its copy stays until all of them are back."""
-        snapshot = client.checkpoint() if client.is_in_checkpoint else self.swap.get(client)
-        if snapshot is None and client.n_past > 0:
-            client.lost = "what this session had read and said was lost while others had the cells"
-            raise client.evicted()
+    def _swap_in(self, sequence: SequenceState) -> None:
+        """Load a sequence into the free cells. Its copy stays until all of them are back."""
+        snapshot = sequence.checkpoint() if sequence.is_in_checkpoint else self.swap.get(sequence)
+        if snapshot is None and sequence.n_past > 0:
+            sequence.lost = "what this session had read and said was lost while others had the cells"
+            raise sequence.evicted()
         self._block_loop.clear()
-        self._block_loop.pinned = client.pinned
+        self._block_loop.pinned = sequence.pinned
         if snapshot is not None:
-            self._restore(client, snapshot)
-        self._block_loop.work = client.work
-        self._current = client
-        self.forget_copy(client)
+            self._restore(sequence, snapshot)
+        self._block_loop.work = sequence.work
+        self._block_loop.owner = sequence
+        self.forget_copy(sequence)
 
-    def _restore(self, client: CacheClient, snapshot: BlockLoopSnapshot) -> None:
+    def _restore(self, sequence: SequenceState, snapshot: BlockLoopSnapshot) -> None:
         """Fill the cells from a snapshot. Raises SessionEvictedError if its file cannot be read."""
         try:
             self._block_loop.restore(snapshot)
         except OSError as error:
             self._block_loop.clear()
-            client.lost = f"what this session had read and said cannot be read back: {error.strerror or error}"
-            raise client.evicted() from error
+            sequence.lost = f"what this session had read and said cannot be read back: {error.strerror or error}"
+            raise sequence.evicted() from error

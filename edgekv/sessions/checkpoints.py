@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from edgekv.binding.snapshot_file import SnapshotFile
 
-from .snapshot import Snapshot
+from .snapshot import Said, Snapshot
 
 MAX_CHECKPOINTS = 64  # each is an open file
 
@@ -28,10 +28,9 @@ class Checkpoint:
         """Bytes of its file."""
         return self.snapshot.nbytes
 
-    def is_of(self, n_past: int, state: tuple[object, ...]) -> bool:
-        """True if the checkpoint matches a session. state: turns, pending tokens, sampler"""
-        snapshot = self.snapshot
-        return (self.n_past, (snapshot.turns, snapshot.pending, snapshot.sampler)) == (n_past, state)
+    def is_of(self, n_past: int, said: Said) -> bool:
+        """True if the checkpoint matches a session."""
+        return (self.n_past, self.snapshot.said) == (n_past, said)
 
     def close(self) -> None:
         """Remove its file."""

@@ -13,63 +13,47 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from edgekv.engine.block_loop_snapshot import ELSEWHERE, BlockLoopSnapshot
 from edgekv.engine.loaded_model import LoadedModel
-from edgekv.errors import CeilingError, ConfigError, EdgeKVError, GrammarError, PromptLengthError, SessionError
+from edgekv.errors import CeilingError, ConfigError, GrammarError, PromptLengthError, SessionError
 from edgekv.generation.generator import ReplyGenerator
 from edgekv.generation.prefill import Prefill
 from edgekv.generation.request import GenerationRequest, ProgressCallback, RewindRequest
-from edgekv.generation.sampler import SamplerState
 from edgekv.generation.stats import Stats
 from edgekv.prompt.turns import BEGINNINGS, HISTORIES, NO_PROBE, STATES, Kind, Probe, Turns
 from edgekv.store.log import OPENING, LogCopy, TokenLog, Turn
 
-from .cache_client import CacheClient
+from .cache_slot import CacheSlot
 from .coverage import Coverage
 from .history import prompt_of
 from .sequence_state import SequenceState
 from .session_file import log_sections, save_session
 from .session_history import SessionHistory
-from .snapshot import ELSEWHERE, BlockLoopSnapshot, Snapshot
+from .snapshot import Said, Snapshot
 
 if TYPE_CHECKING:
     from edgekv.grammar.masks import Matcher
 
 
-# turns, pending tokens and sampler of a new conversation
-NOTHING_SAID: tuple[str, tuple[int, ...], SamplerState | None] = ("new", (), None)
-
-
 class LocalConversation:
-    """A `Conversation` over an engine of this process; `LocalEngine` makes one.
+    """A `Conversation` over a model of this process; `LocalEngine` makes one.
 
-    history: log and checkpoints; None = the conversation keeps none
-    begun: snapshot of a session whose cells the engine holds for `client`; None = no token was read yet
+    begun: what was said in a saved session whose cells `state` has; None = no token was read yet
     """
 
     def __init__(
-        self,
-        engine: LoadedModel,
-        system: str | None,
-        history: SessionHistory | None = None,
-        *,
-        begun: Snapshot | None = None,
-        client: CacheClient | None = None,
+        self, loaded: LoadedModel, slot: CacheSlot, state: SequenceState, system: str | None, begun: Said | None = None
     ) -> None:
         self.stats = Stats()
         self.cancelled = threading.Event()
-        self._engine = engine
+        self.state = state
+        self._loaded = loaded
+        self._slot = slot
         self._system = system
-        self._turns = Turns(engine.model, system)
-        self._history = history
-        self._unfinished: Callable[[], None] | None = None  # an interrupted change, made again at the next use
-        self.client = CacheClient() if client is None else client
-        self._state = SequenceState(lambda: engine.slot.figures(self.client)[0])
-        self._generator = ReplyGenerator(self._swapped_in, self.cancelled, self._state)
-        self.client.release = self._let_past_go
-        self.client.settle = self._settle
-        self.client.checkpoint = self._current_checkpoint
+        self._turns = Turns(loaded.model, system)
+        self._generator = ReplyGenerator(self._swapped_in, self.cancelled, state)
         if begun is not None:
-            self._take(begun)
+            state.set(begun)
             self._swapped_in()
             self._remember()
         elif system is not None:
@@ -83,12 +67,14 @@ class LocalConversation:
     @property
     def n_past(self) -> int:
         """Tokens read and generated so far."""
-        return self._open().slot.figures(self.client)[0]
+        self._open()
+        return self.state.figures[0]
 
     @property
     def n_cells(self) -> int:
         """Cells used per head."""
-        return self._open().slot.figures(self.client)[1]
+        self._open()
+        return self.state.figures[1]
 
     @property
     def n_exceeded(self) -> int:
@@ -111,73 +97,74 @@ class LocalConversation:
 
     def snapshot(self) -> Snapshot:
         """Copy the whole state. Raises CeilingError if the copy has no room."""
-        engine, history = self._settled(), self._history
-        self.check_room(engine.block_loop.cache.snapshot_bytes + (0 if history is None else history.log.nbytes))
-        return self._noted(engine.block_loop.snapshot(), None if history is None else history.log.copy())
+        loaded, history = self._settled(), self.state.history
+        self.check_room(loaded.block_loop.cache.snapshot_bytes + (0 if history is None else history.log.nbytes))
+        return self._noted(loaded.block_loop.snapshot(), None if history is None else history.log.copy())
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go back to a snapshot. Raises SessionError for one of another runtime or system message, or without a log."""
-        engine = self._open()
-        if (snapshot.runtime, snapshot.system) != (engine.mark, self._system):
+        loaded = self._open()
+        if (snapshot.runtime, snapshot.system) != (loaded.mark, self._system):
             raise SessionError(
                 "the snapshot is of another runtime, or of a session with another system message; restore it where it "
                 "was taken, or in a session of that runtime with that message"
             )
         self._settled()
-        self._wholly(lambda: self._become(snapshot))
+        self.state.change(lambda: self._become(snapshot))
         self._remember()
 
     def _become(self, snapshot: Snapshot) -> None:
         """Take the state of a snapshot."""
-        before, block_loop = self._history, self._engine.block_loop
+        before, block_loop = self.state.history, self._loaded.block_loop
         history = None if before is None else before.restored(snapshot, block_loop)
         if history is None:
             block_loop.restore(snapshot.block_loop)
-        self._take(snapshot)
+        self.state.set(snapshot.said)
         if before is not None and history is not None:
-            self._history, block_loop.log = history, history.log
+            self.state.history, block_loop.log = history, history.log
             before.log.close()
 
     def save(self, path: Path) -> None:
         """Write the whole state to a file. Raises SessionFileError; an older file of that name is then untouched."""
-        engine, history = self._settled(), self._history
+        loaded, history = self._settled(), self.state.history
         further = [] if history is None else log_sections(history.log)
-        save_session(path, engine, self._noted(engine.block_loop.noted(ELSEWHERE)), further)
+        save_session(path, loaded, self._noted(loaded.block_loop.noted(ELSEWHERE)), further)
 
     def turns(self, first: int, n: int) -> list[Turn]:
         """Return at most n turns of the log from turn `first` on. Raises SessionError if there is no log."""
-        return list(itertools.islice(self._kept().log.turns(len(self._state.pending)), first, first + n))
+        return list(itertools.islice(self._kept().log.turns(len(self.state.pending)), first, first + n))
 
     def pieces(self, start: int, stop: int, control: bool) -> list[bytes]:
         """Return the bytes of each token in [start, stop) of the log. control: with the names of control tokens"""
-        model, tokens = self._open().model, self._kept().tokens(start, stop, self._state.pending)
+        model, tokens = self._open().model, self._kept().tokens(start, stop, self.state.pending)
         return [model.piece(token, special=control) for token in tokens]
 
     @property
     def n_logged(self) -> int:
         """Tokens of the log, and generated tokens that are not fed yet. Raises SessionError if there is no log."""
-        return len(self._kept().log) + len(self._state.pending)
+        return len(self._kept().log) + len(self.state.pending)
 
     def check_room(self, snapshot_bytes: int) -> None:
         """Raise CeilingError if holding a snapshot, or passing it to the host, takes the process over its ceiling."""
-        engine = self._open()
+        loaded = self._open()
         copies, remedy = 1, "lower the budget, or open the runtime with isolated=True, whose snapshots do not count"
-        if engine.options.isolated:
+        if loaded.options.isolated:
             copies, remedy = 2, "or lower the budget"  # the cells, and the message that they travel in
-        reserved = max(0, engine.plan.parts.swap - engine.slot.swap.memory_bytes)
-        engine.guard.check_room(copies * snapshot_bytes, "the snapshot", remedy, reserved)
+        reserved = max(0, loaded.plan.parts.swap - self._slot.swap.memory_bytes)
+        loaded.guard.check_room(copies * snapshot_bytes, "the snapshot", remedy, reserved)
 
     def close(self) -> None:
         """Have the engine forget this conversation at its next use."""
-        self._engine.slot.release_later(self.client)
+        self._slot.release_later(self.state)
 
     def reply(
         self, request: GenerationRequest | RewindRequest, progress: ProgressCallback | None
     ) -> Generator[str, None, None]:
         """Read the prompt, then generate token by token. After any exception the next use goes on from the cells."""
-        engine = self._open()
-        stats = self.stats = Stats(budget_cells=engine.plan.budget_cells)
-        before = replace(engine.slot.note(self.client).work)
+        loaded = self._open()
+        stats = self.stats = Stats(budget_cells=loaded.plan.budget_cells)
+        self.state.note()
+        before = replace(self.state.work)
         try:
             self._settled()
             if isinstance(request, RewindRequest):
@@ -187,8 +174,8 @@ class LocalConversation:
             if request.tools is not None and request.tools.callable:
                 from edgekv.generation.tool_calls import with_tool_calls  # few replies need what this imports
 
-                request, reader = with_tool_calls(request, request.tools, engine.model)
-            matcher = None if request.grammar is None else engine.matcher(request.grammar)
+                request, reader = with_tool_calls(request, request.tools, loaded.model)
+            matcher = None if request.grammar is None else loaded.matcher(request.grammar)
             if request.kind in HISTORIES:
                 tokens, probe = self._history_prompt(request, stats)
             else:
@@ -197,7 +184,7 @@ class LocalConversation:
                 answer = yield from self._first_pass(request, tokens, probe, matcher, stats, progress)
                 if answer is None:
                     return
-                matcher = None if request.grammar is None else engine.matcher(request.grammar)
+                matcher = None if request.grammar is None else loaded.matcher(request.grammar)
                 tokens, probe = self._turn_prompt(request, stats, answer)
             stats.finish_reason = "closed"  # unless another reason is noted below
             if not self._read(tokens, request.kind, stats, progress, probe):
@@ -211,58 +198,30 @@ class LocalConversation:
             raise
         finally:
             self._remember()
-            stats.finish(engine.slot.note(self.client), before)
+            self.state.note()
+            n_past, n_cells = self.state.figures
+            stats.finish(self.state.work, before, tokens_seen=n_past, cells_used=n_cells)
 
     def _open(self) -> LoadedModel:
-        if self._engine.closed:
+        if self._loaded.closed:
             raise SessionError("this session is closed; open another with Runtime.session()")
-        return self._engine
+        return self._loaded
 
     def _swapped_in(self) -> LoadedModel:
-        """Return the engine, with this conversation loaded in its cells and every feed noted in its log.
+        """Return the model, with this conversation loaded in its cells and every feed noted in its log.
 
         Raises SwapError and SessionEvictedError.
         """
-        engine = self._open()
-        engine.slot.swap_in(self.client)
-        engine.block_loop.log = None if self._history is None else self._history.log
-        return engine
+        loaded = self._open()
+        self._slot.swap_in(self.state)
+        self.state.use_log()
+        return loaded
 
     def _settled(self) -> LoadedModel:
-        """Return the engine, as `_swapped_in`, with cells, log and notes in agreement after any exception."""
-        engine = self._swapped_in()
-        self._settle()
-        return engine
-
-    def _settle(self) -> None:
-        """Bring the log and the block loop's notes into agreement with the cells, and redo an interrupted change."""
-        engine = self._open()
-        if engine.slot.holds(self.client):
-            engine.block_loop.log = None if self._history is None else self._history.log
-            engine.block_loop.settle()
-            engine.slot.forget_copy(self.client)
-            if self._unfinished is not None:
-                self._wholly(self._unfinished)
-        if self.n_past == 0 and self._state.turns != "new":  # a device may have lost all cells
-            self._state.set("new", (), self._state.sampler)
-        if self._history is not None:
-            self._history.log.cut(self.n_past)
-
-    def _wholly(self, change: Callable[[], None]) -> None:
-        """Change cells, log and turns as one. After an exception the next use makes the whole change again.
-
-        A change that was refused before any cell changed is forgotten.
-        """
-        cache = self._engine.block_loop.cache
-        n_overwritten = cache.n_overwritten
-        self._unfinished = change
-        try:
-            change()
-        except EdgeKVError:
-            if cache.n_overwritten == n_overwritten:
-                self._unfinished = None
-            raise
-        self._unfinished = None
+        """Return the model, as `_swapped_in`, with cells, log and notes in agreement after any exception."""
+        loaded = self._swapped_in()
+        self.state.settle()
+        return loaded
 
     def _turn_prompt(self, request: GenerationRequest, stats: Stats, answer: str = "") -> tuple[Iterator[int], Probe]:
         """Return the tokens to read for a turn, and the probe to read them with.
@@ -270,16 +229,16 @@ class LocalConversation:
         Changes nothing but `stats`, unless only a part of the opening was read before: then the opening is read again.
         answer: of a first pass
         """
-        engine = self._open()
-        if self._state.turns == "opening":
+        loaded = self._open()
+        if self.state.turns == "opening":
             self._start_over()
-        self._turns.state, pending = self._state.turns, self._state.pending
+        self._turns.state, pending = self.state.turns, self.state.pending
         prompt = self._turns.prompt(request.kind, request.content, request.instruction)
         stats.prompt_tokens = prompt.count() + len(pending)
-        engine.block_loop.repositioning.check_length(self.n_past + stats.prompt_tokens)
-        fits = self.n_cells + stats.prompt_tokens <= engine.plan.budget_cells
+        loaded.block_loop.repositioning.check_length(self.n_past + stats.prompt_tokens)
+        fits = self.n_cells + stats.prompt_tokens <= loaded.plan.budget_cells
         question = None if fits else request.question
-        probe = NO_PROBE if question is None else self._turns.probe(question, engine.options.probe_tokens, answer)
+        probe = NO_PROBE if question is None else self._turns.probe(question, loaded.options.probe_tokens, answer)
         mark = self._marker(request.kind, self.n_past + len(pending))
         return itertools.chain(pending, prompt.tokens(mark)), probe
 
@@ -288,11 +247,11 @@ class LocalConversation:
 
         first, known: as for `SessionHistory.marker`
         """
-        noted = None if self._history is None else self._history.marker(kind, self.n_past, first, known=known)
+        noted = None if self.state.history is None else self.state.history.marker(kind, self.n_past, first, known=known)
 
         def mark(n_before: int, role: str) -> None:
             if role not in OPENING:
-                self._state.open(first + n_before)
+                self.state.open(first + n_before)
             if noted is not None:
                 noted(n_before, role)
 
@@ -342,11 +301,11 @@ class LocalConversation:
 
     def _history_prompt(self, request: GenerationRequest, stats: Stats) -> tuple[Iterator[int], Probe]:
         """Go back to the end of the common prefix of log and history; returns the tokens after it, and the probe."""
-        history, engine = self._kept(), self._open()
-        plan = engine.plan
-        prompt = prompt_of(request, engine.model, self._turns, history.replies(self._state.pending))
+        history, loaded = self._kept(), self._open()
+        plan = loaded.plan
+        prompt = prompt_of(request, loaded.model, self._turns, history.replies(self.state.pending))
         n_common, n_tokens = history.log.common(prompt.tokens())
-        engine.block_loop.repositioning.check_length(n_tokens)
+        loaded.block_loop.repositioning.check_length(n_tokens)
         if request.on_overflow == "error" and n_tokens > plan.budget_cells:
             raise PromptLengthError(
                 f"the prompt has {n_tokens} tokens, and the budget is {plan.budget_cells} cells; give a shorter one, "
@@ -363,7 +322,7 @@ class LocalConversation:
         # cells are chosen while more than a block is read
         evicts = self.n_cells + stats.prompt_tokens > plan.budget_cells and stats.prompt_tokens > plan.block
         question = request.question if evicts else None
-        probe = NO_PROBE if question is None else self._turns.probe(question, engine.options.probe_tokens)
+        probe = NO_PROBE if question is None else self._turns.probe(question, loaded.options.probe_tokens)
         mark = self._marker(request.kind, 0, known=n_common)
         return itertools.islice(prompt.tokens(mark), self.n_past, None), probe
 
@@ -374,7 +333,7 @@ class LocalConversation:
         """
         history, model = self._kept(), self._open().model
         return history.log.beginning(
-            prompt_of(request, model, self._turns, history.replies(self._state.pending)).tokens()
+            prompt_of(request, model, self._turns, history.replies(self.state.pending)).tokens()
         )
 
     def _rewind(self, request: RewindRequest, stats: Stats, progress: ProgressCallback | None) -> None:
@@ -399,75 +358,59 @@ class LocalConversation:
 
         other_draws: the sampler does not go back, but for the tokens that it penalises
         """
-        history, drawn = self._kept(), self._state.sampler
+        history, drawn = self._kept(), self.state.sampler
         if n >= self.n_past:
             return
 
         def change() -> None:
             found = history.back_to(n, self._open().block_loop)
-            turns, pending, sampler = NOTHING_SAID if found is None else (found.turns, found.pending, found.sampler)
+            said = Said() if found is None else found.said
             if other_draws and drawn is not None:
-                sampler = replace(drawn, newest=() if sampler is None else sampler.newest)
-            self._state.set(turns, pending, sampler)
+                said = said._replace(sampler=replace(drawn, newest=() if said.sampler is None else said.sampler.newest))
+            self.state.set(said)
             history.log.cut(n)
 
-        self._wholly(change)
+        self.state.change(change)
 
     def _start_over(self) -> None:
         """Go back to the empty conversation."""
-        engine = self._swapped_in()
-        if self._history is not None:
+        loaded = self._swapped_in()
+        if self.state.history is not None:
             self._go_back(0)
             return
 
         def change() -> None:
-            engine.block_loop.begin()
-            self._state.set(*NOTHING_SAID)
+            loaded.block_loop.begin()
+            self.state.set(Said())
 
-        self._wholly(change)
+        self.state.change(change)
 
     def _kept(self) -> SessionHistory:
         """Return the up-to-date log and checkpoints. Raises SessionError if there are none."""
-        if self._history is None:
+        if self.state.history is None:
             raise SessionError("this session keeps no log; open one with Runtime.session(log=True)")
-        if self._unfinished is not None or len(self._history.log) != self.n_past:
+        if not self.state.is_settled:
             self._settled()
-        return self._history
-
-    def _let_past_go(self) -> None:
-        """Remove all files of log and checkpoints."""
-        if self._history is not None:
-            self._history.close()
-            self._history = None
+        return self.state.history
 
     def _remember(self) -> None:
         """End the log with the last token that has cells, and keep a checkpoint, if this conversation has the cells."""
-        engine = self._engine
-        if engine.closed or not engine.slot.holds(self.client):
+        state, loaded = self.state, self._loaded
+        if loaded.closed or not state.is_loaded:
             return
-        self._settle()
-        if self._history is not None:
-            noted = self._state.turns, self._state.pending, self._state.sampler
-            self._history.note(self.n_past, noted, lambda file: self._noted(engine.block_loop.snapshot_to(file)))
-
-    def _current_checkpoint(self) -> BlockLoopSnapshot | None:
-        """Return the newest checkpoint if it matches the current state. Such a session needs no swap space."""
-        noted = self._state.turns, self._state.pending, self._state.sampler
-        return None if self._history is None else self._history.current_checkpoint(self.client.n_past, noted)
+        state.settle()
+        if state.history is not None:
+            state.history.note(state.n_past, state.said, lambda file: self._noted(loaded.block_loop.snapshot_to(file)))
 
     def _noted(self, block_loop: BlockLoopSnapshot, log: LogCopy | None = None) -> Snapshot:
-        state = self._state
-        return Snapshot(self._open().mark, self._system, state.turns, state.pending, state.sampler, block_loop, log)
-
-    def _take(self, snapshot: Snapshot) -> None:
-        self._state.set(snapshot.turns, snapshot.pending, snapshot.sampler)
+        return Snapshot(self._loaded.mark, self._system, self.state.said, block_loop, log)
 
     def _pin_system(self) -> None:
         """Pin the system message. Raises BudgetError if it leaves no room."""
-        engine = self._open()
+        loaded = self._open()
         n_pinned = self._turns.opening().count()
-        engine.options.check_budget(engine.plan.budget_cells, n_pinned)
-        self.client.pinned = ((0, n_pinned),)
+        loaded.options.check_budget(loaded.plan.budget_cells, n_pinned)
+        self.state.pinned = ((0, n_pinned),)
 
     def _read(
         self,
@@ -480,7 +423,7 @@ class LocalConversation:
     ) -> bool:
         """Read the tokens of a prompt; returns True if the reply may begin. known: a log that holds the tokens"""
         reading = Prefill(self._open(), self.cancelled, stats, progress)
-        self._state.read(STATES[kind], known)
+        self.state.read(STATES[kind], known)
         reading.read(self._to_their_end(tokens, kind), probe, want_logits=kind not in BEGINNINGS)
         return reading.may_reply()
 
@@ -490,8 +433,8 @@ class LocalConversation:
         for token in tokens:
             n += 1
             yield token
-        self._state.end(n)
+        self.state.end(n)
         afterwards = STATES[kind][1]
-        if self._history is not None and afterwards != "open":
-            note = self._history.log.announce if n > first else self._history.log.mark
+        if self.state.history is not None and afterwards != "open":
+            note = self.state.history.log.announce if n > first else self.state.history.log.mark
             note(n, "assistant", afterwards)

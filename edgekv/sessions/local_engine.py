@@ -1,58 +1,86 @@
-"""The engine in this process."""
+"""The engine in this process: a loaded model, and the conversations that take turns with its cells."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from edgekv.engine.loaded_model import LoadedModel
+from edgekv.engine.opened import Opened
 from edgekv.errors import UnsupportedModelError
 from edgekv.generation.request import GenerationRequest, Logging
+from edgekv.memory import process
+from edgekv.memory.holdings import hold
+from edgekv.options import Options
 from edgekv.planning.choice import Request
+from edgekv.planning.estimate import Plan
+from edgekv.planning.planner import make_plan
 from edgekv.prompt.template import chat_format
 from edgekv.prompt.turns import Turns
 
-from .cache_client import CacheClient
+from .cache_slot import CacheSlot
 from .conversation import LocalConversation
 from .history import check_ids, prompt_of
 from .protocol import Conversation
+from .sequence_state import SequenceState
 from .session_file import load_log, load_session
 from .session_history import SessionHistory
+from .snapshot import new_mark
+from .swap import SwapMemory, SwapSpace
+from .swap_folder import SwapFolder
 from .turn_queue import TurnQueue
 
 
-class LocalEngine(LoadedModel):
-    """An `Engine` whose native side runs in this process. Raises the errors of `Runtime`."""
+class LocalEngine(Opened):
+    """An `Engine` whose native side runs in this process. Raises the errors of `Runtime`.
+
+    mark: bytes that the snapshots of this engine carry, so that no other engine restores them; None = new ones
+    """
 
     worker_pid = None
 
     def __init__(self, path: Path, request: Request, mark: bytes | None = None) -> None:
-        super().__init__(path, request, mark)
+        self.mark = new_mark() if mark is None else mark
         self.turn_queue = TurnQueue()
+        self.plan = make_plan(path, request)
+        options = self.plan.resolve(request.options)
+        sys.audit("edgekv.runtime", self.plan)  # read by tests that measure memory (edgekv.testing)
+        process.return_freed_memory()
+        with ExitStack() as made:
+            swap = made.enter_context(closing(_swap_space(self.plan, options)))
+            self.loaded = made.enter_context(closing(LoadedModel(path, self.plan, options, self.mark)))
+            self.slot = CacheSlot(self.loaded.block_loop, swap)
+            made.callback(self.slot.close)
+            made.callback(hold(self.plan.peak_bytes - self.plan.parts.python))
+            self._made = made.pop_all()
+        self.opened()
 
     def new_conversation(self, system: str | None, logging: Logging | None = None) -> LocalConversation:
         """Begin a conversation. It takes the cells if they are free."""
-        conversation = LocalConversation(self, system, None if logging is None else SessionHistory(logging, self.plan))
+        history = None if logging is None else SessionHistory(logging, self.plan)
+        state = SequenceState(self.loaded.block_loop, history)
+        conversation = LocalConversation(self.loaded, self.slot, state, system)
         with self.turn_queue.ticket(conversation) as ticket:
             if ticket.enter_if_free():
-                self.slot.claim_if_free(conversation.client)
+                self.slot.claim_if_free(state)
         return conversation
 
     def load_conversation(
         self, path: Path, instead_of: Conversation | None = None, *, keeps_log: bool = True
     ) -> LocalConversation:
         """Load the conversation of a session file into the cells. keeps_log: keep the log of the file, if it has one"""
-        history = load_log(path, self, Logging()) if keeps_log else None
-        client = CacheClient()
-        replaced = instead_of.client if isinstance(instead_of, LocalConversation) else None
+        history = load_log(path, self.loaded, Logging()) if keeps_log else None
+        state = SequenceState(self.loaded.block_loop, history)
+        replaced = instead_of.state if isinstance(instead_of, LocalConversation) else None
         try:
-            begun = self.slot.claim(client, lambda: load_session(path, self), replaced)
-            client.pinned = begun.block_loop.pinned
-            return LocalConversation(self, begun.system, history, begun=begun, client=client)
+            begun = self.slot.claim(state, lambda: load_session(path, self.loaded), replaced)
+            state.pinned = begun.block_loop.pinned
+            return LocalConversation(self.loaded, self.slot, state, begun.system, begun=begun.said)
         except BaseException:
-            if history is not None:
-                history.close()
-            self.slot.release_later(client)
+            state.release()
+            self.slot.release_later(state)
             raise
 
     def tokenize(self, text: str, begin: bool, special: bool) -> list[int]:
@@ -61,20 +89,20 @@ class LocalEngine(LoadedModel):
         begin: with the tokens that the model expects before a text
         special: read names of control tokens as these tokens
         """
-        return self.model.tokenize(text, begin=begin, special=special, space_prefix=begin)
+        return self.loaded.model.tokenize(text, begin=begin, special=special, space_prefix=begin)
 
     def text_of(self, tokens: Sequence[int]) -> str:
         """Return the text of tokens. Raises InputError for ids that the vocabulary lacks."""
-        return "".join(self.model.text(check_ids(tokens, self.model.n_vocab)))
+        return "".join(self.loaded.model.text(check_ids(tokens, self.loaded.model.n_vocab)))
 
     def count(self, request: GenerationRequest) -> int:
         """Return the number of tokens of a history. Raises InputError."""
-        return prompt_of(request, self.model, Turns(self.model, None), ()).count()
+        return prompt_of(request, self.loaded.model, Turns(self.loaded.model, None), ()).count()
 
     def reply_opening(self) -> str:
         """Return the text that the chat template puts before a reply; "" if the model has no usable template."""
         try:
-            return chat_format(self.model, with_system=False).after_user
+            return chat_format(self.loaded.model, with_system=False).after_user
         except UnsupportedModelError:
             return ""
 
@@ -85,4 +113,13 @@ class LocalEngine(LoadedModel):
     def close(self) -> None:
         """End all calls under way, and free the model and its cells."""
         self.turn_queue.close()
-        super().close()
+        if not self.closed:
+            self.closed = True
+            self._made.close()
+
+
+def _swap_space(plan: Plan, options: Options) -> SwapSpace:
+    """Return the swap space for sessions. Raises ConfigError for a folder that cannot be used."""
+    folder = None if options.swap_dir is None else SwapFolder(Path(options.swap_dir))
+    room = SwapMemory(plan, options.swap_memory_bytes)
+    return SwapSpace(room, plan.session_bytes, folder, options.swap_dir_bytes, evicts=options.swap_full == "evict")

@@ -1,12 +1,18 @@
-"""The state of a conversation beside its cells and its log: turns, pending token, sampler."""
+"""The state of one conversation: its cells, its log, and its turns, pending token and sampler."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import NamedTuple
 
+from edgekv.engine.block_loop import BlockLoop, Work
+from edgekv.engine.block_loop_snapshot import BlockLoopSnapshot
+from edgekv.errors import EdgeKVError, SessionEvictedError
 from edgekv.generation.sampler import SamplerState
 from edgekv.store.log import TokenLog
+
+from .session_history import SessionHistory
+from .snapshot import Said
 
 
 class _Prompt(NamedTuple):
@@ -41,23 +47,121 @@ class _Known(NamedTuple):
 
 
 class SequenceState:
-    """Turns, pending token and sampler of a conversation, derived from the number of tokens that have cells.
+    """All state of a conversation, whether its cells are loaded or swapped out.
 
-    That number changes within one native call, and nothing is noted after it. So the state agrees with the cells
-    after any exception, also Ctrl-C: a token is pending until there are more tokens than when it was generated, and
-    a prompt that fed no token has changed nothing.
+    Turns and pending token are derived from the number of tokens that have cells. That number changes within one
+    native call, and nothing is noted after it. So the state agrees with the cells after any exception, also Ctrl-C: a
+    token is pending until there are more tokens than when it was generated, and a prompt that fed no token has changed
+    nothing.
 
-    n_past: returns the number of tokens that have cells
+    history: log and checkpoints; None = the conversation keeps none
+    pinned: position ranges [p0, p1) that are never evicted
+    work: counters of the block loop for this conversation
+    lost: the reason why its state is gone; "" = it is not gone
+    is_in_checkpoint: it is swapped out as a checkpoint, and has no other copy
     """
 
-    def __init__(self, n_past: Callable[[], int]) -> None:
-        self._n_past = n_past
+    def __init__(self, block_loop: BlockLoop, history: SessionHistory | None = None) -> None:
+        self.history = history
+        self.pinned: tuple[tuple[int, int], ...] = ()
+        self.work = Work()
+        self.lost = ""
+        self.is_in_checkpoint = False
+        self._block_loop = block_loop
         self._known = _Known()
+        self._figures = 0, 0  # n_past and n_cells when it last had the cells
+        self._unfinished: Callable[[], None] | None = None  # an interrupted change, made again at the next use
+
+    @property
+    def is_loaded(self) -> bool:
+        """True if it has the cells."""
+        return self._block_loop.owner is self
+
+    @property
+    def figures(self) -> tuple[int, int]:
+        """The tokens that it has read and generated, and its cells per head. Any thread may ask."""
+        if self.is_loaded:
+            cache = self._block_loop.cache
+            found = cache.n_past, cache.n_cells
+            if self.is_loaded:  # no other conversation took the cells meanwhile
+                return found
+        return self._figures
+
+    @property
+    def n_past(self) -> int:
+        """Tokens read and generated so far."""
+        return self.figures[0]
+
+    def note(self) -> None:
+        """Update counters and figures, if it has the cells."""
+        if self.is_loaded:
+            cache = self._block_loop.cache
+            self.work, self._figures = self._block_loop.work, (cache.n_past, cache.n_cells)
+
+    def empty(self) -> None:
+        """Note that its cells were given to another conversation."""
+        self._figures = 0, 0
+
+    def evicted(self) -> SessionEvictedError:
+        """Return the error for using it after its state is gone."""
+        return SessionEvictedError(f"{self.lost}; open another with Runtime.session()")
+
+    def release(self) -> None:
+        """Remove all files of log and checkpoints."""
+        if self.history is not None:
+            self.history.close()
+            self.history = None
+
+    def use_log(self) -> None:
+        """Have the block loop note every feed in the log."""
+        self._block_loop.log = None if self.history is None else self.history.log
+
+    def settle(self) -> None:
+        """Bring log and the block loop's notes into agreement with the cells, and redo an interrupted change."""
+        if self.is_loaded:
+            self.use_log()
+            self._block_loop.settle()
+            if self._unfinished is not None:
+                self.change(self._unfinished)
+        if self.n_past == 0 and self.turns != "new":  # a device may have lost all cells
+            self.set(Said(sampler=self.sampler))
+        if self.history is not None:
+            self.history.log.cut(self.n_past)
+
+    @property
+    def is_settled(self) -> bool:
+        """True if the log agrees with the cells, and no change is unfinished."""
+        return self._unfinished is None and (self.history is None or len(self.history.log) == self.n_past)
+
+    def change(self, change: Callable[[], None]) -> None:
+        """Change cells, log and turns as one. After an exception the next `settle` makes the whole change again.
+
+        A change that was refused before any cell changed is forgotten.
+        """
+        cache = self._block_loop.cache
+        n_overwritten = cache.n_overwritten
+        self._unfinished = change
+        try:
+            change()
+        except EdgeKVError:
+            if cache.n_overwritten == n_overwritten:
+                self._unfinished = None
+            raise
+        self._unfinished = None
+
+    def checkpoint(self) -> BlockLoopSnapshot | None:
+        """Return the newest checkpoint if it matches the current state. Such a session needs no swap space."""
+        return None if self.history is None else self.history.current_checkpoint(self.n_past, self.said)
+
+    @property
+    def said(self) -> Said:
+        """Turns, pending tokens and sampler."""
+        return Said(self.turns, self.pending, self.sampler)
 
     @property
     def turns(self) -> str:
         """The state of the turns, one of `prompt.turns.Turns`."""
-        known, n_past = self._known, self._n_past()
+        known, n_past = self._known, self.n_past
         prompt = known.prompt
         if prompt is None:
             return known.turns
@@ -74,7 +178,7 @@ class SequenceState:
     @property
     def pending(self) -> tuple[int, ...]:
         """The generated token that is not fed yet, if there is one."""
-        known, n_past = self._known, self._n_past()
+        known, n_past = self._known, self.n_past
         prompt = known.prompt
         read = prompt is not None and prompt.end is not None and n_past >= prompt.end
         return () if read or n_past > known.said_at else known.pending
@@ -84,9 +188,9 @@ class SequenceState:
         """The state of the sampler after the last generated token; None = there was none."""
         return self._known.sampler
 
-    def set(self, turns: str, pending: tuple[int, ...], sampler: SamplerState | None) -> None:
+    def set(self, said: Said) -> None:
         """Set the state after the tokens that are fed now, for example from a snapshot."""
-        self._known = _Known(turns, pending, self._n_past(), sampler)
+        self._known = _Known(said.turns, said.pending, self.n_past, said.sampler)
 
     def read(self, states: tuple[str, str], log: TokenLog | None = None) -> None:
         """Begin to read a prompt. The pending token is its first token, or is given up.
@@ -94,7 +198,7 @@ class SequenceState:
         states: states of the turns, while the prompt is read and after it
         log: a log that holds its tokens already, and the state after each
         """
-        prompt = _Prompt(self._n_past(), states, log)
+        prompt = _Prompt(self.n_past, states, log)
         self._known = self._known._replace(turns=self.turns, pending=self.pending, prompt=prompt)
 
     def open(self, position: int) -> None:
@@ -111,7 +215,7 @@ class SequenceState:
 
     def say(self, token: int, sampler: SamplerState) -> None:
         """Note a generated token, and the sampler after it."""
-        self._known = _Known(self.turns, (token,), self._n_past(), sampler)
+        self._known = _Known(self.turns, (token,), self.n_past, sampler)
 
     def draw(self, sampler: SamplerState) -> None:
         """Note the sampler after a token that ends a reply. Such a token does not belong to the reply."""

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from edgekv.binding.cache import CacheSnapshot
+from edgekv.engine.block_loop_snapshot import BlockLoopSnapshot
 from edgekv.engine.speculation import WINDOW
 from edgekv.errors import ConfigError, SessionFileError
 from edgekv.generation.sampler import MAX_SEED, SamplerState, Sampling
 from edgekv.prompt.turns import STATES
 from edgekv.store.sections import Section, SectionFile
 
-from .snapshot import BlockLoopSnapshot, Snapshot
+from .snapshot import Said, Snapshot
 
 MAX_POSITION = 1 << 30
 MAX_PINNED = 64  # ranges; a session pins only its beginning
@@ -26,12 +27,12 @@ _TURNS = {"new", "opening", *(state for states in STATES.values() for state in s
 
 def header_values(snapshot: Snapshot) -> dict[str, Any]:
     """Return the values of a snapshot that are not arrays."""
-    sampler, block_loop = snapshot.sampler, snapshot.block_loop
+    said, block_loop = snapshot.said, snapshot.block_loop
     return {
         "system": snapshot.system,
-        "turns": snapshot.turns,
-        "pending": list(snapshot.pending),
-        "sampler": None if sampler is None else asdict(sampler),
+        "turns": said.turns,
+        "pending": list(said.pending),
+        "sampler": None if said.sampler is None else asdict(said.sampler),
         "pinned": [list(pair) for pair in block_loop.pinned],
         "fresh": block_loop.fresh,
         "is_long": block_loop.is_long,
@@ -50,9 +51,11 @@ def snapshot_of(file: SectionFile, cells: CacheSnapshot, runtime: bytes) -> Snap
     return Snapshot(
         runtime,
         system,
-        header.value("turns", lambda it: isinstance(it, str) and it in _TURNS),
-        tuple(header.value("pending", lambda it: _are_tokens(it) and len(it) <= 1)),
-        _sampler(header),
+        Said(
+            header.value("turns", lambda it: isinstance(it, str) and it in _TURNS),
+            tuple(header.value("pending", lambda it: _are_tokens(it) and len(it) <= 1)),
+            _sampler(header),
+        ),
         BlockLoopSnapshot(
             cells,
             tuple(map(tuple, header.value("pinned", _are_ranges))),

@@ -16,6 +16,7 @@ from edgekv.binding.convert_cells import convert_cells
 from edgekv.binding.model import Context
 from edgekv.binding.snapshot_meta import CachedSource, SnapshotMeta, read_header
 from edgekv.engine.block_loop import BlockLoop
+from edgekv.engine.block_loop_snapshot import ELSEWHERE, BlockLoopSnapshot
 from edgekv.engine.loaded_model import LoadedModel, open_cache
 from edgekv.errors import BudgetError, ConfigError, SessionFileError
 from edgekv.generation.request import Logging
@@ -27,7 +28,7 @@ from edgekv.store.sections import CHUNK_BYTES, Section, SectionFile, write_secti
 
 from .session_codec import SessionHeader, header_values, history_section, snapshot_of
 from .session_history import SessionHistory
-from .snapshot import ELSEWHERE, BlockLoopSnapshot, Snapshot
+from .snapshot import Snapshot
 
 
 def save_session(path: Path, engine: LoadedModel, snapshot: Snapshot, further: Sequence[Section] = ()) -> None:
@@ -146,7 +147,8 @@ def _check(file: SectionFile, engine: LoadedModel, snapshot: Snapshot) -> bool:
             f"{str(file.path)!r} was saved with policy={policy!r}, but this runtime has "
             f"policy={own!r}; open one with policy={policy!r}"
         )
-    tokens = [*snapshot.pending, *snapshot.block_loop.unscored, *(snapshot.sampler.newest if snapshot.sampler else ())]
+    said = snapshot.said
+    tokens = [*said.pending, *snapshot.block_loop.unscored, *(said.sampler.newest if said.sampler else ())]
     newest = np.frombuffer(snapshot.block_loop.history, np.int32)
     if max([*tokens, newest.max(initial=0)]) >= engine.model.n_vocab:
         raise file.damaged("it holds tokens that the model does not know")

@@ -8,6 +8,7 @@ from dataclasses import replace
 from io import FileIO
 
 from edgekv.engine.block_loop import BlockLoop
+from edgekv.engine.block_loop_snapshot import BlockLoopSnapshot
 from edgekv.engine.speculation import WINDOW
 from edgekv.errors import ConfigError, SessionError, SessionFileError
 from edgekv.generation.request import Logging
@@ -18,7 +19,7 @@ from edgekv.store.log import TokenLog
 from edgekv.store.temp_array import temp_file
 
 from .checkpoints import Checkpoint, Checkpoints
-from .snapshot import BlockLoopSnapshot, Snapshot
+from .snapshot import Said, Snapshot
 
 CHECKPOINT_BYTES = 256 * MIB  # on the disk, unless four checkpoints take more
 
@@ -48,15 +49,14 @@ class SessionHistory:
         self.log.close()
         self.checkpoints.close()
 
-    def note(self, n_past: int, state: tuple[object, ...], taken: Callable[[FileIO], Snapshot]) -> None:
+    def note(self, n_past: int, said: Said, taken: Callable[[FileIO], Snapshot]) -> None:
         """Cut the log after n_past tokens, and add a checkpoint. It is left out if the disk has no room.
 
-        state: turns, pending tokens, sampler
         taken: writes a snapshot to a file
         """
         self.log.cut(n_past)
         newest = self.checkpoints.newest
-        if n_past == 0 or not self.checkpoints.max_bytes or (newest is not None and newest.is_of(n_past, state)):
+        if n_past == 0 or not self.checkpoints.max_bytes or (newest is not None and newest.is_of(n_past, said)):
             return
         with suppress(OSError, SessionFileError):
             file = temp_file(self._folder)
@@ -84,10 +84,10 @@ class SessionHistory:
         block_loop.begin()
         return None
 
-    def current_checkpoint(self, n_past: int, state: tuple[object, ...]) -> BlockLoopSnapshot | None:
+    def current_checkpoint(self, n_past: int, said: Said) -> BlockLoopSnapshot | None:
         """Return the newest checkpoint if it matches the current state."""
         newest = self.checkpoints.newest
-        if newest is None or not newest.is_of(n_past, state):
+        if newest is None or not newest.is_of(n_past, said):
             return None
         return self._with_draft_tokens(newest)
 

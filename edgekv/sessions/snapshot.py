@@ -4,35 +4,24 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
+from typing import NamedTuple
 
-import numpy as np
-
-from edgekv.binding.cache import CacheSnapshot
-from edgekv.binding.snapshot_file import SnapshotFile
+from edgekv.engine.block_loop_snapshot import BlockLoopSnapshot
 from edgekv.generation.sampler import SamplerState
 from edgekv.store.log import LogCopy
 
-ELSEWHERE = CacheSnapshot(np.empty(0, np.uint8))  # placeholder for cells that are not in memory
 
+class Said(NamedTuple):
+    """The state of a conversation beside its cells and its log.
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class BlockLoopSnapshot:
-    """Cells, and the block loop's notes on them, for `BlockLoop.restore`.
-
-    unscored: the tokens that the policy has not replayed yet; empty for policies without replay
+    turns: the state of its turns, one of `prompt.turns.Turns`
+    pending: tokens that are generated, but not fed yet
+    sampler: the state of the sampler after the last reply; None = there was no reply
     """
 
-    cells: CacheSnapshot | SnapshotFile
-    pinned: tuple[tuple[int, int], ...]
-    fresh: int
-    is_long: bool
-    history: bytes
-    unscored: tuple[int, ...] = ()
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of cells and history."""
-        return self.cells.nbytes + len(self.history)
+    turns: str = "new"
+    pending: tuple[int, ...] = ()
+    sampler: SamplerState | None = None
 
 
 def new_mark() -> bytes:
@@ -45,17 +34,12 @@ class Snapshot:
     """The state of a session, for `Session.restore`. Opaque; it can be pickled.
 
     runtime: mark of the runtime that it was taken in
-    turns: the state of the conversation's turns
-    pending: tokens that are generated, but not fed yet
-    sampler: the state of the sampler after the last reply; None = there was no reply
     log: the tokens of prompts and replies; None = the session keeps no log
     """
 
     runtime: bytes
     system: str | None
-    turns: str
-    pending: tuple[int, ...]
-    sampler: SamplerState | None
+    said: Said
     block_loop: BlockLoopSnapshot
     log: LogCopy | None = None
 

@@ -6,13 +6,13 @@ from collections import OrderedDict
 from dataclasses import dataclass, replace
 
 from edgekv.binding.cache import CacheSnapshot
+from edgekv.engine.block_loop_snapshot import ELSEWHERE, BlockLoopSnapshot
 from edgekv.errors import SwapError
 from edgekv.memory import process
 from edgekv.memory.sizes import format_size
 from edgekv.planning.estimate import Plan
 
-from .cache_client import CacheClient
-from .snapshot import ELSEWHERE, BlockLoopSnapshot
+from .sequence_state import SequenceState
 from .swap_folder import SwapFile, SwapFolder
 
 
@@ -48,12 +48,12 @@ class SwappedState:
 
 
 class SwapSpace:
-    """Snapshots by client. Their memory, and what a switch takes on top, stay within the limit.
+    """Snapshots by sequence. Their memory, and what a switch takes on top, stay within the limit.
 
-    session_bytes: the most bytes of a client, which a switch takes on top
+    session_bytes: the most bytes of a sequence, which a switch takes on top
     folder: takes snapshots that have no room in memory; None = no folder
-    folder_limit: bytes that the folder may hold, without the client that is swapped in; None = any number
-    evicts: evict the least recently used clients if memory and folder are full; otherwise raise SwapError
+    folder_limit: bytes that the folder may hold, without the sequence that is swapped in; None = any number
+    evicts: evict the least recently used sequences if memory and folder are full; otherwise raise SwapError
     """
 
     def __init__(
@@ -64,33 +64,33 @@ class SwapSpace:
         self._folder = folder
         self._folder_limit = folder_limit
         self._evicts = evicts
-        self._swapped: OrderedDict[CacheClient, SwappedState] = OrderedDict()  # the least recently used one first
+        self._swapped: OrderedDict[SequenceState, SwappedState] = OrderedDict()  # the least recently used one first
 
     @property
     def memory_bytes(self) -> int:
         """Bytes of snapshots in memory."""
         return sum(swapped.n_bytes for swapped in self._swapped.values() if swapped.file is None)
 
-    def put(self, client: CacheClient, snapshot: BlockLoopSnapshot) -> None:
+    def put(self, sequence: SequenceState, snapshot: BlockLoopSnapshot) -> None:
         """Store a snapshot. Call `make_room` first."""
-        self._swapped[client] = SwappedState(snapshot, snapshot.nbytes)
+        self._swapped[sequence] = SwappedState(snapshot, snapshot.nbytes)
 
-    def get(self, client: CacheClient) -> BlockLoopSnapshot | None:
-        """Return the snapshot of a client; None = it has none.
+    def get(self, sequence: SequenceState) -> BlockLoopSnapshot | None:
+        """Return the snapshot of a sequence; None = it has none.
 
         Raises SwapError if it is on the disk and cannot be read now, or has no room in memory. Raises
         SessionEvictedError if its file is gone or was changed.
         """
-        swapped = self._swapped.get(client)
+        swapped = self._swapped.get(sequence)
         if swapped is None or swapped.file is None or self._folder is None:
             return None if swapped is None else swapped.snapshot
-        self.make_room(swapped.n_bytes, keep=client)
+        self.make_room(swapped.n_bytes, keep=sequence)
         try:
             cells, history = self._folder.read(swapped.file)
         except (FileNotFoundError, ValueError) as error:
-            self.forget(client)
-            client.lost = f"what this session had read and said cannot be read back from swap_dir: {error}"
-            raise client.evicted() from error
+            self.forget(sequence)
+            sequence.lost = f"what this session had read and said cannot be read back from swap_dir: {error}"
+            raise sequence.evicted() from error
         except OSError as error:
             raise SwapError(
                 f"swap_dir={str(self._folder.parent)!r} does not give a swapped-out session back: "
@@ -98,9 +98,9 @@ class SwapSpace:
             ) from error
         return replace(swapped.snapshot, cells=CacheSnapshot(cells), history=history.tobytes())
 
-    def forget(self, client: CacheClient) -> None:
-        """Free the snapshot of a client."""
-        swapped = self._swapped.pop(client, None)
+    def forget(self, sequence: SequenceState) -> None:
+        """Free the snapshot of a sequence."""
+        swapped = self._swapped.pop(sequence, None)
         if swapped is not None and swapped.file is not None and self._folder is not None:
             self._folder.remove(swapped.file)
 
@@ -110,11 +110,11 @@ class SwapSpace:
         if self._folder is not None:
             self._folder.close()
 
-    def make_room(self, n_bytes: int, keep: CacheClient) -> None:
+    def make_room(self, n_bytes: int, keep: SequenceState) -> None:
         """Make room for n_bytes more in memory. Clients may be evicted for that, but not `keep`.
 
         If `keep` has no snapshot here, it is a newcomer, and a later switch must be possible, too: otherwise it would
-        shut the others out. Raises SwapError if there is no room. No client is evicted then, and snapshots that were
+        shut the others out. Raises SwapError if there is no room. No sequence is evicted then, and snapshots that were
         written to the disk stay valid.
         """
         limit = self._room.limit(self.memory_bytes)
@@ -124,20 +124,20 @@ class SwapSpace:
             raise self._full(n_bytes)
         if kept is None:
             self._admit(n_bytes, limit)
-        in_memory = [client for client, swapped in self._swapped.items() if swapped.file is None]
-        in_memory.sort(key=lambda client: client is keep)  # `keep` comes last
-        for client in in_memory:
+        in_memory = [sequence for sequence, swapped in self._swapped.items() if swapped.file is None]
+        in_memory.sort(key=lambda sequence: sequence is keep)  # `keep` comes last
+        for sequence in in_memory:
             if self.memory_bytes + n_bytes <= limit:
                 return
             if self._folder is not None:
-                self._write(client, self._folder, keep)
+                self._write(sequence, self._folder, keep)
             elif self._evicts:
-                self._evict(client)
+                self._evict(sequence)
             else:
                 raise self._full(n_bytes)
 
     def _admit(self, n_bytes: int, limit: int) -> None:
-        """Make sure that all clients have room beside a switch, with a newcomer and `n_bytes` more swapped out."""
+        """Make sure that all sequences have room beside a switch, with a newcomer and `n_bytes` more swapped out."""
         if self._folder is not None and self._folder_limit is None:
             return
         room = max(0, limit - self._session_bytes) + (self._folder_limit or 0)
@@ -150,9 +150,9 @@ class SwapSpace:
     def _total(self) -> int:
         return sum(swapped.n_bytes for swapped in self._swapped.values())
 
-    def _write(self, client: CacheClient, folder: SwapFolder, keep: CacheClient) -> None:
+    def _write(self, sequence: SequenceState, folder: SwapFolder, keep: SequenceState) -> None:
         """Move a snapshot from memory to the disk."""
-        swapped = self._swapped[client]
+        swapped = self._swapped[sequence]
         while older := self._beyond_limit(swapped.n_bytes, keep):
             if not self._evicts:
                 raise self._full(swapped.n_bytes)
@@ -168,17 +168,17 @@ class SwapSpace:
             ) from error
         without = replace(swapped.snapshot, cells=ELSEWHERE, history=b"")
         # one assignment: the state is whole in memory, or whole on the disk
-        self._swapped[client] = SwappedState(without, swapped.n_bytes, file)
+        self._swapped[sequence] = SwappedState(without, swapped.n_bytes, file)
 
-    def _beyond_limit(self, n_bytes: int, keep: CacheClient) -> list[CacheClient]:
-        """Return the clients on the disk if `n_bytes` more exceed the folder's limit; otherwise none."""
-        on_disk = [client for client, its in self._swapped.items() if its.file is not None and client is not keep]
-        total = n_bytes + sum(self._swapped[client].n_bytes for client in on_disk)
+    def _beyond_limit(self, n_bytes: int, keep: SequenceState) -> list[SequenceState]:
+        """Return the sequences on the disk if `n_bytes` more exceed the folder's limit; otherwise none."""
+        on_disk = [sequence for sequence, its in self._swapped.items() if its.file is not None and sequence is not keep]
+        total = n_bytes + sum(self._swapped[sequence].n_bytes for sequence in on_disk)
         return on_disk if self._folder_limit is not None and total > self._folder_limit else []
 
-    def _evict(self, client: CacheClient) -> None:
-        self.forget(client)
-        client.lost = "this session was evicted to make room for others, as swap_full='evict' allows"
+    def _evict(self, sequence: SequenceState) -> None:
+        self.forget(sequence)
+        sequence.lost = "this session was evicted to make room for others, as swap_full='evict' allows"
 
     def _full(self, n_bytes: int) -> SwapError:
         limits, remedies = f"{self._room} does", ["raise swap_memory", "name a swap_dir"]

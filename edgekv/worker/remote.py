@@ -7,13 +7,11 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from edgekv.engine.opened import Opened
 from edgekv.errors import EdgeKVError, WorkerError
@@ -22,11 +20,9 @@ from edgekv.generation.stats import Stats
 from edgekv.planning.alternatives import Survey
 from edgekv.planning.choice import Request
 from edgekv.planning.estimate import Plan
-from edgekv.sessions.coverage import Coverage
 from edgekv.sessions.protocol import Conversation
 from edgekv.sessions.snapshot import Snapshot, new_mark
 from edgekv.sessions.turn_queue import TurnQueue
-from edgekv.store.log import Turn
 
 from .messages import (
     Abort,
@@ -45,8 +41,31 @@ from .messages import (
 from .process import Worker
 
 
-class WorkerEngine(Opened):
+class _Forwarding:
+    """Forwards attributes to the object of this name in the worker, which has the same protocol.
+
+    values, methods: names of its properties and methods
+    """
+
+    values: frozenset[str] = frozenset()
+    methods: frozenset[str] = frozenset()
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self.values:
+            return self._call(name)
+        if name in self.methods:
+            return partial(self._call, name)
+        raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        """Return a property of the worker's object, or the result of one of its methods."""
+        raise NotImplementedError
+
+
+class WorkerEngine(_Forwarding, Opened):
     """An `Engine` in a worker process. Raises the errors of `LocalEngine`, and WorkerError."""
+
+    methods = frozenset({"tokenize", "text_of", "count", "reply_opening"})
 
     def __init__(self, path: Path, request: Request) -> None:
         self.turn_queue = TurnQueue()
@@ -87,27 +106,6 @@ class WorkerEngine(Opened):
         self.ask(LoadConversation(number, path, replaced, keeps_log))
         return WorkerConversation(self, number)
 
-    def tokenize(self, text: str, begin: bool, special: bool) -> list[int]:
-        """Return the tokens of a text.
-
-        begin: with the tokens that the model expects before a text
-        special: read names of control tokens as these tokens
-        """
-        tokens: list[int] = self.ask(Call(None, "tokenize", (text, begin, special)))
-        return tokens
-
-    def text_of(self, tokens: Sequence[int]) -> str:
-        """Return the text of tokens. Raises InputError for ids that the vocabulary lacks."""
-        return str(self.ask(Call(None, "text_of", (tokens,))))
-
-    def count(self, request: GenerationRequest) -> int:
-        """Return the number of tokens of a history. Raises InputError."""
-        return int(self.ask(Call(None, "count", (request,))))
-
-    def reply_opening(self) -> str:
-        """Return the text that the chat template puts before a reply; "" if the model has no usable template."""
-        return str(self.ask(Call(None, "reply_opening")))
-
     def reap(self) -> None:
         """Have the worker forget closed conversations."""
         with suppress(IndexError, WorkerError):  # no more are left, or the worker died
@@ -134,9 +132,15 @@ class WorkerEngine(Opened):
         """Return the worker's answer."""
         return self._worker.ask(message)
 
+    def _call(self, name: str, *arguments: Any) -> Any:
+        return self.ask(Call(None, name, arguments))
 
-class WorkerConversation:
+
+class WorkerConversation(_Forwarding):
     """A `Conversation` in the worker."""
+
+    values = frozenset({"system", "n_past", "n_cells", "n_exceeded", "n_logged"})
+    methods = frozenset({"kept_positions", "budgets", "coverage", "turns", "pieces", "common_prefix_length"})
 
     def __init__(self, engine: WorkerEngine, number: int) -> None:
         self.stats = Stats()
@@ -144,61 +148,6 @@ class WorkerConversation:
         self._engine = engine
         self.number = number
         self._unfinished: int | None = None  # number of the open reply in the worker; None = no reply is open
-
-    @property
-    def system(self) -> str | None:
-        """The system message, which is never evicted; None = there is none."""
-        system: str | None = self._call("system")
-        return system
-
-    @property
-    def n_past(self) -> int:
-        """Tokens read and generated so far."""
-        return int(self._call("n_past"))
-
-    @property
-    def n_cells(self) -> int:
-        """Cells used per head."""
-        return int(self._call("n_cells"))
-
-    @property
-    def n_exceeded(self) -> int:
-        """Number of checks that found the worker over its ceiling."""
-        return int(self._call("n_exceeded"))
-
-    def kept_positions(self, layer: int, head: int) -> npt.NDArray[np.int32]:
-        """True positions that one (layer, KV head) still holds, (n_cells,) ascending."""
-        kept: npt.NDArray[np.int32] = self._call("kept_positions", layer, head)
-        return kept
-
-    def budgets(self) -> list[list[int]]:
-        """Cells that the last eviction left, per layer and head; 0 before the first one."""
-        budgets: list[list[int]] = self._call("budgets")
-        return budgets
-
-    def coverage(self) -> Coverage:
-        """Return the coverage: the number of heads that hold each token."""
-        coverage: Coverage = self._call("coverage")
-        return coverage
-
-    def turns(self, first: int, n: int) -> list[Turn]:
-        """Return at most n turns of the log from turn `first` on. Raises SessionError if there is no log."""
-        turns: list[Turn] = self._call("turns", first, n)
-        return turns
-
-    def pieces(self, start: int, stop: int, control: bool) -> list[bytes]:
-        """Return the bytes of each token in [start, stop) of the log. control: with the names of control tokens"""
-        pieces: list[bytes] = self._call("pieces", start, stop, control)
-        return pieces
-
-    def common_prefix_length(self, request: GenerationRequest) -> int:
-        """Return the length of the longest common prefix of a history and the log."""
-        return int(self._call("common_prefix_length", request))
-
-    @property
-    def n_logged(self) -> int:
-        """Tokens of the log, and generated tokens that are not fed yet. Raises SessionError if there is no log."""
-        return int(self._call("n_logged"))
 
     def snapshot(self) -> Snapshot:
         """Copy the whole state. Raises CeilingError if the worker has no room to send it."""
@@ -249,7 +198,6 @@ class WorkerConversation:
         self._engine.release_later(self)
 
     def _call(self, name: str, *arguments: Any) -> Any:
-        """Return a property of the worker's conversation, or the result of one of its methods."""
         return self._engine.ask(Call(self.number, name, arguments))
 
     def _advance(self, number: int, message: Reply | Abort | bytes) -> str | Progress | Ended:

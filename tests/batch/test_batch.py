@@ -275,7 +275,7 @@ def test_a_worker_that_dies_is_started_again(answer, monkeypatch, n_deaths):
     def killed(session, history, **options):
         if "fatal" in str(history) and len(deaths) < n_deaths:
             deaths.append(session)
-            session._handle.engine._worker._process.kill()
+            session._engine._worker._process.kill()
         return choose(session, history, **options)
 
     monkeypatch.setattr(edgekv.Session, "continue_from", killed)

@@ -18,8 +18,8 @@ pytest.importorskip("pexpect")
 
 from screen import screen
 
-from edgekv.cli.chat.command.history import history_path
 from edgekv.cli.chat.commands import COMMANDS
+from edgekv.cli.chat.history import history_path
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no such terminals")
 

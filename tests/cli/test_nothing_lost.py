@@ -15,11 +15,11 @@ from children import LIMIT_S, started
 from command import COMMAND, SMALL, words
 
 import edgekv
-from edgekv.cli.chat.command.conversation import Chat, Message
-from edgekv.cli.chat.command.plain import PlainReply
-from edgekv.cli.chat.command.replying import reply_to
-from edgekv.cli.chat.command.terminal_ui import TerminalUI
 from edgekv.cli.chat.commands import run_command
+from edgekv.cli.chat.conversation import Chat, Message
+from edgekv.cli.chat.plain import PlainReply
+from edgekv.cli.chat.replying import reply_to
+from edgekv.cli.chat.terminal_ui import TerminalUI
 from edgekv.store.ownership import Ownership
 from edgekv.store.session_names import path_of, save_as, saved_names
 

@@ -13,8 +13,8 @@ import pytest
 from command import COMMAND, SMALL, words
 
 import edgekv
-from edgekv.cli.chat.command.conversation import Chat, Message
 from edgekv.cli.chat.commands import run_command
+from edgekv.cli.chat.conversation import Chat, Message
 
 SHORT = ["--max-tokens", "8", "--stop", "\n"]  # a reply is a line
 

@@ -10,7 +10,8 @@ from gguf.quants import dequantize
 from own_cache import own_cache
 from recorded import recorded_runtime
 
-from edgekv.policies import register, select, unregister
+from edgekv.policies import register, unregister
+from edgekv.scoring import select
 
 # By family, the layers that read the rows of each evicting layer, itself the first, and their KV heads.
 READERS = {"gemma4": ((0,), (2, 4, 5)), "gemma3n": ((4,), (9,), (14,), (19, 24))}

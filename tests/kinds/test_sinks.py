@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from recorded import recorded_runtime
 
-from edgekv.policies import register, select, unregister
+from edgekv.policies import register, unregister
 from edgekv.policies.export import export_policy
+from edgekv.scoring import select
 
 gguf = pytest.importorskip("gguf")
 

@@ -18,8 +18,9 @@ import edgekv
 from edgekv.binding.cache import Cache
 from edgekv.binding.policy import cache_params
 from edgekv.evals.captures import check_base
-from edgekv.policies import parse_policy, score
+from edgekv.policies import parse_policy
 from edgekv.policies.export import export_policy
+from edgekv.scoring import score
 from edgekv.testing.models.families import make_family
 
 SPEC, AHEAD = "keydiff(rope=off)", "expected(window=20)"

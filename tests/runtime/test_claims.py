@@ -10,10 +10,11 @@ import pytest
 from cache_arrays import output_projections, read_rows
 
 import edgekv
-from edgekv.policies import Head, parse_policy, score
+from edgekv.policies import Head, parse_policy
 from edgekv.policies.attention import attention
 from edgekv.policies.critical import wo_norms
 from edgekv.policies.selection import Protection
+from edgekv.scoring import score
 
 BUDGET, BLOCK, N_TOKENS = 512, 128, 1536
 PROTECTION = Protection(n_sink=4, recent=32)

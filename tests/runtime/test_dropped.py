@@ -20,6 +20,7 @@ from edgekv.binding.cache import Cache
 from edgekv.binding.model import Context, Model
 from edgekv.engine import loaded_model
 from edgekv.memory.holdings import held
+from edgekv.sessions import local_engine
 from edgekv.sessions.swap import SwapSpace
 from edgekv.testing.models.families import make_family
 from edgekv.worker import process
@@ -65,12 +66,14 @@ def left(monkeypatch):
     return open_now
 
 
-@pytest.mark.parametrize(
-    "step", ["_swap_space", "Model", "open_cache", "share_heads", "BlockLoop", "CacheSlot", "hold"]
-)
-def test_what_a_failing_runtime_made_is_freed(open_runtime, monkeypatch, left, step):
+STEPS = [(local_engine, name) for name in ("_swap_space", "LoadedModel", "CacheSlot", "hold")]
+STEPS += [(loaded_model, name) for name in ("Model", "open_cache", "share_heads", "BlockLoop")]
+
+
+@pytest.mark.parametrize(("module", "step"), STEPS, ids=[step for _, step in STEPS])
+def test_what_a_failing_runtime_made_is_freed(open_runtime, monkeypatch, left, module, step):
     before = held()
-    monkeypatch.setattr(loaded_model, step, fail)
+    monkeypatch.setattr(module, step, fail)
     with pytest.raises(FaultError):
         open_runtime()
     assert left == []
@@ -214,16 +217,30 @@ def test_a_refusal_names_runtimes_that_are_open(open_runtime, tiny_model):
 
 
 def test_runtimes_that_nobody_has_are_no_reason_to_refuse(open_runtime, tiny_model):
-    """Sessions are in circles with their runtime, so garbage has to be collected."""
+    """A runtime in a circle of the program's own is garbage that has to be collected."""
+    gc.collect()
+    gc.disable()
+    try:
+        circle = [open_runtime()]
+        circle.append(circle)
+        circle = None
+        assert held()[0] == 1
+        with pytest.warns(ResourceWarning, match=DROPPED):
+            edgekv.plan(tiny_model(n_layer=2), memory="4GiB", budget=64)
+    finally:
+        gc.enable()
+    assert circle is None
+    assert held() == (0, 0)
+
+
+def test_a_dropped_runtime_is_freed_at_once_with_its_sessions(open_runtime):
     gc.collect()
     gc.disable()
     try:
         runtime = open_runtime()
-        runtime.session()
-        runtime = None
-        assert held()[0] == 1
+        "".join(runtime.session(log=True).generate("Hi", max_tokens=2))
         with pytest.warns(ResourceWarning, match=DROPPED):
-            edgekv.plan(tiny_model(n_layer=2), memory="4GiB", budget=64)
+            runtime = None
     finally:
         gc.enable()
     assert runtime is None

@@ -49,7 +49,7 @@ def test_after_a_whole_prompt_the_reply_is_the_assistants(runtime, exceed):
         with pytest.raises(edgekv.CeilingExceededError):
             list(session.chat("x", max_tokens=3))
         assert session.n_past == session.stats.prompt_tokens
-        assert session._handle.conversation._state.turns == "assistant"
+        assert session._conversation.state.turns == "assistant"
 
 
 def test_generation_is_looked_at_every_block(tiny_model, runtime, exceed):
@@ -65,7 +65,7 @@ def test_generation_is_looked_at_every_block(tiny_model, runtime, exceed):
                 with pytest.raises(edgekv.CeilingExceededError):
                     said.extend(session.generate(" and", max_tokens=n_said, sampling=sampling))
                 assert session.stats.generated_tokens == 32
-                assert session._handle.conversation._state.pending == ()
+                assert session._conversation.state.pending == ()
             else:
                 said += session.generate(" and", max_tokens=n_said, sampling=sampling)
             replies.append(("".join(said), "".join(session.generate(" then", max_tokens=10))))

@@ -91,12 +91,12 @@ def points(passed, step):
 
 def state_of(session):
     """Return the state of a conversation of this process beside its cells: turns and pending token."""
-    state = session._handle.conversation._state
+    state = session._conversation.state
     return state.turns, state.pending
 
 
 def log_of(session):
-    log = session._handle.conversation._history.log
+    log = session._conversation.state.history.log
     return log.read(0, len(log)).tolist()
 
 
@@ -267,7 +267,7 @@ def test_going_back(open_told, tmp_path, checkpoints):
 
     def act(session):
         if not checkpoints:
-            session._handle.conversation._history.checkpoints.close()
+            session._conversation.state.history.checkpoints.close()
         session.rewind(told.before[0] - 3)
 
     as_at_once(told, disturb(told, act, tmp_path / "a", 1500))
@@ -295,7 +295,7 @@ def test_while_others_take_the_cells(open_told, tmp_path, rest):
 
     def act(session):
         if not rest:
-            session._handle.conversation._history.checkpoints.close()
+            session._conversation.state.history.checkpoints.close()
         with told.runtime.session() as other:
             list(other.generate("a", max_tokens=1))
             session.kept_positions(0, 0)
@@ -372,7 +372,7 @@ def test_an_interrupt_after_a_feed(roomy_here, monkeypatch, tmp_path, i):
             interrupt_after(patch, "edgekv_cache_feed", i)
             with pytest.raises(KeyboardInterrupt):
                 say(session, words(20), n=20)
-        assert session._handle.conversation.n_logged >= session.n_past
+        assert session._conversation.n_logged >= session.n_past
         assert len(log_of(session)) == session.n_past
         log = log_of(session)
         session.save(tmp_path / "a")
@@ -479,7 +479,7 @@ def test_an_interrupt_of_the_host_of_a_worker(small_model):
         run_at(partial(say, session, "a"), k, next(ERRORS))
         try:
             say(session, "b")
-            assert session._handle.conversation.n_logged - session.n_past in (0, 1)
+            assert session._conversation.n_logged - session.n_past in (0, 1)
             session.close()
             n_checked += 1
         except edgekv.WorkerError:

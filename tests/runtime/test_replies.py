@@ -102,10 +102,10 @@ def test_the_end_of_a_reply_is_not_penalised_in_the_next(local_runtime, monkeypa
         dictate(monkeypatch, [41, 42, 43, end])
         reply(session)
         assert session.stats.finish_reason == "end"
-        assert session._handle.conversation._state.sampler.newest == (41, 42, 43)
+        assert session._conversation.state.sampler.newest == (41, 42, 43)
         dictate(monkeypatch, [44, 45])
         reply(session, max_tokens=2)
-        assert session._handle.conversation._state.sampler.newest == (41, 42, 43, 44, 45)
+        assert session._conversation.state.sampler.newest == (41, 42, 43, 44, 45)
 
 
 @pytest.mark.usefixtures("talkative")

@@ -38,7 +38,7 @@ def state(session):
 
 def log_of(session):
     """The tokens of the log of a session in this process."""
-    return session._handle.conversation._history.log.read(0, 1 << 30).tolist()
+    return session._conversation.state.history.log.read(0, 1 << 30).tolist()
 
 
 # ---- the log ----
@@ -514,7 +514,7 @@ def test_checkpoints_keep_to_their_cap(open_runtime):
     with open_runtime() as rt, rt.session(log=True, checkpoint_bytes="1MiB") as session:
         for i in range(30):
             say(session, f"Question {i}", n=10)
-        checkpoints = session._handle.conversation._history.checkpoints
+        checkpoints = session._conversation.state.history.checkpoints
         assert checkpoints.nbytes <= 1 << 20
         assert 3 < len(checkpoints.positions) < 30
         early = checkpoints.positions[0] - 1
@@ -531,7 +531,7 @@ def test_a_checkpoint_that_cannot_be_read_is_done_without(open_runtime, monkeypa
         for i in range(4):
             say(session, f"Question {i}")
             ends.append(session.n_past)
-        tokens, checkpoints = log_of(session), session._handle.conversation._history.checkpoints
+        tokens, checkpoints = log_of(session), session._conversation.state.history.checkpoints
         cells = [checkpoints.before(n).snapshot.block_loop.cells for n in ends]
         os.ftruncate(cells[2].file.fileno(), 100)
         session.rewind(ends[2])
@@ -578,7 +578,7 @@ def test_a_disk_without_room_loses_nothing(open_runtime, monkeypatch):
         monkeypatch.setattr("edgekv.engine.block_loop.BlockLoop.snapshot_to", full)
         reply, tokens = say(session, "Why?"), log_of(session)
         assert reply
-        assert session._handle.conversation._history.checkpoints.positions == [n_past]
+        assert session._conversation.state.history.checkpoints.positions == [n_past]
         monkeypatch.undo()
         session.rewind(len(tokens) - 1)
         assert log_of(session) == tokens[:-1]
@@ -698,7 +698,7 @@ def test_a_log_that_is_not_that_of_its_cells_is_refused(open_runtime, monkeypatc
     path = tmp_path / "chat.edgekv"
     with open_runtime() as rt, rt.session(log=True) as session:
         say(session)
-        log = session._handle.conversation._history.log
+        log = session._conversation.state.history.log
         for damage in (
             lambda: log._tokens.cut(len(log) - 1),
             lambda: log._tokens.append([1 << 30]),

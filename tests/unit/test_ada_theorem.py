@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from policy_arrays import BACKENDS
 
-from edgekv.policies import budgets, select
+from edgekv.scoring import budgets, select
 
 N_EMBD = 24
 ADA = "tova+ada(safeguard=0)"

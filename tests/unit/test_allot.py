@@ -11,10 +11,11 @@ from policy_arrays import BACKENDS, SHARED, SMALL, Shape, budget_of, names_read,
 
 from edgekv import BudgetError, ConfigError, NativeError, PolicyError
 from edgekv.binding import library, structs
-from edgekv.policies import Head, budgets, parse_policy, score, select
+from edgekv.policies import Head, parse_policy
 from edgekv.policies.ada import allot
 from edgekv.policies.critical import wo_norms
 from edgekv.policies.selection import Protection
+from edgekv.scoring import budgets, score, select
 
 NO_LIMIT = 2**32 - 1
 NONE = Protection()

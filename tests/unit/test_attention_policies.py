@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from policy_arrays import BACKENDS
 
-from edgekv.policies import score, select
+from edgekv.scoring import score, select
 
 D = 32
 NEAR = {"rtol": 2e-6, "atol": 1e-7}

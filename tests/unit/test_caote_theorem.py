@@ -9,7 +9,7 @@ import pytest
 from policy_arrays import BACKENDS
 
 from edgekv import ConfigError
-from edgekv.policies import score, select
+from edgekv.scoring import score, select
 
 
 def random_head(seed, n, d=24, d_v=16, temperature=1.0):

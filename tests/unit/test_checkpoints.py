@@ -7,15 +7,16 @@ import itertools
 import pytest
 
 from edgekv.binding.snapshot_file import SnapshotFile
+from edgekv.engine.block_loop_snapshot import BlockLoopSnapshot
 from edgekv.sessions.checkpoints import MAX_CHECKPOINTS, Checkpoint, Checkpoints
-from edgekv.sessions.snapshot import BlockLoopSnapshot, Snapshot
+from edgekv.sessions.snapshot import Said, Snapshot
 from edgekv.store.temp_array import temp_file
 
 
 def checkpoint(n_past, n_bytes=100):
     cells = SnapshotFile(temp_file(None), n_bytes)
     block_loop = BlockLoopSnapshot(cells, (), 0, False, b"")
-    return Checkpoint(n_past, Snapshot(b"", None, "assistant", (), None, block_loop))
+    return Checkpoint(n_past, Snapshot(b"", None, Said("assistant"), block_loop))
 
 
 @pytest.fixture

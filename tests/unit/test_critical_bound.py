@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from policy_arrays import BACKENDS
 
-from edgekv.policies import score, select
 from edgekv.policies.critical import wo_norms
+from edgekv.scoring import score, select
 
 N, BUDGET, N_EMBD = 60, 20, 48
 

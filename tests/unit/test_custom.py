@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from edgekv import ConfigError, NativeError, PolicyError, policies
+from edgekv import ConfigError, NativeError, PolicyError, policies, scoring
 from edgekv.policies import POLICIES, WRAPPERS, Caote, Custom, KeyDiff, Policy, Scorer, Sink, Tova, parse_policy
 from edgekv.policies.base import option
 from edgekv.policies.custom.python_policy import PythonPolicy
@@ -73,7 +73,7 @@ def test_a_scorer_is_given_what_its_parameters_name(register, arrays):
 
     register("see", see, rows=3)
     halves = {name: arrays[name].astype(np.float16) for name in ("keys", "values")}
-    policies.score("see", **arrays | halves)
+    scoring.score("see", **arrays | halves)
     assert len(calls) == N_HEAD_KV
     for g, (keys, values, queries, positions) in enumerate(calls):
         order = np.argsort(arrays["positions"][g])
@@ -98,7 +98,7 @@ def test_a_scorer_is_given_nothing_else(register, arrays):
     assert policy.reads == frozenset()
     assert policy.scorer.reads == {"positions"}
     assert policy.n_rows(128) == policy.scorer.n_rows == 0
-    scores = policies.score("newest", keys=arrays["keys"], positions=arrays["positions"])
+    scores = scoring.score("newest", keys=arrays["keys"], positions=arrays["positions"])
     np.testing.assert_array_equal(scores, arrays["positions"])
 
 
@@ -116,7 +116,7 @@ def test_what_a_scorer_reads_must_be_given(register, arrays):
     register("attention", newest_attention)
     assert parse_policy("attention").reads == {"queries"}
     with pytest.raises(ConfigError, match="attention reads queries; give queries="):
-        policies.score("attention", keys=arrays["keys"], positions=arrays["positions"])
+        scoring.score("attention", keys=arrays["keys"], positions=arrays["positions"])
     with pytest.raises(ConfigError, match="attention reads queries; give queries="):
         Scorer.of("attention", newest_attention)(keys=arrays["keys"], positions=arrays["positions"])
 
@@ -131,7 +131,7 @@ def test_a_scorer_may_be_given_where_the_rows_stand(register, arrays):
     register("behind", attended_behind, rows=3)
     assert parse_policy("behind").scorer.reads == {"keys", "queries", "positions"}
     rows = np.array([1, 50, 60, 70, 500], dtype=np.int32)
-    found = policies.score("behind", query_positions=rows, **arrays)
+    found = scoring.score("behind", query_positions=rows, **arrays)
     np.testing.assert_array_equal(found, (arrays["positions"][:, :, None] < rows[-3:]).sum(axis=2))
 
 
@@ -145,11 +145,11 @@ def test_a_scorer_may_be_given_the_sinks(register, arrays):
 
     register("see", see)
     sinks = np.arange(N_HEAD_KV * GROUP, dtype=np.float32)
-    policies.score("see", sinks=sinks, **arrays)
+    scoring.score("see", sinks=sinks, **arrays)
     np.testing.assert_array_equal(given, np.split(sinks, N_HEAD_KV))
     assert not any(found.flags.writeable for found in given)
     given.clear()
-    policies.score("see", **arrays)
+    scoring.score("see", **arrays)
     assert given == N_HEAD_KV * [None]
 
 
@@ -167,7 +167,7 @@ def test_no_cells_no_call(register):
         raise AssertionError
 
     register("never", never)
-    assert policies.score("never", keys=np.zeros((1, 0, 4)), positions=np.zeros((1, 0), dtype=int)).shape == (1, 0)
+    assert scoring.score("never", keys=np.zeros((1, 0, 4)), positions=np.zeros((1, 0), dtype=int)).shape == (1, 0)
 
 
 # ---- what becomes of its scores ----
@@ -186,13 +186,13 @@ def test_as_the_built_in_policy_of_the_same_formula(register, arrays, own, weigh
     arrays["w_o"] = np.random.default_rng(3).standard_normal((N_HEAD_KV * GROUP, D_V, 12))
     arrays["budget"] = 15
     found, expected = (
-        policies.score(spec + tail, backend=how, **arrays) for spec, how in (("own", backend), (built_in, "reference"))
+        scoring.score(spec + tail, backend=how, **arrays) for spec, how in (("own", backend), (built_in, "reference"))
     )
     assert_same(found, expected)
     rules = arrays | {"n_sink": 2, "recent": 3}
     kept = zip(
-        policies.select("own" + tail, backend=backend, **rules),
-        policies.select(built_in + tail, backend="reference", **rules),
+        scoring.select("own" + tail, backend=backend, **rules),
+        scoring.select(built_in + tail, backend="reference", **rules),
         strict=True,
     )
     for cells, reference in kept:
@@ -246,9 +246,9 @@ def raises(keys):
 def test_what_is_no_score_is_an_error_that_names_the_scorer(register, arrays, function, error, says, spec, backend):
     register("bad", function)
     with pytest.raises(error, match=says):
-        policies.score(spec, backend=backend, **arrays)
+        scoring.score(spec, backend=backend, **arrays)
     with pytest.raises(error, match=says):
-        policies.select(spec, budget=10, backend=backend, **arrays)
+        scoring.select(spec, budget=10, backend=backend, **arrays)
 
 
 def test_the_cell_without_a_finite_score_is_named(arrays):
@@ -267,7 +267,7 @@ def test_the_cell_without_a_finite_score_is_named(arrays):
 def test_weights_that_are_negative_are_an_error(register, arrays):
     register("own", negative_norm, weights=True)
     with pytest.raises(PolicyError, match="scorer own says weights=True, but gave -"):
-        policies.score("own", **arrays)
+        scoring.score("own", **arrays)
 
 
 def test_a_scorer_cannot_change_what_it_is_given(register, arrays):
@@ -276,7 +276,7 @@ def test_a_scorer_cannot_change_what_it_is_given(register, arrays):
 
     register("spoil", spoil)
     with pytest.raises(PolicyError, match=r"scorer spoil failed: ValueError: .*read-only"):
-        policies.score("spoil", **arrays)
+        scoring.score("spoil", **arrays)
 
 
 # ---- names ----
@@ -302,8 +302,8 @@ def test_a_name_is_registered_once_unless_replaced(register, arrays):
     assert first.summary == "first"
     assert parse_policy("own") == first
     register("own", lambda positions: positions.astype(np.float32), replace=True)
-    np.testing.assert_array_equal(policies.score("own", **arrays), arrays["positions"])
-    assert_same(policies.score(first, **arrays), policies.score("l2norm", backend="reference", **arrays))
+    np.testing.assert_array_equal(scoring.score("own", **arrays), arrays["positions"])
+    assert_same(scoring.score(first, **arrays), scoring.score("l2norm", backend="reference", **arrays))
 
 
 def test_a_name_that_could_not_be_registered_keeps_its_scorer(register, arrays):
@@ -478,8 +478,8 @@ def install(tmp_path, monkeypatch):
 
 def test_a_package_brings_a_function(install, arrays):
     install({"zoo-norm": "norm"})
-    found = policies.score("zoo-norm", **arrays)
-    assert_same(found, policies.score("l2norm", backend="reference", **arrays))
+    found = scoring.score("zoo-norm", **arrays)
+    assert_same(found, scoring.score("l2norm", backend="reference", **arrays))
     assert parse_policy("zoo-norm+caote").spec == "zoo-norm+caote"
     with pytest.raises(PolicyError, match="zoo-norm has no option 'kernel=3'; possible: none"):
         parse_policy("zoo-norm(kernel=3)")
@@ -489,7 +489,7 @@ def test_a_package_brings_a_scorer(install, arrays):
     install({"zoo_half": "scorer"})
     policy = parse_policy("zoo_half")
     assert (policy.spec, policy.weights, policy.n_rows(1)) == ("zoo_half", True, 7)
-    np.testing.assert_array_equal(policies.score(policy, **arrays), arrays["positions"] / 2)
+    np.testing.assert_array_equal(scoring.score(policy, **arrays), arrays["positions"] / 2)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -500,7 +500,7 @@ def test_a_package_brings_a_policy_with_options(install, arrays, backend):
     assert parse_policy(policy.spec).inner == policy.inner
     assert policy.reads == {"values"}
     assert not policy.weights
-    np.testing.assert_array_equal(policies.score(policy, backend=backend, **arrays), -2.0 * arrays["positions"])
+    np.testing.assert_array_equal(scoring.score(policy, backend=backend, **arrays), -2.0 * arrays["positions"])
     with pytest.raises(PolicyError, match=r"old\(factor=0.1\): at least 0.5 is needed"):
         parse_policy("old(factor=0.1)")
     with pytest.raises(PolicyError, match="old has no option 'size=1'; possible: factor="):
@@ -592,20 +592,20 @@ class OwnTova(Tova):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_class_is_scored_by_its_own_formula(arrays, backend):
-    found = policies.score(OwnTova(), backend=backend, **arrays)
-    assert_same(found, 3 * policies.score("tova", backend="reference", **arrays))
+    found = scoring.score(OwnTova(), backend=backend, **arrays)
+    assert_same(found, 3 * scoring.score("tova", backend="reference", **arrays))
 
 
 def test_a_class_sees_the_sinks(arrays):
     sinks = np.linspace(-1, 4, N_HEAD_KV * GROUP, dtype=np.float32)
-    found = policies.score(OwnTova(), sinks=sinks, **arrays)
-    assert_same(found, 3 * policies.score("tova", backend="reference", sinks=sinks, **arrays))
+    found = scoring.score(OwnTova(), sinks=sinks, **arrays)
+    assert_same(found, 3 * scoring.score("tova", backend="reference", sinks=sinks, **arrays))
 
 
 def test_a_class_sees_where_the_rows_stand(arrays):
     rows = {"query_positions": np.array([1, 50, 60, 70, 90])}
-    found = policies.score(OwnTova(), **arrays, **rows)
-    assert_same(found, 3 * policies.score("tova", backend="reference", **arrays, **rows))
+    found = scoring.score(OwnTova(), **arrays, **rows)
+    assert_same(found, 3 * scoring.score("tova", backend="reference", **arrays, **rows))
 
 
 def test_a_class_scores_a_whole_layer(arrays):
@@ -614,7 +614,7 @@ def test_a_class_scores_a_whole_layer(arrays):
     ordered = {name: np.take_along_axis(arrays[name], order[:, :, None], axis=1) for name in ("keys", "values")}
     ordered |= {"queries": arrays["queries"], "positions": np.sort(arrays["positions"], axis=1)}
     found = parse_policy(OwnTova()).scorer(**ordered)
-    assert_same(found, policies.score(OwnTova(), **ordered))
+    assert_same(found, scoring.score(OwnTova(), **ordered))
 
 
 def test_a_wrapped_class_is_scored_by_its_own_formula(arrays):
@@ -699,4 +699,4 @@ def test_custom_is_a_policy_like_any_other(arrays):
     assert isinstance(policy, Policy)
     assert parse_policy(policy) is policy
     assert (policy.name, policy.spec, policy.summary, policy.recent(100)) == ("own", "own", "by norm", 0)
-    assert_same(policies.score(policy, **arrays), policies.score("l2norm", backend="reference", **arrays))
+    assert_same(scoring.score(policy, **arrays), scoring.score("l2norm", backend="reference", **arrays))

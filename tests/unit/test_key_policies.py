@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from policy_arrays import BACKENDS, SMALL, Shape, all_arrays, assert_close, assert_same_cells, needed
 
-from edgekv.policies import KeyDiff, score, select
+from edgekv.policies import KeyDiff
 from edgekv.policies.keydiff import ANCHORS
+from edgekv.scoring import score, select
 
 
 @pytest.mark.parametrize("spec", ["sink", "random"])

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from edgekv.cli.chat.command.live_reply import LiveReply
+from edgekv.cli.chat.live_reply import LiveReply
 
 pyte = pytest.importorskip("pyte")
 

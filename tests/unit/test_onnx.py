@@ -13,7 +13,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edgekv import ConfigError, NativeError, PolicyError, policies
+from edgekv import ConfigError, NativeError, PolicyError, scoring
 from edgekv.policies import Custom, parse_policy
 from edgekv.policies.export import IR_VERSION, OPSET, export_policy, main
 
@@ -129,9 +129,9 @@ NEWEST = ("Cast", ["positions"], ["scores"], {"to": FLOAT})
 @pytest.mark.parametrize("spec", [*KEYDIFFS, *SNAPKVS])
 def test_graph_reference_and_native_agree(exported, spec, shape):
     arrays = layer(*shape)
-    found = policies.score(exported(spec), **arrays)
-    assert_close(found, policies.score(spec, backend="reference", **arrays))
-    assert_close(found, policies.score(spec, backend="native", **arrays))
+    found = scoring.score(exported(spec), **arrays)
+    assert_close(found, scoring.score(spec, backend="reference", **arrays))
+    assert_close(found, scoring.score(spec, backend="native", **arrays))
 
 
 @pytest.mark.parametrize("rows", ["probe", "gaps", "early"])
@@ -142,9 +142,9 @@ def test_rows_may_stand_anywhere(exported, spec, rows):
     arrays["positions"] += 100
     first = {"probe": 371, "gaps": 200, "early": 61}[rows]
     arrays["query_positions"] = first + np.arange(40) * (1 if rows == "probe" else 2)
-    found = policies.score(exported(spec), **arrays)
-    assert_close(found, policies.score(spec, backend="reference", **arrays))
-    assert_close(found, policies.score(spec, backend="native", **arrays))
+    found = scoring.score(exported(spec), **arrays)
+    assert_close(found, scoring.score(spec, backend="reference", **arrays))
+    assert_close(found, scoring.score(spec, backend="native", **arrays))
 
 
 @pytest.mark.parametrize("tail", ["", "+caote", "+critical"])
@@ -153,8 +153,8 @@ def test_graph_keeps_the_same_cells(exported, spec, tail):
     """Under wrappers, too: the graph says of itself that snapkv's window is protected and its scores are weights."""
     arrays = layer(64, 300, 2, 3, 32) | {"budget": 100, "n_sink": 4}
     arrays["w_o"] = np.random.default_rng(1).standard_normal((6, 64, 24))
-    kept = policies.select(exported(spec) + tail, **arrays)
-    for cells, expected in zip(kept, policies.select(spec + tail, backend="reference", **arrays), strict=True):
+    kept = scoring.select(exported(spec) + tail, **arrays)
+    for cells, expected in zip(kept, scoring.select(spec + tail, backend="reference", **arrays), strict=True):
         np.testing.assert_array_equal(cells, expected)
 
 
@@ -165,14 +165,14 @@ def test_one_call_scores_a_whole_layer(exported):
     arrays["positions"] = np.sort(arrays["positions"], axis=1)
     for spec in ("keydiff(kernel=3)", "snapkv"):
         found = parse_policy(exported(spec)).scorer(**arrays)
-        assert_close(found, policies.score(spec, backend="reference", **arrays))
+        assert_close(found, scoring.score(spec, backend="reference", **arrays))
 
 
 def test_a_model_may_have_its_own_scale_and_softcap(exported):
     arrays = layer(32, 100, 2, 2, 32)
-    found = policies.score(exported("snapkv", scale=0.4, softcap=3.0), **arrays)
-    assert_close(found, policies.score("snapkv", backend="reference", scale=0.4, softcap=3.0, **arrays))
-    plain = policies.score("snapkv", backend="reference", **arrays)
+    found = scoring.score(exported("snapkv", scale=0.4, softcap=3.0), **arrays)
+    assert_close(found, scoring.score("snapkv", backend="reference", scale=0.4, softcap=3.0, **arrays))
+    plain = scoring.score("snapkv", backend="reference", **arrays)
     assert np.abs(found - plain).max() > 100 * ROUNDING * np.abs(plain).max()
 
 
@@ -183,10 +183,10 @@ def test_a_model_may_have_sinks(exported, rows):
     if rows == "early":  # some see no cell at all
         arrays["query_positions"] = np.arange(-8, 56, 2)
     spec, sinks = exported("snapkv", sinks=True), np.array([1.0, 9.0, -3.0, 4.0])
-    plain = policies.score("snapkv", backend="reference", **arrays)
-    assert_close(policies.score(spec, **arrays), plain)
-    expected = policies.score("snapkv", backend="reference", sinks=sinks, **arrays)
-    assert_close(policies.score(spec, sinks=sinks, **arrays), expected)
+    plain = scoring.score("snapkv", backend="reference", **arrays)
+    assert_close(scoring.score(spec, **arrays), plain)
+    expected = scoring.score("snapkv", backend="reference", sinks=sinks, **arrays)
+    assert_close(scoring.score(spec, sinks=sinks, **arrays), expected)
     assert np.abs(expected - plain).max() > 100 * ROUNDING * np.abs(plain).max()
 
 
@@ -201,7 +201,7 @@ def test_the_window_given_decides_how_many_rows_score(exported):
     arrays = layer(32, 100, 1, 2, 32)
     spec = exported("snapkv(window=9)") + "(window=20)"
     assert parse_policy(spec).recent(500) == 20
-    assert_close(policies.score(spec, **arrays), policies.score("snapkv(window=20)", backend="reference", **arrays))
+    assert_close(scoring.score(spec, **arrays), scoring.score("snapkv(window=20)", backend="reference", **arrays))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -211,14 +211,14 @@ def test_keys_that_are_not_finite_give_no_score(exported, spec, value):
     arrays = layer(32, 60, 1, 1, 40)
     arrays["keys"][0, 20, 3] = value
     with pytest.raises(NativeError, match=r"scorer onnx:.* gave .* scores must be finite"):
-        policies.score(exported(spec), **arrays)
+        scoring.score(exported(spec), **arrays)
 
 
 def test_keys_of_norm_zero(exported):
     arrays = layer(32, 60, 1, 1, 40)
     arrays["keys"][:, ::3] = 0
     for spec in KEYDIFFS:
-        assert_close(policies.score(exported(spec), **arrays), policies.score(spec, backend="reference", **arrays))
+        assert_close(scoring.score(exported(spec), **arrays), scoring.score(spec, backend="reference", **arrays))
 
 
 def test_exported_graphs_are_valid_and_old_enough(exported):
@@ -257,8 +257,8 @@ def test_export_command(tmp_path, capsys):
     assert main(["snapkv(window=8)", str(path), "--scale", "0.2"]) == 0
     assert f"onnx:{path}" in capsys.readouterr().out
     arrays = layer(32, 60, 1, 2, 8)
-    expected = policies.score("snapkv(window=8)", backend="reference", scale=0.2, **arrays)
-    assert_close(policies.score(f"onnx:{path}", **arrays), expected)
+    expected = scoring.score("snapkv(window=8)", backend="reference", scale=0.2, **arrays)
+    assert_close(scoring.score(f"onnx:{path}", **arrays), expected)
     assert main(["tova", str(path)]) == 2
     assert "tova has no graph" in capsys.readouterr().err
     assert main(["keydiff", str(tmp_path / "no" / "out.onnx")]) == 2
@@ -493,9 +493,9 @@ def test_weights_that_are_negative_fail_the_trial(graph):
 def test_a_run_that_fails_names_the_graph(graph):
     """A graph for keys of 8 elements, on keys of 16."""
     spec = graph(NORM, dims={"keys": ("h", "n", 8)})
-    assert_close(policies.score(spec, **layer(8, 50, 2, 1, 1)), np.linalg.norm(layer(8, 50, 2, 1, 1)["keys"], axis=2))
+    assert_close(scoring.score(spec, **layer(8, 50, 2, 1, 1)), np.linalg.norm(layer(8, 50, 2, 1, 1)["keys"], axis=2))
     with pytest.raises(PolicyError, match=f"scorer {re.escape(spec)} failed: "):
-        policies.score(spec, **layer(16, 50, 2, 1, 1))
+        scoring.score(spec, **layer(16, 50, 2, 1, 1))
     assert parse_policy(spec).scratch_bytes(50, 2, 2, 8, 99) > 0
     with pytest.raises(PolicyError, match="wants d=8 elements; the model has 16"):
         parse_policy(spec).scratch_bytes(50, 2, 2, 16, 16)
@@ -505,7 +505,7 @@ def test_a_run_that_fails_names_the_graph(graph):
 def test_positions_of_either_width(graph, kind):
     arrays = layer(8, 50, 2, 1, 5)
     spec = graph(NEWEST, inputs=("positions",), types={"positions": kind})
-    np.testing.assert_array_equal(policies.score(spec, **arrays), arrays["positions"])
+    np.testing.assert_array_equal(scoring.score(spec, **arrays), arrays["positions"])
     spec = graph(
         ("ReduceSum", ["queries"], ["sum"], {"keepdims": 0}),
         ("Mul", ["sum", "zero"], ["nothing"]),
@@ -517,7 +517,7 @@ def test_positions_of_either_width(graph, kind):
         types={"positions": kind, "query_positions": kind},
         constants={"zero": np.float32(0)},
     )
-    found = policies.score(spec, query_positions=[0, 3, 5, 8, 400], **arrays)
+    found = scoring.score(spec, query_positions=[0, 3, 5, 8, 400], **arrays)
     np.testing.assert_array_equal(found, arrays["positions"] - 400.0)
 
 
@@ -525,7 +525,7 @@ def test_values_reach_the_graph(graph):
     arrays = layer(8, 50, 2, 1, 1)
     spec = graph(("ReduceL2", ["values"], ["scores"], {"axes": [2], "keepdims": 0}), inputs=("values",))
     assert parse_policy(spec).reads == {"values"}
-    assert_close(policies.score(spec, **arrays), np.linalg.norm(arrays["values"], axis=2))
+    assert_close(scoring.score(spec, **arrays), np.linalg.norm(arrays["values"], axis=2))
 
 
 @pytest.mark.parametrize("package", ["onnxruntime", "onnx"])
@@ -617,7 +617,7 @@ UNKNOWABLE = (
 def test_scratch_that_depends_on_the_data_must_be_declared(graph):
     spec = graph(*UNKNOWABLE, constants={"zero": np.float32(0)})
     arrays = layer(8, 50, 2, 1, 1)
-    assert_close(policies.score(spec, **arrays), np.linalg.norm(arrays["keys"], axis=2))
+    assert_close(scoring.score(spec, **arrays), np.linalg.norm(arrays["keys"], axis=2))
     with pytest.raises(PolicyError, match=r"found \(NonZero\) returns does not follow .*; .* at most with scratch=MiB"):
         parse_policy(spec).scratch_bytes(1000, 2, 6, 64, 64)
     assert parse_policy(f"{spec}(scratch=1.5)").scratch_bytes(1000, 2, 6, 64, 64) == 3 * 2**19

@@ -28,8 +28,9 @@ from policy_arrays import (
     needed,
 )
 
-from edgekv.policies import parse_policy, score, select
+from edgekv.policies import parse_policy
 from edgekv.policies.selection import Protection, cells_to_keep
+from edgekv.scoring import score, select
 
 
 def n_in_first_stage(critical, scores, n_free):

@@ -7,7 +7,8 @@ import pytest
 from policy_arrays import BACKENDS, BY_ARRAYS, SMALL, SPECS, all_arrays, beside, names_read, needed
 
 from edgekv import BudgetError, ConfigError, PolicyError
-from edgekv.policies import budgets, parse_policy, score, select
+from edgekv.policies import parse_policy
+from edgekv.scoring import budgets, score, select
 
 # ---- edges ----
 

@@ -42,7 +42,7 @@ def test_examples_run(backend):
     blocks = re.findall(r"(?:^    .+\n|^\n(?=    ))+", SECTIONS["On plain arrays"], re.MULTILINE)
     code = "\n".join(map(textwrap.dedent, blocks))
     code = re.sub(" +#.*", "", code)
-    calls = re.compile(r"(policies\.(?:select|score|budgets)\(.*)\)$", re.MULTILINE)
+    calls = re.compile(r"(scoring\.(?:select|score|budgets)\(.*)\)$", re.MULTILINE)
     code = calls.sub(rf"\1, backend={backend!r})", code)
     assert code.count("backend=") >= 6
     names = {}

@@ -9,7 +9,8 @@ import pytest
 from policy_arrays import BACKENDS, SMALL, SPECS, Shape, names_read, needed
 
 from edgekv import NativeError
-from edgekv.policies import parse_policy, select
+from edgekv.policies import parse_policy
+from edgekv.scoring import select
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -1,0 +1,95 @@
+"""Count the source files of edgekv that a question passes through, from the command line to the first token.
+
+    uv run python scripts/trace_ask.py [--all] [ARGUMENTS OF edgekv ask]
+
+A file counts when one of its functions runs; imports alone do not. Planning and the loading of the model happen once a
+runtime, and are counted apart from the reply.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+from types import CodeType, FrameType
+
+from edgekv import Runtime
+from edgekv.cli.main import main as edgekv_command
+from edgekv.session import Session
+
+ASK = ["-f", "examples/oz.txt", "Who is the stranger?", "--max-tokens", "4"]
+ROOT = Path(__file__).resolve().parents[1]
+TREES = tuple(str(ROOT / name) + "/" for name in ("edgekv", "cli", "models"))
+
+
+class Trace:
+    """The files that functions run in, in order, until `stop` is set."""
+
+    def __init__(self) -> None:
+        self.steps: list[str] = []
+        self.stages: dict[str, int] = {}
+        self._seen: dict[CodeType, str] = {}
+
+    def profile(self, frame: FrameType, event: str, _: object) -> None:
+        """Note the file of a Python function that is called, or that a call returns into."""
+        if event != "call":
+            return
+        code = frame.f_code
+        name = self._seen.get(code)
+        if name is None:
+            inside = code.co_filename.startswith(TREES) and code.co_name not in ("<module>", "<lambda>")
+            is_body = code.co_flags & 2 == 0  # a class body; functions have CO_NEWLOCALS
+            name = self._seen[code] = "" if not inside or is_body else str(Path(code.co_filename).relative_to(ROOT))
+        if name and (not self.steps or self.steps[-1] != name):
+            self.steps.append(name)
+
+    def note(self, stage: str) -> None:
+        """Begin a stage."""
+        self.stages[stage] = len(self.steps)
+
+
+def main(arguments: list[str]) -> None:
+    show_all = "--all" in arguments
+    arguments = [argument for argument in arguments if argument != "--all"] or ASK
+    trace = Trace()
+    opened, asked = Runtime.__init__, Session.ask
+
+    def open_runtime(self: Runtime, *given: object, **further: object) -> None:
+        trace.note("open")
+        opened(self, *given, **further)  # type: ignore[arg-type]
+        trace.note("opened")
+
+    def ask(self: Session, *given: object, **further: object) -> object:
+        trace.note("ask")
+        pieces = asked(self, *given, **further)  # type: ignore[arg-type]
+        for i, piece in enumerate(pieces):
+            if i == 0:
+                sys.setprofile(None)
+            yield piece
+
+    Runtime.__init__, Session.ask = open_runtime, ask  # type: ignore[method-assign]
+    sys.argv = ["edgekv", "ask", *arguments]
+    threading.setprofile(None)
+    sys.setprofile(trace.profile)
+    try:
+        edgekv_command()
+    except SystemExit as ended:
+        if ended.code:
+            raise
+    finally:
+        sys.setprofile(None)
+    ends = trace.stages
+    for what, steps in {
+        "command line": trace.steps[: ends["open"]] + trace.steps[ends["opened"] : ends["ask"]],
+        "plan and load": trace.steps[ends["open"] : ends["opened"]],
+        "reply, to the first token": trace.steps[ends["ask"] :],
+        "all": trace.steps,
+    }.items():
+        files = dict.fromkeys(steps)
+        print(f"{what}: {len(files)} files")
+        if show_all:
+            print(*(f"    {name}" for name in files), sep="\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
