@@ -17,7 +17,7 @@ from edgekv.server.errors import ApiError
 from edgekv.server.request import ReplyRequest
 from edgekv.session import GENERAL_QUESTION
 
-from .endpoints import Endpoints, Reply, reply_of
+from .endpoints import Reply, parse, render, reply_of
 from .prompt_plan import PromptPlan
 from .requests import Requests
 from .results import Results, digest_of, with_own_ids
@@ -85,15 +85,13 @@ class Batch:
             self.requests = self._open.enter_context(Requests(requests))
             self.results = self._open.enter_context(Results(results, self.requests))
             path = find_model(model)
-            self._endpoints = self._open.enter_context(Endpoints(path.stem))
             if options.get("grammars") is None:
-                options["grammars"] = _needs_grammars(self.requests, self._endpoints)
+                options["grammars"] = _needs_grammars(self.requests)
             self.config = resolve(path, options, results, has_results=bool(self.results.answered))
             chosen = self.config.chosen
             vocabulary = self._open.enter_context(Model(path, Options(), no_alloc=True))
             self.prompt_plan = PromptPlan(
                 self.requests,
-                self._endpoints,
                 vocabulary,
                 step=self.config.step,
                 focus=chosen.focus,
@@ -160,7 +158,7 @@ class Batch:
             return self._append(number, None, error)
         if outcome.error is not None:
             return self._record(number, reply_of(ApiError(**outcome.error)))
-        return self._record(number, self._endpoints.render(self.requests[number], outcome.events))
+        return self._record(number, render(self.requests[number], outcome.events, self.config.model.stem))
 
     def _record(self, number: int, reply: Reply) -> Answered:
         """Write down a reply, without what differs from one run to the next: what a process held, and random ids."""
@@ -174,12 +172,12 @@ class Batch:
         return Answered(number, custom_id, self.results.add(custom_id, response, error))
 
 
-def _needs_grammars(requests: Requests, endpoints: Endpoints) -> bool:
+def _needs_grammars(requests: Requests) -> bool:
     """Return True if one of the requests needs a runtime with grammars."""
     for number in range(len(requests)):
         request = requests[number]
         if isinstance(request.body, dict) and any(request.body.get(name) for name in SHAPING):
-            reply_request = endpoints.parse(request)
+            reply_request = parse(request)
             if isinstance(reply_request, ReplyRequest) and reply_request.needs_grammars:
                 return True
     return False

@@ -16,7 +16,7 @@ from edgekv.server.request import ReplyRequest
 from edgekv.session import GENERAL_QUESTION
 from edgekv.sessions.history import prompt_of, request_of
 
-from .endpoints import Endpoints, Reply, reply_of
+from .endpoints import Reply, parse, reply_of
 from .prefix_groups import block_hashes, group_by_prefix
 from .requests import Requests
 from .sharding import Shard
@@ -36,7 +36,6 @@ class PromptPlan:
     def __init__(
         self,
         requests: Requests,
-        endpoints: Endpoints,
         model: Model,
         *,
         step: int,
@@ -48,7 +47,6 @@ class PromptPlan:
         general: the question that a prefix is read with if its requests ask different things; None = no question
         """
         self._requests = requests
-        self._endpoints = endpoints
         self._model = model
         self._focus = focus
         self._general = general
@@ -67,7 +65,7 @@ class PromptPlan:
 
     def _parse(self, number: int, step: int) -> tuple[bytes, int]:
         """Return the digests and the number of tokens of a request; b"" and 0 for one that is refused."""
-        reply_request = self._endpoints.parse(self._requests[number])
+        reply_request = parse(self._requests[number])
         if isinstance(reply_request, ReplyRequest):
             try:
                 hashes, n_tokens = block_hashes(self._tokens(reply_request), step, _kind(reply_request))
@@ -93,7 +91,7 @@ class PromptPlan:
 
     def task_of(self, number: int) -> Task:
         """Return the task of a request, for a worker. Any thread may call this."""
-        reply_request = self._endpoints.parse(self._requests[number])
+        reply_request = parse(self._requests[number])
         assert isinstance(reply_request, ReplyRequest)
         n_shared = self.n_shared[number]
         if not n_shared:

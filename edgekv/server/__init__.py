@@ -6,10 +6,9 @@ Needs the extra: pip install 'edgekv[server]'.
     scheduler.py               the queue in front of the model
     session_pool.py            the sessions that requests continue
     admission.py, spill.py     the memory that requests may hold, and the disk, which takes long texts
-    body.py, streaming.py      HTTP for all endpoints: bodies that are read; replies, whole or as a stream
-    json_stream.py             JSON whose long lists are made while it is written
-    openai_common.py, ...      fields that OpenAI's endpoints share
-    chat_completions.py, ...   one API a module: it makes a request of a body, and a reply of the request's events
+    api/                       one API a module: it makes a request of a body, and a reply of the request's events
+    json_stream.py             bodies for clients, whose long lists are made while they are written
+    routes.py, streaming.py    HTTP for all endpoints: bodies that are read; replies, whole or as a stream
     application.py             the ASGI application of all of it
 """
 

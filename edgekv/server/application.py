@@ -19,18 +19,7 @@ import edgekv
 from edgekv.errors import EdgeKVError
 from edgekv.warmup import register_warmup, reserve
 
-from . import (
-    chat_completions,
-    completions,
-    info,
-    message_events,
-    messages,
-    metrics,
-    openai_common,
-    page,
-    responses,
-    tokens,
-)
+from . import info, metrics, page, routes
 from .admission import MemoryBudget
 from .auth import AuthMiddleware
 from .errors import ApiError, api_error_of
@@ -39,17 +28,13 @@ from .scheduler import RequestQueue
 from .session_pool import SessionPool
 from .settings import Settings
 from .state import ServerState
-from .streaming import ChunkedBodies, ErrorResponse, RenderError
+from .streaming import ChunkedBodies, ErrorResponse, error_renderer
 from .warmup import WarmupPool, warm_up
 
 log = logging.getLogger("edgekv.server")
 
 ROUTES = [
-    *chat_completions.routes,
-    *completions.routes,
-    *responses.routes,
-    *messages.routes,
-    *tokens.routes,
+    *routes.routes,
     *info.routes,
     *metrics.routes,
     *page.routes,
@@ -75,7 +60,7 @@ class Application:
         handlers = {ApiError: _refused, HTTPException: _refused, EdgeKVError: _refused, Exception: _refused}
         routed = Starlette(routes=ROUTES, exception_handlers=handlers, lifespan=self._lifespan)
         routed.state.server = self.state
-        guarded: ASGIApp = AuthMiddleware(routed, settings, _renderer_at, OPEN)
+        guarded: ASGIApp = AuthMiddleware(routed, settings, OPEN)
         if settings.origins:  # outside of the checks: the first request of a browser (CORS preflight) bears no key
             guarded = CORSMiddleware(
                 guarded, settings.origins, allow_methods=["GET", "POST"], allow_headers=["*"], max_age=600
@@ -129,12 +114,7 @@ async def _refused(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_request")
         error = ApiError(error.status_code, code, f"{request.method} is not answered at this address")
-    return ErrorResponse(api_error_of(error), _renderer_at(request.url.path))
-
-
-def _renderer_at(path: str) -> RenderError:
-    """Return the function that renders errors at an address. The Messages API has a shape of its own."""
-    return message_events.error_body if path.startswith("/v1/messages") else openai_common.error_body
+    return ErrorResponse(api_error_of(error), error_renderer(request.url.path))
 
 
 register_warmup(lambda: warm_up(lambda: Application(WarmupPool(), Settings())))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .errors import ApiError
 from .settings import HEAD_BYTES, Settings
-from .streaming import ErrorResponse, RenderError
+from .streaming import ErrorResponse, error_renderer
 
 
 class AuthMiddleware:
@@ -22,16 +22,10 @@ class AuthMiddleware:
     another page.
     """
 
-    def __init__(
-        self, app: ASGIApp, settings: Settings, renderer_at: Callable[[str], RenderError], open_paths: Sequence[str]
-    ) -> None:
-        """renderer_at: makes the bodies of errors at a path
-
-        open_paths: paths that need no key: clients watch a server there, or get the page that asks for one
-        """
+    def __init__(self, app: ASGIApp, settings: Settings, open_paths: Sequence[str]) -> None:
+        """open_paths: paths that need no key: clients watch a server there, or get the page that asks for one"""
         self._app = app
         self._settings = settings
-        self._renderer_at = renderer_at
         self._open = frozenset(open_paths)
         self._hosts = frozenset(name.lower() for name in settings.hosts)
         self._origins = frozenset(origin.lower().rstrip("/") for origin in settings.origins)
@@ -41,7 +35,7 @@ class AuthMiddleware:
         if scope["type"] == "http":
             error = self._refusal(scope["path"], Headers(scope=scope))
             if error is not None:
-                await ErrorResponse(error, self._renderer_at(scope["path"]))(scope, receive, send)
+                await ErrorResponse(error, error_renderer(scope["path"]))(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 

@@ -1,4 +1,4 @@
-"""JSON for clients: without blanks, and with long lists that are made while they are written."""
+"""Bodies for clients: JSON, in which long lists are made while they are written, and server-sent events of it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from .request import PromptProgress
+
 PART_BYTES = 8 << 10  # bytes of a part, at least: smaller parts are joined
 _MARK = secrets.token_hex(16)  # stands for items until they are written; nobody else knows it
+
+PING = b": ping\n\n"  # a comment, which clients leave out
+DONE = b"data: [DONE]\n\n"
 
 Parts: TypeAlias = Iterable[bytes]
 
@@ -43,6 +48,17 @@ def json_parts(value: object, before: bytes = b"", after: bytes = b"") -> Iterat
                 part.clear()
         part += b"]" + rest
     yield bytes(part + after)
+
+
+def sse_event(value: object, event: str | None = None) -> Iterator[bytes]:
+    """Return a server-sent event with a JSON value, and a name if the protocol has one."""
+    named = b"" if event is None else b"event: " + event.encode() + b"\n"
+    return json_parts(value, named + b"data: ", b"\n\n")
+
+
+def progress_comment(reading: PromptProgress) -> bytes:
+    """Return a comment of a stream: how much of the prompt has been read."""
+    return f": reading {reading.seen} of {reading.total}\n\n".encode()
 
 
 def _json(value: object, default: Callable[[LazyList], object] | None = None) -> bytes:

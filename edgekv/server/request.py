@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 from edgekv.generation.request import MAX_TOKENS
 from edgekv.generation.sampler import Sampling
 
-from .shades import Shades
+from .coverage_file import CoverageFile
 
 Reason = Literal["stop", "length", "loop", "cancelled", "tool_calls"]
 
@@ -28,7 +28,7 @@ class ReplyRequest:
     tools, tool_choice, parallel_tool_calls: what the model may call, and how, as in `Session.continue_from`
     focus: question that long new text is read with: True = the last user message, or another question, or its parts
     on_overflow: for a prompt of more tokens than cells: "evict", or "error"
-    shades: tell at the end of the reply what the cells still hold of the conversation
+    coverage: tell at the end of the reply what the cells still hold of the conversation
     user: name of the client's user; told to nobody
     """
 
@@ -44,7 +44,7 @@ class ReplyRequest:
     parallel_tool_calls: bool = True
     focus: bool | str | tuple[str, ...] = True
     on_overflow: Literal["evict", "error"] = "evict"
-    shades: bool = False
+    coverage: bool = False
     user: str = ""
 
     @property
@@ -112,13 +112,13 @@ class Ended:
     """The reply is over; nothing follows.
 
     stop_text: the stop text that ended the reply, if any
-    shades: tokens that are kept, if the request asks for them and the disk takes them
+    coverage: tokens that are kept, if the request asks for them and the disk takes them
     """
 
     reason: Reason
     usage: Usage
     stop_text: str | None = None
-    shades: Shades | None = None
+    coverage: CoverageFile | None = None
 
 
 Event: TypeAlias = PromptProgress | Piece | ToolCall | Ended

@@ -16,10 +16,10 @@ from edgekv.generation.reasoning import opens_reasoning
 from edgekv.generation.stats import Stats
 from edgekv.sessions.history import History
 
-from .reasoning import Reasoning
+from .coverage_file import coverage_of
+from .piece_splitter import PieceSplitter
 from .request import Ended, Event, PromptProgress, Reason, ReplyRequest, ToolCall, Usage
 from .scheduler import CancelFlag
-from .shades import shades_of
 
 log = logging.getLogger("edgekv.server")
 
@@ -108,8 +108,8 @@ class SessionPool:
                     raise
             else:
                 pooled.n_answered += 1
-                shades = shades_of(pooled.session) if request.shades and not stop else None
-                emit(Ended(reason_of(stats), self._usage(stats, n_thought), stats.stop_text or None, shades))
+                coverage = coverage_of(pooled.session) if request.coverage and not stop else None
+                emit(Ended(reason_of(stats), self._usage(stats, n_thought), stats.stop_text or None, coverage))
                 if self.runtime.options.isolated:
                     self._save(pooled)
                 return
@@ -148,13 +148,13 @@ class SessionPool:
         )
         # a reply that fits a schema has no place for thoughts
         is_plain = request.prompt is not None or request.json_schema is not None
-        reasoning = Reasoning(begun=None if is_plain else self._begins_thinking)
+        splitter = PieceSplitter(begun=None if is_plain else self._begins_thinking)
         with stop.calls(session.cancel):
-            for piece in reasoning.told_apart(pieces):
+            for piece in splitter.events(pieces):
                 emit(piece)
         for call in session.stats.tool_calls:
             emit(ToolCall(f"call_{secrets.token_hex(12)}", call.name, call.arguments))
-        return session.stats, reasoning.n_pieces
+        return session.stats, splitter.n_thoughts
 
     def _choose(self, history: History, tools: Sequence[Mapping[str, Any]]) -> PooledSession:
         """Return the session with the longest common prefix, if at least half of it is kept; otherwise a new one."""

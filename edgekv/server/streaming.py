@@ -5,7 +5,7 @@ Bodies go out in parts, each when the client has read the one before: no body wa
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from typing import Any
 
@@ -14,14 +14,18 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .admission import MemoryBudget
+from .api import message_events, openai_common
+from .api.endpoint import Renderer
 from .errors import ApiError
 from .json_stream import PART_BYTES, Parts, json_parts
-from .request import PromptProgress
 from .scheduler import Running
 
-PING = b": ping\n\n"  # a comment, which clients leave out
-
 RenderError = Callable[[ApiError], dict[str, Any]]
+
+
+def error_renderer(path: str) -> RenderError:
+    """Return the function that renders errors at an address. The Messages API has a shape of its own."""
+    return message_events.error_body if path.startswith("/v1/messages") else openai_common.error_body
 
 
 class ErrorResponse(JSONResponse):
@@ -36,20 +40,19 @@ class ReplyResponse(Response):
     """The reply to a request. Nothing is sent before the first part is there, so an early error sets the HTTP status.
 
     running: the events of the reply; closed when the client leaves
-    said: texts to send, made of `running`; each is sent without a ping between its parts
-    render_error: makes the body of an error; in a stream that has begun, `late` makes the end of it
-    ping: sent after `ping_s` seconds of silence; None = no stream: `said` is one body
+    renderer: makes the parts to send; those of an event are sent without a ping between
+    render_error: makes the body of an error that comes before the first part
+    ping: sent after `ping_s` seconds of silence; None = no stream: the reply is one body
     """
 
     def __init__(
         self,
         running: Running,
-        said: AsyncIterator[Parts],
+        renderer: Renderer,
         render_error: RenderError,
         *,
         ping: bytes | None = None,
         ping_s: float = 5.0,
-        late: Callable[[ApiError], Parts] = lambda error: (),
     ) -> None:
         is_stream = ping is not None
         media_type = "text/event-stream" if is_stream else "application/json"
@@ -58,11 +61,10 @@ class ReplyResponse(Response):
         if "content-length" in self.headers:
             del self.headers["content-length"]
         self._running = running
-        self._said = said
+        self._renderer = renderer
         self._render_error = render_error
         self._ping = ping
         self._ping_s = ping_s
-        self._late = late
         self._sending = anyio.Lock()
         self._begun = False
         self._spoke = False  # True = something was sent since the last ping
@@ -80,13 +82,18 @@ class ReplyResponse(Response):
 
     async def _send_all(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            async for parts in self._said:
-                await self._send(send, parts)
+            async for event in self._running:
+                if self._ping is None:
+                    self._renderer.add(event)
+                else:
+                    await self._send(send, self._renderer.stream(event))
+            if self._ping is None:
+                await self._send(send, json_parts(self._renderer.whole()))
         except ApiError as error:
             if not self._begun:
                 await ErrorResponse(error, self._render_error)(scope, receive, send)
                 return
-            await self._send(send, self._late(error))
+            await self._send(send, self._renderer.fail(error))
         await send({"type": "http.response.body", "body": b""})
 
     async def _send(self, send: Send, parts: Parts) -> None:
@@ -117,17 +124,6 @@ class ReplyResponse(Response):
         while (await receive())["type"] != "http.disconnect":
             pass
         scope.cancel()
-
-
-def progress(reading: PromptProgress) -> Parts:
-    """Return a comment of a stream: how much of the prompt has been read."""
-    return [f": reading {reading.seen} of {reading.total}\n\n".encode()]
-
-
-def sse_event(value: object, event: str | None = None) -> Parts:
-    """Return a server-sent event with a JSON value, and a name if the protocol has one."""
-    named = b"" if event is None else b"event: " + event.encode() + b"\n"
-    return json_parts(value, named + b"data: ", b"\n\n")
 
 
 class ChunkedBodies:

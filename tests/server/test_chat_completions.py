@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import tracemalloc
 
 import pytest
@@ -10,8 +9,9 @@ from asgi import said
 from reply_usage import USAGE
 
 from edgekv.generation.logprobs import Token, TokenLogprob, packed
-from edgekv.server import chat_completions
 from edgekv.server.admission import MemoryBudget, logprob_bytes
+from edgekv.server.api import chat_completions
+from edgekv.server.json_stream import json_parts
 from edgekv.server.request import Ended, Piece, ReplyRequest
 
 PATH = "/v1/chat/completions"
@@ -140,21 +140,17 @@ def test_log_probabilities_of_a_reply_take_what_is_counted():
     others = tuple(TokenLogprob(i, b" word", -1.5) for i in range(20))
     request = ReplyRequest(n_logprobs=20, max_tokens=1_000)
 
-    async def events():
+    def work():
+        body = chat_completions.ChatBody(messages=HELLO)
+        renderer = chat_completions.endpoint.render(body, request, "model")
         for _ in range(request.max_tokens):
-            yield Piece(" word", logprobs=packed(Token(7, b" word", -0.5, others)))
-        yield Ended("stop", USAGE)
+            renderer.add(Piece(" word", logprobs=packed(Token(7, b" word", -0.5, others))))
+        renderer.add(Ended("stop", USAGE))
+        return sum(map(len, json_parts(renderer.whole())))
 
-    async def work():
-        n_bytes = 0
-        async for parts in chat_completions._whole(events(), {}):
-            for part in parts:
-                n_bytes += len(part)
-        return n_bytes
-
-    asyncio.run(work())  # what is imported late is imported
+    work()  # what is imported late is imported
     tracemalloc.start()
-    n_bytes = asyncio.run(work())
+    n_bytes = work()
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < logprob_bytes(request, MemoryBudget(4 << 20)) < n_bytes

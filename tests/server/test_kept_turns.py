@@ -8,7 +8,7 @@ import pytest
 from asgi import said
 
 import edgekv
-from edgekv.server import shades
+from edgekv.server import coverage_file
 
 PATH = "/v1/chat/completions"
 BOOK = " ".join(f"word{i % 97}" for i in range(150))
@@ -23,7 +23,7 @@ def told(answer):
     """The turns, [role, runs], of which each may come in several chunks."""
     turns = {}
     for chunk in said(answer)[:-1]:
-        if part := chunk.get("edgekv", {}).get("shades"):
+        if part := chunk.get("edgekv", {}).get("coverage"):
             turns.setdefault(part["turn"], [part["role"], []])[1].extend(part["runs"])
     return [turns[i] for i in range(len(turns))]
 
@@ -46,8 +46,8 @@ def sessions(monkeypatch):
 @pytest.mark.parametrize("chars", [1, 100, 1 << 14])
 def test_a_stream_tells_what_its_session_keeps(ask, sessions, monkeypatch, chars):
     """The size of the stream's parts does not matter."""
-    monkeypatch.setattr(shades, "PART_CHARS", chars)
-    turns = told(ask(PATH, body(edgekv={"shades": True})))
+    monkeypatch.setattr(coverage_file, "PART_CHARS", chars)
+    turns = told(ask(PATH, body(edgekv={"coverage": True})))
     assert turns == sessions
     assert [role for role, _ in turns] == ["system", "user", "assistant"]
     for (_, runs), message in zip(turns, MESSAGES, strict=False):
@@ -57,8 +57,8 @@ def test_a_stream_tells_what_its_session_keeps(ask, sessions, monkeypatch, chars
 
 def test_it_is_told_to_those_who_ask(ask, sessions):
     assert told(ask(PATH, body())) == sessions == []
-    refused = ask(PATH, body(stream=False, edgekv={"shades": True}))
-    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "edgekv.shades")
+    refused = ask(PATH, body(stream=False, edgekv={"coverage": True}))
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "edgekv.coverage")
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left"), edgekv.SessionFileError("no folder")], ids=repr)
@@ -67,8 +67,8 @@ def test_a_full_disk_costs_the_shades_alone(ask, monkeypatch, name, error):
     def failing(*_):
         raise error
 
-    monkeypatch.setattr(shades, name, failing)
-    answer = ask(PATH, body(edgekv={"shades": True}))
+    monkeypatch.setattr(coverage_file, name, failing)
+    answer = ask(PATH, body(edgekv={"coverage": True}))
     assert said(answer)[-1] == "[DONE]"
     assert told(answer) == []
 

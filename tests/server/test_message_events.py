@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from reply_usage import USAGE
 
+from edgekv.server.api.message_events import MessageEvents, error_body
+from edgekv.server.api.messages import message_of
 from edgekv.server.errors import ApiError
-from edgekv.server.message_events import MessageEvents, error_body
-from edgekv.server.messages import message_of
 from edgekv.server.request import Ended, Piece, PromptProgress, ToolCall
 
 pydantic = pytest.importorskip("pydantic")

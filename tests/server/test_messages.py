@@ -7,9 +7,9 @@ import json
 import pytest
 from asgi import said
 
-from edgekv.server.body import parsed
+from edgekv.server.api.body import parsed
+from edgekv.server.api.messages import MessagesBody, parse
 from edgekv.server.errors import ApiError
-from edgekv.server.messages import MessagesBody, request_of
 from edgekv.server.settings import Settings
 
 PATH = "/v1/messages"
@@ -24,7 +24,7 @@ def read(**body):
 
 def turns(messages, **body):
     """Roles and contents of what a body asks to be read."""
-    request = request_of(read(messages=messages, **body), Settings())
+    request = parse(read(messages=messages, **body), Settings())
     return [(message["role"], message["content"]) for message in request.messages]
 
 
@@ -58,7 +58,7 @@ def test_a_document_of_text_is_read():
 
 
 def test_how_a_reply_is_made():
-    request = request_of(
+    request = parse(
         read(stop_sequences=["END", "STOP"], top_k=3, temperature=0.5, metadata={"user_id": "me"}), Settings()
     )
     assert (request.max_tokens, request.stop) == (5, ("END", "STOP"))
@@ -101,7 +101,7 @@ def test_thoughts_are_shown_to_those_who_ask(thinking, shown):
 )
 def test_what_cannot_be_done_is_refused_by_name(field, value):
     with pytest.raises(ApiError) as refused:
-        request_of(read(**{field: value}), Settings())
+        parse(read(**{field: value}), Settings())
     assert refused.value.status == 400
     assert refused.value.param.startswith(field)
     assert field in refused.value.message

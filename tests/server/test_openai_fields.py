@@ -14,8 +14,8 @@ from asgi import said
 from pydantic import BaseModel, Field
 
 from edgekv.generation.logprobs import Token, TokenLogprob, packed
+from edgekv.server.api.openai_fields import chat_logprobs, text_logprobs
 from edgekv.server.json_stream import json_parts
-from edgekv.server.openai_fields import chat_logprobs, text_logprobs
 from edgekv.server.spill import LONG_CHARS
 
 PATH = "/v1/chat/completions"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from reply_usage import USAGE
 
+from edgekv.server.api.response_events import ResponseEvents
 from edgekv.server.errors import ApiError
 from edgekv.server.request import Ended, Piece, PromptProgress, ToolCall
-from edgekv.server.response_events import ResponseEvents
 
 pydantic = pytest.importorskip("pydantic")
 types = pytest.importorskip("openai.types.responses")

@@ -8,9 +8,9 @@ import json
 import pytest
 from asgi import said
 
-from edgekv.server.body import parsed
+from edgekv.server.api.body import parsed
+from edgekv.server.api.responses import ResponsesBody, parse, response_of
 from edgekv.server.errors import ApiError
-from edgekv.server.responses import ResponsesBody, request_of, response_of
 from edgekv.server.settings import Settings
 
 PATH = "/v1/responses"
@@ -19,7 +19,7 @@ GREEDY = {"temperature": 0, "max_output_tokens": 12}
 
 def request(**body):
     """The request of a body."""
-    return request_of(parsed(ResponsesBody, json.dumps({"input": "Hello"} | body).encode()), Settings())
+    return parse(parsed(ResponsesBody, json.dumps({"input": "Hello"} | body).encode()), Settings())
 
 
 def turns(**body):
@@ -117,10 +117,10 @@ def test_what_cannot_be_done_is_refused_by_name(field, value):
 
 def test_what_waits_holds_no_long_text():
     body = parsed(ResponsesBody, json.dumps({"input": "x", "instructions": "y" * 20_000}).encode())
-    assert response_of(body, request_of(body, Settings()), "a-model")["instructions"] is None
+    assert response_of(body, parse(body, Settings()), "a-model")["instructions"] is None
     choice = {"type": "function", "name": "f", "further": "y" * 20_000}
     body = parsed(ResponsesBody, json.dumps({"input": "x", "tool_choice": choice}).encode())
-    told = response_of(body, request_of(body, Settings()), "a-model")["tool_choice"]
+    told = response_of(body, parse(body, Settings()), "a-model")["tool_choice"]
     assert told == {"type": "function", "name": "f"}
     with pytest.raises(ApiError, match="at most 64 characters"):
         request(text={"format": {"type": "json_schema", "name": "y" * 20_000, "schema": {}}})

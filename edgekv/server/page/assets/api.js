@@ -68,13 +68,13 @@ export function bodyOf(messages, question, aboutFiles) {
     ...(aboutFiles && { temperature: 0 }),
     stream: true,
     stream_options: { include_usage: true },
-    edgekv: { focus: question, shades: true },
+    edgekv: { focus: question, coverage: true },
   });
 }
 
 /** The reply to a body, piece by piece:
  *  { read, total } while the prompt is read, { text }, { thought }, { reason } at the end, then { usage, edgekv }, and
- *  { shades }: what is kept of the conversation, as [{ role, runs: [[text, shade]] }].
+ *  { coverage }: what is kept of the conversation, as [{ role, runs: [[text, shade]] }].
  */
 export async function* reply(body, signal) {
   const response = await request("v1/chat/completions", {
@@ -83,7 +83,7 @@ export async function* reply(body, signal) {
     body,
     signal,
   });
-  const shades = [];
+  const coverage = [];
   let whole = false;
   for await (const { comment, data } of events(response)) {
     if (comment !== undefined) {
@@ -93,12 +93,12 @@ export async function* reply(body, signal) {
       whole = true;
     } else {
       const chunk = JSON.parse(data);
-      const part = chunk.edgekv?.shades; // a turn may come in several
-      if (part) (shades[part.turn] ??= { role: part.role, runs: [] }).runs.push(...part.runs);
+      const part = chunk.edgekv?.coverage; // a turn may come in several
+      if (part) (coverage[part.turn] ??= { role: part.role, runs: [] }).runs.push(...part.runs);
       else yield* parts(chunk);
     }
   }
-  if (shades.length) yield { shades };
+  if (coverage.length) yield { coverage };
   if (!whole) throw new Failure(BROKEN);
 }
 

@@ -14,7 +14,7 @@ const WATCH_MS = 1000; // between two looks at the memory while a reply is under
 const conversations = store.all();
 const running = new Map(); // by conversation: what stops its reply, and how far that is
 const attached = new Map(); // by conversation: files that were not sent yet
-const shades = new Map(); // by conversation: what is kept of it, as long as this page knows
+const coverage = new Map(); // by conversation: what is kept of it, as long as this page knows
 let current = null;
 let last = null; // the element of the current conversation's last message
 let server = null; // its properties
@@ -51,10 +51,10 @@ function show() {
   showList();
   showState();
   memory.showFigures(current.figures);
-  memory.showMap(shadesOf(current));
+  memory.showMap(coverageOf(current));
 }
 
-const shadesOf = (conversation) => shades.get(conversation) ?? store.shades(conversation);
+const coverageOf = (conversation) => coverage.get(conversation) ?? store.coverage(conversation);
 
 async function rename() {
   const conversation = current;
@@ -173,7 +173,7 @@ function asSent({ role, text, files: sent = [] }) {
 /** A text without what no request may hold: NUL, and halves of characters. */
 const sendable = (text) => text.replaceAll("\0", "\ufffd").toWellFormed();
 
-function take(conversation, said, run, { read, total, text, thought, reason, usage, edgekv, shades: kept }) {
+function take(conversation, said, run, { read, total, text, thought, reason, usage, edgekv, coverage: kept }) {
   if (total) Object.assign(run, { state: "Reading", progress: `${count(read)} of ${plural(total, "token")}` });
   if (thought) said.thought += thought;
   if (text) said.text += text;
@@ -196,8 +196,8 @@ function take(conversation, said, run, { read, total, text, thought, reason, usa
     }
   }
   if (kept) {
-    shades.set(conversation, kept);
-    store.saveShades(conversation, kept);
+    coverage.set(conversation, kept);
+    store.saveCoverage(conversation, kept);
     if (conversation === current) memory.showMap(kept);
   }
   if (conversation !== current) return;
@@ -361,7 +361,7 @@ byId("rename").addEventListener("click", rename);
 byId("delete").addEventListener("click", remove);
 byId("unfold").addEventListener("click", () => fold(!document.body.classList.contains("unfolded")));
 byId("stop").addEventListener("click", () => running.get(current)?.controller.abort());
-byId("show-kept").addEventListener("click", () => memory.openKept(shadesOf(current)));
+byId("show-kept").addEventListener("click", () => memory.openKept(coverageOf(current)));
 byId("composer").addEventListener("submit", (event) => {
   event.preventDefault();
   arriving.then(send);

@@ -37,9 +37,9 @@ export function showFigures(figures) {
   );
 }
 
-/** The map: the conversation from left to right, in shades. shades: [{ role, runs: [[text, shade]] }], or null */
-export function showMap(shades) {
-  const runs = (shades ?? []).flatMap((turn) => turn.runs);
+/** The map: the conversation from left to right, in shades. coverage: [{ role, runs: [[text, shade]] }], or null */
+export function showMap(coverage) {
+  const runs = (coverage ?? []).flatMap((turn) => turn.runs);
   const lines = LEVELS.map(() => "");
   const lengths = LEVELS.map(() => 0);
   let at = 0;
@@ -58,7 +58,7 @@ export function showMap(shades) {
 }
 
 /** The conversation in shades, in a dialog. */
-export function openKept(shades) {
+export function openKept(coverage) {
   byId("legend").replaceChildren(
     "Held by: ",
     ...LEVELS.flatMap((level) => [
@@ -67,8 +67,8 @@ export function openKept(shades) {
     ]),
   );
   const names = { system: "System message", user: "You", assistant: "Reply" };
-  byId("shades").replaceChildren(
-    ...shades.map(({ role, runs }) =>
+  byId("coverage").replaceChildren(
+    ...coverage.map(({ role, runs }) =>
       element(
         "section",
         {},

@@ -6,7 +6,7 @@
 //   or { role: "assistant", text, thought, reason, failure, figures }
 
 const PREFIX = "edgekv.conversation.";
-const SHADES = "edgekv.shades.";
+const COVERAGE = "edgekv.coverage.";
 
 export function created() {
   const id = `${Date.now()}-${Math.random().toString(36).slice(2)}`;
@@ -31,17 +31,17 @@ export function save(conversation) {
 
 export function remove(conversation) {
   localStorage.removeItem(PREFIX + conversation.id);
-  localStorage.removeItem(SHADES + conversation.id);
+  localStorage.removeItem(COVERAGE + conversation.id);
 }
 
 /** What was kept after the last reply. It goes where there is no room: the next reply brings it again. */
-export function saveShades(conversation, shades) {
-  if (!put(SHADES + conversation.id, shades)) localStorage.removeItem(SHADES + conversation.id);
+export function saveCoverage(conversation, coverage) {
+  if (!put(COVERAGE + conversation.id, coverage)) localStorage.removeItem(COVERAGE + conversation.id);
 }
 
-export function shades(conversation) {
+export function coverage(conversation) {
   try {
-    return JSON.parse(localStorage.getItem(SHADES + conversation.id));
+    return JSON.parse(localStorage.getItem(COVERAGE + conversation.id));
   } catch {
     return null;
   }

@@ -6,24 +6,19 @@ import secrets
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from anyio import to_thread
 from pydantic import Field
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 from edgekv.prompt.text import PARAGRAPH
+from edgekv.server.admission import request_bytes
+from edgekv.server.errors import ApiError
+from edgekv.server.request import ReplyRequest
+from edgekv.server.settings import Settings
 
-from .admission import request_bytes
-from .body import Body, Text, read_body
-from .conversation import call_of, function_of, in_turn, missing, unreadable
-from .errors import ApiError
+from .body import Body, Text
+from .endpoint import Endpoint, Query, TypedRenderer, Work
 from .message_events import MessageEvents, Thoughts, error_body
+from .message_parts import call_of, function_of, in_turn, missing, unreadable
 from .openai_common import GenerationParams, Stop
-from .request import ReplyRequest
-from .settings import Settings
-from .sse import typed_response
-from .state import state_of
 
 # types of blocks that are read elsewhere, or not again
 NO_TEXT = ("tool_use", "tool_result", "thinking", "redacted_thinking")
@@ -126,7 +121,7 @@ class MessagesBody(GenerationParams, Conversation):
     output_config: OutputConfig | None = None
 
 
-def request_of(body: MessagesBody, settings: Settings) -> ReplyRequest:
+def parse(body: MessagesBody, settings: Settings) -> ReplyRequest:
     """Return the request of a body. Raises ApiError for what cannot be done here."""
     arguments = body.arguments(settings) | {"stop": tuple(body.stop_sequences or ())}
     choice = body.tool_choice or Choice()
@@ -233,28 +228,18 @@ def message_of(model: str) -> dict[str, Any]:
     }
 
 
-async def count_tokens(request: Request) -> Response:
-    state = state_of(request)
-    body = await read_body(request, Conversation, state.settings, state.memory)
+def render(body: MessagesBody, _request: ReplyRequest, model: str) -> TypedRenderer:
+    """Return the renderer of a reply."""
+    thoughts = None if body.thinking is None else body.thinking.shown
+    return TypedRenderer(MessageEvents(message_of(model), thoughts=thoughts))
+
+
+def count_tokens(body: Conversation) -> Work:
+    """Return the counting of a conversation's tokens. Raises ApiError for what cannot be read here."""
     read, tools = messages_of(body), tools_of(body)
-    with state.memory.reserved(request_bytes(ReplyRequest(messages=read, tools=tools))):
-        n_tokens = await to_thread.run_sync(lambda: state.pool.runtime.count_tokens(read, tools=tools))
-    return JSONResponse({"input_tokens": n_tokens})
+    n_bytes = request_bytes(ReplyRequest(messages=read, tools=tools))
+    return Work(n_bytes, lambda runtime: {"input_tokens": runtime.count_tokens(read, tools=tools)})
 
 
-async def messages(request: Request) -> Response:
-    state = state_of(request)
-    body = await read_body(request, MessagesBody, state.settings, state.memory)
-    running = state.queue.submit(request_of(body, state.settings))
-    events = MessageEvents(
-        message_of(state.model_name), thoughts=None if body.thinking is None else body.thinking.shown
-    )
-    return typed_response(
-        running, events, error_body, stream=bool(body.stream), ping=PING, ping_s=state.settings.ping_s
-    )
-
-
-routes = [
-    Route("/v1/messages", messages, methods=["POST"]),
-    Route("/v1/messages/count_tokens", count_tokens, methods=["POST"]),
-]
+endpoint = Endpoint("/v1/messages", MessagesBody, parse, render, error_body, PING)
+counting = Query("/v1/messages/count_tokens", Conversation, count_tokens)

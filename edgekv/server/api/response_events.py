@@ -6,10 +6,11 @@ import secrets
 from collections.abc import Iterator
 from typing import Any
 
-from .errors import ApiError
+from edgekv.server.errors import ApiError
+from edgekv.server.request import Ended, Event, Piece, ToolCall, Usage
+
 from .openai_common import edgekv_of
 from .openai_fields import token_logprobs
-from .request import Ended, Event, Piece, ToolCall, Usage
 
 
 class ResponseEvents:

@@ -17,7 +17,7 @@ log = logging.getLogger("edgekv.server")
 PART_CHARS = 1 << 14  # a part ends with the run that has this one
 
 
-class Shades:
+class CoverageFile:
     """Kept tokens of a session's turns (`Session.kept`), in parts {"turn": i, "role": ..., "runs": [[text, shade]]}.
 
     The parts lie in a file without a name, which goes when nobody holds this object any more.
@@ -52,10 +52,10 @@ def _parts(runs: Iterable[edgekv.Shaded]) -> Iterator[list[edgekv.Shaded]]:
         yield some
 
 
-def shades_of(session: edgekv.Session) -> Shades | None:
+def coverage_of(session: edgekv.Session) -> CoverageFile | None:
     """Return the kept tokens of a session's turns; None if the disk has no room for them."""
     try:
-        return Shades(session)
+        return CoverageFile(session)
     except (OSError, edgekv.SessionFileError) as error:
         log.warning("what is kept of a conversation is not told: %s", error)
         return None

@@ -9,23 +9,18 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
 from edgekv.prompt.text import PARAGRAPH
+from edgekv.server.errors import unsupported
+from edgekv.server.request import ReplyRequest
+from edgekv.server.settings import Settings
+from edgekv.server.spill import LONG_CHARS
 
-from .body import Body, Text, read_body
-from .conversation import call_of, function_of, in_turn, missing, text_of_file, unreadable
-from .errors import unsupported
-from .openai_common import GenerationParams, error_body
-from .request import ReplyRequest
+from .body import Body, Text
+from .endpoint import Endpoint, TypedRenderer
+from .message_parts import call_of, function_of, in_turn, missing, text_of_file, unreadable
+from .openai_common import GenerationParams
 from .response_events import ResponseEvents
-from .settings import Settings
-from .spill import LONG_CHARS
-from .sse import typed_response
-from .state import state_of
-from .streaming import PING
 
 # the remedy for each field of the API that this server has not
 SEND_ALL = "nothing is kept under a name here; send the whole conversation as input, whose beginning is not read again"
@@ -128,7 +123,7 @@ class ResponsesBody(GenerationParams):
     prompt: dict[str, Any] | None = None
 
 
-def request_of(body: ResponsesBody, settings: Settings) -> ReplyRequest:
+def parse(body: ResponsesBody, settings: Settings) -> ReplyRequest:
     """Return the request of a body. Raises ApiError for what cannot be done here."""
     for name, remedy in NOT_HERE.items():
         if getattr(body, name):
@@ -255,15 +250,9 @@ def _format(body: ResponsesBody) -> dict[str, Any]:
     return {name: value for name, value in told.items() if value is not None}
 
 
-async def responses(request: Request) -> Response:
-    state = state_of(request)
-    body = await read_body(request, ResponsesBody, state.settings, state.memory)
-    reply_request = request_of(body, state.settings)
-    running = state.queue.submit(reply_request)
-    events = ResponseEvents(response_of(body, reply_request, state.model_name))
-    return typed_response(
-        running, events, error_body, stream=bool(body.stream), ping=PING, ping_s=state.settings.ping_s
-    )
+def render(body: ResponsesBody, reply_request: ReplyRequest, model: str) -> TypedRenderer:
+    """Return the renderer of a reply."""
+    return TypedRenderer(ResponseEvents(response_of(body, reply_request, model)))
 
 
-routes = [Route("/v1/responses", responses, methods=["POST"])]
+endpoint = Endpoint("/v1/responses", ResponsesBody, parse, render)

@@ -6,7 +6,7 @@ import pytest
 
 import edgekv
 from edgekv.generation.reasoning import opens_reasoning
-from edgekv.server.reasoning import Reasoning
+from edgekv.server.piece_splitter import PieceSplitter
 from edgekv.server.request import Piece
 
 THINKING = (
@@ -16,8 +16,8 @@ THINKING = (
 
 def split(pieces, **options):
     """(thoughts, answer) of a reply in pieces."""
-    reasoning = Reasoning(**options)
-    parts = [part for piece in pieces for part in reasoning.push(piece)] + reasoning.rest()
+    splitter = PieceSplitter(**options)
+    parts = [part for piece in pieces for part in splitter.push(piece)] + splitter.rest()
     assert all(text for _, text in parts)
     return tuple("".join(text for is_thought, text in parts if is_thought == wanted) for wanted in (True, False))
 
@@ -61,27 +61,27 @@ def test_a_text_that_is_no_reply_has_no_thoughts():
 
 
 def test_pieces_that_were_thought_are_counted():
-    reasoning = Reasoning()
+    splitter = PieceSplitter()
     for piece in ("<think>", "one", " two", "</think>", "\n\n", "three"):
-        reasoning.push(piece)
-    assert reasoning.n_pieces == 3  # the closing tag counts too
+        splitter.push(piece)
+    assert splitter.n_thoughts == 3  # the closing tag counts too
 
 
 def test_log_probabilities_come_with_the_text_after_them():
     pieces = [edgekv.Piece(text, text.encode()) for text in ("<think>", "a ", "b", "</think>", "c", " </")]
-    told = list(Reasoning().told_apart(pieces))
+    told = list(PieceSplitter().events(pieces))
     assert told == [
         Piece("a", True, b"<think>a "),
         Piece(" b", True, b"b"),
         Piece("c", False, b"</think>c"),
         Piece(" </", False, b" </"),
     ]
-    assert list(Reasoning().told_apart([edgekv.Piece("", b"end")])) == [Piece("", False, b"end")]
+    assert list(PieceSplitter().events([edgekv.Piece("", b"end")])) == [Piece("", False, b"end")]
 
 
 def test_what_is_certain_is_not_held_back():
-    reasoning = Reasoning()
-    assert reasoning.push("<think>one two <") == [(True, "one two")]
-    assert reasoning.push(" three") == [(True, " < three")]
-    assert reasoning.push("</think>") == []
-    assert reasoning.push("\n\nfour ") == [(False, "four ")]
+    splitter = PieceSplitter()
+    assert splitter.push("<think>one two <") == [(True, "one two")]
+    assert splitter.push(" three") == [(True, " < three")]
+    assert splitter.push("</think>") == []
+    assert splitter.push("\n\nfour ") == [(False, "four ")]

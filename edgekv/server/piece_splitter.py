@@ -9,23 +9,23 @@ from edgekv.generation.reasoning import ReasoningSplitter
 from .request import Piece
 
 
-class Reasoning:
+class PieceSplitter:
     """Splits a reply that comes in pieces into reasoning and answer.
 
     White space around reasoning, and before the answer that follows it, belongs to neither.
 
-    n_pieces: pieces of reasoning so far
+    n_thoughts: pieces of reasoning so far
     """
 
     def __init__(self, *, begun: bool | None = False) -> None:
         """begun: the chat template has opened the tag, so the reply begins with reasoning; None = all is answer"""
-        self.n_pieces = 0
+        self.n_thoughts = 0
         self._split = None if begun is None else ReasoningSplitter(begun=begun)
         self._newest: bool | None = None  # True = the newest part is reasoning
         self._begins = False  # True = the part has no text yet, and drops white space
         self._blanks = ""  # white space after the reasoning so far
 
-    def told_apart(self, pieces: Iterable[str]) -> Iterator[Piece]:
+    def events(self, pieces: Iterable[str]) -> Iterator[Piece]:
         """Yield the pieces of a reply. Log probabilities of text that is held back come with the next text."""
         tokens = b""
         for piece in pieces:
@@ -43,7 +43,7 @@ class Reasoning:
         """Take the next piece; return the texts that are decided, each with True for reasoning."""
         if self._split is None:
             return [(False, piece)] if piece else []
-        self.n_pieces += bool(self._split.in_reasoning)
+        self.n_thoughts += bool(self._split.in_reasoning)
         return list(self._trimmed(self._split.add(piece)))
 
     def rest(self) -> list[tuple[bool, str]]:

@@ -6,9 +6,10 @@ import json
 from collections.abc import Iterator
 from typing import Any, Literal, TypeAlias
 
-from .errors import ApiError
+from edgekv.server.errors import ApiError
+from edgekv.server.request import Ended, Event, Piece, PromptProgress, ToolCall, Usage
+
 from .openai_common import edgekv_of
-from .request import Ended, Event, Piece, PromptProgress, ToolCall, Usage
 
 # reasoning that a client is given: all of it, a block without its text, or no block
 Thoughts: TypeAlias = Literal["whole", "omitted"] | None

@@ -1,18 +1,13 @@
-"""Bodies of requests: read within limits, and checked."""
+"""Bodies of requests: JSON that is checked."""
 
 from __future__ import annotations
 
 import re
-from contextlib import ExitStack
 from typing import Any, TypeAlias, TypeVar
 
-import anyio
 from pydantic import BaseModel, ConfigDict, ValidationError
-from starlette.requests import ClientDisconnect, Request
 
-from .admission import MemoryBudget
-from .errors import ApiError
-from .settings import Settings
+from edgekv.server.errors import ApiError
 
 
 class Body(BaseModel):
@@ -27,35 +22,6 @@ _STRING_OR_SEPARATORS = re.compile(rb'"[^"]*"?|[,\[{]+')
 Text: TypeAlias = str  # any characters: a model may say them, and clients send back what it said
 
 B = TypeVar("B", bound=Body)
-
-
-async def read_body(request: Request, kind: type[B], settings: Settings, memory: MemoryBudget) -> B:
-    """Read and check the body of a request. Raises ApiError."""
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        raise ApiError(415, "unsupported_media_type", "send the body as Content-Type: application/json")
-    try:
-        with anyio.fail_after(settings.body_s), ExitStack() as stack:
-            return parsed(kind, await _read(request, settings.max_body, memory, stack))
-    except TimeoutError:
-        raise ApiError(408, "timeout", f"the body did not come within {settings.body_s:g} s; send it again") from None
-
-
-async def _read(request: Request, limit: int, memory: MemoryBudget, stack: ExitStack) -> bytearray:
-    too_large = ApiError(413, "request_too_large", f"the body has more than {limit} bytes; send less")
-    announced = request.headers.get("content-length", "")
-    if announced.isdecimal() and int(announced) > limit:
-        raise too_large
-    raw = bytearray()
-    try:
-        async for piece in request.stream():
-            raw += piece
-            if len(raw) > limit:
-                raise too_large
-            memory.reserve(len(piece))
-            stack.callback(memory.release, len(piece))
-    except ClientDisconnect:
-        raise ApiError(400, "disconnected", "the body did not come to its end") from None
-    return raw
 
 
 def parsed(kind: type[B], raw: bytes | bytearray) -> B:

@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from edgekv.generation.logprobs import Packed, Token, TokenLogprob, unpacked
+from edgekv.server.errors import ApiError
+from edgekv.server.json_stream import LazyList
+from edgekv.server.request import ToolCall
 
 from .body import Body
-from .errors import ApiError
-from .json_stream import LazyList
-from .request import ToolCall
 
 NEVER = -9999.0  # stands for minus infinity, for which JSON has no number
 

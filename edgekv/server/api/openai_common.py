@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import secrets
+import time
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from edgekv.generation.request import MAX_TOKENS
 from edgekv.generation.sampler import MAX_SEED, Sampling
+from edgekv.server.errors import ApiError, unsupported
+from edgekv.server.json_stream import DONE, Parts, sse_event
+from edgekv.server.request import Ended, Reason, Usage
+from edgekv.server.settings import Settings
 
 from .body import Body, Text
-from .errors import ApiError, unsupported
-from .json_stream import Parts
-from .request import Ended, Reason, Usage
-from .settings import Settings
-from .streaming import sse_event
 
 FINISH_REASONS: dict[Reason, str] = {
     "stop": "stop",
@@ -23,8 +25,6 @@ FINISH_REASONS: dict[Reason, str] = {
     "cancelled": "stop",
     "tool_calls": "tool_calls",
 }
-
-DONE = [b"data: [DONE]\n\n"]
 
 Stop = Annotated[Text, Field(min_length=1)]
 
@@ -43,12 +43,12 @@ class EdgekvParams(Body):
 
     focus: read with the last user message in mind, or with this question or the parts of one; None = as the server does
     passes: a request is read once
-    shades: a stream tells at its end what is kept of the conversation
+    coverage: a stream tells at its end what is kept of the conversation
     """
 
     focus: bool | Text | Annotated[list[FocusPart], Field(min_length=1, max_length=16)] | None = None
     passes: Literal[1] = 1
-    shades: bool = False
+    coverage: bool = False
     on_overflow: Literal["evict", "error"] = "evict"
 
 
@@ -75,8 +75,8 @@ class GenerationParams(Body):
 
     def check(self) -> None:
         """Raise ApiError for fields that are known and not supported here."""
-        if self.edgekv.shades and not self.stream:
-            raise unsupported("edgekv.shades", "only streams tell what is kept")
+        if self.edgekv.coverage and not self.stream:
+            raise unsupported("edgekv.coverage", "only streams tell what is kept")
         if self.n is not None and self.n > 1:
             raise unsupported("n", f"n={self.n} replies cannot be had of one request: this server gives one")
         for name in ("frequency_penalty", "presence_penalty"):
@@ -96,7 +96,7 @@ class GenerationParams(Body):
             "stop": stop,
             "focus": tuple(focus) if isinstance(focus, list) else focus,
             "on_overflow": self.edgekv.on_overflow,
-            "shades": self.edgekv.shades,
+            "coverage": self.edgekv.coverage,
             "user": self.user or "",
         }
 
@@ -125,8 +125,25 @@ def error_body(error: ApiError) -> dict[str, Any]:
 
 
 def error_event(error: ApiError) -> Parts:
-    """Return the end of a stream that has begun."""
+    """Return the end of a stream that cannot go on."""
     return sse_event(error_body(error))
+
+
+def about(id_prefix: str, kind: str, model: str) -> dict[str, Any]:
+    """Return the first fields of a completion, or of each chunk of one."""
+    return {
+        "id": f"{id_prefix}-{secrets.token_hex(12)}",
+        "object": kind,
+        "created": int(time.time()),
+        "model": model,
+    }
+
+
+def end_of_stream(ended: Ended, about: dict[str, Any], *, with_usage: bool) -> Iterator[bytes]:
+    """Yield the end of a stream of completion chunks. about: as `about` returned it"""
+    if with_usage:
+        yield from sse_event(about | {"choices": []} | usage_fields(ended))
+    yield DONE
 
 
 def usage_fields(ended: Ended) -> dict[str, Any]:

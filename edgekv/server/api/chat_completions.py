@@ -1,0 +1,152 @@
+"""POST /v1/chat/completions: a reply to a conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from edgekv.generation.logprobs import Packed
+from edgekv.server.errors import ApiError
+from edgekv.server.json_stream import Parts, progress_comment, sse_event
+from edgekv.server.request import Ended, Event, Piece, PromptProgress, ReplyRequest, ToolCall
+from edgekv.server.settings import Settings
+
+from .body import Body, Text
+from .endpoint import Endpoint
+from .openai_common import FINISH_REASONS, GenerationParams, about, end_of_stream, error_event, usage_fields
+from .openai_fields import ResponseFormat, chat_logprobs, n_logprobs, tool_call_field
+
+
+class Part(Body):
+    """A part of a message."""
+
+    type: str
+    text: Text | None = None
+
+
+class Message(Body):
+    """A message of a conversation."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Text | list[Part] | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+
+
+class ChatBody(GenerationParams):
+    """The body of a request."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    response_format: ResponseFormat | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+
+
+def parse(body: ChatBody, settings: Settings) -> ReplyRequest:
+    """Return the request of a body. Raises ApiError for what cannot be done here."""
+    return ReplyRequest(
+        messages=tuple(_message(message, f"messages.{i}") for i, message in enumerate(body.messages)),
+        n_logprobs=n_logprobs(body.logprobs, body.top_logprobs),
+        json_schema=None if body.response_format is None else body.response_format.reply_schema(),
+        tools=tuple(body.tools or ()),
+        tool_choice="auto" if body.tool_choice is None else body.tool_choice,
+        parallel_tool_calls=body.parallel_tool_calls is not False,
+        **body.arguments(settings, body.max_completion_tokens),
+    )
+
+
+def _message(message: Message, param: str) -> dict[str, Any]:
+    if message.content is None and not message.tool_calls:
+        raise ApiError(400, "missing_required_parameter", f"{param}.content is missing", param=f"{param}.content")
+    role = "system" if message.role == "developer" else message.role
+    content = "" if message.content is None else text_of(message.content, param)
+    return {"role": role, "content": content, "tool_calls": message.tool_calls or ()}
+
+
+def text_of(content: str | list[Part], param: str) -> str:
+    """Return the text of a message, which may come in parts. Raises ApiError for parts that are no text."""
+    if isinstance(content, str):
+        return content
+    for i, part in enumerate(content):
+        if part.type != "text" or part.text is None:
+            raise ApiError(
+                400,
+                "unsupported_value",
+                f"{param}.content.{i} is of type {part.type[:40]!r}; this server reads parts of type 'text'",
+                param=f"{param}.content.{i}.type",
+            )
+    return "".join(part.text or "" for part in content)
+
+
+class ChatRenderer:
+    """A `Renderer` of chat completions. In a stream the role comes first, as soon as a reply is certain."""
+
+    fail = staticmethod(error_event)
+
+    def __init__(self, body: ChatBody, _request: ReplyRequest, model: str) -> None:
+        self._about = about("chatcmpl", "chat.completion.chunk" if body.stream else "chat.completion", model)
+        self._with_usage = body.wants_usage
+        self._has_begun = False
+        self._texts: dict[bool, list[str]] = {False: [], True: []}  # pieces of the answer, and of reasoning
+        self._tokens = bytearray()
+        self._calls: list[dict[str, Any]] = []
+        self._ended: Ended | None = None
+
+    def stream(self, event: Event) -> Iterator[bytes]:
+        """Yield the part of a stream that tells an event."""
+        if not self._has_begun:
+            self._has_begun = True
+            yield from self._chunk({"role": "assistant", "content": ""})
+        if isinstance(event, PromptProgress):
+            yield progress_comment(event)
+        elif isinstance(event, Piece):
+            delta = {"reasoning_content" if event.reasoning else "content": event.text}
+            yield from self._chunk(delta, tokens=event.logprobs)
+        elif isinstance(event, ToolCall):
+            self.add(event)
+            yield from self._chunk({"tool_calls": [{"index": len(self._calls) - 1} | self._calls[-1]]})
+        elif isinstance(event, Ended):
+            yield from self._chunk({}, FINISH_REASONS[event.reason])
+            for part in event.coverage or ():
+                yield from sse_event(self._about | {"choices": [], "edgekv": {"coverage": part}})
+            yield from end_of_stream(event, self._about, with_usage=self._with_usage)
+
+    def _chunk(self, delta: dict[str, Any], finish_reason: str | None = None, tokens: Packed = b"") -> Parts:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish_reason, "logprobs": chat_logprobs(tokens)}
+        return sse_event(self._about | {"choices": [choice]} | ({"usage": None} if self._with_usage else {}))
+
+    def add(self, event: Event) -> None:
+        """Take the next event of a reply that is sent whole."""
+        if isinstance(event, Piece):
+            self._texts[event.reasoning].append(event.text)
+            self._tokens += event.logprobs
+        elif isinstance(event, ToolCall):
+            self._calls.append(tool_call_field(event))
+        elif isinstance(event, Ended):
+            self._ended = event
+
+    def whole(self) -> dict[str, Any]:
+        """Return the whole reply, after its last event."""
+        assert self._ended is not None
+        said, thought = ("".join(self._texts[reasoning]) for reasoning in (False, True))
+        message: dict[str, Any] = {"role": "assistant", "content": said}
+        if thought:
+            message["reasoning_content"] = thought
+        if self._calls:
+            message["content"] = said or None
+            message["tool_calls"] = self._calls
+        choice = {
+            "index": 0,
+            "message": message,
+            "finish_reason": FINISH_REASONS[self._ended.reason],
+            "logprobs": chat_logprobs(self._tokens),
+        }
+        return self._about | {"choices": [choice]} | usage_fields(self._ended)
+
+
+endpoint = Endpoint("/v1/chat/completions", ChatBody, parse, ChatRenderer)

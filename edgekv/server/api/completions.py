@@ -1,0 +1,98 @@
+"""POST /v1/completions: a text goes on as it stands, without a chat template."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from edgekv.generation.logprobs import Packed
+from edgekv.server.errors import unsupported
+from edgekv.server.json_stream import sse_event
+from edgekv.server.request import Ended, Event, Piece, ReplyRequest
+from edgekv.server.settings import Settings
+
+from .body import Text
+from .endpoint import Endpoint
+from .openai_common import FINISH_REASONS, GenerationParams, about, end_of_stream, error_event, usage_fields
+from .openai_fields import text_logprobs
+
+Ids = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(min_length=1)]
+Prompt = Annotated[Text, Field(min_length=1)]
+
+
+class CompletionBody(GenerationParams):
+    """The body of a request."""
+
+    prompt: Prompt | Ids | Annotated[list[Prompt] | list[Ids], Field(min_length=1)]
+    echo: bool | None = None
+    suffix: str | None = None
+    best_of: int | None = None
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+
+
+def parse(body: CompletionBody, settings: Settings) -> ReplyRequest:
+    """Return the request of a body. Raises ApiError for what cannot be done here."""
+    if body.echo:
+        raise unsupported("echo", "the prompt is not repeated in the reply")
+    if body.suffix:
+        raise unsupported("suffix", "a text is only gone on with at its end")
+    if body.best_of is not None and body.best_of > 1:
+        raise unsupported("best_of", f"best_of={body.best_of} replies cannot be had: this server makes one")
+    prompt: Any = body.prompt
+    if isinstance(prompt, list) and not isinstance(prompt[0], int):
+        if len(prompt) > 1:
+            raise unsupported("prompt", f"{len(prompt)} prompts cannot be answered by one request; send one prompt")
+        prompt = prompt[0]
+    if isinstance(prompt, list):
+        prompt = array("i", prompt)  # 4 bytes each, while they wait
+    return ReplyRequest(prompt=prompt, n_logprobs=body.logprobs, **body.arguments(settings))
+
+
+class CompletionRenderer:
+    """A `Renderer` of text completions."""
+
+    fail = staticmethod(error_event)
+
+    def __init__(self, body: CompletionBody, _request: ReplyRequest, model: str) -> None:
+        self._about = about("cmpl", "text_completion", model)
+        self._with_usage = body.wants_usage
+        self._n_chars = 0
+        self._texts: list[str] = []
+        self._tokens = bytearray()
+        self._ended: Ended | None = None
+
+    def stream(self, event: Event) -> Iterator[bytes]:
+        """Yield the part of a stream that tells an event."""
+        nothing_yet = {"usage": None} if self._with_usage else {}
+        if isinstance(event, Piece):
+            choice = _choice(event.text, None, event.logprobs, self._n_chars)
+            self._n_chars += len(event.text)
+            yield from sse_event(self._about | {"choices": [choice]} | nothing_yet)
+        elif isinstance(event, Ended):
+            choice = _choice("", FINISH_REASONS[event.reason])
+            yield from sse_event(self._about | {"choices": [choice]} | nothing_yet)
+            yield from end_of_stream(event, self._about, with_usage=self._with_usage)
+
+    def add(self, event: Event) -> None:
+        """Take the next event of a reply that is sent whole."""
+        if isinstance(event, Piece):
+            self._texts.append(event.text)
+            self._tokens += event.logprobs
+        elif isinstance(event, Ended):
+            self._ended = event
+
+    def whole(self) -> dict[str, Any]:
+        """Return the whole reply, after its last event."""
+        assert self._ended is not None
+        choice = _choice("".join(self._texts), FINISH_REASONS[self._ended.reason], self._tokens)
+        return self._about | {"choices": [choice]} | usage_fields(self._ended)
+
+
+def _choice(text: str, finish_reason: str | None = None, tokens: Packed = b"", offset: int = 0) -> dict[str, Any]:
+    return {"index": 0, "text": text, "finish_reason": finish_reason, "logprobs": text_logprobs(tokens, offset)}
+
+
+endpoint = Endpoint("/v1/completions", CompletionBody, parse, CompletionRenderer)

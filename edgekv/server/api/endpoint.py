@@ -1,0 +1,110 @@
+"""An endpoint of an API, as plain functions: a body becomes a request, and the request's events become a reply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+import edgekv
+from edgekv.server.errors import ApiError
+from edgekv.server.json_stream import PING, Parts, sse_event
+from edgekv.server.request import Event, ReplyRequest
+from edgekv.server.settings import Settings
+
+from .body import Body
+from .openai_common import error_body
+
+B = TypeVar("B", bound=Body)
+
+
+class Renderer(Protocol):
+    """The rendering of one reply. Each event goes to `stream`; or each to `add`, and then comes `whole`."""
+
+    def stream(self, event: Event) -> Parts:
+        """Return the part of a stream that tells an event."""
+
+    def fail(self, error: ApiError) -> Parts:
+        """Return the end of a stream that cannot go on."""
+
+    def add(self, event: Event) -> None:
+        """Take the next event of a reply that is sent whole."""
+
+    def whole(self) -> dict[str, Any]:
+        """Return the whole reply, after its last event."""
+
+
+@dataclass(frozen=True)
+class Endpoint(Generic[B]):
+    """An endpoint whose replies the model generates.
+
+    body: type of its bodies
+    parse: makes the request of a body; raises ApiError for what cannot be done here
+    render: makes the renderer of a reply, of the body, its request and the model's name
+    error_body: makes the body of an error
+    ping: part of a stream that only says that the server is alive
+    """
+
+    path: str
+    body: type[B]
+    parse: Callable[[B, Settings], ReplyRequest]
+    render: Callable[[B, ReplyRequest, str], Renderer]
+    error_body: Callable[[ApiError], dict[str, Any]] = error_body
+    ping: bytes = PING
+
+
+class Work(NamedTuple):
+    """Work that needs the vocabulary alone. n_bytes: memory that it takes; run: does it, and returns the reply"""
+
+    n_bytes: int
+    run: Callable[[edgekv.Runtime], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Query(Generic[B]):
+    """An endpoint that is answered without a reply of the model. parse: as of `Endpoint`"""
+
+    path: str
+    body: type[B]
+    parse: Callable[[B], Work]
+
+
+class TypedEvents(Protocol):
+    """The events of one reply in an API's own words. `whole` is the whole reply after the last one."""
+
+    whole: dict[str, Any]
+
+    def push(self, event: Event) -> Iterator[dict[str, Any]]:
+        """Translate an event of a reply for clients."""
+
+    def fail(self, error: ApiError) -> Iterator[dict[str, Any]]:
+        """Yield the last events of a reply that cannot go on."""
+
+
+class TypedRenderer:
+    """A `Renderer` for an API whose streams are typed events. The same events make a stream or a whole reply."""
+
+    def __init__(self, events: TypedEvents) -> None:
+        self._events = events
+
+    def stream(self, event: Event) -> Parts:
+        """Return the part of a stream that tells an event."""
+        return _sent(self._events.push(event))
+
+    def fail(self, error: ApiError) -> Parts:
+        """Return the end of a stream that cannot go on."""
+        return _sent(self._events.fail(error))
+
+    def add(self, event: Event) -> None:
+        """Take the next event of a reply that is sent whole."""
+        for _ in self._events.push(event):
+            pass
+
+    def whole(self) -> dict[str, Any]:
+        """Return the whole reply, after its last event."""
+        return self._events.whole
+
+
+def _sent(events: Iterator[dict[str, Any]]) -> Parts:
+    return chain.from_iterable(sse_event(event, event["type"]) for event in events)

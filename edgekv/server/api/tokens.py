@@ -1,0 +1,50 @@
+"""POST /tokenize and /detokenize: texts and their tokens."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from edgekv.server.errors import ApiError
+
+from .body import MAX_VALUES, Body, Text
+from .endpoint import Query, Work
+
+TOKEN_BYTES = 40  # bytes of a token in a list
+
+
+class TextBody(Body):
+    """A text. add_special: add the tokens that the model wants before it; parse_special: read control tokens"""
+
+    content: Text
+    add_special: bool = False
+    parse_special: bool = False
+
+
+class TokensBody(Body):
+    """Tokens."""
+
+    tokens: list[Annotated[int, Field(ge=0, lt=1 << 31)]]
+
+
+def tokenize(body: TextBody) -> Work:
+    """Return the tokenising of a text. Raises ApiError for one that is too long."""
+    n_bytes = len(body.content.encode())  # a token stands for one of them, or for several
+    if n_bytes > MAX_VALUES:
+        what = f"content has {n_bytes} bytes, but at most {MAX_VALUES} are taken; send it in parts"
+        raise ApiError(400, "invalid_value", what, param="content")
+    begin, special = body.add_special, body.parse_special
+    return Work(
+        TOKEN_BYTES * n_bytes,
+        lambda runtime: {"tokens": runtime.tokenize(body.content, begin=begin, special=special)},
+    )
+
+
+def detokenize(body: TokensBody) -> Work:
+    """Return the spelling of tokens."""
+    return Work(TOKEN_BYTES * len(body.tokens), lambda runtime: {"content": runtime.text_of(body.tokens)})
+
+
+tokenizing = Query("/tokenize", TextBody, tokenize)
+detokenizing = Query("/detokenize", TokensBody, detokenize)
