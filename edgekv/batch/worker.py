@@ -9,11 +9,10 @@ from typing import Any
 
 import edgekv
 from edgekv.errors import EdgeKVError, WorkerError
-from edgekv.server.errors import ApiError, api_error_of
+from edgekv.server.errors import api_error_of
 from edgekv.server.request import Ended, Event, PromptProgress, ReplyRequest
 from edgekv.server.scheduler import CancelFlag
-from edgekv.server.session_pool import PooledSession, SessionPool
-from edgekv.sessions.history import History
+from edgekv.server.session_reply import Replier
 
 MOST_DEATHS = 3  # times that the process with the model may die at one request
 
@@ -71,11 +70,16 @@ def died(message: str) -> Outcome:
 
 
 class LocalWorker:
-    """Answers tasks one at a time, over a runtime that is opened for the first of them."""
+    """Answers tasks one at a time, over a runtime that is opened for the first of them.
+
+    Each request goes on from the end of its prefix, which is read by itself. So no reply depends on earlier ones.
+    """
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
-        self._pool: PrefixPool | None = None
+        self._runtime: edgekv.Runtime | None = None
+        self._session: edgekv.Session | None = None
+        self._read: Prefix | None = None  # the prefix that the session has read
         self._stop = CancelFlag()
 
     def answer(self, task: Task) -> Outcome:
@@ -83,14 +87,14 @@ class LocalWorker:
 
         Raises EdgeKVError for what is no fault of the task.
         """
-        if self._pool is None:
-            self._pool = PrefixPool(self.setup)
+        self._open()
         for _ in range(MOST_DEATHS):
             try:
-                return self._pool.outcome(task, self._stop)
+                return self._outcome(self._open(), task)
             except WorkerError as error:
                 if self._stop:
                     raise
+                self.close()
                 message = str(error)
         return died(message)
 
@@ -100,69 +104,64 @@ class LocalWorker:
 
     def close(self) -> None:
         """Free the model."""
-        if self._pool is not None:
-            self._pool.close()
-            self._pool = None
+        if self._runtime is not None:
+            self._runtime.close()
+        self._runtime = self._session = self._read = None
 
+    def _open(self) -> edgekv.Runtime:
+        if self._runtime is None:
+            self._runtime = edgekv.Runtime(self.setup.model, **self.setup.options)
+            self._replier = Replier(self._runtime)
+        return self._runtime
 
-class PrefixPool(SessionPool):
-    """Answers each request from the end of its prefix, which is read by itself. No reply depends on earlier ones."""
-
-    def __init__(self, setup: Setup) -> None:
-        super().__init__(lambda: edgekv.Runtime(setup.model, **setup.options), max_sessions=1)
-        self._task_prefix: Prefix | None = None
-        self._session_prefix: Prefix | None = None
-        self._stop = CancelFlag()
-        self._prefix_tokens_read = 0
-
-    def outcome(self, task: Task, stop: CancelFlag) -> Outcome:
+    def _outcome(self, runtime: edgekv.Runtime, task: Task) -> Outcome:
         """Answer a task. Raises EdgeKVError for what is no fault of the task."""
-        self._task_prefix, self._stop, self._prefix_tokens_read = task.prefix, stop, 0
+        request, prefix, n_read = task.reply_request, task.prefix, 0
         events: list[Event] = []
-
-        def note(event: Event) -> None:
-            if not isinstance(event, PromptProgress):
-                events.append(event)
-
         try:
-            self.answer(task.reply_request, note, stop)
-        except (ApiError, EdgeKVError) as error:
+            session = self._with_prefix(prefix)
+            if session is None:
+                session = self._session = runtime.session(self._replier.pinned(request.history), log=True)
+                if prefix is not None:
+                    n_read = self._read_prefix(session, prefix)
+            if not self._stop:
+                self._replier.answer(session, request, events.append, self._stop)
+        except EdgeKVError as error:
             found = api_error_of(error)
             if found.status >= 500:
                 raise
             details = {name: getattr(found, name) for name in ("status", "code", "message", "param")}
-            return Outcome(error=details, prefix_tokens_read=self._prefix_tokens_read)
+            return Outcome(error=details, prefix_tokens_read=n_read)
         ended = events[-1] if events else None
         if not isinstance(ended, Ended) or ended.reason == "cancelled":
             raise WorkerError("the worker was told to stop; run this again to go on")
-        return Outcome(tuple(events), prefix_tokens_read=self._prefix_tokens_read, peak_bytes=ended.usage.peak_bytes)
+        told = tuple(event for event in events if not isinstance(event, PromptProgress))
+        return Outcome(told, prefix_tokens_read=n_read, peak_bytes=ended.usage.peak_bytes)
 
-    def _choose(self, history: History, *_further: Any) -> PooledSession:
-        """Return a session that has read the prefix, and nothing else."""
-        prefix = self._task_prefix
-        if self._pooled:
-            pooled = self._pooled[0]
-            if prefix is not None and self._session_prefix == prefix:
-                pooled.session.rewind(len(prefix.tokens))
-                if pooled.session.stats.reused_tokens == len(prefix.tokens):
-                    return pooled
-            self._end(pooled)  # the session has another prefix, or the disk has lost the end of this one
-        self._session_prefix = None
-        pooled = PooledSession(self.runtime.session(self._pinned(history), log=True))
-        self._pooled.append(pooled)
-        if prefix is not None:
-            self._read_prefix(pooled.session, prefix)
-        return pooled
+    def _with_prefix(self, prefix: Prefix | None) -> edgekv.Session | None:
+        """Return the session if it can go back to the end of the prefix; otherwise close it and return None."""
+        session, read = self._session, self._read
+        if session is None:
+            return None
+        if prefix is not None and read == prefix and session.n_past >= len(prefix.tokens):
+            session.rewind(len(prefix.tokens))
+            if session.stats.reused_tokens == len(prefix.tokens):
+                return session
+        session.close()  # it has another prefix, or the disk has lost the end of this one
+        self._session = self._read = None
+        return None
 
-    def _read_prefix(self, session: edgekv.Session, prefix: Prefix) -> None:
+    def _read_prefix(self, session: edgekv.Session, prefix: Prefix) -> int:
+        """Read a prefix; returns the number of tokens that were read."""
+
         def look(_progress: edgekv.Progress) -> None:
             if self._stop:
                 session.cancel()
 
         session.prefill_prefix(prefix.tokens, focus=prefix.focus, progress=look)
-        self._prefix_tokens_read = session.n_past
-        if self._prefix_tokens_read == len(prefix.tokens):
-            self._session_prefix = prefix
+        n_read = session.n_past
+        self._read = prefix if n_read == len(prefix.tokens) else None
+        return n_read
 
 
 # ---- in a worker of a cluster, which may have several threads ----

@@ -18,20 +18,20 @@ LOGPROBS_SHARE = 4  # the log probabilities of one reply may take 1/4 of the mem
 class MemoryBudget:
     """Bytes that requests hold together: bodies that come in, requests that wait, log probabilities of replies.
 
-    Any thread may use it. limit: the most bytes
+    Any thread may use it. limit: the most bytes; held: bytes that are reserved now
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._held = 0
+        self.held = 0
         self._lock = threading.Lock()
 
     def reserve(self, n_bytes: int) -> None:
         """Reserve bytes. Raises ApiError if they do not fit; nothing is reserved then."""
         with self._lock:
-            has_room = self._held + n_bytes <= self.limit
+            has_room = self.held + n_bytes <= self.limit
             if has_room:
-                self._held += n_bytes
+                self.held += n_bytes
         if not has_room:
             raise ApiError(
                 429, "rate_limit_exceeded", "the requests that wait fill their memory; try again later", retry_after_s=1
@@ -49,7 +49,7 @@ class MemoryBudget:
     def release(self, n_bytes: int) -> None:
         """Release bytes that were reserved."""
         with self._lock:
-            self._held -= n_bytes
+            self.held -= n_bytes
 
 
 def logprob_bytes(request: ReplyRequest, memory: MemoryBudget) -> int:

@@ -29,7 +29,7 @@ from .session_pool import SessionPool
 from .settings import Settings
 from .state import ServerState
 from .streaming import ChunkedBodies, ErrorResponse, error_renderer
-from .warmup import WarmupPool, warm_up
+from .warmup import warm_up, warmup_runtime
 
 log = logging.getLogger("edgekv.server")
 
@@ -117,4 +117,4 @@ async def _refused(request: Request, error: Exception) -> Response:
     return ErrorResponse(api_error_of(error), error_renderer(request.url.path))
 
 
-register_warmup(lambda: warm_up(lambda: Application(WarmupPool(), Settings())))
+register_warmup(lambda: warm_up(lambda: Application(SessionPool(warmup_runtime, max_sessions=1), Settings())))

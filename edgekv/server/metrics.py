@@ -76,7 +76,7 @@ class Metrics:
             "budget_cells": plan.budget_cells,
             "queue": state.queue.n_waiting,
             "busy": int(state.queue.is_busy),
-            "sessions": state.pool.n_sessions,
+            "sessions": len(state.pool.sessions),
             "worker_restarts": state.pool.n_restarts,
         }
         for name, value in now.items():

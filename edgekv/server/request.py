@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from edgekv.generation.request import MAX_TOKENS
 from edgekv.generation.sampler import Sampling
+from edgekv.sessions.history import History
 
 from .coverage_file import CoverageFile
 
@@ -46,6 +47,11 @@ class ReplyRequest:
     on_overflow: Literal["evict", "error"] = "evict"
     coverage: bool = False
     user: str = ""
+
+    @property
+    def history(self) -> History:
+        """The messages, or the prompt, as a session reads them."""
+        return self.messages if self.prompt is None else self.prompt
 
     @property
     def needs_grammars(self) -> bool:

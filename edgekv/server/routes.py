@@ -66,21 +66,24 @@ async def read_body(request: Request, kind: type[B], settings: Settings, memory:
 
 
 async def _read(request: Request, limit: int, memory: MemoryBudget, stack: ExitStack) -> bytearray:
-    too_large = ApiError(413, "request_too_large", f"the body has more than {limit} bytes; send less")
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > limit:
-        raise too_large
+        raise _too_large(limit)
     raw = bytearray()
     try:
         async for piece in request.stream():
             raw += piece
             if len(raw) > limit:
-                raise too_large
+                raise _too_large(limit)
             memory.reserve(len(piece))
             stack.callback(memory.release, len(piece))
     except ClientDisconnect:
         raise ApiError(400, "disconnected", "the body did not come to its end") from None
     return raw
+
+
+def _too_large(limit: int) -> ApiError:
+    return ApiError(413, "request_too_large", f"the body has more than {limit} bytes; send less")
 
 
 ENDPOINTS: tuple[Endpoint[Any], ...] = (

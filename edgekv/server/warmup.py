@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from starlette.types import Message
 
-from .request import Ended, Event, Piece, PromptProgress, ReplyRequest, Usage
-from .scheduler import CancelFlag
-from .session_pool import SessionPool
+import edgekv
+from edgekv.generation.request import ProgressCallback
+from edgekv.generation.stats import Stats
 
 _CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "text"}], "stream_options": {"include_usage": True}}
 _ASKED = (
@@ -33,20 +33,32 @@ _ASKED = (
 )
 
 
-class WarmupPool(SessionPool):
-    """A pool without a model, whose replies are all the same."""
+class WarmupSession:
+    """A session without a model, whose replies are all one word."""
 
-    def __init__(self) -> None:
-        self.n_restarts = 0
-        self.runtime: Any = SimpleNamespace(
-            plan=SimpleNamespace(model=Path("nobody"), ceiling_bytes=1, budget_cells=1), close=lambda: None
-        )
-        self._pooled = []
+    closed, n_past, stats = False, 0, Stats(finish_reason="end")
 
-    def answer(self, request: ReplyRequest, emit: Callable[[Event], None], stop: CancelFlag) -> None:
-        """Emit a reply of one word."""
-        for event in (PromptProgress(1, 1), Piece("text"), Ended("stop", Usage(*[0] * 11))):
-            emit(event)
+    def continue_from(self, _history: object, *, progress: ProgressCallback, **_: object) -> Iterator[str]:
+        """Yield a reply of one word."""
+        progress(edgekv.Progress(1, 1, 1, 1))
+        yield "text"
+
+    def cancel(self) -> None:
+        """Do nothing."""
+
+    close = cancel
+
+
+def warmup_runtime() -> Any:
+    """Return what a `SessionPool` uses of a runtime, without a model."""
+    return SimpleNamespace(
+        plan=SimpleNamespace(model=Path("nobody"), ceiling_bytes=1, budget_cells=1),
+        options=SimpleNamespace(focus=False, isolated=False),
+        closed=False,
+        close=lambda: None,
+        reply_opening=lambda: "",
+        session=lambda *_, **__: WarmupSession(),
+    )
 
 
 def warm_up(make: Callable[[], Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 
 import pytest
 
@@ -269,15 +270,20 @@ def test_requests_that_change_meanwhile_are_found_out(opened, tmp_path):
 @pytest.mark.parametrize("n_deaths", [1, 5])
 def test_a_worker_that_dies_is_started_again(answer, monkeypatch, n_deaths):
     """And a request that ends every one that is at it has an error, of no status of HTTP."""
-    deaths = []
-    choose = edgekv.Session.continue_from
+    deaths, runtimes = [], []
+    session_of, continue_from = edgekv.Runtime.session, edgekv.Session.continue_from
+
+    def noted(runtime, *arguments, **options):
+        runtimes.append(runtime)
+        return session_of(runtime, *arguments, **options)
 
     def killed(session, history, **options):
         if "fatal" in str(history) and len(deaths) < n_deaths:
             deaths.append(session)
-            session._engine._worker._process.kill()
-        return choose(session, history, **options)
+            os.kill(runtimes[-1].worker_pid, signal.SIGKILL if os.name == "posix" else signal.SIGTERM)
+        return continue_from(session, history, **options)
 
+    monkeypatch.setattr(edgekv.Runtime, "session", noted)
     monkeypatch.setattr(edgekv.Session, "continue_from", killed)
     documents = about_documents(1, 4)
     documents[1]["body"]["messages"][0]["content"] += " fatal"

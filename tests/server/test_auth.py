@@ -131,8 +131,7 @@ def test_no_error_tells_a_path(server, ask, monkeypatch):
         def fails(*_, error=error, **__):
             raise error
 
-        monkeypatch.setattr(server.state.pool, "_choose", fails)
-        monkeypatch.setattr(server.state.pool, "_restart", lambda: None)
+        monkeypatch.setattr(edgekv.Session, "continue_from", fails)
         answer = ask(PATH, {"messages": HELLO, **GREEDY})
         assert answer.status_code in (500, 503)
         assert "/" not in answer.text

@@ -82,7 +82,7 @@ def test_what_is_tokenised_counts_while_it_is(ask, server, monkeypatch):
     held = []
 
     def tokenize(text, **_):
-        held.append(server.state.memory._held)
+        held.append(server.state.memory.held)
         return [1] * len(text)
 
     monkeypatch.setattr(server.state.pool.runtime, "tokenize", tokenize)
@@ -91,7 +91,7 @@ def test_what_is_tokenised_counts_while_it_is(ask, server, monkeypatch):
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "content")
     assert "65538 bytes" in refused.json()["error"]["message"]
     assert held == [40 * 65_536]
-    assert server.state.memory._held == 0
+    assert server.state.memory.held == 0
 
 
 def test_a_long_answer_counts_until_the_client_has_it(server):
@@ -102,11 +102,11 @@ def test_a_long_answer_counts_until_the_client_has_it(server):
         return {"type": "http.request", "body": json.dumps({"content": "a text " * 5_000}).encode()}
 
     async def send(message):
-        held.append(server.state.memory._held)
+        held.append(server.state.memory.held)
 
     scope = {"type": "http", "method": "POST", "path": "/tokenize", "query_string": b"", "http_version": "1.1"}
     scope |= {"headers": [(b"content-type", b"application/json")], "server": ("127.0.0.1", 1), "root_path": ""}
     asyncio.run(server(scope, receive, send))
     assert len(held) > 3  # the head, and parts of the body
     assert all(n_bytes > 2 * 8_192 for n_bytes in held)
-    assert server.state.memory._held == 0
+    assert server.state.memory.held == 0

@@ -6,7 +6,7 @@ import pytest
 
 from edgekv.generation.stats import Stats
 from edgekv.prompt.tools import ToolCall
-from edgekv.server.session_pool import reason_of
+from edgekv.server.session_reply import reason_of
 
 NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}
 FUNCTION = {"name": "now", "parameters": NOTHING}

@@ -6,8 +6,8 @@ import pytest
 
 import edgekv
 from edgekv.generation.reasoning import opens_reasoning
-from edgekv.server.piece_splitter import PieceSplitter
 from edgekv.server.request import Piece
+from edgekv.server.session_reply import PieceSplitter
 
 THINKING = (
     "<think>\nIs 1 < 2, or </thin like a tag?\n  It is.\n</think>\n\nYes: a <think> in </think> an answer is text.\n"

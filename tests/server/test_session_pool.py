@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import signal
 import time
 
 import pytest
@@ -10,12 +13,17 @@ from asgi import fetched
 from test_chat_completions import GREEDY, PATH
 
 import edgekv
+from edgekv.server.application import Application, Settings
 
 pytestmark = pytest.mark.usefixtures("talkative")
 
 
 def words(n, word="word"):
     return " ".join(f"{word}{i % 97}" for i in range(n))
+
+
+def kill(pid):
+    os.kill(pid, signal.SIGKILL if os.name == "posix" else signal.SIGTERM)
 
 
 class Client:
@@ -55,7 +63,7 @@ def test_conversations_go_on_beside_each_other(application):
             before = len(client.messages)
             cached, total, _ = client.say("And then?")
             assert total - cached < 40, before
-    assert application.state.pool.n_sessions == 3
+    assert len(application.state.pool.sessions) == 3
 
 
 def test_side_requests_leave_the_conversation(application):
@@ -67,7 +75,7 @@ def test_side_requests_leave_the_conversation(application):
         Client(application).say(f"Find a title for this chat {i}: {words(40)}")
     cached, total, _ = main.say("And then?")
     assert total - cached < 40
-    assert application.state.pool.n_sessions == 3
+    assert len(application.state.pool.sessions) == 3
 
 
 def test_a_last_message_that_is_edited(application):
@@ -77,7 +85,7 @@ def test_a_last_message_that_is_edited(application):
     del client.messages[-2:]
     cached, total, _ = client.say("Another question")
     assert total - cached < 40
-    assert application.state.pool.n_sessions == 1
+    assert len(application.state.pool.sessions) == 1
 
 
 def test_roles_in_any_order(application):
@@ -86,9 +94,9 @@ def test_roles_in_any_order(application):
     client.say("Now")
     cached, total, _ = client.say("And then?")
     assert total - cached < 40
-    assert application.state.pool._pooled[0].session.system == system["content"]
+    assert application.state.pool.sessions[0].system == system["content"]
     Client(application, {"role": "system", "content": words(300)}).say("Too long a message to be kept for ever")
-    assert application.state.pool._pooled[1].session.system is None
+    assert application.state.pool.sessions[1].system is None
 
 
 def test_long_prompts_are_read_and_reported(open_server):
@@ -112,7 +120,7 @@ def test_a_request_is_read_with_its_parts(open_server):
     }
     with open_server(options={"probe_tokens": 48}) as application:
         assert asyncio.run(fetched(application, PATH, body)).status_code == 200
-        assert application.state.pool._pooled[-1].session.stats.probes > 0
+        assert application.state.pool.sessions[-1].stats.probes > 0
         long = body | {"edgekv": {"focus": ["What was it? " * 9] * 2}}
         refused = asyncio.run(fetched(application, PATH, long))
         assert (refused.status_code, refused.json()["error"]["code"]) == (400, "invalid_value")
@@ -122,15 +130,15 @@ def test_a_request_is_read_with_its_parts(open_server):
 def test_focus_and_its_switches(open_server):
     probed = []
     with open_server() as application:
-        session = application.state.pool
+        pool = application.state.pool
         for focus in (None, False, True):
             client = Client(application, {"role": "user", "content": f"{focus} {words(300)}"})
             client.say("What was it?", **({} if focus is None else {"edgekv": {"focus": focus}}))
-            probed.append(session._pooled[-1].session.stats.probes > 0)
+            probed.append(pool.sessions[-1].stats.probes > 0)
     assert probed == [True, False, True]
     with open_server(focus=False) as application:
         Client(application, {"role": "user", "content": words(300)}).say("What was it?")
-        assert application.state.pool._pooled[-1].session.stats.probes == 0
+        assert application.state.pool.sessions[-1].stats.probes == 0
     with open_server(options={"focus": False}) as application:
         Client(application, {"role": "user", "content": words(300)}).say("What was it?")
 
@@ -145,7 +153,7 @@ def test_sessions_outlive_a_server(open_server, tmp_path, caplog):
     foreign[1].symlink_to(tmp_path / "gone")
     foreign[2].mkdir()
     with open_server(sessions_dir=tmp_path) as application:
-        assert application.state.pool.n_sessions == 1
+        assert len(application.state.pool.sessions) == 1
         assert all(f"{path} is not gone on with" in caplog.text for path in foreign)
         client.application = application
         cached, total, _ = client.say("And then?")
@@ -161,7 +169,7 @@ def test_a_worker_that_dies_is_replaced(open_server, tmp_path):
         for _ in range(2):
             idle(application)
             died = pool.runtime.worker_pid
-            pool.runtime._engine._worker._process.kill()
+            kill(pool.runtime.worker_pid)
             refused = asyncio.run(fetched(application, PATH, {"messages": client.messages, **GREEDY}))
             assert (refused.status_code, refused.json()["error"]["code"]) == (503, "model_restarted")
             assert pool.runtime.worker_pid != died
@@ -179,7 +187,7 @@ def test_a_worker_that_dies_while_it_saves_is_no_matter_of_the_next_request(open
         def dies(session, path):
             if deaths and pool.runtime.worker_pid:
                 deaths.pop()
-                pool.runtime._engine._worker._process.kill()
+                kill(pool.runtime.worker_pid)
             save(session, path)
 
         client = Client(application)
@@ -190,36 +198,45 @@ def test_a_worker_that_dies_while_it_saves_is_no_matter_of_the_next_request(open
         client.say("And then?")
         idle(application)
         assert pool.n_restarts == 1
-        pool.runtime._engine._worker._process.kill()
+        kill(pool.runtime.worker_pid)
     assert list(tmp_path.iterdir())
 
 
-def test_a_runtime_that_cannot_be_opened_again_is_no_fault_of_a_request(open_server, tmp_path):
-    with open_server(options={"isolated": True}) as application:
-        pool, body = application.state.pool, {"messages": [{"role": "user", "content": "Hello"}], **GREEDY}
+@pytest.fixture
+def failing_server(tiny_model, tmp_path):
+    """A function to an application whose runtime, once it is open, fails to open again with these errors."""
+
+    @contextlib.contextmanager
+    def opened(*errors):
+        path, later = tiny_model(n_layer=2, n_ctx_train=2048, head_dim=64), [None, *errors]
 
         def open_runtime():
-            raise edgekv.ConfigError("swap_dir='/var/tmp/x' cannot be used")
+            error = later.pop(0) if later else None
+            if error is not None:
+                raise error
+            return edgekv.Runtime(path, memory="4GiB", budget=900, block=32, threads=1, isolated=True)
 
-        pool._open_runtime = open_runtime
-        pool.runtime._engine._worker._process.kill()
+        application = Application.over(open_runtime, Settings(hosts=(), sessions_dir=tmp_path, swap_dir=tmp_path))
+        try:
+            yield application
+        finally:
+            application.close()
+
+    return opened
+
+
+def test_a_runtime_that_cannot_be_opened_again_is_no_fault_of_a_request(failing_server):
+    with failing_server(*[edgekv.ConfigError("swap_dir='/var/tmp/x' cannot be used")] * 2) as application:
+        pool, body = application.state.pool, {"messages": [{"role": "user", "content": "Hello"}], **GREEDY}
+        kill(pool.runtime.worker_pid)
         answers = [asyncio.run(fetched(application, PATH, body)) for _ in range(2)]
         assert [answer.status_code for answer in answers] == [503, 500]
         assert "/var" not in answers[1].text
 
 
-def test_a_worker_that_does_not_start_is_tried_again(open_server, tmp_path):
-    with open_server(sessions_dir=tmp_path, options={"isolated": True, "budget": 900}) as application:
+def test_a_worker_that_does_not_start_is_tried_again(failing_server):
+    with failing_server(*[edgekv.WorkerError("no memory for a process")] * 2) as application:
         pool, body = application.state.pool, {"messages": [{"role": "user", "content": "Hello"}], **GREEDY}
-        opened, fails = pool._open_runtime, [True, True]
-
-        def open_runtime():
-            if fails:
-                fails.pop()
-                raise edgekv.WorkerError("no memory for a process")
-            return opened()
-
-        pool._open_runtime = open_runtime
-        pool.runtime._engine._worker._process.kill()
+        kill(pool.runtime.worker_pid)
         answers = [asyncio.run(fetched(application, PATH, body)).status_code for _ in range(3)]
         assert answers == [503, 503, 200]

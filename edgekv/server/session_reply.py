@@ -1,0 +1,162 @@
+"""The reply of a session as events: reasoning apart from the answer, calls of tools, and figures."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+
+import edgekv
+from edgekv.generation.reasoning import ReasoningSplitter, opens_reasoning
+from edgekv.generation.stats import Stats
+from edgekv.sessions.history import History
+
+from .coverage_file import coverage_of
+from .request import Ended, Event, Piece, PromptProgress, Reason, ReplyRequest, ToolCall, Usage
+from .scheduler import CancelFlag
+
+# reasons for clients, by `Stats.finish_reason`
+REASONS: dict[str, Reason] = {
+    "end": "stop",
+    "stop": "stop",
+    "length": "length",
+    "context": "length",
+    "loop": "loop",
+    "cancelled": "cancelled",
+}
+PINNED_SHARE = 4  # a system message of more than 1/4 of the budget is read like any other text, and evicted
+TEMPLATE_TOKENS = 32  # tokens that a chat template puts around a system message, at most
+
+
+class Replier:
+    """Answers requests with sessions of one runtime."""
+
+    def __init__(self, runtime: edgekv.Runtime) -> None:
+        self._runtime = runtime
+        self._begins_thinking = opens_reasoning(runtime.reply_opening())
+
+    def answer(
+        self, session: edgekv.Session, request: ReplyRequest, emit: Callable[[Event], None], stop: CancelFlag
+    ) -> None:
+        """Have a session answer a request; call `emit` with the events. Raises EdgeKVError."""
+
+        def reading(progress: edgekv.Progress) -> None:
+            emit(PromptProgress(progress.tokens_done, progress.tokens_total))
+            if stop:
+                session.cancel()
+
+        pieces = session.continue_from(
+            request.history,
+            focus=request.focus if request.prompt is None and self._runtime.options.focus else False,
+            on_overflow=request.on_overflow,
+            max_tokens=request.max_tokens,
+            stop=request.stop,
+            sampling=request.sampling,
+            json_schema=request.json_schema,
+            logprobs=request.n_logprobs,
+            tools=request.tools,
+            tool_choice=request.tool_choice,
+            parallel_tool_calls=request.parallel_tool_calls,
+            progress=reading,
+        )
+        # a reply that fits a schema has no place for thoughts
+        is_plain = request.prompt is not None or request.json_schema is not None
+        splitter = PieceSplitter(begun=None if is_plain else self._begins_thinking)
+        with stop.calls(session.cancel):
+            for piece in splitter.events(pieces):
+                emit(piece)
+        stats = session.stats
+        for call in stats.tool_calls:
+            emit(ToolCall(f"call_{secrets.token_hex(12)}", call.name, call.arguments))
+        coverage = coverage_of(session) if request.coverage and not stop else None
+        emit(Ended(reason_of(stats), self._usage(stats, splitter.n_thoughts), stats.stop_text or None, coverage))
+
+    def pinned(self, history: History) -> str | None:
+        """Return the system message of a history if it is short enough to be pinned, that is, never evicted."""
+        first = None if isinstance(history, (str, Path)) or not len(history) else history[0]
+        text = first["content"] if isinstance(first, Mapping) and first["role"] == "system" else None
+        if not isinstance(text, str) or not text:
+            return None
+        options, budget = self._runtime.options, self._runtime.plan.budget_cells
+        n_cells = budget - options.sinks - options.recent_cells(budget)
+        n_tokens = len(self._runtime.tokenize(text)) + TEMPLATE_TOKENS
+        return text if PINNED_SHARE * n_tokens <= n_cells else None
+
+    def _usage(self, stats: Stats, n_thought: int) -> Usage:
+        plan = self._runtime.plan
+        kept = min(stats.cells_used, stats.tokens_seen)
+        return Usage(
+            prompt_tokens=stats.reused_tokens + stats.prompt_tokens,
+            cached_tokens=stats.reused_tokens,
+            completion_tokens=stats.generated_tokens,
+            reasoning_tokens=n_thought,
+            seen=stats.tokens_seen,
+            kept=kept,
+            evicted=stats.tokens_seen - kept,
+            evictions=stats.evictions,
+            peak_bytes=stats.peak_rss_bytes,
+            ceiling_bytes=plan.ceiling_bytes,
+            budget=plan.budget_cells,
+        )
+
+
+def reason_of(stats: Stats) -> Reason:
+    """Return the reason why a reply ended. A reply that was cut after a tool call counts as cut."""
+    reason = REASONS[stats.finish_reason]
+    return "tool_calls" if reason == "stop" and stats.tool_calls else reason
+
+
+class PieceSplitter:
+    """Splits a reply that comes in pieces into reasoning and answer.
+
+    White space around reasoning, and before the answer that follows it, belongs to neither.
+
+    n_thoughts: pieces of reasoning so far
+    """
+
+    def __init__(self, *, begun: bool | None = False) -> None:
+        """begun: the chat template has opened the tag, so the reply begins with reasoning; None = all is answer"""
+        self.n_thoughts = 0
+        self._split = None if begun is None else ReasoningSplitter(begun=begun)
+        self._newest: bool | None = None  # True = the newest part is reasoning
+        self._begins = False  # True = the part has no text yet, and drops white space
+        self._blanks = ""  # white space after the reasoning so far
+
+    def events(self, pieces: Iterable[str]) -> Iterator[Piece]:
+        """Yield the pieces of a reply. Log probabilities of text that is held back come with the next text."""
+        tokens = b""
+        for piece in pieces:
+            tokens += getattr(piece, "packed", b"")
+            for is_thought, text in self.push(piece):
+                yield Piece(text, is_thought, tokens)
+                tokens = b""
+        for is_thought, text in self.rest():
+            yield Piece(text, is_thought, tokens)
+            tokens = b""
+        if tokens:
+            yield Piece("", logprobs=tokens)
+
+    def push(self, piece: str) -> list[tuple[bool, str]]:
+        """Take the next piece; return the texts that are decided, each with True for reasoning."""
+        if self._split is None:
+            return [(False, piece)] if piece else []
+        self.n_thoughts += bool(self._split.in_reasoning)
+        return list(self._trimmed(self._split.add(piece)))
+
+    def rest(self) -> list[tuple[bool, str]]:
+        """Return the texts that were still held back when the reply ended."""
+        return [] if self._split is None else list(self._trimmed(self._split.end()))
+
+    def _trimmed(self, parts: Iterable[tuple[bool, str]]) -> Iterator[tuple[bool, str]]:
+        for is_thought, text in parts:
+            if is_thought != self._newest:
+                self._newest, self._blanks = is_thought, ""
+                self._begins = self._split is not None and self._split.has_reasoning
+            text = self._blanks + text
+            if self._begins:
+                text = text.lstrip()
+            shown = text.rstrip() if is_thought else text
+            self._blanks = text[len(shown) :]
+            if shown:
+                self._begins = False
+                yield is_thought, shown
