@@ -70,7 +70,7 @@ class Memory(Struct):
 
 
 class DeviceShare(Struct):
-    """struct edgekv_device_share"""
+    """struct edgekv_device_usage"""
 
     _fields_ = (
         ("name", c.c_char * 64),

@@ -12,7 +12,7 @@ extern "C" {
 
 #define EDGEKV_DEVICE_NAME_SIZE 64
 
-struct edgekv_device_share {
+struct edgekv_device_usage {
     char     name[EDGEKV_DEVICE_NAME_SIZE]; // ggml's, such as "CUDA0" or "RPC0"; cut if it is longer
     uint32_t n_layers;      // whose weights and cells lie there
     uint32_t has_output;    // 1 if the output matrix lies there, else 0
@@ -23,14 +23,14 @@ struct edgekv_device_share {
     uint64_t state_bytes;   // of kv_bytes, sliding windows and recurrent states
 };
 
-// The shares of all devices that layers were divided over, in this order; those without layers, too.
+// The usage of all devices that layers were assigned to, in this order; of those without layers, too.
 //   params   : of the cache that will be opened on the context
-//   shares   : room for n_shares; the first ones are written
-//   n_shares : at least as many as devices, or shares is NULL, and then nothing is written
+//   usages   : room for n_usages; the first ones are written
+//   n_usages : at least as many as devices, or usages is NULL, and then nothing is written
 //   n        : how many devices there are
 EDGEKV_API enum edgekv_status edgekv_context_devices(
         const struct llama_context * ctx, const struct edgekv_cache_params * params,
-        struct edgekv_device_share * shares, size_t n_shares, size_t * n,
+        struct edgekv_device_usage * usages, size_t n_usages, size_t * n,
         char * err, size_t err_size);
 
 // Have every client of RPC that connects from now on end the process once its server was silent for so many milliseconds, while it

@@ -1,6 +1,7 @@
 // How fast the loops of scoring and attention run, in GFLOP a second of processor time, for every set of instructions that this processor has.
 //   cmake --build BUILD --target edgekv_bench_kernels && BUILD/tests/edgekv_bench_kernels
-#include "score/kernels.h"
+#include "hooks/instructions.h"
+#include "kernels/kernels.h"
 
 #include <algorithm>
 #include <cmath>
@@ -27,7 +28,7 @@ int main() {
 
     std::vector<float>   keys(n_cells * dim), panel(dim * n_lanes), logits(n_cells * n_lanes), weights(n_cells * n_lanes);
     std::vector<int32_t> positions(n_cells), limits(n_lanes, n_cells);
-    std::vector<float>   shares(n_lanes, 1.0f), sums(n_lanes), no_sinks(n_lanes, -INFINITY);
+    std::vector<float>   lane_factors(n_lanes, 1.0f), sums(n_lanes), no_sinks(n_lanes, -INFINITY);
     uint32_t             state = 1;
     const auto           draw  = [&] { return static_cast<float>((state = state * 1664525 + 1013904223) >> 8) * 0x1p-24f - 0.5f; };
     std::generate(keys.begin(), keys.end(), draw);
@@ -47,7 +48,7 @@ int main() {
     std::printf("%-10s %10s %10s %10s %10s %10s %10s\n", "", "weights", "norm1", "dots", "squares", "weighted", "attend");
     for (size_t k = 0; all_kernels[k] != nullptr; ++k) {
         const Kernels & kernel = *all_kernels[k];
-        if (!kernel.runs_here()) {
+        if (!runs_here(kernel.name)) {
             continue;
         }
         const auto repeat = [&](auto f) { return [&, f] { for (size_t i = 0; i < n_repeats; ++i) { f(); } }; };
@@ -55,7 +56,7 @@ int main() {
             "%-10s %10.1f %10.1f %10.1f %10.1f %10.1f %10.1f\n", kernel.name,
             gflops(products, repeat([&] {
                 kernel.add_attention(keys.data(), n_cells, panel.data(), dim, positions.data(), limits.data(), 0.0f, no_sinks.data(),
-                                     shares.data(), logits.data(), weights.data());
+                                     lane_factors.data(), logits.data(), weights.data());
             })),
             gflops(products, repeat([&] { kernel.add_norm1(keys.data(), dim, n_cells, panel.data(), dim, sums.data()); })),
             gflops(rows, repeat([&] { kernel.dots(keys.data(), n_cells, panel.data(), dim, logits.data()); })),

@@ -1,13 +1,13 @@
-// unit [MODEL [KV_TYPE]]: the kernels on plain arrays (unit_allot.cpp, unit_kernels.cpp, unit_rope.cpp and unit_shares.cpp too) and,
+// unit [MODEL [KV_TYPE]]: the kernels on plain arrays (unit_allot.cpp, unit_kernels.cpp, unit_rope.cpp and unit_matrix_rows.cpp too) and,
 // given a model, its cache (unit_cache.cpp, unit_failures.cpp, unit_ragged.cpp, unit_reposition.cpp, unit_snapshot.cpp).
-#include "abi/status.h"
-#include "cache/rows.h"
 #include "check.h"
 #include "edgekv.h"
 #include "evict/choose.h"
+#include "evict/team.h"
 #include "ggml.h"
+#include "hooks/status.h"
+#include "rows/rows.h"
 #include "score/score.h"
-#include "score/team.h"
 
 #include <algorithm>
 #include <atomic>
@@ -35,7 +35,7 @@ void test_versions_of_rows();
 void test_ragged(const char * model_path, const char * kv_type);
 void test_reposition(const char * model_path, const char * kv_type);
 void test_rope();
-void test_shares();
+void test_matrix_rows();
 void test_snapshot(const char * model_path, const char * kv_type);
 void test_weights_file(const char * model_path);
 
@@ -514,7 +514,7 @@ int main(int argc, char ** argv) {
     test_hadamard();
     test_kernels();
     test_rope();
-    test_shares();
+    test_matrix_rows();
     test_pools_of_rows();
     test_starts_of_heads();
     test_readers_of_rows();

@@ -1,6 +1,6 @@
 // A scorer of the host's own: it is told the truth of every head, however many cells each holds.
-#include "cache/rows.h"
 #include "cache_fixture.h"
+#include "rows/rows.h"
 
 #include <numeric>
 #include <utility>

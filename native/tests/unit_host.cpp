@@ -1,8 +1,8 @@
 // What the library leaves to its host: callbacks of llama.cpp and ggml, and arguments and graphs that it refuses.
-#include "abi/aborts.h"
 #include "abi/context.h"
-#include "abi/status.h"
 #include "cache_fixture.h"
+#include "hooks/aborts.h"
+#include "hooks/status.h"
 #include "llama-context.h"
 #include "llama-kv-cache.h"
 

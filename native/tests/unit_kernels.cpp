@@ -1,6 +1,7 @@
 // The kernels of every set of instructions that runs here, against the same sums in double.
 #include "check.h"
-#include "score/kernels.h"
+#include "hooks/instructions.h"
+#include "kernels/kernels.h"
 
 #include <algorithm>
 #include <cmath>
@@ -92,14 +93,14 @@ void test_attention(const Kernels & kernel, size_t n, float softcap) {
     const auto           rows  = random_values(n * depth);
     auto                 panel = random_values(depth * n_lanes);
     std::vector<int32_t> positions(n), limits(n_lanes);
-    std::vector<float>   shares(n_lanes);
+    std::vector<float>   lane_factors(n_lanes);
     std::vector<float>   sinks(n_lanes, -INFINITY);
     for (size_t j = 0; j < n; ++j) {
         positions[j] = static_cast<int32_t>(3 * j);
     }
     for (size_t i = 0; i < n_lanes; ++i) {
         limits[i] = static_cast<int32_t>(12 * i) - 1;
-        shares[i] = 0.25f * static_cast<float>(i + 1);
+        lane_factors[i] = 0.25f * static_cast<float>(i + 1);
         if (i % 3 == 0) { // the first lane has one too
             sinks[i] = 2.0f * static_cast<float>(i) - 7.0f;
         }
@@ -107,7 +108,7 @@ void test_attention(const Kernels & kernel, size_t n, float softcap) {
     std::vector<float> logits(n * n_lanes), weights(n * n_lanes + 1, 0.125f), sums(n);
     const auto         attend = [&](const std::vector<float> & keys) {
         return kernel.add_attention(keys.data(), n, panel.data(), depth, positions.data(), limits.data(), softcap, sinks.data(),
-                                    shares.data(), logits.data(), weights.data());
+                                    lane_factors.data(), logits.data(), weights.data());
     };
     CHECK(attend(rows));
     CHECK(weights.back() == 0.125f); // nothing past the end
@@ -126,7 +127,7 @@ void test_attention(const Kernels & kernel, size_t n, float softcap) {
             total += weight(j);
         }
         for (size_t j = 0; j < n && total > 0.0; ++j) {
-            const double share = shares[i] * weight(j) / total;
+            const double share = lane_factors[i] * weight(j) / total;
             CHECK(is_close(weights[j * n_lanes + i], 0.125 + share));
             expected[j] += share;
         }
@@ -251,7 +252,7 @@ void test_turns(const Kernels & kernel) {
 void test_kernels() {
     size_t n_run = 0;
     for (size_t i = 0; all_kernels[i] != nullptr; ++i) {
-        if (all_kernels[i]->runs_here()) {
+        if (runs_here(all_kernels[i]->name)) {
             test_rows(*all_kernels[i]);
             test_norms(*all_kernels[i]);
             test_turns(*all_kernels[i]);
@@ -270,5 +271,5 @@ void test_kernels() {
         }
     }
     CHECK(n_run > 0);
-    CHECK(kernels().runs_here());
+    CHECK(runs_here(kernels().name));
 }

@@ -1,11 +1,11 @@
 // Rows in several pools, as heads of two sizes or in two memories would have them: what is shared, bounded and counted.
-#include "abi/status.h"
-#include "cache/flat_cache.h"
 #include "cache_fixture.h"
 #include "ggml-backend-impl.h"
 #include "ggml-cpp.h"
+#include "hooks/status.h"
 #include "llama-context.h"
 #include "llama-kv-cache.h"
+#include "rows/flat_cache.h"
 
 #include <numeric>
 #include <random>
@@ -71,18 +71,18 @@ void test_pools_of_rows() {
     CHECK(flat.layer(3).k->ne[1] == 128);
 
     const std::vector<uint32_t> sound = { 100, 4, 20, 30 };
-    flat.divide(sound);
+    flat.lay_out(sound);
     CHECK(flat.n_open() == 12);
     const auto version = flat.version();
     for (const std::vector<uint32_t> & kept : { std::vector<uint32_t>{ 100, 100, 10, 10 }, { 0, 0, 129, 0 }, { 64, 65, 0, 0 } }) {
         CHECK(!flat.fits(kept, 0));
-        CHECK(guard(nullptr, 0, [&] { flat.divide(kept); }) == EDGEKV_STATUS_INTERNAL);
+        CHECK(guard(nullptr, 0, [&] { flat.lay_out(kept); }) == EDGEKV_STATUS_INTERNAL);
         CHECK(flat.version() == version && flat.n_open() == 12 && flat.head(0).kept == 100);
     }
     CHECK(flat.fits({ 64, 64, 128, 0 }, 0) && !flat.fits({ 64, 64, 128, 0 }, 1));
 }
 
-// On a device a head begins where a tensor may, however the rows are divided. It has as many cells as it would have elsewhere.
+// On a device a head begins where a tensor may, however the rows are laid out. It has as many cells as it would have elsewhere.
 void test_starts_of_heads() {
     static ggml_backend_buffer_type memory = *device_memory();
     memory.iface.get_alignment             = [](ggml_backend_buffer_type_t) -> size_t { return 64; };
@@ -98,8 +98,8 @@ void test_starts_of_heads() {
         for (int round = 0; round < 20; ++round) {
             std::vector<uint32_t> kept(6);
             std::generate(kept.begin(), kept.end(), [&] { return random() % 61; });
-            there.divide(kept);
-            here.divide(kept);
+            there.lay_out(kept);
+            here.lay_out(kept);
             CHECK(there.n_open() == here.n_open());
             uint32_t end = 0;
             for (size_t h = 0; h < kept.size(); ++h) {
@@ -140,8 +140,8 @@ void test_versions_of_rows() {
         change();
         return flat.version() != before;
     };
-    CHECK(outdates([&] { flat.divide({ 40, 4 }); }));
-    CHECK(!outdates([&] { flat.divide({ 40, 4 }); }));
+    CHECK(outdates([&] { flat.lay_out({ 40, 4 }); }));
+    CHECK(!outdates([&] { flat.lay_out({ 40, 4 }); }));
     CHECK(outdates([&] { flat.clear(); }));
     CHECK(outdates([&] { flat.clear(); })); // it may have attended to more open rows
     CHECK(outdates([&] { flat.set_query_rings({ nullptr }); }));

@@ -1,9 +1,9 @@
 // RoPE found in graphs, its angles, and rows turned within their bounds.
-#include "abi/status.h"
-#include "cache/rows.h"
 #include "check.h"
 #include "ggml-cpp.h"
+#include "hooks/status.h"
 #include "rope/rope_turn.h"
+#include "rows/rows.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,8 +1,8 @@
 // W_O read in the model's file: the bytes that were loaded, and errors where the file is not what it was.
-#include "abi/status.h"
-#include "abi/weights_file.h"
 #include "cache_fixture.h"
 #include "failing.h"
+#include "hooks/status.h"
+#include "hooks/weights_file.h"
 #include "llama-model.h"
 
 #include <filesystem>

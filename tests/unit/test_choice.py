@@ -20,7 +20,7 @@ FIXED = 100_000
 BLOCK_BYTES = 400  # bytes of the compute buffer, for every token of a block
 TO_REPACK = 60_000  # bytes of FIXED
 
-# native/src/plan/choose.cpp
+# native/src/plan/settings.cpp
 ENOUGH_CELLS = 512
 LONGER_BLOCKS = (512, 256)
 CELLS_PER_SPARE = 4

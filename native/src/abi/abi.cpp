@@ -1,10 +1,10 @@
 // The entry points that work on plain arrays.
-#include "abi/status.h"
-#include "cache/rows.h"
 #include "edgekv.h"
 #include "evict/allot.h"
 #include "evict/choose.h"
+#include "hooks/status.h"
 #include "rope/rope_turn.h"
+#include "rows/rows.h"
 #include "score/wo_norm.h"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // The entry points that work on the cache of a context.
-#include "abi/status.h"
 #include "cache/cache.h"
+#include "hooks/status.h"
 
 #include <algorithm>
 

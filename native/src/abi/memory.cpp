@@ -1,12 +1,12 @@
 // What a context holds, by kind and by place.
-#include "abi/context.h"
-#include "abi/status.h"
-#include "abi/weights_file.h"
 #include "ggml-backend.h"
+#include "hooks/status.h"
+#include "hooks/weights_file.h"
 #include "llama-context.h"
 #include "llama-ext.h"
 #include "llama-kv-cache.h"
 #include "llama-memory-recurrent.h"
+#include "rows/memory.h"
 
 using namespace edgekv;
 

@@ -1,10 +1,11 @@
 #include "cache/cache.h"
 
-#include "abi/status.h"
 #include "ggml-backend.h"
+#include "hooks/status.h"
 #include "llama-context.h"
 #include "llama-kv-cache.h"
 #include "llama-model.h"
+#include "rows/context_rope.h"
 #include "score/wo_norm.h"
 
 #include <algorithm>

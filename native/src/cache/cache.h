@@ -1,17 +1,18 @@
 // The cache of a context: what it feeds, what every cell holds, and how it is compacted.
 #pragma once
 
-#include "abi/context.h"
 #include "cache/cells.h"
-#include "cache/flat_cache.h"
-#include "cache/host_rows.h"
 #include "cache/query_window.h"
-#include "cache/recurrent_state.h"
-#include "cache/windows.h"
+#include "cache/shape.h"
 #include "device/row_graphs.h"
 #include "edgekv.h"
 #include "rope/rope_turn.h"
 #include "rope/rope_undo.h"
+#include "rows/flat_cache.h"
+#include "rows/host_rows.h"
+#include "rows/memory.h"
+#include "rows/recurrent_state.h"
+#include "rows/windows.h"
 #include "score/custom.h"
 #include "score/score.h"
 #include "score/weight_rows.h"
@@ -62,7 +63,7 @@ struct edgekv_cache {
 
     bool              holds(const std::vector<uint32_t> & cells) const; // throws Error for another number of heads
     edgekv::HeadCells cells(uint32_t layer, uint32_t head) const; // throws Error where there is no such head
-    uint32_t          n_kept(uint32_t layer, uint32_t head) const; // by the last division
+    uint32_t          n_kept(uint32_t layer, uint32_t head) const; // by the last eviction
     uint32_t          n_cells() const;                             // used per head, on average, rounded up
     uint32_t          n_free() const { return flat_.n_open() - n_filled_; }
     uint32_t          n_heads(uint32_t layer) const { return layer < layers_.size() ? layers_[layer].n_head_kv : 0; }

@@ -20,7 +20,7 @@ template <typename T> void move_rows(std::vector<T> & array, size_t from, size_t
 
 CellArrays::CellArrays(size_t n_rows, const CellParts & parts) :
     parts_(parts), position_(n_rows), rope_position_(parts.repositions ? n_rows : 0), order_(n_rows), keep_(n_rows), score_(n_rows),
-    share_(parts.shares ? n_rows : 0), of_value_(parts.of_values ? n_rows : 0), accumulated_(parts.accumulates ? n_rows : 0),
+    softmax_(parts.softmax ? n_rows : 0), of_value_(parts.of_values ? n_rows : 0), accumulated_(parts.accumulates ? n_rows : 0),
     next_(parts.accumulates ? n_rows : 0), wo_norm_(parts.wo_norms ? n_rows : 0) {}
 
 HeadCells CellArrays::at(size_t row, uint32_t n) const {
@@ -30,7 +30,7 @@ HeadCells CellArrays::at(size_t row, uint32_t n) const {
              at_row(order_, row),
              at_row(keep_, row),
              at_row(score_, row),
-             at_row(share_, row),
+             at_row(softmax_, row),
              at_row(of_value_, row),
              at_row(accumulated_, row),
              at_row(next_, row),
@@ -46,7 +46,7 @@ void CellArrays::move(size_t from, size_t to, size_t n) {
 }
 
 size_t CellArrays::bytes(size_t n_rows, const CellParts & parts) {
-    const size_t n_more = (parts.accumulates ? 2 : 0) + (parts.wo_norms ? 1 : 0) + (parts.shares ? 1 : 0) + (parts.of_values ? 1 : 0);
+    const size_t n_more = (parts.accumulates ? 2 : 0) + (parts.wo_norms ? 1 : 0) + (parts.softmax ? 1 : 0) + (parts.of_values ? 1 : 0);
     const size_t cell   = sizeof(int32_t) * (parts.repositions ? 2 : 1) + sizeof(uint32_t) + sizeof(uint8_t) + sizeof(float) * (1 + n_more);
     return n_rows * cell;
 }

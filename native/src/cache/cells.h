@@ -11,7 +11,7 @@ namespace edgekv {
 struct CellParts {
     bool accumulates; // a score
     bool wo_norms;
-    bool shares;      // a softmax of scores
+    bool softmax;     // of scores
     bool of_values;   // what a device makes of a value
     bool repositions; // RoPE positions
 };
@@ -24,7 +24,7 @@ struct HeadCells {
     uint32_t * order;       // cells ascending by position
     uint8_t *  keep;        // the last selection
     float *    score;       // base scores of the running compaction
-    float *    share;       // a softmax of them, comparable with other heads'; NULL where scores are or nothing is compared
+    float *    softmax;     // of them, comparable with other heads'; NULL where scores are or nothing is compared
     float *    of_value;    // what a device made of values for the running compaction; NULL where none does
     float *    accumulated; // what scorings left with the cells; NULL where nothing is carried
     float *    next;        // the same after the running compaction
@@ -49,7 +49,7 @@ class CellArrays {
     std::vector<uint32_t> order_;
     std::vector<uint8_t>  keep_;
     std::vector<float>    score_;
-    std::vector<float>    share_;
+    std::vector<float>    softmax_;
     std::vector<float>    of_value_;
     std::vector<float>    accumulated_;
     std::vector<float>    next_;

@@ -1,7 +1,7 @@
 // What a cache decodes: tokens that stay, and probes that leave nothing but their queries.
-#include "abi/status.h"
 #include "cache/cache.h"
 #include "ggml-backend.h"
+#include "hooks/status.h"
 #include "llama-batch.h"
 #include "llama-context.h"
 #include "llama-kv-cache.h"

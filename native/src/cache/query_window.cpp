@@ -1,6 +1,6 @@
 #include "cache/query_window.h"
 
-#include "abi/status.h"
+#include "hooks/status.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,9 +1,9 @@
 // The newest queries of every layer, as llama.cpp's graph leaves them: a ring over positions, and another for probes.
 #pragma once
 
-#include "cache/beside.h"
-#include "cache/flat_cache.h"
 #include "rope/rope_turn.h"
+#include "rows/beside.h"
+#include "rows/flat_cache.h"
 
 #include <cstdint>
 #include <vector>

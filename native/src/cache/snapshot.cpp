@@ -1,8 +1,8 @@
 // A cache as one run of bytes, which edgekv.h describes: numbers, what cells carry, and rows.
-#include "abi/aborts.h"
-#include "abi/status.h"
 #include "cache/cache.h"
 #include "ggml-backend.h"
+#include "hooks/aborts.h"
+#include "hooks/status.h"
 #include "llama-context.h"
 #include "llama-kv-cache.h"
 
@@ -328,7 +328,7 @@ void edgekv_cache::restore(const void * src, size_t size, bool with_rows) {
     // from here on nothing fails, and nothing is allocated
     const Computing computing;
     clear();
-    flat_.divide(snapshot.kept);
+    flat_.lay_out(snapshot.kept);
     n_filled_ = header.n_filled;
     n_past    = header.n_past;
     rope_past = header.rope_past;

@@ -1,6 +1,6 @@
 #include "device/graph.h"
 
-#include "abi/status.h"
+#include "hooks/status.h"
 #include "llama-context.h"
 
 #include <new>

@@ -1,6 +1,6 @@
 #include "device/row_graphs.h"
 
-#include "cache/rows.h"
+#include "rows/rows.h"
 
 #include <algorithm>
 #include <numeric>

@@ -1,11 +1,11 @@
 // Scoring, moving and turning rows where they lie: what score/, evict/ and rope/ do in host memory, as graphs.
 #pragma once
 
-#include "cache/beside.h"
-#include "cache/flat_cache.h"
 #include "device/graph.h"
 #include "edgekv.h"
 #include "rope/rope_angles.h"
+#include "rows/beside.h"
+#include "rows/flat_cache.h"
 #include "score/weight_rows.h"
 
 #include <cstdint>
@@ -47,7 +47,7 @@ class RowGraphs {
     // Write norm2(V)^2 of every head's cells to squares, by cell of the pool. False likewise.
     bool square(uint32_t n_filled, float * squares);
 
-    // Write how far every cell's value is from a mean of its head's values to by_cell, which holds each one's share in that mean
+    // Write how far every cell's value is from a mean of its head's values to by_cell, which holds each one's weight in that mean
     // before. False likewise.
     bool measure(uint32_t n_filled, float * by_cell);
 
@@ -117,7 +117,7 @@ class RowGraphs {
     ggml_tensor * rotated(ggml_context * context, ggml_tensor * rows, size_t place, const Rotation & rotation);
     ggml_tensor * turned(ggml_context * context, ggml_tensor * rows, ggml_tensor * delta, uint32_t index);
     ggml_tensor * key_diff(ggml_context * context, const edgekv_policy & policy, ggml_tensor * keys);
-    ggml_tensor * over_cells(ggml_context * context, ggml_tensor * rows, float scale, ggml_tensor * shares = nullptr);
+    ggml_tensor * over_cells(ggml_context * context, ggml_tensor * rows, float scale, ggml_tensor * weights = nullptr);
     ggml_tensor * of_rows(ggml_context * context, ggml_tensor * products);
     bool          build_moves(size_t n);
     bool          build_turns(uint32_t layer, size_t n);
@@ -132,7 +132,7 @@ class RowGraphs {
     ggml_tensor *           steps_;    // (n_listed,) 0, 1, 2, ...
     ggml_tensor *           gains_;    // (n_listed,) of the rows that score
     ggml_tensor *           scores_;   // by cell of the pool
-    ggml_tensor *           before_;   // likewise, how many queries come before each cell, or its share in a mean
+    ggml_tensor *           before_;   // likewise, how many queries come before each cell, or its weight in a mean
     ggml_tensor *           factors_;  // (dim / 2, layers of the cache) positions per radian, where keys are turned
     Rotation                of_keys_;  // where keys are turned
     Rotation                of_values_;

@@ -271,13 +271,13 @@ ggml_tensor * RowGraphs::of_rows(ggml_context * context, ggml_tensor * products)
     return graph_->view(ggml_reshape_2d(context, sums, products->ne[1], products->ne[2]));
 }
 
-// Sums over the cells, scaled, or of a share (n, n_head_kv) of each: (dim, 1, n_head_kv).
-ggml_tensor * RowGraphs::over_cells(ggml_context * context, ggml_tensor * rows, float scale, ggml_tensor * shares) {
+// Sums over the cells, scaled, or each with a weight (n, n_head_kv): (dim, 1, n_head_kv).
+ggml_tensor * RowGraphs::over_cells(ggml_context * context, ggml_tensor * rows, float scale, ggml_tensor * weights) {
     ggml_tensor * turned = graph_->view(ggml_transpose(context, rows));
     turned               = graph_->in_place(2, ggml_cont(context, turned)); // (n, dim, n_head_kv)
-    if (shares != nullptr) {
-        shares = graph_->view(ggml_view_3d(context, shares, shares->ne[0], 1, shares->ne[1], shares->nb[1], shares->nb[1], 0));
-        turned = graph_->view(ggml_mul_inplace(context, turned, shares));
+    if (weights != nullptr) {
+        weights = graph_->view(ggml_view_3d(context, weights, weights->ne[0], 1, weights->ne[1], weights->nb[1], weights->nb[1], 0));
+        turned = graph_->view(ggml_mul_inplace(context, turned, weights));
     }
     ggml_tensor * sums   = graph_->small(ggml_sum_rows(context, turned));
     ggml_tensor * vector = graph_->view(ggml_reshape_3d(context, sums, rows->ne[0], 1, rows->ne[2]));

@@ -1,6 +1,6 @@
 #include "evict/allot.h"
 
-#include "abi/status.h"
+#include "hooks/status.h"
 
 #include <algorithm>
 #include <cmath>

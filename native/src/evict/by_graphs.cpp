@@ -75,7 +75,7 @@ std::vector<float *> edgekv_cache::write_means(size_t pool, const edgekv_policy 
         std::copy_n(head.score, head.n, weights);
         normalise(policy, head.n, weights);
         const size_t found = heavy_cell(policy, weights, head.order, head.n);
-        write_shares(policy, weights, head.order, head.n, without_heavy ? found : head.n, head.of_value);
+        write_mean_weights(policy, weights, head.order, head.n, without_heavy ? found : head.n, head.of_value);
         if (found < head.n) {
             heavy.push_back(&head.of_value[head.order[found]]);
         }

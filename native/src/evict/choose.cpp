@@ -1,6 +1,6 @@
 #include "evict/choose.h"
 
-#include "abi/status.h"
+#include "hooks/status.h"
 #include "score/attention.h"
 
 #include <algorithm>

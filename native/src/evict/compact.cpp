@@ -1,10 +1,10 @@
 // One compaction: bring up to date what cells carry, score them, divide the budget, choose those that stay, and move them.
-#include "abi/aborts.h"
-#include "abi/status.h"
 #include "cache/cache.h"
 #include "evict/select.h"
+#include "evict/team.h"
+#include "hooks/aborts.h"
+#include "hooks/status.h"
 #include "llama-context.h"
-#include "score/team.h"
 
 #include <algorithm>
 #include <cmath>

@@ -148,8 +148,8 @@ void edgekv_cache::score(uint32_t il, uint32_t g, const edgekv_compaction_params
             take_larger(head.next, next, head.n);
         }
         if (policy.spread != EDGEKV_SPREAD_HEAD && policy.softmax) {
-            std::copy_n(head.score, head.n, head.share);
-            normalise(policy, head.n, head.share);
+            std::copy_n(head.score, head.n, head.softmax);
+            normalise(policy, head.n, head.softmax);
         }
     });
 }

@@ -1,8 +1,8 @@
 // The moves of a compaction: survivors of a head close its gaps, then heads close up with one another.
-#include "abi/status.h"
 #include "cache/cache.h"
+#include "evict/team.h"
+#include "hooks/status.h"
 #include "llama-kv-cache.h"
-#include "score/team.h"
 
 #include <cstring>
 
@@ -91,7 +91,7 @@ void edgekv_cache::reposition(uint32_t il, int32_t end) {
     }
 }
 
-// Where every head lies, layer by layer; where it goes is known once the rows are divided.
+// Where every head lies, layer by layer; where it goes is known once the rows are laid out.
 std::vector<edgekv_cache::Move> edgekv_cache::heads_to_move() const {
     if (!flat_.fits(budgets_, 0)) {
         throw Error(EDGEKV_STATUS_INTERNAL, "heads were to keep more than their pools hold");
@@ -106,10 +106,10 @@ std::vector<edgekv_cache::Move> edgekv_cache::heads_to_move() const {
     return moves;
 }
 
-// Divide the rows by the budgets, and move what each head keeps to its new rows. Heads stay in their order, so nothing
+// Lay the rows out by the budgets, and move what each head keeps to its new rows. Heads stay in their order, so nothing
 // is overwritten when those that move down go first, lowest first, and then those that move up, highest first.
 void edgekv_cache::move_heads(std::vector<Move> & moves, Team & team) {
-    flat_.divide(budgets_);
+    flat_.lay_out(budgets_);
     for (size_t h = 0; h < moves.size(); ++h) {
         moves[h].to = flat_.head(h);
     }

@@ -1,8 +1,8 @@
 // Models and contexts as a plan has them.
 #pragma once
 
-#include "abi/status.h"
 #include "edgekv.h"
+#include "hooks/status.h"
 
 #include <memory>
 #include <new>

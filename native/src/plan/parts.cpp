@@ -1,14 +1,14 @@
 // What a context, its model and its cache take, part by part.
-#include "abi/context.h"
-#include "abi/processor.h"
-#include "abi/status.h"
 #include "cache/cache.h"
-#include "cache/few_tokens.h"
-#include "cache/flat_cache.h"
 #include "ggml-cpp.h"
+#include "hooks/processor.h"
+#include "hooks/status.h"
 #include "llama-context.h"
 #include "llama-kv-cache.h"
 #include "plan/open.h"
+#include "rows/few_tokens.h"
+#include "rows/flat_cache.h"
+#include "rows/memory.h"
 
 #include <algorithm>
 #include <iterator>

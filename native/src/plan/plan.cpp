@@ -1,13 +1,14 @@
 // From a ceiling to a plan.
-#include "abi/context.h"
-#include "abi/status.h"
-#include "cache/flat_cache.h"
+#include "cache/shape.h"
+#include "hooks/status.h"
 #include "llama-context.h"
 #include "llama-model.h"
-#include "plan/choose.h"
+#include "plan/settings.h"
 #include "plan/open.h"
 #include "plan/process.h"
-#include "rope/rope_angles.h"
+#include "rows/context_rope.h"
+#include "rows/flat_cache.h"
+#include "rows/memory.h"
 
 #include <algorithm>
 #include <map>
@@ -278,7 +279,7 @@ enum edgekv_status edgekv_plan_make(const char * path, const struct edgekv_plan_
         const edgekv_plan_request given = checked_request(*request);
         Estimates                 estimates(path, given);
         const edgekv_choice       choice = estimates.choice();
-        const auto chosen = choose_setting(choice, [&](const edgekv_setting & setting) { return estimates.fits(setting); });
+        const auto chosen = best_setting(choice, [&](const edgekv_setting & setting) { return estimates.fits(setting); });
         if (!chosen) {
             *plan = estimates.least();
             refuse(estimates, choice, path);

@@ -1,6 +1,6 @@
 #include "plan/process.h"
 
-#include "abi/status.h"
+#include "hooks/status.h"
 
 #include <cstdlib>
 #include <cstring>

@@ -1,14 +1,9 @@
 #include "rope/rope_angles.h"
 
-#include "abi/context.h"
-#include "abi/processor.h"
-#include "abi/status.h"
-#include "cache/flat_cache.h"
 #include "ggml-backend.h"
 #include "ggml-cpp.h"
-#include "llama-context.h"
-#include "llama-kv-cache.h"
-#include "llama-model.h"
+#include "hooks/processor.h"
+#include "hooks/status.h"
 
 #include <algorithm>
 #include <cmath>
@@ -18,15 +13,15 @@
 
 namespace edgekv {
 
+void refuse_turns(const std::string & reason) {
+    throw Error(EDGEKV_STATUS_UNSUPPORTED, "keys cannot be moved to other positions: " + reason + "; choose a model of the llama, "
+                "qwen2, qwen3 or gemma family, stay within the trained context, or choose a policy that scores keys as they are stored");
+}
+
 namespace {
 
 constexpr double  two_pi     = 6.283185307179586;
 constexpr int32_t n_measured = 64; // positions 1, 2, ...: the mean of so many evens out how ggml rounds each
-
-[[noreturn]] void refuse(const std::string & reason) {
-    throw Error(EDGEKV_STATUS_UNSUPPORTED, "keys cannot be moved to other positions: " + reason + "; choose a model of the llama, "
-                "qwen2, qwen3 or gemma family, stay within the trained context, or choose a policy that scores keys as they are stored");
-}
 
 int32_t n_rot_of(const KeyRope & rope) { return rope.params[1]; }
 
@@ -39,27 +34,27 @@ void check_sections(const KeyRope & rope) {
     for (int i = 0; i < GGML_MROPE_SECTIONS; ++i) {
         const int32_t n = rope.params[11 + i];
         if (n < 0) {
-            refuse("a section of M-RoPE has " + std::to_string(n) + " pairs");
+            refuse_turns("a section of M-RoPE has " + std::to_string(n) + " pairs");
         }
         n_pairs += n;
     }
     if (n_pairs == rope.params[14] || n_pairs > n_rot_of(rope)) {
-        refuse("the sections of M-RoPE have " + std::to_string(n_pairs) + " pairs");
+        refuse_turns("the sections of M-RoPE have " + std::to_string(n_pairs) + " pairs");
     }
 }
 
 // Whether pairs are neighbours, once it is sure that a key is turned by one angle a pair.
 bool neighbours_of(const KeyRope & rope) {
     if (rope.params[15] != 0) {
-        refuse("RoPE begins at element " + std::to_string(rope.params[15]) + " of a head");
+        refuse_turns("RoPE begins at element " + std::to_string(rope.params[15]) + " of a head");
     }
     switch (rope.params[2]) {
         case GGML_ROPE_TYPE_NORMAL: return true;
         case GGML_ROPE_TYPE_NEOX:   return false;
         case GGML_ROPE_TYPE_MROPE:
         case GGML_ROPE_TYPE_IMROPE: check_sections(rope); return false;
-        case GGML_ROPE_TYPE_VISION: refuse("the RoPE of vision gives a token two positions");
-        default:                    refuse("RoPE is of the unknown kind " + std::to_string(rope.params[2]));
+        case GGML_ROPE_TYPE_VISION: refuse_turns("the RoPE of vision gives a token two positions");
+        default:                    refuse_turns("RoPE is of the unknown kind " + std::to_string(rope.params[2]));
     }
 }
 
@@ -133,7 +128,7 @@ RopeAngles rope_angles(const KeyRope & rope) {
         return {};
     }
     if (rope.op != GGML_OP_ROPE) {
-        refuse("the graph computes " + std::string(ggml_op_name(rope.op)) + " between RoPE and the cache");
+        refuse_turns("the graph computes " + std::string(ggml_op_name(rope.op)) + " between RoPE and the cache");
     }
     RopeAngles angles;
     angles.neighbours = neighbours_of(rope);
@@ -165,18 +160,12 @@ RopeAngles rope_angles(const KeyRope & rope) {
             // ggml multiplies i + 8 times in float32 to get to the angle of pair i
             const double rounding = std::ldexp(i + 8.0, -24) * std::fabs(expected) + 1e-6;
             if (!(std::fabs(unwound(angle_at(p), expected) - expected) <= rounding)) {
-                refuse("the angle of pair " + std::to_string(i) + " is not linear in the position");
+                refuse_turns("the angle of pair " + std::to_string(i) + " is not linear in the position");
             }
         }
         angles.w.push_back(w);
     }
     return angles;
-}
-
-void require_movable(const llama_context & ctx) {
-    if (memory_of(&ctx).windows != nullptr) {
-        refuse("the layers with a sliding window keep their positions");
-    }
 }
 
 void require_turnable(const KeyRope & rope) {
@@ -187,51 +176,4 @@ void require_turnable(const KeyRope & rope) {
     rope_angles(known);
 }
 
-namespace {
-
-// The layers that evict. Throws where none of them has RoPE, or others keep their positions.
-const FlatCache & movable_layers(const llama_context & ctx) {
-    const FlatCache & flat   = *memory_of(&ctx).flat;
-    const auto &      layers = flat.layers();
-    require_movable(ctx);
-    const auto has_none = [&](const FlatCache::Layer & layer) { return flat.attention(layer.il).rope.op == GGML_OP_NONE; };
-    if (!layers.empty() && std::all_of(layers.begin(), layers.end(), has_none)) {
-        refuse("architecture '" + ctx.get_model().arch_name() + "' has no RoPE");
-    }
-    return flat;
-}
-
-} // namespace
-
-RopeAngles rope_angles(const llama_context & ctx, uint32_t il) { return rope_angles(movable_layers(ctx).attention(il).rope); }
-
-void require_turnable(const llama_context & ctx) {
-    const FlatCache & flat = movable_layers(ctx);
-    for (const FlatCache::Layer & layer : flat.layers()) {
-        require_turnable(flat.attention(layer.il).rope);
-    }
-}
-
 } // namespace edgekv
-
-using namespace edgekv;
-
-enum edgekv_status edgekv_context_rope(const struct llama_context * ctx, uint32_t layer, double * angles, uint32_t * first,
-                                       uint32_t * n_rot, int32_t * neighbours, char * err, size_t err_size) {
-    return guard(err, err_size, [&] {
-        require(ctx && angles && first && n_rot && neighbours, "ctx, angles, first, n_rot or neighbours is NULL");
-        const auto & layers = memory_of(ctx).flat->layers();
-        if (layer >= layers.size()) {
-            fail(EDGEKV_STATUS_INVALID_ARGUMENT, "layer %u does not exist; the cache has %zu layers", layer, layers.size());
-        }
-        const RopeAngles found = rope_angles(*ctx, layers[layer].il);
-        if (found.n_rot > *n_rot) {
-            fail(EDGEKV_STATUS_INVALID_ARGUMENT, "RoPE turns %u elements of a key, but there is room for %u; make room for all",
-                 found.n_rot, *n_rot);
-        }
-        std::copy(found.w.begin(), found.w.end(), angles);
-        *first      = found.first;
-        *n_rot      = found.n_rot;
-        *neighbours = found.neighbours;
-    });
-}

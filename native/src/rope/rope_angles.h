@@ -4,9 +4,8 @@
 #include "rope/key_rope.h"
 
 #include <cstdint>
+#include <string>
 #include <vector>
-
-struct llama_context;
 
 namespace edgekv {
 
@@ -25,13 +24,7 @@ RopeAngles rope_angles(const KeyRope & rope);
 // Throws what rope_angles(rope) does. The factors need not be loaded: they change the angles, and not whether there are any.
 void require_turnable(const KeyRope & rope);
 
-// Throws Error(EDGEKV_STATUS_UNSUPPORTED) where other layers keep their positions, so that all must.
-void require_movable(const llama_context & ctx);
-
-// Of llama.cpp's layer il. Also throws where positions do not come from RoPE, or the context is not one that edgekv runs.
-RopeAngles rope_angles(const llama_context & ctx, uint32_t il);
-
-// Throws where the keys of any layer cannot be turned, as rope_angles(ctx, il) does. The model's weights need not be loaded.
-void require_turnable(const llama_context & ctx);
+// Throw Error(EDGEKV_STATUS_UNSUPPORTED): keys cannot be turned to other positions.
+[[noreturn]] void refuse_turns(const std::string & reason);
 
 } // namespace edgekv

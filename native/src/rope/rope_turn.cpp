@@ -1,8 +1,7 @@
 #include "rope/rope_turn.h"
 
-#include "abi/status.h"
-#include "cache/rows.h"
-#include "score/scratch.h"
+#include "hooks/status.h"
+#include "kernels/row_types.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,8 +1,8 @@
 // Keys as they were before RoPE.
 #pragma once
 
+#include "kernels/kernels.h"
 #include "rope/rope_angles.h"
-#include "score/kernels.h"
 
 #include <cmath>
 #include <cstdint>

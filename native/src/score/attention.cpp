@@ -1,7 +1,7 @@
 #include "score/attention.h"
 
-#include "abi/status.h"
-#include "score/kernels.h"
+#include "hooks/status.h"
+#include "kernels/kernels.h"
 #include "score/score.h"
 
 #include <algorithm>
@@ -18,11 +18,11 @@ void check(const edgekv_queries & queries, const Rows & keys) {
     require(queries.sinks == nullptr || std::all_of(queries.sinks, queries.sinks + queries.n_head, is_finite), "a sink is not finite");
 }
 
-// Add the attention of the newest n_rows rows of every query head, times `share`, to scratch.weights (n, n_lanes), panel by
+// Add the attention of the newest n_rows rows of every query head, times `factor`, to scratch.weights (n, n_lanes), panel by
 // panel; after each call after(its queries). False where a logit is not finite.
 template <typename F>
 static bool each_panel(const Rows & keys, const int32_t * positions, const edgekv_queries & queries, size_t n_rows,
-                       const float * row_scales, float share, Scratch & scratch, F after) {
+                       const float * row_scales, float factor, Scratch & scratch, F after) {
     const size_t n   = keys.n();
     const size_t dim = keys.dim();
     keys.read(0, n, scratch.keys.data());
@@ -31,11 +31,11 @@ static bool each_panel(const Rows & keys, const int32_t * positions, const edgek
     const size_t skipped = queries.n_rows - n_rows;
     const size_t n_all   = queries.n_head * n_rows;
     for (size_t first = 0; first < n_all; first += n_lanes) {
-        float   shares[n_lanes] = {};
+        float   factors[n_lanes] = {};
         float   sinks[n_lanes];
         int32_t limits[n_lanes];
         for (size_t i = 0; i < n_lanes; ++i) {
-            const size_t  flat  = std::min(first + i, n_all - 1); // the last one again where the panel is not full; its share is 0
+            const size_t  flat  = std::min(first + i, n_all - 1); // the last one again where the panel is not full; its factor is 0
             const size_t  row   = flat % n_rows;
             const float   scale = row_scales != nullptr ? row_scales[row] : queries.scale;
             const float * query = queries.data + (flat / n_rows * queries.n_rows + skipped + row) * dim;
@@ -44,10 +44,10 @@ static bool each_panel(const Rows & keys, const int32_t * positions, const edgek
             }
             sinks[i]  = queries.sinks != nullptr ? queries.sinks[flat / n_rows] : -INFINITY;
             limits[i] = queries.positions[skipped + row];
-            shares[i] = first + i < n_all ? share : 0.0f;
+            factors[i] = first + i < n_all ? factor : 0.0f;
         }
         if (!kernels().add_attention(scratch.keys.data(), n, scratch.panel.data(), dim, positions, limits, queries.softcap, sinks,
-                                     shares, scratch.logits.data(), scratch.weights.data())) {
+                                     factors, scratch.logits.data(), scratch.weights.data())) {
             return false;
         }
         after(std::min(n_lanes, n_all - first));
@@ -62,8 +62,8 @@ void attend(const Rows & keys, const int32_t * positions, const edgekv_queries &
     if (n == 0 || n_rows == 0) {
         return;
     }
-    const float share = 1.0f / static_cast<float>(queries.n_head);
-    if (!each_panel(keys, positions, queries, n_rows, row_scales, share, scratch, [](size_t) {})) {
+    const float factor = 1.0f / static_cast<float>(queries.n_head);
+    if (!each_panel(keys, positions, queries, n_rows, row_scales, factor, scratch, [](size_t) {})) {
         std::fill_n(sums, n, NAN); // a softmax makes a silent 0 of -inf
         return;
     }
@@ -79,7 +79,7 @@ void attend_by_row(const Rows & keys, const int32_t * positions, const edgekv_qu
     }
     float *     weights = scratch.weights.data();
     float *     row     = scratch.prior.data();
-    const float share   = 1.0f / static_cast<float>(queries.n_head * n_rows);
+    const float factor   = 1.0f / static_cast<float>(queries.n_head * n_rows);
     const bool  as_is   = how.largest && how.kernel == 1; // then no row is looked at as a whole
     const auto  gather  = [&](size_t n_queries) {
         for (size_t j = 0; as_is && j < n; ++j) {
@@ -94,7 +94,7 @@ void attend_by_row(const Rows & keys, const int32_t * positions, const edgekv_qu
                 pool(how.pool, how.kernel, how.order, how.n_pooled, scratch, row);
             }
             for (size_t j = 0; j < n; ++j) {
-                scores[j] = how.largest ? std::max(scores[j], row[j]) : scores[j] + share * row[j];
+                scores[j] = how.largest ? std::max(scores[j], row[j]) : scores[j] + factor * row[j];
             }
         }
         std::fill_n(weights, n * n_lanes, 0.0f);

@@ -1,8 +1,8 @@
 // Attention weights, recomputed for a few rows.
 #pragma once
 
-#include "cache/rows.h"
 #include "edgekv.h"
+#include "rows/rows.h"
 #include "score/scratch.h"
 
 namespace edgekv {

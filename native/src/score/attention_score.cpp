@@ -1,7 +1,7 @@
 // The scores made of attention: h2o, tova, snapkv, ahakv.
-#include "abi/status.h"
+#include "hooks/status.h"
+#include "kernels/kernels.h"
 #include "score/attention.h"
-#include "score/kernels.h"
 #include "score/score.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-#include "score/kernels.h"
+#include "kernels/kernels.h"
 #include "score/score.h"
 
 #include <algorithm>
@@ -25,22 +25,22 @@ size_t heavy_cell(const edgekv_policy & policy, const float * weights, const uin
 }
 
 // h, summing to 1; where nothing has weight, and for FastCAOTE, all count alike.
-void write_shares(const edgekv_policy & policy, const float * weights, const uint32_t * order, size_t n_alive, size_t left_out,
-                  float * shares) {
+void write_mean_weights(const edgekv_policy & policy, const float * weights, const uint32_t * order, size_t n_alive, size_t left_out,
+                  float * mean_weights) {
     const double total   = total_of(weights, order, n_alive, left_out);
     const bool   alike   = policy.weigh == EDGEKV_WEIGH_FASTCAOTE || total == 0.0;
     const double inverse = 1.0 / (alike ? static_cast<double>(left_out < n_alive ? n_alive - 1 : n_alive) : total);
     for (size_t i = 0; i < n_alive; ++i) {
-        shares[order[i]] = i == left_out ? 0.0f : static_cast<float>((alike ? 1.0 : weights[order[i]]) * inverse);
+        mean_weights[order[i]] = i == left_out ? 0.0f : static_cast<float>((alike ? 1.0 : weights[order[i]]) * inverse);
     }
 }
 
-// X = sum_i h_i V_i over the cells of `order` that have a share.
-static void mean_value(const Rows & values, const float * shares, const uint32_t * order, size_t n, float * row, float * mean) {
+// X = sum_i h_i V_i over the cells of `order` that have a weight in it.
+static void mean_value(const Rows & values, const float * mean_weights, const uint32_t * order, size_t n, float * row, float * mean) {
     std::fill_n(mean, values.dim(), 0.0f);
     for (size_t i = 0; i < n; ++i) {
         values.read(order[i], row);
-        kernels().add_scaled(mean, shares[order[i]], row, values.dim());
+        kernels().add_scaled(mean, mean_weights[order[i]], row, values.dim());
     }
 }
 
@@ -52,16 +52,16 @@ static void measure(const edgekv_policy & policy, const Rows & values, const flo
                     size_t heavy, Scratch & scratch, float * distances) {
     float * row    = scratch.rows.data();
     float * mean   = scratch.anchor.data();
-    float * shares = scratch.line.data();
-    write_shares(policy, weights, order, n_alive, n_alive, shares);
-    mean_value(values, shares, order, n_alive, row, mean);
+    float * mean_weights = scratch.line.data();
+    write_mean_weights(policy, weights, order, n_alive, n_alive, mean_weights);
+    mean_value(values, mean_weights, order, n_alive, row, mean);
     for (size_t i = 0; i < n_alive; ++i) {
         values.read(order[i], row);
         distances[order[i]] = distance(mean, row, values.dim());
     }
     if (heavy < n_alive) {
-        write_shares(policy, weights, order, n_alive, heavy, shares);
-        mean_value(values, shares, order, n_alive, row, mean);
+        write_mean_weights(policy, weights, order, n_alive, heavy, mean_weights);
+        mean_value(values, mean_weights, order, n_alive, row, mean);
         values.read(order[heavy], row);
         distances[order[heavy]] = distance(mean, row, values.dim());
     }
@@ -78,9 +78,9 @@ void score_caote(const edgekv_policy & policy, const Cells & cells, const float 
         measure(policy, *cells.values, weights, order, n_alive, heavy, scratch, errors);
     }
     for (size_t i = 0; i < n_alive; ++i) {
-        const double share = weights[order[i]] * inverse;
+        const double weight = weights[order[i]] * inverse;
         // X - V of a heavy cell is mostly rounding, and 1 - h may be nothing else: the same error is h * norm2(V - X without it)
-        const double factor = i == heavy ? share : share / std::max(1.0 - share, 1e-6);
+        const double factor = i == heavy ? weight : weight / std::max(1.0 - weight, 1e-6);
         errors[order[i]]    = static_cast<float>(factor * errors[order[i]]);
     }
 }

@@ -1,4 +1,4 @@
-#include "score/kernels.h"
+#include "kernels/kernels.h"
 #include "score/score.h"
 
 #include <algorithm>

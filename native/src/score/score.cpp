@@ -1,8 +1,8 @@
 #include "score/score.h"
 
-#include "abi/status.h"
+#include "hooks/status.h"
+#include "kernels/kernels.h"
 #include "score/attention.h"
-#include "score/kernels.h"
 
 #include <algorithm>
 #include <cmath>
@@ -41,7 +41,7 @@ void check(const edgekv_policy & policy) {
     require(policy.spread >= EDGEKV_SPREAD_HEAD && policy.spread <= EDGEKV_SPREAD_GIVEN, "policy.spread is unknown");
     require(policy.safeguard >= 0.0 && policy.safeguard <= 1.0, "policy.safeguard is not in [0, 1]");
     require(policy.pyramid == 0.0 || policy.pyramid >= 1.0, "policy.pyramid must be at least 1, or 0 for none");
-    require(!shares_by_score(policy) || is_comparable(policy.base),
+    require(!heads_compete(policy) || is_comparable(policy.base),
             "policy.spread compares the scores of heads: those of SINK, RANDOM and CUSTOM cannot be");
     require((policy.spread != EDGEKV_SPREAD_MODEL && policy.spread != EDGEKV_SPREAD_GIVEN) || policy.pyramid == 0.0,
             "policy.pyramid gives every layer a budget of its own, and policy.spread MODEL and GIVEN none");
@@ -98,13 +98,13 @@ bool scores_every_row(const edgekv_policy & policy) {
     return accumulates(policy) && policy.base != EDGEKV_BASE_SNAPKV && !is_recent(policy);
 }
 
-bool shares_by_score(const edgekv_policy & policy) {
+bool heads_compete(const edgekv_policy & policy) {
     return policy.spread == EDGEKV_SPREAD_LAYER || policy.spread == EDGEKV_SPREAD_MODEL;
 }
 
 uint32_t raggedness(const edgekv_policy & policy) {
     const uint32_t layers = policy.pyramid > 0.0 ? EDGEKV_RAGGED_HEADS | EDGEKV_RAGGED_LAYERS : 0;
-    if (!shares_by_score(policy)) {
+    if (!heads_compete(policy)) {
         return layers | (policy.spread == EDGEKV_SPREAD_GIVEN ? EDGEKV_RAGGED_HEADS : 0);
     }
     return layers | EDGEKV_RAGGED_HEADS | (policy.spread == EDGEKV_SPREAD_MODEL ? EDGEKV_RAGGED_MODEL : 0) |

@@ -1,8 +1,8 @@
 // Scoring: one narrow door between the cache and the policies.
 #pragma once
 
-#include "cache/rows.h"
 #include "edgekv.h"
+#include "rows/rows.h"
 #include "score/scratch.h"
 
 #include <algorithm>
@@ -53,7 +53,7 @@ bool accumulates(const edgekv_policy & policy);
 bool carries_on(const edgekv_policy & policy, bool generating);
 bool scores_every_row(const edgekv_policy & policy);
 
-bool shares_by_score(const edgekv_policy & policy); // whether heads share cells by their scores
+bool heads_compete(const edgekv_policy & policy); // for cells, by their scores
 
 // How it may come to give heads different numbers of cells: sum of enum edgekv_ragged.
 uint32_t raggedness(const edgekv_policy & policy);
@@ -83,7 +83,7 @@ void step_gains(const edgekv_policy & policy, const edgekv_queries & queries, si
 void score_expected(const edgekv_policy & policy, const Cells & cells, Scratch & scratch, float * scores);
 
 // CAOTE (arXiv:2504.14051, eq. 20 to 23): from weights (n,) the output error c (n,) of each of the first n_alive cells of
-// `order`; the others keep what they have. cells.of_values: how far each value is from the mean of all by write_shares, or
+// `order`; the others keep what they have. cells.of_values: how far each value is from the mean of all by write_mean_weights, or
 // that of the heavy one from the mean of the others.
 void score_caote(const edgekv_policy & policy, const Cells & cells, const float * weights, const uint32_t * order, size_t n_alive,
                  Scratch & scratch, float * errors);
@@ -92,9 +92,9 @@ void score_caote(const edgekv_policy & policy, const Cells & cells, const float 
 // but that cell; n_alive where there is none.
 size_t heavy_cell(const edgekv_policy & policy, const float * weights, const uint32_t * order, size_t n_alive);
 
-// The share of each of them in the mean that CAOTE compares values with, by cell; 0 of one that is left out, if any.
-void write_shares(const edgekv_policy & policy, const float * weights, const uint32_t * order, size_t n_alive, size_t left_out,
-                  float * shares);
+// The weight of each of them in the mean that CAOTE compares values with, by cell; 0 of one that is left out, if any.
+void write_mean_weights(const edgekv_policy & policy, const float * weights, const uint32_t * order, size_t n_alive, size_t left_out,
+                        float * mean_weights);
 
 // Mean over kernel neighbours in position order, or their maximum, in place; `order` lists n cells ascending by position.
 void pool(int32_t how, uint32_t kernel, const uint32_t * order, size_t n, Scratch & scratch, float * scores);

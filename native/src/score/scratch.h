@@ -1,15 +1,13 @@
 // What one thread needs while it scores; kept between calls so that compaction does not allocate.
 #pragma once
 
-#include "score/kernels.h"
+#include "kernels/kernels.h"
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 namespace edgekv {
-
-inline size_t round_up(size_t n, size_t step) { return (n + step - 1) / step * step; }
 
 struct ScratchSize {
     size_t n_cells;

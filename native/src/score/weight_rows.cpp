@@ -1,7 +1,7 @@
 #include "score/weight_rows.h"
 
-#include "abi/status.h"
-#include "abi/weights_file.h"
+#include "hooks/status.h"
+#include "hooks/weights_file.h"
 #include "llama-model.h"
 
 namespace edgekv {

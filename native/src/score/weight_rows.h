@@ -1,9 +1,9 @@
 // A weight that scoring reads, wherever it lies.
 #pragma once
 
-#include "cache/rows.h"
 #include "ggml-backend.h"
 #include "ggml.h"
+#include "rows/rows.h"
 
 #include <algorithm>
 #include <cstddef>

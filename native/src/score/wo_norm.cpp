@@ -1,6 +1,6 @@
 #include "score/wo_norm.h"
 
-#include "score/kernels.h"
+#include "kernels/kernels.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,7 +1,7 @@
 // norm1(V W_O), how far a value can move a layer's output (CriticalKV, arXiv:2502.03805, Algorithm 1).
 #pragma once
 
-#include "cache/rows.h"
+#include "rows/rows.h"
 #include "score/scratch.h"
 
 #include <cstddef>

@@ -1,0 +1,142 @@
+// How a compaction divides the budget: over layers, then over heads.
+#include "cache/cache.h"
+#include "evict/allot.h"
+#include "hooks/status.h"
+
+#include <algorithm>
+#include <numeric>
+
+using namespace edgekv;
+
+// Cells that one head may keep, so that there is room for what is fed next.
+uint32_t edgekv_cache::largest_of(uint32_t budget) const {
+    const uint32_t spare = shape.n_cells - std::min(shape.n_cells, budget);
+    return std::max(budget, shape.n_cells_max - std::min(shape.n_cells_max, spare));
+}
+
+// Budgets of all heads by given shares. Heads that share a pool of rows are compared with each other.
+std::vector<uint32_t> edgekv_cache::divide_by_shares(const edgekv_compaction_params & params) const {
+    require(params.shares != nullptr, "params.shares is NULL, but policy.spread is GIVEN");
+    const auto safe  = static_cast<uint32_t>(params.policy->safeguard * params.budget);
+    const auto least = std::max(safe, max_protected(*params.protection));
+
+    std::vector<uint32_t> budgets(flat_.n_heads());
+    for (uint32_t p = 0; p < flat_.pools().size(); ++p) {
+        std::vector<float>    shares;
+        std::vector<uint32_t> held, heads;
+        each_head_of(p, [&](uint32_t il, uint32_t g) {
+            heads.push_back(layers_[il].first_head + g);
+            held.push_back(cells(il, g).n);
+            shares.push_back(params.shares[heads.back()]);
+        });
+        std::vector<uint32_t> found(heads.size());
+        divide(shares.data(), held.data(), heads.size(), least, params.budget, largest_of(params.budget), found.data());
+        for (size_t i = 0; i < heads.size(); ++i) {
+            budgets[heads[i]] = found[i];
+        }
+    }
+    return budgets;
+}
+
+// What each layer's heads may keep on average, and each head before they share.
+void edgekv_cache::divide_layers(const edgekv_compaction_params & params) {
+    const edgekv_policy & policy = *params.policy;
+    largest_                     = largest_of(params.budget);
+    if (params.budgets != nullptr) {
+        check_budgets(params);
+    }
+    if (policy.pyramid > 0.0) {
+        layer_budgets(policy.pyramid, layers_.size(), params.budget, max_protected(*params.protection), largest_,
+                      layer_budgets_.data());
+    } else {
+        std::fill(layer_budgets_.begin(), layer_budgets_.end(), params.budget);
+    }
+    for (uint32_t il = 0; il < layers_.size(); ++il) {
+        std::fill_n(budgets_.begin() + layers_[il].first_head, layers_[il].n_head_kv, layer_budgets_[il]);
+    }
+    if (params.budgets != nullptr) {
+        std::copy_n(params.budgets, budgets_.size(), budgets_.begin());
+    }
+}
+
+// Budgets that the host gives: heads that share a pool of rows are bounded together.
+void edgekv_cache::check_budgets(const edgekv_compaction_params & params) const {
+    std::vector<uint64_t> sums(flat_.pools().size(), 0);
+    const uint32_t *      budget = params.budgets;
+    for (const edgekv_layer & layer : layers_) {
+        sums[layer.pool] = std::accumulate(budget, budget + layer.n_head_kv, sums[layer.pool]);
+        budget += layer.n_head_kv;
+    }
+    const uint32_t most = *std::max_element(params.budgets, budget);
+    for (size_t p = 0; p < sums.size(); ++p) {
+        const uint32_t n_heads = flat_.pools()[p].n_heads;
+        if (sums[p] > uint64_t(params.budget) * n_heads || most > largest_) {
+            fail(EDGEKV_STATUS_INVALID_ARGUMENT,
+                 "budgets of %llu cells for the %u heads that share rows, and %u at most, but %u per head and %u at most are possible",
+                 static_cast<unsigned long long>(sums[p]), n_heads, most, params.budget, largest_);
+        }
+    }
+}
+
+// Protected cells of a head, at most. Heads of a layer differ where one evicted what was protected later.
+uint32_t edgekv_cache::max_protected(const edgekv_protection & protection) const {
+    uint32_t most = 0;
+    for (uint32_t il = 0; il < layers_.size(); ++il) {
+        for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
+            const HeadCells head   = cells(il, g);
+            const Ranked    ranked = { nullptr, head.position, head.order, head.n };
+            uint32_t        n      = 0;
+            for (uint32_t i = 0; i < head.n; ++i) {
+                n += is_protected(ranked, i, protection);
+            }
+            most = std::max(most, n);
+        }
+    }
+    return most;
+}
+
+// Whether some cells must go.
+bool edgekv_cache::is_full(const edgekv_policy & policy) const {
+    uint64_t n_all = 0, all_budgets = 0;
+    bool     full = false;
+    for (uint32_t il = 0; il < layers_.size(); ++il) {
+        uint64_t n_layer = 0;
+        for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
+            const uint32_t n = cells(il, g).n;
+            n_layer += n;
+            full |= n > (policy.spread == EDGEKV_SPREAD_HEAD ? budgets_[layers_[il].first_head + g] : largest_);
+        }
+        const uint64_t budget = uint64_t(layer_budgets_[il]) * layers_[il].n_head_kv;
+        full |= policy.spread == EDGEKV_SPREAD_LAYER && n_layer > budget;
+        n_all += n_layer;
+        all_budgets += budget;
+    }
+    return full || (policy.spread == EDGEKV_SPREAD_MODEL && n_all > all_budgets);
+}
+
+// What each head keeps: no more than it holds, and what it gets where heads share.
+void edgekv_cache::share_out(const edgekv_compaction_params & params) {
+    const edgekv_policy & policy = *params.policy;
+    std::vector<Ranked>   heads;
+    for (uint32_t il = 0; il < layers_.size(); ++il) {
+        const size_t first = layers_[il].first_head;
+        for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
+            const HeadCells head = cells(il, g);
+            heads.push_back({ policy.softmax ? head.softmax : head.score, head.position, head.order, head.n });
+            budgets_[first + g] = std::min(head.n, budgets_[first + g]);
+        }
+        if (policy.spread == EDGEKV_SPREAD_LAYER) {
+            allot(heads.data() + first, layers_[il].n_head_kv, *params.protection, layer_budgets_[il], largest_, policy.safeguard,
+                  contest_.data(), budgets_.data() + first);
+        }
+    }
+    if (policy.spread == EDGEKV_SPREAD_MODEL) {
+        allot(heads.data(), heads.size(), *params.protection, params.budget, largest_, policy.safeguard, contest_.data(),
+              budgets_.data());
+    }
+    // for llama.cpp one cell stands for all that are kept; without any, no token could follow
+    if (std::all_of(budgets_.begin(), budgets_.end(), [](uint32_t budget) { return budget == 0; })) {
+        throw Error(EDGEKV_STATUS_INVALID_ARGUMENT, "budgets of 0 cells for all heads that hold any keep nothing; give one of them at "
+                                                    "least 1, or clear the cache");
+    }
+}

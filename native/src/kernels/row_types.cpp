@@ -1,0 +1,65 @@
+#include "kernels/row_types.h"
+
+#include "hooks/processor.h"
+#include "hooks/status.h"
+
+#include <cmath>
+#include <cstring>
+
+namespace edgekv {
+
+static void copy_f32(const void * src, float * dst, int64_t n) { std::memcpy(dst, src, sizeof(float) * n); }
+
+// ggml's generic half conversion is scalar; the processor's own is about ten times faster
+static void convert_f16(const void * src, float * dst, int64_t n) {
+    static const bool ready = (processor().init(), true); // fills the table that the odd elements are looked up in
+    (void) ready;
+    processor().fp16_to_fp32(static_cast<const ggml_fp16_t *>(src), dst, n);
+}
+
+static bool is_known(int32_t type) { return type >= 0 && type < GGML_TYPE_COUNT; }
+
+ggml_to_float_t row_to_float(int32_t type) {
+    switch (type) {
+        case GGML_TYPE_F32:  return copy_f32;
+        case GGML_TYPE_F16:  return convert_f16;
+        default:             break;
+    }
+    const ggml_to_float_t convert = is_known(type) ? ggml_get_type_traits(static_cast<ggml_type>(type))->to_float : nullptr;
+    if (convert == nullptr) {
+        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "rows of ggml type %d cannot be read; use F32, F16, Q8_0 or Q4_0", type);
+    }
+    return convert;
+}
+
+// that of the graph which stores keys and values
+ggml_from_float_t row_from_float(int32_t type) {
+    const ggml_from_float_t convert =
+        is_known(type) ? processor().type_traits(static_cast<ggml_type>(type))->from_float : nullptr;
+    if (convert == nullptr) {
+        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "rows of ggml type %d cannot be written; use F32, F16, Q8_0 or Q4_0", type);
+    }
+    return convert;
+}
+
+void rotate_hadamard(float * row, uint32_t dim, uint32_t run) {
+    const float scale = 1.0f / std::sqrt(static_cast<float>(run));
+    for (float * part = row; part < row + dim; part += run) {
+        for (uint32_t half = 1; half < run; half *= 2) {
+            for (uint32_t i = 0; i < run; i += 2 * half) {
+                for (uint32_t j = i; j < i + half; ++j) {
+                    const float a = part[j];
+                    const float b = part[j + half];
+
+                    part[j]        = a + b;
+                    part[j + half] = a - b;
+                }
+            }
+        }
+        for (uint32_t i = 0; i < run; ++i) {
+            part[i] *= scale;
+        }
+    }
+}
+
+} // namespace edgekv

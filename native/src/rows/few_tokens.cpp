@@ -1,0 +1,188 @@
+#include "rows/few_tokens.h"
+
+#include "kernels/kernels.h"
+#include "kernels/row_types.h"
+#include "rows/rows.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace edgekv {
+
+namespace {
+
+// A thread's memory lies on its stack: a tile of keys and one of values, the queries of a pass and their sums.
+constexpr size_t n_floats      = 10240;
+constexpr size_t most_queries  = 32;
+constexpr size_t most_cells    = 64;
+constexpr size_t max_row       = n_floats / n_lanes; // a tile is no fewer than n_lanes cells
+
+size_t padded(size_t dim) { return round_up(dim, n_lanes); }
+
+// How much one thread does at once, of a layer.
+struct Tile {
+    size_t dim_k; // of rows here
+    size_t dim_v;
+    size_t n_queries;
+    size_t n_cells;
+
+    explicit Tile(const FlatCache::Layer & layer) : dim_k(padded(layer.head_dim_k)), dim_v(padded(layer.head_dim_v)) {
+        const size_t dim = std::max(dim_k, dim_v);
+        n_queries        = std::min(most_queries, n_floats / dim);
+        n_cells          = std::min(most_cells, n_floats / dim / n_lanes * n_lanes);
+    }
+};
+
+// What one thread does of an operation.
+class Pass {
+  public:
+    Pass(const FewTokens & few, const ggml_tensor & out) :
+        few_(few), out_(out), q_(*out.src[0]), sinks_(out.src[3]), layer_(few.cache.layer(few.il)),
+        tile_(layer_), read_k_(row_to_float(layer_.k->type)), read_v_(row_to_float(layer_.v->type)) {}
+
+    // Queries [first, last) of a KV head, counted by query head, then token.
+    void attend(size_t g, size_t first, size_t last) {
+        for (; first < last; first += tile_.n_queries) {
+            attend_at_once(g, first, std::min(tile_.n_queries, last - first));
+        }
+    }
+
+  private:
+    size_t n_tokens() const { return q_.ne[2]; }
+    size_t n_group() const { return q_.ne[1] / layer_.n_head_kv; }
+
+    void attend_at_once(size_t g, size_t first, size_t n) {
+        const FlatCache::Head & head      = few_.cache.head(layer_.first_head + g);
+        size_t                  most_seen = 0;
+        for (size_t i = 0; i < n; ++i) {
+            const size_t h     = g * n_group() + (first + i) / n_tokens();
+            const size_t t     = (first + i) % n_tokens();
+            const auto * query = at<const float>(q_, h * q_.nb[1] + t * q_.nb[2]);
+            float *      dst   = queries_ + i * tile_.dim_k;
+            for (size_t k = 0; k < layer_.head_dim_k; ++k) {
+                dst[k] = few_.scale * query[k];
+            }
+            std::fill(dst + layer_.head_dim_k, dst + tile_.dim_k, 0.0f);
+            seen_[i]  = head.kept + few_.cache.n_filled() + t + 1;
+            most_seen = std::max(most_seen, seen_[i]);
+            most_[i]  = sinks_ != nullptr ? *at<const float>(*sinks_, h * sinks_->nb[0]) : -INFINITY;
+            sums_[i]  = sinks_ != nullptr ? 1.0f : 0.0f;
+        }
+        std::fill_n(out_rows_, n * tile_.dim_v, 0.0f);
+        for (size_t cell = 0; cell < most_seen; cell += tile_.n_cells) {
+            const size_t n_read = std::min(tile_.n_cells, most_seen - cell);
+            read(*layer_.k, read_k_, head.first + cell, n_read, tile_.dim_k, keys_);
+            if (!layer_.is_latent()) {
+                read(*layer_.v, read_v_, head.first + cell, n_read, tile_.dim_v, values_);
+            }
+            std::fill(keys_ + n_read * tile_.dim_k, keys_ + padded(n_read) * tile_.dim_k, 0.0f); // is read too, and seen by none
+            for (size_t i = 0; i < n; ++i) {
+                n_seen_[i] = static_cast<uint32_t>(std::min(n_read, seen_[i] - std::min(seen_[i], cell)));
+            }
+            const float * values = layer_.is_latent() ? keys_ : values_; // a latent is the first part of its key
+            const size_t  stride = layer_.is_latent() ? tile_.dim_k : tile_.dim_v;
+            kernels().attend({ n, n_read, tile_.dim_k, tile_.dim_v, queries_, keys_, values, stride, n_seen_, few_.softcap, logits_, most_, sums_,
+                               out_rows_ });
+        }
+        for (size_t i = 0; i < n; ++i) {
+            const size_t h   = g * n_group() + (first + i) / n_tokens();
+            const size_t t   = (first + i) % n_tokens();
+            auto *       dst = at<float>(out_, t * out_.nb[1]) + h * layer_.head_dim_v;
+            for (size_t k = 0; k < layer_.head_dim_v; ++k) {
+                dst[k] = out_rows_[i * tile_.dim_v + k] / sums_[i];
+            }
+        }
+    }
+
+    template <typename T> static T * at(const ggml_tensor & tensor, size_t offset) {
+        return reinterpret_cast<T *>(static_cast<char *>(tensor.data) + offset);
+    }
+
+    // Rows [first, first + n) of a pool, each filled up with zeros to `stride` floats.
+    static void read(const ggml_tensor & pool, ggml_to_float_t convert, size_t first, size_t n, size_t stride, float * dst) {
+        const size_t dim = pool.ne[0];
+        const auto * src = at<const char>(pool, first * pool.nb[1]);
+        if (dim == stride) {
+            convert(src, dst, static_cast<int64_t>(n * dim));
+            return;
+        }
+        for (size_t i = 0; i < n; ++i) {
+            convert(src + i * pool.nb[1], dst + i * stride, static_cast<int64_t>(dim));
+            std::fill(dst + i * stride + dim, dst + (i + 1) * stride, 0.0f);
+        }
+    }
+
+    const FewTokens &        few_;
+    const ggml_tensor &      out_;
+    const ggml_tensor &      q_;
+    const ggml_tensor *      sinks_;
+    const FlatCache::Layer & layer_;
+    const Tile               tile_;
+    ggml_to_float_t          read_k_;
+    ggml_to_float_t          read_v_;
+
+    float    keys_[n_floats];
+    float    values_[n_floats];
+    float    queries_[n_floats];
+    float    out_rows_[n_floats];
+    float    logits_[most_queries * most_cells];
+    float    most_[most_queries];
+    float    sums_[most_queries];
+    size_t   seen_[most_queries];
+    uint32_t n_seen_[most_queries];
+};
+
+// What ggml calls on each thread. Threads share the cells out: one may begin and end within a head.
+void run(ggml_tensor * out, int i_thread, int n_threads, void * userdata) {
+    const auto &             few       = *static_cast<const FewTokens *>(userdata);
+    const FlatCache::Layer & layer     = few.cache.layer(few.il);
+    const ggml_tensor &      q         = *out->src[0];
+    const size_t             n_queries = q.ne[1] / layer.n_head_kv * q.ne[2]; // of a KV head
+    const auto               n_cells   = [&](size_t g) { // that each of them reads, about
+        return few.cache.head(layer.first_head + g).kept + few.cache.n_filled() + q.ne[2];
+    };
+    size_t n_all = 0;
+    for (size_t g = 0; g < layer.n_head_kv; ++g) {
+        n_all += n_queries * n_cells(g);
+    }
+    const size_t begin = n_all * i_thread / n_threads;
+    const size_t end   = n_all * (i_thread + 1) / n_threads;
+
+    Pass   pass(few, *out);
+    size_t before = 0;
+    for (size_t g = 0; g < layer.n_head_kv; ++g) {
+        const size_t n         = n_cells(g);
+        const auto   n_started = [&](size_t bound) { // queries whose cells begin before it
+            return bound <= before ? 0 : std::min(n_queries, (bound - before + n - 1) / n);
+        };
+        pass.attend(g, n_started(begin), n_started(end));
+        before += n_queries * n;
+    }
+}
+
+} // namespace
+
+bool FewTokens::can_attend(const FlatCache & cache) {
+    const auto fits = [](const FlatCache::Layer & layer) {
+        return padded(layer.head_dim_k) <= max_row && padded(layer.head_dim_v) <= max_row;
+    };
+    return !cache.on_device() && std::all_of(cache.layers().begin(), cache.layers().end(), fits);
+}
+
+size_t FewTokens::stack_bytes(const FlatCache & cache) {
+    size_t most = 0;
+    for (const FlatCache::Layer & layer : cache.layers()) {
+        const Tile tile(layer);
+        most = std::max(most, (tile.n_cells + tile.n_queries) * (tile.dim_k + tile.dim_v)); // rows of both, queries and their sums
+    }
+    return can_attend(cache) ? (most + most_queries * most_cells) * sizeof(float) : 0;
+}
+
+ggml_tensor * FewTokens::operation(ggml_context * context, ggml_tensor * q, ggml_tensor * sinks) {
+    const FlatCache::Layer & layer  = cache.layer(il);
+    ggml_tensor *            args[] = { q, layer.k, layer.v, sinks };
+    return ggml_custom_4d(context, GGML_TYPE_F32, layer.head_dim_v * q->ne[1], q->ne[2], 1, 1, args, sinks != nullptr ? 4 : 3, run,
+                          GGML_N_TASKS_MAX, this);
+}
+
+} // namespace edgekv

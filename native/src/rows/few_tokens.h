@@ -1,0 +1,31 @@
+// Attention of a few tokens over heads of unequal length, on the processor: one operation of a graph for a layer.
+#pragma once
+
+#include "rows/flat_cache.h"
+
+namespace edgekv {
+
+// Flash attention of ggml reads keys and values once for every query head of a batch under this many tokens, a row at a time.
+// From here on it works in tiles.
+constexpr uint32_t tile_tokens = 64;
+
+// What such an operation computes. It must outlive the graph.
+struct FewTokens {
+    const FlatCache & cache;
+    uint32_t          il;
+    float             scale;   // of Q K^T
+    float             softcap; // 0 = none
+
+    // Whether rows of all layers of a cache are read so.
+    static bool can_attend(const FlatCache & cache);
+
+    // Bytes that one thread touches of its stack at most, over all layers.
+    static size_t stack_bytes(const FlatCache & cache);
+
+    // q (head_dim_k, n_head, n_tokens) F32, sinks (n_head,) or NULL -> (head_dim_v * n_head, n_tokens). A token sees every kept
+    // cell of a head, the open ones filled before the batch, and those of the batch up to its own. Sums are taken in float32,
+    // in an order that does not depend on the number of threads.
+    ggml_tensor * operation(ggml_context * context, ggml_tensor * q, ggml_tensor * sinks);
+};
+
+} // namespace edgekv

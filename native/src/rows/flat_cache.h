@@ -1,0 +1,200 @@
+// The rows of a KV cache in which every head has a number of its own.
+#pragma once
+
+#include "edgekv.h"
+#include "ggml-backend.h"
+#include "ggml.h"
+#include "rope/key_rope.h"
+
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+namespace edgekv {
+
+// Keys lie in pools of rows, one for all heads of a device that have the same shape, and values beside them. A head owns
+// a run of rows: those that the last compaction kept, then open ones, equally many in every head, which take the next
+// tokens. So one mask, aligned to where the open rows begin, serves all heads of all layers. On a device a head begins where
+// a tensor may, and so some rows before it may be nobody's.
+class FlatCache {
+  public:
+    struct Head {
+        uint32_t first; // row in its pool
+        uint32_t cell;  // its first among the cells of its pool, which lie close
+        uint32_t kept;
+    };
+
+    // A layer of the model that attends with some rows: the layer that writes them, or a later one that shares them.
+    struct Reader {
+        uint32_t il;
+        uint32_t first;   // of its query heads among those of one KV head
+        uint32_t n_group; // how many they are
+    };
+
+    // The rows of a layer that has its own. Query heads of one KV head lie together, those of one reader after another's.
+    struct Layer {
+        uint32_t            il; // llama.cpp's number
+        uint32_t            pool;
+        uint32_t            first_head; // counted over all layers
+        uint32_t            n_head_kv;
+        uint32_t            n_group; // query heads of one KV head, of all readers
+        uint32_t            head_dim_k;
+        uint32_t            head_dim_v;
+        ggml_tensor *       k; // (head_dim_k, rows) of the whole pool
+        ggml_tensor *       v; // k itself where a row is a latent: its first head_dim_v elements are the value
+        std::vector<Reader> readers; // the layer itself, and those that share its rows
+
+        uint32_t n_head() const { return n_group * n_head_kv; }
+
+        bool     is_latent() const { return v == k; }
+        uint64_t row_bytes() const { return k->nb[1] + (is_latent() ? 0 : v->nb[1]); } // of a cell
+    };
+
+    struct Pool {
+        ggml_context * context;
+        ggml_tensor *  k;
+        ggml_tensor *  v; // k itself, likewise
+        bool           host; // whether the rows lie in the host's memory
+        uint32_t       step; // a head begins at a row that is a multiple of this
+        uint32_t       n_heads;
+        uint32_t       offset;      // cells of the pools before
+        uint64_t       n_used;      // cells, while they are laid out
+        uint64_t       n_used_rows; // likewise
+    };
+
+    // Where the newest queries go: to row first + true position % n of a layer's ring, nowhere while n is 0.
+    struct Queries {
+        std::vector<ggml_tensor *> rings; // of every layer, F32 (head_dim_k * n_head(), ...)
+        uint32_t                   first = 0;
+        uint32_t                   n     = 0;
+        int32_t                    lag   = 0; // true position - position in the batch
+    };
+
+    // What a graph does with the queries, keys and values of a layer.
+    struct Attention {
+        KeyRope  rope;
+        float    scale      = 0.0f; // of Q K^T
+        uint32_t rotation_k = 0;    // run of the Hadamard rotation that keys are given; 0 = none
+        uint32_t rotation_v = 0;    // the same of values
+    };
+
+    // What graphs say of themselves. They change nothing else here.
+    struct Notes {
+        std::unordered_map<uint32_t, Attention> attention;       // by il of layers, of the newest graph
+        std::vector<uint8_t>                    attended;        // by il, whether the newest graph does so through FlatGraph
+        bool                                    written = false; // whether the batch may have written rows, queries too
+    };
+
+    explicit FlatCache(const edgekv_layout & layout);
+
+    // While it lives, what this thread makes as a cache of full attention becomes a flat one.
+    class Request {
+      public:
+        explicit Request(const edgekv_layout & layout);
+        ~Request();
+        bool refused() const; // whether `refuse` threw since then
+        Request(const Request &)             = delete;
+        Request & operator=(const Request &) = delete;
+    };
+
+    // Says, while it lives, whether a memory is being made whose cache of full attention edgekv knows how to reach.
+    class Reachable {
+      public:
+        explicit Reachable(bool reachable);
+        ~Reachable();
+        Reachable(const Reachable &)             = delete;
+        Reachable & operator=(const Reachable &) = delete;
+    };
+
+    // What llama.cpp calls to work on rows as its own cache would lay them. No graph that edgekv has seen does: throw
+    // Error(EDGEKV_STATUS_UNSUPPORTED).
+    [[noreturn]] static void refuse(const char * call);
+
+    // A flat cache where this thread makes such a memory and one is asked for, else NULL.
+    static std::unique_ptr<FlatCache> requested();
+
+    // Cells of a ring for sliding windows: of a flat cache, what a window, a batch and a probe take; else as many as llama.cpp has.
+    static uint32_t window_cells(uint32_t n_own, uint32_t window, uint32_t n_batch);
+
+    // Its rows are one edgekv_cache's alone, while this lives. Throws Error where they are another's.
+    class Claim {
+      public:
+        explicit Claim(FlatCache & flat);
+        ~Claim() { flat_.claimed_ = false; }
+        Claim(const Claim &)             = delete;
+        Claim & operator=(const Claim &) = delete;
+
+      private:
+        FlatCache & flat_;
+    };
+
+    // Give a layer rows of the pools in `context`, which are allocated later, in `memory`. type_v: GGML_TYPE_COUNT where a row
+    // is a latent.
+    void add_layer(ggml_context * context, ggml_backend_buffer_type_t memory, uint32_t il, uint32_t n_head, uint32_t n_head_kv,
+                   ggml_type type_k, uint32_t head_dim_k, ggml_type type_v, uint32_t head_dim_v);
+
+    // Let layer `il`, of n_head query heads, attend with the rows of `owner`. Throws where they are no multiple of its KV heads.
+    void add_reader(uint32_t il, uint32_t n_head, uint32_t owner);
+
+    uint32_t                   n_cells() const { return layout_.n_cells; } // of every head on average
+    uint32_t                   n_cells_max() const;                        // of one head
+    const std::vector<Layer> & layers() const { return layers_; }
+    const std::vector<Pool> &  pools() const { return pools_; }
+    const Layer &              layer(uint32_t il) const { return layers_[index_.at(il)]; } // whose rows il reads
+    const Head &               head(size_t h) const { return heads_[h]; } // counted over all layers
+    uint32_t                   n_heads() const { return static_cast<uint32_t>(heads_.size()); }
+    uint32_t                   n_cells_total() const { return n_heads() * layout_.n_cells; }
+    uint32_t                   n_own(const Head & head) const { return head.kept + n_open_; } // its cells, in use or not
+    uint32_t                   n_apart(const Head & head, const Pool & pool) const;           // rows to the head after it
+    uint32_t                   n_open() const { return n_open_; }     // rows of every head that are not kept ones
+    uint32_t                   n_filled() const { return n_filled_; } // of these, in use before the batch
+    uint64_t                   n_kept() const { return n_kept_; }     // rows kept by all heads
+    uint32_t                   max_kept() const { return max_kept_; } // by the head that keeps most
+    uint32_t                   version() const { return version_; }   // a graph holds for one; what outdates graphs raises it
+    uint32_t                   n_nodes() const;                       // graph nodes that it takes beyond llama.cpp's own, at most
+    bool                       on_device() const { return on_device_; } // some rows, at least
+    const Queries &            queries() const { return queries_; }
+    ggml_tensor *              query_ring(uint32_t il) const { return queries_.rings[index_.at(il)]; }
+    const Notes &              notes() const { return notes_; }
+    int32_t                    unattended() const; // il of a reader that the newest graph does not attend with; -1 = none
+    const Attention &          attention(uint32_t il) const { return notes_.attention.at(il); }
+    Notes &                    notes() { return notes_; }
+
+    // Lay the rows out anew: kept (n_heads,) of every head, in the order of the layers; the rest is open, in equal parts.
+    // Rows do not move by this, and nothing is allocated. Throws Error, and changes nothing, where a pool has too few rows.
+    void lay_out(const std::vector<uint32_t> & kept);
+
+    // Keep nothing. No graph of before is used again: it may attend to more open rows, and round otherwise.
+    void clear();
+
+    // Whether the rows can be laid out so, and then have n_open rows of every head open.
+    bool fits(const std::vector<uint32_t> & kept, uint32_t n_open) const;
+
+    // Say where queries go: to these rings, or nowhere; and to which rows of them.
+    void set_query_rings(std::vector<ggml_tensor *> rings);
+    void aim_queries(uint32_t first, uint32_t n, int32_t lag);
+
+    // What is decoded next goes to the open rows from the n_filled-th on, and has written nothing yet.
+    void begin_batch(uint32_t n_filled);
+
+  private:
+    template <typename Kept> void lay_out_by(Kept kept); // kept(head) of every head
+
+    edgekv_layout                        layout_;
+    std::vector<Pool>                    pools_;
+    std::vector<Layer>                   layers_;
+    std::vector<Head>                    heads_; // of all layers
+    std::unordered_map<uint32_t, size_t> index_; // by il of a reader
+    Queries                              queries_;
+    Notes                                notes_;
+    uint32_t                             n_filled_  = 0;
+    uint32_t                             n_open_    = 0;
+    uint64_t                             n_kept_    = 0;
+    uint32_t                             max_kept_  = 0;
+    uint32_t                             version_   = 0;
+    bool                                 on_device_ = false;
+    bool                                 claimed_   = false;
+};
+
+} // namespace edgekv

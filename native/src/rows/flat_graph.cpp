@@ -1,0 +1,248 @@
+#include "rows/flat_graph.h"
+
+#include "hooks/status.h"
+#include "kernels/row_types.h"
+#include "llama-batch.h"
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+
+namespace edgekv {
+
+namespace {
+
+constexpr uint32_t visible_step = 256; // a graph is built anew once so many rows were filled, not for every token
+constexpr uint32_t device_pad   = 256; // rows that flash attention on a device reads at once
+
+ggml_tensor * input(ggml_context * context, ggml_type type, int64_t n, int64_t rows = 1) {
+    ggml_tensor * tensor = ggml_new_tensor_2d(context, type, n, rows);
+    ggml_set_input(tensor);
+    return tensor;
+}
+
+ggml_tensor * contiguous(ggml_context * context, ggml_tensor * tensor) {
+    return ggml_is_contiguous(tensor) ? tensor : ggml_cont(context, tensor);
+}
+
+} // namespace
+
+FlatGraph::FlatGraph(ggml_context * context, FlatCache & cache, uint32_t n_tokens, bool largest) :
+    cache_(cache), notes_(cache.notes()), version_(cache.version()), n_tokens_(n_tokens), largest_(largest),
+    masks_(cache.pools().size()) {
+    notes_.attended.clear();
+    n_visible_ = std::min<uint32_t>(cache.n_open(), round_up(cache.n_filled() + n_tokens, visible_step));
+    max_kept_  = cache.max_kept();
+    if (largest) {
+        n_visible_ = cache.n_cells();
+        max_kept_  = cache.n_cells_max() - cache.n_cells();
+    }
+    rows_ = input(context, GGML_TYPE_I64, int64_t(n_tokens) * (cache.n_heads() + largest)); // and room for the queries'
+    if (!largest && n_tokens < tile_tokens && FewTokens::can_attend(cache)) {
+        n_visible_ = cache.n_open(); // it looks up how many are filled
+    } else {
+        // a shorter head's part of it begins later, and may be longer by what a device reads too much
+        const bool     even = largest ? max_kept_ == 0 : uint64_t(max_kept_) * cache.n_heads() == cache.n_kept();
+        const uint32_t n    = max_kept_ + n_visible_ + (even ? 0 : device_pad - 1);
+        mask_ = input(context, GGML_TYPE_F16, cache.on_device() ? round_up(n, device_pad) : max_kept_ + n_visible_, n_tokens);
+    }
+    if (cache.queries().n > 0) {
+        query_rows_ = input(context, GGML_TYPE_I64, std::min(n_tokens, cache.queries().n));
+    }
+}
+
+bool FlatGraph::can_reuse(uint32_t n_tokens) const {
+    return !largest_ && version_ == cache_.version() && n_tokens_ == n_tokens && cache_.n_filled() + n_tokens <= n_visible_;
+}
+
+void FlatGraph::set_input(const llama_ubatch & ubatch) const {
+    if (cache_.layers().empty()) {
+        return; // the inputs are in no graph
+    }
+    if (const int32_t il = cache_.unattended(); il >= 0) { // before anything is computed with other rows than the layer's
+        fail(EDGEKV_STATUS_UNSUPPORTED, "llama.cpp's graph of this model does not attend with layer %d in a way that edgekv knows; choose "
+             "another model", il);
+    }
+    notes_.written = true;
+    auto * rows = static_cast<int64_t *>(rows_->data);
+    for (const auto & layer : cache_.layers()) {
+        for (uint32_t t = 0; t < n_tokens_; ++t) {
+            for (size_t g = 0; g < layer.n_head_kv; ++g) {
+                const FlatCache::Head & head = cache_.head(layer.first_head + g);
+                *rows++ = head.first + head.kept + cache_.n_filled() + t;
+            }
+        }
+    }
+    const ggml_fp16_t hidden = ggml_fp32_to_fp16(-INFINITY);
+    for (uint32_t t = 0; mask_ != nullptr && t < n_tokens_; ++t) {
+        auto *     row   = reinterpret_cast<ggml_fp16_t *>(static_cast<char *>(mask_->data) + t * mask_->nb[1]);
+        const auto n_see = max_kept_ + cache_.n_filled() + t + 1;
+        std::fill_n(row, n_see, ggml_fp16_t(0));
+        std::fill(row + n_see, row + mask_->ne[0], hidden);
+    }
+    if (query_rows_ != nullptr) {
+        const auto & queries = cache_.queries();
+        const auto   n       = static_cast<uint32_t>(query_rows_->ne[0]);
+        for (uint32_t i = 0; i < n; ++i) {
+            static_cast<int64_t *>(query_rows_->data)[i] = queries.first + (ubatch.pos[n_tokens_ - n + i] + queries.lag) % queries.n;
+        }
+    }
+}
+
+// Whether rows are read through a copy as floats.
+bool FlatGraph::copies(const FlatCache::Layer & layer) const {
+    return ggml_is_quantized(layer.k->type) && !cache_.on_device() && n_tokens_ >= tile_tokens;
+}
+
+std::vector<FlatGraph::Run> FlatGraph::runs_of(const FlatCache::Layer & layer) const {
+    // a copy is bounded by one head; in the largest graph every head may be unlike the others
+    const bool alone = copies(layer) || (largest_ && max_kept_ > 0);
+
+    std::vector<Run> runs;
+    for (size_t g = 0; g < layer.n_head_kv; ++g) {
+        const FlatCache::Head head = largest_ ? FlatCache::Head{ 0, 0, max_kept_ } : cache_.head(layer.first_head + g);
+        if (runs.empty() || alone || head.kept != runs.back().kept) {
+            runs.push_back({ g, g, head.first, head.kept });
+        }
+        runs.back().end = g + 1;
+    }
+    return runs;
+}
+
+// Rows that attention reads of each head of a run.
+uint32_t FlatGraph::n_read(const FlatCache::Layer & layer, const Run & run) const {
+    return static_cast<uint32_t>(round_up(run.kept + n_visible_, pool_of(layer).host ? 1 : device_pad));
+}
+
+// They, (dim, rows, heads).
+ggml_tensor * FlatGraph::rows_of(ggml_context * context, ggml_tensor * rows, const FlatCache::Layer & layer, const Run & run) const {
+    const size_t n_apart = largest_ ? run.kept + n_visible_ : cache_.n_apart(cache_.head(layer.first_head + run.begin), pool_of(layer));
+    return ggml_view_3d(context, rows, rows->ne[0], n_read(layer, run), run.end - run.begin, rows->nb[1], rows->nb[1] * n_apart,
+                        rows->nb[1] * run.first);
+}
+
+// The part of the mask that is theirs, (rows, n_tokens). The host's kernels read it where it is. Those of devices read runs of 16
+// bytes, and some take its length for its stride, so there it is a copy. It is made of a copy of the whole that lies there too: a
+// view of the host's mask would be sent by itself, for every call.
+ggml_tensor * FlatGraph::mask_of(ggml_context * context, const FlatCache::Layer & layer, const Run & run) {
+    const bool   host   = pool_of(layer).host;
+    const size_t n_rows = n_read(layer, run);
+    const bool   whole  = run.kept == max_kept_ && mask_->ne[0] == int64_t(n_rows);
+    if (whole && !(largest_ && (host || max_kept_ > 0))) { // the largest graph has all the nodes that any may have
+        return mask_;
+    }
+    ggml_tensor *& there = masks_[layer.pool];
+    if (!host && there == nullptr) {
+        there = ggml_cont(context, mask_);
+    }
+    ggml_tensor * all  = host ? mask_ : there;
+    ggml_tensor * part = ggml_view_2d(context, all, n_rows, n_tokens_, all->nb[1], (max_kept_ - run.kept) * all->nb[0]);
+    return host ? part : ggml_cont(context, part);
+}
+
+ggml_tensor * FlatGraph::attend(ggml_context * context, ggml_tensor * q, ggml_tensor * sinks, const FlatCache::Layer & layer,
+                                const Run & run, float scale, float softcap) {
+    const size_t n_group = q->ne[1] / layer.n_head_kv;
+    q = ggml_view_3d(context, q, q->ne[0], q->ne[2], (run.end - run.begin) * n_group, q->nb[2], q->nb[1],
+                     run.begin * n_group * q->nb[1]);
+    ggml_tensor * k = rows_of(context, layer.k, layer, run);
+    ggml_tensor * v = layer.is_latent() ? nullptr : rows_of(context, layer.v, layer, run);
+    if (copies(layer)) {
+        k = ggml_cast(context, k, GGML_TYPE_F32);
+        v = layer.is_latent() ? nullptr : ggml_cast(context, v, GGML_TYPE_F32);
+    }
+    if (layer.is_latent()) {
+        v = ggml_view_3d(context, k, layer.head_dim_v, k->ne[1], k->ne[2], k->nb[1], k->nb[2], 0);
+    }
+    ggml_tensor * out = ggml_flash_attn_ext(context, q, k, v, mask_, scale, 0.0f, softcap);
+    ggml_prec_set_acc(out, GGML_PREC_F32);
+    if (sinks != nullptr) {
+        const size_t n_heads = (run.end - run.begin) * n_group;
+        ggml_flash_attn_ext_add_sinks(out, ggml_view_1d(context, sinks, n_heads, run.begin * n_group * sinks->nb[0]));
+    }
+    out->src[3] = mask_of(context, layer, run); // the call above wants a contiguous one
+    return ggml_reshape_2d(context, out, out->ne[0] * out->ne[1], n_tokens_);
+}
+
+void FlatGraph::keep_queries(ggml_context * context, ggml_cgraph * graph, ggml_tensor * q, uint32_t il) {
+    if (query_rows_ == nullptr) {
+        return;
+    }
+    const FlatCache::Layer & layer  = cache_.layer(il);
+    const auto &             all    = layer.readers;
+    const auto               reader = std::find_if(all.begin(), all.end(), [&](const auto & it) { return it.il == il; });
+    const int64_t            n_rows = query_rows_->ne[0];
+
+    ggml_tensor * newest =
+        ggml_view_3d(context, q, q->ne[0], q->ne[1], n_rows, q->nb[1], q->nb[2], (n_tokens_ - n_rows) * q->nb[2]);
+    newest = contiguous(context, newest);
+
+    // the heads of one KV head after another, (values, rows, n_head_kv), to their place between those of the other readers
+    const size_t  head    = q->ne[0] * sizeof(float);
+    const int64_t n       = q->ne[0] * reader->n_group;
+    ggml_tensor * ring    = cache_.query_ring(il);
+    ggml_tensor * queries = ggml_view_3d(context, newest, n, n_rows, layer.n_head_kv, newest->nb[2], n * sizeof(float), 0);
+    ggml_tensor * place   = ggml_view_3d(context, ring, n, ring->ne[1], layer.n_head_kv, ring->nb[1], layer.n_group * head,
+                                         reader->first * head);
+    ggml_build_forward_expand(graph, ggml_set_rows(context, place, queries, query_rows_));
+}
+
+void FlatGraph::store(ggml_context * context, ggml_cgraph * graph, ggml_tensor * pool, ggml_tensor * rows,
+                      uint32_t first_head, uint32_t n_heads) {
+    const int64_t n     = int64_t(n_heads) * n_tokens_;
+    const size_t  begin = size_t(first_head) * n_tokens_ * rows_->nb[0];
+    if (ggml_nelements(rows) != pool->ne[0] * n) {
+        throw std::runtime_error("keys or values are of other sizes than the model's metadata says");
+    }
+    rows = ggml_reshape_2d(context, contiguous(context, rows), pool->ne[0], n);
+    ggml_build_forward_expand(graph, ggml_set_rows(context, pool, rows, ggml_view_1d(context, rows_, n, begin)));
+}
+
+ggml_tensor * FlatGraph::attend(ggml_context * context, ggml_cgraph * graph, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v,
+                                ggml_tensor * sinks, uint32_t il, float scale, float softcap) {
+    const FlatCache::Layer & layer = cache_.layer(il);
+    notes_.attended.resize(std::max<size_t>(notes_.attended.size(), il + 1));
+    notes_.attended[il] = 1;
+    keep_queries(context, graph, q, il);
+    if (k != nullptr) {
+        notes_.attention[il] = { rope_of(k), scale, rotation_of(k), rotation_of(v) };
+        store(context, graph, layer.k, k, layer.first_head, layer.n_head_kv);
+        if (!layer.is_latent()) {
+            store(context, graph, layer.v, v, layer.first_head, layer.n_head_kv);
+        }
+    } else if (scale != cache_.attention(layer.il).scale) { // all that read a row score it with one scale
+        throw std::runtime_error("layers that share rows scale their scores differently");
+    }
+
+    if (mask_ == nullptr) {
+        ggml_tensor * out = few_.emplace_back(FewTokens{ cache_, il, scale, softcap }).operation(context, q, sinks);
+        ggml_build_forward_expand(graph, out);
+        return out;
+    }
+    const int64_t n_all = layer.head_dim_v * q->ne[1];
+    ggml_tensor * out   = nullptr;
+    for (const Run & run : runs_of(layer)) {
+        ggml_tensor * part = attend(context, q, sinks, layer, run, scale, softcap);
+        if (out != nullptr) {
+            const size_t begin = run.begin * (n_all / layer.n_head_kv) * sizeof(float);
+            out                = ggml_set_2d_inplace(context, out, part, out->nb[1], begin);
+        } else if (part->ne[0] < n_all) {
+            out = ggml_pad(context, part, n_all - part->ne[0], 0, 0, 0); // the others' room, memory of this layer alone
+        } else {
+            out = part;
+        }
+        ggml_build_forward_expand(graph, out);
+    }
+    return out;
+}
+
+ggml_tensor * FlatGraph::attend_latents(ggml_context * context, ggml_cgraph * graph, ggml_tensor * q, ggml_tensor * k,
+                                        ggml_tensor * w_v, ggml_tensor * sinks, uint32_t il, float scale) {
+    ggml_tensor * read = attend(context, graph, q, k, k, sinks, il, scale, 0.0f);
+    read               = ggml_reshape_3d(context, read, w_v->ne[0], q->ne[1], n_tokens_);
+    ggml_tensor * out  = ggml_mul_mat(context, w_v, ggml_permute(context, read, 0, 2, 1, 3)); // a head at a time
+    out                = ggml_cont(context, ggml_permute(context, out, 0, 2, 1, 3));
+    return ggml_reshape_2d(context, out, out->ne[0] * out->ne[1], n_tokens_);
+}
+
+} // namespace edgekv

@@ -1,0 +1,71 @@
+// Attention over a flat cache: what the patched llama.cpp calls while it builds a graph and fills its inputs.
+#pragma once
+
+#include "rows/few_tokens.h"
+#include "rows/flat_cache.h"
+
+#include <deque>
+
+struct llama_ubatch;
+
+namespace edgekv {
+
+// The part of one graph that reads and writes a flat cache. It holds for one layout and one number of tokens.
+class FlatGraph {
+  public:
+    // With `largest` every head is as long as a head may become, and attention takes the most nodes: such a graph reserves the
+    // memory of all later ones.
+    FlatGraph(ggml_context * context, FlatCache & cache, uint32_t n_tokens, bool largest);
+
+    bool can_reuse(uint32_t n_tokens) const;
+    void set_input(const llama_ubatch & ubatch) const;
+
+    // Store the keys and values of a batch, and attend to all cells: q (head_dim_k, n_head, n_tokens), k and v likewise
+    // with n_head_kv -> (head_dim_v * n_head, n_tokens). A layer that reads the rows of an earlier one has no k and v. Of flash
+    // attention: sinks (n_head,) or NULL, scale of Q K^T, softcap (0 = none).
+    ggml_tensor * attend(ggml_context * context, ggml_cgraph * graph, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v,
+                         ggml_tensor * sinks, uint32_t il, float scale, float softcap);
+
+    // The same where a row is a latent, k (head_dim_k, 1, n_tokens): every head makes its own value of what it reads,
+    // by its matrix of w_v (head_dim_v, n_value, n_head) -> (n_value * n_head, n_tokens).
+    ggml_tensor * attend_latents(ggml_context * context, ggml_cgraph * graph, ggml_tensor * q, ggml_tensor * k,
+                                 ggml_tensor * w_v, ggml_tensor * sinks, uint32_t il, float scale);
+
+  private:
+    // Adjacent heads of one length, which one call serves.
+    struct Run {
+        size_t   begin;
+        size_t   end;
+        uint32_t first; // row
+        uint32_t kept;
+    };
+
+    const FlatCache::Pool & pool_of(const FlatCache::Layer & layer) const { return cache_.pools()[layer.pool]; }
+    bool                    copies(const FlatCache::Layer & layer) const;
+    std::vector<Run>        runs_of(const FlatCache::Layer & layer) const;
+
+    uint32_t         n_read(const FlatCache::Layer & layer, const Run & run) const;
+    ggml_tensor *    rows_of(ggml_context * context, ggml_tensor * rows, const FlatCache::Layer & layer, const Run & run) const;
+    ggml_tensor *    mask_of(ggml_context * context, const FlatCache::Layer & layer, const Run & run);
+    ggml_tensor *    attend(ggml_context * context, ggml_tensor * q, ggml_tensor * sinks, const FlatCache::Layer & layer,
+                            const Run & run, float scale, float softcap);
+    void             keep_queries(ggml_context * context, ggml_cgraph * graph, ggml_tensor * q, uint32_t il);
+    void             store(ggml_context * context, ggml_cgraph * graph, ggml_tensor * pool, ggml_tensor * rows,
+                           uint32_t first_head, uint32_t n_heads);
+
+    const FlatCache &  cache_;
+    FlatCache::Notes & notes_;
+    uint32_t           version_;
+    uint32_t           n_tokens_;
+    bool               largest_;
+    uint32_t           max_kept_;
+    uint32_t           n_visible_; // open rows that it attends to
+    ggml_tensor *      rows_;      // I64 (n_tokens * n_heads), by layer, token, head: where keys and values go
+    ggml_tensor *      mask_ = nullptr; // F16 (columns, n_tokens): column max_kept_ is the first open row; none for few tokens
+    ggml_tensor *      query_rows_ = nullptr; // I64, where the newest queries go
+
+    std::vector<ggml_tensor *> masks_; // by pool, on its device: copies that heads of other lengths than the longest read
+    std::deque<FewTokens>      few_;   // of every layer, where the tokens are few
+};
+
+} // namespace edgekv
