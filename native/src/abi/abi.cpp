@@ -33,7 +33,7 @@ struct Head {
         check(*policy, cells, budget);
 
         ScratchSize size{ std::max<size_t>(1, keys.n()), std::max(keys.dim(), values ? values->dim() : 0) };
-        if (reads_queries(*policy)) {
+        if (traits_of(*policy).queries) {
             size.n_rows   = queries->n_rows;
             size.n_window = queries->n_head * size.n_rows;
         }

@@ -11,14 +11,15 @@ enum edgekv_status edgekv_cache_params_for(const struct edgekv_policy * policy, 
     return guard(err, err_size, [&] {
         require(policy && params, "policy or params is NULL");
         check(*policy);
+        const Traits traits = traits_of(*policy);
         if (!probed) {
-            params->n_query_rows = std::max(params->n_query_rows, rows_read(*policy, block));
+            params->n_query_rows = std::max(params->n_query_rows, traits.rows_read(block));
         }
-        params->accumulates |= accumulates(*policy);
+        params->accumulates |= traits.accumulates;
         params->wo_norms |= policy->critical;
-        params->values |= reads_values(*policy) || (policy->base == EDGEKV_BASE_CUSTOM && policy->scorer->reads & EDGEKV_READS_VALUES);
-        params->ragged |= raggedness(*policy);
-        params->before_rope |= reads_before_rope(*policy) || looks_ahead(*policy);
+        params->values |= traits.values || (policy->base == EDGEKV_BASE_CUSTOM && policy->scorer->reads & EDGEKV_READS_VALUES);
+        params->ragged |= traits.ragged;
+        params->before_rope |= traits.before_rope || traits.ahead;
         if (policy->base == EDGEKV_BASE_CUSTOM) {
             params->custom_reads |= policy->scorer->reads | EDGEKV_READS_POSITIONS;
         }

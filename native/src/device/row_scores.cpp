@@ -31,7 +31,7 @@ bool has_graph(const edgekv_policy & policy) {
 bool RowGraphs::score(const edgekv_policy & policy, uint32_t n_filled, const GraphQueries & queries,
                       const int32_t * rope_positions, float * scores) {
     const size_t n_rows     = queries.rows.size();
-    const bool   by_queries = reads_queries(policy);
+    const bool   by_queries = traits_of(policy).queries;
     if (!graph_ || n_rows > static_cast<size_t>(first_->ne[0]) || (by_queries && n_rows == 0)) {
         return false;
     }
@@ -97,7 +97,7 @@ bool RowGraphs::score(const edgekv_policy & policy, const int32_t * rope_positio
     ggml_context * context = graph.begin();
     ggml_tensor *  keys    = rows_of(context, pool_.k, run);
     ggml_tensor *  scores;
-    if (reads_before_rope(policy) && turned_[run.layer].n_rot > 0) {
+    if (traits_of(policy).before_rope && turned_[run.layer].n_rot > 0) {
         keys = before_rope(context, keys, rope_positions, run);
         if (keys == nullptr) {
             return false;
@@ -138,7 +138,7 @@ ggml_tensor * RowGraphs::before_rope(ggml_context * context, ggml_tensor * keys,
 bool RowGraphs::attend(const edgekv_policy & policy, const GraphQueries & queries, const Run & run) {
     const FlatCache::Layer & layer   = flat_.layers()[run.layer];
     const Turned &           turn    = turned_[run.layer];
-    const bool               largest = takes_largest(policy);
+    const bool               largest = traits_of(policy).largest;
     const size_t             n_rows  = queries.rows.size();
     const size_t             n_room  = n_at_once(flat_, number_);
     const size_t             n_fit   = n_room / (size_t(run.n_heads) * run.n) * layer.head_dim_k; // logits of a query that fit a place

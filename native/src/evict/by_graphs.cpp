@@ -14,7 +14,7 @@ void edgekv_cache::score_by_graphs(const edgekv_compaction_params & params) {
         return;
     }
     GraphQueries queries = { params.probed != 0, softcap_, {}, {}, {} };
-    if (reads_queries(*params.policy)) {
+    if (traits_of(*params.policy).queries) {
         std::vector<int32_t> positions;
         window_->each_row(params.probed != 0, n_past, parts_[0], n_past - rope_past,
                           [&](uint32_t, uint32_t row, int32_t position, int32_t delta) {
@@ -22,12 +22,12 @@ void edgekv_cache::score_by_graphs(const edgekv_compaction_params & params) {
                               queries.deltas.push_back(delta);
                               positions.push_back(position);
                           });
-        if (!positions.empty() && sharpens(*params.policy)) {
+        if (!positions.empty() && traits_of(*params.policy).sharpened) {
             add_gains(*params.policy, positions, queries);
         }
     }
     for (size_t p = 0; p < graphs_.size(); ++p) {
-        const bool sinks = reads_queries(*params.policy) && std::any_of(layers_.begin(), layers_.end(), [&](const edgekv_layer & layer) {
+        const bool sinks = traits_of(*params.policy).queries && std::any_of(layers_.begin(), layers_.end(), [&](const edgekv_layer & layer) {
             return layer.pool == p && !layer.sinks.empty(); // no graph knows learnt ones
         });
         const HeadCells all    = cells_.at(flat_.pools()[p].offset, 0);
@@ -59,7 +59,7 @@ void edgekv_cache::add_gains(const edgekv_policy & policy, const std::vector<int
 // Have graphs square the values that a prior reads, so that only the squares come here.
 void edgekv_cache::square_by_graphs(const edgekv_policy & policy) {
     std::fill(valued_.begin(), valued_.end(), uint8_t(0));
-    for (size_t p = 0; has_value_prior(policy) && p < graphs_.size(); ++p) {
+    for (size_t p = 0; traits_of(policy).value_prior && p < graphs_.size(); ++p) {
         float * of_values = cells_.at(flat_.pools()[p].offset, 0).of_value;
         valued_[p]        = graphs_[p] && of_values != nullptr && graphs_[p]->square(n_filled_, of_values);
     }

@@ -40,15 +40,15 @@ void choose_in_rounds(const edgekv_policy & policy, const Cells & cells, const f
 } // namespace
 
 void check(const edgekv_policy & policy, const Cells & cells, uint32_t budget) {
+    const Traits traits = traits_of(policy);
     require(policy.base != EDGEKV_BASE_CUSTOM || cells.given != nullptr, "a scorer of one's own works in a cache only");
-    require(!reads_values(policy) || cells.values != nullptr, "the policy reads values, but cells.values is NULL");
+    require(!traits.values || cells.values != nullptr, "the policy reads values, but cells.values is NULL");
     require(!policy.critical || cells.wo_norm != nullptr, "critical reads cells.wo_norm, but it is NULL");
     require(cells.values == nullptr || cells.values->n() == cells.keys.n(), "cells.values and cells.keys differ in number");
-    if (reads_queries(policy)) {
+    if (traits.queries) {
         require(cells.queries != nullptr, "the policy reads queries, but queries is NULL");
         check(*cells.queries, cells.keys);
-        require(policy.base != EDGEKV_BASE_AHAKV || !(policy.flags & EDGEKV_AHAKV_STEP_GAIN) || budget > 0,
-                "ahakv needs the budget");
+        require(!traits.sharpened || budget > 0, "ahakv needs the budget");
     }
 }
 

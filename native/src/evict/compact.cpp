@@ -19,17 +19,17 @@ void edgekv_cache::check_provided(const edgekv_compaction_params & params) const
     require(params.budget > 0, "a budget of 0 cells keeps nothing; give at least 1");
 
     const bool     custom = policy.base == EDGEKV_BASE_CUSTOM;
-    const uint32_t rows   = rows_read(policy, ctx->get_cparams().n_ubatch);
+    const uint32_t rows   = traits_of(policy).rows_read(ctx->get_cparams().n_ubatch);
     const bool     probed = params.probed != 0 && rows > 0;
-    const bool     fits   = (probed || rows <= params_.n_query_rows) && (!accumulates(policy) || params_.accumulates) &&
+    const bool     fits   = (probed || rows <= params_.n_query_rows) && (!traits_of(policy).accumulates || params_.accumulates) &&
                       (!policy.critical || params_.wo_norms) &&
-                      (!(reads_before_rope(policy) || looks_ahead(policy)) || params_.before_rope) &&
-                      (shape.latent_dim_v == 0 || !reads_values(policy)) &&
+                      (!(traits_of(policy).before_rope || traits_of(policy).ahead) || params_.before_rope) &&
+                      (shape.latent_dim_v == 0 || !traits_of(policy).values) &&
                       (!custom || ((policy.scorer->reads | EDGEKV_READS_POSITIONS) & ~params_.custom_reads) == 0);
     if (!fits) {
         throw Error(EDGEKV_STATUS_INVALID_STATE, "the cache was opened without what the policy reads; see edgekv_cache_params_for");
     }
-    const uint32_t ragged = raggedness(policy) | (params.budgets != nullptr ? EDGEKV_RAGGED_HEADS : 0);
+    const uint32_t ragged = traits_of(policy).ragged | (params.budgets != nullptr ? EDGEKV_RAGGED_HEADS : 0);
     if ((ragged & ~params_.ragged) != 0) {
         throw Error(EDGEKV_STATUS_INVALID_STATE, "the cache was opened for heads that keep the same, or share less; see "
                                                  "edgekv_cache_params_for");
@@ -38,7 +38,7 @@ void edgekv_cache::check_provided(const edgekv_compaction_params & params) const
         throw Error(EDGEKV_STATUS_INVALID_STATE, "the cache was opened for keys that keep their positions; open it with repositions");
     }
     const uint32_t n_fed = n_fresh_ - std::min(n_fresh_, n_missed_);
-    if (scores_every_row(policy) && !params.probed && n_fed > params_.n_query_rows) {
+    if (traits_of(policy).every_row && !params.probed && n_fed > params_.n_query_rows) {
         fail(EDGEKV_STATUS_INVALID_STATE, "the policy scores by every token fed since the last compaction, but these are %u, and the "
              "cache keeps the queries of %u; compact after so many, or open it with n_query_rows = %u", n_fed, params_.n_query_rows, n_fed);
     }
@@ -50,15 +50,15 @@ void edgekv_cache::check_provided(const edgekv_compaction_params & params) const
 // Rows of queries that score now. What is accumulated counts every row once.
 uint32_t edgekv_cache::rows_of(const edgekv_compaction_params & params) const {
     const edgekv_policy & policy = *params.policy;
-    const uint32_t        wanted = rows_read(policy, n_fresh_);
+    const uint32_t        wanted = traits_of(policy).rows_read(n_fresh_);
     if (wanted == 0 || !window_) {
         return 0;
     }
     if (params.probed) {
-        return std::min(scores_every_row(policy) ? UINT32_MAX : wanted, window_->n_probe());
+        return std::min(traits_of(policy).every_row ? UINT32_MAX : wanted, window_->n_probe());
     }
     const uint32_t n_rows = std::min(wanted, window_->n_text(n_past));
-    const bool counts_once = policy.base != EDGEKV_BASE_SNAPKV && carries_on(policy, params.generating != 0);
+    const bool counts_once = policy.base != EDGEKV_BASE_SNAPKV && traits_of(policy).carries_on(params.generating != 0);
     return counts_once ? std::min(n_rows, n_fresh_) : n_rows;
 }
 
@@ -116,7 +116,7 @@ void edgekv_cache::compact(const edgekv_compaction_params & given, edgekv_compac
     }
     divide_layers(params);
     const bool full = is_full(policy);
-    if (n_past == 0 || (!full && !scores_every_row(policy) && !(accumulates(policy) && params.probed))) {
+    if (n_past == 0 || (!full && !traits_of(policy).every_row && !(traits_of(policy).accumulates && params.probed))) {
         return;
     }
     llama_synchronize(ctx);
@@ -168,7 +168,7 @@ void edgekv_cache::compact(const edgekv_compaction_params & given, edgekv_compac
     // from here on nothing fails but a device, and nothing is allocated
     const Computing computing;
     n_fresh_ = n_missed_ = 0;
-    if (accumulates(policy)) {
+    if (traits_of(policy).accumulates) {
         cells_.carry_on();
     }
     result.score_us = chosen_us - start_us;

@@ -86,7 +86,7 @@ void edgekv_cache::with_head(uint32_t il, uint32_t g, const edgekv_compaction_pa
     const edgekv_layer & layer      = layers_[il];
     const bool           scored     = scored_[layer.pool] != 0; // then only the positions of queries are missing
     const bool           copied     = values && valued_[layer.pool] == 0;
-    const uint32_t       n_rows     = (keys || scored) && reads_queries(*params.policy) ? rows.n : 0;
+    const uint32_t       n_rows     = (keys || scored) && traits_of(*params.policy).queries ? rows.n : 0;
     const HeadCells      head       = cells(il, g);
     HostRows             k          = host_rows(il, g, false, keys ? head.n : 0);
     HostRows             v          = host_rows(il, g, true, copied ? head.n : 0);
@@ -105,11 +105,11 @@ void edgekv_cache::with_head(uint32_t il, uint32_t g, const edgekv_compaction_pa
                                        n_past - rope_past, turn_of(il), scratch.window.data(), scratch.positions.data());
         queries.n_seen = scratch.positions[n_rows - 1] + 1;
     }
-    if (n_rows > 0 && looks_ahead(*params.policy)) { // no graph scores for it, so the queries are here
+    if (n_rows > 0 && traits_of(*params.policy).ahead) { // no graph scores for it, so the queries are here
         turn_ahead(il, n_rows, params.policy->n_ahead, scratch);
     }
-    const bool  has_past = carries_on(*params.policy, params.generating != 0);
-    const bool  undone   = keys && reads_before_rope(*params.policy);
+    const bool  has_past = traits_of(*params.policy).carries_on(params.generating != 0);
+    const bool  undone   = keys && traits_of(*params.policy).before_rope;
     const Cells seen     = { undone ? keys_before_rope(il, k, head) : rows_of_head(il, false, k, head.n),
                              &value_rows,
                              head.position,
@@ -135,11 +135,11 @@ static void take_larger(float * scores, const float * others, size_t n) {
 void edgekv_cache::score(uint32_t il, uint32_t g, const edgekv_compaction_params & params, const QueryRows & rows,
                          Scratch & scratch) {
     const edgekv_policy & policy = *params.policy;
-    const bool            keys   = reads_keys(policy) && !scored_[layers_[il].pool];
-    with_head(il, g, params, rows, keys, has_value_prior(policy), scratch, [&](const HeadCells & head, const Cells & seen) {
+    const bool            keys   = traits_of(policy).keys && !scored_[layers_[il].pool];
+    with_head(il, g, params, rows, keys, traits_of(policy).value_prior, scratch, [&](const HeadCells & head, const Cells & seen) {
         const bool first  = &rows == parts_.data();
         float *    scores = first ? head.score : scratch.scores.data();
-        float *    next   = !accumulates(policy) ? nullptr : first ? head.next : scratch.norms.data();
+        float *    next   = !traits_of(policy).accumulates ? nullptr : first ? head.next : scratch.norms.data();
         score_base(policy, seen, layer_budgets_[il], scratch, scores, next);
         if (!first) {
             take_larger(head.score, scores, head.n);

@@ -45,7 +45,7 @@ void score_window(const edgekv_policy & policy, const Cells & cells, size_t n_ro
     const auto             end     = std::partition_point(cells.order, cells.order + n,
                                                           [&](uint32_t cell) { return cells.positions[cell] < first; });
     const size_t           n_before  = end - cells.order;
-    const bool             largest   = takes_largest(policy);
+    const bool             largest   = traits_of(policy).largest;
     const bool             pool_rows = policy.pool_rows != 0 && policy.kernel > 1;
     if (largest && cells.given != nullptr) {
         std::copy_n(cells.given, n, scores);
@@ -81,12 +81,12 @@ void score_attention(const edgekv_policy & policy, const Cells & cells, uint32_t
                      float * accumulated) {
     const edgekv_queries & queries = *cells.queries;
     const size_t           n       = cells.keys.n();
-    const size_t           n_rows  = std::min(queries.n_rows, rows_read(policy, queries.n_rows));
-    const bool             sharpen = sharpens(policy);
-    if (sharpen) {
+    const Traits           traits  = traits_of(policy);
+    const size_t           n_rows  = std::min(queries.n_rows, traits.rows_read(queries.n_rows));
+    if (traits.sharpened) {
         step_gains(policy, queries, n_rows, budget, scratch.gains.data());
     }
-    const float * carried = accumulates(policy) ? cells.accumulated : nullptr;
+    const float * carried = traits.accumulates ? cells.accumulated : nullptr;
     if (policy.base == EDGEKV_BASE_SNAPKV) {
         score_window(policy, cells, n_rows, scratch, scores);
         for (size_t j = 0; carried != nullptr && j < n; ++j) {
@@ -95,15 +95,15 @@ void score_attention(const edgekv_policy & policy, const Cells & cells, uint32_t
             scores[j] = !std::isfinite(before) ? NAN : scores[j] < before ? before : scores[j]; // a NaN stays one
         }
     } else {
-        add_up(cells, n_rows, sharpen ? scratch.gains.data() : nullptr, scratch, scores);
+        add_up(cells, n_rows, traits.sharpened ? scratch.gains.data() : nullptr, scratch, scores);
         for (size_t j = 0; carried != nullptr && j < n; ++j) {
             scores[j] += carried[j];
         }
     }
-    if (accumulates(policy) && accumulated != nullptr) {
+    if (traits.accumulates && accumulated != nullptr) {
         std::copy_n(scores, n, accumulated);
     }
-    if (has_value_prior(policy)) {
+    if (traits.value_prior) {
         float * prior = scratch.prior.data();
         value_prior(policy, cells, scratch, prior);
         for (size_t j = 0; j < n; ++j) {

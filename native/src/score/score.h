@@ -4,6 +4,7 @@
 #include "edgekv.h"
 #include "rows/rows.h"
 #include "score/scratch.h"
+#include "score/traits.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -36,31 +37,6 @@ template <typename F> void each_few(const Rows & rows, Scratch & scratch, F f) {
     }
 }
 
-void check(const edgekv_policy & policy);
-
-bool reads_keys(const edgekv_policy & policy);
-bool reads_queries(const edgekv_policy & policy);
-bool reads_values(const edgekv_policy & policy);
-bool sharpens(const edgekv_policy & policy);        // attention, by gains of its own
-bool takes_largest(const edgekv_policy & policy);   // of the attention of all rows and query heads, and not the mean
-bool has_value_prior(const edgekv_policy & policy); // its base scores read values
-bool reads_before_rope(const edgekv_policy & policy); // keys as they were then
-bool looks_ahead(const edgekv_policy & policy);       // its queries are those of positions to come
-
-// Whether a score is carried with every cell; whether earlier compactions count in this one; and whether every row must
-// be scored for it, full cache or not.
-bool accumulates(const edgekv_policy & policy);
-bool carries_on(const edgekv_policy & policy, bool generating);
-bool scores_every_row(const edgekv_policy & policy);
-
-bool heads_compete(const edgekv_policy & policy); // for cells, by their scores
-
-// How it may come to give heads different numbers of cells: sum of enum edgekv_ragged.
-uint32_t raggedness(const edgekv_policy & policy);
-
-// Rows of queries it looks at when `block` tokens are fed between two compactions.
-uint32_t rows_read(const edgekv_policy & policy, uint32_t block);
-
 // Write the base score of every cell, (n,) float32, higher is kept; and to accumulated (n,), unless NULL, what the cells
 // carry on.
 void score_base(const edgekv_policy & policy, const Cells & cells, uint32_t budget, Scratch & scratch, float * scores,
@@ -68,6 +44,11 @@ void score_base(const edgekv_policy & policy, const Cells & cells, uint32_t budg
 
 // Turn base scores into what the wrappers start from: a softmax of them where the policy asks for it.
 void normalise(const edgekv_policy & policy, size_t n, float * scores);
+
+// Positions; a uniform hash of (seed, layer, head, position), in [0, 1); and -norm2(K).
+void score_sink(const edgekv_policy & policy, const Cells & cells, Scratch & scratch, float * scores);
+void score_random(const edgekv_policy & policy, const Cells & cells, Scratch & scratch, float * scores);
+void score_l2norm(const edgekv_policy & policy, const Cells & cells, Scratch & scratch, float * scores);
 
 // KeyDiff (arXiv:2504.15364, eq. 7 and 8; anchors of Table 14, metrics of Table 15).
 void score_keydiff(const edgekv_policy & policy, const Cells & cells, Scratch & scratch, float * scores);
