@@ -1,5 +1,6 @@
 // The entry points that work on the cache of a context.
 #include "cache/cache.h"
+#include "evict/compaction.h"
 #include "hooks/status.h"
 
 #include <algorithm>
@@ -49,10 +50,8 @@ uint64_t edgekv_cache_estimate_bytes(const struct edgekv_shape * shape, const st
         return 0;
     }
     const uint64_t n_rows = uint64_t(shape->n_head_total) * shape->n_cells;
-    return CellArrays::bytes(n_rows, cell_parts(*shape, *params)) + contest_size(*shape, *params) * sizeof(float) +
-           n_workers(*shape, *params) * Scratch::bytes(scratch_size(*shape, *params)) + CustomArrays::bytes(*shape, *params) +
+    return CellArrays::bytes(n_rows, cell_parts(*shape, *params)) + Workspace::estimate_bytes(*shape, *params) + shape->state_bytes +
            shape->query_row_bytes * (uint64_t(n_text_rows(params->n_query_rows, params->n_draft)) + params->n_probe_rows) +
-           shape->state_bytes + (is_staged(*shape, *params) ? shape->head_bytes : 0) +
            (params->staged == EDGEKV_STAGING_GRAPHS ? shape->graph_bytes : 0);
 }
 
@@ -121,7 +120,9 @@ enum edgekv_status edgekv_cache_compact(struct edgekv_cache * cache, const struc
                                         struct edgekv_compaction * result, char * err, size_t err_size) {
     return guard(err, err_size, [&] {
         require(cache && params && params->policy && params->protection && result, "cache, params or result is NULL");
-        cache->compact(*params, *result);
+        cache->drop_draft();
+        Compaction compaction(*cache, *params);
+        *result = compaction.commit(*cache);
     });
 }
 
@@ -157,7 +158,7 @@ enum edgekv_status edgekv_cache_positions(const struct edgekv_cache * cache, uin
                                           char * err, size_t err_size) {
     return guard(err, err_size, [&] {
         require(cache && positions, "cache or positions is NULL");
-        const HeadCells cells = cache->cells(layer, head);
+        const HeadView cells = cache->cells(layer, head);
         std::transform(cells.order, cells.order + cells.n, positions, [&](uint32_t cell) { return cells.position[cell]; });
     });
 }
@@ -166,7 +167,7 @@ enum edgekv_status edgekv_cache_rope_positions(const struct edgekv_cache * cache
                                                int32_t * positions, char * err, size_t err_size) {
     return guard(err, err_size, [&] {
         require(cache && positions, "cache or positions is NULL");
-        const HeadCells cells = cache->cells(layer, head);
+        const HeadView cells = cache->cells(layer, head);
         const int32_t * of    = cells.rope_position != nullptr ? cells.rope_position : cells.position;
         std::transform(cells.order, cells.order + cells.n, positions, [&](uint32_t cell) { return of[cell]; });
     });

@@ -6,7 +6,6 @@
 #include "llama-kv-cache.h"
 #include "llama-model.h"
 #include "rows/context_rope.h"
-#include "score/wo_norm.h"
 
 #include <algorithm>
 #include <cmath>
@@ -14,42 +13,6 @@
 using namespace edgekv;
 
 namespace edgekv {
-
-bool is_staged(const edgekv_shape & shape, const edgekv_cache_params & params) {
-    return shape.staged != 0 || params.staged != EDGEKV_STAGING_AUTO;
-}
-
-size_t n_workers(const edgekv_shape & shape, const edgekv_cache_params & params) {
-    return is_staged(shape, params) || params.custom_reads != 0 ? 1 : std::min(shape.n_threads, shape.n_layer);
-}
-
-CellParts cell_parts(const edgekv_shape & shape, const edgekv_cache_params & params) {
-    const bool graphs = is_staged(shape, params) && params.staged != EDGEKV_STAGING_COPIES;
-    return { params.accumulates != 0, params.wo_norms != 0, (params.ragged & EDGEKV_RAGGED_SOFTMAX) != 0, graphs && params.values != 0,
-             params.repositions != 0 };
-}
-
-ScratchSize scratch_size(const edgekv_shape & shape, const edgekv_cache_params & params) {
-    ScratchSize size{ shape.n_cells_max, std::max(shape.head_dim_k, shape.head_dim_v) };
-    size.n_rows   = std::max(params.n_query_rows, params.n_probe_rows);
-    size.n_window = shape.n_group_max * size.n_rows;
-    if (params.wo_norms) {
-        const bool   latent = shape.latent_dim_v > 0;
-        const size_t dim    = latent ? shape.latent_dim_v : shape.head_dim_v; // of a value that W_O takes
-        size                = wo_norm_scratch(size, latent ? shape.n_head_max : shape.n_head_kv_max, dim, shape.n_head_max * dim,
-                                              latent ? shape.head_dim_v : 0);
-        size.wo_bytes          = WoNorm::n_slice * shape.w_o_row_bytes;
-    }
-    return size;
-}
-
-size_t contest_size(const edgekv_shape & shape, const edgekv_cache_params & params) {
-    const size_t all = size_t(shape.n_head_total) * shape.n_cells;
-    if (params.ragged & EDGEKV_RAGGED_MODEL) {
-        return all;
-    }
-    return params.ragged != 0 ? std::min(all, size_t(shape.n_head_kv_max) * shape.n_cells_max) : 0;
-}
 
 void require_divisible(const FlatCache & flat, uint32_t ragged) {
     const auto & layers = flat.layers();
@@ -156,10 +119,7 @@ void edgekv::require_openable(const llama_context & ctx, const edgekv_cache_para
 
 edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & params) :
     ctx(ctx), kv(memory_of(ctx).cache), shape(shape_of(ctx)), params_(params), flat_(*memory_of(ctx).flat), claim_(flat_),
-    rotation_(0), value_rotation_(0), softcap_(0.0f),
-    cells_(flat_.n_cells_total(), cell_parts(shape, params)), layer_budgets_(shape.n_layer), budgets_(shape.n_head_total),
-    scored_(flat_.pools().size()), valued_(flat_.pools().size()), staged_(flat_.layers().size()),
-    contest_(contest_size(shape, params)) {
+    rotation_(0), value_rotation_(0), softcap_(0.0f), cells_(flat_.n_cells_total(), cell_parts(shape, params)) {
     require_suited(*ctx, params);
     const Memory          memory  = memory_of(ctx);
     const llama_model &   model   = ctx->get_model();
@@ -172,41 +132,14 @@ edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & para
     if (hparams.attn_soft_cap) {
         softcap_ = hparams.f_attn_logit_softcapping;
     }
-    std::vector<RopeAngles> angles;
     for (const FlatCache::Layer & flat : flat_.layers()) {
         layers_.push_back({ flat, {}, {}, sinks_of(model, flat) });
         if (params.wo_norms != 0) {
             layers_.back().projections = projections_of(model, flat, value_dim(shape, flat));
             layers_.back().w_v         = flat.is_latent() ? WeightRows(model, *model.layers[flat.il].wv_b) : WeightRows();
         }
-        if (params.repositions != 0) {
-            angles.push_back(rope_angles(*ctx, flat.il));
-            turns_.emplace_back(angles.back(), flat.head_dim_k, flat.k->type, rotation_);
-        }
-        if (params.before_rope != 0) {
-            const RopeAngles as_described = rope_angles(flat_.attention(flat.il).rope);
-            undo_.emplace_back(as_described);
-            if (params.repositions == 0) {
-                angles.push_back(as_described);
-            }
-        }
     }
-    scratch_.resize(edgekv::n_workers(shape, params));
-    for (auto & scratch : scratch_) {
-        scratch.reserve(scratch_size(shape, params));
-    }
-    custom_.reserve(shape, params);
-    if (is_staged(shape, params)) {
-        for (const auto & pool : flat_.pools()) {
-            copy_k_.rows.resize(std::max(copy_k_.rows.size(), pool.k->nb[1] * shape.n_cells_max));
-            copy_v_.rows.resize(std::max(copy_v_.rows.size(), pool.v == pool.k ? 0 : pool.v->nb[1] * shape.n_cells_max));
-        }
-    }
-    for (uint32_t p = 0; p < flat_.pools().size(); ++p) {
-        const bool host = params.staged == EDGEKV_STAGING_COPIES ||
-                          (params.staged == EDGEKV_STAGING_AUTO && ggml_backend_buffer_is_host(flat_.pools()[p].k->buffer));
-        graphs_.push_back(host ? nullptr : std::make_unique<RowGraphs>(*ctx, flat_, p, angles));
-    }
+    work_ = std::make_unique<Workspace>(*ctx, flat_, shape, params, cells_.at(0, 0).wo_norm);
     if (params.n_query_rows > 0 || params.n_probe_rows > 0) {
         window_.emplace(flat_, params.n_query_rows, params.n_draft, params.n_probe_rows);
     }
@@ -240,7 +173,7 @@ void edgekv_cache::clear() {
     if (window_) {
         window_->clear();
     }
-    for (const auto & graphs : graphs_) {
+    for (const auto & graphs : work_->graphs) {
         if (graphs) {
             graphs->forget();
         }
@@ -254,10 +187,10 @@ bool edgekv_cache::holds(const std::vector<uint32_t> & cells) const {
     return flat_.fits(cells, 0);
 }
 
-HeadCells edgekv_cache::cells(uint32_t il, uint32_t g) const {
-    const FlatCache::Head & head = head_of(il, g);
-    return cells_.at(flat_.pools()[layers_[il].pool].offset + head.cell, head.kept + n_filled_);
-}
+size_t edgekv_cache::row_of(uint32_t il, uint32_t g) const { return flat_.pools()[layers_[il].pool].offset + head_of(il, g).cell; }
+
+HeadCells edgekv_cache::cells(uint32_t il, uint32_t g) { return cells_.at(row_of(il, g), head_of(il, g).kept + n_filled_); }
+HeadView  edgekv_cache::cells(uint32_t il, uint32_t g) const { return cells_.at(row_of(il, g), head_of(il, g).kept + n_filled_); }
 
 uint32_t edgekv_cache::n_kept(uint32_t il, uint32_t g) const { return head_of(il, g).kept; }
 
@@ -276,28 +209,16 @@ const FlatCache::Head & edgekv_cache::head_of(uint32_t il, uint32_t g) const {
 }
 
 uint64_t edgekv_cache::bytes() const {
-    uint64_t sum = copy_k_.rows.capacity() + copy_v_.rows.capacity() + graph_bytes(true) + CustomArrays::bytes(shape, params_) + cells_.bytes() +
-                   contest_.capacity() * sizeof(float);
-    for (const auto & scratch : scratch_) {
-        sum += scratch.held();
-    }
-    return sum + (window_ ? window_->bytes(true) : 0) + (state_ ? state_->bytes(true) : 0);
-}
-
-uint64_t edgekv_cache::graph_bytes(bool host) const {
-    uint64_t sum = 0;
-    for (const auto & graphs : graphs_) {
-        sum += graphs ? graphs->bytes(host) : 0;
-    }
-    return sum;
+    return CellArrays::bytes(flat_.n_cells_total(), cell_parts(shape, params_)) + work_->bytes() + work_->graph_bytes(true) +
+           (window_ ? window_->bytes(true) : 0) + (state_ ? state_->bytes(true) : 0);
 }
 
 uint64_t edgekv_cache::device_bytes() const {
-    return graph_bytes(false) + (window_ ? window_->bytes(false) : 0) + (state_ ? state_->bytes(false) : 0);
+    return work_->graph_bytes(false) + (window_ ? window_->bytes(false) : 0) + (state_ ? state_->bytes(false) : 0);
 }
 
 void edgekv_cache::read(uint32_t il, uint32_t g, bool values, void * dst, size_t dst_size, edgekv_rows & rows) const {
-    const HeadCells      head   = cells(il, g);
+    const HeadView       head   = cells(il, g);
     const edgekv_layer & layer  = layers_[il];
     ggml_tensor *        tensor = values ? layer.v : layer.k;
     const uint32_t       dim    = values ? layer.head_dim_v : layer.head_dim_k;
@@ -325,6 +246,6 @@ void edgekv_cache::read_queries(uint32_t il, bool probed, float * queries, int32
     llama_synchronize(ctx);
     const edgekv_layer & layer = layers_[il];
     n_rows = std::min(n_rows, n_there);
-    scale  = window_->read(il, 0, layer.n_group * layer.n_head_kv, probed, n_past, { n_rows, 0 }, false, n_past - rope_past, turn_of(il),
+    scale  = window_->read(il, 0, layer.n_group * layer.n_head_kv, probed, n_past, { n_rows, 0 }, false, n_past - rope_past, work_->turn_of(il),
                            queries, positions);
 }

@@ -6,9 +6,7 @@ namespace edgekv {
 
 namespace {
 
-template <typename T> T * at_row(const std::vector<T> & array, size_t row) {
-    return array.empty() ? nullptr : const_cast<T *>(array.data()) + row;
-}
+template <typename Array> auto at_row(Array & array, size_t row) { return array.empty() ? nullptr : array.data() + row; }
 
 template <typename T> void move_rows(std::vector<T> & array, size_t from, size_t to, size_t n) {
     if (!array.empty()) {
@@ -19,22 +17,15 @@ template <typename T> void move_rows(std::vector<T> & array, size_t from, size_t
 } // namespace
 
 CellArrays::CellArrays(size_t n_rows, const CellParts & parts) :
-    parts_(parts), position_(n_rows), rope_position_(parts.repositions ? n_rows : 0), order_(n_rows), keep_(n_rows), score_(n_rows),
-    softmax_(parts.softmax ? n_rows : 0), of_value_(parts.of_values ? n_rows : 0), accumulated_(parts.accumulates ? n_rows : 0),
-    next_(parts.accumulates ? n_rows : 0), wo_norm_(parts.wo_norms ? n_rows : 0) {}
+    position_(n_rows), rope_position_(parts.repositions ? n_rows : 0), order_(n_rows), accumulated_(parts.accumulates ? n_rows : 0),
+    wo_norm_(parts.wo_norms ? n_rows : 0) {}
 
-HeadCells CellArrays::at(size_t row, uint32_t n) const {
-    return { n,
-             at_row(position_, row),
-             at_row(rope_position_, row),
-             at_row(order_, row),
-             at_row(keep_, row),
-             at_row(score_, row),
-             at_row(softmax_, row),
-             at_row(of_value_, row),
-             at_row(accumulated_, row),
-             at_row(next_, row),
-             at_row(wo_norm_, row) };
+HeadCells CellArrays::at(size_t row, uint32_t n) {
+    return { n, at_row(position_, row), at_row(rope_position_, row), at_row(order_, row), at_row(accumulated_, row), at_row(wo_norm_, row) };
+}
+
+HeadView CellArrays::at(size_t row, uint32_t n) const {
+    return { n, at_row(position_, row), at_row(rope_position_, row), at_row(order_, row), at_row(accumulated_, row), at_row(wo_norm_, row) };
 }
 
 void CellArrays::move(size_t from, size_t to, size_t n) {
@@ -46,9 +37,21 @@ void CellArrays::move(size_t from, size_t to, size_t n) {
 }
 
 size_t CellArrays::bytes(size_t n_rows, const CellParts & parts) {
-    const size_t n_more = (parts.accumulates ? 2 : 0) + (parts.wo_norms ? 1 : 0) + (parts.softmax ? 1 : 0) + (parts.of_values ? 1 : 0);
-    const size_t cell   = sizeof(int32_t) * (parts.repositions ? 2 : 1) + sizeof(uint32_t) + sizeof(uint8_t) + sizeof(float) * (1 + n_more);
-    return n_rows * cell;
+    return n_rows * (sizeof(int32_t) * (parts.repositions ? 2 : 1) + sizeof(uint32_t) +
+                     sizeof(float) * ((parts.accumulates ? 1 : 0) + (parts.wo_norms ? 1 : 0)));
+}
+
+WorkArrays::WorkArrays(size_t n_rows, const CellParts & parts, float * new_norms) :
+    next(parts.accumulates ? n_rows : 0), keep_(n_rows), score_(n_rows), softmax_(parts.softmax ? n_rows : 0),
+    of_value_(parts.of_values ? n_rows : 0), new_norms_(new_norms) {}
+
+HeadWork WorkArrays::at(size_t row) {
+    return { at_row(keep_, row),     at_row(score_, row), at_row(softmax_, row),
+             at_row(of_value_, row), at_row(next, row),   new_norms_ != nullptr ? new_norms_ + row : nullptr };
+}
+
+size_t WorkArrays::bytes(size_t n_rows, const CellParts & parts) {
+    return n_rows * (sizeof(uint8_t) + sizeof(float) * (1 + (parts.accumulates ? 1 : 0) + (parts.softmax ? 1 : 0) + (parts.of_values ? 1 : 0)));
 }
 
 } // namespace edgekv

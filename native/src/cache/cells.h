@@ -21,39 +21,69 @@ struct HeadCells {
     uint32_t   n;
     int32_t *  position;
     int32_t *  rope_position; // that the key is turned by; NULL where it is the position for ever
-    uint32_t * order;       // cells ascending by position
-    uint8_t *  keep;        // the last selection
-    float *    score;       // base scores of the running compaction
-    float *    softmax;     // of them, comparable with other heads'; NULL where scores are or nothing is compared
-    float *    of_value;    // what a device made of values for the running compaction; NULL where none does
-    float *    accumulated; // what scorings left with the cells; NULL where nothing is carried
-    float *    next;        // the same after the running compaction
-    float *    wo_norm;     // norm1(V W_O); NULL where no policy reads it
+    uint32_t * order;         // cells ascending by position
+    float *    accumulated;   // what scorings left with the cells; NULL where nothing is carried
+    float *    wo_norm;       // norm1(V W_O) of those that the cache counts as normed; NULL where no policy reads it
 };
 
+// The same of a cache that does not change.
+struct HeadView {
+    uint32_t         n;
+    const int32_t *  position;
+    const int32_t *  rope_position;
+    const uint32_t * order;
+    const float *    accumulated;
+    const float *    wo_norm;
+};
+
+// What a compaction finds out about a head's cells, by cell.
+struct HeadWork {
+    uint8_t * keep;     // whether it stays
+    float *   score;    // base scores
+    float *   softmax;  // of them, comparable with other heads'; NULL where scores are or nothing is compared
+    float *   of_value; // what a device made of values; NULL where none does
+    float *   next;     // what is carried from now on; NULL where nothing is
+    float *   new_norm; // wo_norm, of cells that have none yet; NULL likewise
+};
+
+// The state of all cells.
 class CellArrays {
   public:
     CellArrays(size_t n_rows, const CellParts & parts);
 
-    HeadCells at(size_t row, uint32_t n) const; // of what it points to, a const cache's callers write nothing
+    HeadCells at(size_t row, uint32_t n);
+    HeadView  at(size_t row, uint32_t n) const;
     void      move(size_t from, size_t to, size_t n); // what n cells hold and carry, to other rows
-    void      carry_on() { accumulated_.swap(next_); }
+    void      carry_on(std::vector<float> & next) noexcept { accumulated_.swap(next); }
 
-    size_t        bytes() const { return bytes(position_.size(), parts_); }
     static size_t bytes(size_t n_rows, const CellParts & parts);
 
   private:
-    CellParts             parts_;
     std::vector<int32_t>  position_;
     std::vector<int32_t>  rope_position_;
     std::vector<uint32_t> order_;
-    std::vector<uint8_t>  keep_;
-    std::vector<float>    score_;
-    std::vector<float>    softmax_;
-    std::vector<float>    of_value_;
     std::vector<float>    accumulated_;
-    std::vector<float>    next_;
     std::vector<float>    wo_norm_;
+};
+
+// What a compaction works in, for all cells.
+class WorkArrays {
+  public:
+    // new_norms: where the cells of row 0 have their norms, or NULL
+    WorkArrays(size_t n_rows, const CellParts & parts, float * new_norms);
+
+    HeadWork at(size_t row);
+
+    static size_t bytes(size_t n_rows, const CellParts & parts);
+
+    std::vector<float> next;
+
+  private:
+    std::vector<uint8_t> keep_;
+    std::vector<float>   score_;
+    std::vector<float>   softmax_;
+    std::vector<float>   of_value_;
+    float *              new_norms_;
 };
 
 } // namespace edgekv

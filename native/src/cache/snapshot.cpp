@@ -134,23 +134,23 @@ struct Snapshot {
     }
 
     // What follows the numbers, in its order: memory(address, bytes) of what cells carry ...
-    template <typename Memory> void each_carried(const edgekv_cache & cache, Memory memory) const {
+    template <typename Cache, typename Memory> void each_carried(Cache & cache, Memory memory) const {
         const auto each_head = [&](auto array) {
             for (uint32_t il = 0; il < cache.layers_.size(); ++il) {
                 const edgekv_layer & layer = cache.layers_[il];
                 for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
-                    void * carried = array(cache.cells(il, g));
+                    auto * carried = array(cache.cells(il, g));
                     if (carried != nullptr) {
-                        memory(static_cast<char *>(carried), n_cells(layer.first_head + g) * sizeof(int32_t)); // as wide as a float
+                        memory(carried, n_cells(layer.first_head + g) * sizeof(*carried));
                     }
                 }
             }
         };
-        each_head([](const HeadCells & head) -> void * { return head.position; });
-        each_head([](const HeadCells & head) -> void * { return head.rope_position; });
-        each_head([](const HeadCells & head) -> void * { return head.order; });
-        each_head([](const HeadCells & head) -> void * { return head.accumulated; });
-        each_head([](const HeadCells & head) -> void * { return head.wo_norm; });
+        each_head([](const auto & head) { return head.position; });
+        each_head([](const auto & head) { return head.rope_position; });
+        each_head([](const auto & head) { return head.order; });
+        each_head([](const auto & head) { return head.accumulated; });
+        each_head([](const auto & head) { return head.wo_norm; });
     }
 
     // ... and rows(tensor, first byte, bytes).
@@ -221,7 +221,7 @@ struct Snapshot {
     // Note where its rows begin and it ends, which follows from the rest.
     void count(const edgekv_cache & cache) {
         header.rows_begin = numbers_end();
-        each_carried(cache, [&](char *, size_t n) { header.rows_begin += n; });
+        each_carried(cache, [&](const void *, size_t n) { header.rows_begin += n; });
         header.n_bytes = header.rows_begin;
         each_row(cache, [&](ggml_tensor *, size_t, size_t n) { header.n_bytes += n; });
         header.reserved = 0;
@@ -339,8 +339,8 @@ void edgekv_cache::restore(const void * src, size_t size, bool with_rows) {
         window_->restore_text(n_past, snapshot.lags);
     }
     const char * at = static_cast<const char *>(src) + snapshot.numbers_end();
-    snapshot.each_carried(*this, [&](char * carried, size_t n) {
-        std::copy_n(at, n, carried);
+    snapshot.each_carried(*this, [&](void * carried, size_t n) {
+        std::memcpy(carried, at, n);
         at += n;
     });
     if (with_rows) {

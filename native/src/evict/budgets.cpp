@@ -1,6 +1,6 @@
 // How a compaction divides the budget: over layers, then over heads.
-#include "cache/cache.h"
 #include "evict/allot.h"
+#include "evict/compaction.h"
 #include "hooks/status.h"
 
 #include <algorithm>
@@ -9,16 +9,16 @@
 using namespace edgekv;
 
 // Cells that one head may keep, so that there is room for what is fed next.
-uint32_t edgekv_cache::largest_of(uint32_t budget) const {
-    const uint32_t spare = shape.n_cells - std::min(shape.n_cells, budget);
-    return std::max(budget, shape.n_cells_max - std::min(shape.n_cells_max, spare));
+uint32_t Compaction::largest_of(uint32_t budget) const {
+    const uint32_t spare = cache_.shape.n_cells - std::min(cache_.shape.n_cells, budget);
+    return std::max(budget, cache_.shape.n_cells_max - std::min(cache_.shape.n_cells_max, spare));
 }
 
 // Budgets of all heads by given shares. Heads that share a pool of rows are compared with each other.
-std::vector<uint32_t> edgekv_cache::divide_by_shares(const edgekv_compaction_params & params) const {
-    require(params.shares != nullptr, "params.shares is NULL, but policy.spread is GIVEN");
-    const auto safe  = static_cast<uint32_t>(params.policy->safeguard * params.budget);
-    const auto least = std::max(safe, max_protected(*params.protection));
+std::vector<uint32_t> Compaction::divide_by_shares() const {
+    require(params_.shares != nullptr, "params.shares is NULL, but policy.spread is GIVEN");
+    const auto safe  = static_cast<uint32_t>(policy_.safeguard * params_.budget);
+    const auto least = std::max(safe, max_protected());
 
     std::vector<uint32_t> budgets(flat_.n_heads());
     for (uint32_t p = 0; p < flat_.pools().size(); ++p) {
@@ -26,11 +26,11 @@ std::vector<uint32_t> edgekv_cache::divide_by_shares(const edgekv_compaction_par
         std::vector<uint32_t> held, heads;
         each_head_of(p, [&](uint32_t il, uint32_t g) {
             heads.push_back(layers_[il].first_head + g);
-            held.push_back(cells(il, g).n);
-            shares.push_back(params.shares[heads.back()]);
+            held.push_back(cache_.cells(il, g).n);
+            shares.push_back(params_.shares[heads.back()]);
         });
         std::vector<uint32_t> found(heads.size());
-        divide(shares.data(), held.data(), heads.size(), least, params.budget, largest_of(params.budget), found.data());
+        divide(shares.data(), held.data(), heads.size(), least, params_.budget, largest_of(params_.budget), found.data());
         for (size_t i = 0; i < heads.size(); ++i) {
             budgets[heads[i]] = found[i];
         }
@@ -39,55 +39,54 @@ std::vector<uint32_t> edgekv_cache::divide_by_shares(const edgekv_compaction_par
 }
 
 // What each layer's heads may keep on average, and each head before they share.
-void edgekv_cache::divide_layers(const edgekv_compaction_params & params) {
-    const edgekv_policy & policy = *params.policy;
-    largest_                     = largest_of(params.budget);
-    if (params.budgets != nullptr) {
-        check_budgets(params);
+void Compaction::divide_layers() {
+    largest_ = largest_of(params_.budget);
+    if (params_.budgets != nullptr) {
+        check_budgets();
     }
-    if (policy.pyramid > 0.0) {
-        layer_budgets(policy.pyramid, layers_.size(), params.budget, max_protected(*params.protection), largest_,
+    if (policy_.pyramid > 0.0) {
+        layer_budgets(policy_.pyramid, layers_.size(), params_.budget, max_protected(), largest_,
                       layer_budgets_.data());
     } else {
-        std::fill(layer_budgets_.begin(), layer_budgets_.end(), params.budget);
+        std::fill(layer_budgets_.begin(), layer_budgets_.end(), params_.budget);
     }
     for (uint32_t il = 0; il < layers_.size(); ++il) {
         std::fill_n(budgets_.begin() + layers_[il].first_head, layers_[il].n_head_kv, layer_budgets_[il]);
     }
-    if (params.budgets != nullptr) {
-        std::copy_n(params.budgets, budgets_.size(), budgets_.begin());
+    if (params_.budgets != nullptr) {
+        std::copy_n(params_.budgets, budgets_.size(), budgets_.begin());
     }
 }
 
 // Budgets that the host gives: heads that share a pool of rows are bounded together.
-void edgekv_cache::check_budgets(const edgekv_compaction_params & params) const {
+void Compaction::check_budgets() const {
     std::vector<uint64_t> sums(flat_.pools().size(), 0);
-    const uint32_t *      budget = params.budgets;
+    const uint32_t *      budget = params_.budgets;
     for (const edgekv_layer & layer : layers_) {
         sums[layer.pool] = std::accumulate(budget, budget + layer.n_head_kv, sums[layer.pool]);
         budget += layer.n_head_kv;
     }
-    const uint32_t most = *std::max_element(params.budgets, budget);
+    const uint32_t most = *std::max_element(params_.budgets, budget);
     for (size_t p = 0; p < sums.size(); ++p) {
         const uint32_t n_heads = flat_.pools()[p].n_heads;
-        if (sums[p] > uint64_t(params.budget) * n_heads || most > largest_) {
+        if (sums[p] > uint64_t(params_.budget) * n_heads || most > largest_) {
             fail(EDGEKV_STATUS_INVALID_ARGUMENT,
                  "budgets of %llu cells for the %u heads that share rows, and %u at most, but %u per head and %u at most are possible",
-                 static_cast<unsigned long long>(sums[p]), n_heads, most, params.budget, largest_);
+                 static_cast<unsigned long long>(sums[p]), n_heads, most, params_.budget, largest_);
         }
     }
 }
 
 // Protected cells of a head, at most. Heads of a layer differ where one evicted what was protected later.
-uint32_t edgekv_cache::max_protected(const edgekv_protection & protection) const {
+uint32_t Compaction::max_protected() const {
     uint32_t most = 0;
     for (uint32_t il = 0; il < layers_.size(); ++il) {
         for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
-            const HeadCells head   = cells(il, g);
+            const HeadView head   = cache_.cells(il, g);
             const Ranked    ranked = { nullptr, head.position, head.order, head.n };
             uint32_t        n      = 0;
             for (uint32_t i = 0; i < head.n; ++i) {
-                n += is_protected(ranked, i, protection);
+                n += is_protected(ranked, i, *params_.protection);
             }
             most = std::max(most, n);
         }
@@ -96,42 +95,42 @@ uint32_t edgekv_cache::max_protected(const edgekv_protection & protection) const
 }
 
 // Whether some cells must go.
-bool edgekv_cache::is_full(const edgekv_policy & policy) const {
+bool Compaction::is_full() const {
     uint64_t n_all = 0, all_budgets = 0;
     bool     full = false;
     for (uint32_t il = 0; il < layers_.size(); ++il) {
         uint64_t n_layer = 0;
         for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
-            const uint32_t n = cells(il, g).n;
+            const uint32_t n = cache_.cells(il, g).n;
             n_layer += n;
-            full |= n > (policy.spread == EDGEKV_SPREAD_HEAD ? budgets_[layers_[il].first_head + g] : largest_);
+            full |= n > (policy_.spread == EDGEKV_SPREAD_HEAD ? budgets_[layers_[il].first_head + g] : largest_);
         }
         const uint64_t budget = uint64_t(layer_budgets_[il]) * layers_[il].n_head_kv;
-        full |= policy.spread == EDGEKV_SPREAD_LAYER && n_layer > budget;
+        full |= policy_.spread == EDGEKV_SPREAD_LAYER && n_layer > budget;
         n_all += n_layer;
         all_budgets += budget;
     }
-    return full || (policy.spread == EDGEKV_SPREAD_MODEL && n_all > all_budgets);
+    return full || (policy_.spread == EDGEKV_SPREAD_MODEL && n_all > all_budgets);
 }
 
-// What each head keeps: no more than it holds, and what it gets where heads share.
-void edgekv_cache::share_out(const edgekv_compaction_params & params) {
-    const edgekv_policy & policy = *params.policy;
+// What each head keeps: no more than it holds, and what it gets where heads share a budget.
+void Compaction::divide_heads() {
     std::vector<Ranked>   heads;
     for (uint32_t il = 0; il < layers_.size(); ++il) {
         const size_t first = layers_[il].first_head;
         for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
-            const HeadCells head = cells(il, g);
-            heads.push_back({ policy.softmax ? head.softmax : head.score, head.position, head.order, head.n });
+            const HeadView head = cache_.cells(il, g);
+            const HeadWork found = work(il, g);
+            heads.push_back({ policy_.softmax ? found.softmax : found.score, head.position, head.order, head.n });
             budgets_[first + g] = std::min(head.n, budgets_[first + g]);
         }
-        if (policy.spread == EDGEKV_SPREAD_LAYER) {
-            allot(heads.data() + first, layers_[il].n_head_kv, *params.protection, layer_budgets_[il], largest_, policy.safeguard,
-                  contest_.data(), budgets_.data() + first);
+        if (policy_.spread == EDGEKV_SPREAD_LAYER) {
+            allot(heads.data() + first, layers_[il].n_head_kv, *params_.protection, layer_budgets_[il], largest_, policy_.safeguard,
+                  work_.contest.data(), budgets_.data() + first);
         }
     }
-    if (policy.spread == EDGEKV_SPREAD_MODEL) {
-        allot(heads.data(), heads.size(), *params.protection, params.budget, largest_, policy.safeguard, contest_.data(),
+    if (policy_.spread == EDGEKV_SPREAD_MODEL) {
+        allot(heads.data(), heads.size(), *params_.protection, params_.budget, largest_, policy_.safeguard, work_.contest.data(),
               budgets_.data());
     }
     // for llama.cpp one cell stands for all that are kept; without any, no token could follow

@@ -1,6 +1,5 @@
 // The moves of a compaction: survivors of a head close its gaps, then heads close up with one another.
-#include "cache/cache.h"
-#include "evict/team.h"
+#include "evict/compaction.h"
 #include "hooks/status.h"
 #include "llama-kv-cache.h"
 
@@ -8,26 +7,41 @@
 
 using namespace edgekv;
 
+// The graphs that move a layer's rows; NULL = the host does.
+RowGraphs * Compaction::moving_graphs(const edgekv_layer & layer) const {
+    RowGraphs * graphs = graphs_of(layer);
+    return graphs != nullptr && graphs->moves() ? graphs : nullptr;
+}
+
+void Compaction::finish_graphs() {
+    for (const auto & graphs : work_.graphs) {
+        if (graphs) {
+            graphs->finish();
+        }
+    }
+}
+
 // Fill the holes below the budget with the survivors above it: no other row moves.
-void edgekv_cache::close_gaps(uint32_t il, Scratch & scratch) {
+void Compaction::close_gaps(edgekv_cache & cache, uint32_t il, Scratch & scratch) {
     const edgekv_layer & layer    = layers_[il];
     const size_t         k_bytes  = layer.k->nb[1];
     const size_t         v_bytes  = layer.is_latent() ? 0 : layer.v->nb[1]; // the value of a latent goes with its key
     uint32_t *           moved_to = scratch.alive.data(); // by cell, of survivors above the budget
     RowGraphs *          graphs   = moving_graphs(layer);
     for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
-        const HeadCells head   = cells(il, g);
+        const HeadCells head   = cache.cells(il, g);
+        const uint8_t * keep   = work(il, g).keep;
         const uint32_t  budget = budgets_[layer.first_head + g];
-        const uint32_t  first  = head_of(il, g).first;
+        const uint32_t  first  = cache_.head_of(il, g).first;
         HostRows        k      = host_rows(il, g, false, graphs != nullptr ? 0 : head.n);
         HostRows        v      = host_rows(il, g, true, graphs != nullptr || layer.is_latent() ? 0 : head.n);
 
         uint32_t hole = 0;
         for (uint32_t cell = budget; cell < head.n; ++cell) {
-            if (!head.keep[cell]) {
+            if (!keep[cell]) {
                 continue;
             }
-            while (head.keep[hole]) {
+            while (keep[hole]) {
                 ++hole;
             }
             if (graphs != nullptr) {
@@ -51,7 +65,7 @@ void edgekv_cache::close_gaps(uint32_t il, Scratch & scratch) {
         size_t n_kept = 0;
         for (uint32_t i = 0; i < head.n; ++i) {
             const uint32_t cell = head.order[i];
-            if (head.keep[cell]) {
+            if (keep[cell]) {
                 head.order[n_kept++] = cell < budget ? cell : moved_to[cell];
             }
         }
@@ -62,16 +76,16 @@ void edgekv_cache::close_gaps(uint32_t il, Scratch & scratch) {
 
 // Turn the keys that each head of a layer keeps to adjacent RoPE positions, the last before `end`. New tokens have one position
 // for all heads, so those that keep less begin later.
-void edgekv_cache::reposition(uint32_t il, int32_t end) {
+void Compaction::reposition(edgekv_cache & cache, uint32_t il, int32_t end) {
     RowGraphs * graphs = graphs_of(layers_[il]);
     if (graphs != nullptr) {
         graphs->finish(); // rows are where they turn
     }
     graphs = graphs != nullptr && graphs->turns(il) ? graphs : nullptr;
     for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
-        const HeadCells head   = cells(il, g);
+        const HeadCells head   = cache.cells(il, g);
         const uint32_t  n_kept = budgets_[layers_[il].first_head + g];
-        const uint32_t  first  = head_of(il, g).first;
+        const uint32_t  first  = cache_.head_of(il, g).first;
         HostRows        k      = host_rows(il, g, false, graphs != nullptr ? 0 : n_kept);
         for (uint32_t i = 0; i < n_kept; ++i) {
             const uint32_t cell  = head.order[i];
@@ -80,7 +94,7 @@ void edgekv_cache::reposition(uint32_t il, int32_t end) {
             if (graphs != nullptr) {
                 graphs->turn(il, first + cell, delta);
             } else {
-                turns_[il].turn(k.row(cell), delta);
+                work_.turns[il].turn(k.row(cell), delta);
             }
             head.rope_position[cell] = to;
         }
@@ -92,7 +106,7 @@ void edgekv_cache::reposition(uint32_t il, int32_t end) {
 }
 
 // Where every head lies, layer by layer; where it goes is known once the rows are laid out.
-std::vector<edgekv_cache::Move> edgekv_cache::heads_to_move() const {
+std::vector<Compaction::Move> Compaction::heads_to_move() const {
     if (!flat_.fits(budgets_, 0)) {
         throw Error(EDGEKV_STATUS_INTERNAL, "heads were to keep more than their pools hold");
     }
@@ -100,7 +114,7 @@ std::vector<edgekv_cache::Move> edgekv_cache::heads_to_move() const {
     moves.reserve(budgets_.size());
     for (uint32_t il = 0; il < layers_.size(); ++il) {
         for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
-            moves.push_back({ &layers_[il], head_of(il, g), {}, budgets_[moves.size()] });
+            moves.push_back({ &layers_[il], cache_.head_of(il, g), {}, budgets_[moves.size()] });
         }
     }
     return moves;
@@ -108,18 +122,18 @@ std::vector<edgekv_cache::Move> edgekv_cache::heads_to_move() const {
 
 // Lay the rows out by the budgets, and move what each head keeps to its new rows. Heads stay in their order, so nothing
 // is overwritten when those that move down go first, lowest first, and then those that move up, highest first.
-void edgekv_cache::move_heads(std::vector<Move> & moves, Team & team) {
-    flat_.lay_out(budgets_);
-    for (size_t h = 0; h < moves.size(); ++h) {
-        moves[h].to = flat_.head(h);
+void Compaction::move_heads(edgekv_cache & cache) {
+    cache.flat_.lay_out(budgets_);
+    for (size_t h = 0; h < moves_.size(); ++h) {
+        moves_[h].to = flat_.head(h);
     }
     const auto each = [&](uint32_t FlatCache::Head::* first, auto f) { // f(move, from, to)
-        for (auto move = moves.begin(); move != moves.end(); ++move) {
+        for (auto move = moves_.begin(); move != moves_.end(); ++move) {
             if (move->to.*first < move->from.*first) {
                 f(*move, move->from.*first, move->to.*first);
             }
         }
-        for (auto move = moves.rbegin(); move != moves.rend(); ++move) {
+        for (auto move = moves_.rbegin(); move != moves_.rend(); ++move) {
             if (move->to.*first > move->from.*first) {
                 f(*move, move->from.*first, move->to.*first);
             }
@@ -140,19 +154,19 @@ void edgekv_cache::move_heads(std::vector<Move> & moves, Team & team) {
         }
     });
     finish_graphs();
-    team.each(3, [&](size_t task, size_t /*thread*/) {
+    team_->each(3, [&](size_t task, size_t /*thread*/) {
         if (task < 2) {
             move_rows(task == 1);
         } else {
             each(&FlatCache::Head::cell, [&](const Move & move, uint32_t from, uint32_t to) {
                 const size_t offset = flat_.pools()[move.layer->pool].offset;
-                cells_.move(offset + from, offset + to, move.n);
+                cache.cells_.move(offset + from, offset + to, move.n);
             });
         }
     });
-    n_filled_ = 0;
-    stand_in();
-    if (state_) {
-        state_->reposition(rope_past - 1);
+    cache.n_filled_ = 0;
+    cache.stand_in();
+    if (cache.state_) {
+        cache.state_->reposition(cache.rope_past - 1);
     }
 }

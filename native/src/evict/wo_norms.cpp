@@ -1,5 +1,5 @@
 // The norm1(V W_O) of new values, which cells carry.
-#include "cache/cache.h"
+#include "evict/compaction.h"
 #include "score/wo_norm.h"
 
 #include <algorithm>
@@ -7,18 +7,18 @@
 using namespace edgekv;
 
 // Call f(i, cell) for the newest cells of a head, i from 0, without the first newest of all; there may be fewer than n.
-template <typename F> void edgekv_cache::each_new(const HeadCells & head, size_t first, size_t n, F f) {
+template <typename F> void Compaction::each_new(const HeadView & head, size_t first, size_t n, F f) {
     for (size_t i = 0; i < n && first + i < head.n; ++i) {
         f(i, head.order[head.n - 1 - first - i]);
     }
 }
 
 // The newest tokens are the last of every head's order; where some are gone, older ones are done again.
-void edgekv_cache::update_wo_norms(uint32_t il, Scratch & scratch) {
-    const size_t n_new = n_past - normed_;
+void Compaction::update_wo_norms(uint32_t il, Scratch & scratch) {
+    const size_t n_new = cache_.n_past - cache_.normed_;
     uint32_t     most  = 0;
     for (uint32_t g = 0; g < layers_[il].n_head_kv; ++g) {
-        most = std::max(most, cells(il, g).n);
+        most = std::max(most, cache_.cells(il, g).n);
     }
     for (size_t first = 0; first < std::min<size_t>(n_new, most); first += WoNorm::n_at_once) {
         const size_t n = std::min(WoNorm::n_at_once, n_new - first);
@@ -29,7 +29,7 @@ void edgekv_cache::update_wo_norms(uint32_t il, Scratch & scratch) {
 }
 
 // Those of the n values after the first newest, by the backend that holds them. False where it cannot.
-bool edgekv_cache::norms_by_graphs(uint32_t il, size_t first, size_t n, Scratch & scratch) {
+bool Compaction::norms_by_graphs(uint32_t il, size_t first, size_t n, Scratch & scratch) {
     const edgekv_layer & layer  = layers_[il];
     RowGraphs *          graphs = graphs_of(layer);
     if (graphs == nullptr || layer.is_latent()) {
@@ -37,29 +37,30 @@ bool edgekv_cache::norms_by_graphs(uint32_t il, size_t first, size_t n, Scratch 
     }
     std::vector<int32_t> rows;
     for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
-        const auto begin = static_cast<int32_t>(head_of(il, g).first);
+        const auto begin = static_cast<int32_t>(cache_.head_of(il, g).first);
         rows.resize((g + 1) * n, begin); // of a head that has fewer cells, any row
-        each_new(cells(il, g), first, n, [&](size_t i, uint32_t cell) { rows[g * n + i] = begin + static_cast<int32_t>(cell); });
+        each_new(cache_.cells(il, g), first, n, [&](size_t i, uint32_t cell) { rows[g * n + i] = begin + static_cast<int32_t>(cell); });
     }
     float * norms = scratch.wo_values.data();
     if (!graphs->norms(il, layer.projections, rows, norms)) {
         return false;
     }
     for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
-        const HeadCells head = cells(il, g);
-        each_new(head, first, n, [&](size_t i, uint32_t cell) {
-            head.wo_norm[cell] = norms[g * n + i] / static_cast<float>(layer.n_group);
+        float * new_norm = work(il, g).new_norm;
+        each_new(cache_.cells(il, g), first, n, [&](size_t i, uint32_t cell) {
+            new_norm[cell] = norms[g * n + i] / static_cast<float>(layer.n_group);
         });
     }
     return true;
 }
 
-void edgekv_cache::norms_by_host(uint32_t il, size_t first, size_t n, Scratch & scratch) {
+void Compaction::norms_by_host(uint32_t il, size_t first, size_t n, Scratch & scratch) {
     const edgekv_layer & layer = layers_[il];
-    WoNorm norm(layer.is_latent() ? shape.latent_dim_v : layer.head_dim_v, layer.n_head_kv, layer.n_group, scratch, layer.is_latent());
+    WoNorm norm(layer.is_latent() ? cache_.shape.latent_dim_v : layer.head_dim_v, layer.n_head_kv, layer.n_group, scratch,
+                layer.is_latent());
     norm.begin();
     for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
-        const HeadCells head = cells(il, g);
+        const HeadView head = cache_.cells(il, g);
         uint32_t        low  = head.n;
         uint32_t        high = 0;
         each_new(head, first, n, [&](size_t, uint32_t cell) {
@@ -67,7 +68,7 @@ void edgekv_cache::norms_by_host(uint32_t il, size_t first, size_t n, Scratch & 
             high = std::max(high, cell + 1);
         });
         const uint32_t n_between = high - std::min(low, high); // only what lies between them may be copied
-        HostRows       v         = host_rows(layer, true, head_of(il, g).first + low, n_between);
+        HostRows       v         = host_rows(layer, true, cache_.head_of(il, g).first + low, n_between);
         const Rows     values    = rows_of_head(il, true, v, n_between);
         each_new(head, first, n, [&](size_t i, uint32_t cell) { norm.put(g, i, values, cell - low); });
     }
@@ -82,7 +83,7 @@ void edgekv_cache::norms_by_host(uint32_t il, size_t first, size_t n, Scratch & 
     for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
         float norms[WoNorm::n_at_once];
         norm.take(g, n, norms);
-        const HeadCells head = cells(il, g);
-        each_new(head, first, n, [&](size_t i, uint32_t cell) { head.wo_norm[cell] = norms[i]; });
+        float * new_norm = work(il, g).new_norm;
+        each_new(cache_.cells(il, g), first, n, [&](size_t i, uint32_t cell) { new_norm[cell] = norms[i]; });
     }
 }

@@ -1,0 +1,108 @@
+#include "cache/workspace.h"
+
+#include "ggml-backend.h"
+#include "rows/context_rope.h"
+#include "score/wo_norm.h"
+
+#include <algorithm>
+
+namespace edgekv {
+
+bool is_staged(const edgekv_shape & shape, const edgekv_cache_params & params) {
+    return shape.staged != 0 || params.staged != EDGEKV_STAGING_AUTO;
+}
+
+size_t n_workers(const edgekv_shape & shape, const edgekv_cache_params & params) {
+    return is_staged(shape, params) || params.custom_reads != 0 ? 1 : std::min(shape.n_threads, shape.n_layer);
+}
+
+CellParts cell_parts(const edgekv_shape & shape, const edgekv_cache_params & params) {
+    const bool graphs = is_staged(shape, params) && params.staged != EDGEKV_STAGING_COPIES;
+    return { params.accumulates != 0, params.wo_norms != 0, (params.ragged & EDGEKV_RAGGED_SOFTMAX) != 0, graphs && params.values != 0,
+             params.repositions != 0 };
+}
+
+ScratchSize scratch_size(const edgekv_shape & shape, const edgekv_cache_params & params) {
+    ScratchSize size{ shape.n_cells_max, std::max(shape.head_dim_k, shape.head_dim_v) };
+    size.n_rows   = std::max(params.n_query_rows, params.n_probe_rows);
+    size.n_window = shape.n_group_max * size.n_rows;
+    if (params.wo_norms) {
+        const bool   latent = shape.latent_dim_v > 0;
+        const size_t dim    = latent ? shape.latent_dim_v : shape.head_dim_v; // of a value that W_O takes
+        size                = wo_norm_scratch(size, latent ? shape.n_head_max : shape.n_head_kv_max, dim, shape.n_head_max * dim,
+                                              latent ? shape.head_dim_v : 0);
+        size.wo_bytes          = WoNorm::n_slice * shape.w_o_row_bytes;
+    }
+    return size;
+}
+
+size_t contest_size(const edgekv_shape & shape, const edgekv_cache_params & params) {
+    const size_t all = size_t(shape.n_head_total) * shape.n_cells;
+    if (params.ragged & EDGEKV_RAGGED_MODEL) {
+        return all;
+    }
+    return params.ragged != 0 ? std::min(all, size_t(shape.n_head_kv_max) * shape.n_cells_max) : 0;
+}
+
+Workspace::Workspace(const llama_context & ctx, const FlatCache & flat, const edgekv_shape & shape, const edgekv_cache_params & params,
+                     float * new_norms) :
+    cells(flat.n_cells_total(), cell_parts(shape, params), new_norms), scratch(n_workers(shape, params)),
+    contest(contest_size(shape, params)), parts_(cell_parts(shape, params)), n_rows_(flat.n_cells_total()),
+    custom_bytes_(CustomArrays::bytes(shape, params)) {
+    std::vector<RopeAngles> angles;
+    for (const FlatCache::Layer & layer : flat.layers()) {
+        const FlatCache::Attention & attention = flat.attention(layer.il);
+        if (params.repositions != 0) {
+            angles.push_back(rope_angles(ctx, layer.il));
+            turns.emplace_back(angles.back(), layer.head_dim_k, layer.k->type, flat.attention(flat.layers().front().il).rotation_k);
+        }
+        if (params.before_rope != 0) {
+            const RopeAngles as_described = rope_angles(attention.rope);
+            undo.emplace_back(as_described);
+            if (params.repositions == 0) {
+                angles.push_back(as_described);
+            }
+        }
+    }
+    for (Scratch & each : scratch) {
+        each.reserve(scratch_size(shape, params));
+    }
+    custom.reserve(shape, params);
+    if (is_staged(shape, params)) {
+        for (const auto & pool : flat.pools()) {
+            copy_k.rows.resize(std::max(copy_k.rows.size(), pool.k->nb[1] * shape.n_cells_max));
+            copy_v.rows.resize(std::max(copy_v.rows.size(), pool.v == pool.k ? 0 : pool.v->nb[1] * shape.n_cells_max));
+        }
+    }
+    for (uint32_t p = 0; p < flat.pools().size(); ++p) {
+        const bool host = params.staged == EDGEKV_STAGING_COPIES ||
+                          (params.staged == EDGEKV_STAGING_AUTO && ggml_backend_buffer_is_host(flat.pools()[p].k->buffer));
+        graphs.push_back(host ? nullptr : std::make_unique<RowGraphs>(ctx, flat, p, angles));
+    }
+}
+
+uint64_t Workspace::bytes() const {
+    uint64_t sum = WorkArrays::bytes(n_rows_, parts_) + copy_k.rows.capacity() + copy_v.rows.capacity() + custom_bytes_ +
+                   contest.capacity() * sizeof(float);
+    for (const Scratch & each : scratch) {
+        sum += each.held();
+    }
+    return sum;
+}
+
+uint64_t Workspace::graph_bytes(bool host) const {
+    uint64_t sum = 0;
+    for (const auto & each : graphs) {
+        sum += each ? each->bytes(host) : 0;
+    }
+    return sum;
+}
+
+uint64_t Workspace::estimate_bytes(const edgekv_shape & shape, const edgekv_cache_params & params) {
+    const uint64_t n_rows = uint64_t(shape.n_head_total) * shape.n_cells;
+    return WorkArrays::bytes(n_rows, cell_parts(shape, params)) + contest_size(shape, params) * sizeof(float) +
+           n_workers(shape, params) * Scratch::bytes(scratch_size(shape, params)) + CustomArrays::bytes(shape, params) +
+           (is_staged(shape, params) ? shape.head_bytes : 0);
+}
+
+} // namespace edgekv

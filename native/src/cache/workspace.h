@@ -1,0 +1,66 @@
+// What compactions of a cache work in: allocated when it is opened, kept between them, and no part of its state.
+#pragma once
+
+#include "cache/cells.h"
+#include "device/row_graphs.h"
+#include "edgekv.h"
+#include "rope/rope_turn.h"
+#include "rope/rope_undo.h"
+#include "rows/host_rows.h"
+#include "score/custom.h"
+#include "score/scratch.h"
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+struct edgekv_cache;
+
+namespace edgekv {
+
+struct Workspace {
+    // layers: the cache's; new_norms: as of WorkArrays. Throws Error and std::bad_alloc.
+    Workspace(const llama_context & ctx, const FlatCache & flat, const edgekv_shape & shape, const edgekv_cache_params & params,
+              float * new_norms);
+
+    uint64_t bytes() const;                // in the host's memory, without graphs
+    uint64_t graph_bytes(bool host) const; // in the host's memory, or on devices
+
+    RopeTurn * turn_of(uint32_t layer) { return turns.empty() ? nullptr : &turns[layer]; }
+
+    // Bytes that one takes in the host's memory, if its graphs lie elsewhere.
+    static uint64_t estimate_bytes(const edgekv_shape & shape, const edgekv_cache_params & params);
+
+    WorkArrays                              cells;
+    std::vector<Scratch>                    scratch; // one a thread
+    RowCopy                                 copy_k;  // a head's rows, where they are read and moved in a copy
+    RowCopy                                 copy_v;
+    std::vector<std::unique_ptr<RowGraphs>> graphs; // of pools on devices; NULL where the host works on the rows
+    CustomArrays                            custom;
+    std::vector<float>                      contest; // for the scores of heads that share a budget
+    std::vector<RopeTurn>                   turns;   // of every layer's keys; none where they keep their positions
+    std::vector<RopeUndo>                   undo;    // of every layer's keys; none where nobody looks at them as they were before
+    std::mutex                              turning; // held by the thread that turns queries
+
+  private:
+    CellParts           parts_;
+    size_t              n_rows_;
+    uint64_t            custom_bytes_;
+};
+
+// Whether some rows are not worked on by the host in place. Then one thread does all that is left to the host.
+bool is_staged(const edgekv_shape & shape, const edgekv_cache_params & params);
+
+// Each has scratch of its own, so there are no more than layers. A device is read by one thread, and a scorer of the host's runs
+// on the caller's.
+size_t n_workers(const edgekv_shape & shape, const edgekv_cache_params & params);
+
+CellParts cell_parts(const edgekv_shape & shape, const edgekv_cache_params & params);
+
+ScratchSize scratch_size(const edgekv_shape & shape, const edgekv_cache_params & params);
+
+// Scores that are compared at once: of the heads of a layer, or of all.
+size_t contest_size(const edgekv_shape & shape, const edgekv_cache_params & params);
+
+} // namespace edgekv
