@@ -2,8 +2,8 @@
 
     python scripts/check_native_rooms.py [CHECKOUT]
 
-What llama.cpp's patches include must exist, and lie in a room whose line of the table says that patches call it. Prints what is
-wrong, and exits with 1 if anything is.
+What llama.cpp's patches include must exist, and lie in a room whose line of the table says that patches call
+it. Prints what is wrong, and exits with 1 if anything is.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ def faults(native: Path) -> Iterator[str]:
     hooked = {room for room, line in lines if "patches call" in line}
     folders = {folder.name for folder in (native / "src").iterdir()}
     for room in sorted(folders ^ set(height)):
-        yield f"src/{room}: " + ("the table of README.md does not list it" if room in folders else "there is no such room")
+        yield f"src/{room}: " + (
+            "the table of README.md does not list it" if room in folders else "there is no such room"
+        )
     for source in sorted((native / "src").glob("*/*")):
         room = source.parent.name
         for other, name in included(source):

@@ -1,4 +1,4 @@
-"""The native library: the functions of `native/include/edgekv.h`; its structs are in `structs.py`.
+"""The native library: the functions of the headers in `native/include`; its structs are in `structs.py`.
 
 The library holds llama.cpp, ggml and edgekv, and the `llama_cpp` bindings are made to load the same file.
 Nothing is loaded until `load()` or `bindings()` is called. A status other than OK becomes an exception here.

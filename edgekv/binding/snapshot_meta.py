@@ -1,4 +1,4 @@
-"""The part of a snapshot before its rows: numbers of cells, as arrays (native/include/edgekv.h has its layout)."""
+"""The part of a snapshot before its rows: numbers of cells, as arrays, laid out as edgekv_snapshot.h says."""
 
 from __future__ import annotations
 

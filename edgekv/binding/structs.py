@@ -1,4 +1,4 @@
-"""The structs of `native/include/edgekv.h`, as ctypes sees them."""
+"""The structs of the headers in `native/include`, as ctypes sees them."""
 
 from __future__ import annotations
 

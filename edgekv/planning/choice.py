@@ -1,7 +1,7 @@
 """Chooses the options that a user left open: the best setting that fits.
 
-The native library has the order of preference, which C programs use as well (`native/src/plan/settings.h`). It asks here
-if a setting fits.
+The native library has the order of preference, which C programs use as well
+(`native/src/plan/settings.h`). It asks here if a setting fits.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import edgekv
 from edgekv import errors
 from edgekv.binding import library
 
-HEADER = (Path(__file__).resolve().parents[2] / "native" / "include" / "edgekv.h").read_text()
+HEADER = (Path(__file__).resolve().parents[2] / "native" / "include" / "edgekv_policy.h").read_text()
 STATUSES = {name: int(value) for name, value in re.findall(r"EDGEKV_STATUS_(\w+) += (\d+)", HEADER)}
 
 

@@ -1,7 +1,8 @@
-"""The order of the rooms in `native/src`: the check finds an include that runs upwards, and a patch that calls past the hooks."""
+"""The order of the rooms in `native/src`: the check finds includes that run upwards, and patches that call too high."""
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
 import subprocess
@@ -35,7 +36,7 @@ def test_includes_run_downwards():
 
 def test_an_include_from_above_is_found(native):
     rooms = re.findall(r"^\| `src/(\w+)/`", (native / "README.md").read_text(), re.MULTILINE)
-    for above, room in zip(rooms, rooms[1:], strict=False):
+    for above, room in itertools.pairwise(rooms):
         source = next((native / "src" / room).glob("*.cpp"))
         header = next(iter(sorted((native / "src" / above).glob("*.h"))))
         text = source.read_text()
@@ -48,7 +49,9 @@ def test_an_include_from_above_is_found(native):
 
 def test_a_patch_that_calls_past_the_hooks_is_found(native):
     patch = native / "patches" / "0001-planted.patch"
-    patch.write_text('--- a/src/llama.cpp\n+++ b/src/llama.cpp\n@@ -1 +1,2 @@\n #include "llama.h"\n+#include "cache/cache.h"\n')
+    patch.write_text(
+        '--- a/src/llama.cpp\n+++ b/src/llama.cpp\n@@ -1 +1,2 @@\n #include "llama.h"\n+#include "cache/cache.h"\n'
+    )
     checked = check(native.parent)
     assert checked.returncode == 1
     assert "patches/0001-planted.patch includes cache/cache.h" in checked.stdout
