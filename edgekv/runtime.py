@@ -24,8 +24,9 @@ from .planning.alternatives import Survey
 from .planning.choice import Request
 from .planning.estimate import Plan
 from .policies import Policy
-from .session import GENERAL_QUESTION, Session
-from .sessions.history import History, request_of, token_ids
+from .prompt.spool import rereadable
+from .session import GENERAL_QUESTION, Session, tool_use_of
+from .sessions.history import History, StoredHistory, question_of, request_of, token_ids
 from .sessions.local_engine import LocalEngine
 from .sessions.protocol import Conversation
 from .sessions.snapshot import Snapshot
@@ -172,12 +173,42 @@ class Runtime:
     def count_tokens(self, history: History, *, tools: Sequence[Mapping[str, Any]] = ()) -> int:
         """Return the number of tokens of a history; arguments and errors as for `Session.continue_from`."""
         self._check_open()
-        request = request_of(history)
-        if tools:
-            from .prompt.tools import tool_use  # few histories need it
+        return self._engine.count(replace(request_of(history), tools=tool_use_of(tools)))
 
-            request = replace(request, tools=tool_use(tools))
-        return self._engine.count(request)
+    @contextmanager
+    def stored(
+        self,
+        history: History,
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        tool_choice: str | Mapping[str, Any] = "auto",
+        parallel_tool_calls: bool = True,
+        folder: str | os.PathLike[str] | None = None,
+    ) -> Iterator[StoredHistory]:
+        """Check, render and tokenise a history once for several sessions; yields it for the length of the block.
+
+        It stands for the history and the tools in `Session.common_prefix_length` and `Session.continue_from`. Its
+        tokens lie on the disk, in this folder; None = the one that TMPDIR names.
+
+        Arguments and errors as for `Session.continue_from`; SessionFileError if the folder takes no file.
+        """
+        self._check_open()
+        request = replace(request_of(history), tools=tool_use_of(tools, tool_choice, parallel_tool_calls))
+        question = question_of(request)
+        with ExitStack() as copies:
+            content = tuple(
+                copies.enter_context(rereadable(part)) if isinstance(part, Path) else part for part in request.content
+            )
+            number = self._engine.store_history(
+                replace(request, content=content), None if folder is None else os.path.abspath(folder)
+            )
+        try:
+            yield StoredHistory(
+                replace(request, stored=number, question=question, content=(), roles=(), calls=(), tokens=())
+            )
+        finally:
+            if not self.closed:
+                self._engine.forget_history(number)
 
     def reply_opening(self) -> str:
         """Return the text that the chat template puts before a reply; "" if the model has no usable template."""

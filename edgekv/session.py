@@ -236,6 +236,7 @@ class Session:
             model's chat template takes, of which each content is a text or the Path of a text file; a text or the Path
             of one as it stands; or token ids, which may be control tokens. If the session has a system message, it must
             come first. "assistant" may have "tool_calls", and then "tool" has the result of each (docs/replies.md)
+            A `Runtime.stored` history, which has its tools already, stands for any of these
         focus: the question to read with, or a list as for `chat`, if more than a block is read and not all of it
             fits. True = the last message of the user
         on_overflow: what a history of more tokens than the budget is: "evict" reads it, "error" refuses it before
@@ -249,12 +250,12 @@ class Session:
         Other arguments and errors as for `chat`. Afterwards `chat` goes on with messages, and `generate` with ids.
         """
         request = request_of(history)
-        asked = question_of(request.roles, request.content) if focus is True else None
+        asked = question_of(request) if focus is True else None
         request = replace(
             request,
             question=self._question(focus, asked or "", otherwise=False) or None,
             on_overflow=on_overflow,
-            tools=_tool_use(tools, tool_choice, parallel_tool_calls),
+            tools=request.tools or tool_use_of(tools, tool_choice, parallel_tool_calls),
             **reply_fields(options),
         )
         if request.tools is not None and (request.kind != "messages" or (request.tools.callable and request.grammar)):
@@ -290,7 +291,8 @@ class Session:
         Raises SessionError without a log, during a reply, and for another system message; InputError as
         `continue_from` does.
         """
-        request = replace(request_of(history), tools=_tool_use(tools))
+        request = request_of(history)
+        request = replace(request, tools=request.tools or tool_use_of(tools))
         with self.alone(), self._begun() as conversation:
             return conversation.common_prefix_length(request)
 
@@ -571,9 +573,10 @@ def _content(files: Sequence[str | os.PathLike[str]], text: str) -> tuple[str | 
     return tuple(part for source in sources for part in (source, PARAGRAPH))[:-1]
 
 
-def _tool_use(
+def tool_use_of(
     tools: Sequence[Mapping[str, Any]], choice: str | Mapping[str, Any] = "auto", parallel: bool = True
 ) -> ToolUse | None:
+    """Return the use of tools that a caller asks for; None if there are none. Errors as of `tool_use`."""
     if not tools and choice in ("auto", "none"):
         return None
     from .prompt.tools import tool_use  # few replies need it

@@ -10,11 +10,10 @@ from collections.abc import Iterable, Iterator
 
 from edgekv.binding.model import Model
 from edgekv.errors import EdgeKVError, UnsupportedModelError
-from edgekv.prompt.turns import Turns
 from edgekv.server.errors import ApiError, api_error_of
 from edgekv.server.request import ReplyRequest
 from edgekv.session import GENERAL_QUESTION
-from edgekv.sessions.history import prompt_of, request_of
+from edgekv.sessions.history import HistoryPrompt, request_of
 
 from .endpoints import Reply, parse, reply_of
 from .prefix_groups import block_hashes, group_by_prefix
@@ -107,8 +106,8 @@ class PromptPlan:
 
     def _tokens(self, reply_request: ReplyRequest) -> Iterator[int]:
         """Return the tokens of a prompt, as a session reads them. Raises InputError and UnsupportedModelError."""
-        wanted = request_of(reply_request.messages if reply_request.prompt is None else reply_request.prompt)
-        return prompt_of(wanted, self._model, Turns(self._model, None), ()).tokens()
+        wanted = request_of(reply_request.history)
+        return HistoryPrompt(wanted, self._model).prompt().tokens()
 
 
 def _kind(reply_request: ReplyRequest) -> bytes:

@@ -121,11 +121,11 @@ class LocalWorker:
         try:
             session = self._with_prefix(prefix)
             if session is None:
-                session = self._session = runtime.session(self._replier.pinned(request.history), log=True)
+                session = self._session = runtime.session(self._replier.pinned(request), log=True)
                 if prefix is not None:
                     n_read = self._read_prefix(session, prefix)
             if not self._stop:
-                self._replier.answer(session, request, events.append, self._stop)
+                self._replier.answer(session, request, request.history, events.append, self._stop)
         except EdgeKVError as error:
             found = api_error_of(error)
             if found.status >= 500:

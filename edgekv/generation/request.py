@@ -99,6 +99,7 @@ class GenerationRequest:
     calls: tool calls of each message, for "messages"
     tools: tools that the model is told of, and may call; None = no tools
     on_overflow: for a history of more tokens than the budget: "evict" reads it, "error" refuses it
+    stored: number of a history that the engine has tokenised already, in place of contents, roles and calls
     """
 
     content: tuple[str | Path, ...] = ()
@@ -117,6 +118,7 @@ class GenerationRequest:
     calls: tuple[tuple[ToolCall, ...], ...] = ()
     tools: ToolUse | None = None
     on_overflow: str = "evict"
+    stored: int | None = None
 
     def __post_init__(self) -> None:
         question = (self.question,) if isinstance(self.question, str) else self.question or ()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import codecs
+import itertools
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -13,6 +15,7 @@ from typing import BinaryIO
 from edgekv.binding.model import Model
 from edgekv.errors import InputError
 from edgekv.store.log import TEMPLATE
+from edgekv.store.temp_array import WINDOW, TempArray
 
 PIECE_BYTES = 1 << 14
 CHUNK_CHARS = 1 << 12  # a chunk takes some 60 bytes a character while it is tokenized
@@ -61,7 +64,23 @@ class _Part:
 
     role: str
     sources: Sequence[str | os.PathLike[str]] = ()
-    ids: Sequence[int] = ()
+    ids: Iterable[int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredTokens:
+    """The tokens [start, stop) of an array on the disk."""
+
+    array: TempArray
+    reading: threading.Lock  # several sessions may read one history
+    start: int
+    stop: int
+
+    def __iter__(self) -> Iterator[int]:
+        for first in range(self.start, self.stop, WINDOW):
+            with self.reading:
+                some = self.array.read(first, min(self.stop, first + WINDOW))
+            yield from some.tolist()
 
 
 class Prompt:
@@ -88,6 +107,27 @@ class Prompt:
         """Add tokens."""
         return self._add(_Part(role, ids=tokens))
 
+    def stored(self, array: TempArray) -> Prompt:
+        """Return this prompt with its tokens in an empty array on the disk, so that they are made once.
+
+        Raises InputError as `tokens` does, and SessionFileError if the disk is full.
+        """
+        stored, reading = Prompt(self._model, begin=self._begin), threading.Lock()
+        for i, part in enumerate(self._parts):
+            start, tokens = len(array), iter(self._tokens_of(part, is_first=i == 0))
+            while some := list(itertools.islice(tokens, WINDOW)):
+                array.make_room(len(some))
+                array.append(some)
+            stored._add(_Part(part.role, ids=_StoredTokens(array, reading, start, len(array))))
+        return stored
+
+    def replaced(self, tokens: Mapping[int, Sequence[int]]) -> Prompt:
+        """Return this prompt with other tokens for some of its parts, by their numbers from 0 on."""
+        prompt = Prompt(self._model, begin=self._begin)
+        for i, part in enumerate(self._parts):
+            prompt._add(_Part(part.role, ids=tokens[i]) if i in tokens else part)
+        return prompt
+
     def _add(self, part: _Part) -> Prompt:
         self._parts.append(part)
         return self
@@ -112,7 +152,7 @@ class Prompt:
                 yield token
 
     def _tokens_of(self, part: _Part, *, is_first: bool) -> Iterable[int]:
-        if len(part.ids):
+        if part.ids is not None:
             return part.ids
         if part.role == TEMPLATE:
             return self._model.tokenize(str(part.sources[0]), special=True)

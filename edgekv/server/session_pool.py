@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import edgekv
+from edgekv.sessions.history import History
 
 from .request import Event, ReplyRequest
 from .scheduler import CancelFlag
@@ -47,7 +48,7 @@ class SessionPool:
         self._open_runtime = open_runtime
         self._max_sessions = max_sessions
         self._folder = folder
-        self._log: bool | Path = True if swap_dir is None else swap_dir
+        self._swap_dir = swap_dir
         self._pooled: list[PooledSession] = []  # the least recently used one first
         self._numbers = itertools.count(1)
         self.n_restarts = 0
@@ -77,35 +78,36 @@ class SessionPool:
             raise
 
     def _answer(self, request: ReplyRequest, emit: Callable[[Event], None], stop: CancelFlag) -> None:
-        while not stop:
-            pooled = self._choose(request)
-            try:
-                self._replier.answer(pooled.session, request, emit, stop)
-            except edgekv.SessionEvictedError:
-                self._end(pooled)
-            except edgekv.SwapError:
-                if not self._make_room(pooled):
-                    raise
-            else:
-                pooled.n_answered += 1
-                if self.runtime.options.isolated:
-                    self._save(pooled)
-                return
-            finally:
-                if not pooled.session.closed and pooled.session.n_past == 0:
-                    self._end(pooled)  # the request was refused, or cancelled early
+        if stop:
+            return
+        with self._replier.stored(request, self._swap_dir) as history:
+            while not stop:
+                pooled = self._choose(history, self._replier.pinned(request))
+                try:
+                    self._replier.answer(pooled.session, request, history, emit, stop)
+                except edgekv.SessionEvictedError:
+                    self._end(pooled)
+                except edgekv.SwapError:
+                    if not self._make_room(pooled):
+                        raise
+                else:
+                    pooled.n_answered += 1
+                    if self.runtime.options.isolated:
+                        self._save(pooled)
+                    return
+                finally:
+                    if not pooled.session.closed and pooled.session.n_past == 0:
+                        self._end(pooled)  # the request was refused, or cancelled early
 
-    def _choose(self, request: ReplyRequest) -> PooledSession:
+    def _choose(self, history: History, system: str | None) -> PooledSession:
         """Return the session with the longest common prefix, if at least half of it is kept; otherwise a new one."""
-        history, tools = request.history, request.tools
-        system = self._replier.pinned(history)
         fitting = [pooled for pooled in self._pooled if pooled.session.system == system]
-        seen = {pooled: pooled.session.common_prefix_length(history, tools=tools) for pooled in fitting}
+        seen = {pooled: pooled.session.common_prefix_length(history) for pooled in fitting}
         pooled = max(fitting, key=lambda pooled: seen[pooled], default=None)
         if pooled is None or 2 * seen[pooled] < pooled.session.n_past:
             while len(self._pooled) >= self._max_sessions and self._make_room():
                 pass
-            pooled = PooledSession(self.runtime.session(system, log=self._log), self._new_path())
+            pooled = PooledSession(self.runtime.session(system, log=self._swap_dir or True), self._new_path())
         else:
             self._pooled.remove(pooled)
         self._pooled.append(pooled)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import edgekv
 from edgekv.generation.reasoning import ReasoningSplitter, opens_reasoning
 from edgekv.generation.stats import Stats
-from edgekv.sessions.history import History
+from edgekv.sessions.history import History, StoredHistory
 
 from .coverage_file import coverage_of
 from .request import Ended, Event, Piece, PromptProgress, Reason, ReplyRequest, ToolCall, Usage
@@ -35,10 +36,28 @@ class Replier:
         self._runtime = runtime
         self._begins_thinking = opens_reasoning(runtime.reply_opening())
 
+    def stored(self, request: ReplyRequest, folder: Path | None) -> AbstractContextManager[StoredHistory]:
+        """Return a context with the history of a request, tokenised once for all sessions. Raises EdgeKVError."""
+        return self._runtime.stored(
+            request.history,
+            tools=request.tools,
+            tool_choice=request.tool_choice,
+            parallel_tool_calls=request.parallel_tool_calls,
+            folder=folder,
+        )
+
     def answer(
-        self, session: edgekv.Session, request: ReplyRequest, emit: Callable[[Event], None], stop: CancelFlag
+        self,
+        session: edgekv.Session,
+        request: ReplyRequest,
+        history: History,
+        emit: Callable[[Event], None],
+        stop: CancelFlag,
     ) -> None:
-        """Have a session answer a request; call `emit` with the events. Raises EdgeKVError."""
+        """Have a session answer a request; call `emit` with the events. Raises EdgeKVError.
+
+        history: the request's, which may be stored
+        """
 
         def reading(progress: edgekv.Progress) -> None:
             emit(PromptProgress(progress.tokens_done, progress.tokens_total))
@@ -46,7 +65,7 @@ class Replier:
                 session.cancel()
 
         pieces = session.continue_from(
-            request.history,
+            history,
             focus=request.focus if request.prompt is None and self._runtime.options.focus else False,
             on_overflow=request.on_overflow,
             max_tokens=request.max_tokens,
@@ -71,16 +90,16 @@ class Replier:
         coverage = coverage_of(session) if request.coverage and not stop else None
         emit(Ended(reason_of(stats), self._usage(stats, splitter.n_thoughts), stats.stop_text or None, coverage))
 
-    def pinned(self, history: History) -> str | None:
-        """Return the system message of a history if it is short enough to be pinned, that is, never evicted."""
-        first = None if isinstance(history, (str, Path)) or not len(history) else history[0]
-        text = first["content"] if isinstance(first, Mapping) and first["role"] == "system" else None
+    def pinned(self, request: ReplyRequest) -> str | None:
+        """Return the system message of a request if it is short enough to be pinned, that is, never evicted."""
+        first = request.messages[0] if request.messages else {}
+        text = first["content"] if first.get("role") == "system" else None
         if not isinstance(text, str) or not text:
             return None
         options, budget = self._runtime.options, self._runtime.plan.budget_cells
-        n_cells = budget - options.sinks - options.recent_cells(budget)
-        n_tokens = len(self._runtime.tokenize(text)) + TEMPLATE_TOKENS
-        return text if PINNED_SHARE * n_tokens <= n_cells else None
+        most = (budget - options.sinks - options.recent_cells(budget)) // PINNED_SHARE - TEMPLATE_TOKENS
+        # a token stands for a byte, or for several
+        return text if len(text.encode()) <= most or len(self._runtime.tokenize(text)) <= most else None
 
     def _usage(self, stats: Stats, n_thought: int) -> Usage:
         plan = self._runtime.plan

@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -58,6 +59,7 @@ def warmup_runtime() -> Any:
         close=lambda: None,
         reply_opening=lambda: "",
         session=lambda *_, **__: WarmupSession(),
+        stored=lambda *_, **__: nullcontext(),
     )
 
 

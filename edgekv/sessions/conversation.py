@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ from edgekv.store.log import OPENING, LogCopy, TokenLog, Turn
 
 from .cache_slot import CacheSlot
 from .coverage import Coverage
-from .history import prompt_of
+from .history import HistoryPrompt
 from .sequence_state import SequenceState
 from .session_file import log_sections, save_session
 from .session_history import SessionHistory
@@ -38,11 +38,19 @@ if TYPE_CHECKING:
 class LocalConversation:
     """A `Conversation` over a model of this process; `LocalEngine` makes one.
 
+    stored: histories that requests name by their numbers
     begun: what was said in a saved session whose cells `state` has; None = no token was read yet
     """
 
     def __init__(
-        self, loaded: LoadedModel, slot: CacheSlot, state: SequenceState, system: str | None, begun: Said | None = None
+        self,
+        loaded: LoadedModel,
+        slot: CacheSlot,
+        state: SequenceState,
+        system: str | None,
+        *,
+        stored: Mapping[int, HistoryPrompt],
+        begun: Said | None = None,
     ) -> None:
         self.stats = Stats()
         self.cancelled = threading.Event()
@@ -51,6 +59,7 @@ class LocalConversation:
         self._slot = slot
         self._system = system
         self._turns = Turns(loaded.model, system)
+        self._stored = stored
         self._generator = ReplyGenerator(self._swapped_in, self.cancelled, state)
         if begun is not None:
             state.set(begun)
@@ -303,7 +312,8 @@ class LocalConversation:
         """Go back to the end of the common prefix of log and history; returns the tokens after it, and the probe."""
         history, loaded = self._kept(), self._open()
         plan = loaded.plan
-        prompt = prompt_of(request, loaded.model, self._turns, history.replies(self.state.pending))
+        found = self._found(request).store(history.folder)
+        prompt = found.prompt(self._system, history.replies(self.state.pending))
         n_common, n_tokens = history.log.common(prompt.tokens())
         loaded.block_loop.repositioning.check_length(n_tokens)
         if request.on_overflow == "error" and n_tokens > plan.budget_cells:
@@ -331,10 +341,15 @@ class LocalConversation:
 
         Raises the errors that `reply` raises before it reads a token.
         """
-        history, model = self._kept(), self._open().model
-        return history.log.beginning(
-            prompt_of(request, model, self._turns, history.replies(self.state.pending)).tokens()
-        )
+        history = self._kept()
+        prompt = self._found(request).prompt(self._system, history.replies(self.state.pending))
+        return history.log.beginning(prompt.tokens())
+
+    def _found(self, request: GenerationRequest) -> HistoryPrompt:
+        """Return the prompt of a history, which may be stored already."""
+        if request.stored is None:
+            return HistoryPrompt(request, self._open().model)
+        return self._stored[request.stored]
 
     def _rewind(self, request: RewindRequest, stats: Stats, progress: ProgressCallback | None) -> None:
         """Go back to the newest checkpoint before, and read again from there.

@@ -6,25 +6,38 @@ import os
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from edgekv.errors import InputError, SessionError
 from edgekv.generation.request import GenerationRequest
+from edgekv.prompt.turns import Turns
+from edgekv.store.temp_array import TempArray
 
 if TYPE_CHECKING:
     from edgekv.binding.model import Model
     from edgekv.prompt.text import Prompt
     from edgekv.prompt.tools import ToolCall
-    from edgekv.prompt.turns import Parts, Turns
+    from edgekv.prompt.turns import Parts
 
-History: TypeAlias = str | Path | Sequence[int] | Sequence[Mapping[str, Any]]
+
+@dataclass(frozen=True, slots=True)
+class StoredHistory:
+    """A history that was checked, rendered and tokenised (`Runtime.stored`). request: what names it in the engine"""
+
+    request: GenerationRequest
+
+
+History: TypeAlias = str | Path | Sequence[int] | Sequence[Mapping[str, Any]] | StoredHistory
 MESSAGE_ROLES = ("system", "user", "assistant", "tool")
 QUESTION_CHARS = 4096  # characters; a probe takes their last tokens
 
 
 def request_of(history: History) -> GenerationRequest:
     """Return the request for a reply to messages, a text or token ids. Raises InputError for any other history."""
+    if isinstance(history, StoredHistory):
+        return history.request
     if isinstance(history, (str, Path)):
         if history == "":
             raise InputError("the history is empty; give a text, token ids or messages to go on from")
@@ -90,9 +103,11 @@ def _absolute(content: str | Path) -> str | Path:
     return Path(os.path.abspath(content)) if isinstance(content, Path) else content
 
 
-def question_of(roles: Sequence[str], contents: Sequence[str | Path]) -> str | None:
+def question_of(request: GenerationRequest) -> str | None:
     """Return the end of the user's last message, the question to read the others with; None = there is none."""
-    for role, content in zip(reversed(roles), reversed(contents), strict=True):
+    if isinstance(request.question, str):
+        return request.question  # a stored history has it already
+    for role, content in zip(reversed(request.roles), reversed(request.content), strict=False):  # a text has no roles
         if role == "user":
             return _end_of(content) or None
     return None
@@ -108,32 +123,67 @@ def _end_of(content: str | Path) -> str:
     return ""
 
 
-def prompt_of(request: GenerationRequest, model: Model, turns: Turns, replies: Iterable[list[int]]) -> Prompt:
-    """Return the prompt of a history.
+class HistoryPrompt:
+    """The prompt of a whole history, which is rendered once, and tokenised once if it is stored, for several sessions.
 
-    Raises InputError for ids that the vocabulary lacks, and SessionError for another system message.
-
-    replies: tokens of earlier replies. A message with exactly the text of one, or with the same tool calls, is given
-        its tokens
+    A message with exactly the text of a session's earlier reply, or with the same tool calls, gets that reply's tokens.
     """
-    if request.kind in ("tokens", "ahead"):
-        return turns.ids(check_ids(request.tokens, model.n_vocab))
-    if request.kind == "whole":
-        return turns.from_beginning(request.content)
-    system = request.content[0] if request.roles[0] == "system" else None
-    if turns.system is not None and turns.system != system:
-        raise SessionError(
-            f"the history has the system message {system!r}, but the session has {turns.system!r}; open a session "
-            "with that of the history"
-        )
-    roles, written, tools = with_tools(request, model)
-    alike = _alike(request, model)
-    said = {alike("".join(model.text(tokens))): tokens for tokens in replies}
-    contents = [
-        said.get(alike(text), parts) if role == "assistant" and (text := _text_of(parts)) is not None else parts
-        for role, parts in zip(roles, written, strict=True)
-    ]
-    return turns.whole(roles, contents, tools)
+
+    def __init__(self, request: GenerationRequest, model: Model) -> None:
+        """Raise InputError for ids that the vocabulary lacks, and for messages that the chat template does not take."""
+        self._model = model
+        self._system: str | Path | None = None
+        self._said: dict[int, str] = {}  # parts of the prompt that the assistant wrote, by their numbers
+        self._array: TempArray | None = None
+        self._is_chat = request.kind == "messages"
+        turns = Turns(model, None)
+        if request.kind in ("tokens", "ahead"):
+            self._prompt = turns.ids(check_ids(request.tokens, model.n_vocab))
+        elif not self._is_chat:
+            self._prompt = turns.from_beginning(request.content)
+        else:
+            self._system = request.content[0] if request.roles[0] == "system" else None
+            self._alike = _alike(request, model)
+            roles, written, tools = with_tools(request, model)
+            self._prompt = turns.whole(roles, written, tools)
+            for i, (role, parts) in enumerate(zip(roles, written, strict=True)):
+                if role == "assistant" and (text := _text_of(parts)) is not None:
+                    self._said[2 * i + 1] = self._alike(text)  # before each message comes a part of the template
+
+    def store(self, folder: str | None) -> HistoryPrompt:
+        """Tokenise the history, into a file in a folder (None = that of TMPDIR); returns itself.
+
+        Raises InputError for a file that is not text, and SessionFileError if the folder has no room.
+        """
+        if self._array is None:
+            array = TempArray(folder)
+            try:
+                self._prompt = self._prompt.stored(array)
+            except BaseException:
+                array.close()
+                raise
+            self._array = array
+        return self
+
+    def close(self) -> None:
+        """Remove the file of tokens, if there is one."""
+        if self._array is not None:
+            self._array.close()
+
+    def prompt(self, system: str | None = None, replies: Iterable[list[int]] = ()) -> Prompt:
+        """Return the prompt for a session. Raises SessionError for another system message than the session's.
+
+        system: the session's; None = it has none; replies: tokens of its earlier replies
+        """
+        if self._is_chat and system is not None and system != self._system:
+            raise SessionError(
+                f"the history has the system message {self._system!r}, but the session has {system!r}; open a session "
+                "with that of the history"
+            )
+        if not self._said:
+            return self._prompt
+        known = {self._alike("".join(self._model.text(tokens))): tokens for tokens in replies}
+        return self._prompt.replaced({i: known[text] for i, text in self._said.items() if text in known})
 
 
 def _alike(request: GenerationRequest, model: Model) -> Callable[[str], str]:

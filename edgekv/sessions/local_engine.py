@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
@@ -18,11 +19,10 @@ from edgekv.planning.choice import Request
 from edgekv.planning.estimate import Plan
 from edgekv.planning.planner import make_plan
 from edgekv.prompt.template import chat_format
-from edgekv.prompt.turns import Turns
 
 from .cache_slot import CacheSlot
 from .conversation import LocalConversation
-from .history import check_ids, prompt_of
+from .history import HistoryPrompt, check_ids
 from .protocol import Conversation
 from .sequence_state import SequenceState
 from .session_file import load_log, load_session
@@ -55,13 +55,15 @@ class LocalEngine(Opened):
             made.callback(self.slot.close)
             made.callback(hold(self.plan.peak_bytes - self.plan.parts.python))
             self._made = made.pop_all()
+        self._histories: dict[int, HistoryPrompt] = {}  # stored histories by number
+        self._numbers = itertools.count(1)
         self.opened()
 
     def new_conversation(self, system: str | None, logging: Logging | None = None) -> LocalConversation:
         """Begin a conversation. It takes the cells if they are free."""
         history = None if logging is None else SessionHistory(logging, self.plan)
         state = SequenceState(self.loaded.block_loop, history)
-        conversation = LocalConversation(self.loaded, self.slot, state, system)
+        conversation = LocalConversation(self.loaded, self.slot, state, system, stored=self._histories)
         with self.turn_queue.ticket(conversation) as ticket:
             if ticket.enter_if_free():
                 self.slot.claim_if_free(state)
@@ -77,7 +79,9 @@ class LocalEngine(Opened):
         try:
             begun = self.slot.claim(state, lambda: load_session(path, self.loaded), replaced)
             state.pinned = begun.block_loop.pinned
-            return LocalConversation(self.loaded, self.slot, state, begun.system, begun=begun.said)
+            return LocalConversation(
+                self.loaded, self.slot, state, begun.system, stored=self._histories, begun=begun.said
+            )
         except BaseException:
             state.release()
             self.slot.release_later(state)
@@ -97,7 +101,17 @@ class LocalEngine(Opened):
 
     def count(self, request: GenerationRequest) -> int:
         """Return the number of tokens of a history. Raises InputError."""
-        return prompt_of(request, self.loaded.model, Turns(self.loaded.model, None), ()).count()
+        return HistoryPrompt(request, self.loaded.model).prompt().count()
+
+    def store_history(self, request: GenerationRequest, folder: str | None) -> int:
+        """Render and tokenise a history into a file in a folder; returns its number, for `GenerationRequest.stored`."""
+        number = next(self._numbers)
+        self._histories[number] = HistoryPrompt(request, self.loaded.model).store(folder)
+        return number
+
+    def forget_history(self, number: int) -> None:
+        """Remove the file of a stored history."""
+        self._histories.pop(number).close()
 
     def reply_opening(self) -> str:
         """Return the text that the chat template puts before a reply; "" if the model has no usable template."""

@@ -141,6 +141,15 @@ class Engine(Protocol):
     def count(self, request: GenerationRequest) -> int:
         """Return the number of tokens of a history. Raises InputError."""
 
+    def store_history(self, request: GenerationRequest, folder: str | None) -> int:
+        """Render and tokenise a history into a file in a folder; returns its number, for `GenerationRequest.stored`.
+
+        Raises InputError, and SessionFileError if the folder (None = that of TMPDIR) takes no file.
+        """
+
+    def forget_history(self, number: int) -> None:
+        """Remove the file of a stored history."""
+
     def reply_opening(self) -> str:
         """Return the text that the chat template puts before a reply; "" if the model has no usable template."""
 

@@ -40,7 +40,7 @@ class SessionHistory:
                 f"{format_size(largest)}; raise it to {-(-largest // MIB)}MiB, or give 0 to keep none"
             )
         self._setting = logging, plan
-        self._folder = logging.folder
+        self.folder = logging.folder
         self.log = TokenLog(logging.folder)
         self.checkpoints = Checkpoints(cap)
 
@@ -59,7 +59,7 @@ class SessionHistory:
         if n_past == 0 or not self.checkpoints.max_bytes or (newest is not None and newest.is_of(n_past, said)):
             return
         with suppress(OSError, SessionFileError):
-            file = temp_file(self._folder)
+            file = temp_file(self.folder)
             try:
                 checkpoint = Checkpoint(n_past, taken(file))
             except BaseException:

@@ -10,6 +10,7 @@ import time
 
 import pytest
 from asgi import fetched
+from history_steps import noted_steps
 from test_chat_completions import GREEDY, PATH
 
 import edgekv
@@ -240,3 +241,15 @@ def test_a_worker_that_does_not_start_is_tried_again(failing_server):
         kill(pool.runtime.worker_pid)
         answers = [asyncio.run(fetched(application, PATH, body)).status_code for _ in range(3)]
         assert answers == [503, 503, 200]
+
+
+def test_a_history_is_checked_rendered_and_tokenised_once(open_server, monkeypatch):
+    """However many sessions it is compared with."""
+    with open_server(options={"budget": 512}) as application:
+        for i in range(3):
+            Client(application).say(f"{i} begins {words(20)}")
+        assert len(application.state.pool.sessions) == 3
+        idle(application)
+        done = noted_steps(monkeypatch, "unique")
+        Client(application).say("a unique text")
+    assert done == ["checked", "rendered", "tokenised"]
