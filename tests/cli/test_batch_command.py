@@ -11,6 +11,7 @@ import time
 
 import pytest
 from children import LIMIT_S, started
+from command import run_here, run_program
 from held_lines import holding
 
 pytest.importorskip("starlette")
@@ -45,10 +46,10 @@ def command(tiny_model, tmp_path):
 
 @pytest.fixture
 def run(command, tmp_path):
-    def run(*arguments, status=0, env=None, **named):
-        done = subprocess.run(
-            command(*arguments, **named), cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S, env=env
-        )
+    def run(*arguments, status=0, requests=REQUESTS, results="results.jsonl", **variables):
+        line = command(*arguments, requests=requests, results=results)[3:]  # what follows the program
+        run_it = run_program if variables else run_here  # some are read when a library is imported
+        done = run_it(*line, folder=tmp_path, **variables)
         assert done.returncode == status, done.stderr
         return done
 
@@ -157,8 +158,7 @@ def test_failures_are_counted(run, rows):
     ],
 )
 def test_what_cannot_be_is_told_before_anything_is_answered(run, tmp_path, arguments, status, message):
-    env = os.environ | {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "1s"}
-    assert message in run(*arguments, status=status, env=env).stderr
+    assert message in run(*arguments, status=status, DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT="1s").stderr
     if "--cluster" not in arguments:
         assert not (tmp_path / "results.jsonl").exists() or (tmp_path / "results.jsonl").read_bytes() == b""
 

@@ -6,11 +6,10 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 
 import pytest
-from command import COMMAND, SMALL, words
+from command import COMMAND, SMALL, run_here, words
 
 pytest.importorskip("prompt_toolkit", reason="the extra edgekv[chat] is not installed")
 pytest.importorskip("pyte")
@@ -227,11 +226,10 @@ def test_a_killed_chat_has_all_but_the_running_turn(chat, model, how):
         shown.wait_for("Tell me all", *(["Ctrl-C stops"] if how == "drawn" else ["\n"]))
         os.kill(shown.child.pid, signal.SIGKILL)
         assert shown.ended() == -signal.SIGKILL
-    command = [*COMMAND, "chat", "-m", str(model), *SMALL, *REPLY]
+    command = ["chat", "-m", model, *SMALL, *REPLY]
     said = {}
     for session, lines in ((["--session", "mine"], "And then?\n"), ([], "Hello\nAnd then?\n")):
-        ended = subprocess.run([*command, *session], input=lines, capture_output=True, text=True, timeout=300)
-        said[len(session)] = ended.stdout
+        said[len(session)] = run_here(*command, *session, stdin=lines).stdout
     assert said[0].endswith(said[2])
     assert said[2]
 
@@ -266,9 +264,8 @@ def test_where_nothing_is_drawn_there_are_no_escape_codes(chat, variables):
 
 
 def test_a_pipe_is_given_no_escape_codes(model):
-    command = [*COMMAND, "chat", "-m", str(model), *SMALL, *REPLY]
     lines = 'Hello\n/kept\n/stats\n/copy\n"""a\nb"""\n/nothing\n'
-    ended = subprocess.run(command, input=lines, capture_output=True, text=True, timeout=300)
+    ended = run_here("chat", "-m", model, *SMALL, *REPLY, stdin=lines)
     assert ended.returncode == 0
     assert "\x1b" not in ended.stdout + ended.stderr
     assert ended.stderr.count("generation") == 2 + 1  # two replies, and /stats

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
 
 import pytest
-from command import COMMAND, SMALL, words
+from command import SMALL, run_here, run_program, words
 
 import edgekv
 
@@ -22,13 +21,12 @@ def base(tiny_model, tmp_path_factory):
 
 
 def run(command, model, *arguments, stdin=""):
-    line = [*COMMAND, command, "-m", model, *SMALL, "--max-tokens", "8", *arguments]
-    return subprocess.run(list(map(str, line)), input=stdin, capture_output=True, text=True, timeout=300, check=False)
+    return run_here(command, "-m", model, *SMALL, "--max-tokens", 8, *arguments, stdin=stdin)
 
 
 def completion(model, text):
     """Return the completion of a text by `Session.generate`, which the command should print."""
-    with edgekv.Runtime(model, memory="1GiB", budget=64, block=32, threads=1) as rt, rt.session() as session:
+    with edgekv.Runtime(model, memory="4GiB", budget=64, block=32, threads=1) as rt, rt.session() as session:
         return "".join(session.generate(text, max_tokens=8, sampling=edgekv.Sampling(temperature=0.0)))
 
 
@@ -46,7 +44,7 @@ def test_what_is_piped_in_is_continued(base):
 
 
 def test_the_report_is_that_of_ask(base):
-    told = json.loads(run("complete", base, TEXT, "--json").stdout)
+    told = json.loads(run_program("complete", "-m", base, *SMALL, "--max-tokens", 8, TEXT, "--json").stdout)
     assert told["answer"] == completion(base, TEXT)
     assert told["generated_tokens"] == 8
     assert told["memory"]["peak_rss_bytes"] <= told["memory"]["planned_peak_bytes"]

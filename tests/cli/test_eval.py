@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from children import LIMIT_S, started
+from command import run_here
 from held_lines import holding
 
 SMALL = ["--budget", "64", "--block", "32", "--recent", "8", "--length", "120", "--threads", "1"]
@@ -21,9 +22,7 @@ def run(tiny_model, tmp_path):
     model = str(tiny_model(n_layer=2, n_ctx_train=2048))
 
     def run(*arguments, status=0, model=model):
-        command = [sys.executable, "-c", "from edgekv.cli.main import main; raise SystemExit(main())", "eval"]
-        command += [*arguments, "--model", model]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+        done = run_here("eval", *arguments, "--model", model, folder=tmp_path)
         assert done.returncode == status, done.stderr
         return done
 
@@ -92,11 +91,11 @@ def test_json_says_what_was_measured(run, focus):
 def test_a_ceiling_adds_speed_and_peak_to_the_table(run):
     asked = ("needle", "--policy", "keydiff", "--samples", "1", *SMALL)
     columns = ("first tenth tok/s", "last / first", "peak MiB", "growth")
-    under, plain = run(*asked, "--length", "400", "--memory", "2GiB").stdout, run(*asked).stdout
+    under, plain = run(*asked, "--length", "400", "--memory", "4GiB").stdout, run(*asked).stdout
     assert all(column in under and column not in plain for column in columns)
-    found = json.loads(run(*asked, "--length", "400", "--memory", "2GiB", "--json").stdout)["tables"]["needle"]
+    found = json.loads(run(*asked, "--length", "400", "--memory", "4GiB", "--json").stdout)["tables"]["needle"]
     assert [line["length"] for line in found] == [120, 400]
-    assert all(line["growth"] >= 0 and line["peak_bytes"] > 0 and line["memory"] == "2GiB" for line in found)
+    assert all(line["growth"] >= 0 and line["peak_bytes"] > 0 and line["memory"] == "4GiB" for line in found)
     assert "size 'lots' is not understood" in run(*asked, "--memory", "lots", status=2).stderr
 
 

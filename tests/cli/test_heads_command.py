@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 
 import pytest
-from command import COMMAND
+from command import run_here
 
 from edgekv.models.head_shares import path_beside, read_shares
-
-
-def run(*arguments):
-    return subprocess.run([*COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=300)
 
 
 @pytest.fixture
@@ -33,19 +28,19 @@ def book(tmp_path_factory):
 
 def test_a_table_is_made_and_found(model, book):
     few = ("--passages", 2, "--tokens", 200, "--cells", 64, "--threads", 1)
-    made = run("heads", "--model", model, "--text", book, *few)
+    made = run_here("heads", "--model", model, "--text", book, *few)
     assert made.returncode == 0, made.stderr
     shares = read_shares(path_beside(model))
     assert sum(map(sum, shares.cells)) == pytest.approx(64 * 4)
     assert (shares.n_texts, shares.n_tokens, shares.budget) == (2, 200, 64)
-    again = run("heads", "--model", model, "--text", book, *few, "--out", model.with_name("again.json"))
+    again = run_here("heads", "--model", model, "--text", book, *few, "--out", model.with_name("again.json"))
     assert again.returncode == 0
     assert read_shares(model.with_name("again.json")) == shares
 
-    asked = run("plan", model, "--memory", "1GiB", "--budget", 64, "--json")
+    asked = run_here("plan", model, "--memory", "4GiB", "--budget", 64, "--json")
     assert json.loads(asked.stdout)["policy"] == "keydiff(rope=off)+heads"
-    answered = run(
-        "ask", "-m", model, "--memory", "1GiB", "--budget", 64, "-f", book, "--json", "--max-tokens", 4, "What?"
+    answered = run_here(
+        "ask", "-m", model, "--memory", "4GiB", "--budget", 64, "-f", book, "--json", "--max-tokens", 4, "What?"
     )
     assert answered.returncode == 0, answered.stderr
     assert json.loads(answered.stdout)["policy"] == "keydiff(rope=off)+heads"
@@ -60,20 +55,20 @@ def test_a_table_is_made_and_found(model, book):
     ],
 )
 def test_what_cannot_be_measured_is_said(model, book, arguments, message):
-    found = run("heads", "--model", model, "--text", book, "--passages", 1, "--threads", 1, *arguments)
+    found = run_here("heads", "--model", model, "--text", book, "--passages", 1, "--threads", 1, *arguments)
     assert found.returncode == 2
     assert message in found.stderr
     assert not path_beside(model).exists()
 
 
 def test_a_text_is_needed(model, tmp_path):
-    assert run("heads", "--model", model).returncode == 2
-    missing = run("heads", "--model", model, "--text", tmp_path / "no.txt")
+    assert run_here("heads", "--model", model).returncode == 2
+    missing = run_here("heads", "--model", model, "--text", tmp_path / "no.txt")
     assert missing.returncode == 2
     assert "no.txt" in missing.stderr
 
 
 def test_without_a_table_the_command_is_named(model):
-    found = run("ask", "-m", model, "--memory", "1GiB", "--budget", 64, "--policy", "keydiff+heads", "What?")
+    found = run_here("ask", "-m", model, "--memory", "4GiB", "--budget", 64, "--policy", "keydiff+heads", "What?")
     assert found.returncode == 2
     assert f"edgekv heads --model {model} --text BOOK" in found.stderr.replace("\n", " ")

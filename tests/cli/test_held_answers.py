@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
 
 import jsonschema
 import pytest
-from command import COMMAND, SMALL
+from command import SMALL, run_here
 
 SCHEMA = {
     "type": "object",
@@ -19,14 +18,11 @@ SCHEMA = {
 
 @pytest.fixture(scope="module")
 def ask(tiny_model):
-    """A function from options to the answer to "Hello", in a process of its own."""
+    """A function from options to the answer to "Hello"."""
     path = tiny_model(n_layer=2, n_ctx_train=2048)
 
     def ask(*options, model=path, small=SMALL, question="Hello"):
-        line = [*COMMAND, "ask", "-m", model, *small, *options, question]
-        return subprocess.run(
-            [*map(str, line)], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False
-        )
+        return run_here("ask", "-m", model, *small, *options, question)
 
     return ask
 
@@ -66,7 +62,7 @@ def test_the_default_model_gives_json(ask, text_file, default_model):
         "required": ["city", "is_capital"],
         "additionalProperties": False,
     }
-    small = ["--memory", "256MiB", "--budget", "512", "--threads", "1"]
+    small = ["--memory", "4GiB", "--budget", "512", "--threads", "1"]
     question = "What is the capital of France? Answer as JSON with city and is_capital."
     result = ask("--json-schema", text_file(json.dumps(schema)), model=default_model, small=small, question=question)
     assert result.returncode == 0, result.stderr

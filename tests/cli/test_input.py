@@ -12,10 +12,10 @@ import time
 
 import pytest
 from children import LIMIT_S, started
-from command import words
+from command import run_here, words
 
 COMMAND = [sys.executable, "-m", "edgekv"]
-SMALL = ["--memory", "1GiB", "--budget", "64", "--block", "32", "--threads", "1", "--max-tokens", "3"]
+SMALL = ["--memory", "4GiB", "--budget", "64", "--block", "32", "--threads", "1", "--max-tokens", "3"]
 TEXT = words(200)
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pipes have no names there")
@@ -23,12 +23,14 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pipes have no n
 
 @pytest.fixture
 def ask(model):
-    """Runs `edgekv ask`; `stdin` is what is piped in, or an open file."""
+    """Runs `edgekv ask`; `stdin` is what is piped in, or an open file; a program begins with it `closed`."""
 
-    def run(*arguments, stdin=subprocess.DEVNULL, **options):
-        given = {"input": stdin} if isinstance(stdin, str) else {"stdin": stdin}
-        command = [*COMMAND, "ask", "-m", str(model), *SMALL, "--json", *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, **given, **options)
+    def run(*arguments, stdin=None, closed=False):
+        line = ["ask", "-m", model, *SMALL, "--json", *arguments]
+        if not closed:
+            return run_here(*line, stdin=stdin)
+        command = [*COMMAND, *map(str, line)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, preexec_fn=lambda: os.close(0))
 
     return run
 
@@ -64,7 +66,7 @@ def test_what_can_be_read_once_is_read_as_a_file_is(ask, book, tmp_path, isolate
     reading, writing = os.pipe()
     os.write(writing, TEXT.encode())
     os.close(writing)
-    assert prompt_tokens(ask("-f", f"/dev/fd/{reading}", "What?", *isolated, pass_fds=[reading])) == whole
+    assert prompt_tokens(ask("-f", f"/dev/fd/{reading}", "What?", *isolated)) == whole
     os.close(reading)
     assert prompt_tokens(ask("-f", "/dev/stdin", "What?", *isolated, stdin=TEXT)) == whole
     with book.open() as file:
@@ -96,7 +98,8 @@ def test_nothing_of_standard_input_is_taken_where_files_are_named(ask, book, tmp
     reading, writing = os.pipe()
     os.write(writing, b"one\ntwo\n")
     os.close(writing)
-    assert ask("-f", book, "What?", stdin=reading).returncode == 0
+    with open(reading, closefd=False) as pipe:
+        assert ask("-f", book, "What?", stdin=pipe).returncode == 0
     assert os.read(reading, 100) == b"one\ntwo\n"
     os.close(reading)
 
@@ -122,8 +125,8 @@ def test_what_holds_no_text_is_refused_by_name(ask, tmp_path):
 
 
 def test_a_closed_standard_input_is_none(ask):
-    assert ask("What?", preexec_fn=lambda: os.close(0)).returncode == 0
-    refused(ask("-f", "-", "What?", preexec_fn=lambda: os.close(0)), "standard input is closed;")
+    assert ask("What?", closed=True).returncode == 0
+    refused(ask("-f", "-", "What?", closed=True), "standard input is closed;")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
@@ -151,8 +154,7 @@ def test_a_signal_leaves_no_copy_behind(model, tmp_path, number, proc):
 def test_inspect_reads_pipes_too(model):
     shown = []
     for arguments in (["What?"], []):
-        command = [*COMMAND, "inspect", "-m", str(model), *SMALL[:-2], "--no-keys", "--json", *arguments]
-        result = subprocess.run(command, input=TEXT, capture_output=True, text=True, timeout=300, check=False)
+        result = run_here("inspect", "-m", model, *SMALL[:-2], "--no-keys", "--json", *arguments, stdin=TEXT)
         assert result.returncode == 0, result.stderr
         shown.append("".join(json.loads(result.stdout)["pieces"]))
     assert TEXT in shown[0]

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import shutil
-import subprocess
 
 import pytest
 from browser import chromium, opened
-from command import COMMAND, SMALL, words
+from command import SMALL, run_here, words
 
 import edgekv
 from edgekv.inspection import observe, render_page
@@ -24,15 +22,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 def inspect(*arguments, **environment):
     """Runs the command in a terminal of 80 columns, without colours unless the environment asks for them."""
-    return subprocess.run(
-        [*COMMAND, "inspect", *SMALL, *map(str, arguments)],
-        env={**os.environ, "COLUMNS": "80", **environment},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    return run_here("inspect", *SMALL, *arguments, COLUMNS="80", **environment)
 
 
 @pytest.fixture(scope="module")

@@ -8,11 +8,13 @@ import shlex
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from children import LIMIT_S, started
-from command import COMMAND, SMALL, words
+from command import COMMAND, SMALL, run_here, words
 
 import edgekv
 from edgekv.cli.chat.commands import run_command
@@ -23,30 +25,10 @@ from edgekv.cli.chat.terminal_ui import TerminalUI
 from edgekv.store.ownership import Ownership
 from edgekv.store.session_names import path_of, save_as, saved_names
 
+# typer imports what click calls deprecated
+pytestmark = pytest.mark.filterwarnings("ignore:'click:DeprecationWarning")
+
 REPLY = ["--max-tokens", "8", "--temp", "0", "--stop", "\n"]  # a reply is a line
-
-# the command, to which Ctrl-C comes once, when 64 tokens of a text are read
-INTERRUPTED = """
-import os, signal, sys
-from contextlib import contextmanager
-from edgekv.cli import read
-from edgekv.cli.chat import replying
-from edgekv.cli.main import main
-
-pressed = []
-
-@contextmanager
-def bar():
-    def progress(it):
-        if it.tokens_done == 64 and it.tokens_total > 64 and not pressed:
-            pressed.append(True)
-            os.kill(os.getpid(), signal.SIGINT)
-    yield progress
-
-replying.reading_bar = read.reading_bar = bar
-sys.exit(main())
-"""
-INTERRUPTED_COMMAND = [sys.executable, "-c", INTERRUPTED]
 
 
 @pytest.fixture(autouse=True)
@@ -57,18 +39,31 @@ def data_home(tmp_path, monkeypatch):
 
 @pytest.fixture
 def runtime(model):
-    with edgekv.Runtime(model, memory="1GiB", budget=64, block=32, threads=1) as rt:
+    with edgekv.Runtime(model, memory="4GiB", budget=64, block=32, threads=1) as rt:
         yield rt
 
 
-def run(*arguments, stdin="", command=COMMAND):
-    return subprocess.run(
-        [*command, *map(str, arguments)], input=stdin, capture_output=True, text=True, timeout=300, check=False
-    )
+def run(*arguments, stdin="", interrupted=False):
+    """Run a command; Ctrl-C comes to an interrupted one, once, when 64 tokens of a text are read."""
+    if not interrupted:
+        return run_here(*arguments, stdin=stdin)
+    pressed = []
+
+    @contextmanager
+    def bar():
+        def progress(it):
+            if it.tokens_done == 64 and it.tokens_total > 64 and not pressed:
+                pressed.append(True)
+                os.kill(os.getpid(), signal.SIGINT)
+
+        yield progress
+
+    with mock.patch("edgekv.cli.talk.replying.reading_bar", bar), mock.patch("edgekv.cli.read.reading_bar", bar):
+        return run_here(*arguments, stdin=stdin)
 
 
-def chat(model, lines, *options, command=COMMAND):
-    result = run("chat", "-m", model, *SMALL, *REPLY, *options, stdin=lines, command=command)
+def chat(model, lines, *options, interrupted=False):
+    result = run("chat", "-m", model, *SMALL, *REPLY, *options, stdin=lines, interrupted=interrupted)
     assert result.returncode == 0, result.stderr
     return result
 
@@ -81,7 +76,7 @@ def test_ctrl_c_while_a_file_is_read_takes_the_turn_back(model, book, isolated):
     """The chat goes on as if the message had never been sent, and the files are still attached."""
     whole = chat(model, "Hello\nAnd then?\n").stdout
     lines = f"Hello\n/read {book}\nWhat?\n/drop\nAnd then?\n"
-    stopped = chat(model, lines, *isolated, command=INTERRUPTED_COMMAND)
+    stopped = chat(model, lines, *isolated, interrupted=True)
     first, *rest = stopped.stdout.split("\n")
     assert "\n".join([first, *(line for line in rest if line)]) == whole.rstrip("\n")
     assert "not answered, with 1 file that goes with the next one (/drop leaves it out)" in stopped.stderr
@@ -142,10 +137,10 @@ def test_a_session_of_another_chat_is_replaced_by_force_alone(model):
 
 
 def test_a_book_is_replaced_by_force_alone_and_chats_about_it_have_names_of_their_own(model, book, text_file):
-    read = ["read", "-m", model, *SMALL, "--save", "book", "-f"]
-    assert run(*read, book).returncode == 0
+    line = ["read", "-m", model, *SMALL, "--save", "book", "-f"]
+    assert run(*line, book).returncode == 0
     before = path_of("book").read_bytes()
-    again = run(*read, text_file(words(100)))
+    again = run(*line, text_file(words(100)))
     assert again.returncode == 2
     assert "'book' was saved before; give another --save, or replace it with --force" in again.stderr
     shown = chat(model, "What?\n/load book\nWhat?\n", "--session", "book").stderr
@@ -155,7 +150,7 @@ def test_a_book_is_replaced_by_force_alone_and_chats_about_it_have_names_of_thei
     assert saved_names() == ["book", "book-chat", "book-chat-2"]
     shown = chat(model, "/undo\nWhat?\n/undo\n/undo\n", "--session", "book-chat").stderr
     assert "taken back: 0 tokens" not in shown  # the text that was read stays
-    assert run(*read, text_file(words(100)), "--force").returncode == 0
+    assert run(*line, text_file(words(100)), "--force").returncode == 0
     assert path_of("book").read_bytes() != before
 
 
@@ -221,20 +216,20 @@ def test_a_question_about_a_text_is_answered_again_in_a_chat_that_goes_on(model,
 
 
 def test_a_reading_that_is_stopped_goes_on(model, book, text_file):
-    read = ["read", "-m", model, *SMALL, "--save", "book", "-f"]
-    stopped = run(*read, book, command=INTERRUPTED_COMMAND)
+    line = ["read", "-m", model, *SMALL, "--save", "book", "-f"]
+    stopped = run(*line, book, interrupted=True)
     assert stopped.returncode == 130, stopped.stderr
     assert "stopped; the 64 tokens that were read are saved as book.partial; the same command goes on" in stopped.stderr
     assert saved_names() == ["book.partial"]
-    other = run(*read, text_file(words(100).upper()))
+    other = run(*line, text_file(words(100).upper()))
     assert other.returncode == 2
     assert "'book.partial' is the beginning of another text" in other.stderr
-    rest = run(*read, book)
+    rest = run(*line, book)
     assert rest.returncode == 0, rest.stderr
     assert "64 tokens were read; going on from there" in rest.stderr
     assert saved_names() == ["book"]
     with (
-        edgekv.Runtime(model, memory="1GiB", budget=64, block=32, threads=1) as rt,
+        edgekv.Runtime(model, memory="4GiB", budget=64, block=32, threads=1) as rt,
         rt.load_session(path_of("book")) as session,
     ):
         (turn,) = session.turns()
@@ -330,20 +325,14 @@ def test_a_home_that_takes_no_files(tmp_path, monkeypatch):
     assert "Traceback" not in ended.stderr
 
 
-UNKNOWN_SHELL = """
-import shellingham
-from edgekv.cli.main import main
+def test_a_shell_that_is_unknown(monkeypatch):
+    shellingham = pytest.importorskip("shellingham")
 
-def detect_shell():
-    raise shellingham.ShellDetectionFailure
+    def detect_shell():
+        raise shellingham.ShellDetectionFailure
 
-shellingham.detect_shell = detect_shell
-raise SystemExit(main())
-"""
-
-
-def test_a_shell_that_is_unknown():
-    ended = run("--install-completion", command=[sys.executable, "-c", UNKNOWN_SHELL])
+    monkeypatch.setattr(shellingham, "detect_shell", detect_shell)
+    ended = run("--install-completion")
     assert ended.returncode == 1
     assert ended.stderr.startswith("edgekv: the shell that runs edgekv is unknown; ")
 

@@ -8,17 +8,11 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from command import COMMAND, SMALL
+from command import SMALL, run_here
 
 from edgekv import Sampling, Stats
 from edgekv.cli.render import print_footer
 from edgekv.generation.request import MAX_TOKENS
-
-
-def edgekv(*arguments, stdin=""):
-    return subprocess.run(
-        [*COMMAND, *map(str, arguments)], input=stdin, capture_output=True, text=True, timeout=300, check=False
-    )
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +23,7 @@ def reply(model):
     def reply(command, *options):
         if (command, options) not in known:
             line = [command, "-m", model, *SMALL, "--max-tokens", "40", "--seed", "1", *options]
-            result = edgekv(*line, "Hello") if command == "ask" else edgekv(*line, stdin="Hello\n")
+            result = run_here(*line, "Hello") if command == "ask" else run_here(*line, stdin="Hello\n")
             assert result.returncode == 0, result.stderr
             known[command, options] = result.stdout
         return known[command, options]
@@ -71,8 +65,8 @@ def test_chat_does_not_begin_its_random_numbers_again(model):
     """Nearly every token is as likely as any other, so equal random numbers would say the same twice."""
     wild = ["--temp", "100", "--top-k", "0", "--top-p", "1", "--repeat-penalty", "1", "--seed", "1"]
     line = ["chat", "-m", model, *SMALL, "--max-tokens", "30", *wild]
-    one = edgekv(*line, stdin="Hello\n").stdout
-    two = edgekv(*line, stdin="Hello\nHello\n").stdout
+    one = run_here(*line, stdin="Hello\n").stdout
+    two = run_here(*line, stdin="Hello\nHello\n").stdout
     first, second = two[: len(one) - 1], two[len(one) :]
     assert first == one[:-1]
     assert second[:10] != first[:10]
@@ -83,7 +77,7 @@ def test_a_question_about_a_file_is_put_as_it_stands_when_raw(model, tmp_path):
     book.write_text("The house stands by the river. ")
 
     def n_prompt(*arguments):
-        return json.loads(edgekv("ask", "-m", model, *SMALL, *arguments, "--max-tokens", 1, "--json").stdout)[
+        return json.loads(run_here("ask", "-m", model, *SMALL, *arguments, "--max-tokens", 1, "--json").stdout)[
             "prompt_tokens"
         ]
 
@@ -125,10 +119,10 @@ def test_values_that_cannot_work_are_refused(model, command):
         "--seed -1": ["--seed", "-1"],
     }.items():
         question = ["Hello"] if command == "ask" else []
-        result = edgekv(command, "-m", model, *SMALL, *options, *question, stdin="Hello\n")
+        result = run_here(command, "-m", model, *SMALL, *options, *question, stdin="Hello\n")
         assert (result.returncode, result.stdout) == (2, "")
         assert words in result.stderr
     if command == "ask":
-        result = edgekv(command, "-m", model, *SMALL, "--stop", "", "Hello")
+        result = run_here(command, "-m", model, *SMALL, "--stop", "", "Hello")
         assert result.returncode == 2
         assert "--stop ''" in result.stderr

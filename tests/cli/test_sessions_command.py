@@ -6,11 +6,10 @@ import json
 import os
 import pty
 import signal
-import subprocess
 
 import pytest
 from children import LIMIT_S, started
-from command import COMMAND, SMALL
+from command import COMMAND, SMALL, run_here
 from terminal import Terminal
 
 import edgekv
@@ -29,14 +28,8 @@ def data_home(tmp_path, monkeypatch):
     return tmp_path / "data"
 
 
-def run(*arguments, stdin=""):
-    return subprocess.run(
-        [*COMMAND, *map(str, arguments)], input=stdin, capture_output=True, text=True, timeout=300, check=False
-    )
-
-
 def chat(model, lines, *options):
-    result = run("chat", "-m", model, *SMALL, *REPLY, *options, stdin=lines)
+    result = run_here("chat", "-m", model, *SMALL, *REPLY, *options, stdin=lines)
     assert result.returncode == 0, result.stderr
     return result
 
@@ -72,7 +65,7 @@ def test_slash_commands_of_a_chat(model, data_home):
     ):
         assert said in result.stderr, said
     assert result.stderr.count("generation") == 2  # two replies: no command became a message
-    sizes = {name: json.loads(run("sessions", "show", name, "--json").stdout)["n_past"] for name in ("one", "two")}
+    sizes = {name: json.loads(run_here("sessions", "show", name, "--json").stdout)["n_past"] for name in ("one", "two")}
     assert sizes["one"] > sizes["two"]  # it was gone on with, and kept
     assert sorted(path.name for path in (data_home / "edgekv" / "sessions").iterdir()) == ["one.session", "two.session"]
 
@@ -99,44 +92,44 @@ def test_a_killed_chat_loses_the_running_turn_alone(model, book):
 
 
 def test_a_text_is_read_once_and_asked_about_again(model, book):
-    read = run("read", "-m", model, *SMALL, "-f", book, "--save", "book")
+    read = run_here("read", "-m", model, *SMALL, "-f", book, "--save", "book")
     assert read.returncode == 0, read.stderr
     assert "saved as book, " in read.stderr
     assert "tokens seen" in read.stderr
-    answers = [run("ask", "-m", model, *SMALL, "--from", "book", "What?", "--max-tokens", 20) for _ in range(2)]
-    with edgekv.Runtime(model, memory="1GiB", budget=64, block=32, threads=1) as rt, rt.session() as session:
+    answers = [run_here("ask", "-m", model, *SMALL, "--from", "book", "What?", "--max-tokens", 20) for _ in range(2)]
+    with edgekv.Runtime(model, memory="4GiB", budget=64, block=32, threads=1) as rt, rt.session() as session:
         session.read(files=[book])
         expected = "".join(session.ask("What?", max_tokens=20)) + "\n"
     assert [answer.stdout for answer in answers] == [expected] * 2
-    assert run("ask", "-m", model, *SMALL, "--from", "other", "What?").returncode == 2
-    piped = run("read", "-m", model, *SMALL, "--save", "piped", stdin="some words")
+    assert run_here("ask", "-m", model, *SMALL, "--from", "other", "What?").returncode == 2
+    piped = run_here("read", "-m", model, *SMALL, "--save", "piped", stdin="some words")
     assert piped.returncode == 0, piped.stderr
-    nothing = run("read", "-m", model, *SMALL, "--save", "empty")
+    nothing = run_here("read", "-m", model, *SMALL, "--save", "empty")
     assert (nothing.returncode, saved_names()) == (2, ["book", "piped"])
     assert "there is nothing to read" in nothing.stderr
 
 
 def test_listing_showing_and_removing(model, data_home):
-    assert json.loads(run("sessions", "list", "--json").stdout) == []
+    assert json.loads(run_here("sessions", "list", "--json").stdout) == []
     chat(model, "Hello\n", "--session", "mine")
     folder = data_home / "edgekv" / "sessions"
     (folder / "broken.session").write_bytes(b"no session")
     (folder / f".0-0{SUFFIX}").write_bytes(b"half of one")
-    listed = {it["name"]: it for it in json.loads(run("sessions", "list", "--json").stdout)}
+    listed = {it["name"]: it for it in json.loads(run_here("sessions", "list", "--json").stdout)}
     assert set(listed) == {"mine", "broken"}
     assert "is no session file" in listed["broken"]["error"]
     assert listed["mine"]["policy"] == "keydiff"
     assert listed["mine"]["bytes"] == (folder / "mine.session").stat().st_size
     assert not (folder / f".0-0{SUFFIX}").exists()
-    table = run("sessions", "list").stdout
+    table = run_here("sessions", "list").stdout
     assert "mine" in table
     assert "cannot be read" in table
-    shown = run("sessions", "show", "mine").stdout
+    shown = run_here("sessions", "show", "mine").stdout
     assert "n_past: " in shown
-    assert run("sessions", "show", "broken").returncode == 2
-    assert run("sessions", "rm", "mine", "nobody").returncode == 2
+    assert run_here("sessions", "show", "broken").returncode == 2
+    assert run_here("sessions", "rm", "mine", "nobody").returncode == 2
     assert (folder / "mine.session").exists()  # all are there, or none is removed
-    assert run("sessions", "rm", "mine", "broken").returncode == 0
+    assert run_here("sessions", "rm", "mine", "broken").returncode == 0
     assert saved_names() == []
 
 
@@ -153,7 +146,7 @@ def test_what_is_refused(model, tmp_path):
         (("read", "--save", "", "-f", "x"), "'' cannot name a session"),
         (("ask", "--from", "nobody", "What?"), "there is no saved session 'nobody'; saved: mine"),
     ):
-        result = run(arguments[0], "-m", model, *SMALL, *arguments[1:], stdin="Hello\n")
+        result = run_here(arguments[0], "-m", model, *SMALL, *arguments[1:], stdin="Hello\n")
         assert (result.returncode, result.stdout) == (2, ""), arguments
         assert message in result.stderr, result.stderr
     assert chat(model, "And then?\n", "--session", "mine").stdout
@@ -193,7 +186,7 @@ def test_every_command_is_written_as_it_is_called():
 
 
 def test_a_refused_load_leaves_the_chat(model, tmp_path):
-    with edgekv.Runtime(model, memory="1GiB", budget=64, block=32, threads=1) as rt:
+    with edgekv.Runtime(model, memory="4GiB", budget=64, block=32, threads=1) as rt:
         talk = Chat(rt, rt.session(), "mine")
         list(talk.session.chat("Hello", max_tokens=2))
         talk.save()

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from command import COMMAND, SMALL
+from command import SMALL, run_here
 
 import edgekv
 from edgekv.cli.settings import defaults, preset_options
@@ -36,30 +36,24 @@ def command():
     return typer.main.get_command(app)
 
 
-def run(*arguments, stdin="", **variables):
-    command = [*COMMAND, *map(str, arguments)]
-    environment = os.environ | variables
-    return subprocess.run(command, input=stdin, env=environment, capture_output=True, text=True, timeout=300)
-
-
 def planned(*arguments, **variables):
-    ended = run("plan", "--json", *arguments, **variables)
+    ended = run_here("plan", "--json", *arguments, **variables)
     assert ended.returncode == 0, ended.stderr
     plan = json.loads(ended.stdout)
     return plan["ceiling_bytes"] >> 20, plan["budget_cells"]
 
 
 def test_the_command_line_comes_before_the_environment_and_that_before_the_file(model, settings):
-    settings(f'model = "{model}"\nmemory = "1GiB"\nthreads = 1\n[plan]\nbudget = 64\n[chat]\nbudget = 32\n')
-    assert planned() == (1024, 64)
-    assert planned(EDGEKV_MEMORY="900MiB") == (900, 64)
-    assert planned("--memory", "800MiB", EDGEKV_MEMORY="900MiB", EDGEKV_BUDGET="100") == (800, 100)
+    settings(f'model = "{model}"\nmemory = "4GiB"\nthreads = 1\n[plan]\nbudget = 64\n[chat]\nbudget = 32\n')
+    assert planned() == (4096, 64)
+    assert planned(EDGEKV_MEMORY="3900MiB") == (3900, 64)
+    assert planned("--memory", "3800MiB", EDGEKV_MEMORY="3900MiB", EDGEKV_BUDGET="100") == (3800, 100)
 
 
 def test_a_preset_comes_between_the_environment_and_the_file(model, settings):
     settings('[chat]\ntemp = 0.1\nseed = 1\n[preset.wild]\ntemp = 2.0\nmin-p = 0.5\nsystem = "Be wild."\n')
     arguments = ("chat", "-m", model, *SMALL, "--preset", "wild")
-    ended = run(*arguments, "--top-k", "3", stdin="/set\n/system\n", EDGEKV_MIN_P="0.25")
+    ended = run_here(*arguments, "--top-k", "3", stdin="/set\n/system\n", EDGEKV_MIN_P="0.25")
     assert ended.returncode == 0, ended.stderr
     for said in ("temp 2.0", "min-p 0.25", "top-k 3", "seed 1", "Be wild."):
         assert said in ended.stderr

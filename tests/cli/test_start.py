@@ -15,7 +15,7 @@ import time
 
 import pytest
 from children import LIMIT_S, started
-from command import SMALL, words
+from command import SMALL, run_here, run_program, words
 from terminal import Terminal
 
 import edgekv
@@ -37,20 +37,14 @@ COMMANDS = [
 COMMANDS += ["complete", "bench", "eval", "eval needle", "devices", "rpc-server"]
 
 
-def run(*arguments, **options):
-    options = {"stdin": subprocess.DEVNULL} | options
-    command = [*COMMAND, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, **options)
-
-
 def test_the_version():
     assert edgekv.__version__ == importlib.metadata.version("edgekv")
-    assert run("--version").stdout == f"edgekv {edgekv.__version__}\n"
+    assert run_program("--version").stdout == f"edgekv {edgekv.__version__}\n"
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])
 def test_h_is_help(command):
-    short, long = (run(*command.split(), option) for option in ("-h", "--help"))
+    short, long = (run_here(*command.split(), option) for option in ("-h", "--help"))
     assert short.returncode == 0
     assert short.stdout == long.stdout
     assert short.stdout.startswith("Usage: ")
@@ -58,11 +52,11 @@ def test_h_is_help(command):
 
 @functools.cache
 def options_of(command):
-    return re.findall(r"(?<!\w)--[a-z-]+", run(command, "--help").stdout)
+    return re.findall(r"(?<!\w)--[a-z-]+", run_here(command, "--help").stdout)
 
 
 def refused(*arguments):
-    result = run(*arguments)
+    result = run_here(*arguments)
     assert result.returncode == 2, result.stderr
     assert result.stdout == ""
     return result.stderr
@@ -78,7 +72,7 @@ def test_sizes_as_people_write_them(model):
     assert refused("ask", "-m", model, "--memory", "256", "Q") == (
         "edgekv: size 256 means bytes, which is too little; write 256MiB\n"
     )
-    assert "under 2048.0 MiB" in run("plan", "-m", model, "--memory", "2G").stdout
+    assert "under 4096.0 MiB" in run_here("plan", "-m", model, "--memory", "4G").stdout
 
 
 @pytest.mark.parametrize(
@@ -129,7 +123,7 @@ def test_what_only_a_gpu_can_do_is_refused_without_one(model, option, value, iso
     )
     for refuse in (edgekv.plan, edgekv.survey, edgekv.Runtime):
         with pytest.raises(edgekv.ConfigError) as caught:
-            refuse(model, memory="1GiB", isolated=isolated, **{option: value})
+            refuse(model, memory="4GiB", isolated=isolated, **{option: value})
         assert str(caught.value).startswith(message)
         assert "-DGGML_CUDA=ON" in str(caught.value)
     spelt = "--" + option.replace("_", "-")
@@ -170,6 +164,6 @@ def test_a_word_on_the_terminal_while_it_loads(model):
         output.wait_for("tok/s")
         assert process.wait(LIMIT_S) == 0
     os.close(main)
-    quiet = run("ask", "-m", model, *SMALL, "--max-tokens", "3", "What?")
+    quiet = run_here("ask", "-m", model, *SMALL, "--max-tokens", "3", "What?")
     assert quiet.returncode == 0
     assert "loading" not in quiet.stderr

@@ -10,7 +10,7 @@ import subprocess
 from contextlib import contextmanager
 
 import pytest
-from command import COMMAND, SMALL, words
+from command import COMMAND, SMALL, run_here, words
 
 import edgekv
 from edgekv.cli.chat.commands import run_command
@@ -21,10 +21,9 @@ SHORT = ["--max-tokens", "8", "--stop", "\n"]  # a reply is a line
 
 def chat(model, lines, *options):
     """The lines that were said, and what was shown beside them."""
-    command = [*COMMAND, "chat", "-m", str(model), *SMALL, *SHORT, *options]
-    result = subprocess.run(command, input=lines.encode(), capture_output=True, timeout=300, check=False)
+    result = run_here("chat", "-m", model, *SMALL, *SHORT, *options, stdin=lines)
     assert result.returncode == 0, result.stderr
-    return result.stdout.decode().split("\n")[:-1], result.stderr.decode()
+    return result.stdout.split("\n")[:-1], result.stderr
 
 
 @pytest.mark.parametrize("isolated", [[], ["--isolated"]], ids=["here", "isolated"])
@@ -82,7 +81,7 @@ def test_ctrl_c_stops_a_return(model, monkeypatch, isolated):
         yield lambda progress: os.kill(os.getpid(), signal.SIGINT) if progress.tokens_done == 64 else None
 
     monkeypatch.setattr("edgekv.cli.chat.undo.reading_bar", interrupted)
-    options = {"memory": "1GiB", "budget": 64, "block": 32, "threads": 1, "isolated": isolated}
+    options = {"memory": "4GiB", "budget": 64, "block": 32, "threads": 1, "isolated": isolated}
     with edgekv.Runtime(model, **options) as rt, rt.session(log=True, checkpoint_bytes=0) as session:
         session.read(words(60))
         talk = Chat(rt, session, messages=[Message("Why?", [], session.n_past)])

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from children import LIMIT_S, started
-from command import COMMAND, SMALL
+from command import COMMAND, SMALL, run_here, run_program
 from hub_server import COMMIT, REPO, sha256
 from terminal import Terminal
 from unsupported_models import make_unsupported
@@ -32,13 +32,8 @@ from edgekv.testing.models.families import make_family
 pytest.importorskip("huggingface_hub")
 
 
-def run(*arguments, stdin=subprocess.DEVNULL, **options):
-    command = [*COMMAND, *map(str, arguments)]
-    return subprocess.run(command, stdin=stdin, capture_output=True, text=True, timeout=300, check=False, **options)
-
-
 def refused(status, *arguments):
-    result = run(*arguments)
+    result = run_here(*arguments)
     assert (result.returncode, result.stdout) == (status, ""), result.stderr
     assert result.stderr.startswith("edgekv: ")
     assert "Traceback" not in result.stderr
@@ -49,24 +44,24 @@ def refused(status, *arguments):
 
 
 def test_a_pulled_model_is_used_by_its_name(hub):
-    result = run("pull", f"{REPO}:q8_0", "--memory", "1GiB")
+    result = run_here("pull", f"{REPO}:q8_0", "--memory", "4GiB")
     assert result.returncode == 0, result.stderr
     path = hugging_face.repo_folder(REPO) / "snapshots" / COMMIT / "tiny-llama-Q8_0.gguf"
     assert result.stdout == f"{path}\n"
     assert path.read_bytes() == hub.repos[REPO]["tiny-llama-Q8_0.gguf"]
-    assert "under 1024.0 MiB: " in result.stderr
+    assert "under 4096.0 MiB: " in result.stderr
     assert "planned peak" in result.stderr
     hub.refuses_with = (500, "")  # the hub is no longer needed
     for name in (f"hf:{REPO}:Q8_0", REPO, str(path)):
-        answer = run("ask", "-m", name, *SMALL, "--max-tokens", "3", "--json", "What?")
+        answer = run_here("ask", "-m", name, *SMALL, "--max-tokens", "3", "--json", "What?")
         assert answer.returncode == 0, answer.stderr
         assert json.loads(answer.stdout)["model"] == str(path)
-    with edgekv.Runtime(f"{REPO}:q8_0", memory="1GiB", budget=64, block=32, threads=1) as rt:
+    with edgekv.Runtime(f"{REPO}:q8_0", memory="4GiB", budget=64, block=32, threads=1) as rt:
         assert rt.plan.model == path
 
 
 def test_pull_for_programs(hub):
-    report = json.loads(run("pull", f"{REPO}:f16", "--memory", "1GiB", "--json").stdout)
+    report = json.loads(run_here("pull", f"{REPO}:f16", "--memory", "4GiB", "--json").stdout)
     contents = hub.repos[REPO]["tiny-llama-F16.gguf"]
     assert (report["repo"], report["n_bytes"]) == (REPO, len(contents))
     assert report["plan"]["model"] == report["name"] == f"hf:{REPO}:tiny-llama-F16.gguf"
@@ -95,7 +90,7 @@ def test_ctrl_c_keeps_what_was_downloaded(hub):
     partial = blob / f"{sha256(contents)}.incomplete"
     hub.stalls_at = (1, 70_000)  # request 0 is for the header
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with started([*COMMAND, "pull", f"{REPO}:q8_0", "--memory", "1GiB"], **pipes) as process:
+    with started([*COMMAND, "pull", f"{REPO}:q8_0", "--memory", "4GiB"], **pipes) as process:
         assert hub.stalled.wait(LIMIT_S)
         while not partial.is_file() or not partial.stat().st_size:
             assert process.poll() is None, process.stderr.read()
@@ -109,7 +104,7 @@ def test_ctrl_c_keeps_what_was_downloaded(hub):
     assert kept == contents[: len(kept)]
     hub.stalls_at = None
     hub.release.set()
-    assert run("pull", f"{REPO}:q8_0").returncode == 0
+    assert run_here("pull", f"{REPO}:q8_0").returncode == 0
     assert hub.ranges[-1] == (len(kept), len(contents))
     assert find_model(f"hf:{REPO}:q8_0").read_bytes() == contents
 
@@ -125,13 +120,13 @@ def test_ctrl_c_while_the_header_comes(hub):
 
 
 def test_a_system_without_links_holds_the_file_once(hub, monkeypatch):
-    monkeypatch.setenv("HF_HUB_DISABLE_SYMLINKS", "1")
-    path = Path(run("pull", f"{REPO}:q8_0").stdout.strip())
+    monkeypatch.setenv("HF_HUB_DISABLE_SYMLINKS", "1")  # is read when the library is imported
+    path = Path(run_program("pull", f"{REPO}:q8_0").stdout.strip())
     assert path.is_file()
     assert not path.is_symlink()
     assert not [*(hugging_face.repo_folder(REPO) / "blobs").iterdir()]
     sent = hub.sent_bytes
-    assert Path(run("pull", f"{REPO}:q8_0").stdout.strip()) == path
+    assert Path(run_program("pull", f"{REPO}:q8_0").stdout.strip()) == path
     assert hub.sent_bytes < 2 * sent  # the header again, and nothing else
     assert hugging_face.remove(find_cached(REPO)) > 0
     assert not hugging_face.repo_folder(REPO).exists()
@@ -170,7 +165,7 @@ def test_a_remote_model_is_planned_as_a_local_one(hub, large, family, tmp_path):
     if family is not None:
         large = make_family(tmp_path / "tiny.gguf", family)
         hub.repos["tiny/large-GGUF"] = {"large-F32.gguf": large.read_bytes()}
-    options = {"memory": "1GiB", "threads": 1}
+    options = {"memory": "4GiB", "threads": 1}
     here, there = edgekv.plan(large, **options), edgekv.plan("hf:tiny/large-GGUF:F32", **options)
     assert str(there.model) == "hf:tiny/large-GGUF:large-F32.gguf"
     for measured in ("python", "vocabulary", "graphs", "rounding"):  # parts that a first plan makes larger
@@ -214,22 +209,22 @@ def test_the_planning_process_holds_no_hub(hub):
 
 
 def test_plan_takes_the_name_as_an_argument(hub):
-    survey = json.loads(run("plan", f"hf:{REPO}:q8_0", "--memory", "1GiB", "--json").stdout)
+    survey = json.loads(run_here("plan", f"hf:{REPO}:q8_0", "--memory", "4GiB", "--json").stdout)
     assert survey["model"] == f"hf:{REPO}:tiny-llama-Q8_0.gguf"
     assert f"hf:{REPO}" in refused(2, "plan", f"hf:{REPO}", "-m", "other.gguf")
-    spelt = run("plan", "-m", f"hf:{REPO}:q8_0", "--memory", "1GiB")
-    assert "tiny-llama-Q8_0.gguf under 1024.0 MiB" in spelt.stdout
+    spelt = run_here("plan", "-m", f"hf:{REPO}:q8_0", "--memory", "4GiB")
+    assert "tiny-llama-Q8_0.gguf under 4096.0 MiB" in spelt.stdout
 
 
 def test_what_was_pulled_is_planned_without_the_hub(hub):
-    assert run("pull", f"{REPO}:q8_0").returncode == 0
+    assert run_here("pull", f"{REPO}:q8_0").returncode == 0
     hub.refuses_with = (500, "")
-    plan = json.loads(run("plan", f"hf:{REPO}:q8_0", "--memory", "1GiB", "--json").stdout)
+    plan = json.loads(run_here("plan", f"hf:{REPO}:q8_0", "--memory", "4GiB", "--json").stdout)
     assert plan["model"] == str(find_model(REPO))
 
 
 def test_an_isolated_plan_of_a_remote_model(hub):
-    plan = edgekv.plan(f"hf:{REPO}:q8_0", memory="1GiB", isolated=True)
+    plan = edgekv.plan(f"hf:{REPO}:q8_0", memory="4GiB", isolated=True)
     assert str(plan.model) == f"hf:{REPO}:tiny-llama-Q8_0.gguf"
 
 
@@ -261,30 +256,30 @@ def test_errors_come_from_the_child_as_they_are(hub):
 
 
 def test_what_was_pulled_is_listed_shown_and_removed(hub):
-    run("pull", f"{REPO}:q8_0")
+    run_here("pull", f"{REPO}:q8_0")
     path = find_model(REPO)
     for command in (["models"], ["models", "list"]):
-        (entry,) = (model for model in json.loads(run(*command, "--json").stdout) if model["source"] == "hf")
+        (entry,) = (model for model in json.loads(run_here(*command, "--json").stdout) if model["source"] == "hf")
         assert entry == {
             **{"name": f"hf:{REPO}:Q8_0", "file_name": "tiny-llama-Q8_0.gguf", "source": "hf", "installed": True},
             **{"file_bytes": path.stat().st_size, "path": str(path)},
         }
-    assert f"hf:{REPO}:Q8_0" in run("models", "list").stdout
-    facts = json.loads(run("models", "show", REPO, "--json").stdout)
+    assert f"hf:{REPO}:Q8_0" in run_here("models", "list").stdout
+    facts = json.loads(run_here("models", "show", REPO, "--json").stdout)
     assert (facts["path"], facts["architecture"], facts["n_layer"]) == (str(path), "llama", 2)
     assert facts["tensor_types"] == ["F32", "Q8_0"]
-    assert "llama" in run("models", "show", REPO).stdout
+    assert "llama" in run_here("models", "show", REPO).stdout
     assert "say --yes" in refused(2, "models", "rm", REPO)
     assert path.exists()
-    assert run("models", "rm", REPO, "--yes").stdout.startswith(f"removed hf:{REPO}:Q8_0")
+    assert run_here("models", "rm", REPO, "--yes").stdout.startswith(f"removed hf:{REPO}:Q8_0")
     assert not path.exists()
-    assert not any(model["source"] == "hf" for model in json.loads(run("models", "--json").stdout))
+    assert not any(model["source"] == "hf" for model in json.loads(run_here("models", "--json").stdout))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such terminals")
 @pytest.mark.parametrize(("typed", "stays"), [("n\n", True), ("\n", True), ("y\n", False)])
 def test_removing_asks_on_a_terminal(hub, typed, stays):
-    run("pull", f"{REPO}:q8_0")
+    run_here("pull", f"{REPO}:q8_0")
     path = find_model(REPO)
     main, end = pty.openpty()
     with started([*COMMAND, "models", "rm", REPO], stdin=end, stdout=end, stderr=end) as process:
