@@ -30,18 +30,36 @@ def run(*command, folder, env=None, **options):
     return result.stdout
 
 
+def build_source_package(folder):
+    """Path of a source package, which takes seconds."""
+    need_uv()
+    run("uv", "build", "--quiet", "--sdist", "--out-dir", folder, CHECKOUT, folder=folder)
+    (package,) = folder.glob("*.tar.gz")
+    return package
+
+
 def build_wheel(folder):
-    """Path of a wheel, made from the source package. Skips where that is not possible, or would take minutes."""
-    for tool, remedy in (("uv", "pip install uv"), ("ccache", "without it, the build takes minutes")):
-        if shutil.which(tool) is None:
-            pytest.skip(f"{tool} is not installed; {remedy}")
-    resolve = ["uv", "pip", "compile", "--quiet", "--no-cache", "-"]
-    found = subprocess.run(resolve, input="scikit-build-core", capture_output=True, text=True, check=False, timeout=300)
-    if found.returncode != 0:
-        pytest.skip("no package index is in reach, and the wheel is built in an environment of its own")
+    """Path of a wheel, made from the source package, which takes minutes even with a compiler cache."""
+    need_uv()
+    need("ccache", "without it, the build takes many minutes")
     run("uv", "build", "--quiet", "--out-dir", folder, CHECKOUT, folder=folder)
     (wheel,) = folder.glob("*.whl")
     return wheel
+
+
+def need(tool, remedy):
+    """Skip where a tool is not installed."""
+    if shutil.which(tool) is None:
+        pytest.skip(f"{tool} is not installed; {remedy}")
+
+
+def need_uv():
+    """Skip where uv is not installed, or reaches no package index."""
+    need("uv", "pip install uv")
+    resolve = ["uv", "pip", "compile", "--quiet", "--no-cache", "-"]
+    found = subprocess.run(resolve, input="scikit-build-core", capture_output=True, text=True, check=False, timeout=300)
+    if found.returncode != 0:
+        pytest.skip("no package index is in reach, and packages are built in environments of their own")
 
 
 def install_wheel(wheel, folder):

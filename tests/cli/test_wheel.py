@@ -1,14 +1,19 @@
-"""The wheel, built and used as its users do: a fresh environment, away from the checkout."""
+"""What is packaged: the source package, what an install brings, and the wheel in a fresh environment."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
+import tarfile
 import zipfile
 from pathlib import Path
 
-from wheel_environment import CHECKOUT, run
+import pytest
+from wheel_environment import CHECKOUT, build_source_package, run
+
+from edgekv.binding import library
 
 NAMES = "import importlib.metadata as m; print(*{f.parts[0] for f in m.files('edgekv')})"
 ASSETS = """import edgekv.server, importlib.resources as r
@@ -27,6 +32,30 @@ CARRIED = {
 }
 
 
+PACKAGED = ("edgekv", "models", "cli", "evals", "server", "native")
+ABSOLUTE = re.compile(rb'[ "=](?:/\w|[A-Z]:)')
+
+
+def test_the_source_package_carries_what_a_build_reads(tmp_path):
+    with tarfile.open(build_source_package(tmp_path)) as files:
+        names = {name.partition("/")[2] for name in files.getnames()}
+    tracked = ["git", "ls-files", *PACKAGED, "pyproject.toml", "README.md", "LICENSE"]
+    read = subprocess.run(tracked, cwd=CHECKOUT, capture_output=True, text=True, timeout=60)
+    if read.returncode != 0:
+        pytest.skip("the checkout is not git's")
+    assert {name for name in read.stdout.splitlines() if (CHECKOUT / name).exists()} <= names
+
+
+@pytest.mark.skipif("EDGEKV_LIB_PATH" in os.environ, reason="another library than that of the install")
+def test_the_install_brings_what_c_programs_need():
+    folder = library.library_path().parent
+    for name in CARRIED:
+        content = (folder / name).read_bytes()
+        assert str(CHECKOUT).encode() not in content, name
+        assert not (name.endswith((".cmake", ".pc")) and ABSOLUTE.search(content)), name
+
+
+@pytest.mark.nightly  # the two above find what a package lacks
 def test_the_wheel_carries_what_c_programs_need_and_no_absolute_path(wheel):
     assert wheel.name.startswith("edgekv-")
     assert "-py3-none-" in wheel.name
@@ -37,9 +66,10 @@ def test_the_wheel_carries_what_c_programs_need_and_no_absolute_path(wheel):
         for name in names:
             content = files.read(name)
             assert str(CHECKOUT).encode() not in content, name
-            assert not (name.endswith((".cmake", ".pc")) and re.search(rb'[ "=](?:/\w|[A-Z]:)', content)), name
+            assert not (name.endswith((".cmake", ".pc")) and ABSOLUTE.search(content)), name
 
 
+@pytest.mark.nightly  # compiles llama.cpp in a folder of its own
 def test_the_wheel_works_without_the_checkout(environment, tmp_path):
     python, edgekv = environment / "bin" / "python", environment / "bin" / "edgekv"
     names = set(run(python, "-c", NAMES, folder=tmp_path).split())
