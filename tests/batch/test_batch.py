@@ -6,6 +6,7 @@ import json
 import os
 import random
 import signal
+from dataclasses import replace
 
 import pytest
 
@@ -16,7 +17,7 @@ from lent_device import lent_device
 import edgekv
 from edgekv.batch.batch import Batch
 from edgekv.batch.results import digest_of
-from edgekv.batch.worker import LocalWorker, Setup
+from edgekv.batch.worker import LocalWorker, PrefixPool, Setup
 from edgekv.errors import ConfigError, InputError
 from edgekv.session import GENERAL_QUESTION
 
@@ -47,6 +48,20 @@ def answer(opened, tmp_path):
     return run
 
 
+@pytest.fixture(autouse=True)
+def near(request, monkeypatch):
+    """Workers have their models in this process, where they begin sooner and say the same; not in FAR tests."""
+    begin = PrefixPool.__init__
+
+    def begin_here(pool, setup):
+        begin(pool, replace(setup, options=setup.options | {"isolated": False}))
+
+    if getattr(request, "param", True):
+        monkeypatch.setattr(PrefixPool, "__init__", begin_here)
+
+
+FAR = pytest.mark.parametrize("near", [pytest.param(False, id="far")], indirect=True)
+
 REQUESTS = [
     *about_documents(3, 4),
     chat("alone", "Hello"),
@@ -60,6 +75,7 @@ REQUESTS = [
 ]
 
 
+@FAR
 def test_every_request_is_answered_and_each_document_read_once(answer):
     found, stats = answer(REQUESTS)
     assert sorted(found) == sorted(request["custom_id"] for request in REQUESTS)
@@ -83,7 +99,11 @@ def test_every_request_is_answered_and_each_document_read_once(answer):
     assert 0 < stats.peak_bytes < 4 << 30
 
 
-@pytest.mark.parametrize("options", [{}, {"focus": False}, {"kv_type": "q8_0", "policy": "snapkv"}, {"budget": 1024}])
+@pytest.mark.parametrize(
+    ("options", "near"),
+    [({}, False), ({"focus": False}, True), ({"kv_type": "q8_0", "policy": "snapkv"}, True), ({"budget": 1024}, True)],
+    indirect=["near"],
+)
 def test_neither_order_nor_sharing_makes_a_difference(answer, options):
     alone, _ = answer(REQUESTS, **options)
     shared, stats = answer(None, "shared.jsonl", workers=3, **options)
@@ -267,6 +287,7 @@ def test_requests_that_change_meanwhile_are_found_out(opened, tmp_path):
             list(running)
 
 
+@FAR
 @pytest.mark.parametrize("n_deaths", [1, 5])
 def test_a_worker_that_dies_is_started_again(answer, monkeypatch, n_deaths):
     """And a request that ends every one that is at it has an error, of no status of HTTP."""
@@ -312,6 +333,7 @@ def _over(worker, task):
     raise edgekv.CeilingExceededError("too much", planned_bytes=1, measured_bytes=2, ceiling_bytes=1)
 
 
+@FAR
 def test_the_reading_of_a_prefix_is_cancelled(opened, monkeypatch):
     seen, prefill_prefix = [], edgekv.Session.prefill_prefix
 
@@ -402,6 +424,7 @@ def test_results_are_lines_of_ascii(answer, tmp_path):
     assert json.loads(line.decode("ascii"))["custom_id"] == "ä\ud800"
 
 
+@FAR
 def test_one_worker_may_have_layers_on_a_server(answer, opened):
     requests = REQUESTS[:5]
     with lent_device() as (address, _):

@@ -58,7 +58,7 @@ def run(*arguments, stdin="", interrupted=False):
 
         yield progress
 
-    with mock.patch("edgekv.cli.talk.replying.reading_bar", bar), mock.patch("edgekv.cli.read.reading_bar", bar):
+    with mock.patch("edgekv.cli.chat.replying.reading_bar", bar), mock.patch("edgekv.cli.read.reading_bar", bar):
         return run_here(*arguments, stdin=stdin)
 
 
