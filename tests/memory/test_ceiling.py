@@ -6,6 +6,7 @@ import json
 
 import pytest
 from edgekv_command import run_command
+from repeated import settled
 
 from edgekv.testing.models.shapes import make_shape
 
@@ -40,14 +41,17 @@ def text(tmp_path):
 
 def test_peak_stays_under_the_plan_and_does_not_grow_with_the_prompt(ask, text):
     options = ["--budget", "256", "--max-tokens", "8", "--threads", "2"]
-    short, long = (ask(text(n), *options) for n in (450, 1350))
-    assert long["prompt_tokens"] > 2.5 * short["prompt_tokens"] > 1000
-    for report in (short, long):
-        memory = report["memory"]
-        assert memory["peak_rss_bytes"] <= memory["planned_peak_bytes"] <= memory["ceiling_bytes"]
-        assert memory["planned_peak_bytes"] / memory["peak_rss_bytes"] < 1.03
-    # its cells would take 14 % more; how much of the libraries is mapped depends on what the page cache holds
-    assert abs(long["memory"]["peak_rss_bytes"] / short["memory"]["peak_rss_bytes"] - 1) < 0.05
+
+    def growth():
+        short, long = (ask(text(n), *options) for n in (450, 1350))
+        assert long["prompt_tokens"] > 2.5 * short["prompt_tokens"] > 1000
+        for report in (short, long):
+            memory = report["memory"]
+            assert memory["peak_rss_bytes"] <= memory["planned_peak_bytes"] <= memory["ceiling_bytes"]
+            assert memory["planned_peak_bytes"] / memory["peak_rss_bytes"] < 1.03
+        return long["memory"]["peak_rss_bytes"] / short["memory"]["peak_rss_bytes"] - 1
+
+    assert settled(growth, 0.05) < 0.05  # its cells would take 14 % more
 
 
 @pytest.mark.parametrize("kv_type", [pytest.param("q8_0", marks=pytest.mark.nightly), "q4_0"])
@@ -92,21 +96,22 @@ def test_repacked_weights_are_held_once(ask, tmp_path, text):
         assert memory["peak_rss_bytes"] <= memory["planned_peak_bytes"] < memory["peak_rss_bytes"] + (12 << 20)
 
 
-def test_shared_budgets_take_the_bytes_of_even_ones(ask, text):
+@pytest.mark.parametrize("wrappers", ["+pyramid+ada", pytest.param("+ada(scope=model)", marks=pytest.mark.nightly)])
+def test_shared_budgets_take_the_bytes_of_even_ones(ask, text, wrappers):
     options = ["--budget", "384", "--max-tokens", "8", "--no-focus", "--threads", "2"]
-    even, *shared = (
-        ask(text(900), *options, "--policy", f"snapkv{wrappers}")
-        for wrappers in ("", "+pyramid+ada", "+ada(scope=model)")
-    )
-    budgets = {n for layer in even["budgets"] for n in layer}
-    assert budgets == {384}
-    for report in shared:
-        assert report["kv_bytes"] == even["kv_bytes"] == (384 + 128) * 23_040
-        assert sum(n for layer in report["budgets"] for n in layer) == 384 * 90
-        assert len({n for layer in report["budgets"] for n in layer}) > 10
-        # 0.8 to 1.6 % more measured: a wider mask and larger graphs. As many cells again would be 11 MiB, 6 %
-        assert abs(report["memory"]["peak_rss_bytes"] / even["memory"]["peak_rss_bytes"] - 1) < 0.04
-        assert report["memory"]["peak_rss_bytes"] <= report["memory"]["planned_peak_bytes"]
+
+    def growth():
+        even, shared = (ask(text(600), *options, "--policy", policy) for policy in ("snapkv", f"snapkv{wrappers}"))
+        budgets = {n for layer in even["budgets"] for n in layer}
+        assert budgets == {384}
+        assert shared["kv_bytes"] == even["kv_bytes"] == (384 + 128) * 23_040
+        assert sum(n for layer in shared["budgets"] for n in layer) == 384 * 90
+        assert len({n for layer in shared["budgets"] for n in layer}) > 10
+        assert shared["memory"]["peak_rss_bytes"] <= shared["memory"]["planned_peak_bytes"]
+        return shared["memory"]["peak_rss_bytes"] / even["memory"]["peak_rss_bytes"] - 1
+
+    # 0.8 to 1.6 % more measured: a wider mask and larger graphs. As many cells again would be 11 MiB, 6 %
+    assert settled(growth, 0.04) < 0.04
 
 
 def test_the_largest_budget_fills_the_ceiling_and_no_more(ask, text):
@@ -149,9 +154,13 @@ def test_windows_and_states_do_not_grow(ask, tmp_path, text, name):
 
     model = make_family(tmp_path / "model.gguf", name)
     options = ["--budget", "128", "--block", "64", "--max-tokens", "4", "--threads", "1", "--allow-beyond-trained"]
-    short, long = (ask(text(n), *options, model=model) for n in (100, 12_000))
-    for memory in (short["memory"], long["memory"]):
-        assert memory["parts"]["state"] > 0
-        assert memory["peak_rss_bytes"] <= memory["planned_peak_bytes"] <= memory["ceiling_bytes"]
+
+    def growth():
+        short, long = (ask(text(n), *options, model=model) for n in (100, 12_000))
+        for memory in (short["memory"], long["memory"]):
+            assert memory["parts"]["state"] > 0
+            assert memory["peak_rss_bytes"] <= memory["planned_peak_bytes"] <= memory["ceiling_bytes"]
+        return long["memory"]["peak_rss_bytes"] - short["memory"]["peak_rss_bytes"]
+
     # a cell of the first takes 1 KiB, so all of them would take 12 MiB; libraries differ by some MiB
-    assert abs(long["memory"]["peak_rss_bytes"] - short["memory"]["peak_rss_bytes"]) < 8 << 20
+    assert settled(growth, 8 << 20) < 8 << 20

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from filled_cells import fill, load, save
+from repeated import settled
 
 from edgekv.options import KV_TYPES
 
@@ -14,11 +15,14 @@ OPTIONS = {"memory": "512MiB", "threads": 1, "focus": False}
 def test_many_cells_take_what_a_plan_counts_for_them(memory_ceiling, tiny_model):
     """Notes of llama.cpp's own, of every cell, would be 2.7 MiB more; some pages come and go by themselves."""
     model = tiny_model(n_layer=1, n_head=1, n_head_kv=1, head_dim=32, n_ctx_train=1 << 20)
-    few, many = (memory_ceiling("512MiB").run(fill, model, **OPTIONS, budget=budget) for budget in (8_000, 40_000))
-    assert many.value["cells"] == 40_128
-    assert many.peak_bytes <= many.value["planned"]
-    counted = many.value["counted"] - few.value["counted"]
-    assert abs(many.peak_bytes - few.peak_bytes - counted) < 3 * MIB // 2
+
+    def uncounted():
+        few, many = (memory_ceiling("512MiB").run(fill, model, **OPTIONS, budget=budget) for budget in (8_000, 40_000))
+        assert many.value["cells"] == 40_128
+        assert many.peak_bytes <= many.value["planned"]
+        return many.peak_bytes - few.peak_bytes - (many.value["counted"] - few.value["counted"])
+
+    assert settled(uncounted, 3 * MIB // 2) < 3 * MIB // 2
 
 
 @pytest.mark.parametrize(("head_dim", "kib"), [(64, 184), (256, 456), (512, 728)])
@@ -34,17 +38,26 @@ def test_many_threads_take_what_a_plan_counts_for_them(memory_ceiling, tiny_mode
     assert 0.85 * counted < many.peak_bytes - one.peak_bytes < counted + MIB
 
 
-def test_loading_cells_of_another_type_takes_what_loading_its_own_does(memory_ceiling, tiny_model, tmp_path):
+@pytest.mark.parametrize(
+    "stored_types", [("f16", "q4_0"), pytest.param(tuple(KV_TYPES), marks=pytest.mark.nightly)], ids=str
+)
+def test_loading_cells_of_another_type_takes_what_loading_its_own_does(
+    memory_ceiling, tiny_model, tmp_path, stored_types
+):
     """The rows of a head, as they are stored and as they are wanted, would be 5 MiB more at least."""
     model = tiny_model(n_layer=1, n_head=1, n_head_kv=1, head_dim=512, n_ctx_train=1 << 14)
     options = OPTIONS | {"budget": 6500}
-    for stored in KV_TYPES:
+    for stored in stored_types:
         memory_ceiling("512MiB").run(save, model, str(tmp_path / stored), 6000, **options, kv_type=stored)
     for kv_type in ("f16", "q4_0"):  # the largest rows and the smallest
-        peaks = {}
-        for stored in KV_TYPES:
-            ended = memory_ceiling("512MiB").run(load, model, str(tmp_path / stored), **options, kv_type=kv_type)
-            assert ended.value["cells"] > 6000
-            assert ended.peak_bytes <= ended.value["planned"]
-            peaks[stored] = ended.peak_bytes
-        assert max(peaks.values()) - peaks[kv_type] < 3 * MIB // 2, (kv_type, peaks)
+
+        def growth(kv_type=kv_type):
+            peaks = {}
+            for stored in stored_types:
+                ended = memory_ceiling("512MiB").run(load, model, str(tmp_path / stored), **options, kv_type=kv_type)
+                assert ended.value["cells"] > 6000
+                assert ended.peak_bytes <= ended.value["planned"]
+                peaks[stored] = ended.peak_bytes
+            return max(peaks.values()) - peaks[kv_type]
+
+        assert settled(growth, 3 * MIB // 2) < 3 * MIB // 2
