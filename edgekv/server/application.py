@@ -19,7 +19,7 @@ import edgekv
 from edgekv.errors import EdgeKVError
 from edgekv.warmup import register_warmup, reserve
 
-from . import info, metrics, page, routes
+from . import info, page, routes
 from .admission import MemoryBudget
 from .auth import AuthMiddleware
 from .errors import ApiError, api_error_of
@@ -36,7 +36,6 @@ log = logging.getLogger("edgekv.server")
 ROUTES = [
     *routes.routes,
     *info.routes,
-    *metrics.routes,
     *page.routes,
 ]
 OPEN = ("/health", *(route.path for route in page.routes))  # paths that need no key

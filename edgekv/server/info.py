@@ -1,13 +1,16 @@
-"""Endpoints about the server: its model, its health, its limits. They tell no path of the machine."""
+"""Endpoints about the server: its model, its health, its limits, its counters. They tell no path of the machine."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from typing import Any
 
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+
+from edgekv.memory import process
 
 from .errors import ApiError
 from .state import ServerState, state_of
@@ -59,9 +62,25 @@ async def props(request: Request) -> Response:
     )
 
 
+async def metrics(request: Request) -> Response:
+    state = state_of(request)
+    plan = state.pool.runtime.plan
+    now = {
+        "ceiling_bytes": plan.ceiling_bytes,
+        "resident_bytes": process.resident_bytes(),
+        "budget_cells": plan.budget_cells,
+        "queue": state.queue.n_waiting,
+        "busy": int(state.queue.is_busy),
+        "sessions": len(state.pool.sessions),
+        "worker_restarts": state.pool.n_restarts,
+    }
+    return Response(state.metrics.text(now), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+
 routes = [
     Route("/v1/models", models),
     Route("/v1/models/{name:path}", model),
     Route("/health", health),
     Route("/props", props),
+    Route("/metrics", metrics),
 ]

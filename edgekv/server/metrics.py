@@ -4,21 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from edgekv.memory import process
-
 from .request import Usage
-
-if TYPE_CHECKING:
-    from .state import ServerState
 
 access = logging.getLogger("edgekv.server.access")
 
@@ -67,18 +58,8 @@ class Metrics:
         self.first.observe(first_s)
         self._gauges["peak_bytes"].set(usage.peak_bytes)
 
-    def text(self, state: ServerState) -> bytes:
-        """Return all counters in Prometheus' format."""
-        plan = state.pool.runtime.plan
-        now = {
-            "ceiling_bytes": plan.ceiling_bytes,
-            "resident_bytes": process.resident_bytes(),
-            "budget_cells": plan.budget_cells,
-            "queue": state.queue.n_waiting,
-            "busy": int(state.queue.is_busy),
-            "sessions": len(state.pool.sessions),
-            "worker_restarts": state.pool.n_restarts,
-        }
+    def text(self, now: Mapping[str, float]) -> bytes:
+        """Return all counters in Prometheus' format. now: values of gauges, by name"""
         for name, value in now.items():
             self._gauges[name].set(value)
         return generate_latest(self.registry)
@@ -115,11 +96,3 @@ class MetricsMiddleware:
             self._metrics.seconds.observe(seconds)
             client = (scope.get("client") or ("-",))[0]
             access.info("%s %s %s %d %d bytes %.3f s", client, scope["method"], path, status, n_bytes, seconds)
-
-
-async def metrics(request: Request) -> Response:
-    state: ServerState = request.app.state.server
-    return Response(state.metrics.text(state), media_type=CONTENT_TYPE_PLAIN_0_0_4)
-
-
-routes = [Route("/metrics", metrics)]

@@ -17,7 +17,7 @@ from lent_device import lent_device
 import edgekv
 from edgekv.batch.batch import Batch
 from edgekv.batch.results import digest_of
-from edgekv.batch.worker import LocalWorker, PrefixPool, Setup
+from edgekv.batch.worker import LocalWorker, Setup
 from edgekv.errors import ConfigError, InputError
 from edgekv.session import GENERAL_QUESTION
 
@@ -51,13 +51,13 @@ def answer(opened, tmp_path):
 @pytest.fixture(autouse=True)
 def near(request, monkeypatch):
     """Workers have their models in this process, where they begin sooner and say the same; not in FAR tests."""
-    begin = PrefixPool.__init__
+    begin = LocalWorker.__init__
 
-    def begin_here(pool, setup):
-        begin(pool, replace(setup, options=setup.options | {"isolated": False}))
+    def begin_here(worker, setup):
+        begin(worker, replace(setup, options=setup.options | {"isolated": False}))
 
     if getattr(request, "param", True):
-        monkeypatch.setattr(PrefixPool, "__init__", begin_here)
+        monkeypatch.setattr(LocalWorker, "__init__", begin_here)
 
 
 FAR = pytest.mark.parametrize("near", [pytest.param(False, id="far")], indirect=True)
