@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from command import COMMAND
+from command import COMMAND, run_program
 
 from edgekv.options import default_threads
 
@@ -54,9 +54,23 @@ def on_a_terminal(arguments):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
-@pytest.mark.parametrize(
-    "threads", [1, pytest.param(2, marks=pytest.mark.nightly), pytest.param(4, marks=pytest.mark.nightly)]
-)
+@pytest.mark.usefixtures("default_model")
+def test_readmes_question_about_the_end_of_its_text_is_answered_right(tmp_path):
+    """Of a quarter of the text, which takes a quarter of the time, as large a part is evicted as of the whole."""
+    arguments = demo("ask")
+    at = arguments.index("-f") + 1
+    lines = (ROOT / arguments[at]).read_text(encoding="utf-8").splitlines(keepends=True)
+    arguments[at] = str(tmp_path / "end.txt")
+    Path(arguments[at]).write_text("".join(lines[-48:]), encoding="utf-8")
+    status, printed = on_a_terminal([*arguments, "--threads", "1", "--budget", "256"])
+    assert status == 0, printed
+    assert FACT in printed.replace("\r\n", " ").lower()
+    assert "946 tokens seen, 271 kept" in printed
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+@pytest.mark.parametrize("threads", [1, 2, 4])
 @pytest.mark.usefixtures("default_model")
 def test_readmes_first_command_answers_right(threads):
     if threads > 2 and threads > default_threads():
@@ -74,7 +88,6 @@ def test_the_full_cache_of_its_text_does_not_fit_there():
     text = ROOT / arguments[arguments.index("-f") + 1]
     assert text.stat().st_size < 200_000
     assert FACT not in arguments[-1]
-    line = [*COMMAND, "plan", "--memory", memory, "--json"]
-    plan = json.loads(subprocess.run(line, capture_output=True, text=True, timeout=LIMIT_S, check=True).stdout)
+    plan = json.loads(run_program("plan", "--memory", memory, "--json").stdout)
     n_tokens = 4_000  # the text has a few more
     assert max(other["budget_cells"] + other["block"] for other in (plan, *plan["alternatives"])) < n_tokens

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from edgekv.evals.grid import Grid, in_process
 
 FEW = {"budgets": (192,), "lengths": (500,), "samples": 5, "seed": 100}
@@ -12,6 +14,7 @@ def found(model, focus):
     return sum(result["score"] for _, result in in_process(grid.cases(), threads=1))
 
 
+@pytest.mark.nightly  # README's command, too, finds what a question is about (tests/cli/test_demo.py)
 def test_reading_with_a_question_in_mind_finds_what_keys_alone_lose(default_model):
     general, question, keys = (found(default_model, focus) for focus in ("general", "question", "off"))
     assert min(general, question) >= 3 > keys

@@ -75,7 +75,13 @@ def test_what_evicts_nothing_is_llama_cpps_own_cache(family_model, name, block):
     assert_close(name, found, own_logits(path, tokens, block=block), whole_tiles=block >= 64, short=short)
 
 
-@pytest.mark.parametrize("name", [name for name in RUN if HEADS[name]])
+def nightly_but(daily):
+    """Names of models that attend, of which those in `daily` are tested every time."""
+    names = [name for name in RUN if HEADS[name]]
+    return [pytest.param(name, marks=[] if name in daily else pytest.mark.nightly) for name in names]
+
+
+@pytest.mark.parametrize("name", nightly_but(WHOLE))
 def test_one_wrong_cell_is_noticed(family_model, name):
     """The cell that a head attends to most, gone from the last block: the logits move by more than the limit."""
     path, tokens = family_model(name), tokens_of()
@@ -98,14 +104,8 @@ def test_evicted_cells_are_as_if_masked(family_model, name, policy):
     assert max(map(error, found, shifted)) > WRONG * short_batches(name)
 
 
-# How rows are stored does not depend on the family: one of each width, and the deepest.
-QUANTISED = (*WHOLE, "exaone4", "gemma3n", "minicpm3")
-
-
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[] if name in QUANTISED else pytest.mark.nightly) for name in RUN if HEADS[name]],
-)
+# How rows are stored does not depend on the family: one of each width.
+@pytest.mark.parametrize("name", nightly_but((*WHOLE, "minicpm3")))
 def test_quantised_rows_of_evicted_cells_too(family_model, name):
     path, tokens = family_model(name), tokens_of()
     found, visible, wrong = evicted(name, path, tokens, "snapkv", "q8_0")

@@ -88,7 +88,13 @@ def shifted(run, visible):
     return wrong
 
 
-@pytest.mark.parametrize("name", KINDS)
+def nightly_but(daily, pairs):
+    """Parameters of which those that begin with a name in `daily` are run every time."""
+    marked = ((name, *rest, [] if name in daily else pytest.mark.nightly) for name, *rest in pairs)
+    return [pytest.param(*values, marks=marks) for *values, marks in marked]
+
+
+@pytest.mark.parametrize("name", nightly_but(SOME, [(name,) for name in KINDS]))
 def test_what_evicts_nothing_is_llama_cpps_own_cache(family_model, name):
     """In q8_0; test_exact.py has f16."""
     path, tokens = family_model(name), tokens_of(N_PROMPT + N_STEPS)
@@ -102,7 +108,11 @@ def test_what_evicts_nothing_is_llama_cpps_own_cache(family_model, name):
 WAYS = [(32, "keydiff"), (32, "replay+ada"), (128, "snapkv"), (64, "keydiff+ada")]
 
 
-@pytest.mark.parametrize(("name", "way"), diagonal(ATTENDING, WAYS, whole=["gemma3", "lfm2"]), ids=str)
+# every model is compared with float64 in test_exact.py; two of them here, in every way, and the others at night
+WHOLE = ("gemma3", "lfm2")
+
+
+@pytest.mark.parametrize(("name", "way"), nightly_but(WHOLE, diagonal(ATTENDING, WAYS, whole=WHOLE)), ids=str)
 def test_evicted_cells_are_as_if_hidden(family_model, name, way):
     """The kinds of other layers do not change what is evicted: every way for two models, and one for each other."""
     block, policy = way
@@ -120,7 +130,7 @@ def test_evicted_cells_are_as_if_hidden(family_model, name, way):
     assert worst(name, found, wrong) > WRONG
 
 
-@pytest.mark.parametrize("name", SOME[:-1])
+@pytest.mark.parametrize("name", nightly_but(WHOLE, [(name,) for name in SOME[:-1]]))
 def test_quantised_rows_are_off_by_their_rounding(family_model, name):
     """Eviction adds nothing to what q8_0 costs where nothing is evicted. The policy reads no keys: one set for both."""
     path, tokens = family_model(name), tokens_of(N_PROMPT + N_STEPS)

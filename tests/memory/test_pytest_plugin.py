@@ -317,6 +317,7 @@ def test_over():
     )
 
 
+@pytest.mark.nightly  # with the default model; test_ceiling.py tests what it tests
 def test_the_example(default_model, pytester):
     folder = shutil.copytree(EXAMPLE, pytester.path / "example")
     result = subprocess.run(

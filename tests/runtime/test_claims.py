@@ -17,6 +17,9 @@ from edgekv.policies.selection import Protection
 from edgekv.scoring import score
 
 BUDGET, BLOCK, N_TOKENS = 512, 128, 1536
+# the same theorems are tested on random attention (tests/unit); this says that the papers speak of real attention
+pytestmark = pytest.mark.nightly
+
 PROTECTION = Protection(n_sink=4, recent=32)
 LAYER_STEP = 3  # every third layer is looked at
 ROUNDING = 1e-9

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
 
 import numpy as np
 import pytest
-from command import COMMAND, words
+from command import run_here, words
 from recorded import recorded_runtime
 from reference_choice import Reference
 from reference_transformer import ReferenceModel
@@ -160,9 +159,9 @@ def test_inspect_and_plan(free_model, tmp_path):
     path, heads = free_model("uneven")
     book = tmp_path / "book.txt"
     book.write_text(words(100))
-    common = ["-m", str(path), "--memory", "1GiB", "--budget", "64", "--block", "32", "--threads", "1"]
+    common = ["-m", str(path), "--memory", "4GiB", "--budget", "64", "--block", "32", "--threads", "1"]
     for command in (["plan", *common], ["inspect", *common, "-f", str(book), "What?", "--policy", "snapkv+ada"]):
-        result = subprocess.run([*COMMAND, *command], capture_output=True, text=True, timeout=300, check=False)
+        result = run_here(*command)
         assert result.returncode == 0, result.stderr
     # a cell is a key and a value of 64 f16 each in every head with attention
     assert edgekv.plan(path, memory="1GiB", budget=64, block=32).cell_bytes == sum(heads) * 2 * 64 * 2

@@ -28,7 +28,8 @@ class Server:
     model: str = MODEL
 
 
-@pytest.fixture(scope="session", params=["here", "isolated"])
+# clients see no difference; servers whose model is in a worker are tested by test_pairs.py and test_session_pool.py too
+@pytest.fixture(scope="session", params=["here", pytest.param("isolated", marks=pytest.mark.nightly)])
 def server(default_model, request):
     """A server that two requests may wait at, so that a fourth is refused; its model is here, or in a worker."""
     options = ["--memory", "256MiB", "--port", "0", "--name", MODEL, "--api-key", KEY, "--queue", "2"]

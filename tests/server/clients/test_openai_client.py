@@ -7,6 +7,7 @@ import threading
 from typing import Literal
 
 import pytest
+from children import LIMIT_S
 
 pydantic = pytest.importorskip("pydantic")
 openai = pytest.importorskip("openai")
@@ -131,22 +132,26 @@ def test_too_long_for_those_who_want_no_eviction(client, model, long_text):
 
 @pytest.mark.parametrize("server", ["here"], indirect=True)
 def test_a_queue_that_is_full(client, model, long_text):
-    reading = [{"role": "user", "content": long_text}]
-    refused, answered = [], []
+    """A long text is read until two of five others wait and three were refused."""
+    reading, short = ([{"role": "user", "content": text}] for text in (long_text, "Hi"))
+    refused, answered, full = [], [], threading.Semaphore(0)
 
     def ask():
         try:
-            client.chat.completions.create(model=model, messages=reading, max_tokens=1)
+            client.chat.completions.create(model=model, messages=short, max_tokens=1)
             answered.append(1)
         except openai.RateLimitError as error:
             refused.append(error)
+            full.release()
 
-    threads = [threading.Thread(target=ask) for _ in range(6)]
-    for thread in threads:
-        thread.start()
+    with client.chat.completions.create(model=model, messages=reading, stream=True, max_tokens=1):
+        threads = [threading.Thread(target=ask) for _ in range(5)]
+        for thread in threads:
+            thread.start()
+        assert all(full.acquire(timeout=LIMIT_S) for _ in range(3))
     for thread in threads:
         thread.join()
-    assert len(answered) + len(refused) == 6
+    assert len(refused) + len(answered) == 5
     assert answered
     assert refused[0].code == "rate_limit_exceeded"
     assert int(refused[0].response.headers["retry-after"]) > 0
