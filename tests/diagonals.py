@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 
 def diagonal(firsts, seconds, n=1, whole=()):
     """Pairs of each of the first with n of the second, which stand in turn beside them, or with all if in `whole`."""
@@ -11,3 +13,8 @@ def diagonal(firsts, seconds, n=1, whole=()):
         n_beside = len(seconds) if one in whole else n
         pairs += [(one, seconds[(begin + k) % len(seconds)]) for k in range(n_beside)]
     return pairs
+
+
+def by_night(cases, daily):
+    """Cases, tuples of parameters, of which those that are not in `daily` are run at night alone."""
+    return [pytest.param(*case, marks=[] if case in daily else pytest.mark.nightly) for case in cases]

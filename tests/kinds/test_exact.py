@@ -15,7 +15,7 @@ import math
 
 import numpy as np
 import pytest
-from diagonals import diagonal
+from diagonals import by_night, diagonal
 from evicting import HEADS, RUN, architecture_of, by_layer, heads_of
 from exactness import distance, error, worst
 from own_cache import own_cache
@@ -75,13 +75,10 @@ def test_what_evicts_nothing_is_llama_cpps_own_cache(family_model, name, block):
     assert_close(name, found, own_logits(path, tokens, block=block), whole_tiles=block >= 64, short=short)
 
 
-def nightly_but(daily):
-    """Names of models that attend, of which those in `daily` are tested every time."""
-    names = [name for name in RUN if HEADS[name]]
-    return [pytest.param(name, marks=[] if name in daily else pytest.mark.nightly) for name in names]
+ATTENDING = [(name,) for name in RUN if HEADS[name]]
 
 
-@pytest.mark.parametrize("name", nightly_but(WHOLE))
+@pytest.mark.parametrize("name", by_night(ATTENDING, [(name,) for name in WHOLE]))
 def test_one_wrong_cell_is_noticed(family_model, name):
     """The cell that a head attends to most, gone from the last block: the logits move by more than the limit."""
     path, tokens = family_model(name), tokens_of()
@@ -105,7 +102,7 @@ def test_evicted_cells_are_as_if_masked(family_model, name, policy):
 
 
 # How rows are stored does not depend on the family: one of each width.
-@pytest.mark.parametrize("name", nightly_but((*WHOLE, "minicpm3")))
+@pytest.mark.parametrize("name", by_night(ATTENDING, [(name,) for name in (*WHOLE, "minicpm3")]))
 def test_quantised_rows_of_evicted_cells_too(family_model, name):
     path, tokens = family_model(name), tokens_of()
     found, visible, wrong = evicted(name, path, tokens, "snapkv", "q8_0")

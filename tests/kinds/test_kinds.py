@@ -11,7 +11,7 @@ import ctypes
 
 import numpy as np
 import pytest
-from diagonals import diagonal
+from diagonals import by_night, diagonal
 from exactness import QUANTISED, WRONG, bound_of, distance, error, worst
 from failing import failing_after
 from masked_cache import masked_logits
@@ -88,13 +88,7 @@ def shifted(run, visible):
     return wrong
 
 
-def nightly_but(daily, pairs):
-    """Parameters of which those that begin with a name in `daily` are run every time."""
-    marked = ((name, *rest, [] if name in daily else pytest.mark.nightly) for name, *rest in pairs)
-    return [pytest.param(*values, marks=marks) for *values, marks in marked]
-
-
-@pytest.mark.parametrize("name", nightly_but(SOME, [(name,) for name in KINDS]))
+@pytest.mark.parametrize("name", by_night([(name,) for name in KINDS], [(name,) for name in SOME]))
 def test_what_evicts_nothing_is_llama_cpps_own_cache(family_model, name):
     """In q8_0; test_exact.py has f16."""
     path, tokens = family_model(name), tokens_of(N_PROMPT + N_STEPS)
@@ -112,7 +106,10 @@ WAYS = [(32, "keydiff"), (32, "replay+ada"), (128, "snapkv"), (64, "keydiff+ada"
 WHOLE = ("gemma3", "lfm2")
 
 
-@pytest.mark.parametrize(("name", "way"), nightly_but(WHOLE, diagonal(ATTENDING, WAYS, whole=WHOLE)), ids=str)
+HIDDEN = diagonal(ATTENDING, WAYS, whole=WHOLE)
+
+
+@pytest.mark.parametrize(("name", "way"), by_night(HIDDEN, [case for case in HIDDEN if case[0] in WHOLE]), ids=str)
 def test_evicted_cells_are_as_if_hidden(family_model, name, way):
     """The kinds of other layers do not change what is evicted: every way for two models, and one for each other."""
     block, policy = way
@@ -130,7 +127,7 @@ def test_evicted_cells_are_as_if_hidden(family_model, name, way):
     assert worst(name, found, wrong) > WRONG
 
 
-@pytest.mark.parametrize("name", nightly_but(WHOLE, [(name,) for name in SOME[:-1]]))
+@pytest.mark.parametrize("name", by_night([(name,) for name in SOME[:-1]], [(name,) for name in WHOLE]))
 def test_quantised_rows_are_off_by_their_rounding(family_model, name):
     """Eviction adds nothing to what q8_0 costs where nothing is evicted. The policy reads no keys: one set for both."""
     path, tokens = family_model(name), tokens_of(N_PROMPT + N_STEPS)

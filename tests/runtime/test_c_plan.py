@@ -13,6 +13,7 @@ from unittest import mock
 
 import pytest
 from children import LIMIT_S
+from diagonals import diagonal
 
 import edgekv
 from edgekv.binding import library, structs
@@ -111,8 +112,7 @@ def check_left_open(path, budget):
     check_equal(plan, of_python)
 
 
-@pytest.mark.parametrize("budget", [150, 400, 4000])
-@pytest.mark.parametrize("quantization", ["F32", "Q4_0"])
+@pytest.mark.parametrize(("budget", "quantization"), diagonal([150, 400, 4000], ["F32", "Q4_0"]))
 def test_what_is_left_open_is_chosen_alike(tiny_model, quantization, budget):
     """In a process of its own: in one that has run much, what C measures of a type depends on holes in the heap."""
     path = tiny_model(n_layer=8, n_head_kv=4, head_dim=128, n_ctx_train=1 << 14, quantization=quantization)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from command import words
+from diagonals import diagonal
 
 import edgekv
 from edgekv.engine.speculation import NgramProposer, SpeculationGate
@@ -73,8 +74,7 @@ def check_equal(drafting, path, **options):
     assert drafted / 4 < accepted < drafted
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(("policy", "sampling"), diagonal(POLICIES, [GREEDY, DRAWN]))
 def test_with_drafts_the_same_is_said_and_kept(model, drafting, policy, sampling):
     check_equal(drafting, model, policy=policy, sampling=sampling)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from diagonals import by_night
 
 import edgekv
 from edgekv.generation.sampler import Sampler, Sampling
@@ -31,7 +32,10 @@ def assert_sound(cache, n_cells, n_past):
         assert positions[-RECENT:].tolist() == list(range(n_past - RECENT, n_past))
 
 
-@pytest.mark.parametrize("spec", SPECS)
+DAILY = ["keydiff", "h2o", "replay", "snapkv+caote+critical"]  # keys alone, what adds up, texts fed again, attention
+
+
+@pytest.mark.parametrize("spec", by_night([(spec,) for spec in SPECS], [(spec,) for spec in DAILY]))
 def test_cells_and_memory_of_a_long_generation(tiny_model, spec, monkeypatch):
     """Sampled and fed token by token, past tokens that would end a reply; checked after every step."""
     path = tiny_model(**SHAPE)

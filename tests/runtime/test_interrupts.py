@@ -231,7 +231,10 @@ def test_reading_and_generating(open_told, tmp_path):
     as_at_once(told, disturb(told, act, tmp_path / "a", 1500))
 
 
-@pytest.mark.parametrize("policy", ["keydiff", "snapkv", "replay+ada", "h2o"])
+@pytest.mark.parametrize(
+    "policy",
+    ["keydiff", "replay+ada", *(pytest.param(policy, marks=pytest.mark.nightly) for policy in ("snapkv", "h2o"))],
+)
 def test_with_probes_drafts_and_replays(open_told, tmp_path, monkeypatch, policy):
     """Cells are evicted, with a question in mind, or once they were fed again."""
     monkeypatch.setattr("edgekv.engine.speculation.SpeculationGate.allows_draft", lambda self: True)

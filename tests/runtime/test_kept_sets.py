@@ -8,7 +8,7 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 from cache_arrays import output_projections
-from diagonals import diagonal
+from diagonals import by_night, diagonal
 from recorded import recorded_runtime
 from reference_choice import Choice, Reference
 from reference_rope import frequencies_of
@@ -70,6 +70,18 @@ QUANTISED = [
     "keydiff+caote+critical",
     "ahakv+fastcaote",
 ]
+# Options to which the runtime gives something else, or whose cells add up; tests/unit/test_policies.py has all others.
+GIVEN_MORE = [
+    "keydiff(window=0.2)",
+    "keydiff(rope=off)",
+    "keydiff(rope=off, metric=dot, kernel=15)+caote+critical",
+    "snapkv(window=8)+caote(rounds=4)",
+    "snapkv(window=20, carry=0.9)",
+    "snapkv(window=20, pool=max, pool_rows=on)",
+    "expected(window=40, future=64, kernel=15)",
+    "ahakv(recent_accumulation=off)",
+    "snapkv+critical(mass=0.7)",
+]
 CASES = [(spec, "f16") for spec in COMBINATIONS + VARIANTS]
 CASES += diagonal(QUANTISED, ["q8_0", "q4_0"], whole=["keydiff", "snapkv", "h2o"])
 
@@ -103,6 +115,23 @@ SHARED_CASES = [(spec, "f16") for spec in SHARED]
 SHARED_CASES += itertools.product(
     ["h2o+ada", "keydiff+pyramid+ada", "snapkv+critical+ada(scope=model)"], ["q8_0", "q4_0"]
 )
+
+SHARED_DAILY = [  # every way to share, of bases that read each kind of array; tests/unit/test_allot.py has all others
+    "keydiff+ada",
+    "h2o+ada",
+    "expected+ada",
+    "snapkv(window=20, carry=0.9)+ada",
+    "snapkv+critical+ada",
+    "h2o+caote(rounds=4)+ada",
+    "h2o+ada(safeguard=0)",
+    "keydiff(rope=off)+ada(scope=model)",
+    "replay+critical(alpha=0, epsilon=0)+ada(scope=model, safeguard=0)",
+    "random+pyramid",
+    "snapkv+pyramid",
+    "ahakv+ada(safeguard=0)+pyramid(beta=5)",
+]
+SHARED_DAILY_CASES = [(spec, "f16") for spec in SHARED_DAILY]
+SHARED_DAILY_CASES += [("keydiff+pyramid+ada", "q8_0"), ("snapkv+critical+ada(scope=model)", "q4_0")]
 
 SHAPE = {"n_layer": 2, "n_embd": 128, "n_head": 4, "n_head_kv": 2, "head_dim": 64}
 BUDGET = 100
@@ -139,13 +168,16 @@ def read_and_check(path, shape, spec, n_tokens=330, pinned=(), **options):
     return n_kept
 
 
-@pytest.mark.parametrize(("spec", "kv_type"), CASES)
+@pytest.mark.parametrize(
+    ("spec", "kv_type"),
+    by_night(CASES, [case for case in CASES if case[0] not in VARIANTS or case[0] in GIVEN_MORE]),
+)
 def test_kept_positions_are_those_of_the_reference(tiny_model, spec, kv_type):
     path = tiny_model(**SHAPE, n_ctx_train=1024, quantization="Q8_0" if kv_type == "q8_0" else "F32")
     assert (read_and_check(path, SHAPE, spec, kv_type=kv_type)[-1] == BUDGET).all()
 
 
-@pytest.mark.parametrize(("spec", "kv_type"), SHARED_CASES)
+@pytest.mark.parametrize(("spec", "kv_type"), by_night(SHARED_CASES, SHARED_DAILY_CASES))
 def test_heads_that_share_keep_what_the_reference_keeps(uneven_model, spec, kv_type):
     n_kept = read_and_check(uneven_model, UNEVEN, spec, kv_type=kv_type, pinned=((40, 50),))
     assert n_kept[-1].sum() == BUDGET * n_kept[-1].size
@@ -183,24 +215,26 @@ def test_no_head_keeps_more_than_it_may(uneven_model):
     assert n_kept[-1].sum() == 40 * n_kept[-1].size
 
 
-@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
+PROBED = [
+    "keydiff",
+    "snapkv",
+    "snapkv(window=64, kernel=15, carry=0.8)+critical",
+    "snapkv(window=64, kernel=15, pool_rows=on, aggregate=max, carry=0.8)+critical(epsilon=0)",
+    "tova",
+    "h2o",
+    "ahakv",
+    "expected",
+    "snapkv+caote",
+    "snapkv+critical",
+    "snapkv+critical+ada",
+    "h2o+ada",
+    "replay+ada",
+]
+
+
 @pytest.mark.parametrize(
-    "spec",
-    [
-        "keydiff",
-        "snapkv",
-        "snapkv(window=64, kernel=15, carry=0.8)+critical",
-        "snapkv(window=64, kernel=15, pool_rows=on, aggregate=max, carry=0.8)+critical(epsilon=0)",
-        "tova",
-        "h2o",
-        "ahakv",
-        "expected",
-        "snapkv+caote",
-        "snapkv+critical",
-        "snapkv+critical+ada",
-        "h2o+ada",
-        "replay+ada",
-    ],
+    ("spec", "kv_type"),
+    by_night(list(itertools.product(PROBED, ["f16", "q8_0"])), diagonal(PROBED, ["f16", "q8_0"])),
 )
 def test_a_probe_keeps_what_the_reference_keeps_by_its_queries(tiny_model, uneven_model, spec, kv_type):
     """Focus: the probe's queries score, its cells are gone, and reading goes on as if it had not been.
