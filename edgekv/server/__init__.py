@@ -4,12 +4,13 @@ Needs the extra: pip install 'edgekv[server]'.
 
     request.py, errors.py      a request to the model, the events of its reply, and what can go wrong: of no protocol
     scheduler.py               the queue in front of the model
+    session_reply.py           one reply: a session's pieces become events
     session_pool.py            the sessions that requests continue
     admission.py, spill.py     the memory that requests may hold, and the disk, which takes long texts
     api/                       one API a module: it makes a request of a body, and a reply of the request's events
     json_stream.py             bodies for clients, whose long lists are made while they are written
-    routes.py, streaming.py    HTTP for all endpoints: bodies that are read; replies, whole or as a stream
-    application.py             the ASGI application of all of it
+    streaming.py               replies over HTTP, whole or as a stream
+    application.py             the ASGI application of all of it, with a route for each endpoint
 """
 
 from __future__ import annotations

@@ -5,22 +5,27 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from typing import Any
+from contextlib import ExitStack, asynccontextmanager
+from typing import Any, TypeVar
 
+import anyio
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 import edgekv
 from edgekv.errors import EdgeKVError
 from edgekv.warmup import register_warmup, reserve
 
-from . import info, page, routes
+from . import info, page
 from .admission import MemoryBudget
+from .api import chat_completions, completions, messages, responses, tokens
+from .api.body import Body, parsed
+from .api.endpoint import Endpoint, Query
 from .auth import AuthMiddleware
 from .errors import ApiError, api_error_of
 from .metrics import Metrics, MetricsMiddleware
@@ -28,16 +33,23 @@ from .scheduler import RequestQueue
 from .session_pool import SessionPool
 from .settings import Settings
 from .state import ServerState
-from .streaming import ChunkedBodies, ErrorResponse, error_renderer
+from .streaming import BudgetedResponse, ChunkedBodies, ErrorResponse, ReplyResponse, error_renderer
 from .warmup import warm_up, warmup_runtime
 
 log = logging.getLogger("edgekv.server")
 
-ROUTES = [
-    *routes.routes,
-    *info.routes,
-    *page.routes,
-]
+B = TypeVar("B", bound=Body)
+
+ENDPOINTS: tuple[Endpoint[Any], ...] = (
+    chat_completions.endpoint,
+    completions.endpoint,
+    responses.endpoint,
+    messages.endpoint,
+)
+QUERIES: tuple[Query[Any], ...] = (messages.counting, tokens.tokenizing, tokens.detokenizing)
+
+GETS = (*info.routes, *page.routes)
+PATHS = {it.path for it in ENDPOINTS} | {it.path for it in QUERIES} | {it.path for it in GETS}
 OPEN = ("/health", *(route.path for route in page.routes))  # paths that need no key
 
 
@@ -57,14 +69,15 @@ class Application:
         )
         self.state = ServerState(settings, pool, queue, counters, memory, settings.name or pool.runtime.plan.model.stem)
         handlers = {ApiError: _refused, HTTPException: _refused, EdgeKVError: _refused, Exception: _refused}
-        routed = Starlette(routes=ROUTES, exception_handlers=handlers, lifespan=self._lifespan)
+        posts = (*map(self._replying, ENDPOINTS), *map(self._working, QUERIES))
+        routed = Starlette(routes=[*posts, *GETS], exception_handlers=handlers, lifespan=self._lifespan)
         routed.state.server = self.state
         guarded: ASGIApp = AuthMiddleware(routed, settings, OPEN)
         if settings.origins:  # outside of the checks: the first request of a browser (CORS preflight) bears no key
             guarded = CORSMiddleware(
                 guarded, settings.origins, allow_methods=["GET", "POST"], allow_headers=["*"], max_age=600
             )
-        self._app = ChunkedBodies(MetricsMiddleware(guarded, counters, frozenset(route.path for route in ROUTES)))
+        self._app = ChunkedBodies(MetricsMiddleware(guarded, counters, PATHS))
 
     @classmethod
     def over(cls, open_runtime: Callable[[], edgekv.Runtime], settings: Settings) -> Application:
@@ -91,6 +104,32 @@ class Application:
         self.state.pool.close()
         self._give_back()
 
+    def _replying(self, endpoint: Endpoint[Any]) -> Route:
+        """Return the route of an endpoint whose replies the model generates."""
+
+        async def answer(request: Request) -> ReplyResponse:
+            state, settings = self.state, self.state.settings
+            body = await read_body(request, endpoint.body, settings, state.memory)
+            reply_request = endpoint.parse(body, settings)
+            running = state.queue.submit(reply_request)
+            renderer = endpoint.render(body, reply_request, state.model_name)
+            ping = endpoint.ping if body.stream else None
+            return ReplyResponse(running, renderer, endpoint.error_body, ping=ping, ping_s=settings.ping_s)
+
+        return Route(endpoint.path, answer, methods=["POST"])
+
+    def _working(self, query: Query[Any]) -> Route:
+        """Return the route of an endpoint that is answered without a reply of the model."""
+
+        async def answer(request: Request) -> Response:
+            state = self.state
+            work = query.parse(await read_body(request, query.body, state.settings, state.memory))
+            with state.memory.reserved(work.n_bytes):
+                found = await anyio.to_thread.run_sync(work.run, state.pool.runtime)
+            return BudgetedResponse(found, state.memory)
+
+        return Route(query.path, answer, methods=["POST"])
+
     @asynccontextmanager
     async def _lifespan(self, _app: Starlette) -> AsyncIterator[None]:
         yield
@@ -106,6 +145,38 @@ def app(
     """
     options = {"grammars": True} | options
     return Application.over(lambda: edgekv.Runtime(model, **options), settings or Settings())
+
+
+async def read_body(request: Request, kind: type[B], settings: Settings, memory: MemoryBudget) -> B:
+    """Read and check the body of a request. Raises ApiError."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise ApiError(415, "unsupported_media_type", "send the body as Content-Type: application/json")
+    try:
+        with anyio.fail_after(settings.body_s), ExitStack() as stack:
+            return parsed(kind, await _read(request, settings.max_body, memory, stack))
+    except TimeoutError:
+        raise ApiError(408, "timeout", f"the body did not come within {settings.body_s:g} s; send it again") from None
+
+
+async def _read(request: Request, limit: int, memory: MemoryBudget, stack: ExitStack) -> bytearray:
+    announced = request.headers.get("content-length", "")
+    if announced.isdecimal() and int(announced) > limit:
+        raise _too_large(limit)
+    raw = bytearray()
+    try:
+        async for piece in request.stream():
+            raw += piece
+            if len(raw) > limit:
+                raise _too_large(limit)
+            memory.reserve(len(piece))
+            stack.callback(memory.release, len(piece))
+    except ClientDisconnect:
+        raise ApiError(400, "disconnected", "the body did not come to its end") from None
+    return raw
+
+
+def _too_large(limit: int) -> ApiError:
+    return ApiError(413, "request_too_large", f"the body has more than {limit} bytes; send less")
 
 
 async def _refused(request: Request, error: Exception) -> Response:

@@ -68,7 +68,7 @@ class Metrics:
 class MetricsMiddleware:
     """ASGI middleware that counts requests, and logs a line for each when its reply has ended."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, paths: frozenset[str]) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, paths: set[str]) -> None:
         """paths: counted one by one; all others count as one"""
         self._app = app
         self._metrics = metrics

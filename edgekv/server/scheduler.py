@@ -26,6 +26,9 @@ AnswerCallback = Callable[[ReplyRequest, Callable[[Event], None], "CancelFlag"],
 class RequestQueue:
     """Answers requests in order. `submit` and `stop` are for the thread of the event loop.
 
+    It is the only line in which requests wait. The `TurnQueue` of the runtime would block a thread for each of them. It
+    is always free here, because this queue's thread alone uses the sessions.
+
     answer: makes the reply to a request, in the thread of the queue. It calls back with each event, and ends early if
         its `CancelFlag` is set. It may raise what the runtime raises
     limit: requests that may wait beside the one that is answered

@@ -10,7 +10,7 @@ from itertools import chain, islice
 from typing import Any
 
 import anyio
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .admission import MemoryBudget
@@ -19,6 +19,14 @@ from .api.endpoint import Renderer
 from .errors import ApiError
 from .json_stream import PART_BYTES, Parts, json_parts
 from .scheduler import Running
+
+NO_STORE = (b"cache-control", b"no-store")
+WHOLE_HEADERS = [NO_STORE, (b"content-type", b"application/json")]
+STREAM_HEADERS = [
+    NO_STORE,
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"x-accel-buffering", b"no"),  # a proxy passes each part on at once
+]
 
 RenderError = Callable[[ApiError], dict[str, Any]]
 
@@ -36,7 +44,7 @@ class ErrorResponse(JSONResponse):
         super().__init__(render_error(error), error.status, retry)
 
 
-class ReplyResponse(Response):
+class ReplyResponse:
     """The reply to a request. Nothing is sent before the first part is there, so an early error sets the HTTP status.
 
     running: the events of the reply; closed when the client leaves
@@ -54,12 +62,6 @@ class ReplyResponse(Response):
         ping: bytes | None = None,
         ping_s: float = 5.0,
     ) -> None:
-        is_stream = ping is not None
-        media_type = "text/event-stream" if is_stream else "application/json"
-        headers = {"Cache-Control": "no-store", **({"X-Accel-Buffering": "no"} if is_stream else {})}
-        super().__init__(None, 200, headers, media_type)
-        if "content-length" in self.headers:
-            del self.headers["content-length"]
         self._running = running
         self._renderer = renderer
         self._render_error = render_error
@@ -105,10 +107,11 @@ class ReplyResponse(Response):
     async def _begin(self, send: Send, parts: Iterator[bytes]) -> Iterable[bytes]:
         """Send the head, with the length of a body that has one part; return all parts."""
         first = list(islice(parts, 2))
+        headers = STREAM_HEADERS if self._ping is not None else WHOLE_HEADERS
         if self._ping is None and len(first) == 1:
-            self.headers["Content-Length"] = str(len(first[0]))
+            headers = [*headers, (b"content-length", str(len(first[0])).encode())]
         self._begun = True
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
         return chain(first, parts)
 
     async def _keep_alive(self, send: Send, ping: bytes) -> None:

@@ -20,7 +20,7 @@ def pushed(*events, thoughts="whole"):
     """The events that clients get, and the whole message."""
     machine = MessageEvents(message_of("a-model"), thoughts=thoughts)
     told = [EVENT.validate_python(event) for event in [told for event in events for told in machine.push(event)]]
-    return told, types.Message.model_validate(machine.whole)
+    return told, types.Message.model_validate(machine.whole())
 
 
 def test_a_text_in_pieces():
@@ -112,4 +112,4 @@ def test_an_empty_reply_has_a_text():
 def test_errors_have_types_of_their_own(status, kind):
     error = ApiError(status, "a_code", "what to do")
     assert error_body(error) == {"type": "error", "error": {"type": kind, "message": "what to do"}}
-    assert list(MessageEvents(message_of("a-model"), thoughts=None).fail(error)) == [error_body(error)]
+    assert list(MessageEvents(message_of("a-model"), thoughts=None).failed(error)) == [error_body(error)]

@@ -33,7 +33,7 @@ def pushed(*events):
     """The events that clients get, and the whole response."""
     machine = ResponseEvents(response())
     told = [EVENT.validate_python(event) for event in [told for event in events for told in machine.push(event)]]
-    return told, types.Response.model_validate(machine.whole)
+    return told, types.Response.model_validate(machine.whole())
 
 
 def test_a_text_in_pieces():
@@ -105,7 +105,9 @@ def test_an_empty_reply_is_a_message():
 def test_a_failure_ends_what_has_begun():
     machine = ResponseEvents(response())
     list(machine.push(Piece("One")))
-    told = [EVENT.validate_python(event) for event in machine.fail(ApiError(503, "memory_ceiling", "memory ran short"))]
+    told = [
+        EVENT.validate_python(event) for event in machine.failed(ApiError(503, "memory_ceiling", "memory ran short"))
+    ]
     assert [event.type for event in told][-2:] == ["response.output_item.done", "response.failed"]
     failed = told[-1].response
     assert (failed.status, failed.output_text, failed.output[0].status) == ("failed", "One", "incomplete")
@@ -113,5 +115,5 @@ def test_a_failure_ends_what_has_begun():
 
 
 def test_a_failure_before_anything():
-    told = list(ResponseEvents(response()).fail(ApiError(504, "timeout", "too long")))
+    told = list(ResponseEvents(response()).failed(ApiError(504, "timeout", "too long")))
     assert [event["type"] for event in told] == ["response.created", "response.in_progress", "response.failed"]

@@ -16,7 +16,7 @@ from edgekv.server.settings import Settings
 from .body import Body, Text
 from .endpoint import Endpoint
 from .openai_common import FINISH_REASONS, GenerationParams, about, end_of_stream, error_event, usage_fields
-from .openai_fields import ResponseFormat, chat_logprobs, n_logprobs, tool_call_field
+from .openai_fields import ResponseFormat, chat_logprobs, tool_call_field
 
 
 class Part(Body):
@@ -51,7 +51,7 @@ def parse(body: ChatBody, settings: Settings) -> ReplyRequest:
     """Return the request of a body. Raises ApiError for what cannot be done here."""
     return ReplyRequest(
         messages=tuple(_message(message, f"messages.{i}") for i, message in enumerate(body.messages)),
-        n_logprobs=n_logprobs(body.logprobs, body.top_logprobs),
+        n_logprobs=_n_logprobs(body.logprobs, body.top_logprobs),
         json_schema=None if body.response_format is None else body.response_format.reply_schema(),
         tools=tuple(body.tools or ()),
         tool_choice="auto" if body.tool_choice is None else body.tool_choice,
@@ -81,6 +81,13 @@ def text_of(content: str | list[Part], param: str) -> str:
                 param=f"{param}.content.{i}.type",
             )
     return "".join(part.text or "" for part in content)
+
+
+def _n_logprobs(logprobs: bool | None, top_logprobs: int | None) -> int | None:
+    """Return the number of alternatives to tell with each token; None = tell nothing. Raises ApiError."""
+    if top_logprobs and not logprobs:
+        raise ApiError(400, "invalid_value", "top_logprobs needs logprobs=true; give both", param="top_logprobs")
+    return (top_logprobs or 0) if logprobs else None
 
 
 class ChatRenderer:
@@ -117,7 +124,9 @@ class ChatRenderer:
             yield from end_of_stream(event, self._about, with_usage=self._with_usage)
 
     def _chunk(self, delta: dict[str, Any], finish_reason: str | None = None, tokens: Packed = b"") -> Parts:
-        choice = {"index": 0, "delta": delta, "finish_reason": finish_reason, "logprobs": chat_logprobs(tokens)}
+        choice = {"index": 0, "delta": delta, "finish_reason": finish_reason, "logprobs": None}
+        if tokens:
+            choice["logprobs"] = chat_logprobs(tokens)
         return sse_event(self._about | {"choices": [choice]} | ({"usage": None} if self._with_usage else {}))
 
     def add(self, event: Event) -> None:

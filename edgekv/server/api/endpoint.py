@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -70,40 +71,37 @@ class Query(Generic[B]):
     parse: Callable[[B], Work]
 
 
-class TypedEvents(Protocol):
-    """The events of one reply in an API's own words. `whole` is the whole reply after the last one."""
+class TypedRenderer(ABC):
+    """A `Renderer` for an API whose streams are typed events. The same events make a stream or a whole reply."""
 
-    whole: dict[str, Any]
+    def __init__(self, reply: dict[str, Any]) -> None:
+        """reply: its fields that are known before it begins; it is whole after the last event"""
+        self.reply = reply
 
+    @abstractmethod
     def push(self, event: Event) -> Iterator[dict[str, Any]]:
         """Translate an event of a reply for clients."""
 
-    def fail(self, error: ApiError) -> Iterator[dict[str, Any]]:
+    @abstractmethod
+    def failed(self, error: ApiError) -> Iterator[dict[str, Any]]:
         """Yield the last events of a reply that cannot go on."""
-
-
-class TypedRenderer:
-    """A `Renderer` for an API whose streams are typed events. The same events make a stream or a whole reply."""
-
-    def __init__(self, events: TypedEvents) -> None:
-        self._events = events
 
     def stream(self, event: Event) -> Parts:
         """Return the part of a stream that tells an event."""
-        return _sent(self._events.push(event))
+        return _sent(self.push(event))
 
     def fail(self, error: ApiError) -> Parts:
         """Return the end of a stream that cannot go on."""
-        return _sent(self._events.fail(error))
+        return _sent(self.failed(error))
 
     def add(self, event: Event) -> None:
         """Take the next event of a reply that is sent whole."""
-        for _ in self._events.push(event):
+        for _ in self.push(event):
             pass
 
     def whole(self) -> dict[str, Any]:
         """Return the whole reply, after its last event."""
-        return self._events.whole
+        return self.reply
 
 
 def _sent(events: Iterator[dict[str, Any]]) -> Parts:

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 from edgekv.server.errors import ApiError
 from edgekv.server.request import Ended, Event, Piece, PromptProgress, ToolCall, Usage
 
+from .endpoint import TypedRenderer
 from .openai_common import edgekv_of
 
 # reasoning that a client is given: all of it, a block without its text, or no block
@@ -36,15 +37,15 @@ def error_body(error: ApiError) -> dict[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": error.message}}
 
 
-class MessageEvents:
-    """The events of one reply, in the order in which clients await them. `whole` is the whole message at the end.
+class MessageEvents(TypedRenderer):
+    """The events of one reply, in the order in which clients await them.
 
     The message begins with the first event of its request, when it is known how much there is to read.
     """
 
     def __init__(self, message: dict[str, Any], *, thoughts: Thoughts) -> None:
         """message: its fields that are known before the reply; see `messages.message_of`"""
-        self.whole = message
+        super().__init__(message)
         self._thoughts = thoughts
         self._has_begun = False
         self._block: dict[str, Any] | None = None  # the block that is open
@@ -55,8 +56,8 @@ class MessageEvents:
         if not self._has_begun:
             self._has_begun = True
             if isinstance(event, PromptProgress):
-                self.whole["usage"]["input_tokens"] = event.total
-            yield {"type": "message_start", "message": self.whole | {"content": []}}
+                self.reply["usage"]["input_tokens"] = event.total
+            yield {"type": "message_start", "message": self.reply | {"content": []}}
         if isinstance(event, Piece):
             yield from self._thought(event.text) if event.reasoning else self._text(event.text)
         elif isinstance(event, ToolCall):
@@ -64,7 +65,7 @@ class MessageEvents:
         elif isinstance(event, Ended):
             yield from self._end(event)
 
-    def fail(self, error: ApiError) -> Iterator[dict[str, Any]]:
+    def failed(self, error: ApiError) -> Iterator[dict[str, Any]]:
         """Yield the last event of a message that cannot go on."""
         yield error_body(error)
 
@@ -85,14 +86,14 @@ class MessageEvents:
         yield from self._close()
 
     def _end(self, ended: Ended) -> Iterator[dict[str, Any]]:
-        if self._block is None and not self.whole["content"]:
+        if self._block is None and not self.reply["content"]:
             yield from self._text("")  # clients look for the text of the first block
         yield from self._close()
         stop = {"stop_reason": _STOP_REASONS.get(ended.reason, "end_turn"), "stop_sequence": None}
         if ended.stop_text is not None:
             stop = {"stop_reason": "stop_sequence", "stop_sequence": ended.stop_text}
         usage, edgekv = _usage(ended.usage), edgekv_of(ended.usage, ended.reason)
-        self.whole.update(stop, usage=usage, edgekv=edgekv)
+        self.reply.update(stop, usage=usage, edgekv=edgekv)
         yield {"type": "message_delta", "delta": stop, "usage": usage, "edgekv": edgekv}
         yield {"type": "message_stop"}
 
@@ -120,12 +121,12 @@ class MessageEvents:
             block["input"] = json.loads(text)
         else:
             block[block["type"]] = text  # a block of thoughts has them in "thinking", one of text in "text"
-        self.whole["content"].append(block)
+        self.reply["content"].append(block)
 
     @property
     def _index(self) -> int:
         """The index of the open block, or of the next one."""
-        return len(self.whole["content"])
+        return len(self.reply["content"])
 
 
 def _usage(usage: Usage) -> dict[str, Any]:

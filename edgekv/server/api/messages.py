@@ -15,7 +15,7 @@ from edgekv.server.request import ReplyRequest
 from edgekv.server.settings import Settings
 
 from .body import Body, Text
-from .endpoint import Endpoint, Query, TypedRenderer, Work
+from .endpoint import Endpoint, Query, Work
 from .message_events import MessageEvents, Thoughts, error_body
 from .message_parts import call_of, function_of, in_turn, missing, unreadable
 from .openai_common import GenerationParams, Stop
@@ -228,10 +228,10 @@ def message_of(model: str) -> dict[str, Any]:
     }
 
 
-def render(body: MessagesBody, _request: ReplyRequest, model: str) -> TypedRenderer:
+def render(body: MessagesBody, _request: ReplyRequest, model: str) -> MessageEvents:
     """Return the renderer of a reply."""
     thoughts = None if body.thinking is None else body.thinking.shown
-    return TypedRenderer(MessageEvents(message_of(model), thoughts=thoughts))
+    return MessageEvents(message_of(model), thoughts=thoughts)
 
 
 def count_tokens(body: Conversation) -> Work:

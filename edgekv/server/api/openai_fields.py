@@ -42,13 +42,6 @@ class ResponseFormat(Body):
         return self.json_schema.schema_
 
 
-def n_logprobs(logprobs: bool | None, top_logprobs: int | None) -> int | None:
-    """Return the number of alternatives to tell with each token; None = tell nothing. Raises ApiError."""
-    if top_logprobs and not logprobs:
-        raise ApiError(400, "invalid_value", "top_logprobs needs logprobs=true; give both", param="top_logprobs")
-    return (top_logprobs or 0) if logprobs else None
-
-
 def token_logprobs(packed: Packed) -> LazyList | list[Any]:
     """Return tokens with their log probabilities, as a list of OpenAI's objects."""
     return LazyList(lambda: map(_told_token, unpacked(packed))) if packed else []

@@ -9,19 +9,20 @@ from typing import Any
 from edgekv.server.errors import ApiError
 from edgekv.server.request import Ended, Event, Piece, ToolCall, Usage
 
+from .endpoint import TypedRenderer
 from .openai_common import edgekv_of
 from .openai_fields import token_logprobs
 
 
-class ResponseEvents:
-    """The events of one reply, in the order in which clients await them. `whole` is the whole response at the end.
+class ResponseEvents(TypedRenderer):
+    """The events of one reply, in the order in which clients await them.
 
     The output has an item of thoughts, then one of text, then one for each tool that the model calls.
     """
 
     def __init__(self, response: dict[str, Any]) -> None:
         """response: its fields that are known before the reply; see `responses.response_of`"""
-        self.whole = response
+        super().__init__(response)
         self._n_events = 0
         self._open: _Text | None = None
 
@@ -36,12 +37,12 @@ class ResponseEvents:
         elif isinstance(event, Ended):
             yield from self._end(event)
 
-    def fail(self, error: ApiError) -> Iterator[dict[str, Any]]:
+    def failed(self, error: ApiError) -> Iterator[dict[str, Any]]:
         """Yield the last events of a reply that cannot go on."""
         yield from self._begin()
         yield from self._close("incomplete")
         code = "server_error" if error.status >= 500 else "invalid_prompt"  # the API has few codes
-        self.whole.update(status="failed", error={"code": code, "message": error.message})
+        self.reply.update(status="failed", error={"code": code, "message": error.message})
         yield self._event("failed", response=self._snapshot())
 
     def _begin(self) -> Iterator[dict[str, Any]]:
@@ -81,22 +82,22 @@ class ResponseEvents:
 
     def _done(self, item: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield self._event("output_item.done", output_index=self._index, item=item)
-        self.whole["output"].append(item)
+        self.reply["output"].append(item)
 
     def _end(self, ended: Ended) -> Iterator[dict[str, Any]]:
-        if self._open is None and not self.whole["output"]:
+        if self._open is None and not self.reply["output"]:
             yield from self._text(Piece(""))  # clients look for a message
         status = "incomplete" if ended.reason in ("length", "cancelled") else "completed"
         yield from self._close(status)
-        self.whole.update(status=status, usage=_usage(ended.usage), edgekv=edgekv_of(ended.usage, ended.reason))
+        self.reply.update(status=status, usage=_usage(ended.usage), edgekv=edgekv_of(ended.usage, ended.reason))
         if ended.reason == "length":
-            self.whole["incomplete_details"] = {"reason": "max_output_tokens"}
+            self.reply["incomplete_details"] = {"reason": "max_output_tokens"}
         yield self._event(status, response=self._snapshot())
 
     @property
     def _index(self) -> int:
         """The index of the open item, or of the next one."""
-        return len(self.whole["output"])
+        return len(self.reply["output"])
 
     def _place(self, text: _Text) -> dict[str, Any]:
         return {"item_id": text.id, "output_index": self._index, "content_index": 0}
@@ -107,7 +108,7 @@ class ResponseEvents:
         return event
 
     def _snapshot(self) -> dict[str, Any]:
-        return self.whole | {"output": [*self.whole["output"]]}
+        return self.reply | {"output": [*self.reply["output"]]}
 
 
 class _Text:

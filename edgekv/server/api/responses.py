@@ -17,7 +17,7 @@ from edgekv.server.settings import Settings
 from edgekv.server.spill import LONG_CHARS
 
 from .body import Body, Text
-from .endpoint import Endpoint, TypedRenderer
+from .endpoint import Endpoint
 from .message_parts import call_of, function_of, in_turn, missing, text_of_file, unreadable
 from .openai_common import GenerationParams
 from .response_events import ResponseEvents
@@ -250,9 +250,9 @@ def _format(body: ResponsesBody) -> dict[str, Any]:
     return {name: value for name, value in told.items() if value is not None}
 
 
-def render(body: ResponsesBody, reply_request: ReplyRequest, model: str) -> TypedRenderer:
+def render(body: ResponsesBody, reply_request: ReplyRequest, model: str) -> ResponseEvents:
     """Return the renderer of a reply."""
-    return TypedRenderer(ResponseEvents(response_of(body, reply_request, model)))
+    return ResponseEvents(response_of(body, reply_request, model))
 
 
 endpoint = Endpoint("/v1/responses", ResponsesBody, parse, render)
