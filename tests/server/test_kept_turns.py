@@ -94,3 +94,14 @@ def test_the_question_may_be_named(ask, monkeypatch, wanted, given):
     monkeypatch.setattr(edgekv.Session, "continue_from", noted)
     assert ask(PATH, body(edgekv={} if wanted is None else {"focus": wanted})).status_code == 200
     assert seen == [given]
+
+
+@pytest.mark.usefixtures("talkative")
+def test_streams_of_texts_tell_it_and_other_apis_refuse_it(ask, sessions):
+    wanted = {"max_tokens": 9, "temperature": 0, "stream": True, "edgekv": {"coverage": True}}
+    turns = told(ask("/v1/completions", {"prompt": BOOK, **wanted}))
+    assert turns == sessions
+    assert "".join(text for text, _ in turns[0][1]).startswith(BOOK)
+    for path, asked in (("/v1/responses", {"input": "Hello"}), ("/v1/messages", {"messages": MESSAGES[1:]})):
+        refused = ask(path, asked | wanted)
+        assert (refused.status_code, "edgekv.coverage" in refused.text) == (400, True)

@@ -9,13 +9,13 @@ from pydantic import Field
 
 from edgekv.generation.logprobs import Packed
 from edgekv.server.errors import ApiError
-from edgekv.server.json_stream import Parts, progress_comment, sse_event
+from edgekv.server.json_stream import Parts, progress_comment
 from edgekv.server.request import Ended, Event, Piece, PromptProgress, ReplyRequest, ToolCall
 from edgekv.server.settings import Settings
 
 from .body import Body, Text
 from .endpoint import Endpoint
-from .openai_common import FINISH_REASONS, GenerationParams, about, end_of_stream, error_event, usage_fields
+from .openai_common import FINISH_REASONS, ChoiceRenderer, GenerationParams
 from .openai_fields import ResponseFormat, chat_logprobs, tool_call_field
 
 
@@ -37,6 +37,7 @@ class Message(Body):
 class ChatBody(GenerationParams):
     """The body of a request."""
 
+    may_tell_coverage = True
     messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
@@ -90,72 +91,50 @@ def _n_logprobs(logprobs: bool | None, top_logprobs: int | None) -> int | None:
     return (top_logprobs or 0) if logprobs else None
 
 
-class ChatRenderer:
+class ChatRenderer(ChoiceRenderer):
     """A `Renderer` of chat completions. In a stream the role comes first, as soon as a reply is certain."""
 
-    fail = staticmethod(error_event)
-
     def __init__(self, body: ChatBody, _request: ReplyRequest, model: str) -> None:
-        self._about = about("chatcmpl", "chat.completion.chunk" if body.stream else "chat.completion", model)
-        self._with_usage = body.wants_usage
+        super().__init__(body, model, "chatcmpl", "chat.completion.chunk" if body.stream else "chat.completion")
         self._has_begun = False
-        self._texts: dict[bool, list[str]] = {False: [], True: []}  # pieces of the answer, and of reasoning
-        self._tokens = bytearray()
         self._calls: list[dict[str, Any]] = []
-        self._ended: Ended | None = None
 
     def stream(self, event: Event) -> Iterator[bytes]:
         """Yield the part of a stream that tells an event."""
         if not self._has_begun:
             self._has_begun = True
-            yield from self._chunk({"role": "assistant", "content": ""})
+            yield from self._delta({"role": "assistant", "content": ""})
         if isinstance(event, PromptProgress):
             yield progress_comment(event)
         elif isinstance(event, Piece):
-            delta = {"reasoning_content" if event.reasoning else "content": event.text}
-            yield from self._chunk(delta, tokens=event.logprobs)
+            yield from self._delta({"reasoning_content" if event.reasoning else "content": event.text}, event.logprobs)
         elif isinstance(event, ToolCall):
             self.add(event)
-            yield from self._chunk({"tool_calls": [{"index": len(self._calls) - 1} | self._calls[-1]]})
+            yield from self._delta({"tool_calls": [{"index": len(self._calls) - 1} | self._calls[-1]]})
         elif isinstance(event, Ended):
-            yield from self._chunk({}, FINISH_REASONS[event.reason])
-            for part in event.coverage or ():
-                yield from sse_event(self._about | {"choices": [], "edgekv": {"coverage": part}})
-            yield from end_of_stream(event, self._about, with_usage=self._with_usage)
+            yield from self._delta({}, finish_reason=FINISH_REASONS[event.reason])
+            yield from self.end(event)
 
-    def _chunk(self, delta: dict[str, Any], finish_reason: str | None = None, tokens: Packed = b"") -> Parts:
-        choice = {"index": 0, "delta": delta, "finish_reason": finish_reason, "logprobs": None}
-        if tokens:
-            choice["logprobs"] = chat_logprobs(tokens)
-        return sse_event(self._about | {"choices": [choice]} | ({"usage": None} if self._with_usage else {}))
+    def _delta(self, delta: dict[str, Any], tokens: Packed = b"", finish_reason: str | None = None) -> Parts:
+        logprobs = chat_logprobs(tokens) if tokens else None
+        return self.chunk({"index": 0, "delta": delta, "finish_reason": finish_reason, "logprobs": logprobs})
 
     def add(self, event: Event) -> None:
         """Take the next event of a reply that is sent whole."""
-        if isinstance(event, Piece):
-            self._texts[event.reasoning].append(event.text)
-            self._tokens += event.logprobs
-        elif isinstance(event, ToolCall):
+        super().add(event)
+        if isinstance(event, ToolCall):
             self._calls.append(tool_call_field(event))
-        elif isinstance(event, Ended):
-            self._ended = event
 
-    def whole(self) -> dict[str, Any]:
-        """Return the whole reply, after its last event."""
-        assert self._ended is not None
-        said, thought = ("".join(self._texts[reasoning]) for reasoning in (False, True))
+    def choice(self, ended: Ended) -> dict[str, Any]:
+        """Return the choice of a whole reply."""
+        said, thought = ("".join(self.texts[reasoning]) for reasoning in (False, True))
         message: dict[str, Any] = {"role": "assistant", "content": said}
         if thought:
             message["reasoning_content"] = thought
         if self._calls:
-            message["content"] = said or None
-            message["tool_calls"] = self._calls
-        choice = {
-            "index": 0,
-            "message": message,
-            "finish_reason": FINISH_REASONS[self._ended.reason],
-            "logprobs": chat_logprobs(self._tokens),
-        }
-        return self._about | {"choices": [choice]} | usage_fields(self._ended)
+            message |= {"content": said or None, "tool_calls": self._calls}
+        finish_reason, logprobs = FINISH_REASONS[ended.reason], chat_logprobs(self.tokens)
+        return {"index": 0, "message": message, "finish_reason": finish_reason, "logprobs": logprobs}
 
 
 endpoint = Endpoint("/v1/chat/completions", ChatBody, parse, ChatRenderer)

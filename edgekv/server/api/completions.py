@@ -10,13 +10,12 @@ from pydantic import Field
 
 from edgekv.generation.logprobs import Packed
 from edgekv.server.errors import unsupported
-from edgekv.server.json_stream import sse_event
 from edgekv.server.request import Ended, Event, Piece, ReplyRequest
 from edgekv.server.settings import Settings
 
 from .body import Text
 from .endpoint import Endpoint
-from .openai_common import FINISH_REASONS, GenerationParams, about, end_of_stream, error_event, usage_fields
+from .openai_common import FINISH_REASONS, ChoiceRenderer, GenerationParams
 from .openai_fields import text_logprobs
 
 Ids = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(min_length=1)]
@@ -26,6 +25,7 @@ Prompt = Annotated[Text, Field(min_length=1)]
 class CompletionBody(GenerationParams):
     """The body of a request."""
 
+    may_tell_coverage = True
     prompt: Prompt | Ids | Annotated[list[Prompt] | list[Ids], Field(min_length=1)]
     echo: bool | None = None
     suffix: str | None = None
@@ -51,44 +51,25 @@ def parse(body: CompletionBody, settings: Settings) -> ReplyRequest:
     return ReplyRequest(prompt=prompt, n_logprobs=body.logprobs, **body.arguments(settings))
 
 
-class CompletionRenderer:
+class CompletionRenderer(ChoiceRenderer):
     """A `Renderer` of text completions."""
 
-    fail = staticmethod(error_event)
-
     def __init__(self, body: CompletionBody, _request: ReplyRequest, model: str) -> None:
-        self._about = about("cmpl", "text_completion", model)
-        self._with_usage = body.wants_usage
+        super().__init__(body, model, "cmpl", "text_completion")
         self._n_chars = 0
-        self._texts: list[str] = []
-        self._tokens = bytearray()
-        self._ended: Ended | None = None
 
     def stream(self, event: Event) -> Iterator[bytes]:
         """Yield the part of a stream that tells an event."""
-        nothing_yet = {"usage": None} if self._with_usage else {}
         if isinstance(event, Piece):
-            choice = _choice(event.text, None, event.logprobs, self._n_chars)
+            yield from self.chunk(_choice(event.text, None, event.logprobs, self._n_chars))
             self._n_chars += len(event.text)
-            yield from sse_event(self._about | {"choices": [choice]} | nothing_yet)
         elif isinstance(event, Ended):
-            choice = _choice("", FINISH_REASONS[event.reason])
-            yield from sse_event(self._about | {"choices": [choice]} | nothing_yet)
-            yield from end_of_stream(event, self._about, with_usage=self._with_usage)
+            yield from self.chunk(_choice("", FINISH_REASONS[event.reason]))
+            yield from self.end(event)
 
-    def add(self, event: Event) -> None:
-        """Take the next event of a reply that is sent whole."""
-        if isinstance(event, Piece):
-            self._texts.append(event.text)
-            self._tokens += event.logprobs
-        elif isinstance(event, Ended):
-            self._ended = event
-
-    def whole(self) -> dict[str, Any]:
-        """Return the whole reply, after its last event."""
-        assert self._ended is not None
-        choice = _choice("".join(self._texts), FINISH_REASONS[self._ended.reason], self._tokens)
-        return self._about | {"choices": [choice]} | usage_fields(self._ended)
+    def choice(self, ended: Ended) -> dict[str, Any]:
+        """Return the choice of a whole reply."""
+        return _choice("".join(self.texts[False]), FINISH_REASONS[ended.reason], self.tokens)
 
 
 def _choice(text: str, finish_reason: str | None = None, tokens: Packed = b"", offset: int = 0) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -13,7 +13,7 @@ from edgekv.generation.request import MAX_TOKENS
 from edgekv.generation.sampler import MAX_SEED, Sampling
 from edgekv.server.errors import ApiError, unsupported
 from edgekv.server.json_stream import DONE, Parts, sse_event
-from edgekv.server.request import Ended, Reason, Usage
+from edgekv.server.request import Ended, Event, Piece, Reason, Usage
 from edgekv.server.settings import Settings
 
 from .body import Body, Text
@@ -55,6 +55,8 @@ class EdgekvParams(Body):
 class GenerationParams(Body):
     """Parameters of a reply: fields of every endpoint. Defaults are those of `edgekv chat`."""
 
+    may_tell_coverage: ClassVar[bool] = False
+
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -75,8 +77,8 @@ class GenerationParams(Body):
 
     def check(self) -> None:
         """Raise ApiError for fields that are known and not supported here."""
-        if self.edgekv.coverage and not self.stream:
-            raise unsupported("edgekv.coverage", "only streams tell what is kept")
+        if self.edgekv.coverage and not (self.stream and self.may_tell_coverage):
+            raise unsupported("edgekv.coverage", "only streams of completions tell what is kept")
         if self.n is not None and self.n > 1:
             raise unsupported("n", f"n={self.n} replies cannot be had of one request: this server gives one")
         for name in ("frequency_penalty", "presence_penalty"):
@@ -110,11 +112,6 @@ class GenerationParams(Body):
         seed = None if self.seed is None else self.seed % (MAX_SEED + 1)
         return Sampling(**({"temperature": 0.7} | named), seed=seed)
 
-    @property
-    def wants_usage(self) -> bool:
-        """True if a stream ends with a chunk that has the reply's usage."""
-        return self.stream_options is not None and bool(self.stream_options.include_usage)
-
 
 def error_body(error: ApiError) -> dict[str, Any]:
     """Return the body of an error."""
@@ -127,23 +124,6 @@ def error_body(error: ApiError) -> dict[str, Any]:
 def error_event(error: ApiError) -> Parts:
     """Return the end of a stream that cannot go on."""
     return sse_event(error_body(error))
-
-
-def about(id_prefix: str, kind: str, model: str) -> dict[str, Any]:
-    """Return the first fields of a completion, or of each chunk of one."""
-    return {
-        "id": f"{id_prefix}-{secrets.token_hex(12)}",
-        "object": kind,
-        "created": int(time.time()),
-        "model": model,
-    }
-
-
-def end_of_stream(ended: Ended, about: dict[str, Any], *, with_usage: bool) -> Iterator[bytes]:
-    """Yield the end of a stream of completion chunks. about: as `about` returned it"""
-    if with_usage:
-        yield from sse_event(about | {"choices": []} | usage_fields(ended))
-    yield DONE
 
 
 def usage_fields(ended: Ended) -> dict[str, Any]:
@@ -166,3 +146,50 @@ def edgekv_of(usage: Usage, reason: Reason) -> dict[str, Any]:
     """Return the object `edgekv`: tokens seen and kept, and memory."""
     names = ("seen", "kept", "evicted", "evictions", "peak_bytes", "ceiling_bytes", "budget")
     return {name: getattr(usage, name) for name in names} | {"finish_reason": reason}
+
+
+class ChoiceRenderer:
+    """The part of a `Renderer` that OpenAI's two completions share: a choice, and chunks of one."""
+
+    fail = staticmethod(error_event)
+
+    def __init__(self, body: GenerationParams, model: str, id_prefix: str, kind: str) -> None:
+        self._about = {
+            "id": f"{id_prefix}-{secrets.token_hex(12)}",
+            "object": kind,
+            "created": int(time.time()),
+            "model": model,
+        }
+        self._with_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
+        self.texts: dict[bool, list[str]] = {False: [], True: []}  # pieces of the answer, and of reasoning
+        self.tokens = bytearray()
+        self._ended: Ended | None = None
+
+    def choice(self, ended: Ended) -> dict[str, Any]:
+        """Return the choice of a whole reply."""
+        raise NotImplementedError
+
+    def chunk(self, choice: dict[str, Any]) -> Parts:
+        """Return a chunk of a stream with a part of the choice."""
+        return sse_event(self._about | {"choices": [choice]} | ({"usage": None} if self._with_usage else {}))
+
+    def end(self, ended: Ended) -> Iterator[bytes]:
+        """Yield the end of a stream."""
+        for part in ended.coverage or ():
+            yield from sse_event(self._about | {"choices": [], "edgekv": {"coverage": part}})
+        if self._with_usage:
+            yield from sse_event(self._about | {"choices": []} | usage_fields(ended))
+        yield DONE
+
+    def add(self, event: Event) -> None:
+        """Take the next event of a reply that is sent whole."""
+        if isinstance(event, Piece):
+            self.texts[event.reasoning].append(event.text)
+            self.tokens += event.logprobs
+        elif isinstance(event, Ended):
+            self._ended = event
+
+    def whole(self) -> dict[str, Any]:
+        """Return the whole reply, after its last event."""
+        assert self._ended is not None
+        return self._about | {"choices": [self.choice(self._ended)]} | usage_fields(self._ended)
