@@ -1,4 +1,5 @@
-// unit [MODEL [KV_TYPE]]: the kernels on plain arrays (unit_allot.cpp, unit_kernels.cpp, unit_rope.cpp and unit_matrix_rows.cpp too) and,
+// unit [MODEL [KV_TYPE]]: the kernels on plain arrays (unit_allot.cpp, unit_kernels.cpp, unit_products.cpp, unit_rope.cpp and
+// unit_matrix_rows.cpp too) and,
 // given a model, its cache (unit_cache.cpp, unit_failures.cpp, unit_ragged.cpp, unit_reposition.cpp, unit_snapshot.cpp).
 #include "check.h"
 #include "edgekv.h"
@@ -28,6 +29,7 @@ void test_graphs(const char * model_path, const char * kv_type);
 void test_host(const char * model_path, const char * kv_type);
 void test_kernels();
 void test_pools(const char * model_path, const char * kv_type);
+void test_products();
 void test_pools_of_rows();
 void test_starts_of_heads();
 void test_readers_of_rows();
@@ -515,6 +517,7 @@ int main(int argc, char ** argv) {
     test_kernels();
     test_rope();
     test_matrix_rows();
+    test_products();
     test_pools_of_rows();
     test_starts_of_heads();
     test_readers_of_rows();

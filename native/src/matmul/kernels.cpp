@@ -1,0 +1,348 @@
+// Compiled once for each set of instructions, with its options; EDGEKV_INSTRUCTIONS is its name. EDGEKV_DOT4 is defined where a
+// register adds up products of four bytes (`vpdpbusd`).
+#include "matmul/panel.h"
+#include "kernels/vectors.h"
+
+#include <algorithm>
+
+namespace edgekv {
+
+namespace {
+
+#define EDGEKV_TEXT_(a) #a
+#define EDGEKV_TEXT(a)  EDGEKV_TEXT_(a)
+
+// ---- registers ----
+
+// As many columns at once as leave enough sums to hide the latency of their additions, and fit the registers.
+#if defined(__AVX512VNNI__) || defined(EDGEKV_DOT4_EMULATED)
+constexpr size_t n_wide = 16, n_columns_at_once = 8;
+#else
+constexpr size_t n_wide = 8, n_columns_at_once = 4;
+#endif
+constexpr size_t n_vectors = n_panel_rows / n_wide;
+
+using Floats = float __attribute__((vector_size(4 * n_wide)));
+using Ints   = int32_t __attribute__((vector_size(4 * n_wide)));
+
+template <typename To> inline To read(const void * src) {
+    To to;
+    std::memcpy(&to, src, sizeof(to));
+    return to;
+}
+
+inline int32_t four_of(const int8_t * codes) { return read<int32_t>(codes); }
+
+#if defined(EDGEKV_DOT4)
+
+// sum + the products of four unsigned bytes of each lane with four signed ones.
+inline Ints dot4(Ints sum, Ints codes, int32_t four) {
+#    if defined(__AVX512VNNI__)
+    return (Ints)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)codes, _mm512_set1_epi32(four));
+#    elif defined(__AVXVNNI__)
+    return (Ints)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)codes, _mm256_set1_epi32(four));
+#    else
+    for (int byte = 0; byte < 4; ++byte) {
+        sum += (codes >> (8 * byte) & 255) * static_cast<int8_t>(four >> (8 * byte));
+    }
+    return sum;
+#    endif
+}
+
+#endif
+
+// ---- a tile: 16 rows of a panel times some columns ----
+
+template <size_t n_columns> struct Tile {
+    const int8_t *      codes[n_columns];
+    const BlockFactor * factors[n_columns];
+    float *             out[n_columns];
+};
+
+template <size_t n_columns> using Sums = Ints[n_columns][n_vectors];
+
+#if defined(EDGEKV_DOT4)
+
+// Products of a block's codes, added up.
+template <typename Weights, size_t n_columns>
+inline void add_up(Sums<n_columns> & sums, const uint8_t * codes, const float *, const Tile<n_columns> & tile, size_t k) {
+#    pragma GCC unroll 8
+    for (size_t group = 0; group < Weights::block / 4; ++group) {
+        Ints weights[n_vectors];
+        std::memcpy(weights, codes + group * n_group, sizeof(weights));
+#    pragma GCC unroll 8
+        for (size_t c = 0; c < n_columns; ++c) {
+            const int32_t four = four_of(tile.codes[c] + k + 4 * group);
+#    pragma GCC unroll 2
+            for (size_t v = 0; v < n_vectors; ++v) {
+                sums[c][v] = dot4(group == 0 ? Ints{} : sums[c][v], weights[v], four);
+            }
+        }
+    }
+}
+
+#else
+
+inline __m256i pairs(__m256i codes, __m256i four) { return _mm256_maddubs_epi16(codes, four); }
+
+// Products of a block's codes, added up; where scales are whole numbers, times them, and onto the sums.
+template <typename Weights, size_t n_columns>
+inline void add_up(Sums<n_columns> & sums, const uint8_t * codes, const float * scales, const Tile<n_columns> & tile, size_t k) {
+    constexpr size_t n_groups = Weights::block / 4;
+    __m256i          factor[n_vectors];
+    for (size_t v = 0; v < n_vectors; ++v) {
+        factor[v] = Weights::has_deltas ? read<__m256i>(scales + v * n_wide) : _mm256_set1_epi16(1);
+    }
+#    pragma GCC unroll 8
+    for (size_t first = 0; first < n_groups; first += Weights::n_at_once) {
+        __m256i parts[n_columns][n_vectors]; // sums of pairs of products
+#    pragma GCC unroll 8
+        for (size_t group = first; group < first + Weights::n_at_once; ++group) {
+            __m256i weights[n_vectors], sizes[n_vectors];
+#    pragma GCC unroll 2
+            for (size_t v = 0; v < n_vectors; ++v) {
+                weights[v] = read<__m256i>(codes + group * n_group + v * n_group / 2);
+                sizes[v]   = Weights::is_signed ? _mm256_abs_epi8(weights[v]) : weights[v];
+            }
+#    pragma GCC unroll 4
+            for (size_t c = 0; c < n_columns; ++c) {
+                const __m256i four = _mm256_set1_epi32(four_of(tile.codes[c] + k + 4 * group));
+#    pragma GCC unroll 2
+                for (size_t v = 0; v < n_vectors; ++v) {
+                    const __m256i part = pairs(sizes[v], Weights::is_signed ? _mm256_sign_epi8(four, weights[v]) : four);
+                    parts[c][v]        = group == first ? part : _mm256_add_epi16(parts[c][v], part);
+                    asm("" : "+x"(parts[c][v])); // in this order: a compiler that rearranges sums keeps all parts, in memory
+                }
+            }
+        }
+#    pragma GCC unroll 4
+        for (size_t c = 0; c < n_columns; ++c) {
+#    pragma GCC unroll 2
+            for (size_t v = 0; v < n_vectors; ++v) {
+                const Ints sum = (Ints)_mm256_madd_epi16(parts[c][v], factor[v]);
+                sums[c][v]     = first == 0 && !Weights::has_deltas ? sum : sums[c][v] + sum;
+                asm("" : "+x"(sums[c][v]));
+            }
+        }
+    }
+}
+
+#endif
+
+template <size_t n_columns> using Totals = Floats[n_columns][n_vectors];
+
+// Add what minima contribute over n blocks.
+template <typename Weights, size_t n_columns>
+inline void add_minima(Totals<n_columns> & totals, const Panel & panel, size_t block, size_t n, const Tile<n_columns> & tile) {
+    for (size_t end = block + n; block < end; ++block) {
+        const float * minima = panel.minima + block * n_panel_rows;
+#pragma GCC unroll 8
+        for (size_t c = 0; c < n_columns; ++c) {
+#pragma GCC unroll 2
+            for (size_t v = 0; v < n_vectors; ++v) {
+                totals[c][v] += read<Floats>(minima + v * n_wide) * tile.factors[c][block].sum;
+            }
+        }
+    }
+}
+
+// Add a block of 32.
+template <typename Weights, size_t n_columns>
+inline void add_simple(Totals<n_columns> & totals, const Panel & panel, size_t block, const Tile<n_columns> & tile) {
+    const size_t    k      = block * Weights::block;
+    const float *   scales = panel.scales + block * n_panel_rows;
+    Sums<n_columns> sums;
+    add_up<Weights, n_columns>(sums, panel.codes + k / 4 * n_group, scales, tile, k);
+#pragma GCC unroll 8
+    for (size_t c = 0; c < n_columns; ++c) {
+#pragma GCC unroll 2
+        for (size_t v = 0; v < n_vectors; ++v) {
+            const Floats products = __builtin_convertvector(sums[c][v], Floats) * tile.factors[c][block].scale;
+            totals[c][v] += products * read<Floats>(scales + v * n_wide);
+            if (Weights::has_minima) {
+                totals[c][v] += read<Floats>(panel.minima + block * n_panel_rows + v * n_wide) * tile.factors[c][block].sum;
+            }
+        }
+    }
+}
+
+// Add a block of 256, the activations of which have one scale.
+template <typename Weights, size_t n_columns>
+inline void add_super(Totals<n_columns> & totals, const Panel & panel, size_t unit, const Tile<n_columns> & tile) {
+    constexpr size_t  n_parts = Weights::own_block / Weights::block;
+    Totals<n_columns> scaled  = {};
+    Sums<n_columns>   sums    = {}; // over all parts, where scales are whole numbers
+    for (size_t block = unit * n_parts; block < (unit + 1) * n_parts; ++block) {
+        const size_t  k      = block * Weights::block;
+        const float * scales = panel.scales + block * n_panel_rows;
+        add_up<Weights, n_columns>(sums, panel.codes + k / 4 * n_group, scales, tile, k);
+        if constexpr (adds_four) {
+#pragma GCC unroll 8
+            for (size_t c = 0; c < n_columns; ++c) {
+#pragma GCC unroll 2
+                for (size_t v = 0; v < n_vectors; ++v) {
+                    scaled[c][v] += __builtin_convertvector(sums[c][v], Floats) * read<Floats>(scales + v * n_wide);
+                }
+            }
+        }
+    }
+    add_minima<Weights, n_columns>(totals, panel, unit * n_parts, n_parts, tile);
+#pragma GCC unroll 8
+    for (size_t c = 0; c < n_columns; ++c) {
+        const float scale = tile.factors[c][unit * n_parts].scale;
+#pragma GCC unroll 2
+        for (size_t v = 0; v < n_vectors; ++v) {
+            if constexpr (adds_four) {
+                totals[c][v] += scaled[c][v] * scale;
+            } else {
+                const Floats delta = read<Floats>(panel.deltas + unit * n_panel_rows + v * n_wide);
+                totals[c][v] += __builtin_convertvector(sums[c][v], Floats) * scale * delta;
+            }
+        }
+    }
+}
+
+// Multiply a panel with the columns of a tile: into `out`, or onto it where the panel is not a row's first.
+template <typename Weights, size_t n_columns>
+void multiply_tile(const Panel & panel, size_t depth, const Tile<n_columns> & tile, bool is_first, size_t n_rows) {
+    Totals<n_columns> totals = {};
+    for (size_t unit = 0; unit < depth / Weights::own_block; ++unit) {
+        if constexpr (Weights::has_deltas) {
+            add_super<Weights, n_columns>(totals, panel, unit, tile);
+        } else {
+            add_simple<Weights, n_columns>(totals, panel, unit, tile);
+        }
+    }
+    for (size_t c = 0; c < n_columns; ++c) {
+        float * out = tile.out[c];
+        if (n_rows == n_panel_rows) {
+            for (size_t v = 0; v < n_vectors; ++v) {
+                const Floats sum = is_first ? totals[c][v] : totals[c][v] + read<Floats>(out + v * n_wide);
+                std::memcpy(out + v * n_wide, &sum, sizeof(sum));
+            }
+        } else {
+            float row_sums[n_panel_rows];
+            std::memcpy(row_sums, totals[c], sizeof(row_sums));
+            for (size_t row = 0; row < n_rows; ++row) {
+                out[row] = is_first ? row_sums[row] : out[row] + row_sums[row];
+            }
+        }
+    }
+}
+
+// The columns from `first` on, in tiles of at most n_columns; the rest in a smaller one.
+template <typename Weights, size_t n_columns>
+void multiply_columns(const Product & product, const Panel & panel, size_t row, size_t n_rows, size_t k, size_t depth, size_t first) {
+    const Columns & columns  = product.columns;
+    const size_t    n_blocks = columns.depth / Weights::block;
+    for (; first + n_columns <= product.n_columns; first += n_columns) {
+        Tile<n_columns> tile;
+        for (size_t c = 0; c < n_columns; ++c) {
+            tile.codes[c]   = columns.codes + (first + c) * columns.depth + k;
+            tile.factors[c] = columns.factors + (first + c) * n_blocks + k / Weights::block;
+            tile.out[c]     = product.out + (first + c) * product.out_stride + row;
+        }
+        multiply_tile<Weights, n_columns>(panel, depth, tile, k == 0, n_rows);
+    }
+    if constexpr (n_columns > 1) {
+        multiply_columns<Weights, n_columns - 1>(product, panel, row, n_rows, k, depth, first);
+    }
+}
+
+template <typename Weights> void multiply(const Product & product, size_t first_row, size_t end_row, void * workspace) {
+    auto *      memory = static_cast<uint8_t *>(workspace);
+    const Panel panel  = { memory, reinterpret_cast<float *>(memory + n_panel_rows * panel_depth),
+                           reinterpret_cast<float *>(memory + n_panel_rows * panel_depth) + n_panel_rows * panel_depth / 16,
+                           reinterpret_cast<float *>(memory + n_panel_rows * panel_depth) + n_panel_rows * panel_depth / 8 };
+    const size_t depth    = product.columns.depth;
+    const size_t n_slices = (depth + panel_depth - 1) / panel_depth;
+    const size_t slice    = ((depth + n_slices - 1) / n_slices + n_super - 1) / n_super * n_super;
+    const size_t bytes    = product.row_bytes / (depth / Weights::own_block); // of a block
+
+    for (size_t row = first_row; row < end_row; row += n_panel_rows) {
+        const size_t n_rows = std::min(n_panel_rows, end_row - row);
+        for (size_t k = 0; k < depth; k += slice) {
+            const size_t n = std::min(slice, depth - k);
+            const char * rows[n_panel_rows]; // the last one, or the last eight, for those that there are not
+            for (size_t i = 0; i < n_panel_rows; ++i) {
+                const size_t behind = Weights::interleaved ? std::min(i / 8 * 8, n_rows - 8) : std::min(i, n_rows - 1);
+                rows[i] = product.weights + (row + behind) * product.row_bytes + k / Weights::own_block * bytes * (Weights::interleaved ? 8 : 1);
+            }
+            Weights::unpack(rows, n / Weights::own_block, panel);
+            multiply_columns<Weights, n_columns_at_once>(product, panel, row, n_rows, k, n, 0);
+        }
+    }
+}
+
+// ---- activations ----
+
+inline float largest(__m256 values) {
+    __m128 half = _mm_max_ps(_mm256_castps256_ps128(values), _mm256_extractf128_ps(values, 1));
+    half        = _mm_max_ps(half, _mm_movehl_ps(half, half));
+    return _mm_cvtss_f32(_mm_max_ss(half, _mm_movehdup_ps(half)));
+}
+
+inline int32_t sum_of(__m128i ints) {
+    const __m128i half = _mm_add_epi32(ints, _mm_unpackhi_epi64(ints, ints));
+    return _mm_cvtsi128_si32(half) + _mm_extract_epi32(half, 1);
+}
+
+// One scale for own_block numbers, the largest of which becomes 127 or -127.
+template <typename Weights> void quantise(const float * column, size_t depth, int8_t * codes, BlockFactor * factors) {
+    const __m256 no_sign = _mm256_castsi256_ps(_mm256_set1_epi32(0x7FFFFFFF));
+    for (size_t k = 0; k < depth; k += Weights::own_block) {
+        __m256 most = _mm256_setzero_ps();
+        for (size_t i = 0; i < Weights::own_block; i += 8) {
+            most = _mm256_max_ps(most, _mm256_and_ps(_mm256_loadu_ps(column + k + i), no_sign));
+        }
+        const float  size   = largest(most);
+        const float  scale  = size / 127.0f;
+        const __m256 invert = _mm256_set1_ps(size > 0.0f ? 127.0f / size : 0.0f);
+        for (size_t i = k; i < k + Weights::own_block; i += n_block) {
+            __m256i whole[4];
+            for (size_t part = 0; part < 4; ++part) {
+                whole[part] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(column + i + 8 * part), invert));
+            }
+            const __m256i mixed = _mm256_packs_epi16(_mm256_packs_epi32(whole[0], whole[1]), _mm256_packs_epi32(whole[2], whole[3]));
+            const __m256i bytes = _mm256_permutevar8x32_epi32(mixed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+            _mm256_storeu_si256(reinterpret_cast<__m256i *>(codes + i), bytes);
+
+            const __m256i fours = _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), bytes), _mm256_set1_epi16(1));
+            const int32_t sums[] = { sum_of(_mm256_castsi256_si128(fours)), sum_of(_mm256_extracti128_si256(fours, 1)) };
+            BlockFactor * factor = factors + i / Weights::block;
+            if (Weights::block == n_block) {
+                factor[0] = { scale, scale * static_cast<float>(sums[0] + sums[1]) };
+            } else {
+                factor[0] = { scale, scale * static_cast<float>(sums[0]) };
+                factor[1] = { scale, scale * static_cast<float>(sums[1]) };
+            }
+        }
+    }
+}
+
+template <typename Weights> constexpr TypeProducts products_for() {
+    return { Weights::type, Weights::interleaved, Weights::block, quantise<Weights>, multiply<Weights> };
+}
+
+constexpr TypeProducts types[] = {
+    products_for<Q4_0>(), products_for<Q4_1>(), products_for<Q5_0>(), products_for<Q5_1>(), products_for<Q8_0>(),
+    products_for<IQ4_NL>(), products_for<Q4_K>(), products_for<Q5_K>(), products_for<Q6_K>(),
+    products_for<Q4_0x8>(), products_for<IQ4_NLx8>(), products_for<Q4_Kx8>(), {},
+};
+
+bool runs_here() {
+#if defined(EDGEKV_DOT4) && defined(__AVX512VNNI__)
+    return __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+#elif defined(EDGEKV_DOT4) && defined(__AVXVNNI__)
+    return __builtin_cpu_supports("avxvnni");
+#else
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+#endif
+}
+
+} // namespace
+
+extern const Products EDGEKV_OF_SET(products_);
+const Products        EDGEKV_OF_SET(products_) = { EDGEKV_TEXT(EDGEKV_INSTRUCTIONS), runs_here, types };
+
+} // namespace edgekv

@@ -1,0 +1,28 @@
+// What ggml's processor backend calls: products of a block with quantised weights that edgekv computes itself (products.h).
+#pragma once
+
+#include "ggml.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Whether edgekv computes this GGML_OP_MUL_MAT, which depends on its types and shapes alone.
+bool edgekv_takes_mul_mat(const struct ggml_tensor * product);
+
+// Bytes that it works in.
+size_t edgekv_mul_mat_bytes(const struct ggml_tensor * product, int n_threads);
+
+// A thread's part of the activations, made whole numbers; all of them come before any rows.
+void edgekv_mul_mat_columns(const struct ggml_tensor * product, void * workspace, int thread, int n_threads);
+
+// Rows [from, to) of the weights with all columns.
+void edgekv_mul_mat_rows(const struct ggml_tensor * product, void * workspace, int thread, int64_t from, int64_t to);
+
+// The whole of it, by each thread of those that compute a graph (patches/0018).
+struct ggml_compute_params;
+void edgekv_compute_mul_mat(const struct ggml_compute_params * params, struct ggml_tensor * product);
+
+#ifdef __cplusplus
+}
+#endif

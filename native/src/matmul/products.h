@@ -1,0 +1,68 @@
+// Products of a block's columns with quantised weights, compiled once for each set of instructions and chosen when the library is
+// loaded. Weights stay as they lie: a thread unpacks 16 rows of them into whole numbers of a byte, for as many columns as there are.
+#pragma once
+
+#include "ggml.h"
+
+#include <cstddef>
+#include <cstdint>
+
+namespace edgekv {
+
+constexpr size_t n_panel_rows = 16;   // rows of weights that are unpacked together
+constexpr size_t panel_depth  = 1024; // and how far: a panel and the columns beside it stay in the first cache
+
+constexpr int64_t n_fewest_columns = 8; // fewer are ggml's
+
+// What one block of a column is multiplied by, and the sum of its numbers times that: weights have an offset, too.
+struct BlockFactor {
+    float scale;
+    float sum;
+};
+
+// Columns of activations as whole numbers of a byte, block by block.
+struct Columns {
+    const int8_t *      codes;   // (n, depth)
+    const BlockFactor * factors; // (n, depth / block)
+    size_t              depth;
+};
+
+// Rows of weights times columns.
+struct Product {
+    const char * weights;    // row after row
+    size_t       row_bytes;
+    Columns      columns;
+    size_t       n_columns;
+    float *      out;        // column after column
+    size_t       out_stride; // floats from one to the next
+};
+
+// How weights of one type are multiplied.
+struct TypeProducts {
+    ggml_type type;
+    bool      interleaved; // 8 rows side by side, as ggml repacks them for processors with AVX2
+    size_t    block; // elements that share a BlockFactor; depth is a multiple of the type's own block
+    void (*quantise)(const float * column, size_t depth, int8_t * codes, BlockFactor * factors);
+    void (*multiply)(const Product & product, size_t first_row, size_t end_row, void * workspace);
+};
+
+struct Products {
+    const char *         name;  // the instructions: "avx512vnni", "avxvnni" or "avx2"
+    bool (*runs_here)();        // whether this processor has them
+    const TypeProducts * types; // the last one's multiply is NULL
+};
+
+// What `multiply` works in, from an address that is a multiple of 64 on.
+constexpr size_t panel_bytes = n_panel_rows * (panel_depth + (2 * (panel_depth / 16) + panel_depth / 256) * sizeof(float));
+
+// How these weights are multiplied here; NULL where that is left to ggml.
+const TypeProducts * products_of(ggml_type type, bool interleaved);
+
+// The ones that serve, which are those that the scoring kernels were chosen for, or none; and others instead, for who compares them.
+const Products * products();
+void             use_products(const Products * others);
+
+// All that this library holds, fastest first; NULL ends them.
+extern const Products * const all_products[];
+
+} // namespace edgekv

@@ -1,0 +1,303 @@
+// Products of quantised weights with a block's columns: against double precision, against ggml's own, and on several threads.
+#include "hooks/processor.h"
+#include "check.h"
+#include "ggml-cpp.h"
+#include "ggml-cpu.h"
+#include "matmul/mul_mat.h"
+#include "matmul/products.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <vector>
+
+namespace edgekv {
+#ifdef EDGEKV_TESTS_EMULATE
+extern const Products products_emulated; // as with `vpdpbusd`, in instructions that every processor with AVX2 has
+#endif
+} // namespace edgekv
+
+using namespace edgekv;
+
+namespace {
+
+std::vector<const Products *> all_that_run() {
+    std::vector<const Products *> found;
+    for (size_t i = 0; all_products[i] != nullptr; ++i) {
+        if (all_products[i]->runs_here()) {
+            found.push_back(all_products[i]);
+        }
+    }
+#ifdef EDGEKV_TESTS_EMULATE
+    if (products_emulated.runs_here()) {
+        found.push_back(&products_emulated);
+    }
+#endif
+    return found;
+}
+
+std::vector<float> normal_values(size_t n, uint32_t seed) {
+    std::mt19937                    engine(seed);
+    std::normal_distribution<float> normal;
+    std::vector<float>              values(n);
+    std::generate(values.begin(), values.end(), [&] { return normal(engine); });
+    return values;
+}
+
+// Quantised weights, and what they stand for.
+struct Weights {
+    ggml_type            type;
+    size_t               n_rows, depth, row_bytes;
+    std::vector<uint8_t> bytes;    // as in a file
+    std::vector<uint8_t> repacked; // as ggml interleaves them, where it does
+
+    Weights(ggml_type type, size_t n_rows, size_t depth)
+        : type(type), n_rows(n_rows), depth(depth), row_bytes(ggml_row_size(type, depth)), bytes(row_bytes * n_rows) {
+        auto values = normal_values(n_rows * depth, 1);
+        for (size_t i = 0; i < values.size(); i += 37) {
+            values[i] *= 5.0f;
+        }
+        ggml_quantize_chunk(type, values.data(), bytes.data(), 0, static_cast<int64_t>(n_rows), static_cast<int64_t>(depth), nullptr);
+    }
+
+    // ggml repacks a tensor that is set in a buffer of a type of its own.
+    void repack() {
+        const auto lists  = reinterpret_cast<ggml_backend_dev_get_extra_bufts_t>(
+            ggml_backend_reg_get_proc_address(processor().reg(), "ggml_backend_dev_get_extra_bufts"));
+        const auto device = ggml_backend_reg_dev_get(processor().reg(), 0);
+        const ggml_context_ptr context(ggml_init({ ggml_tensor_overhead(), nullptr, true }));
+        ggml_tensor * tensor = ggml_new_tensor_2d(context.get(), type, static_cast<int64_t>(depth), static_cast<int64_t>(n_rows));
+        const ggml_backend_buffer_ptr buffer(ggml_backend_alloc_ctx_tensors_from_buft(context.get(), *lists(device)));
+        ggml_backend_tensor_set(tensor, bytes.data(), 0, bytes.size());
+        const auto * data = static_cast<const uint8_t *>(tensor->data);
+        repacked.assign(data, data + bytes.size());
+    }
+
+    std::vector<float> row(size_t i) const {
+        std::vector<float> values(depth);
+        ggml_get_type_traits(type)->to_float(bytes.data() + i * row_bytes, values.data(), static_cast<int64_t>(depth));
+        return values;
+    }
+};
+
+Weights laid_out(const TypeProducts & products, size_t n_rows, size_t depth) {
+    Weights weights(products.type, n_rows, depth);
+    if (products.interleaved) {
+        weights.repack();
+    }
+    return weights;
+}
+
+// Columns, quantised as the kernels want them, and what these stand for.
+struct Quantised {
+    std::vector<int8_t>      codes;
+    std::vector<BlockFactor> factors;
+
+    Quantised(const TypeProducts & products, const std::vector<float> & columns, size_t depth)
+        : codes(columns.size()), factors(columns.size() / products.block) {
+        for (size_t at = 0; at < columns.size(); at += depth) {
+            products.quantise(columns.data() + at, depth, codes.data() + at, factors.data() + at / products.block);
+        }
+    }
+
+    double value(size_t i, size_t block) const { return static_cast<double>(factors[i / block].scale) * codes[i]; }
+};
+
+// The products of the rows from `first` on; NAN elsewhere.
+std::vector<float> multiplied(const TypeProducts & products, const Weights & weights, const Quantised & columns, size_t n_columns,
+                              size_t first = 0) {
+    std::vector<float>   out(n_columns * weights.n_rows, NAN);
+    std::vector<uint8_t> memory(panel_bytes + 64);
+    void *               workspace = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64;
+    const Product        product   = { reinterpret_cast<const char *>((products.interleaved ? weights.repacked : weights.bytes).data()), weights.row_bytes,
+                                       { columns.codes.data(), columns.factors.data(), weights.depth }, n_columns, out.data(), weights.n_rows };
+    products.multiply(product, first, weights.n_rows, workspace);
+    return out;
+}
+
+// What is left of `found`, over the norm of `expected`.
+double error_of(const std::vector<float> & found, const std::vector<double> & expected) {
+    double error = 0.0, norm = 0.0;
+    for (size_t i = 0; i < found.size(); ++i) {
+        error += (found[i] - expected[i]) * (found[i] - expected[i]);
+        norm += expected[i] * expected[i];
+    }
+    return std::sqrt(error / norm);
+}
+
+// Weights as they stand times activations, as they are or as they were quantised.
+template <typename At> std::vector<double> reference(const Weights & weights, size_t n_columns, const At & at) {
+    std::vector<double> out(n_columns * weights.n_rows);
+    for (size_t r = 0; r < weights.n_rows; ++r) {
+        const auto row = weights.row(r);
+        for (size_t c = 0; c < n_columns; ++c) {
+            for (size_t k = 0; k < weights.depth; ++k) {
+                out[c * weights.n_rows + r] += static_cast<double>(row[k]) * at(c * weights.depth + k);
+            }
+        }
+    }
+    return out;
+}
+
+std::vector<float> of_ggml(const Weights & weights, const std::vector<float> & columns) {
+    const auto &         type   = *ggml_get_type_traits_cpu(weights.type);
+    const size_t         n      = columns.size() / weights.depth;
+    const auto           depth  = static_cast<int64_t>(weights.depth);
+    std::vector<uint8_t> column(ggml_row_size(type.vec_dot_type, depth));
+    std::vector<float>   out(n * weights.n_rows);
+    for (size_t c = 0; c < n; ++c) {
+        ggml_get_type_traits_cpu(type.vec_dot_type)->from_float(columns.data() + c * weights.depth, column.data(), depth);
+        for (size_t r = 0; r < weights.n_rows; ++r) {
+            type.vec_dot(static_cast<int>(depth), &out[c * weights.n_rows + r], 0, weights.bytes.data() + r * weights.row_bytes, 0,
+                         column.data(), 0, 1);
+        }
+    }
+    return out;
+}
+
+// To single precision what the quantised activations give, and no further from the truth than ggml.
+void test_errors(const TypeProducts & products) {
+    const size_t own = ggml_blck_size(products.type);
+    struct Shape { size_t n_rows, depth, n_columns; };
+    for (auto [n_rows, depth, n_columns] :
+         { Shape{ 1, own, 1 }, Shape{ 16, 2 * own, 2 }, Shape{ 37, 768, 3 }, Shape{ 20, 2304, 4 }, Shape{ 33, 1280, 27 },
+           Shape{ 48, 1056 / own * own, 9 } }) {
+        n_rows = products.interleaved ? (n_rows + 7) / 8 * 8 : n_rows;
+        const Weights   weights = laid_out(products, n_rows, depth);
+        const auto      columns = normal_values(n_columns * depth, 2);
+        const Quantised quantised(products, columns, depth);
+        const auto      found = multiplied(products, weights, quantised, n_columns);
+        const auto      exact = reference(weights, n_columns, [&](size_t i) { return quantised.value(i, products.block); });
+        const auto      truth = reference(weights, n_columns, [&](size_t i) { return static_cast<double>(columns[i]); });
+        CHECK(error_of(found, exact) < 2e-6);
+        if (n_rows * n_columns >= 32) { // enough of them that chance evens out
+            CHECK(error_of(found, truth) < 1.02 * error_of(of_ggml(weights, columns), truth));
+        }
+    }
+}
+
+// Codes and activations as large as they can be, all of one sign, or of two.
+void test_extremes(const TypeProducts & products) {
+    constexpr size_t   depth = 1024, n_rows = 16, n_columns = 5;
+    std::vector<float> columns(n_columns * depth, 1.0f);
+    for (size_t i = depth; i < columns.size(); ++i) {
+        columns[i] = i / depth == 1 ? -1.0f : (i % 2 == 0 ? 1.0f : -1.0f) * (i / depth == 2 ? 1.0f : static_cast<float>(i % 32) / 31.0f);
+    }
+    const Quantised quantised(products, columns, depth);
+    for (const int byte : { 0x00, 0x7F, 0x80, 0xFF }) {
+        Weights weights(products.type, n_rows, depth);
+        std::fill(weights.bytes.begin(), weights.bytes.end(), static_cast<uint8_t>(byte));
+        const size_t      n_bytes = ggml_type_size(products.type);
+        const ggml_fp16_t scale   = ggml_fp32_to_fp16(0.25f);
+        const bool        at_end  = products.type == GGML_TYPE_Q6_K;
+        const bool        has_two = products.type == GGML_TYPE_Q4_1 || products.type == GGML_TYPE_Q5_1 ||
+                             products.type == GGML_TYPE_Q4_K || products.type == GGML_TYPE_Q5_K;
+        for (size_t at = 0; at < weights.bytes.size(); at += n_bytes) {
+            std::memcpy(&weights.bytes[at + (at_end ? n_bytes - sizeof(scale) : 0)], &scale, sizeof(scale));
+            if (has_two) {
+                std::memcpy(&weights.bytes[at + sizeof(scale)], &scale, sizeof(scale));
+            }
+        }
+        if (products.interleaved) {
+            weights.repack();
+        }
+        const auto exact = reference(weights, n_columns, [&](size_t i) { return quantised.value(i, products.block); });
+        const auto found = multiplied(products, weights, quantised, n_columns);
+        double     largest = 1.0;
+        for (const double value : exact) {
+            largest = std::max(largest, std::fabs(value));
+        }
+        for (size_t i = 0; i < found.size(); ++i) {
+            CHECK(std::fabs(found[i] - exact[i]) < 1e-5 * largest);
+        }
+    }
+}
+
+// Rows from one in the middle on are what they are among all, and nothing is written before them.
+void test_parts(const TypeProducts & products) {
+    const Weights   weights = laid_out(products, 40, 512);
+    const auto      columns = normal_values(6 * 512, 3);
+    const Quantised quantised(products, columns, 512);
+    const auto      all = multiplied(products, weights, quantised, 6), part = multiplied(products, weights, quantised, 6, 16);
+    for (size_t i = 0; i < all.size(); ++i) {
+        CHECK(i % 40 < 16 ? std::isnan(part[i]) : part[i] == all[i]);
+    }
+}
+
+// A graph with one product, computed by ggml's processor backend; columns in two planes, one after the other or with a gap.
+struct Graph {
+    ggml_context_ptr context{ ggml_init({ 16 << 20, nullptr, false }) };
+    ggml_tensor *    columns;
+    ggml_tensor *    product;
+
+    Graph(const Weights & weights, const std::vector<float> & values, bool with_gaps) {
+        const auto depth = static_cast<int64_t>(weights.depth), n = static_cast<int64_t>(values.size() / weights.depth);
+        auto *     w     = ggml_new_tensor_2d(context.get(), weights.type, depth, static_cast<int64_t>(weights.n_rows));
+        if (weights.repacked.empty()) {
+            std::memcpy(w->data, weights.bytes.data(), weights.bytes.size());
+        } else {
+            std::memcpy(w->data, weights.repacked.data(), weights.bytes.size());
+            w->extra = w; // a note, as ggml leaves one
+        }
+        columns = ggml_new_tensor_3d(context.get(), GGML_TYPE_F32, depth + (with_gaps ? 32 : 0), n / 2, 2);
+        columns = ggml_view_3d(context.get(), columns, depth, n / 2, 2, columns->nb[1], columns->nb[2], 0);
+        for (int64_t i = 0; i < n; ++i) {
+            std::memcpy(static_cast<char *>(columns->data) + i * columns->nb[1], &values[i * depth], depth * sizeof(float));
+        }
+        product = ggml_mul_mat(context.get(), w, columns);
+    }
+
+    std::vector<float> computed(int n_threads) {
+        ggml_cgraph * graph = ggml_new_graph(context.get());
+        ggml_build_forward_expand(graph, product);
+        ggml_cplan           plan = processor().graph_plan(graph, n_threads, nullptr);
+        std::vector<uint8_t> work(plan.work_size);
+        plan.work_data = work.data();
+        CHECK(processor().graph_compute(graph, &plan) == GGML_STATUS_SUCCESS);
+        const auto * values = static_cast<const float *>(product->data);
+        return { values, values + ggml_nelements(product) };
+    }
+};
+
+// In a graph they are the same, bit by bit, on any number of threads.
+void test_graphs_of(const TypeProducts & products) {
+    const Weights   weights = laid_out(products, 200, 512);
+    const auto      values = normal_values(10 * 512, 4);
+    const Quantised quantised(products, values, 512);
+    const auto      expected = multiplied(products, weights, quantised, 10);
+    for (const bool with_gaps : { false, true }) {
+        Graph graph(weights, values, with_gaps);
+        CHECK(edgekv_takes_mul_mat(graph.product));
+        for (const int n_threads : { 1, 2, 3 }) {
+            CHECK(graph.computed(n_threads) == expected);
+        }
+    }
+    Graph few(weights, { values.begin(), values.begin() + (n_fewest_columns / 2 - 1) * 2 * 512 }, false);
+    CHECK(!edgekv_takes_mul_mat(few.product)); // ggml's
+}
+
+} // namespace
+
+void test_products() {
+    processor().init();
+    const Products * chosen = products();
+    for (const Products * set : all_that_run()) {
+        use_products(set);
+        for (const TypeProducts * type = set->types; type->multiply != nullptr; ++type) {
+            const int n_before = n_failed;
+            test_errors(*type);
+            test_extremes(*type);
+            test_parts(*type);
+            test_graphs_of(*type);
+            if (n_failed > n_before) {
+                std::fprintf(stderr, "those were of %s with %s\n", ggml_type_name(type->type), set->name);
+            }
+        }
+    }
+    use_products(nullptr);
+    const Weights weights(GGML_TYPE_Q4_1, 16, 256);
+    const Graph   graph(weights, normal_values(16 * 256, 5), false);
+    CHECK(!edgekv_takes_mul_mat(graph.product));
+    use_products(chosen);
+}
