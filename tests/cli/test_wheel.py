@@ -1,4 +1,4 @@
-"""What is packaged: the source package, what an install brings, and the wheel in a fresh environment."""
+"""Packages: the source package, the files of an install, and the wheel in a fresh environment."""
 
 from __future__ import annotations
 

@@ -317,7 +317,7 @@ def test_over():
     )
 
 
-@pytest.mark.nightly  # with the default model; test_ceiling.py tests what it tests
+@pytest.mark.nightly  # The default model is loaded; test_ceiling.py tests the same.
 def test_the_example(default_model, pytester):
     folder = shutil.copytree(EXAMPLE, pytester.path / "example")
     result = subprocess.run(

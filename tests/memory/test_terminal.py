@@ -52,7 +52,7 @@ def run(where, *arguments, program=MAIN, typed="", **variables):
 @pytest.fixture
 def text(tmp_path):
     path = tmp_path / "text.txt"
-    path.write_text("The old house by the river was red. " * 40)
+    path.write_text("The old house by the river was red. " * 20)
     return str(path)
 
 

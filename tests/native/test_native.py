@@ -21,7 +21,7 @@ from edgekv.options import KV_TYPES
 from edgekv.testing.models.families import make_family
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAMS = ("unit", "c_abi")  # with sanitizers on the diagonal of models and types of cache, plain on the next one
+PROGRAMS = ("unit", "c_abi")  # The diagonal of models and types of cache is run with sanitizers, the next one plain.
 BUILD_SECONDS = 3600  # a limit against hanging; two cores take two minutes
 SANITIZERS = {
     "ASAN_OPTIONS": "detect_leaks=1:detect_stack_use_after_return=1",

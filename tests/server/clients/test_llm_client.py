@@ -17,7 +17,8 @@ PETS = "My cat is called Mia and my dog is called Rex. What is my cat called?"
 DOG = "And what is my dog called?"
 
 
-@pytest.fixture(scope="module", params=["chat", "responses"])
+# test_openai_client.py asks for responses too; the command takes seconds to start
+@pytest.fixture(scope="module", params=["chat", pytest.param("responses", marks=pytest.mark.nightly)])
 def llm(server, request, tmp_path_factory):
     """A function that runs the command, and returns what it says."""
     folder = tmp_path_factory.mktemp("llm")
