@@ -1,5 +1,6 @@
 // What the library leaves to its host: callbacks of llama.cpp and ggml, and arguments and graphs that it refuses.
-#include "abi/context.h"
+#include "cache/shape.h"
+#include "rows/memory.h"
 #include "cache_fixture.h"
 #include "hooks/aborts.h"
 #include "hooks/status.h"

@@ -1,4 +1,4 @@
-// Buffers of weights, cells and graphs in pages of 2 MiB (patches/0011): they are read from end to end for every token, and pages
+// Buffers of weights, cells and graphs in pages of 2 MiB: they are read from end to end for every token, and pages
 // of 4 KiB make the processor look up where each of them lies.
 #pragma once
 

@@ -4,7 +4,7 @@
 #include "ggml-backend.h"
 #include "ggml-cpu.h"
 
-// For ggml's registry (patches/0009).
+// For ggml's registry.
 ggml_backend_reg_t edgekv_processor_reg();
 
 namespace edgekv {

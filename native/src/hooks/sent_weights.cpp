@@ -1,9 +1,11 @@
 #include "hooks/sent_weights.h"
 
 #include "ggml-backend.h"
+#include "llama-mmap.h"
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
 #include <memory>
 
 namespace edgekv {
@@ -12,22 +14,27 @@ namespace {
 
 constexpr size_t piece_bytes = 256 << 10; // a client of RPC copies it once more; both fit in the plan's margin
 
-} // namespace
-
 bool goes_in_pieces(const ggml_tensor & weight) {
     ggml_backend_buffer_type_t type   = ggml_backend_buffer_get_type(weight.buffer);
     ggml_backend_dev_t         device = ggml_backend_buft_get_device(type);
     return device != nullptr && ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_CPU && type == ggml_backend_dev_buffer_type(device);
 }
 
-void send_in_pieces(ggml_tensor & weight, const std::function<void(void * to, size_t offset, size_t n)> & read) {
+} // namespace
+
+bool send_in_pieces(ggml_tensor & weight, llama_file & file, size_t begin) {
+    if (!goes_in_pieces(weight)) {
+        return false;
+    }
     const size_t n_bytes = ggml_nbytes(&weight);
     const auto   piece   = std::make_unique<uint8_t[]>(std::min(n_bytes, piece_bytes));
     for (size_t offset = 0; offset < n_bytes; offset += piece_bytes) {
         const size_t n = std::min(piece_bytes, n_bytes - offset);
-        read(piece.get(), offset, n);
+        file.seek(begin + offset, SEEK_SET);
+        file.read_raw(piece.get(), n);
         ggml_backend_tensor_set(&weight, piece.get(), offset, n);
     }
+    return true;
 }
 
 } // namespace edgekv

@@ -4,14 +4,13 @@
 #include "ggml.h"
 
 #include <cstddef>
-#include <functional>
+
+struct llama_file;
 
 namespace edgekv {
 
-// Whether any part of a weight can be sent alone: it lies on a device as it lies in the file.
-bool goes_in_pieces(const ggml_tensor & weight);
-
-// Send a weight whose bytes [offset, offset + n) `read` copies to where it is told. Throws what `read` throws, and std::bad_alloc.
-void send_in_pieces(ggml_tensor & weight, const std::function<void(void * to, size_t offset, size_t n)> & read);
+// Send a weight that lies in a file from `begin` on. False, and nothing is sent, where it does not lie on a device as it lies in the
+// file, so that parts of it cannot be sent alone. Throws what reading throws, and std::bad_alloc.
+bool send_in_pieces(ggml_tensor & weight, llama_file & file, size_t begin);
 
 } // namespace edgekv

@@ -1,4 +1,4 @@
-// How ggml's threads wait for each other at a barrier (patches/0005): awake for a moment, then asleep, so that a busy machine
+// How ggml's threads wait for each other at a barrier: awake for a moment, then asleep, so that a busy machine
 // gives the processor to the one that they wait for.
 #pragma once
 

@@ -61,7 +61,7 @@ uint64_t shared_work_bytes(const llama_context & ctx, int n_threads) {
 }
 
 // Descriptions of the graphs that run: of batches with outputs, and of those without. llama.cpp makes them when they come, with
-// room for a quarter more nodes than the reserved one has (0002-flat-cache.patch).
+// room for a quarter more nodes than the reserved one has (0001-rows-by-head.patch).
 uint64_t running_graph_bytes(const llama_context & ctx) {
     const size_t n_nodes = ggml_graph_n_nodes(ctx.get_gf_res_reserve()->get_gf()) * 5 / 4;
     return 2 * (n_nodes * ggml_tensor_overhead() + ggml_graph_overhead_custom(n_nodes, false));
