@@ -208,7 +208,7 @@ def test_a_header_stands_alone(name, tmp_path):
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         pytest.skip("no C compiler")
-    if name != "edgekv_policy.h":  # which needs no other
+    if name != "edgekv_policy.h":  # this header needs no other
         (tmp_path / "llama.h").write_text(LLAMA_H)
     (tmp_path / "alone.c").write_text(f'#include "{name}"\nint main(void) {{ return EDGEKV_STATUS_OK; }}\n')
     command = [compiler, "-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only", f"-I{INCLUDE}"]
@@ -228,7 +228,7 @@ def planted_changes():
         assert len(lines) == len(fields)
         first = lines[0]
         for changed in (
-            [*lines, "    uint32_t added;\n"],  # in what was padding, the size stays the same
+            [*lines, "    uint32_t added;\n"],  # the size stays the same where there was padding
             ["    uint32_t added;\n", *lines],
             lines[:-1],
             [*lines[1:], first],

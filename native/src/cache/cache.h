@@ -55,8 +55,8 @@ struct edgekv_cache {
     void     restore_rows(uint64_t first, const void * src, size_t n);
 
     bool              holds(const std::vector<uint32_t> & cells) const; // throws Error for another number of heads
-    edgekv::HeadCells cells(uint32_t layer, uint32_t head);       // throws Error where there is no such head
-    edgekv::HeadView  cells(uint32_t layer, uint32_t head) const; // likewise
+    edgekv::HeadCells cells(uint32_t layer, uint32_t head);        // throws Error where there is no such head
+    edgekv::HeadView  cells(uint32_t layer, uint32_t head) const;  // likewise
     uint32_t          n_kept(uint32_t layer, uint32_t head) const; // by the last eviction
     uint32_t          n_cells() const;                             // used per head, on average, rounded up
     uint32_t          n_free() const { return flat_.n_open() - n_filled_; }

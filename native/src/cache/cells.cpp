@@ -21,11 +21,21 @@ CellArrays::CellArrays(size_t n_rows, const CellParts & parts) :
     wo_norm_(parts.wo_norms ? n_rows : 0) {}
 
 HeadCells CellArrays::at(size_t row, uint32_t n) {
-    return { n, at_row(position_, row), at_row(rope_position_, row), at_row(order_, row), at_row(accumulated_, row), at_row(wo_norm_, row) };
+    return { n,
+             at_row(position_, row),
+             at_row(rope_position_, row),
+             at_row(order_, row),
+             at_row(accumulated_, row),
+             at_row(wo_norm_, row) };
 }
 
 HeadView CellArrays::at(size_t row, uint32_t n) const {
-    return { n, at_row(position_, row), at_row(rope_position_, row), at_row(order_, row), at_row(accumulated_, row), at_row(wo_norm_, row) };
+    return { n,
+             at_row(position_, row),
+             at_row(rope_position_, row),
+             at_row(order_, row),
+             at_row(accumulated_, row),
+             at_row(wo_norm_, row) };
 }
 
 void CellArrays::move(size_t from, size_t to, size_t n) {
@@ -51,7 +61,8 @@ HeadWork WorkArrays::at(size_t row) {
 }
 
 size_t WorkArrays::bytes(size_t n_rows, const CellParts & parts) {
-    return n_rows * (sizeof(uint8_t) + sizeof(float) * (1 + (parts.accumulates ? 1 : 0) + (parts.softmax ? 1 : 0) + (parts.of_values ? 1 : 0)));
+    const size_t n_more = (parts.accumulates ? 1 : 0) + (parts.softmax ? 1 : 0) + (parts.of_values ? 1 : 0);
+    return n_rows * (sizeof(uint8_t) + sizeof(float) * (1 + n_more));
 }
 
 } // namespace edgekv

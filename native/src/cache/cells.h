@@ -43,7 +43,7 @@ struct HeadWork {
     float *   softmax;  // of them, comparable with other heads'; NULL where scores are or nothing is compared
     float *   of_value; // what a device made of values; NULL where none does
     float *   next;     // what is carried from now on; NULL where nothing is
-    float *   new_norm; // wo_norm, of cells that have none yet; NULL likewise
+    float *   new_norm; // wo_norm, where those that the cache does not count as normed get theirs; NULL likewise
 };
 
 // The state of all cells.

@@ -15,12 +15,10 @@
 #include <mutex>
 #include <vector>
 
-struct edgekv_cache;
-
 namespace edgekv {
 
 struct Workspace {
-    // layers: the cache's; new_norms: as of WorkArrays. Throws Error and std::bad_alloc.
+    // new_norms: as of WorkArrays. Throws Error and std::bad_alloc.
     Workspace(const llama_context & ctx, const FlatCache & flat, const edgekv_shape & shape, const edgekv_cache_params & params,
               float * new_norms);
 
@@ -44,9 +42,9 @@ struct Workspace {
     std::mutex                              turning; // held by the thread that turns queries
 
   private:
-    CellParts           parts_;
-    size_t              n_rows_;
-    uint64_t            custom_bytes_;
+    CellParts parts_;
+    size_t    n_rows_;
+    uint64_t  custom_bytes_;
 };
 
 // Whether some rows are not worked on by the host in place. Then one thread does all that is left to the host.

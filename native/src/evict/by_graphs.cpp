@@ -40,7 +40,8 @@ void Compaction::score_by_graphs() {
                                [&](int32_t position) { return static_cast<float>(position - n_older); });
             });
         }
-        scored_[p] = work_.graphs[p] && !sinks && work_.graphs[p]->score(policy_, cache_.n_filled_, queries, at, work_.cells.at(flat_.pools()[p].offset).score);
+        float * scores = work_.cells.at(flat_.pools()[p].offset).score;
+        scored_[p]     = work_.graphs[p] && !sinks && work_.graphs[p]->score(policy_, cache_.n_filled_, queries, at, scores);
     }
 }
 
@@ -50,8 +51,15 @@ void Compaction::add_gains(const std::vector<int32_t> & positions, GraphQueries 
     queries.gains.resize(n * layers_.size());
     for (uint32_t il = 0; il < layers_.size(); ++il) {
         const edgekv_layer & layer = layers_[il];
-        const edgekv_queries rows  = { nullptr, positions.data(), layer.n_group, static_cast<uint32_t>(n), layer.head_dim_k, positions.back() + 1,
-                                       flat_.attention(layer.il).scale, cache_.softcap_, nullptr };
+        const edgekv_queries rows  = { nullptr,
+                                       positions.data(),
+                                       layer.n_group,
+                                       static_cast<uint32_t>(n),
+                                       layer.head_dim_k,
+                                       positions.back() + 1,
+                                       flat_.attention(layer.il).scale,
+                                       cache_.softcap_,
+                                       nullptr };
         step_gains(policy_, rows, n, layer_budgets_[il], &queries.gains[il * n]);
     }
 }

@@ -66,7 +66,8 @@ void Compaction::score_custom(uint32_t il, uint32_t begin, uint32_t end, const Q
         }
         if (cache_.rotation_ > 0) {
             for (uint32_t i = 0; i < view.n_head * view.n_rows; ++i) {
-                rotate_hadamard(work_.custom.queries.data() + size_t(i) * layer.head_dim_k, layer.head_dim_k, cache_.rotation_);
+                float * row = work_.custom.queries.data() + size_t(i) * layer.head_dim_k;
+                rotate_hadamard(row, layer.head_dim_k, cache_.rotation_);
             }
         }
     }

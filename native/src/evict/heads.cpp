@@ -33,7 +33,8 @@ HostRows Compaction::host_rows(const edgekv_layer & layer, bool values, size_t f
 Rows Compaction::rows_of_head(uint32_t il, bool values, HostRows & host, size_t n) const {
     const edgekv_layer & layer = layers_[il];
     const uint32_t       dim   = values ? layer.head_dim_v : layer.head_dim_k;
-    return Rows({ host.row(0), (values ? layer.v : layer.k)->type, dim, n, host.stride(), values ? cache_.value_rotation_ : cache_.rotation_, 0 });
+    return Rows({ host.row(0), (values ? layer.v : layer.k)->type, dim, n, host.stride(),
+                  values ? cache_.value_rotation_ : cache_.rotation_, 0 });
 }
 
 // The keys of a head as they were before RoPE, which turned them by the positions that they have there now.

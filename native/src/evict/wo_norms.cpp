@@ -39,7 +39,9 @@ bool Compaction::norms_by_graphs(uint32_t il, size_t first, size_t n, Scratch & 
     for (uint32_t g = 0; g < layer.n_head_kv; ++g) {
         const auto begin = static_cast<int32_t>(cache_.head_of(il, g).first);
         rows.resize((g + 1) * n, begin); // of a head that has fewer cells, any row
-        each_new(cache_.cells(il, g), first, n, [&](size_t i, uint32_t cell) { rows[g * n + i] = begin + static_cast<int32_t>(cell); });
+        each_new(cache_.cells(il, g), first, n, [&](size_t i, uint32_t cell) {
+            rows[g * n + i] = begin + static_cast<int32_t>(cell);
+        });
     }
     float * norms = scratch.wo_values.data();
     if (!graphs->norms(il, layer.projections, rows, norms)) {
