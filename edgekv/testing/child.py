@@ -26,7 +26,7 @@ def main() -> int:
 
 def _call(task: Mapping[str, Any]) -> tuple[int, Mapping[str, Any]]:
     """Call a function; the result holds its value, or the exception it raised and the traceback as text."""
-    from .memory_meter import MemoryMeter
+    from edgekv.testing.memory_meter import MemoryMeter
 
     meter = MemoryMeter()
     value = error = trace = None
@@ -57,7 +57,7 @@ def _script(task: Mapping[str, Any]) -> tuple[int, Mapping[str, Any]]:
     import os
     import runpy
 
-    from .memory_meter import MemoryMeter
+    from edgekv.testing.memory_meter import MemoryMeter
 
     script = task["script"]
     sys.argv[:] = [script, *task["arguments"]]
@@ -84,7 +84,7 @@ def _test(task: Mapping[str, Any]) -> tuple[int, Mapping[str, Any]]:
     import pytest
 
     config = pytest.Config.fromdictargs(task["options"], task["arguments"])
-    from .report_recorder import ReportRecorder
+    from edgekv.testing.report_recorder import ReportRecorder
 
     recorder = ReportRecorder(config, task["nodeid"])
     config.pluginmanager.register(recorder, ReportRecorder.NAME)
