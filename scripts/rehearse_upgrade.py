@@ -119,7 +119,7 @@ def main() -> int:
         archive = Path(arguments.release)
         if not archive.is_file():
             fetch = fetcher()
-            fetch.PACKAGE = f"{fetch.PACKAGE.partition('==')[0]}=={arguments.release}"
+            vars(fetch)["PACKAGE"] = f"{fetch.PACKAGE.partition('==')[0]}=={arguments.release}"
             archive = fetch.download(Path(folder))
         found, renewed = rehearse(archive, Path(folder, "source"))
     failed = [hunk for hunk, at in found if at is None]
