@@ -97,8 +97,9 @@ def test_evicted_cells_are_as_if_masked(family_model, name, policy):
     found, visible, wrong = evicted(name, path, tokens, policy, "f16")
     expected = own_logits(path, tokens, block=BLOCK, visible=visible)
     assert_close(name, found, expected, whole_tiles=True, short=short_batches(name))
-    shifted = own_logits(path, tokens, block=BLOCK, visible=wrong)
-    assert max(map(error, found, shifted)) > WRONG * short_batches(name)
+    if name in WHOLE:  # test_one_wrong_cell_is_noticed has every model
+        shifted = own_logits(path, tokens, block=BLOCK, visible=wrong)
+        assert max(map(error, found, shifted)) > WRONG * short_batches(name)
 
 
 # How rows are stored does not depend on the family: one of each width.
