@@ -300,4 +300,9 @@ void test_products() {
     const Graph   graph(weights, normal_values(16 * 256, 5), false);
     CHECK(!edgekv_takes_mul_mat(graph.product));
     use_products(chosen);
+
+    const ggml_context_ptr context(ggml_init({ 1 << 20, nullptr, true })); // rows of one head among others are ggml's
+    ggml_tensor * heads = ggml_new_tensor_2d(context.get(), GGML_TYPE_Q8_0, 128, 64);
+    ggml_tensor * head  = ggml_view_2d(context.get(), heads, 64, 64, heads->nb[1], 0);
+    CHECK(!edgekv_takes_mul_mat(ggml_mul_mat(context.get(), head, ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, 64, 16))));
 }

@@ -50,8 +50,7 @@ bool edgekv_takes_mul_mat(const ggml_tensor * product) {
     const ggml_tensor & weights = *product->src[0];
     const ggml_tensor & columns = *product->src[1];
     return ggml_nrows(&columns) >= n_fewest_columns && weights.ne[2] == 1 && weights.ne[3] == 1 && columns.type == GGML_TYPE_F32 &&
-           columns.nb[0] == sizeof(float) && weights.nb[0] == ggml_type_size(weights.type) && ggml_is_contiguous(product) &&
-           products_of(weights) != nullptr;
+           columns.nb[0] == sizeof(float) && ggml_is_contiguous(&weights) && ggml_is_contiguous(product) && products_of(weights) != nullptr;
 }
 
 size_t edgekv_mul_mat_bytes(const ggml_tensor * product, int n_threads) { return Layout(*product).bytes(n_threads); }
