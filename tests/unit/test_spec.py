@@ -180,7 +180,7 @@ def test_policies_are_frozen():
         KeyDiff().window = 0.5
 
 
-NAMES = "keydiff, snapkv, ahakv, h2o, tova, expected, replay, l2norm, sink, random"
+NAMES = ", ".join([*POLICIES, "onnx:PATH.onnx"])
 OPTIONS = "kernel=, pool=, anchor=, metric=, window="
 SPELLING = "is not spelt base or base(key=value, ...)+wrapper(...); bases: " + NAMES
 
