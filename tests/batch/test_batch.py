@@ -269,6 +269,7 @@ def test_results_of_something_else_are_refused(answer, opened, tmp_path):
         opened(None, "link.jsonl")
 
 
+@FAR
 def test_what_the_planner_chose_stays(answer, opened):
     """Also where it would choose otherwise now."""
     answer([chat("one", "Hello")], budget=None, block=None, kv_type=None, memory="300MiB")
