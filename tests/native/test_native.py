@@ -91,7 +91,7 @@ def matrix():
             yield pytest.param(f"edgekv_{program}_{build}", model, kv_type, marks=marks)
 
 
-@pytest.mark.parametrize(("name", "model", "kv_type"), matrix())
+@pytest.mark.parametrize(("name", "model", "kv_type"), list(matrix()))
 def test_program(programs, name, model, kv_type, tiny_model):
     run(programs / name, tiny_model(**MODELS[model]), kv_type)
 
