@@ -19,7 +19,7 @@ void edgekv_mul_mat_columns(const struct ggml_tensor * product, void * workspace
 // Rows [from, to) of the weights with all columns.
 void edgekv_mul_mat_rows(const struct ggml_tensor * product, void * workspace, int thread, int64_t from, int64_t to);
 
-// The whole of it, by each thread of those that compute a graph (patches/0018).
+// The whole of it, by each thread of those that compute a graph (patches/0006).
 struct ggml_compute_params;
 void edgekv_compute_mul_mat(const struct ggml_compute_params * params, struct ggml_tensor * product);
 
