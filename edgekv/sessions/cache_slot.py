@@ -40,7 +40,6 @@ class CacheSlot:
         Raises SwapError if there is no room for that, and SessionEvictedError if the state of the sequence is gone.
         """
         if sequence.is_loaded:  # a sequence that is closed just now, too: its reply ends by itself
-            self.forget_copy(sequence)
             return
         self.reap()
         started = time.perf_counter()

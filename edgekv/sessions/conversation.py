@@ -77,7 +77,7 @@ class LocalConversation:
     def n_past(self) -> int:
         """Tokens read and generated so far."""
         self._open()
-        return self.state.figures[0]
+        return self.state.n_past
 
     @property
     def n_cells(self) -> int:
@@ -229,8 +229,13 @@ class LocalConversation:
     def _settled(self) -> LoadedModel:
         """Return the model, as `_swapped_in`, with cells, log and notes in agreement after any exception."""
         loaded = self._swapped_in()
-        self.state.settle()
+        self._settle()
         return loaded
+
+    def _settle(self) -> None:
+        """Bring the state into agreement with the cells, which it has, and free what an interrupted switch left."""
+        self.state.settle()
+        self._slot.forget_copy(self.state)
 
     def _turn_prompt(self, request: GenerationRequest, stats: Stats, answer: str = "") -> tuple[Iterator[int], Probe]:
         """Return the tokens to read for a turn, and the probe to read them with.
@@ -413,7 +418,7 @@ class LocalConversation:
         state, loaded = self.state, self._loaded
         if loaded.closed or not state.is_loaded:
             return
-        state.settle()
+        self._settle()
         if state.history is not None:
             state.history.note(state.n_past, state.said, lambda file: self._noted(loaded.block_loop.snapshot_to(file)))
 
