@@ -145,36 +145,72 @@ void test_attention(const Kernels & kernel, size_t n, float softcap) {
     }
 }
 
-// Queries over n cells, read in tiles of 32: each sees fewer than the one before, the last ones none of the later tiles.
-void test_tiles(const Kernels & kernel, size_t n, size_t n_queries, float softcap, bool has_sinks) {
-    constexpr size_t      dim_k = 48, dim_v = 80, stride_v = 96, n_tile = 32;
-    const auto            queries = random_values(n_queries * dim_k), values = random_values((n + n_tile) * stride_v);
-    const auto            sinks = random_values(n_queries);
-    auto                  keys  = random_values((n + n_tile) * dim_k);
-    std::vector<float>    logits(n_queries * n_tile);
-    std::vector<uint32_t> n_all(n_queries), n_seen(n_queries);
+// (n, depth) as panels of n_lanes rows, (depth, n_lanes) each, and back; rows that there are not are zeros.
+std::vector<float> panels_of(const std::vector<float> & rows, size_t n, size_t depth) {
+    std::vector<float> panels((n + n_lanes - 1) / n_lanes * n_lanes * depth);
+    for (size_t i = 0; i < n; ++i) {
+        for (size_t k = 0; k < depth; ++k) {
+            panels[(i / n_lanes * depth + k) * n_lanes + i % n_lanes] = rows[i * depth + k];
+        }
+    }
+    return panels;
+}
+
+std::vector<float> rows_of(const std::vector<float> & panels, size_t n, size_t depth) {
+    std::vector<float> rows(n * depth);
+    for (size_t i = 0; i < n; ++i) {
+        for (size_t k = 0; k < depth; ++k) {
+            rows[i * depth + k] = panels[(i / n_lanes * depth + k) * n_lanes + i % n_lanes];
+        }
+    }
+    return rows;
+}
+
+// Queries over n cells, read in tiles of 32: each sees fewer than the one before, the last ones none of the later tiles. They are
+// rows, or the lanes of panels.
+void test_tiles(const Kernels & kernel, size_t n, size_t n_queries, float softcap, bool has_sinks, bool has_panels) {
+    constexpr size_t     dim_k = 48, dim_v = 80, stride_v = 96, n_tile = 32;
+    const size_t         n_all_lanes = (n_queries + n_lanes - 1) / n_lanes * n_lanes;
+    const auto           queries = random_values(n_queries * dim_k), values = random_values((n + n_tile) * stride_v);
+    const auto           panels = panels_of(queries, n_queries, dim_k);
+    const auto           sinks = random_values(n_queries);
+    auto                 keys  = random_values((n + n_tile) * dim_k);
+    std::vector<float>   logits(std::max(n_queries, n_lanes) * n_tile);
+    std::vector<int32_t> n_all(n_queries), n_seen(n_all_lanes);
     for (size_t q = 0; q < n_queries; ++q) {
-        n_all[q] = static_cast<uint32_t>(n - std::min(n - 1, 5 * q));
+        n_all[q] = static_cast<int32_t>(n - std::min(n - 1, 5 * q));
     }
     std::vector<float> most, sums, out;
     const auto         attend = [&] {
         most = has_sinks ? sinks : std::vector<float>(n_queries, -INFINITY);
-        sums.assign(n_queries, has_sinks ? 1.0f : 0.0f);
-        out.assign(n_queries * dim_v + 1, 0.0f);
+        most.resize(n_all_lanes, -INFINITY);
+        sums.assign(n_all_lanes, has_sinks ? 1.0f : 0.0f);
+        out.assign((has_panels ? n_all_lanes : n_queries) * dim_v + 1, 0.0f);
         for (size_t cell = 0; cell < n; cell += n_tile) {
+            const size_t  n_read    = std::min(n_tile, n - cell);
+            const float * keys_at   = keys.data() + cell * dim_k;
+            const float * values_at = values.data() + cell * stride_v;
             for (size_t q = 0; q < n_queries; ++q) {
-                n_seen[q] = static_cast<uint32_t>(std::min(n_tile, n_all[q] - std::min<size_t>(n_all[q], cell)));
+                n_seen[q] = std::clamp(n_all[q] - static_cast<int32_t>(cell), 0, static_cast<int32_t>(n_tile));
             }
-            kernel.attend({ n_queries, std::min(n_tile, n - cell), dim_k, dim_v, queries.data(), keys.data() + cell * dim_k,
-                            values.data() + cell * stride_v, stride_v, n_seen.data(), softcap, logits.data(), most.data(), sums.data(), out.data() });
+            if (!has_panels) {
+                kernel.attend({ n_queries, n_read, dim_k, dim_v, queries.data(), keys_at, values_at, stride_v, n_seen.data(), softcap,
+                                logits.data(), most.data(), sums.data(), out.data() });
+                continue;
+            }
+            for (size_t q = 0; q < n_queries; q += n_lanes) {
+                kernel.attend_panel({ n_read, dim_k, dim_v, panels.data() + q * dim_k, keys_at, values_at, stride_v, n_seen.data() + q,
+                                      softcap, logits.data(), most.data() + q, sums.data() + q, out.data() + q * dim_v });
+            }
         }
+        CHECK(out.back() == 0.0f); // nothing past the end
+        out = has_panels ? rows_of(out, n_queries, dim_v) : out;
     };
     attend();
-    CHECK(out.back() == 0.0f); // nothing past the end
     for (size_t q = 0; q < n_queries; ++q) {
         std::vector<double> expected(dim_v);
         double              total = has_sinks ? std::exp(double(sinks[q])) : 0.0;
-        for (size_t j = 0; j < n_all[q]; ++j) {
+        for (size_t j = 0; j < static_cast<size_t>(n_all[q]); ++j) {
             double logit = 0.0;
             for (size_t k = 0; k < dim_k; ++k) {
                 logit += double(queries[q * dim_k + k]) * keys[j * dim_k + k];
@@ -196,7 +232,7 @@ void test_tiles(const Kernels & kernel, size_t n, size_t n_queries, float softca
             keys[cell * dim_k + 5] = spoilt;
             attend();
             for (size_t q = 0; q < n_queries; ++q) {
-                CHECK(std::isnan(sums[q]) == (cell < n_all[q]));
+                CHECK(std::isnan(sums[q]) == (cell < static_cast<size_t>(n_all[q])));
             }
             keys[cell * dim_k + 5] = kept;
         }
@@ -262,9 +298,11 @@ void test_kernels() {
                 test_attention(*all_kernels[i], n, 2.0f);
             }
             for (const size_t n : { 1, 32, 75, 100 }) { // whole tiles, and not
-                for (const size_t n_queries : { 1, 2, 3, 7, 12 }) {
-                    test_tiles(*all_kernels[i], n, n_queries, 0.0f, false);
-                    test_tiles(*all_kernels[i], n, n_queries, 2.0f, true);
+                for (const size_t n_queries : { 1, 2, 3, 7, 20 }) {
+                    for (const bool has_panels : { false, true }) {
+                        test_tiles(*all_kernels[i], n, n_queries, 0.0f, false, has_panels);
+                        test_tiles(*all_kernels[i], n, n_queries, 2.0f, true, has_panels);
+                    }
                 }
             }
             ++n_run;

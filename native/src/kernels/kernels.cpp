@@ -1,6 +1,6 @@
 // Compiled once for each set of instructions, with its options; EDGEKV_INSTRUCTIONS is its name.
 #include "kernels/kernels.h"
-
+#include "kernels/panel_products.h"
 #include "kernels/vectors.h"
 
 #include <cstring>
@@ -106,48 +106,10 @@ void turn_back(float * row, const double * turns, size_t n_pairs, bool neighbour
     }
 }
 
-// products[r][p]: rows [0, n) with vector p of the panel's rows
-template <size_t n>
-void multiply_tile(const float * rows, size_t stride, const float * panel, size_t depth, Vector (&products)[n][n_parts]) {
-    Vector sums[n][n_parts] = {};
-    for (size_t k = 0; k < depth; ++k) {
-        Vector column[n_parts];
-        for (size_t p = 0; p < n_parts; ++p) {
-            column[p] = load(panel + k * n_lanes + p * width);
-        }
-#pragma GCC unroll 12
-        for (size_t r = 0; r < n; ++r) {
-            const float factor = rows[r * stride + k];
-#pragma GCC unroll 4
-            for (size_t p = 0; p < n_parts; ++p) {
-                sums[r][p] += factor * column[p];
-            }
-        }
-    }
-    std::memcpy(products, sums, sizeof(sums));
-}
-
-// Call f(row, its products) for each row.
-template <typename F> void each_product(const float * rows, size_t stride, size_t n_rows, const float * panel, size_t depth, F f) {
-    size_t first = 0;
-    for (; first + n_rows_at_once <= n_rows; first += n_rows_at_once) {
-        Vector products[n_rows_at_once][n_parts];
-        multiply_tile<n_rows_at_once>(rows + first * stride, stride, panel, depth, products);
-        for (size_t r = 0; r < n_rows_at_once; ++r) {
-            f(first + r, products[r]);
-        }
-    }
-    for (; first < n_rows; ++first) {
-        Vector products[1][n_parts];
-        multiply_tile<1>(rows + first * stride, stride, panel, depth, products);
-        f(first, products[0]);
-    }
-}
-
 void add_norm1(const float * rows, size_t stride, size_t n_rows, const float * panel, size_t depth, float * sums) {
     Vector all_sums[n_parts];
     std::memcpy(all_sums, sums, sizeof(all_sums));
-    each_product(rows, stride, n_rows, panel, depth, [&](size_t, const Vector (&product)[n_parts]) {
+    each_product<n_rows_at_once>({ rows, stride, 1 }, n_rows, panel, depth, [&](size_t, const Vector (&product)[n_parts]) {
         for (size_t p = 0; p < n_parts; ++p) {
             all_sums[p] += magnitude(product[p]);
         }
@@ -156,7 +118,7 @@ void add_norm1(const float * rows, size_t stride, size_t n_rows, const float * p
 }
 
 void add_squares(const float * rows, size_t n_rows, const float * panel, size_t depth, float * sums) {
-    each_product(rows, depth, n_rows, panel, depth, [&](size_t row, const Vector (&product)[n_parts]) {
+    each_product<n_rows_at_once>({ rows, depth, 1 }, n_rows, panel, depth, [&](size_t row, const Vector (&product)[n_parts]) {
         Vector squares = product[0] * product[0];
         for (size_t p = 1; p < n_parts; ++p) {
             squares += product[p] * product[p];
@@ -179,7 +141,7 @@ bool add_attention(const float * rows, size_t n_rows, const float * panel, size_
         first_limit = limits[i] < first_limit ? limits[i] : first_limit;
     }
     std::memcpy(most, sinks, sizeof(most));
-    each_product(rows, depth, n_rows, panel, depth, [&](size_t row, Vector (&product)[n_parts]) {
+    each_product<n_rows_at_once>({ rows, depth, 1 }, n_rows, panel, depth, [&](size_t row, Vector (&product)[n_parts]) {
         if (softcap > 0.0f) { // it would make a number of -inf
             float values[n_lanes];
             std::memcpy(values, product, sizeof(values));
@@ -247,11 +209,12 @@ void sum_lanes(const float * rows, size_t n, float * sums) {
 } // namespace
 
 void EDGEKV_OF_SET(attend_)(const AttentionTile & tile); // kernels_attend.cpp
+void EDGEKV_OF_SET(attend_panel_)(const AttentionPanel & panel);
 
 extern const Kernels EDGEKV_OF_SET(kernels_);
 const Kernels        EDGEKV_OF_SET(kernels_) = {
     EDGEKV_TEXT(EDGEKV_INSTRUCTIONS), dot, squared_distance, add_scaled, dots, squares, add_weighted,
-    turn_back, add_norm1, add_attention, add_squares, sum_lanes, EDGEKV_OF_SET(attend_),
+    turn_back, add_norm1, add_attention, add_squares, sum_lanes, EDGEKV_OF_SET(attend_), EDGEKV_OF_SET(attend_panel_),
 };
 
 } // namespace edgekv

@@ -18,12 +18,29 @@ struct AttentionTile {
     const float *    keys;    // (n_cells, dim_k); memory up to a multiple of n_lanes cells
     const float *    values;  // (n_cells, dim_v), rows value_stride floats apart
     size_t           value_stride;
-    const uint32_t * n_seen;  // (n_queries,): each sees the first ones of the cells
+    const int32_t *  n_seen;  // (n_queries,): each sees the first ones of the cells
     float            softcap; // 0 = none
     float *          logits;  // scratch, n_queries times as many as the cells that keys has memory for
     float *          most;    // (n_queries,) largest logit so far; -inf where there was none
     float *          sums;    // (n_queries,) of exp(logit - most)
     float *          out;     // (n_queries, dim_v) sums of these times the values
+};
+
+// The same of as many queries as a panel has lanes, which lie side by side.
+struct AttentionPanel {
+    size_t          n_cells;
+    size_t          dim_k;
+    size_t          dim_v;
+    const float *   queries; // (dim_k, n_lanes), times the scale of logits
+    const float *   keys;    // (n_cells, dim_k)
+    const float *   values;  // (n_cells, dim_v), rows value_stride floats apart
+    size_t          value_stride;
+    const int32_t * n_seen;  // (n_lanes,): each sees the first ones of the cells, or none
+    float           softcap; // 0 = none
+    float *         logits;  // scratch, (n_cells, n_lanes)
+    float *         most;    // (n_lanes,) largest logit so far; -inf where there was none
+    float *         sums;    // (n_lanes,) of exp(logit - most)
+    float *         out;     // (dim_v, n_lanes) sums of these times the values
 };
 
 struct Kernels {
@@ -63,6 +80,7 @@ struct Kernels {
 
     // Bring `most`, `sums` and `out` up to date with a tile of cells. Where a logit is not finite, the query's sum becomes NaN.
     void (*attend)(const AttentionTile & tile);
+    void (*attend_panel)(const AttentionPanel & panel);
 };
 
 // Those of hooks/instructions.h.

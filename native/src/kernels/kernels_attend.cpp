@@ -1,5 +1,6 @@
-// Attention of a few queries to a tile of cells. Compiled once for each set of instructions, as kernels.cpp is.
+// Attention of queries to a tile of cells. Compiled once for each set of instructions, as kernels.cpp is.
 #include "kernels/kernels.h"
+#include "kernels/panel_products.h"
 #include "kernels/vectors.h"
 
 #include <math.h>
@@ -12,6 +13,13 @@ namespace {
 constexpr size_t n_columns_at_once = 4; // vectors of a row of values: with four queries they fit the registers
 #else
 constexpr size_t n_columns_at_once = 2;
+#endif
+
+// Rows that a panel is multiplied with at once: dimensions and tiles are multiples of 16.
+#if defined(__AVX512F__)
+constexpr size_t n_panel_rows = 16;
+#else
+constexpr size_t n_panel_rows = n_rows_at_once;
 #endif
 
 // logits (n_queries, stride)
@@ -127,7 +135,90 @@ template <size_t n> void add_values(const AttentionTile & tile, size_t stride, s
     }
 }
 
+// What the lanes of a panel have seen so far.
+struct Lanes {
+    Vector most[n_parts];
+    Vector sums[n_parts];
+    Whole  n_seen[n_parts];
+    Whole  largest[n_parts]; // magnitude of a logit, in bits: they grow as floats do, and NaN is above inf
+    bool   see_all;          // of the cells
+
+    explicit Lanes(const AttentionPanel & panel) : largest{}, see_all(true) {
+        std::memcpy(most, panel.most, sizeof(most));
+        std::memcpy(sums, panel.sums, sizeof(sums));
+        std::memcpy(n_seen, panel.n_seen, sizeof(n_seen));
+        for (size_t i = 0; i < n_lanes; ++i) {
+            see_all = see_all && panel.n_seen[i] >= static_cast<int32_t>(panel.n_cells);
+        }
+    }
+
+    // Take a cell's logits in; one that a lane does not see becomes -inf.
+    void see(size_t cell, Vector (&logits)[n_parts]) {
+        for (size_t p = 0; p < n_parts; ++p) {
+            Whole bits = bits_of<Whole>(logits[p]) & 0x7FFFFFFF;
+            if (!see_all) {
+                const Whole is_seen = n_seen[p] > static_cast<int32_t>(cell);
+                bits                = is_seen ? bits : Whole{};
+                logits[p]           = is_seen ? logits[p] : all(-INFINITY);
+            }
+            largest[p] = bits > largest[p] ? bits : largest[p];
+            most[p]    = logits[p] > most[p] ? logits[p] : most[p];
+        }
+    }
+};
+
+void cap(Vector (&logits)[n_parts], float softcap) {
+    float values[n_lanes];
+    std::memcpy(values, logits, sizeof(values));
+    for (float & value : values) { // it would make a number of -inf
+        value = (bits_of<int32_t>(value) & 0x7FFFFFFF) < infinity ? softcap * tanhf(value / softcap) : NAN;
+    }
+    std::memcpy(logits, values, sizeof(values));
+}
+
 } // namespace
+
+void EDGEKV_OF_SET(attend_panel_)(const AttentionPanel & panel);
+
+void EDGEKV_OF_SET(attend_panel_)(const AttentionPanel & panel) {
+    Lanes lanes(panel);
+    const auto keep = [&](size_t cell, Vector (&logits)[n_parts]) {
+        if (panel.softcap > 0.0f) {
+            cap(logits, panel.softcap);
+        }
+        lanes.see(cell, logits);
+        std::memcpy(panel.logits + cell * n_lanes, logits, sizeof(logits));
+    };
+    each_product<n_panel_rows>({ panel.keys, panel.dim_k, 1 }, panel.n_cells, panel.queries, panel.dim_k, keep);
+
+    Vector base[n_parts], factors[n_parts]; // what sums of before are worth now
+    for (size_t p = 0; p < n_parts; ++p) {
+        base[p]    = lanes.most[p] > -INFINITY ? lanes.most[p] : Vector{}; // exp(-inf) is 0 where a lane has seen nothing
+        factors[p] = exp_negative(load(panel.most + p * width) - base[p]);
+        lanes.sums[p] *= factors[p];
+    }
+    for (size_t cell = 0; cell < panel.n_cells; ++cell) {
+        for (size_t p = 0; p < n_parts; ++p) {
+            float *      logit  = panel.logits + cell * n_lanes + p * width;
+            const Vector weight = exp_negative(load(logit) - base[p]);
+            lanes.sums[p] += weight;
+            store(logit, weight);
+        }
+    }
+    for (size_t p = 0; p < n_parts; ++p) {
+        lanes.sums[p] = lanes.largest[p] >= infinity ? all(NAN) : lanes.sums[p];
+    }
+    std::memcpy(panel.most, lanes.most, sizeof(lanes.most));
+    std::memcpy(panel.sums, lanes.sums, sizeof(lanes.sums));
+
+    const auto add = [&](size_t column, const Vector (&products)[n_parts]) {
+        for (size_t p = 0; p < n_parts; ++p) {
+            float * out = panel.out + column * n_lanes + p * width;
+            store(out, load(out) * factors[p] + products[p]);
+        }
+    };
+    each_product<n_panel_rows>({ panel.values, 1, panel.value_stride }, panel.dim_v, panel.logits, panel.n_cells, add);
+}
 
 void EDGEKV_OF_SET(attend_)(const AttentionTile & tile);
 

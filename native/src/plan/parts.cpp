@@ -6,7 +6,7 @@
 #include "llama-context.h"
 #include "llama-kv-cache.h"
 #include "plan/open.h"
-#include "rows/few_tokens.h"
+#include "rows/host_attention.h"
 #include "rows/flat_cache.h"
 #include "rows/memory.h"
 
@@ -94,7 +94,7 @@ enum edgekv_status edgekv_context_parts(const struct llama_context * ctx, const 
         parts->output_bytes      = memory.output_bytes;
         parts->bookkeeping_bytes = edgekv_cache_estimate_bytes(&shape, params);
         parts->margin_bytes      = margin_bytes;
-        parts->workspace_bytes   = n_threads * (thread_bytes + FewTokens::stack_bytes(*held.flat)) + shared_work_bytes(*ctx, n_threads) +
+        parts->workspace_bytes   = n_threads * (thread_bytes + HostAttention::stack_bytes(*held.flat)) + shared_work_bytes(*ctx, n_threads) +
                                  llama_cells(held) * llama_cell_bytes + (params->n_draft > 0 ? draft_bytes : 0);
     });
 }

@@ -38,7 +38,7 @@ FlatGraph::FlatGraph(ggml_context * context, FlatCache & cache, uint32_t n_token
         max_kept_  = cache.n_cells_max() - cache.n_cells();
     }
     rows_ = input(context, GGML_TYPE_I64, int64_t(n_tokens) * (cache.n_heads() + largest)); // and room for the queries'
-    if (!largest && n_tokens < tile_tokens && FewTokens::can_attend(cache)) {
+    if (HostAttention::can_attend(cache)) {
         n_visible_ = cache.n_open(); // it looks up how many are filled
     } else {
         // a shorter head's part of it begins later, and may be longer by what a device reads too much
@@ -89,14 +89,8 @@ void FlatGraph::set_input(const llama_ubatch & ubatch) const {
     }
 }
 
-// Whether rows are read through a copy as floats.
-bool FlatGraph::copies(const FlatCache::Layer & layer) const {
-    return ggml_is_quantized(layer.k->type) && !cache_.on_device() && n_tokens_ >= tile_tokens;
-}
-
 std::vector<FlatGraph::Run> FlatGraph::runs_of(const FlatCache::Layer & layer) const {
-    // a copy is bounded by one head; in the largest graph every head may be unlike the others
-    const bool alone = copies(layer) || (largest_ && max_kept_ > 0);
+    const bool alone = largest_ && max_kept_ > 0; // there every head may be unlike the others
 
     std::vector<Run> runs;
     for (size_t g = 0; g < layer.n_head_kv; ++g) {
@@ -147,10 +141,6 @@ ggml_tensor * FlatGraph::attend(ggml_context * context, ggml_tensor * q, ggml_te
                      run.begin * n_group * q->nb[1]);
     ggml_tensor * k = rows_of(context, layer.k, layer, run);
     ggml_tensor * v = layer.is_latent() ? nullptr : rows_of(context, layer.v, layer, run);
-    if (copies(layer)) {
-        k = ggml_cast(context, k, GGML_TYPE_F32);
-        v = layer.is_latent() ? nullptr : ggml_cast(context, v, GGML_TYPE_F32);
-    }
     if (layer.is_latent()) {
         v = ggml_view_3d(context, k, layer.head_dim_v, k->ne[1], k->ne[2], k->nb[1], k->nb[2], 0);
     }
@@ -215,7 +205,7 @@ ggml_tensor * FlatGraph::attend(ggml_context * context, ggml_cgraph * graph, ggm
     }
 
     if (mask_ == nullptr) {
-        ggml_tensor * out = few_.emplace_back(FewTokens{ cache_, il, scale, softcap }).operation(context, q, sinks);
+        ggml_tensor * out = on_host_.emplace_back(HostAttention{ cache_, il, scale, softcap }).operation(context, q, sinks);
         ggml_build_forward_expand(graph, out);
         return out;
     }

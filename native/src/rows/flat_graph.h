@@ -1,7 +1,7 @@
 // Attention over a flat cache: what the patched llama.cpp calls while it builds a graph and fills its inputs.
 #pragma once
 
-#include "rows/few_tokens.h"
+#include "rows/host_attention.h"
 #include "rows/flat_cache.h"
 
 #include <deque>
@@ -41,7 +41,6 @@ class FlatGraph {
     };
 
     const FlatCache::Pool & pool_of(const FlatCache::Layer & layer) const { return cache_.pools()[layer.pool]; }
-    bool                    copies(const FlatCache::Layer & layer) const;
     std::vector<Run>        runs_of(const FlatCache::Layer & layer) const;
 
     uint32_t         n_read(const FlatCache::Layer & layer, const Run & run) const;
@@ -61,11 +60,11 @@ class FlatGraph {
     uint32_t           max_kept_;
     uint32_t           n_visible_; // open rows that it attends to
     ggml_tensor *      rows_;      // I64 (n_tokens * n_heads), by layer, token, head: where keys and values go
-    ggml_tensor *      mask_ = nullptr; // F16 (columns, n_tokens): column max_kept_ is the first open row; none for few tokens
+    ggml_tensor *      mask_ = nullptr; // F16 (columns, n_tokens): column max_kept_ is the first open row; none on the host
     ggml_tensor *      query_rows_ = nullptr; // I64, where the newest queries go
 
     std::vector<ggml_tensor *> masks_; // by pool, on its device: copies that heads of other lengths than the longest read
-    std::deque<FewTokens>      few_;   // of every layer, where the tokens are few
+    std::deque<HostAttention>  on_host_; // of every layer
 };
 
 } // namespace edgekv

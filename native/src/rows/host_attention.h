@@ -1,16 +1,12 @@
-// Attention of a few tokens over heads of unequal length, on the processor: one operation of a graph for a layer.
+// Attention over heads of unequal length, on the processor: one operation of a graph for a layer.
 #pragma once
 
 #include "rows/flat_cache.h"
 
 namespace edgekv {
 
-// Flash attention of ggml reads keys and values once for every query head of a batch under this many tokens, a row at a time.
-// From here on it works in tiles.
-constexpr uint32_t tile_tokens = 64;
-
 // What such an operation computes. It must outlive the graph.
-struct FewTokens {
+struct HostAttention {
     const FlatCache & cache;
     uint32_t          il;
     float             scale;   // of Q K^T

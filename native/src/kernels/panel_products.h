@@ -1,0 +1,54 @@
+// Products of a matrix with a panel, each of whose columns is a lane. All of it is each source's own (vectors.h).
+#pragma once
+
+#include "kernels/vectors.h"
+
+namespace edgekv {
+
+namespace {
+
+// Element (row, k) is at data[row * row_step + k * step].
+struct Matrix {
+    const float * data;
+    size_t        row_step;
+    size_t        step;
+};
+
+template <size_t n> using Products = Vector[n][n_parts];
+
+// sums[r][p] += rows [0, n) times vector p of the panel's rows
+template <size_t n> inline void multiply_rows(const Matrix & rows, const float * panel, size_t depth, Products<n> & sums) {
+    for (size_t k = 0; k < depth; ++k) {
+        Vector column[n_parts];
+        for (size_t p = 0; p < n_parts; ++p) {
+            column[p] = load(panel + k * n_lanes + p * width);
+        }
+#pragma GCC unroll 16
+        for (size_t r = 0; r < n; ++r) {
+            const float factor = rows.data[r * rows.row_step + k * rows.step];
+#pragma GCC unroll 4
+            for (size_t p = 0; p < n_parts; ++p) {
+                sums[r][p] += factor * column[p];
+            }
+        }
+    }
+}
+
+// Call f(row, its products) for each row from `first` on, n rows at once; the rest in smaller steps.
+template <size_t n, typename F>
+inline void each_product(const Matrix & rows, size_t n_rows, const float * panel, size_t depth, F f, size_t first = 0) {
+    for (; first + n <= n_rows; first += n) {
+        Products<n> products = {};
+        multiply_rows<n>({ rows.data + first * rows.row_step, rows.row_step, rows.step }, panel, depth, products);
+        for (size_t r = 0; r < n; ++r) {
+            f(first + r, products[r]);
+        }
+    }
+    if constexpr (n > 1) {
+        each_product<(n > 4 ? 4 : 1)>(rows, n_rows, panel, depth, f, first);
+    }
+}
+
+} // namespace
+
+} // namespace edgekv
