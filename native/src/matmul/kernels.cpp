@@ -61,11 +61,21 @@ template <size_t n_columns> struct Tile {
 
 template <size_t n_columns> using Sums = Ints[n_columns][n_vectors];
 
+// What a block's sums of products of codes begin with.
+template <typename Weights> inline Ints start_of(const BlockFactor & factor) {
+    return Weights::offset != 0 ? Ints{} + factor.start : Ints{};
+}
+
 #if defined(EDGEKV_DOT4)
 
 // Products of a block's codes, added up.
 template <typename Weights, size_t n_columns>
 inline void add_up(Sums<n_columns> & sums, const uint8_t * codes, const float *, const Tile<n_columns> & tile, size_t k) {
+    for (size_t c = 0; c < n_columns; ++c) {
+        for (size_t v = 0; v < n_vectors; ++v) {
+            sums[c][v] = start_of<Weights>(tile.factors[c][k / Weights::block]);
+        }
+    }
 #    pragma GCC unroll 8
     for (size_t group = 0; group < Weights::block / 4; ++group) {
         Ints weights[n_vectors];
@@ -75,7 +85,7 @@ inline void add_up(Sums<n_columns> & sums, const uint8_t * codes, const float *,
             const int32_t four = four_of(tile.codes[c] + k + 4 * group);
 #    pragma GCC unroll 2
             for (size_t v = 0; v < n_vectors; ++v) {
-                sums[c][v] = dot4(group == 0 ? Ints{} : sums[c][v], weights[v], four);
+                sums[c][v] = dot4(sums[c][v], weights[v], four);
             }
         }
     }
@@ -119,8 +129,9 @@ inline void add_up(Sums<n_columns> & sums, const uint8_t * codes, const float * 
         for (size_t c = 0; c < n_columns; ++c) {
 #    pragma GCC unroll 2
             for (size_t v = 0; v < n_vectors; ++v) {
-                const Ints sum = (Ints)_mm256_madd_epi16(parts[c][v], factor[v]);
-                sums[c][v]     = first == 0 && !Weights::has_deltas ? sum : sums[c][v] + sum;
+                const Ints sum      = (Ints)_mm256_madd_epi16(parts[c][v], factor[v]);
+                const bool is_first = first == 0 && !Weights::has_deltas;
+                sums[c][v]          = sum + (is_first ? start_of<Weights>(tile.factors[c][k / Weights::block]) : sums[c][v]);
                 asm("" : "+x"(sums[c][v]));
             }
         }
@@ -186,7 +197,9 @@ inline void add_super(Totals<n_columns> & totals, const Panel & panel, size_t un
             }
         }
     }
-    add_minima<Weights, n_columns>(totals, panel, unit * n_parts, n_parts, tile);
+    if constexpr (Weights::has_minima) {
+        add_minima<Weights, n_columns>(totals, panel, unit * n_parts, n_parts, tile);
+    }
 #pragma GCC unroll 8
     for (size_t c = 0; c < n_columns; ++c) {
         const float scale = tile.factors[c][unit * n_parts].scale;
@@ -287,6 +300,17 @@ inline int32_t sum_of(__m128i ints) {
     return _mm_cvtsi128_si32(half) + _mm_extract_epi32(half, 1);
 }
 
+template <typename Weights> inline BlockFactor factor_of(float scale, int32_t sum) {
+    BlockFactor factor;
+    factor.scale = scale;
+    if (Weights::offset != 0) {
+        factor.start = -Weights::offset * sum;
+    } else {
+        factor.sum = scale * static_cast<float>(sum);
+    }
+    return factor;
+}
+
 // One scale for own_block numbers, the largest of which becomes 127 or -127.
 template <typename Weights> void quantise(const float * column, size_t depth, int8_t * codes, BlockFactor * factors) {
     const __m256 no_sign = _mm256_castsi256_ps(_mm256_set1_epi32(0x7FFFFFFF));
@@ -311,10 +335,10 @@ template <typename Weights> void quantise(const float * column, size_t depth, in
             const int32_t sums[] = { sum_of(_mm256_castsi256_si128(fours)), sum_of(_mm256_extracti128_si256(fours, 1)) };
             BlockFactor * factor = factors + i / Weights::block;
             if (Weights::block == n_block) {
-                factor[0] = { scale, scale * static_cast<float>(sums[0] + sums[1]) };
+                factor[0] = factor_of<Weights>(scale, sums[0] + sums[1]);
             } else {
-                factor[0] = { scale, scale * static_cast<float>(sums[0]) };
-                factor[1] = { scale, scale * static_cast<float>(sums[1]) };
+                factor[0] = factor_of<Weights>(scale, sums[0]);
+                factor[1] = factor_of<Weights>(scale, sums[1]);
             }
         }
     }

@@ -14,7 +14,7 @@ namespace edgekv {
 
 namespace {
 
-// A weight is scale * code + minimum, or delta * scale * code + minimum where scales are whole numbers.
+// A weight is scale * (code - offset) + minimum, or delta times that where scales are whole numbers.
 struct Panel {
     uint8_t * codes;  // (depth / 4, 16, 4)
     float *   scales; // (depth / block, 16); pairs of equal int16_t where they are whole numbers
@@ -101,33 +101,28 @@ template <typename Block> inline const Block * block_of(const char * row, size_t
 struct Simple {
     static constexpr size_t block       = n_block;
     static constexpr size_t own_block   = n_block;
+    static constexpr int32_t offset     = 0;
     static constexpr bool   has_deltas  = false;
     static constexpr bool   is_signed   = false; // codes are signed where adds_four is false
-    static constexpr bool   has_minima  = true;
+    static constexpr bool   has_minima  = false;
     static constexpr bool   interleaved = false;
 };
 
-// Scales of blocks that begin with them, and minima that are multiples of them, or that follow them.
-template <typename Block> inline void put_scales(const char * const * rows, size_t i, const Panel & panel, float minimum, bool has_minima) {
+// Scales of blocks that begin with them, and minima that follow them.
+template <typename Block, bool has_minima = false> inline void put_scales(const char * const * rows, size_t i, const Panel & panel) {
     for (size_t half = 0; half < 2; ++half) {
         const size_t  at    = i * n_panel_rows + 8 * half;
         const __m256i heads = heads_of([&](size_t row) { return block_of<Block>(rows[8 * half + row], i); });
-        const __m256  scale = low_halves(heads);
-        put(panel.scales + at, scale);
+        put(panel.scales + at, low_halves(heads));
         if (has_minima) {
-            put(panel.minima + at, minimum == 0.0f ? high_halves(heads) : _mm256_mul_ps(scale, _mm256_set1_ps(minimum)));
+            put(panel.minima + at, high_halves(heads));
         }
     }
 }
 
 // Those of an interleaved block.
-inline void put_scales(const ggml_half * scales, size_t i, size_t half, const Panel & panel, float minimum, bool has_minima) {
-    const size_t at    = i * n_panel_rows + 8 * half;
-    const __m256 scale = _mm256_cvtph_ps(load16(scales));
-    put(panel.scales + at, scale);
-    if (has_minima) {
-        put(panel.minima + at, _mm256_mul_ps(scale, _mm256_set1_ps(minimum)));
-    }
+inline void put_scales(const ggml_half * scales, size_t i, size_t half, const Panel & panel) {
+    put(panel.scales + i * n_panel_rows + 8 * half, _mm256_cvtph_ps(load16(scales)));
 }
 
 // Codes of half a byte, the first half of a block in the lower ones; `change` makes of four the codes of group `group`.
@@ -148,12 +143,13 @@ inline void unpack_halves(const char * const * rows, size_t i, uint8_t * codes, 
 inline __m256i unchanged(size_t, size_t, __m256i codes) { return codes; }
 
 struct Q4_0 : Simple {
-    static constexpr ggml_type type     = GGML_TYPE_Q4_0;
+    static constexpr ggml_type type      = GGML_TYPE_Q4_0;
+    static constexpr int32_t   offset    = 8;
     static constexpr size_t    n_at_once = 8; // groups whose products are added up in 16 bits
 
     static void unpack(const char * const * rows, size_t n_blocks, const Panel & panel) {
         for (size_t i = 0; i < n_blocks; ++i) {
-            put_scales<block_q4_0>(rows, i, panel, -8.0f, true);
+            put_scales<block_q4_0>(rows, i, panel);
             unpack_halves<block_q4_0>(rows, i, panel.codes, unchanged);
         }
     }
@@ -172,7 +168,7 @@ struct Q4_0x8 : Q4_0 {
         for (size_t i = 0; i < n_blocks; ++i) {
             for (size_t half = 0; half < 2; ++half) {
                 const auto & block = *block_of<Eight<block_q4_0>>(rows[8 * half], i);
-                put_scales(block.scales, i, half, panel, -8.0f, true);
+                put_scales(block.scales, i, half, panel);
                 Groups groups = interleaved_groups(block.codes);
                 for (__m256i & group : groups.of) {
                     group = _mm256_xor_si256(group, _mm256_set1_epi8(static_cast<char>(0x88))); // ggml's codes are signed here
@@ -184,12 +180,13 @@ struct Q4_0x8 : Q4_0 {
 };
 
 struct Q4_1 : Simple {
-    static constexpr ggml_type type      = GGML_TYPE_Q4_1;
-    static constexpr size_t    n_at_once = 8;
+    static constexpr ggml_type type       = GGML_TYPE_Q4_1;
+    static constexpr bool      has_minima = true;
+    static constexpr size_t    n_at_once  = 8;
 
     static void unpack(const char * const * rows, size_t n_blocks, const Panel & panel) {
         for (size_t i = 0; i < n_blocks; ++i) {
-            put_scales<block_q4_1>(rows, i, panel, 0.0f, true);
+            put_scales<block_q4_1, has_minima>(rows, i, panel);
             unpack_halves<block_q4_1>(rows, i, panel.codes, unchanged);
         }
     }
@@ -223,23 +220,25 @@ template <typename Block> inline void unpack_fives(const char * const * rows, si
 
 struct Q5_0 : Simple {
     static constexpr ggml_type type      = GGML_TYPE_Q5_0;
+    static constexpr int32_t   offset    = 16;
     static constexpr size_t    n_at_once = 4;
 
     static void unpack(const char * const * rows, size_t n_blocks, const Panel & panel) {
         for (size_t i = 0; i < n_blocks; ++i) {
-            put_scales<block_q5_0>(rows, i, panel, -16.0f, true);
+            put_scales<block_q5_0>(rows, i, panel);
             unpack_fives<block_q5_0>(rows, i, panel.codes);
         }
     }
 };
 
 struct Q5_1 : Simple {
-    static constexpr ggml_type type      = GGML_TYPE_Q5_1;
-    static constexpr size_t    n_at_once = 4;
+    static constexpr ggml_type type       = GGML_TYPE_Q5_1;
+    static constexpr bool      has_minima = true;
+    static constexpr size_t    n_at_once  = 4;
 
     static void unpack(const char * const * rows, size_t n_blocks, const Panel & panel) {
         for (size_t i = 0; i < n_blocks; ++i) {
-            put_scales<block_q5_1>(rows, i, panel, 0.0f, true);
+            put_scales<block_q5_1, has_minima>(rows, i, panel);
             unpack_fives<block_q5_1>(rows, i, panel.codes);
         }
     }
@@ -247,9 +246,9 @@ struct Q5_1 : Simple {
 
 // Codes from -128 on: as they are where a sign may be moved to the activations, or 128 more.
 struct Signed : Simple {
-    static constexpr size_t n_at_once  = 1;
-    static constexpr bool   is_signed  = !adds_four;
-    static constexpr bool   has_minima = adds_four;
+    static constexpr size_t  n_at_once = 1;
+    static constexpr bool    is_signed = !adds_four;
+    static constexpr int32_t offset    = adds_four ? 128 : 0;
 
     static __m256i code_of(__m256i value) { return adds_four ? _mm256_xor_si256(value, _mm256_set1_epi8(-128)) : value; }
 };
@@ -259,7 +258,7 @@ struct Q8_0 : Signed {
 
     static void unpack(const char * const * rows, size_t n_blocks, const Panel & panel) {
         for (size_t i = 0; i < n_blocks; ++i) {
-            put_scales<block_q8_0>(rows, i, panel, -128.0f, has_minima);
+            put_scales<block_q8_0>(rows, i, panel);
             for (size_t half = 0; half < 2; ++half) {
                 for (size_t part = 0; part < 2; ++part) {
                     const Groups groups = groups_of([&](size_t row) { return block_of<block_q8_0>(rows[8 * half + row], i)->qs + 16 * part; });
@@ -277,7 +276,7 @@ struct IQ4_NL : Signed {
 
     static void unpack(const char * const * rows, size_t n_blocks, const Panel & panel) {
         for (size_t i = 0; i < n_blocks; ++i) {
-            put_scales<block_iq4_nl>(rows, i, panel, -128.0f, has_minima);
+            put_scales<block_iq4_nl>(rows, i, panel);
             unpack_halves<block_iq4_nl>(rows, i, panel.codes, value_of);
         }
     }
@@ -296,7 +295,7 @@ struct IQ4_NLx8 : IQ4_NL {
         for (size_t i = 0; i < n_blocks; ++i) {
             for (size_t half = 0; half < 2; ++half) {
                 const auto & block = *block_of<Eight<block_iq4_nl>>(rows[8 * half], i);
-                put_scales(block.scales, i, half, panel, -128.0f, has_minima);
+                put_scales(block.scales, i, half, panel);
                 unpack_halves(interleaved_groups(block.codes), i, half, panel.codes, value_of);
             }
         }
@@ -308,6 +307,7 @@ struct IQ4_NLx8 : IQ4_NL {
 struct Super {
     static constexpr size_t block      = n_block;
     static constexpr size_t own_block  = n_super;
+    static constexpr int32_t offset    = 0;
     static constexpr bool   has_deltas = true;
     static constexpr bool   is_signed  = false;
     static constexpr bool   has_minima = true;
@@ -323,7 +323,7 @@ struct Super {
     }
 };
 
-// Eight scales and eight minima of six bits each, behind what both are multiplied by.
+// Eight scales and half minima of six bits each, behind what both are multiplied by.
 template <typename Block> inline void put_sixes(const char * const * rows, size_t i, const Panel & panel) {
     const __m256i six = _mm256_set1_epi8(63), four = _mm256_set1_epi8(15), two = _mm256_set1_epi8(48), byte = _mm256_set1_epi32(255);
     for (size_t half = 0; half < 2; ++half) {
@@ -435,9 +435,11 @@ struct Q5_K : Super {
 };
 
 struct Q6_K : Super {
-    static constexpr ggml_type type      = GGML_TYPE_Q6_K;
-    static constexpr size_t    n_at_once = 2;
-    static constexpr size_t    block     = 16;
+    static constexpr ggml_type type       = GGML_TYPE_Q6_K;
+    static constexpr size_t    n_at_once  = 2;
+    static constexpr size_t    block      = 16;
+    static constexpr int32_t   offset     = adds_four ? 32 : 0;
+    static constexpr bool      has_minima = !adds_four; // an offset of whole scales would have to be multiplied by them
 
     static void unpack(const char * const * rows, size_t n_blocks, const Panel & panel) {
         for (size_t i = 0; i < n_blocks; ++i) {
@@ -463,7 +465,9 @@ struct Q6_K : Super {
             const __m256i upper = _mm256_sll_epi32(scales.of[part / 4], _mm_cvtsi32_si128(24 - 8 * (part % 4)));
             const __m256i scale = _mm256_srai_epi32(upper, 24);
             put_scales(panel.scales + at, scale, delta);
-            put(panel.minima + at, _mm256_mul_ps(_mm256_cvtepi32_ps(scale), least));
+            if (has_minima) {
+                put(panel.minima + at, _mm256_mul_ps(_mm256_cvtepi32_ps(scale), least));
+            }
         }
     }
 

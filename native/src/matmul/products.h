@@ -14,10 +14,13 @@ constexpr size_t panel_depth  = 1024; // and how far: a panel and the columns be
 
 constexpr int64_t n_fewest_columns = 8; // fewer are ggml's
 
-// What one block of a column is multiplied by, and the sum of its numbers times that: weights have an offset, too.
+// What one block of a column is multiplied by, and what the sum of its numbers is for: weights have minima, or their codes an offset.
 struct BlockFactor {
     float scale;
-    float sum;
+    union {
+        float   sum;   // times the scale
+        int32_t start; // minus that offset times the sum: what products of codes are added to
+    };
 };
 
 // Columns of activations as whole numbers of a byte, block by block.
