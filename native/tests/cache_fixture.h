@@ -39,12 +39,15 @@ struct Model {
 
 // kv_type: of keys and values, or "f16/q8_0" where they differ.
 struct Context {
-    Context(const Model & model, const char * kv_type, int32_t n_threads = 1, const edgekv_layout & layout = { 256, 256, 0 }) {
+    Context(const Model & model, const char * kv_type, int32_t n_threads = 1, const edgekv_layout & layout = { 256, 256, 0 },
+            uint32_t n_at_once = n_ubatch, ggml_backend_sched_eval_callback observer = nullptr, void * observed = nullptr) {
         const std::map<std::string, ggml_type> types = { { "f16", GGML_TYPE_F16 }, { "q8_0", GGML_TYPE_Q8_0 }, { "q4_0", GGML_TYPE_Q4_0 } };
 
         llama_context_params params = llama_context_default_params();
-        params.n_batch              = n_ubatch;
-        params.n_ubatch             = n_ubatch;
+        params.n_batch              = n_at_once;
+        params.n_ubatch             = n_at_once;
+        params.cb_eval              = observer;
+        params.cb_eval_user_data    = observed;
         params.n_seq_max            = 1;
         params.n_threads            = n_threads;
         params.n_threads_batch      = n_threads;

@@ -18,8 +18,8 @@ constexpr size_t most_panels  = 8;
 constexpr size_t most_cells   = 64;
 constexpr size_t max_row      = n_floats / n_lanes; // a tile is no fewer than n_lanes cells
 
-// From so many queries of a KV head on they are lanes of panels; fewer would leave most lanes empty.
-constexpr size_t fewest_lanes = 8;
+// From so many tokens on their queries are lanes of panels. Fewer would leave lanes empty; and a draft's tokens round as single ones do.
+constexpr size_t fewest_tokens = 8;
 
 size_t padded(size_t dim) { return round_up(dim, n_lanes); }
 
@@ -31,7 +31,8 @@ struct Tile {
     size_t n_queries;
     bool   has_panels; // queries are the lanes of panels, not rows
 
-    Tile(const FlatCache::Layer & layer, size_t n_all) : dim_k(padded(layer.head_dim_k)), dim_v(padded(layer.head_dim_v)), has_panels(n_all >= fewest_lanes) {
+    Tile(const FlatCache::Layer & layer, size_t n_tokens) :
+        dim_k(padded(layer.head_dim_k)), dim_v(padded(layer.head_dim_v)), has_panels(n_tokens >= fewest_tokens) {
         const size_t dim = std::max(dim_k, dim_v);
         n_cells          = std::min(most_cells, n_floats / dim / n_lanes * n_lanes);
         n_queries        = has_panels ? std::min(most_panels, n_floats / dim / n_lanes) * n_lanes : std::min(most_queries, n_floats / dim);
@@ -42,7 +43,7 @@ struct Tile {
 class Pass {
   public:
     Pass(const HostAttention & op, const ggml_tensor & out) :
-        op_(op), out_(out), q_(*out.src[0]), sinks_(out.src[3]), layer_(op.cache.layer(op.il)), tile_(layer_, n_queries()),
+        op_(op), out_(out), q_(*out.src[0]), sinks_(out.src[3]), layer_(op.cache.layer(op.il)), tile_(layer_, n_tokens()),
         read_k_(row_to_float(layer_.k->type)), read_v_(row_to_float(layer_.v->type)) {}
 
     // Of a KV head, counted by query head, then token.
@@ -213,8 +214,8 @@ bool HostAttention::can_attend(const FlatCache & cache) {
 size_t HostAttention::stack_bytes(const FlatCache & cache) {
     size_t most = 0;
     for (const FlatCache::Layer & layer : cache.layers()) {
-        for (const size_t n_queries : { size_t(1), fewest_lanes }) {
-            const Tile tile(layer, n_queries);
+        for (const size_t n_tokens : { size_t(1), fewest_tokens }) {
+            const Tile tile(layer, n_tokens);
             most = std::max(most, (tile.n_cells + tile.n_queries) * (tile.dim_k + tile.dim_v)); // rows of both, queries and their sums
         }
     }
