@@ -14,8 +14,8 @@ from rich.table import Table
 
 import edgekv
 from edgekv.memory.sizes import format_size
-from edgekv.store.sections import SectionFile
 from edgekv.store.session_names import existing_path_of, path_of, saved_names
+from edgekv.store.snapshot_file import SnapshotFile, open_snapshot_file
 
 from .options import AsJson
 
@@ -50,7 +50,7 @@ def list_sessions(as_json: AsJson = False) -> None:
 def show(name: Name, as_json: AsJson = False) -> None:
     """Check a saved session, and say what it was saved with."""
     path = existing_path_of(name)
-    with SectionFile(path) as file:
+    with open_snapshot_file(path) as file:
         found = _figures(name, path, file) | {"path": str(path)}
     if as_json:
         print(json.dumps(found))
@@ -75,15 +75,15 @@ def _described(name: str) -> dict[str, Any]:
     """Return what a file says about itself, unchecked; or why it cannot be read."""
     path = path_of(name)
     try:
-        with SectionFile(path, checked=False) as file:
+        with open_snapshot_file(path, checked=False) as file:
             return _figures(name, path, file)
     except edgekv.SessionFileError as error:
         return {"name": name, "error": str(error)}
 
 
-def _figures(name: str, path: Path, file: SectionFile) -> dict[str, Any]:
+def _figures(name: str, path: Path, file: SnapshotFile) -> dict[str, Any]:
     """Return the figures of a file, as far as they can be printed."""
-    status, about = path.stat(), file.about.get("saved_with")
+    status, about = path.stat(), file.header.values.get("saved_with")
     if not isinstance(about, dict) or not all(isinstance(about.get(key), kind) for key, kind in KINDS.items()):
         raise file.damaged("it does not say what it was saved with")
     values = {key: about[key] if kind is int else _printable(about[key]) for key, kind in KINDS.items()}

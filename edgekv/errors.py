@@ -154,7 +154,7 @@ class SwapError(SessionError):
 
 
 class SessionEvictedError(SessionError):
-    """The state of a session is gone: `swap_full="evict"` evicted it, or its swap file is missing or was changed."""
+    """The state of a session is gone: `swap_full="evict"` evicted it, or its swap file is damaged."""
 
 
 class SessionFileError(EdgeKVError):

@@ -79,7 +79,7 @@ class Options:
     tensor_split: in which proportions devices get layers, servers first, as a list or "3,1"
     isolated: hold the model in a worker process
     swap_memory: memory for sessions that are swapped out while another has the cells, bytes or a size; None = what the
-        plan leaves free and, with swap_dir, what a switch takes
+        plan leaves free
     swap_dir: folder for swapped-out sessions that have no room in memory; None = no folder
     swap_bytes: the most that they may take in swap_dir, bytes or a size; None = no limit
     swap_full: what to do if both are full: "refuse" = raise SwapError, "evict" = evict the least recently used session

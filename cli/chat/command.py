@@ -20,9 +20,9 @@ from edgekv.cli.wording import worded
 from edgekv.generation.reasoning import opens_reasoning
 from edgekv.models import read_header
 from edgekv.prompt.spool import spooled
-from edgekv.sessions.swap_folder import SwapFolder
 from edgekv.store.ownership import Ownership
 from edgekv.store.session_names import path_of, saved_names
+from edgekv.store.temp_folder import TempFolder
 
 from .commands import COMMANDS, is_command, run_command
 from .conversation import Chat, Message, new_session, saved_session, system_of
@@ -97,10 +97,10 @@ def chat(
         talk = Chat(rt, conversation, kept, system, arguments, owned=owned, offer=ui.input.offer)
         talk.thinks = _thinks(rt)
         if rt.worker_pid is not None:  # a worker may die
-            with contextlib.suppress(edgekv.ConfigError):
-                rest = SwapFolder(Path(tempfile.gettempdir()))
-                stack.callback(rest.close)
-                talk.backup = rest.folder / "chat.session"
+            with contextlib.suppress(OSError):
+                folder = TempFolder(Path(tempfile.gettempdir()))
+                stack.callback(folder.close)
+                talk.backup = folder.path / "chat.session"
         say(f"{rt.plan.model.name}, {rt.plan.budget_cells:,} cells; /help lists the commands")
         if conversation.n_past:
             say(f"{session}: {conversation.n_past:,} tokens seen")

@@ -18,9 +18,8 @@ from edgekv.options import KV_TYPES
 
 from . import library, structs
 from .cache import Cache
-from .snapshot_meta import Bytes, SnapshotMeta, Source, expect, read_header
+from .snapshot_meta import CHUNK_BYTES, Bytes, SnapshotMeta, Source, expect, read_header
 
-CHUNK_BYTES = 1 << 18  # size of the buffer, which holds rows as stored and as converted
 F32 = 0  # enum ggml_type
 BLOCKS = {  # elements, bytes
     F32: (1, 4),
@@ -130,7 +129,7 @@ class Rows:
                 "saved with"
             )
         self._source = source
-        self._chunk = np.empty(CHUNK_BYTES, np.uint8)
+        self._chunk = np.empty(CHUNK_BYTES, np.uint8)  # holds rows as stored and as converted
         self._converts = stored != wanted
         self._runs, self._query_runs = _runs(meta, cache, stored, wanted)
         n_dropped = max(0, int(header.n_queries) - cache.n_query_rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes as c
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ from .cache import Cache
 
 MAGIC = b"edgekvs"
 VERSION = 3  # EDGEKV_SNAPSHOT_VERSION
+CHUNK_BYTES = 1 << 18  # bytes that pass through memory at once
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -24,7 +25,9 @@ Bytes = npt.NDArray[np.uint8]
 class Source(Protocol):
     """A snapshot in a file or in a cache."""
 
-    n_bytes: int
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the snapshot."""
 
     def read_into(self, first: int, into: Bytes) -> None:
         """Fill `into` with bytes of the snapshot from byte `first` on."""
@@ -40,6 +43,14 @@ class CachedSource:
     def read_into(self, first: int, into: Bytes) -> None:
         """Fill `into` with bytes of the snapshot from byte `first` on."""
         self._cache.copy_snapshot(first, into)
+
+    def pieces(self) -> Iterator[Bytes]:
+        """Yield the snapshot in pieces. The next piece overwrites the last one."""
+        buffer = np.empty(CHUNK_BYTES, np.uint8)
+        for first in range(0, self.n_bytes, CHUNK_BYTES):
+            piece = buffer[: self.n_bytes - first]
+            self.read_into(first, piece)
+            yield piece
 
 
 @dataclass

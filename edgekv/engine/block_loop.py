@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from io import FileIO
+from typing import Any, BinaryIO
+
+import numpy as np
 
 from edgekv.binding import structs
-from edgekv.binding.cache import Cache, CacheSnapshot
-from edgekv.binding.snapshot_file import SnapshotFile, restore_snapshot, write_snapshot
+from edgekv.binding.cache import Cache
+from edgekv.binding.convert_cells import convert_cells
+from edgekv.binding.snapshot_meta import CachedSource
 from edgekv.options import UBATCH, Options
 from edgekv.store.log import TokenLog
+from edgekv.store.snapshot_file import CELLS, Section, SnapshotFile, write_snapshot_file
 
-from .block_loop_snapshot import BlockLoopSnapshot
+from .block_loop_snapshot import HISTORY, BlockLoopNotes, BlockLoopSnapshot
 from .block_replay import BlockReplay
 from .repositioning import Repositioning
 from .speculation import NgramProposer, SpeculationGate
@@ -127,41 +132,56 @@ class BlockLoop:
         return self.cache.snapshot_bytes + self._proposer.nbytes
 
     def snapshot(self) -> BlockLoopSnapshot:
-        """Copy the cells and the notes on them, without counters and budget."""
-        return self.noted(self.cache.snapshot())
+        """Copy the cells and the notes on them into memory, without counters and budget."""
+        return BlockLoopSnapshot(self.cache.snapshot(), self.notes)
 
-    def noted(self, cells: CacheSnapshot | SnapshotFile) -> BlockLoopSnapshot:
-        """Return a snapshot of the notes on the cells, around a copy of the cells that was made elsewhere."""
+    @property
+    def notes(self) -> BlockLoopNotes:
+        """The notes on the cells."""
         is_long, history = self.repositioning.is_long, self._proposer.to_bytes()
-        return BlockLoopSnapshot(cells, self.pinned, self._fresh, is_long, history, self.block_replay.unscored)
+        return BlockLoopNotes(self.pinned, self._fresh, is_long, history, self.block_replay.unscored)
 
-    def snapshot_to(self, file: FileIO) -> BlockLoopSnapshot:
-        """Write the cells to an empty file; returns the snapshot, without draft tokens, because the log has them."""
-        return replace(self.noted(write_snapshot(self.cache, file)), history=b"")
+    def write(self, file: BinaryIO | FileIO, about: Mapping[str, Any] | None = None, *further: Section) -> None:
+        """Write a snapshot file to an empty file. The cells pass through memory in pieces. Raises OSError.
+
+        about, further: more values and sections
+        """
+        cells, notes = CachedSource(self.cache), self.notes
+        history = Section.of(HISTORY, np.frombuffer(notes.history, np.uint8))
+        sections = [Section(CELLS, cells.n_bytes, cells.pieces()), history, *further]
+        write_snapshot_file(file, {**(about or {}), **notes.values()}, sections)
 
     def restore(self, snapshot: BlockLoopSnapshot) -> None:
         """Go back to a snapshot. Raises ConfigError for one of another cache.
 
-        Raises OSError if a file cannot be read; the cells are then as before, or empty. After any other exception, call
-        `restore` again or empty the cells.
+        After any other exception, call `restore` again or empty the cells.
         """
         self.settle()
         self._forget_open()
-        if isinstance(snapshot.cells, SnapshotFile):
-            restore_snapshot(self.cache, snapshot.cells)
-        else:
-            self.cache.restore(snapshot.cells)
-        self.take(snapshot)
+        self.cache.restore(snapshot.cells)
+        self.take(snapshot.notes)
 
-    def take(self, snapshot: BlockLoopSnapshot) -> None:
-        """Take the notes of a snapshot whose cells the cache holds already."""
+    def load(self, file: SnapshotFile) -> None:
+        """Go back to a snapshot in a file, which this block loop has written.
+
+        Raises OSError and SessionFileError if it cannot be read; the cells are then as before, or empty. After any
+        other exception, call `load` again or empty the cells.
+        """
+        notes = BlockLoopNotes.of(file)
+        self.settle()
+        self._forget_open()
+        convert_cells(file, self.cache)
+        self.take(notes)
+
+    def take(self, notes: BlockLoopNotes) -> None:
+        """Take the notes on cells that the cache holds already."""
         n_past = self.cache.n_past
         self._forget_open()
-        self.pinned = snapshot.pinned
-        self._scored_at = n_past - snapshot.fresh
-        self.repositioning.restore(is_long=snapshot.is_long)
-        self._proposer.restore(snapshot.history if self._options.n_draft else b"", n_past)
-        self.block_replay.restore(snapshot.unscored, n_past)
+        self.pinned = notes.pinned
+        self._scored_at = n_past - notes.fresh
+        self.repositioning.restore(is_long=notes.is_long)
+        self._proposer.restore(notes.history if self._options.n_draft else b"", n_past)
+        self.block_replay.restore(notes.unscored, n_past)
 
     def shrink(self) -> None:
         """Evict the cells beyond the budget, as before the next block."""

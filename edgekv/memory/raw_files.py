@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from io import FileIO
+from typing import BinaryIO
 
 
-def write_all(file: FileIO, data: memoryview) -> None:
+def write_all(file: BinaryIO | FileIO, data: memoryview) -> None:
     """Write all of `data` at the file's position. Raises OSError."""
     while data:
         data = data[file.write(data) :]

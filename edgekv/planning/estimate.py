@@ -26,7 +26,7 @@ from edgekv.warmup import reserved_bytes, warm_up
 
 from .device_shares import DeviceShare, RemoteDevice, limited, shares_of
 from .measure_memory import held_bytes, measure
-from .swap_bytes import planned_swap_bytes, session_bytes_of
+from .swap_bytes import numbers_bytes_of, planned_swap_bytes, session_bytes_of
 
 SERVING_BYTES = 4 << 20  # a server's, beside workspace: one message, the graph as received and as built
 HEAD_LIMIT = 3  # EDGEKV_HEAD_LIMIT: times the budget that one head may keep, if heads differ
@@ -290,7 +290,7 @@ class Estimator:
             outputs=native.output_bytes,
             workspace=native.workspace_bytes + max(scratch),
             bookkeeping=native.bookkeeping_bytes,
-            swap=planned_swap_bytes(options, session_bytes),
+            swap=planned_swap_bytes(options, numbers_bytes_of(shape, params, options)),
             grammars=_grammar_bytes(model) if options.grammars else 0,
             margin=native.margin_bytes,
         )

@@ -8,31 +8,36 @@ from edgekv.options import Options
 NUMBER_BYTES = 4  # a position, an index or a score
 HEADER_BYTES = 256  # the most of a snapshot
 HISTORY_BYTES = 1 << 16  # tokens in which drafts are looked up
+BUFFER_BYTES = 1 << 19  # rows on their way to a file or back, and what is checked of a file
+
+
+def numbers_bytes_of(shape: structs.Shape, params: structs.CacheParams, options: Options) -> int:
+    """Return the most bytes of the numbers before the rows of a snapshot (`native/src/cache/snapshot.cpp`)."""
+    assert options.budget is not None
+    n_carried = 2 + bool(params.repositions) + bool(params.accumulates) + bool(params.wo_norms)  # numbers of a cell
+    n_numbers = shape.n_head_total * (1 + n_carried * (options.budget + options.block))
+    return int(HEADER_BYTES + (n_numbers + shape.window_cells + params.n_query_rows) * NUMBER_BYTES)
 
 
 def session_bytes_of(shape: structs.Shape, state_bytes: int, params: structs.CacheParams, options: Options) -> int:
-    """Return the most bytes of a session's snapshot: `native/src/cache/snapshot.cpp` writes so many of full cells.
+    """Return the most bytes of a session's snapshot, which has full cells then.
 
     state_bytes: sliding windows and recurrent states, on all devices
     """
     assert options.budget is not None
-    numbers = (
-        2 + bool(params.repositions) + bool(params.accumulates) + bool(params.wo_norms)
-    )  # numbers of a cell beside K and V
-    cell_bytes = shape.cell_bytes + shape.n_head_total * numbers * NUMBER_BYTES
-    query_bytes = shape.query_row_bytes + shape.device_query_row_bytes + NUMBER_BYTES
     return int(
-        HEADER_BYTES
-        + (shape.n_head_total + shape.window_cells) * NUMBER_BYTES
-        + (options.budget + options.block) * cell_bytes
-        + params.n_query_rows * query_bytes
+        numbers_bytes_of(shape, params, options)
+        + (options.budget + options.block) * shape.cell_bytes
+        + params.n_query_rows * (shape.query_row_bytes + shape.device_query_row_bytes)
         + state_bytes
         + (HISTORY_BYTES if options.n_draft else 0)
     )
 
 
-def planned_swap_bytes(options: Options, session_bytes: int) -> int:
-    """Return the part `swap` of a plan: the bytes that were asked for, or with a swap_dir those of a switch."""
-    if options.swap_memory_bytes is not None:
-        return options.swap_memory_bytes
-    return session_bytes if options.swap_dir is not None else 0
+def planned_swap_bytes(options: Options, numbers_bytes: int) -> int:
+    """Return the part `swap` of a plan: what was asked for, and with a swap_dir what a session takes on its way back.
+
+    numbers_bytes: from `numbers_bytes_of`. The rows pass through a buffer
+    """
+    on_the_way = 0 if options.swap_dir is None else numbers_bytes + BUFFER_BYTES
+    return (options.swap_memory_bytes or 0) + on_the_way

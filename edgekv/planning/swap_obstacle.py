@@ -19,11 +19,6 @@ def swap_obstacle(plan: Plan, options: Options) -> str:
                 f"swap_bytes={format_size(cap)} does not hold a {session}, which takes {size}; raise swap_bytes to "
                 f"{-(-plan.session_bytes // MIB)}MiB, or lower the budget"
             )
-        if named is not None and named < plan.session_bytes:
-            return (
-                f"swap_memory={format_size(named)} does not hold a {session} on its way to swap_dir, which takes "
-                f"{size}; leave swap_memory out, or lower the budget"
-            )
     elif named and named < 2 * plan.session_bytes:
         return (
             f"swap_memory={format_size(named)} does not hold two of a {session}, of which each takes {size}, as a "

@@ -24,7 +24,7 @@ class CoverageFile:
     """
 
     def __init__(self, session: edgekv.Session) -> None:
-        """Raises SessionFileError if the disk takes no file, and OSError if it is full."""
+        """Raises OSError if the disk takes no file, or is full."""
         self._file = temp_file(None)
         weakref.finalize(self, self._file.close)
         for i, turn in enumerate(session.turns()):

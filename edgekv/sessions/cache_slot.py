@@ -8,9 +8,10 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from edgekv.engine.block_loop import BlockLoop
-from edgekv.engine.block_loop_snapshot import BlockLoopSnapshot
+from edgekv.errors import SessionFileError, SwapError
 
 from .sequence_state import SequenceState
+from .stored_snapshot import StoredSnapshot
 from .swap import SwapSpace
 
 Filled = TypeVar("Filled")
@@ -104,9 +105,8 @@ class CacheSlot:
     def reap(self) -> None:
         """Forget the released sequences."""
         while self._released:
-            sequence = self._released[
-                0
-            ]  # it stays in the queue until all of it is forgotten, so an interrupt loses nothing
+            # it stays in the queue until all of it is forgotten, so an interrupt loses nothing
+            sequence = self._released[0]
             self.swap.forget(sequence)
             sequence.lost = "this session is closed"
             if sequence.is_loaded:
@@ -133,18 +133,13 @@ class CacheSlot:
             if present.n_past > 0:
                 present.is_in_checkpoint = present.checkpoint() is not None
                 if not present.is_in_checkpoint:
-                    self._store(present, following)
+                    self.swap.store(present, self._block_loop, following)
         self._block_loop.owner = None
 
     def forget_copy(self, present: SequenceState) -> None:
         """Free the copy of a loaded sequence's cells that an interrupted switch left."""
         present.is_in_checkpoint = False
         self.swap.forget(present)
-
-    def _store(self, present: SequenceState, following: SequenceState) -> None:
-        """Copy the cells to memory or to the disk."""
-        self.swap.make_room(self._block_loop.snapshot_bytes, keep=following)
-        self.swap.put(present, self._block_loop.snapshot())
 
     def _swap_in(self, sequence: SequenceState) -> None:
         """Load a sequence into the free cells. Its copy stays until all of them are back."""
@@ -154,17 +149,24 @@ class CacheSlot:
             raise sequence.evicted()
         self._block_loop.clear()
         self._block_loop.pinned = sequence.pinned
-        if snapshot is not None:
-            self._restore(sequence, snapshot)
+        if isinstance(snapshot, StoredSnapshot):
+            self._load(sequence, snapshot)
+        elif snapshot is not None:
+            self._block_loop.restore(snapshot)
         self._block_loop.work = sequence.work
         self._block_loop.owner = sequence
         self.forget_copy(sequence)
 
-    def _restore(self, sequence: SequenceState, snapshot: BlockLoopSnapshot) -> None:
-        """Fill the cells from a snapshot. Raises SessionEvictedError if its file cannot be read."""
+    def _load(self, sequence: SequenceState, snapshot: StoredSnapshot) -> None:
+        """Fill the cells from a file. Raises SwapError if it cannot be read, SessionEvictedError if it is damaged."""
         try:
-            self._block_loop.restore(snapshot)
+            snapshot.load(self._block_loop)
+        except SessionFileError as error:
+            self._block_loop.clear()
+            sequence.lost = "what this session had read and said cannot be read back: its temporary file was changed"
+            raise sequence.evicted() from error
         except OSError as error:
             self._block_loop.clear()
-            sequence.lost = f"what this session had read and said cannot be read back: {error.strerror or error}"
-            raise sequence.evicted() from error
+            raise SwapError(
+                f"what this session had read and said cannot be read back now: {error.strerror or error}; try again"
+            ) from error

@@ -1,46 +1,21 @@
-"""Checkpoints: states of a session at the ends of its turns, in private files under a cap."""
+"""Checkpoints: states of a session at the ends of its turns, on the disk under a cap."""
 
 from __future__ import annotations
 
-import atexit  # noqa: F401  (weakref.finalize imports it, which would be after the plan)
-import weakref
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from edgekv.binding.snapshot_file import SnapshotFile
-
-from .snapshot import Said, Snapshot
+from .snapshot import Said
+from .stored_snapshot import StoredSnapshot
 
 MAX_CHECKPOINTS = 64  # each is an open file
 
 
-@dataclass(frozen=True, eq=False)
-class Checkpoint:
-    """A session after n_past tokens, at least one. The cells of the snapshot lie in a private file."""
+class Checkpoint(NamedTuple):
+    """A session after n_past tokens, at least one."""
 
     n_past: int
-    snapshot: Snapshot
-
-    def __post_init__(self) -> None:
-        weakref.finalize(self, _close, self.snapshot)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of its file."""
-        return self.snapshot.nbytes
-
-    def is_of(self, n_past: int, said: Said) -> bool:
-        """True if the checkpoint matches a session."""
-        return (self.n_past, self.snapshot.said) == (n_past, said)
-
-    def close(self) -> None:
-        """Remove its file."""
-        _close(self.snapshot)
-
-
-def _close(snapshot: Snapshot) -> None:
-    cells = snapshot.block_loop.cells
-    if isinstance(cells, SnapshotFile):
-        cells.file.close()
+    said: Said
+    stored: StoredSnapshot
 
 
 class Checkpoints:
@@ -62,18 +37,18 @@ class Checkpoints:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all files."""
-        return sum(checkpoint.nbytes for checkpoint in self._all)
+        """Bytes of all of them."""
+        return sum(checkpoint.stored.nbytes for checkpoint in self._all)
 
     def add(self, checkpoint: Checkpoint) -> None:
         """Add the newest checkpoint, and remove those of as many tokens or more. Older ones make room for it."""
         self.drop_from(checkpoint.n_past)
-        if checkpoint.nbytes > self.max_bytes:
-            checkpoint.close()
+        if checkpoint.stored.nbytes > self.max_bytes:
+            checkpoint.stored.close()
             return
         self._all.append(checkpoint)
         while len(self._all) > 1 and (self.nbytes > self.max_bytes or len(self._all) > MAX_CHECKPOINTS):
-            self._all.pop(self._least_missed()).close()
+            self._all.pop(self._least_missed()).stored.close()
 
     def before(self, n: int) -> Checkpoint | None:
         """Return the newest checkpoint of at most n tokens."""
@@ -82,7 +57,7 @@ class Checkpoints:
     def drop_from(self, n: int) -> None:
         """Remove the checkpoints of n tokens and more."""
         while self._all and self._all[-1].n_past >= n:
-            self._all.pop().close()
+            self._all.pop().stored.close()
 
     def close(self) -> None:
         """Remove all checkpoints."""

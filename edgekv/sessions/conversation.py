@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from edgekv.engine.block_loop_snapshot import ELSEWHERE, BlockLoopSnapshot
 from edgekv.engine.loaded_model import LoadedModel
 from edgekv.errors import CeilingError, ConfigError, GrammarError, PromptLengthError, SessionError
 from edgekv.generation.generator import ReplyGenerator
@@ -21,7 +20,7 @@ from edgekv.generation.prefill import Prefill
 from edgekv.generation.request import GenerationRequest, ProgressCallback, RewindRequest
 from edgekv.generation.stats import Stats
 from edgekv.prompt.turns import BEGINNINGS, HISTORIES, NO_PROBE, STATES, Kind, Probe, Turns
-from edgekv.store.log import OPENING, LogCopy, TokenLog, Turn
+from edgekv.store.log import OPENING, TokenLog, Turn
 
 from .cache_slot import CacheSlot
 from .coverage import Coverage
@@ -108,7 +107,8 @@ class LocalConversation:
         """Copy the whole state. Raises CeilingError if the copy has no room."""
         loaded, history = self._settled(), self.state.history
         self.check_room(loaded.block_loop.cache.snapshot_bytes + (0 if history is None else history.log.nbytes))
-        return self._noted(loaded.block_loop.snapshot(), None if history is None else history.log.copy())
+        log = None if history is None else history.log.copy()
+        return Snapshot(loaded.mark, self._system, self.state.said, loaded.block_loop.snapshot(), log)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go back to a snapshot. Raises SessionError for one of another runtime or system message, or without a log."""
@@ -137,7 +137,7 @@ class LocalConversation:
         """Write the whole state to a file. Raises SessionFileError; an older file of that name is then untouched."""
         loaded, history = self._settled(), self.state.history
         further = [] if history is None else log_sections(history.log)
-        save_session(path, loaded, self._noted(loaded.block_loop.noted(ELSEWHERE)), further)
+        save_session(path, loaded, self._system, self.state.said, further)
 
     def turns(self, first: int, n: int) -> list[Turn]:
         """Return at most n turns of the log from turn `first` on. Raises SessionError if there is no log."""
@@ -383,8 +383,7 @@ class LocalConversation:
             return
 
         def change() -> None:
-            found = history.back_to(n, self._open().block_loop)
-            said = Said() if found is None else found.said
+            said = history.back_to(n, self._open().block_loop)
             if other_draws and drawn is not None:
                 said = said._replace(sampler=replace(drawn, newest=() if said.sampler is None else said.sampler.newest))
             self.state.set(said)
@@ -420,10 +419,7 @@ class LocalConversation:
             return
         self._settle()
         if state.history is not None:
-            state.history.note(state.n_past, state.said, lambda file: self._noted(loaded.block_loop.snapshot_to(file)))
-
-    def _noted(self, block_loop: BlockLoopSnapshot, log: LogCopy | None = None) -> Snapshot:
-        return Snapshot(self._loaded.mark, self._system, self.state.said, block_loop, log)
+            state.history.note(state.n_past, state.said, loaded.block_loop)
 
     def _pin_system(self) -> None:
         """Pin the system message. Raises BudgetError if it leaves no room."""

@@ -28,8 +28,7 @@ from .sequence_state import SequenceState
 from .session_file import load_log, load_session
 from .session_history import SessionHistory
 from .snapshot import new_mark
-from .swap import SwapMemory, SwapSpace
-from .swap_folder import SwapFolder
+from .swap import SwapMemory, SwapSpace, usable_folder
 from .turn_queue import TurnQueue
 
 
@@ -77,11 +76,9 @@ class LocalEngine(Opened):
         state = SequenceState(self.loaded.block_loop, history)
         replaced = instead_of.state if isinstance(instead_of, LocalConversation) else None
         try:
-            begun = self.slot.claim(state, lambda: load_session(path, self.loaded), replaced)
-            state.pinned = begun.block_loop.pinned
-            return LocalConversation(
-                self.loaded, self.slot, state, begun.system, stored=self._histories, begun=begun.said
-            )
+            system, said = self.slot.claim(state, lambda: load_session(path, self.loaded), replaced)
+            state.pinned = self.loaded.block_loop.pinned
+            return LocalConversation(self.loaded, self.slot, state, system, stored=self._histories, begun=said)
         except BaseException:
             state.release()
             self.slot.release_later(state)
@@ -134,6 +131,6 @@ class LocalEngine(Opened):
 
 def _swap_space(plan: Plan, options: Options) -> SwapSpace:
     """Return the swap space for sessions. Raises ConfigError for a folder that cannot be used."""
-    folder = None if options.swap_dir is None else SwapFolder(Path(options.swap_dir))
+    folder = None if options.swap_dir is None else usable_folder(str(options.swap_dir))
     room = SwapMemory(plan, options.swap_memory_bytes)
     return SwapSpace(room, plan.session_bytes, folder, options.swap_dir_bytes, evicts=options.swap_full == "evict")

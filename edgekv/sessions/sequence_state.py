@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from edgekv.engine.block_loop import BlockLoop, Work
-from edgekv.engine.block_loop_snapshot import BlockLoopSnapshot
 from edgekv.errors import EdgeKVError, SessionEvictedError
 from edgekv.generation.sampler import SamplerState
 from edgekv.store.log import TokenLog
 
 from .session_history import SessionHistory
 from .snapshot import Said
+from .stored_snapshot import StoredSnapshot
 
 
 class _Prompt(NamedTuple):
@@ -149,7 +149,7 @@ class SequenceState:
             raise
         self._unfinished = None
 
-    def checkpoint(self) -> BlockLoopSnapshot | None:
+    def checkpoint(self) -> StoredSnapshot | None:
         """Return the newest checkpoint if it matches the current state. Such a session needs no swap space."""
         return None if self.history is None else self.history.current_checkpoint(self.n_past, self.said)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -16,54 +17,70 @@ from edgekv.binding.convert_cells import convert_cells
 from edgekv.binding.model import Context
 from edgekv.binding.snapshot_meta import CachedSource, SnapshotMeta, read_header
 from edgekv.engine.block_loop import BlockLoop
-from edgekv.engine.block_loop_snapshot import ELSEWHERE, BlockLoopSnapshot
+from edgekv.engine.block_loop_snapshot import BlockLoopNotes
 from edgekv.engine.loaded_model import LoadedModel, open_cache
 from edgekv.errors import BudgetError, ConfigError, SessionFileError
 from edgekv.generation.request import Logging
 from edgekv.memory import process
+from edgekv.memory.sizes import format_size
 from edgekv.options import DEFAULT_POLICY, DIVIDED_POLICY
 from edgekv.policies import parse_policy
+from edgekv.store.atomic_write import atomic_write
 from edgekv.store.log import TokenLog
-from edgekv.store.sections import CHUNK_BYTES, Section, SectionFile, write_sections
+from edgekv.store.snapshot_file import Section, SnapshotFile, open_snapshot_file
 
-from .session_codec import SessionHeader, header_values, history_section, snapshot_of
+from .session_codec import header_values, said_of, system_of
 from .session_history import SessionHistory
-from .snapshot import Snapshot
+from .snapshot import Said
 
 
-def save_session(path: Path, engine: LoadedModel, snapshot: Snapshot, further: Sequence[Section] = ()) -> None:
-    """Write a session whose cells are the engine's, without a copy of them in memory. Raises SessionFileError.
+def save_session(
+    path: Path, engine: LoadedModel, system: str | None, said: Said, further: Sequence[Section] = ()
+) -> None:
+    """Write a session whose cells are the engine's, without a copy of them in memory. It replaces a file as a whole.
 
-    snapshot: the state beside the cells
     further: more sections, such as `tokens`
+
+    Raises SessionFileError if it cannot be written; the file that was there is then untouched.
     """
-    cells = CachedSource(engine.block_loop.cache)
-    sections = [Section("cells", "U8", cells.n_bytes, _pieces(cells)), history_section(snapshot.block_loop.history)]
-    write_sections(path, header_values(snapshot) | {"saved_with": _saved_with(engine)}, [*sections, *further])
+    about = header_values(system, said) | {"saved_with": _saved_with(engine)}
+    if sys.byteorder != "little":
+        raise SessionFileError(
+            f"{str(path)!r} cannot be written: session files are little-endian, and this machine is not"
+        )
+    try:
+        with atomic_write(path) as file:
+            engine.block_loop.write(file, about, *further)
+    except OSError as error:
+        n_bytes = engine.block_loop.snapshot_bytes + sum(section.n_bytes for section in further)
+        raise SessionFileError(
+            f"{str(path)!r} cannot be written: {error.strerror or error}; it takes {format_size(n_bytes)}; name a "
+            "folder that can be written to and has room; what was there before is untouched"
+        ) from error
 
 
-def load_session(path: Path, engine: LoadedModel) -> Snapshot:
-    """Load the cells of a saved session into the engine; returns the state beside them.
+def load_session(path: Path, engine: LoadedModel) -> tuple[str | None, Said]:
+    """Load the cells of a saved session into the engine; returns its system message, and what was said.
 
     Raises SessionFileError, BudgetError or CeilingError for a session that does not fit this engine. The cells are then
     as before. They are empty if a sound file failed later: it could not be read to its end, or its cells could not be
     evicted (NativeError). After any other exception they are of no use, unless `Cache.n_overwritten` is as before.
     """
-    with SectionFile(path) as file:
-        snapshot = snapshot_of(file, ELSEWHERE, engine.mark)
-        has_scores = _check(file, engine, snapshot)
+    with open_snapshot_file(path) as file:
+        system, said, notes = system_of(file.header), said_of(file.header), BlockLoopNotes.of(file)
+        has_scores = _check(file, engine, said, notes)
         try:
-            _take(engine, FileSource(file), snapshot.block_loop, has_scores)
+            _take(engine, file, notes, has_scores)
         except BudgetError:
             raise
         except ConfigError as error:
             raise SessionFileError(f"{str(path)!r} cannot be gone on with: {error}") from error
-    return snapshot
+    return system, said
 
 
 def log_sections(log: TokenLog) -> list[Section]:
     """Return the sections of a log. They are read from the log while they are written."""
-    return [Section(name, "I32", len(numbers), numbers.pieces()) for name, numbers in log.parts().items()]
+    return [Section(name, 4 * len(numbers), numbers.pieces()) for name, numbers in log.parts().items()]
 
 
 def load_log(path: Path, engine: LoadedModel, logging: Logging) -> SessionHistory | None:
@@ -71,44 +88,21 @@ def load_log(path: Path, engine: LoadedModel, logging: Logging) -> SessionHistor
 
     Raises SessionFileError for a damaged file, and if there is no room for the log.
     """
-    with SectionFile(path) as file:
+    with open_snapshot_file(path) as file:
         if "tokens" not in file or "marks" not in file:
             return None
         history = SessionHistory(logging, engine.plan)
         try:
             for name, numbers in history.log.parts().items():
-                for piece in file.pieces(name):
-                    if piece.dtype != np.int32:
-                        raise file.damaged(f"its {name!r} are no whole numbers")
+                for piece in file.numbers(name):
                     numbers.extend(piece)
-            n_past = read_header(FileSource(file).read_into).n_past
+            n_past = read_header(file.read_into).n_past
             if len(history.log) != n_past or not history.log.is_sound(engine.model.n_vocab):
                 raise file.damaged("its log is not that of its cells")
         except BaseException:
             history.close()
             raise
         return history
-
-
-class FileSource:
-    """The cells in a file."""
-
-    def __init__(self, file: SectionFile) -> None:
-        self.n_bytes = file.n("cells")
-        self._file = file
-
-    def read_into(self, first: int, into: npt.NDArray[np.uint8]) -> None:
-        """Fill `into` with the bytes of the cells from byte `first` on."""
-        self._file.read_into("cells", first, into)
-
-
-def _pieces(cells: CachedSource) -> Iterator[npt.NDArray[np.uint8]]:
-    """Yield the cells in chunks; every chunk reuses one buffer."""
-    buffer = np.empty(CHUNK_BYTES, np.uint8)
-    for first in range(0, cells.n_bytes, CHUNK_BYTES):
-        piece = buffer[: cells.n_bytes - first]
-        cells.read_into(first, piece)
-        yield piece
 
 
 def _saved_with(engine: LoadedModel) -> dict[str, Any]:
@@ -126,9 +120,9 @@ def _saved_with(engine: LoadedModel) -> dict[str, Any]:
     }
 
 
-def _check(file: SectionFile, engine: LoadedModel, snapshot: Snapshot) -> bool:
+def _check(file: SnapshotFile, engine: LoadedModel, said: Said, notes: BlockLoopNotes) -> bool:
     """Raise SessionFileError for another model or policy; returns True if the scores of the cells still count."""
-    header, options = SessionHeader(file).inner("saved_with"), engine.options
+    header, options = file.header.inner("saved_with"), engine.options
     if header is None:
         raise file.damaged("it does not say what it was saved with")
     model, digest, policy = (
@@ -137,27 +131,26 @@ def _check(file: SectionFile, engine: LoadedModel, snapshot: Snapshot) -> bool:
     )
     if digest != engine.model_digest:
         raise SessionFileError(
-            f"{str(file.path)!r} was saved with the model {model!r} ({digest[:8]!r}), but this runtime has "
+            f"{file.name} was saved with the model {model!r} ({digest[:8]!r}), but this runtime has "
             f"{engine.plan.model.name!r} ({engine.model_digest[:8]!r}); open one with the model that it was saved with"
         )
     own = options.parsed_policy.spec
     usual = [parse_policy(spec).spec for spec in (DEFAULT_POLICY, DIVIDED_POLICY)]  # what is even can be divided
     if policy != own and [policy, own] != usual:
         raise SessionFileError(
-            f"{str(file.path)!r} was saved with policy={policy!r}, but this runtime has "
+            f"{file.name} was saved with policy={policy!r}, but this runtime has "
             f"policy={own!r}; open one with policy={policy!r}"
         )
-    said = snapshot.said
-    tokens = [*said.pending, *snapshot.block_loop.unscored, *(said.sampler.newest if said.sampler else ())]
-    newest = np.frombuffer(snapshot.block_loop.history, np.int32)
+    tokens = [*said.pending, *notes.unscored, *(said.sampler.newest if said.sampler else ())]
+    newest = np.frombuffer(notes.history, np.int32)
     if max([*tokens, newest.max(initial=0)]) >= engine.model.n_vocab:
         raise file.damaged("it holds tokens that the model does not know")
-    options.check_budget(engine.plan.budget_cells, sum(p1 - p0 for p0, p1 in snapshot.block_loop.pinned))
+    options.check_budget(engine.plan.budget_cells, sum(p1 - p0 for p0, p1 in notes.pinned))
     focus = header.value("focus_policy", lambda it: it is None or isinstance(it, str))
     return options.parsed_policy.carries or focus == (options.parsed_focus.spec if options.focus else None)
 
 
-def _take(engine: LoadedModel, cells: FileSource, notes: BlockLoopSnapshot, has_scores: bool) -> None:
+def _take(engine: LoadedModel, cells: SnapshotFile, notes: BlockLoopNotes, has_scores: bool) -> None:
     """Load the cells of a file into the engine, and evict the cells beyond its budget and block."""
     block_loop, plan = engine.block_loop, engine.plan
     numbers = SnapshotMeta.read(cells, lambda n: _claim(engine, n))
@@ -196,7 +189,7 @@ def _check_replays(engine: LoadedModel, numbers: SnapshotMeta, n_unscored: int) 
 
 
 def _take_by_way_of_more(
-    engine: LoadedModel, cells: FileSource, numbers: SnapshotMeta, notes: BlockLoopSnapshot, has_scores: bool
+    engine: LoadedModel, cells: SnapshotFile, numbers: SnapshotMeta, notes: BlockLoopNotes, has_scores: bool
 ) -> None:
     """Load more cells than the engine has: a temporary cache that is large enough takes them and evicts."""
     plan, held = engine.plan, numbers.cells
@@ -223,7 +216,7 @@ def _take_by_way_of_more(
         larger.take(notes)
         larger.shrink()
         convert_cells(CachedSource(cache), engine.block_loop.cache)
-        engine.block_loop.take(larger.noted(ELSEWHERE))
+        engine.block_loop.take(larger.notes)
     process.return_freed_memory()
 
 

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from io import FileIO
 
 from edgekv.engine.block_loop import BlockLoop
-from edgekv.engine.block_loop_snapshot import BlockLoopSnapshot
-from edgekv.engine.speculation import WINDOW
 from edgekv.errors import ConfigError, SessionError, SessionFileError
 from edgekv.generation.request import Logging
 from edgekv.memory.sizes import MIB, format_size
 from edgekv.planning.estimate import Plan
 from edgekv.prompt.turns import STATES, Kind
 from edgekv.store.log import TokenLog
-from edgekv.store.temp_array import temp_file
 
 from .checkpoints import Checkpoint, Checkpoints
 from .snapshot import Said, Snapshot
+from .stored_snapshot import StoredSnapshot
 
 CHECKPOINT_BYTES = 256 * MIB  # on the disk, unless four checkpoints take more
 
@@ -49,26 +45,16 @@ class SessionHistory:
         self.log.close()
         self.checkpoints.close()
 
-    def note(self, n_past: int, said: Said, taken: Callable[[FileIO], Snapshot]) -> None:
-        """Cut the log after n_past tokens, and add a checkpoint. It is left out if the disk has no room.
-
-        taken: writes a snapshot to a file
-        """
+    def note(self, n_past: int, said: Said, block_loop: BlockLoop) -> None:
+        """Cut the log after n_past tokens, and add a checkpoint. It is left out if the disk has no room."""
         self.log.cut(n_past)
-        newest = self.checkpoints.newest
-        if n_past == 0 or not self.checkpoints.max_bytes or (newest is not None and newest.is_of(n_past, said)):
+        if n_past == 0 or not self.checkpoints.max_bytes or self.current_checkpoint(n_past, said) is not None:
             return
-        with suppress(OSError, SessionFileError):
-            file = temp_file(self.folder)
-            try:
-                checkpoint = Checkpoint(n_past, taken(file))
-            except BaseException:
-                file.close()
-                raise
-            self.checkpoints.add(checkpoint)
+        with suppress(OSError):
+            self.checkpoints.add(Checkpoint(n_past, said, StoredSnapshot(self.folder, block_loop)))
 
-    def back_to(self, n: int, block_loop: BlockLoop) -> Snapshot | None:
-        """Restore the newest checkpoint of at most n tokens; returns its snapshot, None = the beginning.
+    def back_to(self, n: int, block_loop: BlockLoop) -> Said:
+        """Restore the newest checkpoint of at most n tokens, or the beginning; returns what was said by then.
 
         After an exception call it again: the cells are then as before, as in the checkpoint, or of no use. Removes
         later checkpoints, and those whose file cannot be read.
@@ -76,25 +62,18 @@ class SessionHistory:
         self.checkpoints.drop_from(n + 1)
         while (checkpoint := self.checkpoints.newest) is not None:
             try:
-                block_loop.restore(self._with_draft_tokens(checkpoint))
-            except OSError:
+                checkpoint.stored.load(block_loop)
+            except (OSError, SessionFileError):
                 self.checkpoints.drop_from(checkpoint.n_past)
             else:
-                return checkpoint.snapshot
+                return checkpoint.said
         block_loop.begin()
-        return None
+        return Said()
 
-    def current_checkpoint(self, n_past: int, said: Said) -> BlockLoopSnapshot | None:
+    def current_checkpoint(self, n_past: int, said: Said) -> StoredSnapshot | None:
         """Return the newest checkpoint if it matches the current state."""
         newest = self.checkpoints.newest
-        if newest is None or not newest.is_of(n_past, said):
-            return None
-        return self._with_draft_tokens(newest)
-
-    def _with_draft_tokens(self, checkpoint: Checkpoint) -> BlockLoopSnapshot:
-        """Return the snapshot of a checkpoint with the tokens that drafts are looked up in."""
-        newest = self.log.read(max(0, checkpoint.n_past - WINDOW), checkpoint.n_past).tobytes()
-        return replace(checkpoint.snapshot.block_loop, history=newest)
+        return newest.stored if newest is not None and newest[:2] == (n_past, said) else None
 
     def marker(self, kind: Kind, n_past: int, first: int = 0, *, known: int = 0) -> Callable[[int, str], None]:
         """Return a callback for `Prompt.tokens` that notes the role of each part of a prompt in the log.

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from dataclasses import dataclass, replace
+from pathlib import Path
 
-from edgekv.binding.cache import CacheSnapshot
-from edgekv.engine.block_loop_snapshot import ELSEWHERE, BlockLoopSnapshot
-from edgekv.errors import SwapError
+from edgekv.engine.block_loop import BlockLoop
+from edgekv.engine.block_loop_snapshot import BlockLoopSnapshot
+from edgekv.errors import ConfigError, SwapError
 from edgekv.memory import process
 from edgekv.memory.sizes import format_size
 from edgekv.planning.estimate import Plan
+from edgekv.store.temp_array import temp_file
 
 from .sequence_state import SequenceState
-from .swap_folder import SwapFile, SwapFolder
+from .stored_snapshot import StoredSnapshot
 
 
 class SwapMemory:
@@ -27,8 +27,7 @@ class SwapMemory:
         """Return the bytes that they may take now, including the `held` bytes that they have."""
         if self._named is not None:
             return self._named
-        planned = self._plan.peak_bytes - self._plan.parts.swap
-        others = max(planned, process.resident_bytes() - held)  # includes what the host took meanwhile
+        others = max(self._plan.peak_bytes, process.resident_bytes() - held)  # includes what the host took meanwhile
         return max(0, self._plan.ceiling_bytes - others)
 
     def __str__(self) -> str:
@@ -38,147 +37,114 @@ class SwapMemory:
         return f"what memory={format_size(self._plan.ceiling_bytes)} leaves free"
 
 
-@dataclass(slots=True)
-class SwappedState:
-    """A snapshot. file: holds its cells and history; None = they are in memory"""
-
-    snapshot: BlockLoopSnapshot
-    n_bytes: int
-    file: SwapFile | None = None
+def usable_folder(name: str) -> str:
+    """Make a swap_dir if it does not exist; returns its name. Raises ConfigError if it takes no file."""
+    try:
+        Path(name).mkdir(parents=True, exist_ok=True)
+        temp_file(name).close()
+    except OSError as error:
+        raise ConfigError(
+            f"swap_dir={name!r} cannot be used: {error.strerror or error}; name a folder that can be written to"
+        ) from error
+    return name
 
 
 class SwapSpace:
-    """Snapshots by sequence. Their memory, and what a switch takes on top, stay within the limit.
+    """Snapshots by sequence. Those in memory, and what a switch takes on top, stay within the limit.
 
-    session_bytes: the most bytes of a sequence, which a switch takes on top
-    folder: takes snapshots that have no room in memory; None = no folder
+    session_bytes: the most bytes of a sequence, which a switch in memory takes on top
+    folder: takes snapshots that have no room in memory, without a copy in memory; None = no folder
     folder_limit: bytes that the folder may hold, without the sequence that is swapped in; None = any number
     evicts: evict the least recently used sequences if memory and folder are full; otherwise raise SwapError
     """
 
     def __init__(
-        self, room: SwapMemory, session_bytes: int, folder: SwapFolder | None, folder_limit: int | None, *, evicts: bool
+        self, room: SwapMemory, session_bytes: int, folder: str | None, folder_limit: int | None, *, evicts: bool
     ) -> None:
         self._room = room
         self._session_bytes = session_bytes
         self._folder = folder
         self._folder_limit = folder_limit
         self._evicts = evicts
-        self._swapped: OrderedDict[SequenceState, SwappedState] = OrderedDict()  # the least recently used one first
+        self._swapped: dict[SequenceState, BlockLoopSnapshot | StoredSnapshot] = {}  # the least recently used one first
 
     @property
     def memory_bytes(self) -> int:
         """Bytes of snapshots in memory."""
-        return sum(swapped.n_bytes for swapped in self._swapped.values() if swapped.file is None)
+        return sum(it.nbytes for it in self._swapped.values() if isinstance(it, BlockLoopSnapshot))
 
-    def put(self, sequence: SequenceState, snapshot: BlockLoopSnapshot) -> None:
-        """Store a snapshot. Call `make_room` first."""
-        self._swapped[sequence] = SwappedState(snapshot, snapshot.nbytes)
+    @property
+    def disk_bytes(self) -> int:
+        """Bytes of snapshots in the folder."""
+        return sum(it.nbytes for it in self._swapped.values() if isinstance(it, StoredSnapshot))
 
-    def get(self, sequence: SequenceState) -> BlockLoopSnapshot | None:
-        """Return the snapshot of a sequence; None = it has none.
+    def store(self, sequence: SequenceState, block_loop: BlockLoop, following: SequenceState) -> None:
+        """Copy the cells of a sequence to memory, or to the folder if memory has no room.
 
-        Raises SwapError if it is on the disk and cannot be read now, or has no room in memory. Raises
-        SessionEvictedError if its file is gone or was changed.
+        following: gets the cells next. It is not evicted. If it has no snapshot here, it is a newcomer, and a later
+            switch must be possible, too: otherwise it would shut the others out
+
+        Raises SwapError if there is no room.
         """
-        swapped = self._swapped.get(sequence)
-        if swapped is None or swapped.file is None or self._folder is None:
-            return None if swapped is None else swapped.snapshot
-        self.make_room(swapped.n_bytes, keep=sequence)
-        try:
-            cells, history = self._folder.read(swapped.file)
-        except (FileNotFoundError, ValueError) as error:
-            self.forget(sequence)
-            sequence.lost = f"what this session had read and said cannot be read back from swap_dir: {error}"
-            raise sequence.evicted() from error
-        except OSError as error:
-            raise SwapError(
-                f"swap_dir={str(self._folder.parent)!r} does not give a swapped-out session back: "
-                f"{error.strerror or error}; try again"
-            ) from error
-        return replace(swapped.snapshot, cells=CacheSnapshot(cells), history=history.tobytes())
+        n_bytes, limit = block_loop.snapshot_bytes, self._room.limit(self.memory_bytes)
+        if following not in self._swapped:
+            self._admit(n_bytes, limit)
+        while self.memory_bytes + n_bytes > limit:
+            if self._fits_folder(n_bytes, following):
+                self._swapped[sequence] = self._written(block_loop)
+                return
+            self._evict_oldest(n_bytes, following)
+        self._swapped[sequence] = block_loop.snapshot()
+
+    def get(self, sequence: SequenceState) -> BlockLoopSnapshot | StoredSnapshot | None:
+        """Return the snapshot of a sequence; None = it has none."""
+        return self._swapped.get(sequence)
 
     def forget(self, sequence: SequenceState) -> None:
         """Free the snapshot of a sequence."""
-        swapped = self._swapped.pop(sequence, None)
-        if swapped is not None and swapped.file is not None and self._folder is not None:
-            self._folder.remove(swapped.file)
+        snapshot = self._swapped.pop(sequence, None)
+        if isinstance(snapshot, StoredSnapshot):
+            snapshot.close()
 
     def close(self) -> None:
         """Free everything."""
-        self._swapped.clear()
-        if self._folder is not None:
-            self._folder.close()
-
-    def make_room(self, n_bytes: int, keep: SequenceState) -> None:
-        """Make room for n_bytes more in memory. Clients may be evicted for that, but not `keep`.
-
-        If `keep` has no snapshot here, it is a newcomer, and a later switch must be possible, too: otherwise it would
-        shut the others out. Raises SwapError if there is no room. No sequence is evicted then, and snapshots that were
-        written to the disk stay valid.
-        """
-        limit = self._room.limit(self.memory_bytes)
-        kept = self._swapped.get(keep)
-        stays = kept.n_bytes if kept is not None and self._folder is None else 0
-        if n_bytes + stays > limit:
-            raise self._full(n_bytes)
-        if kept is None:
-            self._admit(n_bytes, limit)
-        in_memory = [sequence for sequence, swapped in self._swapped.items() if swapped.file is None]
-        in_memory.sort(key=lambda sequence: sequence is keep)  # `keep` comes last
-        for sequence in in_memory:
-            if self.memory_bytes + n_bytes <= limit:
-                return
-            if self._folder is not None:
-                self._write(sequence, self._folder, keep)
-            elif self._evicts:
-                self._evict(sequence)
-            else:
-                raise self._full(n_bytes)
+        for sequence in list(self._swapped):
+            self.forget(sequence)
 
     def _admit(self, n_bytes: int, limit: int) -> None:
         """Make sure that all sequences have room beside a switch, with a newcomer and `n_bytes` more swapped out."""
         if self._folder is not None and self._folder_limit is None:
             return
         room = max(0, limit - self._session_bytes) + (self._folder_limit or 0)
-        if n_bytes > room or (not self._evicts and self._total + n_bytes > room):
+        if n_bytes > room:
             raise self._full(n_bytes)
-        while self._total + n_bytes > room:
-            self._evict(next(iter(self._swapped)))
+        while self.memory_bytes + self.disk_bytes + n_bytes > room:
+            self._evict_oldest(n_bytes)
 
-    @property
-    def _total(self) -> int:
-        return sum(swapped.n_bytes for swapped in self._swapped.values())
+    def _fits_folder(self, n_bytes: int, following: SequenceState) -> bool:
+        if self._folder is None or self._folder_limit is None:
+            return self._folder is not None
+        coming = self._swapped.get(following)
+        freed = coming.nbytes if isinstance(coming, StoredSnapshot) else 0
+        return self.disk_bytes - freed + n_bytes <= self._folder_limit
 
-    def _write(self, sequence: SequenceState, folder: SwapFolder, keep: SequenceState) -> None:
-        """Move a snapshot from memory to the disk."""
-        swapped = self._swapped[sequence]
-        while older := self._beyond_limit(swapped.n_bytes, keep):
-            if not self._evicts:
-                raise self._full(swapped.n_bytes)
-            self._evict(older[0])
-        cells = swapped.snapshot.cells
-        assert isinstance(cells, CacheSnapshot)  # checkpoints are files from the beginning
+    def _written(self, block_loop: BlockLoop) -> StoredSnapshot:
         try:
-            file = folder.write(cells.data.data, memoryview(swapped.snapshot.history))
+            return StoredSnapshot(self._folder, block_loop)
         except OSError as error:
             raise SwapError(
-                f"swap_dir={str(folder.parent)!r} does not take the {format_size(swapped.n_bytes)} of a swapped-out "
-                f"session: {error.strerror or error}; make room there, or name another folder"
+                f"swap_dir={self._folder!r} does not take the {format_size(block_loop.snapshot_bytes)} of a "
+                f"swapped-out session: {error.strerror or error}; make room there, close sessions, or name another "
+                "folder"
             ) from error
-        without = replace(swapped.snapshot, cells=ELSEWHERE, history=b"")
-        # one assignment: the state is whole in memory, or whole on the disk
-        self._swapped[sequence] = SwappedState(without, swapped.n_bytes, file)
 
-    def _beyond_limit(self, n_bytes: int, keep: SequenceState) -> list[SequenceState]:
-        """Return the sequences on the disk if `n_bytes` more exceed the folder's limit; otherwise none."""
-        on_disk = [sequence for sequence, its in self._swapped.items() if its.file is not None and sequence is not keep]
-        total = n_bytes + sum(self._swapped[sequence].n_bytes for sequence in on_disk)
-        return on_disk if self._folder_limit is not None and total > self._folder_limit else []
-
-    def _evict(self, sequence: SequenceState) -> None:
-        self.forget(sequence)
-        sequence.lost = "this session was evicted to make room for others, as swap_full='evict' allows"
+    def _evict_oldest(self, n_bytes: int, following: SequenceState | None = None) -> None:
+        """Evict the least recently used sequence but `following`. Raises SwapError if that is not allowed."""
+        oldest = next((sequence for sequence in self._swapped if sequence is not following), None)
+        if oldest is None or not self._evicts:
+            raise self._full(n_bytes)
+        self.forget(oldest)
+        oldest.lost = "this session was evicted to make room for others, as swap_full='evict' allows"
 
     def _full(self, n_bytes: int) -> SwapError:
         limits, remedies = f"{self._room} does", ["raise swap_memory", "name a swap_dir"]
@@ -188,8 +154,9 @@ class SwapSpace:
         remedies += ["lower the budget", "close sessions"]
         if not self._evicts:
             remedies.append("open the runtime with swap_full='evict'")
+        total = self.memory_bytes + self.disk_bytes
         return SwapError(
-            f"{limits} not hold {format_size(n_bytes)} more beside the {format_size(self._total)} of swapped-out "
+            f"{limits} not hold {format_size(n_bytes)} more beside the {format_size(total)} of swapped-out "
             f"sessions and the {format_size(self._session_bytes)} that a switch takes; {', '.join(remedies[:-1])}, or "
             f"{remedies[-1]}"
         )

@@ -2,9 +2,11 @@
 
 locks          locks of files in use
 atomic_write   a file beside another one, which takes its place when it is whole
-sections       the format of saved sessions: a header, and arrays (docs/sessions.md)
+snapshot_file  the state of a session in a file: a header, sections and a checksum (docs/sessions.md)
+snapshot_header  its values, each checked when it is read
 session_names  the folder of saved sessions, and their names
 transcript     roles and texts for people, in Markdown and JSON
+temp_folder    private folders for temporary files with names
 temp_array     temporary files that only this process sees, and lists of int32 in them
 log            the tokens of a session, as such lists
 jsonl          JSON lines that only grow: results of long runs

@@ -14,7 +14,7 @@ from edgekv.errors import SessionFileError
 from .atomic_write import remove_leftovers
 from .locks import held
 from .ownership import Ownership
-from .sections import SectionFile
+from .snapshot_file import open_snapshot_file
 
 SUFFIX = ".session"
 MAX_NAME_BYTES = 100
@@ -83,8 +83,8 @@ def free_name(name: str) -> str:
 
 def holds_only_text(path: Path) -> bool:
     """Return True if a session file holds texts, and no question about them. Raises SessionFileError."""
-    with SectionFile(path, checked=False) as file:
-        return file.about.get("turns") == "open"
+    with open_snapshot_file(path, checked=False) as file:
+        return file.header.values.get("turns") == "open"
 
 
 def save_as(save: Callable[[Path], None], name: str, owned: Ownership) -> str:

@@ -18,16 +18,11 @@ WINDOW = 4096  # newest numbers, which lie in memory alone
 
 
 def temp_file(folder: str | None) -> FileIO:
-    """Open an empty raw file in a folder (None = that of TMPDIR), which is gone once it is closed.
+    """Open an empty raw file in a folder (None = that of TMPDIR), which is gone once it is closed. Raises OSError.
 
-    Raises SessionFileError if the folder takes none.
+    Only this user can read it.
     """
-    try:
-        file: Any = tempfile.TemporaryFile(prefix="edgekv-", dir=folder, buffering=0)  # noqa: SIM115  (the caller closes it)
-    except OSError as error:
-        raise SessionFileError(
-            f"log={folder or True!r} takes no file: {error.strerror or error}; name a folder that can be written to"
-        ) from error
+    file: Any = tempfile.TemporaryFile(prefix="edgekv-", dir=folder, buffering=0)  # noqa: SIM115  (the caller closes it)
     raw: FileIO = file
     return raw
 
@@ -37,7 +32,12 @@ class TempArray:
 
     def __init__(self, folder: str | None) -> None:
         """Raise SessionFileError if the folder takes no file."""
-        self._file = temp_file(folder)
+        try:
+            self._file = temp_file(folder)
+        except OSError as error:
+            raise SessionFileError(
+                f"log={folder or True!r} takes no file: {error.strerror or error}; name a folder that can be written to"
+            ) from error
         weakref.finalize(self, self._file.close)
         self._newest = np.empty(WINDOW, dtype=np.int32)
         self._sizes = (

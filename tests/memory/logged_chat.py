@@ -16,7 +16,7 @@ def chat(model, text, n_turns, n_returns, **options):
                 session.rewind(n_past)
             for _ in session.chat(text, max_tokens=8):
                 pass
-        largest = max(checkpoint.nbytes for checkpoint in session._conversation.state.history.checkpoints._all)
+        largest = max(checkpoint.stored.nbytes for checkpoint in session._conversation.state.history.checkpoints._all)
         return session.n_past, largest, rt.plan.peak_bytes
 
 

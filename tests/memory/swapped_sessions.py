@@ -21,5 +21,5 @@ def take_turns(model, text, n_sessions, **options):
             "swap": runtime.plan.parts.swap,
             "session": runtime.plan.session_bytes,
             "most": most,
-            "on disk": swap._total - swap.memory_bytes,
+            "on disk": swap.disk_bytes,
         }

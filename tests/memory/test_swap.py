@@ -21,6 +21,16 @@ def test_resting_sessions_are_in_the_plan(memory_ceiling, default_model, tmp_pat
     assert found["planned"] / ended.peak_bytes < 1.05
 
 
+def test_on_the_disk_sessions_need_no_room_in_memory(memory_ceiling, default_model, tmp_path):
+    """Not even on their way: the ceiling is below the plan with one session more."""
+    options = {"budget": 512, "block": 64, "kv_type": "f16", "threads": 1, "focus": False}
+    options |= {"memory": "256MiB", "swap_dir": str(tmp_path), "swap_memory": 0}
+    ended = memory_ceiling("256MiB").run(take_turns, default_model, 4 * TEXT, 4, **options)
+    found = ended.value
+    assert (found["most"], found["on disk"] > 2 * found["session"]) == (0, True)
+    assert ended.peak_bytes <= found["planned"] < ended.peak_bytes + found["session"] / 2
+
+
 def test_sessions_rest_in_what_a_plan_leaves_free(memory_ceiling, default_model):
     options = {"memory": "200MiB", "budget": 128, "block": 64, "kv_type": "f16", "threads": 1, "focus": False}
     ended = memory_ceiling("200MiB").run(take_turns, default_model, TEXT, 4, **options)

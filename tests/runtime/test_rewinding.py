@@ -13,7 +13,6 @@ from small import SETTINGS, words
 from test_snapshot import Steps, held
 
 import edgekv
-from edgekv.binding.snapshot_file import SnapshotFile, restore_snapshot
 from edgekv.generation.sampler import GREEDY, Sampler
 from edgekv.models.header import Header
 from edgekv.store.log import TokenLog
@@ -525,43 +524,43 @@ def test_checkpoints_keep_to_their_cap(open_runtime):
 @pytest.mark.usefixtures("talkative")
 def test_a_checkpoint_that_cannot_be_read_is_done_without(open_runtime, monkeypatch):
     """A checkpoint is cut before its check, or lost after it. The session then reads from an earlier one."""
-    with open_runtime(budget=600) as rt, rt.session(log=True) as session:
-        say(session)
+    with open_runtime(budget=1200) as rt, rt.session(log=True) as session:
+        say(session, words(400))
         ends = []
         for i in range(4):
             say(session, f"Question {i}")
             ends.append(session.n_past)
         tokens, checkpoints = log_of(session), session._conversation.state.history.checkpoints
-        cells = [checkpoints.before(n).snapshot.block_loop.cells for n in ends]
-        os.ftruncate(cells[2].file.fileno(), 100)
+        stored = [checkpoints.before(n).stored for n in ends]
+        os.ftruncate(stored[2].file.fileno(), 100)
         session.rewind(ends[2])
         assert (log_of(session), session.stats.reused_tokens) == (tokens[: ends[2]], ends[1])
 
         class Lost:
-            """A file of which the header, the numbers and one piece of rows can be read."""
+            """A file that is whole when it is checked, of which one piece of rows can then be read."""
 
             def __init__(self, file):
                 self._file, self.n_reads = file, 0
 
             def seek(self, at, *further):
                 self.n_reads += 1
-                if self.n_reads > 3:
+                if self.n_reads > 6:
                     raise OSError("lost")
                 return self._file.seek(at, *further)
 
             def __getattr__(self, name):
                 return getattr(self._file, name)
 
-        assert cells[1].nbytes > 1 << 17
-        object.__setattr__(cells[1], "file", Lost(cells[1].file))
+        assert stored[1].nbytes > 1 << 18
+        stored[1].file = Lost(stored[1].file)
         session.rewind(ends[1])
-        assert cells[1].file.n_reads == 4
+        assert stored[1].file.n_reads == 7
         assert (log_of(session), session.stats.reused_tokens) == (tokens[: ends[1]], ends[0])
         assert say(session, n=5)
         before = rt.block_loop.cache.n_past
-        cells[0] = SnapshotFile(Lost(cells[0].file), cells[0].nbytes)
+        stored[0].file = Lost(stored[0].file)
         with pytest.raises(OSError, match="lost"):
-            restore_snapshot(rt.block_loop.cache, cells[0])
+            stored[0].load(rt.block_loop)
         assert (before > 0, rt.block_loop.cache.n_past, rt.block_loop.cache.n_cells) == (True, 0, 0)
 
 
@@ -575,7 +574,7 @@ def test_a_disk_without_room_loses_nothing(open_runtime, monkeypatch):
         def full(*_):
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr("edgekv.engine.block_loop.BlockLoop.snapshot_to", full)
+        monkeypatch.setattr("edgekv.engine.block_loop.BlockLoop.write", full)
         reply, tokens = say(session, "Why?"), log_of(session)
         assert reply
         assert session._conversation.state.history.checkpoints.positions == [n_past]

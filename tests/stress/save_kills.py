@@ -22,7 +22,7 @@ from pathlib import Path
 
 import edgekv
 from edgekv.store.atomic_write import SUFFIX
-from edgekv.store.sections import SectionFile
+from edgekv.store.snapshot_file import open_snapshot_file
 from edgekv.testing import programs
 from edgekv.testing.models.tiny import make_tiny
 
@@ -72,8 +72,8 @@ def killed(model: Path, path: Path, n_saves: int, delay: float, *, slowly: bool)
 
 def tokens_of(path: Path) -> int:
     """Tokens of a session whose file is whole. Raises SessionFileError."""
-    with SectionFile(path) as file:
-        return int(file.about["saved_with"]["n_past"])
+    with open_snapshot_file(path) as file:
+        return int(file.header.values["saved_with"]["n_past"])
 
 
 def main() -> None:

@@ -6,15 +6,15 @@ Those of SUMMED write a checksum that is right again: what they say must then be
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import json
 import random
 import struct
+import zlib
 from collections.abc import Callable
 from typing import Any
 
 from edgekv.binding import structs
-from edgekv.store.sections import ALIGNMENT, CHECKSUM_BYTES, FRAME
+from edgekv.store.snapshot_file import CHECKSUM, FRAME, MAGIC, VERSION
 
 Damage = Callable[[random.Random, bytes], bytes]
 
@@ -51,18 +51,20 @@ def lying_frame(rng: random.Random, raw: bytes) -> bytes:
 
 
 def lying_sections(rng: random.Random, raw: bytes) -> bytes:
-    """A section has another length, type or name, is left out, or comes twice."""
+    """A section has another name or length, is left out, or comes twice."""
     header, body = _parse(raw)
     sections = header["sections"]
     section = rng.choice(sections)
-    what = rng.randrange(5)
-    if what < 3:
-        section[what] = rng.choice(
-            (("cells", "history", "", 7), ("U8", "I32", "F64"), (*NUMBERS, section[2] - 1, section[2] + 1))[what]
+    what = rng.randrange(4)
+    if what < 2:
+        others: tuple[tuple[Any, ...], ...] = (
+            ("cells", "history", "", 7),
+            (*NUMBERS, section[1] - 1, section[1] + 1, section[1] + 4),
         )
+        section[what] = rng.choice(others[what])
     else:
         sections.remove(section)
-        sections.extend([section] * (0 if what == 3 else 2))
+        sections.extend([section] * (0 if what == 2 else 2))
     return _build(header, body)
 
 
@@ -114,13 +116,13 @@ def other_rows(rng: random.Random, raw: bytes) -> bytes:
     first = begin + head.rows_begin
     n = rng.choice((1, 64, head.n_bytes - head.rows_begin))
     at = first + rng.randrange(head.n_bytes - head.rows_begin - n + 1)
-    return _summed(raw[:at] + rng.choice((rng.randbytes(n), b"\xff" * n)) + raw[at + n : -CHECKSUM_BYTES])
+    return _summed(raw[:at] + rng.choice((rng.randbytes(n), b"\xff" * n)) + raw[at + n : -CHECKSUM.size])
 
 
 def other_history(rng: random.Random, raw: bytes) -> bytes:
     """Numbers of the log, its marks, or the tokens where drafts are looked up, are others: some, or all and more."""
     header, body = _parse(raw)
-    sections = {name: data for name, _, data in body}
+    sections = dict(body)
     name = rng.choice([name for name in ("history", "tokens", "marks") if name in sections])
     number = struct.pack("<i", rng.choice((-1, 1 << 30, (1 << 31) - 1, 0, 1, 2, 5)))
     data = sections[name]
@@ -129,8 +131,8 @@ def other_history(rng: random.Random, raw: bytes) -> bytes:
         sections[name] = data[:at] + number + data[at + 4 :]
     else:
         sections[name] = number * rng.choice((0, 1, 100, 1 << 15))
-    header["sections"] = [[name, kind, len(sections[name]) // (1 if kind == "U8" else 4)] for name, kind, _ in body]
-    return _build(header, [(name, kind, sections[name]) for name, kind, _ in body])
+    header["sections"] = [[name, len(data)] for name, data in sections.items()]
+    return _build(header, list(sections.items()))
 
 
 def lying_windows(rng: random.Random, raw: bytes) -> bytes:
@@ -203,32 +205,28 @@ def damaged(raw: bytes, number: int) -> bytes:
     return kind_of(number)(random.Random(number), raw)
 
 
-def _parse(raw: bytes) -> tuple[dict[str, Any], list[tuple[str, str, bytes]]]:
-    """The header, and name, type and bytes of every section."""
+def _parse(raw: bytes) -> tuple[dict[str, Any], list[tuple[str, bytes]]]:
+    """The header, and name and bytes of every section."""
     n = FRAME.unpack_from(raw)[2]
     header = json.loads(raw[FRAME.size : FRAME.size + n])
     body, end = [], FRAME.size + n
-    for name, kind, count in header["sections"]:
-        begin = -(-end // ALIGNMENT) * ALIGNMENT
-        end = begin + count * (1 if kind == "U8" else 4)
-        body.append((name, kind, raw[begin:end]))
+    for name, n in header["sections"]:
+        body.append((name, raw[end : end + n]))
+        end += n
     return header, body
 
 
-def _build(header: dict[str, Any], body: list[tuple[str, str, bytes]]) -> bytes:
+def _build(header: dict[str, Any], body: list[tuple[str, bytes]]) -> bytes:
     return _joined(json.dumps(header).encode(), body)
 
 
-def _joined(header: bytes, body: list[tuple[str, str, bytes]]) -> bytes:
-    data = header
-    for _, _, section in body:
-        data += bytes(-(FRAME.size + len(data)) % ALIGNMENT) + section
-    magic = b"edgekv\r\n"
-    return _summed(FRAME.pack(magic, 1, len(header), FRAME.size + len(data) + CHECKSUM_BYTES) + data)
+def _joined(header: bytes, body: list[tuple[str, bytes]]) -> bytes:
+    data = b"".join([header, *(section for _, section in body)])
+    return _summed(FRAME.pack(MAGIC, VERSION, len(header), FRAME.size + len(data) + CHECKSUM.size) + data)
 
 
 def _summed(data: bytes) -> bytes:
-    return data + hashlib.blake2b(data, digest_size=CHECKSUM_BYTES).digest()
+    return data + CHECKSUM.pack(zlib.crc32(data))
 
 
 def _cells(raw: bytes) -> int:
@@ -251,15 +249,15 @@ def with_ring(raw: bytes, ring: list[int]) -> bytes:
     rows -= head.n_queries * head.kind.query_row_bytes + head.kind.state_bytes
     row = rows // n_before
     header, body = _parse(raw)
-    cells = bytearray(next(data for name, _, data in body if name == "cells"))
+    cells = bytearray(dict(body)["cells"])
     struct.pack_into(f"<{len(ring)}i", cells, _ring_begin(raw) - begin, *ring)
     cells += cells[-row:] * (n_now - n_before)
     del cells[head.n_bytes + (n_now - n_before) * row :]
     head.n_bytes = len(cells)
     cells[: ctypes.sizeof(head)] = bytes(head)
     for section in header["sections"]:
-        section[2] = len(cells) if section[0] == "cells" else section[2]
-    return _build(header, [(name, kind, bytes(cells) if name == "cells" else data) for name, kind, data in body])
+        section[1] = len(cells) if section[0] == "cells" else section[1]
+    return _build(header, [(name, bytes(cells) if name == "cells" else data) for name, data in body])
 
 
 def _head(raw: bytes) -> structs.Snapshot:
@@ -272,4 +270,4 @@ def _ring_begin(raw: bytes) -> int:
 
 
 def _with_number(raw: bytes, at: int, number: int) -> bytes:
-    return _summed(raw[:at] + struct.pack("<I", number) + raw[at + 4 : -CHECKSUM_BYTES])
+    return _summed(raw[:at] + struct.pack("<I", number) + raw[at + 4 : -CHECKSUM.size])

@@ -6,17 +6,21 @@ import itertools
 
 import pytest
 
-from edgekv.binding.snapshot_file import SnapshotFile
-from edgekv.engine.block_loop_snapshot import BlockLoopSnapshot
 from edgekv.sessions.checkpoints import MAX_CHECKPOINTS, Checkpoint, Checkpoints
-from edgekv.sessions.snapshot import Said, Snapshot
-from edgekv.store.temp_array import temp_file
+from edgekv.sessions.snapshot import Said
+from edgekv.sessions.stored_snapshot import StoredSnapshot
+
+
+class FakeBlockLoop:
+    def __init__(self, n_bytes):
+        self.snapshot_bytes = n_bytes
+
+    def write(self, file):
+        file.write(b"cells")
 
 
 def checkpoint(n_past, n_bytes=100):
-    cells = SnapshotFile(temp_file(None), n_bytes)
-    block_loop = BlockLoopSnapshot(cells, (), 0, False, b"")
-    return Checkpoint(n_past, Snapshot(b"", None, Said("assistant"), block_loop))
+    return Checkpoint(n_past, Said("assistant"), StoredSnapshot(None, FakeBlockLoop(n_bytes)))
 
 
 @pytest.fixture
@@ -68,7 +72,7 @@ def test_the_files_of_those_that_go_are_closed(open_checkpoints):
     for each in made:
         checkpoints.add(each)
     assert checkpoints.positions == [3]  # a new one takes the place of those after it
-    assert [each.snapshot.block_loop.cells.file.closed for each in made] == [True, True, True, True, False]
+    assert [each.stored.file.closed for each in made] == [True, True, True, True, False]
     checkpoints.add(too_large := checkpoint(9, 301))
-    assert too_large.snapshot.block_loop.cells.file.closed
+    assert too_large.stored.file.closed
     assert checkpoints.positions == [3]

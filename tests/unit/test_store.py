@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import sys
 import threading
+import zlib
 from contextlib import ExitStack
+from pathlib import Path
+from subprocess import PIPE
 
 import numpy as np
 import pytest
@@ -17,43 +19,67 @@ from children import LIMIT_S, started
 import edgekv
 from edgekv.models.header import header_digest, read_header
 from edgekv.store.atomic_write import SUFFIX, atomic_write, remove_leftovers
-from edgekv.store.sections import FRAME, MAX_HEADER_BYTES, Section, SectionFile, write_sections
+from edgekv.store.snapshot_file import (
+    FRAME,
+    MAX_HEADER_BYTES,
+    VERSION,
+    Section,
+    open_snapshot_file,
+    write_snapshot_file,
+)
+from edgekv.store.temp_folder import TempFolder
 
 ABOUT = {"system": "Sei knapp: ä", "n": 2**40, "floats": [0.1, 1e-300], "none": None}
 
 
 def sections():
-    yield Section.of("cells", "U8", np.arange(300, dtype=np.uint8))
-    yield Section.of("none", "F32", np.empty(0, np.float32))
-    yield Section("tokens", "I32", 5, iter([np.arange(2, dtype=np.int32), np.arange(3, dtype=np.int32)]))
+    yield Section.of("cells", np.arange(300, dtype=np.uint8))
+    yield Section.of("none", np.empty(0, np.float32))
+    yield Section("tokens", 20, iter([np.arange(2, dtype=np.int32), np.arange(3, dtype=np.int32)]))
+
+
+def write(path, about, sections):
+    with atomic_write(path) as file:
+        write_snapshot_file(file, about, sections)
+
+
+def check(path):
+    with open_snapshot_file(path):
+        pass
 
 
 @pytest.fixture
 def path(tmp_path):
     path = tmp_path / "a"
-    write_sections(path, ABOUT, list(sections()))
+    write(path, ABOUT, list(sections()))
     return path
 
 
 def summed(data):
-    return data + hashlib.blake2b(data, digest_size=32).digest()
+    return data + zlib.crc32(data).to_bytes(4, "little")
+
+
+def framed(header):
+    return FRAME.pack(b"edgekv\r\n", VERSION, len(header), FRAME.size + len(header) + 4) + header
 
 
 # ---- the format ----
 
 
 def test_what_is_written_is_read(path):
-    with SectionFile(path) as file:
-        assert file.about == ABOUT
-        assert file.array("cells").tolist() == np.arange(300, dtype=np.uint8).tolist()
-        assert (file.array("none").dtype, file.n("none")) == (np.float32, 0)
-        assert file.array("tokens").tolist() == [0, 1, 0, 1, 2]
+    with open_snapshot_file(path) as file:
+        assert file.header.values == ABOUT
+        cells = np.empty(file.n_bytes, np.uint8)
+        file.read_into(0, cells)
+        assert cells.tolist() == np.arange(300, dtype=np.uint8).tolist()
+        assert (list(file.numbers("none")), file.n("none")) == ([], 0)
+        assert [piece.tolist() for piece in file.numbers("tokens")] == [[0, 1, 0, 1, 2]]
         middle = np.empty(2, np.int32)
-        file.read_into("tokens", 3, middle)
+        file.read("tokens", 12, middle)
         assert middle.tolist() == [1, 2]
         assert "tokens" in file
         assert "other" not in file
-        for use in (lambda: file.array("other"), lambda: file.read_into("tokens", 4, middle)):
+        for use in (lambda: file.n("other"), lambda: file.read("tokens", 16, middle)):
             with pytest.raises(edgekv.SessionFileError, match="is damaged"):
                 use()
 
@@ -62,22 +88,22 @@ def test_the_documented_bytes(path):
     """As docs/sessions.md says, without the reader."""
     raw = path.read_bytes()
     magic, version, header_bytes, file_bytes = FRAME.unpack_from(raw)
-    assert (magic, version, file_bytes) == (b"edgekv\r\n", 1, len(raw))
+    assert (magic, version, file_bytes) == (b"edgekv\r\n", 2, len(raw))
     header = json.loads(raw[24 : 24 + header_bytes])
-    assert header["sections"] == [["cells", "U8", 300], ["none", "F32", 0], ["tokens", "I32", 5]]
-    begin = -(-(24 + header_bytes) // 64) * 64
-    assert raw[begin : begin + 300] == bytes(range(256)) + bytes(range(44))
-    tokens = begin + 320  # the next multiple of 64; a section without elements takes none
+    assert header["sections"] == [["cells", 300], ["none", 0], ["tokens", 20]]
+    cells = 24 + header_bytes
+    tokens = cells + 300
+    assert raw[cells:tokens] == bytes(range(256)) + bytes(range(44))
     assert raw[tokens : tokens + 20] == np.array([0, 1, 0, 1, 2], "<i4").tobytes()
-    assert raw[-32:] == hashlib.blake2b(raw[:-32], digest_size=32).digest()
-    assert len(raw) == tokens + 20 + 32
+    assert int.from_bytes(raw[-4:], "little") == zlib.crc32(raw[:-4])
+    assert len(raw) == tokens + 20 + 4
 
 
 def test_a_long_section_comes_in_pieces(tmp_path):
     tokens = np.arange(300_000, dtype=np.int32)
-    write_sections(tmp_path / "a", {}, [Section.of("tokens", "I32", tokens)])
-    with SectionFile(tmp_path / "a") as file:
-        pieces = list(file.pieces("tokens"))
+    write(tmp_path / "a", {}, [Section.of("tokens", tokens)])
+    with open_snapshot_file(tmp_path / "a") as file:
+        pieces = list(file.numbers("tokens"))
     assert len(pieces) > 1
     assert np.array_equal(np.concatenate(pieces), tokens)
 
@@ -88,10 +114,10 @@ def test_every_byte_counts(path, step):
     for at in range(0, len(raw), step):
         path.write_bytes(raw[:at] + bytes([raw[at] ^ 16]) + raw[at + 1 :])
         with pytest.raises(edgekv.SessionFileError):
-            SectionFile(path)
+            check(path)
         path.write_bytes(raw[:at])
         with pytest.raises(edgekv.SessionFileError):
-            SectionFile(path)
+            check(path)
 
 
 @pytest.mark.parametrize(
@@ -105,39 +131,40 @@ def test_every_byte_counts(path, step):
         b"[" * 100_000,
         b'{"about": {}}',
         b'{"about": [], "sections": []}',
-        b'{"about": {}, "sections": {}}',
+        b'{"about": {}, "sections": {"ab": 0}}',
         b'{"about": {}, "sections": [[]]}',
-        b'{"about": {}, "sections": [["a", "U8", -1]]}',
-        b'{"about": {}, "sections": [["a", "U8", 1.0]]}',
-        b'{"about": {}, "sections": [["a", "U8", true]]}',
-        b'{"about": {}, "sections": [["A", "U8", 0]]}',
-        b'{"about": {}, "sections": [["a", "U9", 0]]}',
-        b'{"about": {}, "sections": [["a", [], 0]]}',
-        b'{"about": {}, "sections": [["a", "U8", 0], ["a", "U8", 0]]}',
-        b'{"about": {}, "sections": [["a", "I32", 4611686018427387904]]}',
+        b'{"about": {}, "sections": 1}',
+        b'{"about": {}, "sections": ["ab"]}',
+        b'{"about": {}, "sections": [["a", 0, 0]]}',
+        b'{"about": {}, "sections": [["a", -1]]}',
+        b'{"about": {}, "sections": [["a", 1], ["b", -1]]}',
+        b'{"about": {}, "sections": [["a", 0.0]]}',
+        b'{"about": {}, "sections": [["a", false]]}',
+        b'{"about": {}, "sections": [[0, 0]]}',
+        b'{"about": {}, "sections": [[[], 0]]}',
+        b'{"about": {}, "sections": [["a", 0], ["a", 0]]}',
+        b'{"about": {}, "sections": [["a", 4611686018427387904]]}',
         b'{"about": {"n": NaN}, "sections": []}',
         b'{"about": {"n": 123456789012345678901234567890}, "sections": []}',
-        json.dumps({"about": {}, "sections": [[f"a{i}", "U8", 0] for i in range(65)]}).encode(),
     ],
 )
 def test_headers_that_are_none(path, header):
-    frame = FRAME.pack(b"edgekv\r\n", 1, len(header), FRAME.size + len(header) + 32)
-    path.write_bytes(summed(frame + header))
+    path.write_bytes(summed(framed(header)))
     with pytest.raises(edgekv.SessionFileError, match=r"its header|its sections"):
-        SectionFile(path)
+        check(path)
 
 
 def test_a_header_that_is_too_long(path, tmp_path):
     long = b" " * MAX_HEADER_BYTES + b'{"about": {}, "sections": []}'
-    path.write_bytes(summed(FRAME.pack(b"edgekv\r\n", 1, len(long), FRAME.size + len(long) + 32) + long))
+    path.write_bytes(summed(framed(long)))
     with pytest.raises(edgekv.SessionFileError, match="is damaged"):
-        SectionFile(path)
+        check(path)
     with pytest.raises(edgekv.SessionFileError, match=r"would have a header of .* and 1048576 are possible"):
-        write_sections(tmp_path / "b", {"system": "x" * MAX_HEADER_BYTES}, [])
+        write(tmp_path / "b", {"system": "x" * MAX_HEADER_BYTES}, [])
     assert not (tmp_path / "b").exists()
 
 
-@pytest.mark.parametrize("lie", [["cells", "U8", 100], ["cells", "U8", 400], ["cells", "F32", 30], ["none", "F32", 99]])
+@pytest.mark.parametrize("lie", [["cells", 100], ["cells", 400], ["cells", 325], ["none", 300]])
 def test_sections_that_lie_about_their_sizes(path, lie):
     """The checksum is right, and so are all places but those that follow from the lie."""
     raw = path.read_bytes()
@@ -145,10 +172,10 @@ def test_sections_that_lie_about_their_sizes(path, lie):
     header = json.loads(raw[24 : 24 + n])
     header["sections"][0] = lie
     text = json.dumps(header, separators=(",", ":")).encode()
-    data = text.ljust(n) + raw[24 + n : -32]
-    path.write_bytes(summed(FRAME.pack(b"edgekv\r\n", 1, n, len(raw)) + data))
+    data = text.ljust(n) + raw[24 + n : -4]
+    path.write_bytes(summed(FRAME.pack(b"edgekv\r\n", VERSION, n, len(raw)) + data))
     with pytest.raises(edgekv.SessionFileError, match="is damaged: its"):
-        SectionFile(path)
+        check(path)
 
 
 # ---- writing ----
@@ -158,12 +185,14 @@ def test_writers_that_race_leave_a_whole_file(tmp_path):
     """Two processes replace a file again and again; whoever reads it finds one or the other, whole."""
     path, over = tmp_path / "files" / "a", tmp_path / "over"
     path.parent.mkdir()
-    write_sections(path, {"who": 0}, [])
+    write(path, {"who": 0}, [])
     code = (
-        "import sys, numpy as np; from pathlib import Path; from edgekv.store.sections import Section, write_sections\n"
+        "import sys, numpy as np; from pathlib import Path; from edgekv.store.atomic_write import atomic_write\n"
+        "from edgekv.store.snapshot_file import Section, write_snapshot_file\n"
         "while not Path(sys.argv[3]).exists():\n"
         "    data = np.full(200_000, int(sys.argv[2]), np.uint8)\n"
-        "    write_sections(Path(sys.argv[1]), {'who': int(sys.argv[2])}, [Section.of('a', 'U8', data)])\n"
+        "    with atomic_write(Path(sys.argv[1])) as file:\n"
+        "        write_snapshot_file(file, {'who': int(sys.argv[2])}, [Section.of('cells', data)])\n"
     )
     with ExitStack() as stack:
         commands = ([sys.executable, "-c", code, path, str(who), over] for who in (1, 2))
@@ -171,9 +200,11 @@ def test_writers_that_race_leave_a_whole_file(tmp_path):
         seen, n_read = set(), 0
         while n_read < 300 or seen < {0, 1, 2}:
             assert all(writer.poll() is None for writer in writers)
-            with SectionFile(path) as file:
-                who = file.about["who"]
-                assert who == 0 or set(file.array("a").tolist()) == {who}
+            with open_snapshot_file(path) as file:
+                who = file.header.values["who"]
+                if who != 0:
+                    file.read_into(0, cells := np.empty(file.n_bytes, np.uint8))
+                    assert set(cells.tolist()) == {who}
                 seen |= {0, who}
             n_read += 1
         over.touch()
@@ -232,17 +263,41 @@ def test_a_file_that_is_taken_for_a_leftover_before_it_is_locked_is_made_anew(tm
 
 
 def test_threads_do_not_share_a_file(tmp_path):
-    def write(i):
+    def write_often(i):
         for _ in range(20):
-            write_sections(tmp_path / "a", {"who": i}, [])
+            write(tmp_path / "a", {"who": i}, [])
 
-    threads = [threading.Thread(target=write, args=(i,)) for i in range(4)]
+    threads = [threading.Thread(target=write_often, args=(i,)) for i in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert os.listdir(tmp_path) == ["a"]
-    SectionFile(tmp_path / "a").close()
+    check(tmp_path / "a")
+
+
+HOLDER = """
+import sys; from pathlib import Path; from edgekv.store.temp_folder import TempFolder
+folder = TempFolder(Path(sys.argv[1]))
+(folder.path / "a").write_text("private")
+print(folder.path, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_temporary_folder_goes_with_its_process(tmp_path):
+    """The next one removes it if the process was killed, and not while it lives."""
+    with started([sys.executable, "-c", HOLDER, tmp_path], stdin=PIPE, stdout=PIPE, text=True) as child:
+        held = Path(child.stdout.readline().strip())
+        assert held.stat().st_mode & 0o077 == 0
+        own = TempFolder(tmp_path)
+        assert (held / "a").read_text() == "private"
+        child.kill()
+        child.wait()
+    TempFolder(tmp_path).close()
+    assert not held.exists()
+    own.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 # ---- which model ----
