@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 
 import edgekv
+from edgekv.binding.snapshot_meta import CachedSource
 from edgekv.store.atomic_write import SUFFIX
 from edgekv.store.snapshot_file import open_snapshot_file
 from edgekv.testing import programs
@@ -28,22 +29,20 @@ from edgekv.testing.models.tiny import make_tiny
 
 OPTIONS = {"memory": "4GiB", "budget": 1024, "block": 64, "threads": 1, "allow_beyond_trained": True}
 LONGEST_S = {False: 0.02, True: 0.2}  # seconds from the beginning of a save to the kill; True: on a slow disk
-PAUSE_S = 0.05  # pause of a slow disk after each MiB
+PAUSE_S = 0.05  # pause of a slow disk after each piece of the cells
 
 
 def save_again_and_again(model: Path, path: Path, *, slowly: bool) -> None:
     """Read a little more, save, say so; until somebody ends it."""
     if slowly:
-        from edgekv.sessions import session_file
-
-        quickly = session_file._pieces
+        quickly = CachedSource.pieces
 
         def pieces(cells):  # type: ignore[no-untyped-def]
             for piece in quickly(cells):
                 time.sleep(PAUSE_S)
                 yield piece
 
-        session_file._pieces = pieces
+        CachedSource.pieces = pieces  # type: ignore[method-assign]
     with edgekv.Runtime(model, **OPTIONS) as runtime, runtime.load_session(path) as session:
         while True:
             session.read("another word")
