@@ -55,8 +55,8 @@ def serve(
     for module in ("starlette", "uvicorn", "pydantic", "prometheus_client", *(["llguidance"] if grammars else [])):
         needed(module, "server")
     from edgekv.server.application import Application
+    from edgekv.server.server_settings import Settings
     from edgekv.server.serving import listening, serve
-    from edgekv.server.settings import Settings
 
     for option, named in (("sessions", sessions), ("swap_dir", swap_dir)):
         _make(option, named)

@@ -13,8 +13,8 @@ from edgekv.binding.model import Model
 from edgekv.errors import ConfigError
 from edgekv.models import find_model
 from edgekv.options import Options, default_threads
-from edgekv.server.errors import ApiError
-from edgekv.server.request import ReplyRequest
+from edgekv.server.api_errors import ApiError
+from edgekv.server.reply_request import ReplyRequest
 from edgekv.session import GENERAL_QUESTION
 
 from .endpoints import Reply, parse, render, reply_of

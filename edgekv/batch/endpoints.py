@@ -11,10 +11,10 @@ from edgekv.server.api import chat_completions, completions, responses
 from edgekv.server.api.body import parsed
 from edgekv.server.api.endpoint import Endpoint
 from edgekv.server.api.openai_common import error_body
-from edgekv.server.errors import ApiError
+from edgekv.server.api_errors import ApiError
 from edgekv.server.json_stream import json_parts
-from edgekv.server.request import Event, ReplyRequest
-from edgekv.server.settings import Settings
+from edgekv.server.reply_request import Event, ReplyRequest
+from edgekv.server.server_settings import Settings
 
 from .requests import Request
 from .results import digest_of

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 
 from edgekv.binding.model import Model
 from edgekv.errors import EdgeKVError, UnsupportedModelError
-from edgekv.server.errors import ApiError, api_error_of
-from edgekv.server.request import ReplyRequest
+from edgekv.server.api_errors import ApiError, api_error_of
+from edgekv.server.reply_request import ReplyRequest
 from edgekv.session import GENERAL_QUESTION
 from edgekv.sessions.history import HistoryPrompt, request_of
 

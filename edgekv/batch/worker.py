@@ -9,8 +9,8 @@ from typing import Any
 
 import edgekv
 from edgekv.errors import EdgeKVError, WorkerError
-from edgekv.server.errors import api_error_of
-from edgekv.server.request import Ended, Event, PromptProgress, ReplyRequest
+from edgekv.server.api_errors import api_error_of
+from edgekv.server.reply_request import Ended, Event, PromptProgress, ReplyRequest
 from edgekv.server.scheduler import CancelFlag
 from edgekv.server.session_reply import Replier
 

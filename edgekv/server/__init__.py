@@ -21,7 +21,7 @@ __all__ = ["Application", "Settings", "app"]
 
 if TYPE_CHECKING:
     from .application import Application, app
-    from .settings import Settings
+    from .server_settings import Settings
 else:
 
     def __getattr__(name):
@@ -30,6 +30,6 @@ else:
 
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        module = "settings" if name == "Settings" else "application"
+        module = "server_settings" if name == "Settings" else "application"
         value = globals()[name] = getattr(importlib.import_module(f".{module}", __name__), name)
         return value

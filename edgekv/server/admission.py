@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 from edgekv.generation.logprobs import PACKED_BYTES
 
-from .errors import ApiError
-from .request import ReplyRequest
+from .api_errors import ApiError
+from .reply_request import ReplyRequest
 
 LOGPROBS_SHARE = 4  # the log probabilities of one reply may take 1/4 of the memory budget
 

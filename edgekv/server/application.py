@@ -23,18 +23,18 @@ from edgekv.warmup import register_warmup, reserve
 
 from . import info, page
 from .admission import MemoryBudget
-from .api import chat_completions, completions, messages, responses, tokens
+from .api import chat_completions, completions, messages, responses, tokenization
 from .api.body import Body, parsed
 from .api.endpoint import Endpoint, Query
+from .api_errors import ApiError, api_error_of
 from .auth import AuthMiddleware
-from .errors import ApiError, api_error_of
 from .metrics import Metrics, MetricsMiddleware
 from .scheduler import RequestQueue
+from .server_settings import Settings
 from .session_pool import SessionPool
-from .settings import Settings
 from .state import ServerState
 from .streaming import BudgetedResponse, ChunkedBodies, ErrorResponse, ReplyResponse, error_renderer
-from .warmup import warm_up, warmup_runtime
+from .warmup_requests import warm_up, warmup_runtime
 
 log = logging.getLogger("edgekv.server")
 
@@ -46,7 +46,7 @@ ENDPOINTS: tuple[Endpoint[Any], ...] = (
     responses.endpoint,
     messages.endpoint,
 )
-QUERIES: tuple[Query[Any], ...] = (messages.counting, tokens.tokenizing, tokens.detokenizing)
+QUERIES: tuple[Query[Any], ...] = (messages.counting, tokenization.tokenizing, tokenization.detokenizing)
 
 GETS = (*info.routes, *page.routes)
 PATHS = {it.path for it in ENDPOINTS} | {it.path for it in QUERIES} | {it.path for it in GETS}

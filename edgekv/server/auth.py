@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from .errors import ApiError
-from .settings import HEAD_BYTES, Settings
+from .api_errors import ApiError
+from .server_settings import HEAD_BYTES, Settings
 from .streaming import ErrorResponse, error_renderer
 
 

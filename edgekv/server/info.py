@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from edgekv.memory import process
 
-from .errors import ApiError
+from .api_errors import ApiError
 from .state import ServerState, state_of
 
 

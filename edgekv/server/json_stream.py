@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from .request import PromptProgress
+from .reply_request import PromptProgress
 
 PART_BYTES = 8 << 10  # bytes of a part, at least: smaller parts are joined
 _MARK = secrets.token_hex(16)  # stands for items until they are written; nobody else knows it

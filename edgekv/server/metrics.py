@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .request import Usage
+from .reply_request import Usage
 
 access = logging.getLogger("edgekv.server.access")
 

@@ -14,8 +14,8 @@ from functools import partial
 from edgekv.errors import EdgeKVError
 
 from .admission import MemoryBudget, logprob_bytes, request_bytes
-from .errors import RETRY_S, ApiError, api_error_of
-from .request import Ended, Event, Piece, PromptProgress, ReplyRequest, Usage
+from .api_errors import RETRY_S, ApiError, api_error_of
+from .reply_request import Ended, Event, Piece, PromptProgress, ReplyRequest, Usage
 from .spill import spill_texts, texts_in_files
 
 log = logging.getLogger("edgekv.server")

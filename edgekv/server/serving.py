@@ -13,7 +13,7 @@ from edgekv.errors import ConfigError
 
 from .application import Application
 from .connection import Connection
-from .settings import HEAD_BYTES
+from .server_settings import HEAD_BYTES
 
 END_S = 30  # seconds for the reply that is under way when a signal comes
 KEEP_ALIVE_S = 20

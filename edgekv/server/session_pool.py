@@ -12,7 +12,7 @@ from pathlib import Path
 import edgekv
 from edgekv.sessions.history import History
 
-from .request import Event, ReplyRequest
+from .reply_request import Event, ReplyRequest
 from .scheduler import CancelFlag
 from .session_reply import Replier
 

@@ -13,7 +13,7 @@ from edgekv.generation.stats import Stats
 from edgekv.sessions.history import History, StoredHistory
 
 from .coverage_file import coverage_of
-from .request import Ended, Event, Piece, PromptProgress, Reason, ReplyRequest, ToolCall, Usage
+from .reply_request import Ended, Event, Piece, PromptProgress, Reason, ReplyRequest, ToolCall, Usage
 from .scheduler import CancelFlag
 
 # reasons for clients, by `Stats.finish_reason`

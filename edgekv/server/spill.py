@@ -15,8 +15,8 @@ from edgekv.memory.raw_files import write_all
 from edgekv.prompt.spool import spooled
 from edgekv.store.temp_array import temp_file
 
-from .errors import RETRY_S, ApiError
-from .request import ReplyRequest
+from .api_errors import RETRY_S, ApiError
+from .reply_request import ReplyRequest
 
 log = logging.getLogger("edgekv.server")
 

@@ -10,8 +10,8 @@ from starlette.requests import Request
 from .admission import MemoryBudget
 from .metrics import Metrics
 from .scheduler import RequestQueue
+from .server_settings import Settings
 from .session_pool import SessionPool
-from .settings import Settings
 
 
 @dataclass(slots=True)

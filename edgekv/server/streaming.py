@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .admission import MemoryBudget
 from .api import message_events, openai_common
 from .api.endpoint import Renderer
-from .errors import ApiError
+from .api_errors import ApiError
 from .json_stream import PART_BYTES, Parts, json_parts
 from .scheduler import Running
 

@@ -22,7 +22,7 @@ from edgekv.sessions.conversation import LocalConversation
 from edgekv.sessions.local_engine import LocalEngine
 
 from .channel import Channel
-from .messages import (
+from .pipe_messages import (
     BEAT_S,
     Abort,
     Call,

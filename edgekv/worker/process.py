@@ -18,7 +18,7 @@ from edgekv.memory.process import is_stopped
 
 from . import frozen
 from .channel import Channel
-from .messages import BEAT_S, Raised, decode, encode
+from .pipe_messages import BEAT_S, Raised, decode, encode
 
 if sys.platform == "win32":
     import msvcrt

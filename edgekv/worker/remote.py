@@ -24,7 +24,7 @@ from edgekv.sessions.protocol import Conversation
 from edgekv.sessions.snapshot import Snapshot, new_mark
 from edgekv.sessions.turn_queue import TurnQueue
 
-from .messages import (
+from .pipe_messages import (
     Abort,
     Call,
     Close,

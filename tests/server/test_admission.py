@@ -11,8 +11,8 @@ import pytest
 from edgekv.generation.logprobs import PACKED_BYTES
 from edgekv.prompt.text import read_text
 from edgekv.server.admission import MemoryBudget, logprob_bytes, request_bytes
-from edgekv.server.errors import ApiError
-from edgekv.server.request import ReplyRequest
+from edgekv.server.api_errors import ApiError
+from edgekv.server.reply_request import ReplyRequest
 from edgekv.server.spill import LONG_CHARS, spill_texts, texts_in_files
 
 LONG = "x" * 10_000

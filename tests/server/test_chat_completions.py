@@ -12,7 +12,7 @@ from edgekv.generation.logprobs import Token, TokenLogprob, packed
 from edgekv.server.admission import MemoryBudget, logprob_bytes
 from edgekv.server.api import chat_completions
 from edgekv.server.json_stream import json_parts
-from edgekv.server.request import Ended, Piece, ReplyRequest
+from edgekv.server.reply_request import Ended, Piece, ReplyRequest
 
 PATH = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "Hello there"}]

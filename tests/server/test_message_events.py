@@ -7,8 +7,8 @@ from reply_usage import USAGE
 
 from edgekv.server.api.message_events import MessageEvents, error_body
 from edgekv.server.api.messages import message_of
-from edgekv.server.errors import ApiError
-from edgekv.server.request import Ended, Piece, PromptProgress, ToolCall
+from edgekv.server.api_errors import ApiError
+from edgekv.server.reply_request import Ended, Piece, PromptProgress, ToolCall
 
 pydantic = pytest.importorskip("pydantic")
 types = pytest.importorskip("anthropic.types")

@@ -9,8 +9,8 @@ from asgi import said
 
 from edgekv.server.api.body import parsed
 from edgekv.server.api.messages import MessagesBody, parse
-from edgekv.server.errors import ApiError
-from edgekv.server.settings import Settings
+from edgekv.server.api_errors import ApiError
+from edgekv.server.server_settings import Settings
 
 PATH = "/v1/messages"
 HELLO = {"role": "user", "content": "Hello there"}

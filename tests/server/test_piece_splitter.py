@@ -6,7 +6,7 @@ import pytest
 
 import edgekv
 from edgekv.generation.reasoning import opens_reasoning
-from edgekv.server.request import Piece
+from edgekv.server.reply_request import Piece
 from edgekv.server.session_reply import PieceSplitter
 
 THINKING = (

@@ -6,8 +6,8 @@ import pytest
 from reply_usage import USAGE
 
 from edgekv.server.api.response_events import ResponseEvents
-from edgekv.server.errors import ApiError
-from edgekv.server.request import Ended, Piece, PromptProgress, ToolCall
+from edgekv.server.api_errors import ApiError
+from edgekv.server.reply_request import Ended, Piece, PromptProgress, ToolCall
 
 pydantic = pytest.importorskip("pydantic")
 types = pytest.importorskip("openai.types.responses")

@@ -10,8 +10,8 @@ from asgi import said
 
 from edgekv.server.api.body import parsed
 from edgekv.server.api.responses import ResponsesBody, parse, response_of
-from edgekv.server.errors import ApiError
-from edgekv.server.settings import Settings
+from edgekv.server.api_errors import ApiError
+from edgekv.server.server_settings import Settings
 
 PATH = "/v1/responses"
 GREEDY = {"temperature": 0, "max_output_tokens": 12}

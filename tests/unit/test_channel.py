@@ -9,7 +9,7 @@ from contextlib import closing
 import pytest
 
 from edgekv.worker.channel import READ_BYTES, Channel
-from edgekv.worker.messages import Call, Next, decode, encode
+from edgekv.worker.pipe_messages import Call, Next, decode, encode
 
 MESSAGES = [
     "",

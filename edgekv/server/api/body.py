@@ -7,7 +7,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from edgekv.server.errors import ApiError
+from edgekv.server.api_errors import ApiError
 
 
 class Body(BaseModel):

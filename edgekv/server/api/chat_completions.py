@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from edgekv.generation.logprobs import Packed
-from edgekv.server.errors import ApiError
+from edgekv.server.api_errors import ApiError
 from edgekv.server.json_stream import Parts, progress_comment
-from edgekv.server.request import Ended, Event, Piece, PromptProgress, ReplyRequest, ToolCall
-from edgekv.server.settings import Settings
+from edgekv.server.reply_request import Ended, Event, Piece, PromptProgress, ReplyRequest, ToolCall
+from edgekv.server.server_settings import Settings
 
 from .body import Body, Text
 from .endpoint import Endpoint

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from edgekv.generation.logprobs import Packed
-from edgekv.server.errors import unsupported
-from edgekv.server.request import Ended, Event, Piece, ReplyRequest
-from edgekv.server.settings import Settings
+from edgekv.server.api_errors import unsupported
+from edgekv.server.reply_request import Ended, Event, Piece, ReplyRequest
+from edgekv.server.server_settings import Settings
 
 from .body import Text
 from .endpoint import Endpoint

@@ -9,10 +9,10 @@ from itertools import chain
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import edgekv
-from edgekv.server.errors import ApiError
+from edgekv.server.api_errors import ApiError
 from edgekv.server.json_stream import PING, Parts, sse_event
-from edgekv.server.request import Event, ReplyRequest
-from edgekv.server.settings import Settings
+from edgekv.server.reply_request import Event, ReplyRequest
+from edgekv.server.server_settings import Settings
 
 from .body import Body
 from .openai_common import error_body

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator
 from typing import Any, Literal, TypeAlias
 
-from edgekv.server.errors import ApiError
-from edgekv.server.request import Ended, Event, Piece, PromptProgress, ToolCall, Usage
+from edgekv.server.api_errors import ApiError
+from edgekv.server.reply_request import Ended, Event, Piece, PromptProgress, ToolCall, Usage
 
 from .endpoint import TypedRenderer
 from .openai_common import edgekv_of

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from edgekv.prompt.text import PARAGRAPH
-from edgekv.server.errors import ApiError
+from edgekv.server.api_errors import ApiError
 
 
 def in_turn(messages: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:

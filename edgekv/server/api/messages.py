@@ -10,9 +10,9 @@ from pydantic import Field
 
 from edgekv.prompt.text import PARAGRAPH
 from edgekv.server.admission import request_bytes
-from edgekv.server.errors import ApiError
-from edgekv.server.request import ReplyRequest
-from edgekv.server.settings import Settings
+from edgekv.server.api_errors import ApiError
+from edgekv.server.reply_request import ReplyRequest
+from edgekv.server.server_settings import Settings
 
 from .body import Body, Text
 from .endpoint import Endpoint, Query, Work

@@ -11,10 +11,10 @@ from pydantic import Field
 
 from edgekv.generation.request import MAX_TOKENS
 from edgekv.generation.sampler import MAX_SEED, Sampling
-from edgekv.server.errors import ApiError, unsupported
+from edgekv.server.api_errors import ApiError, unsupported
 from edgekv.server.json_stream import DONE, Parts, sse_event
-from edgekv.server.request import Ended, Event, Piece, Reason, Usage
-from edgekv.server.settings import Settings
+from edgekv.server.reply_request import Ended, Event, Piece, Reason, Usage
+from edgekv.server.server_settings import Settings
 
 from .body import Body, Text
 

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from edgekv.generation.logprobs import Packed, Token, TokenLogprob, unpacked
-from edgekv.server.errors import ApiError
+from edgekv.server.api_errors import ApiError
 from edgekv.server.json_stream import LazyList
-from edgekv.server.request import ToolCall
+from edgekv.server.reply_request import ToolCall
 
 from .body import Body
 

@@ -6,8 +6,8 @@ import secrets
 from collections.abc import Iterator
 from typing import Any
 
-from edgekv.server.errors import ApiError
-from edgekv.server.request import Ended, Event, Piece, ToolCall, Usage
+from edgekv.server.api_errors import ApiError
+from edgekv.server.reply_request import Ended, Event, Piece, ToolCall, Usage
 
 from .endpoint import TypedRenderer
 from .openai_common import edgekv_of

@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from edgekv.prompt.text import PARAGRAPH
-from edgekv.server.errors import unsupported
-from edgekv.server.request import ReplyRequest
-from edgekv.server.settings import Settings
+from edgekv.server.api_errors import unsupported
+from edgekv.server.reply_request import ReplyRequest
+from edgekv.server.server_settings import Settings
 from edgekv.server.spill import LONG_CHARS
 
 from .body import Body, Text

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from edgekv.server.errors import ApiError
+from edgekv.server.api_errors import ApiError
 
 from .body import MAX_VALUES, Body, Text
 from .endpoint import Query, Work
