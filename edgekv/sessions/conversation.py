@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,17 +14,17 @@ import numpy as np
 import numpy.typing as npt
 
 from edgekv.engine.loaded_model import LoadedModel
-from edgekv.errors import CeilingError, ConfigError, GrammarError, PromptLengthError, SessionError
+from edgekv.errors import CeilingError, ConfigError, GrammarError, SessionError
 from edgekv.generation.generator import ReplyGenerator
-from edgekv.generation.prefill import Prefill
 from edgekv.generation.request import GenerationRequest, ProgressCallback, RewindRequest
 from edgekv.generation.stats import Stats
-from edgekv.prompt.turns import BEGINNINGS, HISTORIES, NO_PROBE, STATES, Kind, Probe, Turns
-from edgekv.store.log import OPENING, TokenLog, Turn
+from edgekv.prompt.turns import BEGINNINGS, HISTORIES, Probe
+from edgekv.store.log import Turn
 
 from .cache_slot import CacheSlot
 from .coverage import Coverage
 from .history import HistoryPrompt
+from .prompt_reader import PromptReader
 from .sequence_state import SequenceState
 from .session_file import log_sections, save_session
 from .session_history import SessionHistory
@@ -57,15 +57,14 @@ class LocalConversation:
         self._loaded = loaded
         self._slot = slot
         self._system = system
-        self._turns = Turns(loaded.model, system)
-        self._stored = stored
+        self._prompts = PromptReader(loaded, state, system, stored, self.cancelled)
         self._generator = ReplyGenerator(self._swapped_in, self.cancelled, state)
         if begun is not None:
             state.set(begun)
             self._swapped_in()
             self._remember()
         elif system is not None:
-            self._pin_system()
+            self._prompts.pin_system()
 
     @property
     def system(self) -> str | None:
@@ -82,7 +81,7 @@ class LocalConversation:
     def n_cells(self) -> int:
         """Cells used per head."""
         self._open()
-        return self.state.figures[1]
+        return self.state.n_cells
 
     @property
     def n_exceeded(self) -> int:
@@ -119,19 +118,8 @@ class LocalConversation:
                 "was taken, or in a session of that runtime with that message"
             )
         self._settled()
-        self.state.change(lambda: self._become(snapshot))
+        self.state.restore(snapshot)
         self._remember()
-
-    def _become(self, snapshot: Snapshot) -> None:
-        """Take the state of a snapshot."""
-        before, block_loop = self.state.history, self._loaded.block_loop
-        history = None if before is None else before.restored(snapshot, block_loop)
-        if history is None:
-            block_loop.restore(snapshot.block_loop)
-        self.state.set(snapshot.said)
-        if before is not None and history is not None:
-            self.state.history, block_loop.log = history, history.log
-            before.log.close()
 
     def save(self, path: Path) -> None:
         """Write the whole state to a file. Raises SessionFileError; an older file of that name is then untouched."""
@@ -177,7 +165,7 @@ class LocalConversation:
         try:
             self._settled()
             if isinstance(request, RewindRequest):
-                self._rewind(request, stats, progress)
+                self._prompts.rewind(request, stats, progress, self._kept())
                 return
             reader = None
             if request.tools is not None and request.tools.callable:
@@ -186,17 +174,17 @@ class LocalConversation:
                 request, reader = with_tool_calls(request, request.tools, loaded.model)
             matcher = None if request.grammar is None else loaded.matcher(request.grammar)
             if request.kind in HISTORIES:
-                tokens, probe = self._history_prompt(request, stats)
+                tokens, probe = self._prompts.history_prompt(request, stats, self._kept())
             else:
-                tokens, probe = self._turn_prompt(request, stats)
+                tokens, probe = self._prompts.turn_prompt(request, stats)
             if request.passes > 1 and probe.tokens:  # if all of it fits, a second pass finds the same
                 answer = yield from self._first_pass(request, tokens, probe, matcher, stats, progress)
                 if answer is None:
                     return
                 matcher = None if request.grammar is None else loaded.matcher(request.grammar)
-                tokens, probe = self._turn_prompt(request, stats, answer)
+                tokens, probe = self._prompts.turn_prompt(request, stats, answer)
             stats.finish_reason = "closed"  # unless another reason is noted below
-            if not self._read(tokens, request.kind, stats, progress, probe):
+            if not self._prompts.read(tokens, request.kind, stats, progress, probe):
                 return
             if request.kind in BEGINNINGS:
                 stats.finish_reason = "read"
@@ -237,40 +225,6 @@ class LocalConversation:
         self.state.settle()
         self._slot.forget_copy(self.state)
 
-    def _turn_prompt(self, request: GenerationRequest, stats: Stats, answer: str = "") -> tuple[Iterator[int], Probe]:
-        """Return the tokens to read for a turn, and the probe to read them with.
-
-        Changes nothing but `stats`, unless only a part of the opening was read before: then the opening is read again.
-        answer: of a first pass
-        """
-        loaded = self._open()
-        if self.state.turns == "opening":
-            self._start_over()
-        self._turns.state, pending = self.state.turns, self.state.pending
-        prompt = self._turns.prompt(request.kind, request.content, request.instruction)
-        stats.prompt_tokens = prompt.count() + len(pending)
-        loaded.block_loop.repositioning.check_length(self.n_past + stats.prompt_tokens)
-        fits = self.n_cells + stats.prompt_tokens <= loaded.plan.budget_cells
-        question = None if fits else request.question
-        probe = NO_PROBE if question is None else self._turns.probe(question, loaded.options.probe_tokens, answer)
-        mark = self._marker(request.kind, self.n_past + len(pending))
-        return itertools.chain(pending, prompt.tokens(mark)), probe
-
-    def _marker(self, kind: Kind, first: int, *, known: int = 0) -> Callable[[int, str], None]:
-        """Return a callback for each part of `Prompt.tokens`: it notes the end of the opening, and marks the log.
-
-        first, known: as for `SessionHistory.marker`
-        """
-        noted = None if self.state.history is None else self.state.history.marker(kind, self.n_past, first, known=known)
-
-        def mark(n_before: int, role: str) -> None:
-            if role not in OPENING:
-                self.state.open(first + n_before)
-            if noted is not None:
-                noted(n_before, role)
-
-        return mark
-
     def _first_pass(
         self,
         request: GenerationRequest,
@@ -285,7 +239,7 @@ class LocalConversation:
         The answer is at most as long as the next probe has room for. Before anything is read, raises CeilingError if
         there is no room to keep the conversation meanwhile, and ConfigError if the question leaves no room.
         """
-        room = self._turns.room_for_answer(request.question or "", self._open().options.probe_tokens)
+        room = self._prompts.turns.room_for_answer(request.question or "", self._open().options.probe_tokens)
         if room < 1:
             n_tokens = self._open().options.probe_tokens
             raise ConfigError(
@@ -295,7 +249,7 @@ class LocalConversation:
         before = None if self.n_past == 0 else self.snapshot()
         started = time.perf_counter()
         stats.finish_reason = "closed"
-        if not self._read(tokens, request.kind, stats, progress, probe):
+        if not self._prompts.read(tokens, request.kind, stats, progress, probe):
             return None
         said: list[str] = []
         first = replace(request, max_tokens=min(room, request.max_tokens or room))
@@ -307,102 +261,20 @@ class LocalConversation:
             yield from said  # the conversation holds this text
             return None
         if before is None:
-            self._start_over()
+            self._swapped_in()
+            self.state.go_back(0)
         else:
             self.restore(before)
         stats.next_pass(time.perf_counter() - started)
         return "".join(said)
-
-    def _history_prompt(self, request: GenerationRequest, stats: Stats) -> tuple[Iterator[int], Probe]:
-        """Go back to the end of the common prefix of log and history; returns the tokens after it, and the probe."""
-        history, loaded = self._kept(), self._open()
-        plan = loaded.plan
-        found = self._found(request).store(history.folder)
-        prompt = found.prompt(self._system, history.replies(self.state.pending))
-        n_common, n_tokens = history.log.common(prompt.tokens())
-        loaded.block_loop.repositioning.check_length(n_tokens)
-        if request.on_overflow == "error" and n_tokens > plan.budget_cells:
-            raise PromptLengthError(
-                f"the prompt has {n_tokens} tokens, and the budget is {plan.budget_cells} cells; give a shorter one, "
-                "or on_overflow='evict' to read it all the same",
-                n_tokens=n_tokens,
-                limit=plan.budget_cells,
-            )
-        if n_tokens == 0:
-            prompt.count()  # raises the error for an empty history
-        n_seen = min(n_common, n_tokens - (request.kind not in BEGINNINGS))  # logits come from the last token
-        self._go_back(n_seen)
-        stats.reused_tokens = self.n_past
-        stats.prompt_tokens = n_tokens - self.n_past
-        # cells are chosen while more than a block is read
-        evicts = self.n_cells + stats.prompt_tokens > plan.budget_cells and stats.prompt_tokens > plan.block
-        question = request.question if evicts else None
-        probe = NO_PROBE if question is None else self._turns.probe(question, loaded.options.probe_tokens)
-        mark = self._marker(request.kind, 0, known=n_common)
-        return itertools.islice(prompt.tokens(mark), self.n_past, None), probe
 
     def common_prefix_length(self, request: GenerationRequest) -> int:
         """Return the length of the longest common prefix of a history and the log.
 
         Raises the errors that `reply` raises before it reads a token.
         """
-        history = self._kept()
-        prompt = self._found(request).prompt(self._system, history.replies(self.state.pending))
-        return history.log.beginning(prompt.tokens())
-
-    def _found(self, request: GenerationRequest) -> HistoryPrompt:
-        """Return the prompt of a history, which may be stored already."""
-        if request.stored is None:
-            return HistoryPrompt(request, self._open().model)
-        return self._stored[request.stored]
-
-    def _rewind(self, request: RewindRequest, stats: Stats, progress: ProgressCallback | None) -> None:
-        """Go back to the newest checkpoint before, and read again from there.
-
-        After any later exception the session has gone back to the checkpoint, or to the last token that was read again.
-        """
-        history, n = self._kept(), request.n_tokens
-        if n > self.n_past:
-            raise ConfigError(
-                f"n_tokens={n} is beyond the {self.n_past} tokens that the session has read and said; give fewer"
-            )
-        self._go_back(n, other_draws=request.other_draws)
-        stats.reused_tokens = self.n_past
-        stats.prompt_tokens = n - self.n_past
-        if self.n_past < n:
-            self._read(history.log.tokens(self.n_past, n), "read", stats, progress, known=history.log)
-        stats.finish_reason = stats.finish_reason or "read"
-
-    def _go_back(self, n: int, *, other_draws: bool = False) -> None:
-        """Go back to the newest checkpoint of at most n tokens, if there are more tokens. The log keeps n.
-
-        other_draws: the sampler does not go back, but for the tokens that it penalises
-        """
-        history, drawn = self._kept(), self.state.sampler
-        if n >= self.n_past:
-            return
-
-        def change() -> None:
-            said = history.back_to(n, self._open().block_loop)
-            if other_draws and drawn is not None:
-                said = said._replace(sampler=replace(drawn, newest=() if said.sampler is None else said.sampler.newest))
-            self.state.set(said)
-            history.log.cut(n)
-
-        self.state.change(change)
-
-    def _start_over(self) -> None:
-        """Go back to the empty conversation."""
-        loaded = self._swapped_in()
-        if self.state.history is not None:
-            self._go_back(0)
-            return
-
-        def change() -> None:
-            loaded.block_loop.begin()
-            self.state.set(Said())
-
-        self.state.change(change)
+        self._open()
+        return self._prompts.common_prefix_length(request, self._kept())
 
     def _kept(self) -> SessionHistory:
         """Return the up-to-date log and checkpoints. Raises SessionError if there are none."""
@@ -420,37 +292,3 @@ class LocalConversation:
         self._settle()
         if state.history is not None:
             state.history.note(state.n_past, state.said, loaded.block_loop)
-
-    def _pin_system(self) -> None:
-        """Pin the system message. Raises BudgetError if it leaves no room."""
-        loaded = self._open()
-        n_pinned = self._turns.opening().count()
-        loaded.options.check_budget(loaded.plan.budget_cells, n_pinned)
-        self.state.pinned = ((0, n_pinned),)
-
-    def _read(
-        self,
-        tokens: Iterable[int],
-        kind: Kind,
-        stats: Stats,
-        progress: ProgressCallback | None,
-        probe: Probe = NO_PROBE,
-        known: TokenLog | None = None,
-    ) -> bool:
-        """Read the tokens of a prompt; returns True if the reply may begin. known: a log that holds the tokens"""
-        reading = Prefill(self._open(), self.cancelled, stats, progress)
-        self.state.read(STATES[kind], known)
-        reading.read(self._to_their_end(tokens, kind), probe, want_logits=kind not in BEGINNINGS)
-        return reading.may_reply()
-
-    def _to_their_end(self, tokens: Iterable[int], kind: Kind) -> Iterator[int]:
-        """Yield the tokens of a prompt. Their end is noted before the last of them is fed."""
-        first = n = self.n_past
-        for token in tokens:
-            n += 1
-            yield token
-        self.state.end(n)
-        afterwards = STATES[kind][1]
-        if self.state.history is not None and afterwards != "open":
-            note = self.state.history.log.announce if n > first else self.state.history.log.mark
-            note(n, "assistant", afterwards)

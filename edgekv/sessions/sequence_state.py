@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 from edgekv.engine.block_loop import BlockLoop, Work
@@ -11,7 +12,7 @@ from edgekv.generation.sampler import SamplerState
 from edgekv.store.log import TokenLog
 
 from .session_history import SessionHistory
-from .snapshot import Said
+from .snapshot import Said, Snapshot
 from .stored_snapshot import StoredSnapshot
 
 
@@ -92,6 +93,11 @@ class SequenceState:
         """Tokens read and generated so far."""
         return self.figures[0]
 
+    @property
+    def n_cells(self) -> int:
+        """Cells used per head."""
+        return self.figures[1]
+
     def note(self) -> None:
         """Update counters and figures, if it has the cells."""
         if self.is_loaded:
@@ -122,7 +128,7 @@ class SequenceState:
             self.use_log()
             self._block_loop.settle()
             if self._unfinished is not None:
-                self.change(self._unfinished)
+                self._change(self._unfinished)
         if self.n_past == 0 and self.turns != "new":  # a device may have lost all cells
             self.set(Said(sampler=self.sampler))
         if self.history is not None:
@@ -133,7 +139,47 @@ class SequenceState:
         """True if the log agrees with the cells, and no change is unfinished."""
         return self._unfinished is None and (self.history is None or len(self.history.log) == self.n_past)
 
-    def change(self, change: Callable[[], None]) -> None:
+    def go_back(self, n: int, *, other_draws: bool = False) -> None:
+        """Go back to the newest checkpoint of at most n tokens, or to the beginning, if there are more tokens.
+
+        The log keeps n tokens.
+        other_draws: the sampler does not go back, but for the tokens that it penalises
+        """
+        drawn = self.sampler
+        if n >= self.n_past:
+            return
+
+        def change() -> None:
+            said = Said()
+            if self.history is None:
+                self._block_loop.begin()
+            else:
+                said = self.history.back_to(n, self._block_loop)
+            if other_draws and drawn is not None:
+                said = said._replace(sampler=replace(drawn, newest=() if said.sampler is None else said.sampler.newest))
+            self.set(said)
+            if self.history is not None:
+                self.history.log.cut(n)
+
+        self._change(change)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go back to a snapshot. Raises SessionError for one without a log if this conversation keeps one."""
+
+        def change() -> None:
+            before, block_loop = self.history, self._block_loop
+            if before is None:
+                block_loop.restore(snapshot.block_loop)
+                self.set(snapshot.said)
+                return
+            history = before.restored(snapshot, block_loop)
+            self.set(snapshot.said)
+            self.history, block_loop.log = history, history.log
+            before.log.close()
+
+        self._change(change)
+
+    def _change(self, change: Callable[[], None]) -> None:
         """Change cells, log and turns as one. After an exception the next `settle` makes the whole change again.
 
         A change that was refused before any cell changed is forgotten.

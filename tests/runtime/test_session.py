@@ -370,7 +370,7 @@ def test_content_is_never_read_as_control_tokens(local_runtime):
     control = model.tokenize("<|im_end|>", special=True)
     assert len(control) == 1
     with local_runtime.session() as session:
-        prompt = session._conversation._turns.turn(["<|im_end|>"])
+        prompt = session._conversation._prompts.turns.turn(["<|im_end|>"])
         assert list(prompt.tokens()).count(control[0]) == 1  # the template's own
 
 

@@ -167,7 +167,7 @@ def test_reading_begins_a_turn_that_the_next_goes_on_with(open_runtime, tmp_path
         assert session.n_cells == rt.plan.budget_cells
         session.read("and more")
         ask(session, "What?", n=1)
-        turns, model = session._conversation._turns, rt.model
+        turns, model = session._conversation._prompts.turns, rt.model
         form = turns._format
         parts = [form.before_first], f"{words(100)}\n\nand a word", "\n\nand more", "\n\nWhat?", [form.after_user]
         whole = [t for p in parts for t in model.tokenize("".join(p), special=isinstance(p, list))]

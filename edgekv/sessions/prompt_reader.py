@@ -1,0 +1,167 @@
+"""The prompts of one conversation: what a request adds to what was read, and the reading of it."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from edgekv.engine.loaded_model import LoadedModel
+from edgekv.errors import ConfigError, PromptLengthError
+from edgekv.generation.prefill import Prefill
+from edgekv.generation.request import GenerationRequest, ProgressCallback, RewindRequest
+from edgekv.generation.stats import Stats
+from edgekv.prompt.turns import BEGINNINGS, NO_PROBE, STATES, Kind, Probe, Turns
+from edgekv.store.log import OPENING, TokenLog
+
+from .history import HistoryPrompt
+from .sequence_state import SequenceState
+from .session_history import SessionHistory
+
+
+class PromptReader:
+    """Reads the prompts of a conversation whose state is settled and has the cells.
+
+    turns: the conversation in the words of the chat template
+    stored: histories that requests name by their numbers
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        state: SequenceState,
+        system: str | None,
+        stored: Mapping[int, HistoryPrompt],
+        cancelled: threading.Event,
+    ) -> None:
+        self.turns = Turns(loaded.model, system)
+        self._loaded = loaded
+        self._state = state
+        self._system = system
+        self._stored = stored
+        self._cancelled = cancelled
+
+    def pin_system(self) -> None:
+        """Pin the system message. Raises BudgetError if it leaves no room."""
+        n_pinned = self.turns.opening().count()
+        self._loaded.options.check_budget(self._loaded.plan.budget_cells, n_pinned)
+        self._state.pinned = ((0, n_pinned),)
+
+    def turn_prompt(self, request: GenerationRequest, stats: Stats, answer: str = "") -> tuple[Iterator[int], Probe]:
+        """Return the tokens to read for a turn, and the probe to read them with.
+
+        Changes nothing but `stats`, unless only a part of the opening was read before: then the opening is read again.
+        answer: of a first pass
+        """
+        state, loaded = self._state, self._loaded
+        if state.turns == "opening":
+            state.go_back(0)
+        self.turns.state, pending = state.turns, state.pending
+        prompt = self.turns.prompt(request.kind, request.content, request.instruction)
+        stats.prompt_tokens = prompt.count() + len(pending)
+        loaded.block_loop.repositioning.check_length(state.n_past + stats.prompt_tokens)
+        fits = state.n_cells + stats.prompt_tokens <= loaded.plan.budget_cells
+        question = None if fits else request.question
+        probe = NO_PROBE if question is None else self.turns.probe(question, loaded.options.probe_tokens, answer)
+        mark = self._marker(request.kind, state.n_past + len(pending))
+        return itertools.chain(pending, prompt.tokens(mark)), probe
+
+    def history_prompt(
+        self, request: GenerationRequest, stats: Stats, history: SessionHistory
+    ) -> tuple[Iterator[int], Probe]:
+        """Go back to the end of the common prefix of log and history; returns the tokens after it, and the probe."""
+        state, loaded, plan = self._state, self._loaded, self._loaded.plan
+        found = self._found(request).store(history.folder)
+        prompt = found.prompt(self._system, history.replies(state.pending))
+        n_common, n_tokens = history.log.common(prompt.tokens())
+        loaded.block_loop.repositioning.check_length(n_tokens)
+        if request.on_overflow == "error" and n_tokens > plan.budget_cells:
+            raise PromptLengthError(
+                f"the prompt has {n_tokens} tokens, and the budget is {plan.budget_cells} cells; give a shorter one, "
+                "or on_overflow='evict' to read it all the same",
+                n_tokens=n_tokens,
+                limit=plan.budget_cells,
+            )
+        if n_tokens == 0:
+            prompt.count()  # raises the error for an empty history
+        n_seen = min(n_common, n_tokens - (request.kind not in BEGINNINGS))  # logits come from the last token
+        state.go_back(n_seen)
+        stats.reused_tokens = state.n_past
+        stats.prompt_tokens = n_tokens - state.n_past
+        # cells are chosen while more than a block is read
+        evicts = state.n_cells + stats.prompt_tokens > plan.budget_cells and stats.prompt_tokens > plan.block
+        question = request.question if evicts else None
+        probe = NO_PROBE if question is None else self.turns.probe(question, loaded.options.probe_tokens)
+        mark = self._marker(request.kind, 0, known=n_common)
+        return itertools.islice(prompt.tokens(mark), state.n_past, None), probe
+
+    def common_prefix_length(self, request: GenerationRequest, history: SessionHistory) -> int:
+        """Return the length of the longest common prefix of a history and the log. Raises the errors of the prompt."""
+        prompt = self._found(request).prompt(self._system, history.replies(self._state.pending))
+        return history.log.beginning(prompt.tokens())
+
+    def rewind(
+        self, request: RewindRequest, stats: Stats, progress: ProgressCallback | None, history: SessionHistory
+    ) -> None:
+        """Go back to the newest checkpoint before, and read again from there.
+
+        After any later exception the session has gone back to the checkpoint, or to the last token that was read again.
+        """
+        state, n = self._state, request.n_tokens
+        if n > state.n_past:
+            raise ConfigError(
+                f"n_tokens={n} is beyond the {state.n_past} tokens that the session has read and said; give fewer"
+            )
+        state.go_back(n, other_draws=request.other_draws)
+        stats.reused_tokens = state.n_past
+        stats.prompt_tokens = n - state.n_past
+        if state.n_past < n:
+            self.read(history.log.tokens(state.n_past, n), "read", stats, progress, known=history.log)
+        stats.finish_reason = stats.finish_reason or "read"
+
+    def read(
+        self,
+        tokens: Iterable[int],
+        kind: Kind,
+        stats: Stats,
+        progress: ProgressCallback | None,
+        probe: Probe = NO_PROBE,
+        known: TokenLog | None = None,
+    ) -> bool:
+        """Read the tokens of a prompt; returns True if the reply may begin. known: a log that holds the tokens"""
+        reading = Prefill(self._loaded, self._cancelled, stats, progress)
+        self._state.read(STATES[kind], known)
+        reading.read(self._to_their_end(tokens, kind), probe, want_logits=kind not in BEGINNINGS)
+        return reading.may_reply()
+
+    def _found(self, request: GenerationRequest) -> HistoryPrompt:
+        """Return the prompt of a history, which may be stored already."""
+        return HistoryPrompt(request, self._loaded.model) if request.stored is None else self._stored[request.stored]
+
+    def _marker(self, kind: Kind, first: int, *, known: int = 0) -> Callable[[int, str], None]:
+        """Return a callback for each part of `Prompt.tokens`: it notes the end of the opening, and marks the log.
+
+        first, known: as for `SessionHistory.marker`
+        """
+        state = self._state
+        noted = None if state.history is None else state.history.marker(kind, state.n_past, first, known=known)
+
+        def mark(n_before: int, role: str) -> None:
+            if role not in OPENING:
+                state.open(first + n_before)
+            if noted is not None:
+                noted(n_before, role)
+
+        return mark
+
+    def _to_their_end(self, tokens: Iterable[int], kind: Kind) -> Iterator[int]:
+        """Yield the tokens of a prompt. Their end is noted before the last of them is fed."""
+        state, afterwards = self._state, STATES[kind][1]
+        first = n = state.n_past
+        for token in tokens:
+            n += 1
+            yield token
+        state.end(n)
+        if state.history is not None and afterwards != "open":
+            note = state.history.log.announce if n > first else state.history.log.mark
+            note(n, "assistant", afterwards)
