@@ -9,10 +9,10 @@ import tempfile
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from io import FileIO
 from pathlib import Path
 
 from edgekv.errors import InputError
+from edgekv.memory.raw_files import write_all
 
 from .text import read_text
 
@@ -64,21 +64,15 @@ def spooled(pieces: Iterable[str]) -> Iterator[Path]:
             os.unlink(name)
         with open(descriptor, "wb", buffering=0) as copy:
             for piece in pieces:
-                _append(copy, piece)
+                try:
+                    write_all(copy, memoryview(piece.encode()))
+                except OSError as error:
+                    raise _no_room(error) from error
             yield PROC / str(os.getpid()) / "fd" / str(descriptor) if nameless else Path(name)
     finally:
         if not nameless:
             with suppress(OSError):
                 os.unlink(name)
-
-
-def _append(copy: FileIO, piece: str) -> None:
-    try:
-        rest = memoryview(piece.encode())
-        while rest:  # a raw file may take less than it is given
-            rest = rest[copy.write(rest) :]
-    except OSError as error:
-        raise _no_room(error) from error
 
 
 def _no_room(error: OSError) -> InputError:

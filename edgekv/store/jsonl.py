@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from edgekv.errors import ConfigError, InputError
+from edgekv.memory.raw_files import write_all
 
 from .locks import lock
 
@@ -63,11 +64,10 @@ class JsonlFile:
 
     def append(self, value: Any) -> None:
         """Add a line, and wait until it is on the disk. Raises ConfigError if there is no room; nothing is added."""
-        rest = memoryview((json.dumps(value, allow_nan=False) + "\n").encode())
+        line = (json.dumps(value, allow_nan=False) + "\n").encode()
         end = self._file.seek(0, os.SEEK_END)
         try:
-            while rest:  # a raw file may take less than it is given
-                rest = rest[self._file.write(rest) :]
+            write_all(self._file, memoryview(line))
             os.fsync(self._file.fileno())
         except BaseException as error:
             with suppress(OSError):
