@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ import typer
 
 import edgekv
 from edgekv.extras import needed
+from edgekv.store.temp_folder import TempFolder
 
 from .options import with_common_options
 from .render import loading
@@ -60,7 +62,7 @@ def serve(
 
     for option, named in (("sessions", sessions), ("swap_dir", swap_dir)):
         _make(option, named)
-    with tempfile.TemporaryDirectory(prefix="edgekv-serve-", dir=swap_dir) as folder:
+    with closing(TempFolder(swap_dir or Path(tempfile.gettempdir()))) as folder:
         options = runtime | {"grammars": grammars}
         settings = Settings.at(
             host,
@@ -71,8 +73,8 @@ def serve(
             queue=queue,
             request_s=timeout,
             sessions=keep,
-            swap_dir=Path(folder),
-            sessions_dir=sessions or (Path(folder) if runtime["isolated"] else None),
+            swap_dir=folder.path,
+            sessions_dir=sessions or (folder.path if runtime["isolated"] else None),
             focus=runtime["focus"],
         )
         with listening(host, port) as listener:

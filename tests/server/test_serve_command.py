@@ -50,8 +50,14 @@ def model(tiny_model):
 
 
 def test_a_server_from_beginning_to_end(model, tmp_path):
-    """Asked, and ended by SIGTERM while it replies: that reply comes to its end, and the conversation is kept."""
+    """Asked, and ended by SIGTERM while it replies: that reply comes to its end, and the conversation is kept.
+
+    A server before it was killed, and left its temporary folder.
+    """
     options = ("-m", model, "--sessions", tmp_path / "kept", "--swap-dir", tmp_path)
+    with serving(*options):
+        pass
+    assert len(list(tmp_path.iterdir())) == 3  # a folder, its lock, and that of kept sessions
     body = {"messages": HELLO, "stream": True, "temperature": 1, "max_tokens": 400}
     with serving(*options) as (process, url, logged):
         with httpx.stream("POST", url + PATH, json=body, timeout=LIMIT_S) as stream:
