@@ -14,11 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgekv.errors import ConfigError
+from edgekv.memory.raw_files import CHUNK_BYTES
 from edgekv.options import KV_TYPES
 
 from . import library, structs
 from .cache import Cache
-from .snapshot_meta import CHUNK_BYTES, Bytes, SnapshotMeta, Source, expect, read_header
+from .snapshot_meta import Bytes, SnapshotMeta, Source, expect, read_header
 
 F32 = 0  # enum ggml_type
 BLOCKS = {  # elements, bytes

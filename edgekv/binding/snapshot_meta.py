@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from edgekv.errors import ConfigError
+from edgekv.memory.raw_files import CHUNK_BYTES
 
 from . import structs
 from .cache import Cache
 
 MAGIC = b"edgekvs"
 VERSION = 3  # EDGEKV_SNAPSHOT_VERSION
-CHUNK_BYTES = 1 << 18  # bytes that pass through memory at once
 
 Bytes = npt.NDArray[np.uint8]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from io import FileIO
 from typing import BinaryIO
 
+CHUNK_BYTES = 1 << 18  # bytes of a large file that pass through memory at once
+
 
 def write_all(file: BinaryIO | FileIO, data: memoryview) -> None:
     """Write all of `data` at the file's position. Raises OSError."""

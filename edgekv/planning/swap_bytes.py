@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from edgekv.binding import structs
+from edgekv.memory.raw_files import CHUNK_BYTES
 from edgekv.options import Options
 
 NUMBER_BYTES = 4  # a position, an index or a score
 HEADER_BYTES = 256  # the most of a snapshot
 HISTORY_BYTES = 1 << 16  # tokens in which drafts are looked up
-BUFFER_BYTES = 1 << 19  # rows on their way to a file or back, and what is checked of a file
 
 
 def numbers_bytes_of(shape: structs.Shape, params: structs.CacheParams, options: Options) -> int:
@@ -37,7 +37,7 @@ def session_bytes_of(shape: structs.Shape, state_bytes: int, params: structs.Cac
 def planned_swap_bytes(options: Options, numbers_bytes: int) -> int:
     """Return the part `swap` of a plan: what was asked for, and with a swap_dir what a session takes on its way back.
 
-    numbers_bytes: from `numbers_bytes_of`. The rows pass through a buffer
+    numbers_bytes: from `numbers_bytes_of`. The rows pass through buffers
     """
-    on_the_way = 0 if options.swap_dir is None else numbers_bytes + BUFFER_BYTES
+    on_the_way = 0 if options.swap_dir is None else numbers_bytes + 2 * CHUNK_BYTES
     return (options.swap_memory_bytes or 0) + on_the_way

@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgekv.errors import SessionFileError
-from edgekv.memory.raw_files import read_all, write_all
+from edgekv.memory.raw_files import CHUNK_BYTES, read_all, write_all
 
 from .snapshot_header import SnapshotHeader
 
@@ -38,7 +38,6 @@ MAGIC = b"edgekv\r\n"
 FRAME = struct.Struct("<8sIIQ")
 CHECKSUM = struct.Struct("<I")
 MAX_HEADER_BYTES = 1 << 20
-CHUNK_BYTES = 1 << 18  # bytes that are written, read or added to the checksum at once
 CELLS = "cells"  # name of the section that holds the cells
 _INTEGER_DIGITS = 20  # the most digits of a whole number in a header
 
