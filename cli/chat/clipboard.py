@@ -12,7 +12,7 @@ import edgekv
 from edgekv.cli.render import printable, say
 from edgekv.generation.reasoning import split_reasoning
 
-from .conversation import Chat, last_turn
+from .chat import Chat, last_turn
 
 # programs that take a text for the clipboard, each with the variable that says whether its kind of desktop is there
 TOOLS = (

@@ -24,8 +24,8 @@ from edgekv.store.ownership import Ownership
 from edgekv.store.session_names import path_of, saved_names
 from edgekv.store.temp_folder import TempFolder
 
+from .chat import Chat, Message, new_session, saved_session, system_of
 from .commands import COMMANDS, is_command, run_command
-from .conversation import Chat, Message, new_session, saved_session, system_of
 from .earlier import show_last
 from .lines import Typed, lines
 from .replying import reply_to

@@ -12,8 +12,8 @@ from edgekv.prompt.text import read_text
 from edgekv.store.session_names import saved_names
 
 from . import clipboard, save_commands, status, undo
+from .chat import Chat
 from .completion import Arguments, paths
-from .conversation import Chat
 from .kept import kept
 
 

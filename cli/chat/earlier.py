@@ -11,7 +11,7 @@ from edgekv.generation.reasoning import split_reasoning
 from edgekv.prompt.spool import spooled
 from edgekv.prompt.text import PARAGRAPH
 
-from .conversation import Chat, Message, last_turn
+from .chat import Chat, Message, last_turn
 
 LONG = 256  # tokens of a message that holds a text to ask about
 SHOWN_ASKED, SHOWN_SAID = 64, 512  # tokens of the last message and its answer

@@ -6,7 +6,7 @@ import edgekv
 from edgekv.cli.kept_text import print_legend, print_shades
 from edgekv.cli.render import console_of, say
 
-from .conversation import Chat, last_turn
+from .chat import Chat, last_turn
 from .earlier import LONG
 
 SHOWN = 4096  # tokens at once

@@ -5,7 +5,7 @@ from __future__ import annotations
 import edgekv
 from edgekv.cli.render import reading_bar
 
-from .conversation import Chat, Message, interrupt_cancels
+from .chat import Chat, Message, interrupt_cancels
 from .terminal_ui import TerminalUI
 from .undo import give_back, hand_back
 

@@ -9,7 +9,7 @@ from edgekv.cli.render import console, packed, say
 from edgekv.store.session_names import path_of, save_as, saved_names
 from edgekv.store.transcript import FORMATS
 
-from .conversation import Chat, new_session, saved_session, system_of
+from .chat import Chat, new_session, saved_session, system_of
 from .earlier import show_last
 
 FORCE = "--force"

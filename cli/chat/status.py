@@ -11,7 +11,7 @@ from edgekv.cli.render import console, figures_of, packed, say
 from edgekv.memory.process import peak_resident_bytes
 from edgekv.memory.sizes import format_size
 
-from .conversation import Chat
+from .chat import Chat
 
 # the name that /set knows: an argument of `Sampling`, and the function that parses its value
 SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 from edgekv.cli.render import NOTES, console_of, print_footer, say
 from edgekv.memory.sizes import format_size
 
+from .chat import Chat
 from .completion import Arguments
-from .conversation import Chat
 from .history import History, history_path
 from .lines import Typed
 from .plain import PlainInput, PlainReply

@@ -6,7 +6,7 @@ import edgekv
 from edgekv.cli.render import reading_bar, say
 from edgekv.store.session_names import path_of
 
-from .conversation import Chat, Message, interrupt_cancels, new_session, saved_session
+from .chat import Chat, Message, interrupt_cancels, new_session, saved_session
 from .earlier import last_message
 
 

@@ -8,7 +8,7 @@ import edgekv
 from edgekv.cli.render import say
 from edgekv.store.session_names import path_of
 
-from .conversation import Chat, new_session
+from .chat import Chat, new_session
 
 
 def go_on_in(chat: Chat, reopened: Callable[[], edgekv.Runtime]) -> None:

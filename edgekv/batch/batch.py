@@ -20,7 +20,7 @@ from edgekv.session import GENERAL_QUESTION
 from .endpoints import Reply, parse, render, reply_of
 from .prompt_plan import PromptPlan
 from .requests import Requests
-from .results import Results, digest_of, with_own_ids
+from .results_file import Results, digest_of, with_own_ids
 from .run_config import resolve
 from .sharding import ShardQueue
 from .worker import Outcome, Setup

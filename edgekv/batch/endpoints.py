@@ -17,7 +17,7 @@ from edgekv.server.reply_request import Event, ReplyRequest
 from edgekv.server.server_settings import Settings
 
 from .requests import Request
-from .results import digest_of
+from .results_file import digest_of
 
 USED = (chat_completions.endpoint, completions.endpoint, responses.endpoint)  # endpoints that batches may use
 ENDPOINTS: dict[str, Endpoint[Any]] = {endpoint.path: endpoint for endpoint in USED}

@@ -38,7 +38,7 @@ from .pipe_messages import (
     encode,
     pack,
 )
-from .process import Worker
+from .worker_process import Worker
 
 
 class _Forwarding:

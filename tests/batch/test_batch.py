@@ -16,7 +16,7 @@ from lent_device import lent_device
 
 import edgekv
 from edgekv.batch.batch import Batch
-from edgekv.batch.results import digest_of
+from edgekv.batch.results_file import digest_of
 from edgekv.batch.worker import LocalWorker, Setup
 from edgekv.errors import ConfigError, InputError
 from edgekv.session import GENERAL_QUESTION

@@ -17,8 +17,8 @@ from children import LIMIT_S, started
 from command import COMMAND, SMALL, run_here, words
 
 import edgekv
+from edgekv.cli.chat.chat import Chat, Message
 from edgekv.cli.chat.commands import run_command
-from edgekv.cli.chat.conversation import Chat, Message
 from edgekv.cli.chat.plain import PlainReply
 from edgekv.cli.chat.replying import reply_to
 from edgekv.cli.chat.terminal_ui import TerminalUI

@@ -13,8 +13,8 @@ from command import COMMAND, SMALL, run_here
 from terminal import Terminal
 
 import edgekv
+from edgekv.cli.chat.chat import Chat
 from edgekv.cli.chat.commands import COMMANDS, run_command
-from edgekv.cli.chat.conversation import Chat
 from edgekv.store.atomic_write import SUFFIX
 from edgekv.store.session_names import MAX_NAME_BYTES, path_of, saved_names, sessions_folder, writable_path_of
 

@@ -13,8 +13,8 @@ import pytest
 from command import COMMAND, SMALL, run_here, words
 
 import edgekv
+from edgekv.cli.chat.chat import Chat, Message
 from edgekv.cli.chat.commands import run_command
-from edgekv.cli.chat.conversation import Chat, Message
 
 SHORT = ["--max-tokens", "8", "--stop", "\n"]  # a reply is a line
 

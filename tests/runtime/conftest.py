@@ -11,7 +11,7 @@ import edgekv
 from edgekv.binding import library
 from edgekv.binding.cache import Cache
 from edgekv.binding.model import Model
-from edgekv.worker import process
+from edgekv.worker import worker_process
 
 
 @pytest.fixture(scope="module")
@@ -42,14 +42,14 @@ def local_runtime(open_runtime):
 def workers():
     """Every worker process that the tests of a module start; all must have ended at last."""
     started = []
-    start = process._start
+    start = worker_process._start
 
     def start_and_remember(*ends):
         started.append(start(*ends))
         return started[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(process, "_start", start_and_remember)
+        patch.setattr(worker_process, "_start", start_and_remember)
         yield started
     assert all(worker.poll() is not None for worker in started), "a worker outlived its runtime"
 

@@ -23,7 +23,7 @@ from edgekv.memory.holdings import held
 from edgekv.sessions import local_engine
 from edgekv.sessions.swap import SwapSpace
 from edgekv.testing.models.families import make_family
-from edgekv.worker import process
+from edgekv.worker import worker_process
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="sends signals, and reads /proc")
 
@@ -186,7 +186,7 @@ def test_a_worker_may_be_dropped_by_the_thread_that_watches_it(open_runtime, wor
             raised.append(error)
         return True
 
-    monkeypatch.setattr(process, "is_stopped", drop)
+    monkeypatch.setattr(worker_process, "is_stopped", drop)
     with dropping():
         os.kill(kept[0].worker_pid, signal.SIGSTOP)  # makes the watcher ask
         watcher.join(LIMIT_S)

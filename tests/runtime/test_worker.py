@@ -20,7 +20,7 @@ from children import LIMIT_S, started
 from command import words
 
 import edgekv
-from edgekv.worker import process
+from edgekv.worker import worker_process
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="sends signals")
 
@@ -171,13 +171,13 @@ def test_an_interrupted_wait_leaves_the_session_usable(session, monkeypatch):
     """Ctrl-C while the worker is at a token: its answer comes later, and must not be taken for that of another."""
     pieces = session.generate(words(10), max_tokens=50)
     next(pieces)
-    receive = process.Worker._receive
+    receive = worker_process.Worker._receive
 
     def interrupted(worker):
-        monkeypatch.setattr(process.Worker, "_receive", receive)
+        monkeypatch.setattr(worker_process.Worker, "_receive", receive)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(process.Worker, "_receive", interrupted)
+    monkeypatch.setattr(worker_process.Worker, "_receive", interrupted)
     with pytest.raises(KeyboardInterrupt):
         next(pieces)
     assert session.stats.finish_reason == "closed"
@@ -294,14 +294,14 @@ def test_a_worker_that_dies_is_an_error_in_every_call(open_runtime, number, mome
 
 
 def test_a_worker_that_dies_while_it_loads_is_an_error(open_runtime, monkeypatch):
-    start = process._start
+    start = worker_process._start
 
     def start_and_kill(*ends):
         worker = start(*ends)
         worker.kill()
         return worker
 
-    monkeypatch.setattr(process, "_start", start_and_kill)
+    monkeypatch.setattr(worker_process, "_start", start_and_kill)
     with pytest.raises(edgekv.WorkerError, match="signal 9"):
         open_runtime()
 
@@ -310,9 +310,9 @@ def test_a_worker_that_dies_while_it_loads_is_an_error(open_runtime, monkeypatch
 @pytest.mark.parametrize(("known", "how"), [(True, "was stopped by a signal"), (False, "gave no sign of life for 1 s")])
 def test_a_worker_that_stands_still_is_an_error(open_runtime, monkeypatch, generating, known, how):
     """One that was stopped, and one that is silent for a reason that cannot be told."""
-    monkeypatch.setattr(process, "SILENCE_S", 1.0)
+    monkeypatch.setattr(worker_process, "SILENCE_S", 1.0)
     if not known:
-        monkeypatch.setattr(process, "is_stopped", lambda pid: False)
+        monkeypatch.setattr(worker_process, "is_stopped", lambda pid: False)
     with open_runtime() as rt, rt.session() as session:
         pieces = session.generate(words(10), max_tokens=500)
         next(pieces)

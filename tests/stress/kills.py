@@ -24,7 +24,7 @@ from pathlib import Path
 import edgekv
 from edgekv.testing import programs
 from edgekv.testing.models.tiny import make_tiny
-from edgekv.worker import process
+from edgekv.worker import worker_process
 
 MOMENTS = ("load", "read", "generate", "wait")
 SIGNALS = ("SIGKILL", "SIGKILL", "SIGKILL", "SIGABRT", "SIGKILL", "SIGKILL", "SIGSEGV", "SIGKILL", "SIGKILL", "SIGSTOP")
@@ -57,7 +57,7 @@ class Killer:
 
 def provoke(moment: str, killer: Killer, model: Path) -> tuple[float, Exception]:
     """Open a runtime, use it until it fails; returns when it failed and how."""
-    start = process._start
+    start = worker_process._start
 
     def start_and_tell(*ends: object) -> object:
         worker = start(*ends)
@@ -66,7 +66,7 @@ def provoke(moment: str, killer: Killer, model: Path) -> tuple[float, Exception]
             killer.begin()
         return worker
 
-    process._start = start_and_tell
+    worker_process._start = start_and_tell
     runtime = None
     try:
         runtime = open_runtime(model)
@@ -86,7 +86,7 @@ def provoke(moment: str, killer: Killer, model: Path) -> tuple[float, Exception]
     except Exception as error:
         return time.perf_counter(), error
     finally:
-        process._start = start
+        worker_process._start = start
         if runtime is not None:
             runtime.close()
 
