@@ -1,115 +1,233 @@
 """edgekv at its defaults against llama-cpp-python as another Python has it installed, at that one's defaults.
 
-Claim (bench/RESULTS.md): with focus, and under a ceiling of three quarters of what llama.cpp takes, it reads as fast.
+Claim (docs/benchmark.md): under three quarters of the memory that llama.cpp takes, edgekv reads and generates faster,
+by the factors of `targets`.
 
-Both get the same text; threads are each one's default, or `--threads`. llama.cpp gets a context that holds the text.
-edgekv gets a ceiling, `--share` of the peak that llama.cpp had in the same pair. It chooses everything else itself, but
-for the cells, if `--budget` names them. It reads the text as a file with a question about it. Every run is a fresh
-process that warms up, the two run in turn, and the table shows medians of their ratios. `edgekv bench` measures the
-same without an installation, on edgekv's library. With `--other` a second llama-cpp-python takes edgekv's place, which
-was built otherwise: say, with CMAKE_ARGS=-DGGML_OPENMP=OFF.
+Both get the same text. llama.cpp gets a context that holds it. edgekv gets a ceiling: `--share` of the peak that
+llama.cpp had, or the next twentieth of it that holds the smallest plan. It chooses everything else itself, but for the
+cells, if `--budget` names them. It reads the text as a file with a question about it, so it feeds probes, too.
+
+Every run is a fresh process that warms up. The two take turns, and each pair begins with the other one. A run that is
+in `--results` is not repeated, unless edgekv's library has changed. The table shows medians of the ratios within pairs.
+Where other programs use the machine, trust processor time: it decides with one thread. Threads that wait for each other
+use processor time, too, so wall time decides with more.
 
     uv venv peer && uv pip install --python peer/bin/python --no-cache llama-cpp-python==0.3.36
-    python bench/as_installed.py --book novel.txt --peer peer/bin/python --model 0.5b-q4_0.gguf --threads 1
+    python bench/as_installed.py --peer peer/bin/python --results as_installed.jsonl --threads 1 --threads 2
+
+A model is a path, a known name, the name of a real model (scripts/real_models.py), or SHAPE-QUANTISATION, which is made
+(bench/quantized.py). To compare without AVX-512, build a peer for AVX2, and a library of edgekv's with several sets
+(`scripts/test_other_build.sh one`), and name both:
+
+    CMAKE_ARGS="-DGGML_NATIVE=OFF -DGGML_AVX2=ON" uv pip install --python peer-avx2/bin/python --no-cache ...
+    EDGEKV_LIB_PATH=build/one python bench/as_installed.py --instructions avx2 --peer peer-avx2/bin/python ...
+
+With `--other` a second llama-cpp-python takes edgekv's place, which was built otherwise.
 """
 
 from __future__ import annotations
 
+import argparse
+import hashlib
 import json
+import math
+import os
 import subprocess
 import sys
-import tempfile
-import time
-from contextlib import closing
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import edgekv
+import platformdirs
+from quantized import TYPES, quantized_shape
+
+from edgekv.binding.library import library_path
 from edgekv.evals import prose
-from edgekv.generation.sampler import GREEDY, Sampler
-from edgekv.memory.process import peak_resident_bytes
+from edgekv.evals.results import Results
+from edgekv.evals.speed_run import prompts
+from edgekv.models.names import quant_of
 from edgekv.models.registry import find_model
 from edgekv.testing import programs
-from edgekv.testing.programs import MIB
+from edgekv.testing.models.shapes import SHAPES
 
-QUESTION = "What does the text say about the prince and his plans for the war?"
-PREDICTED = {"reading": "1.1 at 1,000 tokens, 2 at 8,000", "generating": "1.1", "peak": "0.74"}
+SHARE_STEP = 0.05  # ceilings of edgekv, where the named one holds no plan
+MODELS = (
+    "smollm2-135m-instruct",
+    *(f"{shape}-{quantization}" for shape in ("qwen2.5-0.5b", "llama-3.2-1b") for quantization in TYPES),
+    "qwen2.5-coder-1.5b-instruct-q4_k_m",
+)
+LONG = 8000  # tokens
+FIGURES = ("reading", "generating")
 
 
-def run_stock(python: str, case: dict) -> dict[str, float]:
+def targets(model: Path, n_tokens: int, instructions: str | None) -> dict[str, float]:
+    """Return what is meant, as multiples of llama.cpp's speed. Of other types only generating is meant."""
+    quantization = quant_of(model.name)
+    if instructions is not None:
+        return {"reading": 1.3, "generating": 1.0}
+    if n_tokens >= LONG:
+        return {"reading": 3.0, "generating": 1.0}
+    reading = {"Q4_1": 2.0, "Q4_K_M": 1.5, "Q4_0": 1.4, "Q8_0": 1.4}.get(quantization or "")
+    return {"generating": 1.0} if reading is None else {"reading": reading, "generating": 1.0}
+
+
+def model_path(name: str) -> Path:
+    """Return the file of a model; a made-up one is made if need be. Raises ModelNotFoundError."""
+    shape, _, quantization = name.rpartition("-")
+    if shape in SHAPES and quantization.upper() in TYPES:
+        return quantized_shape(shape, quantization.upper())
+    real = Path(platformdirs.user_cache_dir("edgekv", appauthor=False)) / "real-models" / f"{name}.gguf"
+    return real if real.exists() else find_model(name)
+
+
+def run_stock(python: str, case: dict[str, object]) -> dict[str, object]:
     """Measure a case with the llama-cpp-python of another Python."""
     command = [python, str(Path(__file__).with_name("stock_llama.py"))]
     child = subprocess.run(command, input=json.dumps(case), stdout=subprocess.PIPE, text=True, check=True)
-    figures: dict[str, float] = json.loads(child.stdout)
+    figures: dict[str, object] = json.loads(child.stdout)
     return figures
 
 
-def run_case(case: dict) -> dict[str, object]:
-    """Read with a question and generate, in this process."""
-    options = {name: case[name] for name in ("memory", "threads", "budget")}
-    with edgekv.Runtime(case["model"], **options) as runtime, tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "text.txt")
-        path.write_text(case["text"][:256], encoding="utf-8")
-        with runtime.session() as session:
-            list(session.ask(QUESTION, files=[path], max_tokens=1))  # warms up
-        path.write_text(case["text"], encoding="utf-8")
-        with runtime.session() as session:
-            list(session.ask(QUESTION, files=[path], max_tokens=1))
-            stats = session.stats
-            with closing(Sampler(GREEDY)) as sampler:
-                started = time.perf_counter()
-                for _ in range(case["generate"]):
-                    runtime.block_loop.step(sampler.sample(runtime.context))
-                said = time.perf_counter()
-        plan = runtime.plan
-        return {
-            "reading": stats.prompt_tokens / stats.prefill_s,
-            "generating": case["generate"] / (said - started),
-            "peak": peak_resident_bytes(),
-            "setting": f"{plan.budget_cells:,} cells, {plan.kv_type}, block {plan.block}",
-            "probes": stats.probes,
-        }
+def run_edgekv(case: dict[str, object]) -> dict[str, object]:
+    """Measure a case with edgekv."""
+    return programs.in_fresh_process(str(Path(__file__).with_name("default_edgekv.py")), case)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a pair measures. library: digest (hex) of edgekv's, begin of it"""
+
+    model: str
+    length: int
+    threads: int | None
+    generate: int
+    share: float
+    budget: int | None
+    instructions: str | None
+    peer: str
+    other: str | None
+    library: str
+
+
+class Measurement:
+    """Pairs of one case, which `results` remembers."""
+
+    def __init__(self, case: Case, text: str, results: Results) -> None:
+        self.case = case
+        self._results = results
+        self._given = {"model": str(model_path(case.model)), "text": text, "generate": case.generate}
+        self._given |= {"threads": case.threads, "budget": case.budget}
+        self._memory: int | None = None
+
+    def pairs(self, n: int) -> Iterator[tuple[dict, dict]]:
+        """Yield the figures of llama.cpp and of edgekv, measured now or before."""
+        for pair in range(n):
+            sides = (self._stock, self._ours)
+            runs = {side: side(pair) for side in (sides if pair % 2 == 0 else sides[::-1])}
+            yield runs[self._stock], runs[self._ours]
+
+    def _stock(self, pair: int) -> dict:
+        return self._remembered("stock", pair, lambda: run_stock(self.case.peer, self._given))
+
+    def _ours(self, pair: int) -> dict:
+        if self.case.other is not None:
+            return self._remembered("other", pair, lambda: run_stock(self.case.other, self._given))
+        return self._remembered("edgekv", pair, lambda: self._run_edgekv(self._stock(0)["peak"]))
+
+    def _remembered(self, side: str, pair: int, run) -> dict:
+        config = asdict(self.case) | {"side": side, "pair": pair}
+        found = self._results.get(config)
+        if found is None:
+            found = run()
+            self._results.add(config, found)
+        return found
+
+    def _run_edgekv(self, stock_peak: int) -> dict:
+        share = self.case.share
+        while True:
+            ours = run_edgekv(self._given | {"memory": int(share * stock_peak)})
+            if "required" not in ours:
+                return ours | {"share": round(share, 2)}
+            share = max(share + SHARE_STEP, SHARE_STEP * math.ceil(ours["required"] / stock_peak / SHARE_STEP))
+
+
+def speed(run: dict, figure: str, clock: int, generate: int) -> float:
+    """Tokens a second of a run. clock: 0 = wall, 1 = processor"""
+    i = FIGURES.index(figure)
+    n_tokens = (run["tokens"], generate)[i]
+    return n_tokens / (run["times"][i + 1][clock] - run["times"][i][clock])
+
+
+def row_of(case: Case, pairs: list[tuple[dict, dict]]) -> list[object]:
+    """The row of a table for some pairs of a case."""
+    meant = targets(model_path(case.model), case.length, case.instructions)
+    cells: list[object] = []
+    for figure in FIGURES:
+        speeds = [[speed(run, figure, clock, case.generate) for run in pair] for pair in pairs for clock in (0, 1)]
+        wall, processor = (programs.median([ours / stock for stock, ours in speeds[clock::2]]) for clock in (0, 1))
+        counts = processor if case.threads == 1 else wall
+        verdict = "" if figure not in meant else f"{meant[figure]:.1f} {'met' if counts >= meant[figure] else 'MISSED'}"
+        ours = programs.median([pair[1] for pair in speeds[case.threads == 1 :: 2]])
+        cells += [f"{ours:.1f}", f"{processor:.2f}", f"{wall:.2f}", verdict]
+    peak = programs.median([ours["peak"] / stock["peak"] for stock, ours in pairs])
+    ours = pairs[-1][1]
+    name = Path(case.model).name
+    return [
+        name,
+        f"{case.length:,}",
+        case.threads or "default",
+        len(pairs),
+        *cells,
+        f"{peak:.2f}",
+        ours.get("setting", ""),
+    ]
+
+
+HEADER = ("model", "tokens", "threads", "pairs", "read tok/s", "x processor", "x wall", "meant")
+HEADER += ("gen tok/s", "x processor", "x wall", "meant", "x peak", "edgekv's setting")
+
+
+def parse() -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peer", required=True, help="the Python that has llama-cpp-python")
+    parser.add_argument("--other", help="a Python with another llama-cpp-python, in place of edgekv")
+    parser.add_argument("--results", type=Path, required=True, help="a file (JSON lines) of all runs, which resumes")
+    parser.add_argument("--model", action="append", dest="models", help=f"repeatable (default: {', '.join(MODELS)})")
+    parser.add_argument(
+        "--length", action="append", dest="lengths", type=int, help="tokens; repeatable (default: 1000)"
+    )
+    parser.add_argument("--threads", action="append", type=int, help="repeatable (default: what each takes)")
+    parser.add_argument("--book", type=Path, help="a long text in UTF-8 (default: generated prose)")
+    parser.add_argument("--generate", type=int, default=48, help="tokens")
+    parser.add_argument("--share", type=float, default=0.75, help="edgekv's ceiling, of llama.cpp's peak")
+    parser.add_argument("--budget", type=int, help="cells of edgekv (default: what the ceiling leaves)")
+    parser.add_argument("--instructions", help="edgekv's set of instructions (EDGEKV_INSTRUCTIONS)")
+    parser.add_argument("--pairs", type=int, default=3)
+    return parser.parse_args()
 
 
 def main() -> None:
-    """Measure pairs, and print medians and ratios."""
-    parser = programs.arguments(__doc__ or "")
-    parser.add_argument("--peer", required=True, help="the Python that has llama-cpp-python")
-    parser.add_argument("--other", help="a Python with another llama-cpp-python, in place of edgekv")
-    parser.add_argument("--length", type=int, default=1000, help="tokens of the text")
-    parser.add_argument("--generate", type=int, default=48)
-    parser.add_argument("--share", type=float, default=0.75, help="edgekv's ceiling, of llama.cpp's peak")
-    parser.add_argument("--budget", type=int, help="cells of edgekv (default: what the ceiling leaves)")
-    parser.add_argument("--pairs", type=int, default=3)
-    args = parser.parse_args()
-
-    with prose.vocabulary(args.model) as model:
-        text = prose.text_of(model, prose.first_tokens(model, prose.read_book(args.book), args.length))
-    case = {"model": str(find_model(args.model)), "text": text, "generate": args.generate}
-    case |= {"threads": args.threads, "budget": args.budget}
-
-    pairs: list[tuple[dict, dict]] = []
-    for _ in range(args.pairs):
-        peer = run_stock(args.peer, case)
-        if args.other:
-            pairs.append((peer, run_stock(args.other, case)))
-            continue
-        ours = programs.in_fresh_process(__file__, case | {"memory": int(args.share * peer["peak"])})
-        if "refused" in ours:
-            sys.exit(f"{args.share:g} of llama.cpp's peak is too little: {ours['refused']}; name a larger --share")
-        pairs.append((peer, ours))
-    other = "the other" if args.other else "edgekv"
-    threads = case["threads"] or "each its own default of"
-    print(f"{pairs[0][0]['tokens']:,} tokens, {threads} threads; {other}: {pairs[-1][1].get('setting', args.other)}")
-    names = ("llama-cpp-python", other)
-    programs.print_pairs(names, pairs, dict.fromkeys(PREDICTED, "") if args.other else PREDICTED, {"peak": MIB})
-    programs.write_json(args.json, pairs)
+    """Measure pairs, and print a row for each case that is done."""
+    args = parse()
+    if args.instructions is not None:
+        os.environ["EDGEKV_INSTRUCTIONS"] = args.instructions
+    lengths = args.lengths or [1000]
+    book = None if args.book is None else prose.read_book(args.book)
+    shared = {name: getattr(args, name) for name in ("generate", "share", "budget", "instructions", "peer", "other")}
+    shared["library"] = hashlib.sha256(library_path().read_bytes()).hexdigest()[:12]
+    rows = []
+    with Results(args.results) as results:
+        for model in args.models or MODELS:
+            with prose.vocabulary(str(model_path(model))) as vocabulary:
+                texts = prompts(vocabulary, book, lengths)
+            for length in lengths:
+                for threads in args.threads or [None]:
+                    case = Case(model=model, length=length, threads=threads, **shared)
+                    rows.append(row_of(case, list(Measurement(case, texts[length], results).pairs(args.pairs))))
+                    print(f"done: {model}, {length:,} tokens, {rows[-1][2]} threads", file=sys.stderr)
+    programs.print_table(HEADER, rows)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--case"]:
-        try:
-            print(json.dumps(run_case(json.load(sys.stdin))))
-        except edgekv.CeilingError as error:
-            print(json.dumps({"refused": str(error)}))
-    else:
-        main()
+    main()

@@ -1,0 +1,56 @@
+"""Reads and generates with edgekv at its defaults, in a process that holds nothing else.
+
+as_installed.py runs it. It takes a case of stock_llama.py's as JSON on standard input, with "memory" in bytes and
+"budget" in cells, or null. It prints what that program prints, and "setting". If the ceiling holds no plan, it prints
+{"required"} instead, the bytes of the smallest one.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from contextlib import closing
+from pathlib import Path
+
+import edgekv
+from edgekv.generation.sampler import GREEDY, Sampler
+from edgekv.memory.process import peak_resident_bytes
+
+QUESTION = "What does the text say about the people in it and their plans?"
+
+
+def clocks() -> tuple[float, float]:
+    """Wall time and processor time of all threads, in seconds."""
+    return time.perf_counter(), time.process_time()
+
+
+def main() -> None:
+    """Read a text with a question about it, and generate."""
+    case = json.load(sys.stdin)
+    options = {name: case[name] for name in ("memory", "threads", "budget")}
+    with edgekv.Runtime(case["model"], **options) as runtime, tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "text.txt")
+        path.write_text(case["text"][:256], encoding="utf-8")
+        with runtime.session() as session:
+            list(session.ask(QUESTION, files=[path], max_tokens=1))  # warms up
+        path.write_text(case["text"], encoding="utf-8")
+        with runtime.session() as session, closing(Sampler(GREEDY)) as sampler:
+            times = [clocks()]
+            list(session.ask(QUESTION, files=[path], max_tokens=1))
+            times.append(clocks())
+            for _ in range(case["generate"]):
+                runtime.block_loop.step(sampler.sample(runtime.context))
+            times.append(clocks())
+            n_tokens = session.stats.prompt_tokens
+        plan = runtime.plan
+        setting = f"{plan.budget_cells:,} cells, {plan.kv_type}, block {plan.block}{', repacked' * plan.repack}"
+        print(json.dumps({"tokens": n_tokens, "times": times, "peak": peak_resident_bytes(), "setting": setting}))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except edgekv.CeilingError as error:
+        print(json.dumps({"required": error.required_bytes}))
