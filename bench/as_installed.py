@@ -34,7 +34,7 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -95,7 +95,13 @@ def run_edgekv(case: dict[str, object]) -> dict[str, object]:
 
 @dataclass(frozen=True)
 class Case:
-    """What a pair measures. library: digest (hex) of edgekv's, begin of it"""
+    """A case of a model; its figures are medians of pairs.
+
+    length, generate: tokens
+    share: of llama.cpp's peak, edgekv's ceiling
+    peer, other: Pythons that have a llama-cpp-python
+    library: first digits of the digest (hex) of edgekv's library
+    """
 
     model: str
     length: int
@@ -117,7 +123,6 @@ class Measurement:
         self._results = results
         self._given = {"model": str(model_path(case.model)), "text": text, "generate": case.generate}
         self._given |= {"threads": case.threads, "budget": case.budget}
-        self._memory: int | None = None
 
     def pairs(self, n: int) -> Iterator[tuple[dict, dict]]:
         """Yield the figures of llama.cpp and of edgekv, measured now or before."""
@@ -134,7 +139,7 @@ class Measurement:
             return self._remembered("other", pair, lambda: run_stock(self.case.other, self._given))
         return self._remembered("edgekv", pair, lambda: self._run_edgekv(self._stock(0)["peak"]))
 
-    def _remembered(self, side: str, pair: int, run) -> dict:
+    def _remembered(self, side: str, pair: int, run: Callable[[], dict]) -> dict:
         config = asdict(self.case) | {"side": side, "pair": pair}
         found = self._results.get(config)
         if found is None:
@@ -159,28 +164,33 @@ def speed(run: dict, figure: str, clock: int, generate: int) -> float:
 
 
 def row_of(case: Case, pairs: list[tuple[dict, dict]]) -> list[object]:
-    """The row of a table for some pairs of a case."""
+    """Return the row of a table for some pairs of a case."""
     meant = targets(model_path(case.model), case.length, case.instructions)
-    cells: list[object] = []
+    decides = int(case.threads == 1)  # the clock
+    row: list[object] = [Path(case.model).name, f"{case.length:,}", case.threads or "default", len(pairs)]
     for figure in FIGURES:
-        speeds = [[speed(run, figure, clock, case.generate) for run in pair] for pair in pairs for clock in (0, 1)]
-        wall, processor = (programs.median([ours / stock for stock, ours in speeds[clock::2]]) for clock in (0, 1))
-        counts = processor if case.threads == 1 else wall
-        verdict = "" if figure not in meant else f"{meant[figure]:.1f} {'met' if counts >= meant[figure] else 'MISSED'}"
-        ours = programs.median([pair[1] for pair in speeds[case.threads == 1 :: 2]])
-        cells += [f"{ours:.1f}", f"{processor:.2f}", f"{wall:.2f}", verdict]
+        wall, processor = (
+            programs.median(
+                [
+                    speed(ours, figure, clock, case.generate) / speed(stock, figure, clock, case.generate)
+                    for stock, ours in pairs
+                ]
+            )
+            for clock in (0, 1)
+        )
+        ours = programs.median([speed(ours, figure, decides, case.generate) for _, ours in pairs])
+        row += [
+            f"{ours:.1f}",
+            f"{processor:.2f}",
+            f"{wall:.2f}",
+            _verdict((wall, processor)[decides], meant.get(figure)),
+        ]
     peak = programs.median([ours["peak"] / stock["peak"] for stock, ours in pairs])
-    ours = pairs[-1][1]
-    name = Path(case.model).name
-    return [
-        name,
-        f"{case.length:,}",
-        case.threads or "default",
-        len(pairs),
-        *cells,
-        f"{peak:.2f}",
-        ours.get("setting", ""),
-    ]
+    return [*row, f"{peak:.2f}", pairs[-1][1].get("setting", "")]
+
+
+def _verdict(ratio: float, meant: float | None) -> str:
+    return "" if meant is None else f"{meant:.1f} {'met' if ratio >= meant else 'MISSED'}"
 
 
 HEADER = ("model", "tokens", "threads", "pairs", "read tok/s", "x processor", "x wall", "meant")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -66,13 +67,13 @@ def bench(
     with prose.vocabulary(model) as vocabulary:
         run.check()
         texts = prompts(vocabulary, None if book is None else prose.read_book(book), lengths)
-    interrupted = _measure(run, texts)
+    interrupted, products = _measure(run, texts, Path(shared["model"]), blocks)
     machine = {
         "system": platform.platform(),
         "processors": default_threads(),
         "memory_bytes": physical_bytes(),
     }
-    report = {"machine": machine, **run.as_dict()}
+    report = {"machine": machine, **run.as_dict(), "products": products}
     if as_json:
         print(json.dumps(report))
     else:
@@ -88,15 +89,23 @@ def bench(
         raise typer.Exit(1)
 
 
-def _measure(run: SpeedRun, texts: dict[int, str]) -> bool:
-    """Measure everything; returns whether Ctrl-C ended it before."""
+def _measure(
+    run: SpeedRun, texts: dict[int, str], model: Path, blocks: Sequence[int]
+) -> tuple[bool, list[dict[str, Any]]]:
+    """Measure everything; returns whether Ctrl-C ended it before, and the products."""
+    from edgekv.evals.products import product_speeds
+
+    products: list[dict[str, Any]] = []
     try:
         with measuring_bar([case.n_tokens for _, case in run.todo]) as bar:
             for case in run.steps(texts):
                 bar(case.n_tokens, case.name)
+        for block in dict.fromkeys(blocks if run.samples else []):
+            speeds = product_speeds(model, block)
+            products += [{**asdict(speed), "share_of_limit": speed.share_of_limit} for speed in speeds]
     except KeyboardInterrupt:
-        return True
-    return False
+        return True, products
+    return False, products
 
 
 def _print(report: dict[str, Any]) -> None:
@@ -108,6 +117,23 @@ def _print(report: dict[str, Any]) -> None:
         print("medians and ranges of all repeats; of llama.cpp: in the same repeat")
     for case in report["left_out"]:
         print(f"left out: {case['name']} with {case['n_tokens']:,} tokens, block {case['block']}: {case['reason']}")
+    if report["products"]:
+        print("", *_product_lines(report["products"]), sep="\n")
+
+
+def _product_lines(products: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """A table of the speeds of products."""
+    yield "products of a block with weights, one thread, G operations/s of processor time"
+    yield f"  {'type':8}{'weights':>8}{'matrix':>16}{'block':>7}{'reached':>9}{'limit':>8}{'share':>7}  by"
+    for product in products:
+        reached, limit, share = (product[key] for key in ("operations_per_s", "limit_per_s", "share_of_limit"))
+        matrix = f"{product['depth']:,} x {product['n_rows']:,}"
+        compared = f"{limit / 1e9:8.1f}{share:7.2f}" if limit else ""
+        yield (
+            f"  {product['type']:8}{product['weights']:8.0%}{matrix:>16}{product['block']:7,}{reached / 1e9:9.1f}"
+            f"{compared:15}  {product['instructions'] or 'ggml'}"
+        )
+    yield "limit: a loop of the instructions that multiply bytes, on registers alone, measured in turn with the product"
 
 
 def _lines(cases: list[dict[str, Any]]) -> Iterator[str]:

@@ -22,7 +22,7 @@ from . import structs
 
 __all__ = ["bindings", "call", "error_of", "library_path", "load"]
 
-ABI_VERSION = 14
+ABI_VERSION = 15
 ERR_SIZE = 2048
 
 STATUS_ERRORS: dict[int, type[EdgeKVError]] = {
@@ -86,6 +86,7 @@ _CALLS: dict[str, tuple[Any, ...]] = {
     "edgekv_cache_restore": (_P, _P, c.c_size_t),
     "edgekv_cache_restore_numbers": (_P, _P, c.c_size_t),
     "edgekv_cache_restore_rows": (_P, c.c_uint64, _P, c.c_size_t),
+    "edgekv_product_measure": (c.c_int32, c.c_uint32, c.c_uint32, c.c_uint32, _P),
     "edgekv_rows_convert": (_P, c.c_int32, c.c_uint32, _P, c.c_size_t),
     "edgekv_process_bytes": (_P,),
     "edgekv_process_taken": (structs.Work, _P, _P),

@@ -364,3 +364,9 @@ class Snapshot(Struct):
         *((name, c.c_int32) for name in ("n_past", "rope_past", "normed")),
         *((name, c.c_uint32) for name in ("ring_head", "reserved")),
     )
+
+
+class ProductSpeed(Struct):
+    """struct edgekv_product_speed"""
+
+    _fields_ = (("rate", c.c_double), ("limit", c.c_double), ("instructions", c.c_char * 16))

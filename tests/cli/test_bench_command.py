@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import fields
 
 import pytest
 from command import words
 
 from edgekv.errors import WorkerError
-from edgekv.evals import speed
+from edgekv.evals import products, speed
+from edgekv.evals.products import ProductSpeed
 from edgekv.evals.speed import PEERS
 from edgekv.evals.speed_run import FIGURES
 
@@ -53,7 +55,7 @@ def test_json_is_one_object_with_every_case(bench):
     status, output, errors = bench("--json", "--repeats", "1")
     assert (status, errors) == (0, "")
     report = json.loads(output)
-    assert report.keys() == {"machine", "repeats", "cases", "left_out", "samples"}
+    assert report.keys() == {"machine", "repeats", "cases", "left_out", "samples", "products"}
     assert (report["repeats"], report["left_out"]) == (1, [])
     assert report["machine"].keys() == {"system", "processors", "memory_bytes"}
     stock, _alike, keydiff = report["cases"]
@@ -62,6 +64,31 @@ def test_json_is_one_object_with_every_case(bench):
     for name, ratio in keydiff["of_stock"].items():
         assert ratio["median"] == keydiff[name]["median"] / stock[name]["median"]
     assert [sample["policy"] for sample in report["samples"]] == ["stock", "alike", "keydiff"]
+    (product,) = report["products"]
+    assert product.keys() == {*(field.name for field in fields(ProductSpeed)), "share_of_limit"}
+    assert (product["block"], product["weights"]) == (32, 1.0)
+
+
+def test_products_are_shown_beside_their_limit(bench, measured, monkeypatch):
+    speeds = [
+        ProductSpeed(
+            type=name,
+            weights=weights,
+            depth=576,
+            n_rows=1536,
+            block=32,
+            operations_per_s=120e9,
+            limit_per_s=limit,
+            instructions=instructions,
+        )
+        for name, weights, limit, instructions in [("Q4_1", 0.9, 200e9, "avx512vnni"), ("F16", 0.1, None, None)]
+    ]
+    monkeypatch.setattr(products, "product_speeds", lambda model, block: speeds)
+    _, output, _ = bench("--repeats", "1")
+    rows = [line.split() for line in output.splitlines()[-4:]]
+    assert rows[0] == ["type", "weights", "matrix", "block", "reached", "limit", "share", "by"]
+    assert rows[1] == ["Q4_1", "90%", "576", "x", "1,536", "32", "120.0", "200.0", "0.60", "avx512vnni"]
+    assert rows[2] == ["F16", "10%", "576", "x", "1,536", "32", "120.0", "ggml"]
 
 
 def test_interrupted_it_prints_what_was_measured(bench, measured):

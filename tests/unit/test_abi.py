@@ -188,7 +188,10 @@ def test_structs_are_laid_out_as_a_c_compiler_does(tmp_path):
             lines.append(f'printf("{name}.{field} %zu %zu\\n", {place});')
     (tmp_path / "llama.h").write_text(LLAMA_H)
     (tmp_path / "layout.c").write_text(
-        '#include "edgekv_devices.h"\n#include <stdio.h>\nint main(void) {\n' + "\n".join(lines) + "\n}\n"
+        "".join(f'#include "{path.name}"\n' for path in sorted(INCLUDE.glob("edgekv*.h")))
+        + "#include <stdio.h>\nint main(void) {\n"
+        + "\n".join(lines)
+        + "\n}\n"
     )
     program = tmp_path / "layout"
     command = [compiler, "-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", f"-I{tmp_path}", f"-I{INCLUDE}"]
