@@ -61,13 +61,14 @@ def bench(
 
     if pictures is not None:
         needed("matplotlib", "eval")  # rather now than when everything is measured
-    shared = {"model": str(find_model(model)), "kv_type": kv_type, "n_generate": generate, "threads": threads}
+    path = find_model(model)
+    shared = {"model": str(path), "kv_type": kv_type, "n_generate": generate, "threads": threads}
     groups = grouped(policies=policies, budgets=budgets, blocks=blocks, lengths=lengths, **shared)
     run = SpeedRun(groups, repeats)
     with prose.vocabulary(model) as vocabulary:
         run.check()
         texts = prompts(vocabulary, None if book is None else prose.read_book(book), lengths)
-    interrupted, products = _measure(run, texts, Path(shared["model"]), blocks)
+    interrupted, products = _measure(run, texts, path, blocks)
     machine = {
         "system": platform.platform(),
         "processors": default_threads(),
