@@ -5,7 +5,8 @@ by the factors of `targets`.
 
 Both get the same text. llama.cpp gets a context that holds it. edgekv gets a ceiling: `--share` of the peak that
 llama.cpp had, or the next twentieth of it that holds the smallest plan. It chooses everything else itself, but for the
-cells, if `--budget` names them. It reads the text as a file with a question about it, so it feeds probes, too.
+cells, if `--budget` names them. It reads the text as a file with a question about it, so it feeds probes, too. Models
+that cannot chat go on from the text.
 
 Every run is a fresh process that warms up. The two take turns, and each pair begins with the other one. A run that is
 in `--results` is not repeated, unless edgekv's library has changed. The table shows medians of the ratios within pairs.
@@ -55,6 +56,7 @@ MODELS = (
     "smollm2-135m-instruct",
     *(f"{shape}-{quantization}" for shape in ("qwen2.5-0.5b", "llama-3.2-1b") for quantization in TYPES),
     "qwen2.5-coder-1.5b-instruct-q4_k_m",
+    "gemma-3-270m-q4_k_m",
 )
 LONG = 8000  # tokens
 FIGURES = ("reading", "generating")

@@ -26,19 +26,27 @@ def clocks() -> tuple[float, float]:
     return time.perf_counter(), time.process_time()
 
 
+def read(runtime: edgekv.Runtime, session: edgekv.Session, path: Path) -> None:
+    """Read a file up to the first token of a reply: with a question about it, unless the model cannot chat."""
+    if runtime.reply_opening():
+        list(session.ask(QUESTION, files=[path], max_tokens=1))
+    else:
+        list(session.generate(files=[path], max_tokens=1))
+
+
 def main() -> None:
-    """Read a text with a question about it, and generate."""
+    """Read a text, and generate."""
     case = json.load(sys.stdin)
     options = {name: case[name] for name in ("memory", "threads", "budget")}
     with edgekv.Runtime(case["model"], **options) as runtime, tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "text.txt")
         path.write_text(case["text"][:256], encoding="utf-8")
         with runtime.session() as session:
-            list(session.ask(QUESTION, files=[path], max_tokens=1))  # warms up
+            read(runtime, session, path)  # warms up
         path.write_text(case["text"], encoding="utf-8")
         with runtime.session() as session, closing(Sampler(GREEDY)) as sampler:
             times = [clocks()]
-            list(session.ask(QUESTION, files=[path], max_tokens=1))
+            read(runtime, session, path)
             times.append(clocks())
             for _ in range(case["generate"]):
                 runtime.block_loop.step(sampler.sample(runtime.context))
