@@ -22,7 +22,7 @@ int main(int argc, char ** argv) {
         }
         std::printf("%s\n%-7s %8s %8s %8s %8s %6s %6s\n", set.name, "type", "columns", "ggml", "edgekv", "limit", "times", "share");
         for (const TypeProducts * type = set.types; type->multiply != nullptr; ++type) {
-            if (type->interleaved) {
+            if (type->order.n_rows > 1) {
                 continue; // unpacked otherwise, multiplied alike
             }
             if (argc > 1 && std::strcmp(argv[1], "all") != 0 && std::strcmp(argv[1], ggml_type_name(type->type)) != 0) {

@@ -5,6 +5,7 @@
 #include "ggml-cpu.h"
 #include "matmul/mul_mat.h"
 #include "matmul/products.h"
+#include "side_by_side.h"
 
 #include <algorithm>
 #include <cmath>
@@ -50,7 +51,7 @@ struct Weights {
     ggml_type            type;
     size_t               n_rows, depth, row_bytes;
     std::vector<uint8_t> bytes;    // as in a file
-    std::vector<uint8_t> repacked; // as ggml interleaves them, where it does
+    std::vector<uint8_t> repacked; // rows side by side, or none
 
     Weights(ggml_type type, size_t n_rows, size_t depth)
         : type(type), n_rows(n_rows), depth(depth), row_bytes(ggml_row_size(type, depth)), bytes(row_bytes * n_rows) {
@@ -61,17 +62,8 @@ struct Weights {
         ggml_quantize_chunk(type, values.data(), bytes.data(), 0, static_cast<int64_t>(n_rows), static_cast<int64_t>(depth), nullptr);
     }
 
-    // ggml repacks a tensor that is set in a buffer of a type of its own.
-    void repack() {
-        const auto lists  = reinterpret_cast<ggml_backend_dev_get_extra_bufts_t>(
-            ggml_backend_reg_get_proc_address(processor().reg(), "ggml_backend_dev_get_extra_bufts"));
-        const auto device = ggml_backend_reg_dev_get(processor().reg(), 0);
-        const ggml_context_ptr context(ggml_init({ ggml_tensor_overhead(), nullptr, true }));
-        ggml_tensor * tensor = ggml_new_tensor_2d(context.get(), type, static_cast<int64_t>(depth), static_cast<int64_t>(n_rows));
-        const ggml_backend_buffer_ptr buffer(ggml_backend_alloc_ctx_tensors_from_buft(context.get(), *lists(device)));
-        ggml_backend_tensor_set(tensor, bytes.data(), 0, bytes.size());
-        const auto * data = static_cast<const uint8_t *>(tensor->data);
-        repacked.assign(data, data + bytes.size());
+    void repack(edgekv_row_order order) {
+        repacked = order.n_rows > 1 ? side_by_side(type, bytes, row_bytes, order) : std::vector<uint8_t>{};
     }
 
     std::vector<float> row(size_t i) const {
@@ -83,11 +75,33 @@ struct Weights {
 
 Weights laid_out(const TypeProducts & products, size_t n_rows, size_t depth) {
     Weights weights(products.type, n_rows, depth);
-    if (products.interleaved) {
-        weights.repack();
-    }
+    weights.repack(products.order);
     return weights;
 }
+
+// Weights that ggml has repacked, in an order of its own choice: it does so with a tensor in a buffer of a type of its own.
+struct Repacked {
+    ggml_context_ptr        context{ ggml_init({ ggml_tensor_overhead(), nullptr, true }) };
+    ggml_tensor *           tensor;
+    ggml_backend_buffer_ptr buffer;
+
+    explicit Repacked(const Weights & weights) {
+        const auto lists  = reinterpret_cast<ggml_backend_dev_get_extra_bufts_t>(
+            ggml_backend_reg_get_proc_address(processor().reg(), "ggml_backend_dev_get_extra_bufts"));
+        const auto device = ggml_backend_reg_dev_get(processor().reg(), 0);
+        tensor = ggml_new_tensor_2d(context.get(), weights.type, static_cast<int64_t>(weights.depth), static_cast<int64_t>(weights.n_rows));
+        buffer.reset(ggml_backend_alloc_ctx_tensors_from_buft(context.get(), *lists(device)));
+        if (is_one()) {
+            ggml_backend_tensor_set(tensor, weights.bytes.data(), 0, weights.bytes.size());
+        }
+    }
+
+    bool is_one() const { return tensor->extra != nullptr; } // ggml has an order for the type on this processor
+
+    bool lies_as(const std::vector<uint8_t> & bytes) const {
+        return bytes.size() == ggml_nbytes(tensor) && std::memcmp(bytes.data(), tensor->data, bytes.size()) == 0;
+    }
+};
 
 // Columns, quantised as the kernels want them, and what these stand for.
 struct Quantised {
@@ -110,7 +124,7 @@ std::vector<float> multiplied(const TypeProducts & products, const Weights & wei
     std::vector<float>   out(n_columns * weights.n_rows, NAN);
     std::vector<uint8_t> memory(panel_bytes + 64);
     void *               workspace = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64;
-    const Product        product   = { reinterpret_cast<const char *>((products.interleaved ? weights.repacked : weights.bytes).data()), weights.row_bytes,
+    const Product        product   = { reinterpret_cast<const char *>((weights.repacked.empty() ? weights.bytes : weights.repacked).data()), weights.row_bytes,
                                        { columns.codes.data(), columns.factors.data(), weights.depth }, n_columns, out.data(), weights.n_rows };
     products.multiply(product, first, weights.n_rows, workspace);
     return out;
@@ -163,7 +177,7 @@ void test_errors(const TypeProducts & products) {
     for (auto [n_rows, depth, n_columns] :
          { Shape{ 1, own, 1 }, Shape{ 16, 2 * own, 2 }, Shape{ 37, 768, 3 }, Shape{ 20, 2304, 4 }, Shape{ 33, 1280, 27 },
            Shape{ 48, 1056 / own * own, 9 } }) {
-        n_rows = products.interleaved ? (n_rows + 7) / 8 * 8 : n_rows;
+        n_rows = (n_rows + products.order.n_rows - 1) / products.order.n_rows * products.order.n_rows;
         const Weights   weights = laid_out(products, n_rows, depth);
         const auto      columns = normal_values(n_columns * depth, 2);
         const Quantised quantised(products, columns, depth);
@@ -199,9 +213,7 @@ void test_extremes(const TypeProducts & products) {
                 std::memcpy(&weights.bytes[at + sizeof(scale)], &scale, sizeof(scale));
             }
         }
-        if (products.interleaved) {
-            weights.repack();
-        }
+        weights.repack(products.order);
         const auto exact = reference(weights, n_columns, [&](size_t i) { return quantised.value(i, products.block); });
         const auto found = multiplied(products, weights, quantised, n_columns);
         double     largest = 1.0;
@@ -231,14 +243,15 @@ struct Graph {
     ggml_tensor *    columns;
     ggml_tensor *    product;
 
-    Graph(const Weights & weights, const std::vector<float> & values, bool with_gaps) {
+    Graph(const Weights & weights, const std::vector<float> & values, bool with_gaps, const Repacked * repacked = nullptr) {
         const auto depth = static_cast<int64_t>(weights.depth), n = static_cast<int64_t>(values.size() / weights.depth);
         auto *     w     = ggml_new_tensor_2d(context.get(), weights.type, depth, static_cast<int64_t>(weights.n_rows));
-        if (weights.repacked.empty()) {
+        if (repacked == nullptr) {
             std::memcpy(w->data, weights.bytes.data(), weights.bytes.size());
         } else {
-            std::memcpy(w->data, weights.repacked.data(), weights.bytes.size());
-            w->extra = w; // a note, as ggml leaves one
+            w->data   = repacked->tensor->data;
+            w->buffer = repacked->tensor->buffer;
+            w->extra  = repacked->tensor->extra;
         }
         columns = ggml_new_tensor_3d(context.get(), GGML_TYPE_F32, depth + (with_gaps ? 32 : 0), n / 2, 2);
         columns = ggml_view_3d(context.get(), columns, depth, n / 2, 2, columns->nb[1], columns->nb[2], 0);
@@ -260,21 +273,39 @@ struct Graph {
     }
 };
 
-// In a graph they are the same, bit by bit, on any number of threads.
+// In a graph they are the same, bit by bit, on any number of threads. Another order than ggml's is in no graph.
 void test_graphs_of(const TypeProducts & products) {
-    const Weights   weights = laid_out(products, 200, 512);
+    const Weights  weights = laid_out(products, 200, 512);
+    const Repacked by_ggml(weights);
+    const bool     is_repacked = products.order.n_rows > 1;
+    if (is_repacked && !(by_ggml.is_one() && by_ggml.lies_as(weights.repacked))) {
+        return;
+    }
     const auto      values = normal_values(10 * 512, 4);
     const Quantised quantised(products, values, 512);
     const auto      expected = multiplied(products, weights, quantised, 10);
     for (const bool with_gaps : { false, true }) {
-        Graph graph(weights, values, with_gaps);
-        CHECK(edgekv_takes_mul_mat(graph.product));
+        Graph graph(weights, values, with_gaps, is_repacked ? &by_ggml : nullptr);
+        CHECK(edgekv_takes_mul_mat(graph.product, products.order));
         for (const int n_threads : { 1, 2, 3 }) {
             CHECK(graph.computed(n_threads) == expected);
         }
     }
     Graph few(weights, { values.begin(), values.begin() + (n_fewest_columns / 2 - 1) * 2 * 512 }, false);
-    CHECK(!edgekv_takes_mul_mat(few.product)); // ggml's
+    CHECK(!edgekv_takes_mul_mat(few.product, edgekv_file_order)); // ggml's
+}
+
+// Whatever order ggml has chosen, weights are read as they lie.
+void test_repacked(ggml_type type) {
+    const Weights  weights(type, 48, 512);
+    const Repacked by_ggml(weights);
+    if (by_ggml.is_one()) {
+        const auto columns = normal_values(10 * 512, 6);
+        const auto truth   = reference(weights, 10, [&](size_t i) { return static_cast<double>(columns[i]); });
+        Graph      graph(weights, columns, false, &by_ggml);
+        CHECK(!edgekv_takes_mul_mat(graph.product, edgekv_file_order));
+        CHECK(error_of(graph.computed(2), truth) < 1.1 * error_of(of_ggml(weights, columns), truth));
+    }
 }
 
 } // namespace
@@ -295,14 +326,21 @@ void test_products() {
             }
         }
     }
+    for (const Products * set : all_that_run()) {
+        use_products(set);
+        for (const ggml_type type : { GGML_TYPE_Q4_0, GGML_TYPE_Q8_0, GGML_TYPE_IQ4_NL, GGML_TYPE_Q2_K, GGML_TYPE_Q4_K, GGML_TYPE_Q5_K,
+                                      GGML_TYPE_Q6_K, GGML_TYPE_MXFP4 }) {
+            test_repacked(type);
+        }
+    }
     use_products(nullptr);
     const Weights weights(GGML_TYPE_Q4_1, 16, 256);
     const Graph   graph(weights, normal_values(16 * 256, 5), false);
-    CHECK(!edgekv_takes_mul_mat(graph.product));
+    CHECK(!edgekv_takes_mul_mat(graph.product, edgekv_file_order));
     use_products(chosen);
 
     const ggml_context_ptr context(ggml_init({ 1 << 20, nullptr, true })); // rows of one head among others are ggml's
     ggml_tensor * heads = ggml_new_tensor_2d(context.get(), GGML_TYPE_Q8_0, 128, 64);
     ggml_tensor * head  = ggml_view_2d(context.get(), heads, 64, 64, heads->nb[1], 0);
-    CHECK(!edgekv_takes_mul_mat(ggml_mul_mat(context.get(), head, ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, 64, 16))));
+    CHECK(!edgekv_takes_mul_mat(ggml_mul_mat(context.get(), head, ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, 64, 16)), edgekv_file_order));
 }

@@ -1,6 +1,6 @@
 #include "matmul/products.h"
 
-#include "kernels/kernels.h"
+#include "hooks/instructions.h"
 
 #include <atomic>
 #include <cstring>
@@ -14,6 +14,10 @@ extern const Products products_avx512vnni;
 extern const Products products_avxvnni;
 #    endif
 #endif
+#ifdef EDGEKV_ARM_PRODUCTS
+extern const Products products_i8mm;
+extern const Products products_dotprod;
+#endif
 
 const Products * const all_products[] = {
 #ifdef EDGEKV_X86_KERNELS
@@ -23,13 +27,18 @@ const Products * const all_products[] = {
 #    endif
     &products_avx2,
 #endif
+#ifdef EDGEKV_ARM_PRODUCTS
+    &products_i8mm,
+    &products_dotprod,
+#endif
     nullptr,
 };
 
-// Instructions that scoring was told to do without are not used here either.
+// Instructions that the library was told to do without are not used here either.
 static bool serves(const Products & candidate) {
-    const char * scoring = kernels().name;
-    if (std::strcmp(scoring, "baseline") == 0 || (std::strcmp(scoring, "avx2") == 0 && std::strstr(candidate.name, "512") != nullptr)) {
+    const char * set = instructions();
+    if (std::strcmp(set, "baseline") == 0 || (std::strcmp(set, "avx2") == 0 && std::strstr(candidate.name, "512") != nullptr) ||
+        (std::strcmp(set, "dotprod") == 0 && std::strcmp(candidate.name, "i8mm") == 0)) {
         return false;
     }
     return candidate.runs_here();
@@ -52,11 +61,11 @@ const Products * products() { return in_use().load(std::memory_order_relaxed); }
 
 void use_products(const Products * others) { in_use().store(others, std::memory_order_relaxed); }
 
-const TypeProducts * products_of(ggml_type type, bool interleaved) {
+const TypeProducts * products_of(ggml_type type, edgekv_row_order order) {
     const Products * chosen = products();
     if (chosen != nullptr) {
         for (const TypeProducts * found = chosen->types; found->multiply != nullptr; ++found) {
-            if (found->type == type && found->interleaved == interleaved) {
+            if (found->type == type && found->order.n_rows == order.n_rows && found->order.n_bytes == order.n_bytes) {
                 return found;
             }
         }

@@ -345,7 +345,7 @@ template <typename Weights> void quantise(const float * column, size_t depth, in
 }
 
 template <typename Weights> constexpr TypeProducts products_for() {
-    return { Weights::type, Weights::interleaved, Weights::block, quantise<Weights>, multiply<Weights> };
+    return { Weights::type, { Weights::interleaved ? 8 : 1, Weights::interleaved ? 8 : 0 }, Weights::block, quantise<Weights>, multiply<Weights> };
 }
 
 constexpr TypeProducts types[] = {

@@ -10,11 +10,6 @@ namespace {
 
 constexpr size_t alignment = 64;
 
-// A note at weights says that ggml has repacked them.
-const TypeProducts * products_of(const ggml_tensor & weights) {
-    return edgekv::products_of(weights.type, weights.extra != nullptr);
-}
-
 constexpr size_t aligned(size_t n) { return (n + alignment - 1) / alignment * alignment; }
 
 // Where things lie in the workspace of a product: columns, their factors, and a panel for each thread.
@@ -25,8 +20,8 @@ struct Layout {
     size_t               code_bytes;
     size_t               factor_bytes;
 
-    explicit Layout(const ggml_tensor & product)
-        : type(*products_of(*product.src[0])), depth(product.src[1]->ne[0]), n_columns(ggml_nrows(product.src[1])),
+    Layout(const ggml_tensor & product, edgekv_row_order order)
+        : type(*products_of(product.src[0]->type, order)), depth(product.src[1]->ne[0]), n_columns(ggml_nrows(product.src[1])),
           code_bytes(aligned(n_columns * depth)), factor_bytes(aligned(n_columns * depth / type.block * sizeof(BlockFactor))) {}
 
     size_t bytes(int n_threads) const { return alignment + code_bytes + factor_bytes + n_threads * panel_bytes; }
@@ -46,17 +41,21 @@ const float * column_of(const ggml_tensor & columns, int64_t i) {
 
 } // namespace
 
-bool edgekv_takes_mul_mat(const ggml_tensor * product) {
+bool edgekv_takes_mul_mat(const ggml_tensor * product, edgekv_row_order order) {
     const ggml_tensor & weights = *product->src[0];
     const ggml_tensor & columns = *product->src[1];
-    return ggml_nrows(&columns) >= n_fewest_columns && weights.ne[2] == 1 && weights.ne[3] == 1 && columns.type == GGML_TYPE_F32 &&
-           columns.nb[0] == sizeof(float) && ggml_is_contiguous(&weights) && ggml_is_contiguous(product) && products_of(weights) != nullptr;
+    const bool          lies_so = order.n_rows > 1 || weights.extra == nullptr; // a note says that something has repacked them
+    return lies_so && ggml_nrows(&columns) >= n_fewest_columns && weights.ne[2] == 1 && weights.ne[3] == 1 && columns.type == GGML_TYPE_F32 &&
+           columns.nb[0] == sizeof(float) && ggml_is_contiguous(&weights) && ggml_is_contiguous(product) &&
+           products_of(weights.type, order) != nullptr;
 }
 
-size_t edgekv_mul_mat_bytes(const ggml_tensor * product, int n_threads) { return Layout(*product).bytes(n_threads); }
+size_t edgekv_mul_mat_bytes(const ggml_tensor * product, edgekv_row_order order, int n_threads) {
+    return Layout(*product, order).bytes(n_threads);
+}
 
-void edgekv_mul_mat_columns(const ggml_tensor * product, void * workspace, int thread, int n_threads) {
-    const Layout  layout(*product);
+void edgekv_mul_mat_columns(const ggml_tensor * product, edgekv_row_order order, void * workspace, int thread, int n_threads) {
+    const Layout  layout(*product, order);
     int8_t *      codes    = layout.codes(workspace);
     BlockFactor * factors  = layout.factors(workspace);
     const size_t  n_blocks = layout.depth / layout.type.block;
@@ -66,8 +65,8 @@ void edgekv_mul_mat_columns(const ggml_tensor * product, void * workspace, int t
     }
 }
 
-void edgekv_mul_mat_rows(const ggml_tensor * product, void * workspace, int thread, int64_t from, int64_t to) {
-    const Layout        layout(*product);
+void edgekv_mul_mat_rows(const ggml_tensor * product, edgekv_row_order order, void * workspace, int thread, int64_t from, int64_t to) {
+    const Layout        layout(*product, order);
     const ggml_tensor & weights = *product->src[0];
     const Columns       columns = { layout.codes(workspace), layout.factors(workspace), layout.depth };
     const Product       task    = { static_cast<const char *>(weights.data), weights.nb[1], columns, layout.n_columns,

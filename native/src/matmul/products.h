@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ggml.h"
+#include "matmul/row_order.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -42,15 +43,15 @@ struct Product {
 
 // How weights of one type are multiplied.
 struct TypeProducts {
-    ggml_type type;
-    bool      interleaved; // 8 rows side by side, as ggml repacks them for processors with AVX2
-    size_t    block; // elements that share a BlockFactor; depth is a multiple of the type's own block
+    ggml_type        type;
+    edgekv_row_order order;
+    size_t           block; // elements that share a BlockFactor; depth is a multiple of the type's own block
     void (*quantise)(const float * column, size_t depth, int8_t * codes, BlockFactor * factors);
     void (*multiply)(const Product & product, size_t first_row, size_t end_row, void * workspace);
 };
 
 struct Products {
-    const char *         name;  // the instructions: "avx512vnni", "avxvnni" or "avx2"
+    const char *         name;  // the instructions: "avx512vnni", "avxvnni", "avx2", "i8mm" or "dotprod"
     bool (*runs_here)();        // whether this processor has them
     const TypeProducts * types; // the last one's multiply is NULL
 };
@@ -59,7 +60,7 @@ struct Products {
 constexpr size_t panel_bytes = n_panel_rows * (panel_depth + (2 * (panel_depth / 16) + panel_depth / 256) * sizeof(float));
 
 // How these weights are multiplied here; NULL where that is left to ggml.
-const TypeProducts * products_of(ggml_type type, bool interleaved);
+const TypeProducts * products_of(ggml_type type, edgekv_row_order order);
 
 // The ones that serve, which are those that the scoring kernels were chosen for, or none; and others instead, for who compares them.
 const Products * products();
