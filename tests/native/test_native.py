@@ -1,7 +1,8 @@
 """The native test programs, plain and with sanitizers, on tiny models and every type of cache.
 
 An install does not build them. The first test that needs them does, in the build folder of the editable install, whose
-llama.cpp they link; that takes some minutes once, and compiles what changed afterwards.
+llama.cpp they link; that takes some minutes once, and compiles what changed afterwards. EDGEKV_NATIVE_BUILD names another
+build folder, such as one for another processor with an emulator for its programs (scripts/test_arm64.sh).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ("unit", "c_abi")  # The diagonal of models and types of cache is run with sanitizers, the next one plain.
 BUILD_SECONDS = 3600  # a limit against hanging; two cores take two minutes
 SANITIZERS = {
-    "ASAN_OPTIONS": "detect_leaks=1:detect_stack_use_after_return=1",
+    "ASAN_OPTIONS": "detect_leaks={leaks}:detect_stack_use_after_return=1",
     "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
 }
 
@@ -49,7 +50,9 @@ def tool(cache, key, command):
 @pytest.fixture(scope="session")
 def programs(request):
     """The folder of the programs, built from the sources as they are."""
-    caches = sorted(ROOT.glob("build/py3-none-*/CMakeCache.txt"), key=lambda cache: cache.stat().st_mtime)
+    named = os.environ.get("EDGEKV_NATIVE_BUILD")
+    found = [Path(named) / "CMakeCache.txt"] if named else ROOT.glob("build/py3-none-*/CMakeCache.txt")
+    caches = sorted(found, key=lambda cache: cache.stat().st_mtime)
     if not caches:
         pytest.skip("edgekv is not installed in editable mode, in whose build folder the native tests are built")
     build, cmake = caches[-1].parent, tool(caches[-1], "CMAKE_COMMAND", "cmake")
@@ -71,10 +74,18 @@ def programs(request):
     return build / "tests"
 
 
+def emulator(program):
+    """Return the command that runs a program of another processor: what its build names, or nothing."""
+    cache = (program.parents[1] / "CMakeCache.txt").read_text()
+    found = re.search(r"^CMAKE_CROSSCOMPILING_EMULATOR:\w+=(.+)$", cache, re.MULTILINE)
+    return found[1].split(";") if found else []
+
+
 def run(program, *arguments):
-    done = subprocess.run(
-        [program, *arguments], capture_output=True, text=True, timeout=600, env=os.environ | SANITIZERS
-    )
+    command = [*emulator(program), program, *arguments]
+    leaks = 0 if emulator(program) else 1  # an emulator lets no program stop its own threads, as the search for leaks does
+    options = {name: value.format(leaks=leaks) for name, value in SANITIZERS.items()}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1800, env=os.environ | options)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1:] == ["OK"], done.stdout + done.stderr
 
