@@ -34,20 +34,18 @@ configure() { # BUILD ARCHITECTURE_OF_GGML
         { cat "$1/configure.log"; exit 1; }
 }
 
-native() { # BUILD ARCHITECTURE_OF_GGML PROCESSOR...
-    local build=$1
-    configure "$build" "$2"
-    for processor in "${@:3}"; do
-        echo "native tests of ${build#build/}, on $processor:"
-        EDGEKV_NATIVE_BUILD=$build QEMU_CPU=$processor uv run --no-sync pytest -q tests/native/test_native.py "${arguments[@]}"
-    done
+native() { # BUILD PROCESSOR PYTEST_ARGUMENT...
+    echo "native tests of $1, on $2:"
+    EDGEKV_NATIVE_BUILD=$1 QEMU_CPU=$2 uv run --no-sync pytest -q tests/native/test_native.py "${@:3}"
 }
 
-arguments=("$@")
-for part in "${parts[@]}"; do
-    if [ "$part" = native ]; then
-        native build/arm64 armv8-a cortex-a72 cortex-a76 max # neither; sdot; smmla, too
-        native build/arm64-dotprod armv8.2-a+dotprod cortex-a76
-        native build/arm64-i8mm armv8.2-a+dotprod+i8mm max
-    fi
-done
+if [[ " ${parts[*]} " = *" native "* ]]; then
+    configure build/arm64 armv8-a
+    configure build/arm64-dotprod armv8.2-a+dotprod
+    configure build/arm64-i8mm armv8.2-a+dotprod+i8mm
+    native build/arm64 cortex-a72 -k alone "$@" # without sdot: products are ggml's
+    native build/arm64 cortex-a76 -k alone "$@" # with sdot, and without smmla
+    native build/arm64 max -k "alone or plain" "$@"
+    native build/arm64-dotprod cortex-a76 -k alone "$@"
+    native build/arm64-i8mm max -k alone "$@"
+fi

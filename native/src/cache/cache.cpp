@@ -187,7 +187,10 @@ bool edgekv_cache::holds(const std::vector<uint32_t> & cells) const {
     return flat_.fits(cells, 0);
 }
 
-size_t edgekv_cache::row_of(uint32_t il, uint32_t g) const { return flat_.pools()[layers_[il].pool].offset + head_of(il, g).cell; }
+size_t edgekv_cache::row_of(uint32_t il, uint32_t g) const {
+    const FlatCache::Head & head = head_of(il, g); // fails first where there is no such layer
+    return flat_.pools()[layers_[il].pool].offset + head.cell;
+}
 
 HeadCells edgekv_cache::cells(uint32_t il, uint32_t g) { return cells_.at(row_of(il, g), head_of(il, g).kept + n_filled_); }
 HeadView  edgekv_cache::cells(uint32_t il, uint32_t g) const { return cells_.at(row_of(il, g), head_of(il, g).kept + n_filled_); }
