@@ -40,7 +40,7 @@ native() { # BUILD PROCESSOR PYTEST_ARGUMENT...
 }
 
 if [[ " ${parts[*]} " = *" native "* ]]; then
-    configure build/arm64 armv8-a
+    configure build/arm64 ""
     configure build/arm64-dotprod armv8.2-a+dotprod
     configure build/arm64-i8mm armv8.2-a+dotprod+i8mm
     native build/arm64 cortex-a72 -k alone "$@" # without sdot: products are ggml's
