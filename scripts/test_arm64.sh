@@ -49,3 +49,46 @@ if [[ " ${parts[*]} " = *" native "* ]]; then
     native build/arm64-dotprod cortex-a76 -k alone "$@"
     native build/arm64-i8mm max -k alone "$@"
 fi
+
+# ---- Python's: Debian's for arm64 in a folder, with numpy's wheel; other packages are this environment's, as far as they are Python ----
+
+packages=(libc6 libgcc-s1 libstdc++6 libgomp1 libbz2-1.0 liblzma5 zlib1g libssl3 libexpat1 libffi8 libcrypt1 libtinfo6 libncursesw6
+    libreadline8 libsqlite3-0 libuuid1 libpython3.11-minimal libpython3.11-stdlib python3.11-minimal python3.11)
+
+unpack_python() { # ROOT
+    local apt=$1.apt
+    mkdir -p "$apt/lists/partial" "$apt/archives/partial" "$apt/debs"
+    local options=(-qq -oAPT::Architecture=arm64 -oAPT::Architectures=arm64 -oAPT::Sandbox::User=root
+        -oDir::State::Lists="$apt/lists" -oDir::State::status=/dev/null -oDir::Cache="$apt")
+    apt-get "${options[@]}" update
+    (cd "$apt/debs" && apt-get "${options[@]}" download "${packages[@]}")
+    for package in "$apt"/debs/*.deb; do dpkg -x "$package" "$1.new"; done
+    mv "$1.new" "$1"
+}
+
+if [[ " ${parts[*]} " = *" python "* ]]; then
+    build=$PWD/build/arm64
+    root=$build/python root_of_packages=$build/packages
+    configure "$build" ""
+    cmake --build "$build" --target edgekv >"$build/build.log" || { cat "$build/build.log"; exit 1; }
+    [ -d "$root" ] || unpack_python "$root"
+    numpy=$(uv run --no-sync python -c 'import numpy; print(numpy.__version__)')
+    rm -rf "$root_of_packages"
+    uv pip install -q --target "$root_of_packages" --python-platform aarch64-unknown-linux-gnu --python-version 3.11 \
+        --only-binary :all: "numpy==$numpy" pyyaml
+    mkdir "$root_of_packages/edgekv" # as an install lays it out
+    ln -s "$PWD"/edgekv/* "$PWD"/models "$PWD"/cli "$root_of_packages/edgekv/"
+    echo 'import os, sys; sys.executable = os.environ["EDGEKV_EMULATED_PYTHON"]' >"$root_of_packages/sitecustomize.py"
+    installed=$(uv run --no-sync python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    cat >"$build/python3" <<END
+#!/bin/sh
+export EDGEKV_EMULATED_PYTHON="$build/python3" EDGEKV_LIB_PATH="$build" QEMU_CPU="\${QEMU_CPU:-max}"
+exec qemu-aarch64-static -L "$root" -E PYTHONHOME="$root/usr" -E PYTHONPATH="$root_of_packages:$installed" "$root/usr/bin/python3.11" "\$@"
+END
+    chmod +x "$build/python3"
+    [ $# -gt 0 ] || set -- tests/runtime/test_{exactness,kept_sets,reposition}.py
+    for processor in max cortex-a72; do
+        echo "pytest $* on $processor:"
+        QEMU_CPU=$processor "$build/python3" -m pytest -q -p no:cacheprovider "$@"
+    done
+fi
