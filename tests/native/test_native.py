@@ -1,8 +1,8 @@
 """The native test programs, plain and with sanitizers, on tiny models and every type of cache.
 
 An install does not build them. The first test that needs them does, in the build folder of the editable install, whose
-llama.cpp they link; that takes some minutes once, and compiles what changed afterwards. EDGEKV_NATIVE_BUILD names another
-build folder, such as one for another processor with an emulator for its programs (scripts/test_arm64.sh).
+llama.cpp they link; that takes some minutes once, and compiles what changed afterwards. EDGEKV_NATIVE_BUILD names
+another build folder, such as one for another processor with an emulator for its programs (scripts/test_arm64.sh).
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def emulator(program):
 
 def run(program, *arguments):
     command = [*emulator(program), program, *arguments]
-    leaks = 0 if emulator(program) else 1  # an emulator lets no program stop its own threads, as the search for leaks does
+    leaks = 0 if emulator(program) else 1  # the search for them stops a program's threads, which an emulator cannot
     options = {name: value.format(leaks=leaks) for name, value in SANITIZERS.items()}
     done = subprocess.run(command, capture_output=True, text=True, timeout=1800, env=os.environ | options)
     assert done.returncode == 0, done.stderr
