@@ -130,6 +130,15 @@ std::vector<float> multiplied(const TypeProducts & products, const Weights & wei
     return out;
 }
 
+// The same with few columns.
+std::vector<float> multiplied_few(const TypeProducts & products, const Weights & weights, const Quantised & columns, size_t n_columns) {
+    std::vector<float> out(n_columns * weights.n_rows, NAN);
+    products.multiply_few({ reinterpret_cast<const char *>(weights.bytes.data()), weights.row_bytes,
+                            { columns.codes.data(), columns.factors.data(), weights.depth }, n_columns, out.data(), weights.n_rows },
+                          0, weights.n_rows);
+    return out;
+}
+
 // What is left of `found`, over the norm of `expected`.
 double error_of(const std::vector<float> & found, const std::vector<double> & expected) {
     double error = 0.0, norm = 0.0;
@@ -181,12 +190,17 @@ void test_errors(const TypeProducts & products) {
         const Weights   weights = laid_out(products, n_rows, depth);
         const auto      columns = normal_values(n_columns * depth, 2);
         const Quantised quantised(products, columns, depth);
-        const auto      found = multiplied(products, weights, quantised, n_columns);
         const auto      exact = reference(weights, n_columns, [&](size_t i) { return quantised.value(i, products.block); });
         const auto      truth = reference(weights, n_columns, [&](size_t i) { return static_cast<double>(columns[i]); });
-        CHECK(error_of(found, exact) < 2e-6);
-        if (n_rows * n_columns >= 32) { // enough of them that chance evens out
-            CHECK(error_of(found, truth) < 1.02 * error_of(of_ggml(weights, columns), truth));
+        const auto      check = [&](const std::vector<float> & found) {
+            CHECK(error_of(found, exact) < 2e-6);
+            if (n_rows * n_columns >= 32) { // enough of them that chance evens out
+                CHECK(error_of(found, truth) < 1.02 * error_of(of_ggml(weights, columns), truth));
+            }
+        };
+        check(multiplied(products, weights, quantised, n_columns));
+        if (products.multiply_few != nullptr && n_columns < static_cast<size_t>(n_fewest_columns)) {
+            check(multiplied_few(products, weights, quantised, n_columns));
         }
     }
 }
@@ -215,13 +229,18 @@ void test_extremes(const TypeProducts & products) {
         }
         weights.repack(products.order);
         const auto exact = reference(weights, n_columns, [&](size_t i) { return quantised.value(i, products.block); });
-        const auto found = multiplied(products, weights, quantised, n_columns);
         double     largest = 1.0;
         for (const double value : exact) {
             largest = std::max(largest, std::fabs(value));
         }
-        for (size_t i = 0; i < found.size(); ++i) {
-            CHECK(std::fabs(found[i] - exact[i]) < 1e-5 * largest);
+        const auto check = [&](const std::vector<float> & found) {
+            for (size_t i = 0; i < found.size(); ++i) {
+                CHECK(std::fabs(found[i] - exact[i]) < 1e-5 * largest);
+            }
+        };
+        check(multiplied(products, weights, quantised, n_columns));
+        if (products.multiply_few != nullptr) {
+            check(multiplied_few(products, weights, quantised, n_columns));
         }
     }
 }
@@ -234,6 +253,21 @@ void test_parts(const TypeProducts & products) {
     const auto      all = multiplied(products, weights, quantised, 6), part = multiplied(products, weights, quantised, 6, 16);
     for (size_t i = 0; i < all.size(); ++i) {
         CHECK(i % 40 < 16 ? std::isnan(part[i]) : part[i] == all[i]);
+    }
+}
+
+// Each of few columns is what it is alone, bit by bit: a draft's tokens round as single ones do.
+void test_few_columns(const TypeProducts & products) {
+    constexpr size_t depth = 576, n_rows = 37, most = n_fewest_columns - 1;
+    const Weights    weights = laid_out(products, n_rows, depth);
+    const auto       columns = normal_values(most * depth, 5);
+    for (size_t n = 1; n <= most; ++n) {
+        const auto found = multiplied_few(products, weights, { products, { columns.begin(), columns.begin() + n * depth }, depth }, n);
+        for (size_t c = 0; c < n; ++c) {
+            const auto one = columns.begin() + c * depth;
+            const std::vector<float> alone = multiplied_few(products, weights, { products, { one, one + depth }, depth }, 1);
+            CHECK(std::equal(alone.begin(), alone.end(), found.begin() + c * n_rows));
+        }
     }
 }
 
@@ -291,8 +325,17 @@ void test_graphs_of(const TypeProducts & products) {
             CHECK(graph.computed(n_threads) == expected);
         }
     }
-    Graph few(weights, { values.begin(), values.begin() + (n_fewest_columns / 2 - 1) * 2 * 512 }, false);
-    CHECK(!edgekv_takes_mul_mat(few.product, edgekv_file_order)); // ggml's
+    constexpr size_t         n_few = (n_fewest_columns / 2 - 1) * 2;
+    const std::vector<float> first(values.begin(), values.begin() + n_few * 512);
+    Graph                    few(weights, first, false);
+    const bool               is_own = edgekv_takes_mul_mat(few.product, edgekv_file_order);
+    CHECK(is_own == (!is_repacked && products.multiply_few != nullptr)); // else they are ggml's
+    if (is_own) {
+        const auto expected_few = multiplied_few(products, weights, { products, first, 512 }, n_few);
+        for (const int n_threads : { 1, 2, 3 }) {
+            CHECK(few.computed(n_threads) == expected_few);
+        }
+    }
 }
 
 // Whatever order ggml has chosen, weights are read as they lie.
@@ -320,6 +363,9 @@ void test_products() {
             test_errors(*type);
             test_extremes(*type);
             test_parts(*type);
+            if (type->multiply_few != nullptr) {
+                test_few_columns(*type);
+            }
             test_graphs_of(*type);
             if (n_failed > n_before) {
                 std::fprintf(stderr, "those were of %s with %s\n", ggml_type_name(type->type), set->name);

@@ -36,7 +36,7 @@ enum edgekv_status edgekv_product_measure(int32_t type, uint32_t depth, uint32_t
         require(speed, "speed is NULL");
         check(type, depth, n_rows, n_tokens);
         processor().init();
-        const bool      own  = n_tokens >= n_fewest_columns && products_of(static_cast<ggml_type>(type), false) != nullptr;
+        const bool      own  = products_of(static_cast<ggml_type>(type), edgekv_file_order, n_tokens) != nullptr;
         const auto *    set  = products();
         MeasuredProduct product(static_cast<ggml_type>(type), depth, n_rows, n_tokens);
 

@@ -61,12 +61,12 @@ const Products * products() { return in_use().load(std::memory_order_relaxed); }
 
 void use_products(const Products * others) { in_use().store(others, std::memory_order_relaxed); }
 
-const TypeProducts * products_of(ggml_type type, edgekv_row_order order) {
+const TypeProducts * products_of(ggml_type type, edgekv_row_order order, int64_t n_columns) {
     const Products * chosen = products();
     if (chosen != nullptr) {
         for (const TypeProducts * found = chosen->types; found->multiply != nullptr; ++found) {
             if (found->type == type && found->order.n_rows == order.n_rows && found->order.n_bytes == order.n_bytes) {
-                return found;
+                return n_columns >= n_fewest_columns || found->multiply_few != nullptr ? found : nullptr;
             }
         }
     }

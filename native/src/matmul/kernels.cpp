@@ -1,5 +1,6 @@
 // Compiled once for each set of instructions, with its options; EDGEKV_INSTRUCTIONS is its name. EDGEKV_DOT4 is defined where a
 // register adds up products of four bytes (`vpdpbusd`).
+#include "matmul/few_columns.h"
 #include "matmul/panel.h"
 #include "kernels/vectors.h"
 
@@ -344,12 +345,13 @@ template <typename Weights> void quantise(const float * column, size_t depth, in
     }
 }
 
-template <typename Weights> constexpr TypeProducts products_for() {
-    return { Weights::type, { Weights::interleaved ? 8 : 1, Weights::interleaved ? 8 : 0 }, Weights::block, quantise<Weights>, multiply<Weights> };
+// few: where ggml's own products with few columns are slower than the memory
+template <typename Weights> constexpr TypeProducts products_for(decltype(TypeProducts::multiply_few) few = nullptr) {
+    return { Weights::type, { Weights::interleaved ? 8 : 1, Weights::interleaved ? 8 : 0 }, Weights::block, quantise<Weights>, multiply<Weights>, few };
 }
 
 constexpr TypeProducts types[] = {
-    products_for<Q4_0>(), products_for<Q4_1>(), products_for<Q5_0>(), products_for<Q5_1>(), products_for<Q8_0>(),
+    products_for<Q4_0>(), products_for<Q4_1>(multiply_few<block_q4_1>), products_for<Q5_0>(), products_for<Q5_1>(multiply_few<block_q5_1>), products_for<Q8_0>(),
     products_for<IQ4_NL>(), products_for<Q4_K>(), products_for<Q5_K>(), products_for<Q6_K>(),
     products_for<Q4_0x8>(), products_for<IQ4_NLx8>(), products_for<Q4_Kx8>(), {},
 };

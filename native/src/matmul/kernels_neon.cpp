@@ -253,7 +253,7 @@ template <typename Weights> void quantise(const float * column, size_t depth, in
 
 template <typename Weights, typename Rows> constexpr TypeProducts products_for() {
     static_assert(sizeof(typename Rows::Block) == Rows::order.n_rows * sizeof(typename Weights::Block), "they take the same bytes");
-    return { Weights::type, Rows::order, Weights::block, quantise<Weights>, multiply<Weights, Rows> };
+    return { Weights::type, Rows::order, Weights::block, quantise<Weights>, multiply<Weights, Rows>, nullptr };
 }
 template <typename Weights> constexpr TypeProducts as_in_file() { return products_for<Weights, Apart<typename Weights::Block>>(); }
 template <typename Weights, int n_rows, int n_bytes> constexpr TypeProducts repacked() {

@@ -21,7 +21,7 @@ struct Layout {
     size_t               factor_bytes;
 
     Layout(const ggml_tensor & product, edgekv_row_order order)
-        : type(*products_of(product.src[0]->type, order)), depth(product.src[1]->ne[0]), n_columns(ggml_nrows(product.src[1])),
+        : type(*products_of(product.src[0]->type, order, ggml_nrows(product.src[1]))), depth(product.src[1]->ne[0]), n_columns(ggml_nrows(product.src[1])),
           code_bytes(aligned(n_columns * depth)), factor_bytes(aligned(n_columns * depth / type.block * sizeof(BlockFactor))) {}
 
     size_t bytes(int n_threads) const { return alignment + code_bytes + factor_bytes + n_threads * panel_bytes; }
@@ -45,9 +45,9 @@ bool edgekv_takes_mul_mat(const ggml_tensor * product, edgekv_row_order order) {
     const ggml_tensor & weights = *product->src[0];
     const ggml_tensor & columns = *product->src[1];
     const bool          lies_so = order.n_rows > 1 || weights.extra == nullptr; // a note says that something has repacked them
-    return lies_so && ggml_nrows(&columns) >= n_fewest_columns && weights.ne[2] == 1 && weights.ne[3] == 1 && columns.type == GGML_TYPE_F32 &&
+    return lies_so && weights.ne[2] == 1 && weights.ne[3] == 1 && columns.type == GGML_TYPE_F32 &&
            columns.nb[0] == sizeof(float) && ggml_is_contiguous(&weights) && ggml_is_contiguous(product) &&
-           products_of(weights.type, order) != nullptr;
+           products_of(weights.type, order, ggml_nrows(&columns)) != nullptr;
 }
 
 size_t edgekv_mul_mat_bytes(const ggml_tensor * product, edgekv_row_order order, int n_threads) {
@@ -71,5 +71,9 @@ void edgekv_mul_mat_rows(const ggml_tensor * product, edgekv_row_order order, vo
     const Columns       columns = { layout.codes(workspace), layout.factors(workspace), layout.depth };
     const Product       task    = { static_cast<const char *>(weights.data), weights.nb[1], columns, layout.n_columns,
                                     static_cast<float *>(product->data), static_cast<size_t>(product->ne[0]) };
-    layout.type.multiply(task, from, to, layout.panel(workspace, thread));
+    if (layout.n_columns < n_fewest_columns) {
+        layout.type.multiply_few(task, from, to);
+    } else {
+        layout.type.multiply(task, from, to, layout.panel(workspace, thread));
+    }
 }

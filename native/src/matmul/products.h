@@ -13,7 +13,7 @@ namespace edgekv {
 constexpr size_t n_panel_rows = 16;   // rows of weights that are unpacked together
 constexpr size_t panel_depth  = 1024; // and how far: a panel and the columns beside it stay in the first cache
 
-constexpr int64_t n_fewest_columns = 8; // fewer are ggml's
+constexpr int64_t n_fewest_columns = 8; // that panels are for
 
 // What one block of a column is multiplied by, and what the sum of its numbers is for: weights have minima, or their codes an offset.
 struct BlockFactor {
@@ -48,6 +48,7 @@ struct TypeProducts {
     size_t           block; // elements that share a BlockFactor; depth is a multiple of the type's own block
     void (*quantise)(const float * column, size_t depth, int8_t * codes, BlockFactor * factors);
     void (*multiply)(const Product & product, size_t first_row, size_t end_row, void * workspace);
+    void (*multiply_few)(const Product & product, size_t first_row, size_t end_row); // fewer columns; NULL = these are left to ggml
 };
 
 struct Products {
@@ -59,8 +60,8 @@ struct Products {
 // What `multiply` works in, from an address that is a multiple of 64 on.
 constexpr size_t panel_bytes = n_panel_rows * (panel_depth + (2 * (panel_depth / 16) + panel_depth / 256) * sizeof(float));
 
-// How these weights are multiplied here; NULL where that is left to ggml.
-const TypeProducts * products_of(ggml_type type, edgekv_row_order order);
+// How these weights are multiplied with so many columns here; NULL where that is left to ggml.
+const TypeProducts * products_of(ggml_type type, edgekv_row_order order, int64_t n_columns);
 
 // The ones that serve, which are those that the scoring kernels were chosen for, or none; and others instead, for who compares them.
 const Products * products();
