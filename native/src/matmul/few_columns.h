@@ -60,7 +60,8 @@ template <typename Block, size_t n_rows, size_t n_columns> inline void multiply_
 #pragma GCC unroll 4
         for (size_t r = 0; r < n_rows; ++r) {
             const Block & block = *block_of<Block>(product.weights + (row + r) * product.row_bytes, i);
-            int32_t       two;
+            _mm_prefetch(reinterpret_cast<const char *>(&block) + 8 * product.row_bytes, _MM_HINT_T0); // rows are short: no stream is found
+            int32_t two;
             std::memcpy(&two, &block, sizeof(two));
             const __m128  scale_and_minimum = _mm_cvtph_ps(_mm_cvtsi32_si128(two));
             const __m256i codes             = codes_of(block);
