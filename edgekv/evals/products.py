@@ -27,9 +27,9 @@ class ProductSpeed:
     depth, n_rows: of the matrix
     block: tokens
     operations_per_s: two for each weight and token, by processor time
-    limit_per_s: the same of a loop that multiplies bytes and adds them up, on registers alone, measured in turn with
-        the product; None = none is known for this processor
     instructions: of edgekv's own products, such as "avx512vnni"; None = the product is ggml's
+    limit_per_s: what a loop of these instructions does that multiplies bytes and adds them up, on registers alone,
+        measured in turn with the product; None where the product is ggml's
     """
 
     type: str

@@ -6,6 +6,7 @@
 #include "matmul/speed.h"
 
 #include <cstdio>
+#include <string>
 #include <vector>
 
 using namespace edgekv;
@@ -36,17 +37,17 @@ enum edgekv_status edgekv_product_measure(int32_t type, uint32_t depth, uint32_t
         require(speed, "speed is NULL");
         check(type, depth, n_rows, n_tokens);
         processor().init();
-        const bool      own  = products_of(static_cast<ggml_type>(type), edgekv_file_order, n_tokens) != nullptr;
-        const auto *    set  = products();
-        MeasuredProduct product(static_cast<ggml_type>(type), depth, n_rows, n_tokens);
+        const bool        own          = products_of(static_cast<ggml_type>(type), edgekv_file_order, n_tokens) != nullptr;
+        const std::string instructions = own ? products()->name : "";
+        MeasuredProduct   product(static_cast<ggml_type>(type), depth, n_rows, n_tokens);
 
         std::vector<double> rates, limits;
         for (int turn = 0; turn < n_turns; ++turn) {
-            limits.push_back(set != nullptr ? limit_rate(set->name) : 0.0);
+            limits.push_back(limit_rate(instructions));
             rates.push_back(product.rate());
         }
         edgekv_product_speed found = { median(rates), median(limits), "" };
-        std::snprintf(found.instructions, sizeof(found.instructions), "%s", own ? set->name : "");
+        std::snprintf(found.instructions, sizeof(found.instructions), "%s", instructions.c_str());
         *speed = found;
     });
 }
