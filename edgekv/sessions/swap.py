@@ -84,10 +84,14 @@ class SwapSpace:
         following: gets the cells next. It is not evicted. If it has no snapshot here, it is a newcomer, and a later
             switch must be possible, too: otherwise it would shut the others out
 
-        Raises SwapError if there is no room.
+        Raises SwapError if there is no room. No sequence is evicted then, unless the disk fails.
         """
         n_bytes, limit = block_loop.snapshot_bytes, self._room.limit(self.memory_bytes)
-        if following not in self._swapped:
+        coming = self._swapped.get(following)
+        stays = coming.nbytes if isinstance(coming, BlockLoopSnapshot) else 0
+        if self._folder is None and n_bytes + stays > limit:
+            raise self._full(n_bytes)
+        if coming is None:
             self._admit(n_bytes, limit)
         while self.memory_bytes + n_bytes > limit:
             if self._fits_folder(n_bytes, following):

@@ -261,6 +261,18 @@ def test_the_least_recently_used_is_dropped_where_that_is_asked_for(open_runtime
         assert [figures(sessions[i]) for i in (0, 2, 3)] == kept
 
 
+def test_nobody_is_evicted_in_vain(open_runtime, monkeypatch):
+    """Of three sessions one is used again, and the system's count of bytes leaves room for one."""
+    with open_runtime(swap_full="evict") as rt:
+        sessions = with_books(rt, 3)
+        taken = rt.plan.ceiling_bytes + rt._engine.slot.swap.memory_bytes // 2
+        with monkeypatch.context() as patch:
+            patch.setattr("edgekv.memory.process.resident_bytes", lambda: taken)
+            with pytest.raises(edgekv.SwapError, match="leaves free does not hold"):
+                sessions[0].budgets()
+        assert all(session.budgets() for session in sessions)
+
+
 def test_the_disk_has_a_cap(open_tight, tmp_path):
     with open_tight() as rt:
         cap = 3 * rt.plan.session_bytes
