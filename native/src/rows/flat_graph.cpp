@@ -14,6 +14,7 @@ namespace {
 
 constexpr uint32_t visible_step = 256; // a graph is built anew once so many rows were filled, not for every token
 constexpr uint32_t device_pad   = 256; // rows that flash attention on a device reads at once
+constexpr size_t   n_query_nodes = 5;  // that keep_queries adds to a graph, at most
 
 ggml_tensor * input(ggml_context * context, ggml_type type, int64_t n, int64_t rows = 1) {
     ggml_tensor * tensor = ggml_new_tensor_2d(context, type, n, rows);
@@ -207,6 +208,9 @@ ggml_tensor * FlatGraph::attend(ggml_context * context, ggml_cgraph * graph, ggm
     if (mask_ == nullptr) {
         ggml_tensor * out = on_host_.emplace_back(HostAttention{ cache_, il, scale, softcap }).operation(context, q, sinks);
         ggml_build_forward_expand(graph, out);
+        for (size_t i = 0; largest_ && i < n_query_nodes; ++i) { // ggml's scheduler holds its nodes in arrays, which must not grow later
+            ggml_build_forward_expand(graph, ggml_view_1d(context, out, 1, 0));
+        }
         return out;
     }
     const int64_t n_all = layer.head_dim_v * q->ne[1];
