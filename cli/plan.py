@@ -15,7 +15,7 @@ import edgekv
 from edgekv.memory.sizes import format_size
 
 from .options import AsJson, with_common_options
-from .render import loading
+from .render import FEW_CELLS, loading
 
 BOUNDS = {
     "budget": "as asked for",
@@ -95,6 +95,11 @@ def _lines(survey: edgekv.Survey) -> Iterator[str]:
         f"budget {made.budget_cells:,} cells per head + {made.block} spare ({made.kv_type}, "
         f"{made.cell_bytes:,} bytes a cell over all heads); trained context {made.n_ctx_train:,} tokens"
     )
+    if survey.bound_by != "trained context" and made.budget_cells < FEW_CELLS:
+        yield (
+            "these are few: asked about a text, the default model found 19 of 20 facts with 256 cells and 12 with 128; "
+            "give it more memory, or take a smaller model"
+        )
     part, n_bytes = survey.largest_part, asdict(made.parts)[survey.largest_part]
     yield f"the budget is {BOUNDS[survey.bound_by]}; beside the weights, {part} takes most ({format_size(n_bytes)})"
     if (more.budget_cells, more.kv_type, more.block) == (made.budget_cells, made.kv_type, made.block):

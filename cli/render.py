@@ -37,6 +37,8 @@ NOTES = {
     "context": "trained context full",
 }
 
+FEW_CELLS = 128  # with fewer nothing was found again in most texts (docs/memory.md, "Why 512 cells")
+
 
 class Speed(ProgressColumn):
     """Tokens a second."""
@@ -102,10 +104,12 @@ def print_footer(stats: edgekv.Stats, plan: edgekv.Plan) -> None:
 
 
 def figures_of(stats: edgekv.Stats, plan: edgekv.Plan) -> list[str]:
-    """Return the figures of a reply: a note on its end, if there is one; tokens, cells, both speeds, memory."""
+    """Return the figures of a reply: notes on its end and on few cells, if any; tokens, cells, both speeds, memory."""
     kept = min(stats.cells_used, stats.tokens_seen)
+    is_short_of_cells = kept < stats.tokens_seen and stats.budget_cells < FEW_CELLS
     return [
         *([NOTES[stats.finish_reason]] if stats.finish_reason in NOTES else []),
+        *(["few cells: do not rely on it (edgekv plan)"] if is_short_of_cells else []),
         f"{stats.tokens_seen:,} tokens seen, {kept:,} kept",
         f"{stats.cells_used:,} cells of {stats.budget_cells:,}+{plan.block}",
         f"prompt {stats.prefill_tok_per_s:.0f} tok/s",

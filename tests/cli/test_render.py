@@ -33,6 +33,16 @@ def test_a_footer_is_broken_between_two_figures_only(monkeypatch, capsys, width)
     )
 
 
+@pytest.mark.parametrize(
+    ("budget", "seen", "warns"),
+    [(127, 128, True), (128, 129, False), (127, 127, False)],
+    ids=["few", "enough", "all kept"],
+)
+def test_few_cells_are_told_where_some_were_evicted(budget, seen, warns):
+    stats = edgekv.Stats(cells_used=min(budget, seen), budget_cells=budget, tokens_seen=seen, finish_reason="stop")
+    assert any("few cells" in figure for figure in render.figures_of(stats, PLAN)) == warns
+
+
 def test_an_item_wider_than_the_line_has_one_to_itself():
     assert render.packed(["a", "b" * 30, "c", "d"], 10) == ["a", "b" * 30, "c · d"]
     assert render.packed([], 10) == []
