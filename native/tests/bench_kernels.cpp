@@ -37,15 +37,16 @@ int main() {
         positions[i] = static_cast<int32_t>(i);
     }
     constexpr size_t           n_tile = 64, n_queries = 7; // as of a token where seven heads share keys
-    std::vector<float>         most(n_queries), attended(n_queries), out(n_queries * dim);
-    const std::vector<uint32_t> n_seen(n_queries, n_tile);
+    std::vector<float>         most(n_lanes), attended(n_lanes), out(n_lanes * dim);
+    const std::vector<int32_t> n_seen(n_lanes, n_tile);
 
     const double products = 2.0 * n_cells * dim * n_lanes * n_repeats;
     const double rows     = 2.0 * n_cells * dim * n_repeats;
 
     const double attention = 4.0 * n_cells * dim * n_queries * n_repeats;
+    const double of_panel  = 4.0 * n_cells * dim * n_lanes * n_repeats;
 
-    std::printf("%-10s %10s %10s %10s %10s %10s %10s\n", "", "weights", "norm1", "dots", "squares", "weighted", "attend");
+    std::printf("%-10s %10s %10s %10s %10s %10s %10s %10s\n", "", "weights", "norm1", "dots", "squares", "weighted", "attend", "of panels");
     for (size_t k = 0; all_kernels[k] != nullptr; ++k) {
         const Kernels & kernel = *all_kernels[k];
         if (!runs_here(kernel.name)) {
@@ -53,7 +54,7 @@ int main() {
         }
         const auto repeat = [&](auto f) { return [&, f] { for (size_t i = 0; i < n_repeats; ++i) { f(); } }; };
         std::printf(
-            "%-10s %10.1f %10.1f %10.1f %10.1f %10.1f %10.1f\n", kernel.name,
+            "%-10s %10.1f %10.1f %10.1f %10.1f %10.1f %10.1f %10.1f\n", kernel.name,
             gflops(products, repeat([&] {
                 kernel.add_attention(keys.data(), n_cells, panel.data(), dim, positions.data(), limits.data(), 0.0f, no_sinks.data(),
                                      lane_factors.data(), logits.data(), weights.data());
@@ -66,6 +67,12 @@ int main() {
                 for (size_t cell = 0; cell < n_cells; cell += n_tile) {
                     kernel.attend({ n_queries, n_tile, dim, dim, panel.data(), keys.data() + cell * dim, keys.data() + cell * dim, dim,
                                     n_seen.data(), 0.0f, logits.data(), most.data(), attended.data(), out.data() });
+                }
+            })),
+            gflops(of_panel, repeat([&] {
+                for (size_t cell = 0; cell < n_cells; cell += n_tile) {
+                    kernel.attend_panel({ n_tile, dim, dim, panel.data(), keys.data() + cell * dim, keys.data() + cell * dim, dim,
+                                          n_seen.data(), 0.0f, logits.data(), most.data(), attended.data(), out.data() });
                 }
             })));
     }
