@@ -209,7 +209,7 @@ ggml_tensor * FlatGraph::attend(ggml_context * context, ggml_cgraph * graph, ggm
         ggml_tensor * out = on_host_.emplace_back(HostAttention{ cache_, il, scale, softcap }).operation(context, q, sinks);
         ggml_build_forward_expand(graph, out);
         for (size_t i = 0; largest_ && i < n_query_nodes; ++i) { // ggml's scheduler holds its nodes in arrays, which must not grow later
-            ggml_build_forward_expand(graph, ggml_view_1d(context, out, 1, 0));
+            ggml_build_forward_expand(graph, ggml_view_1d(context, layer.k, layer.k->ne[0], 0)); // of what is kept anyway
         }
         return out;
     }
