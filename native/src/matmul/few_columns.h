@@ -49,7 +49,7 @@ template <typename Block, size_t n_rows, size_t n_columns> inline void multiply_
     const Columns & columns  = product.columns;
     const size_t    n_blocks = columns.depth / n_block;
     __m256          sums[n_rows][n_columns];
-    __m128          scaled[n_rows][n_columns]; // in turn what a block's sum is times, which is of no use, and minimum times activations
+    __m128          scaled[n_rows][n_columns]; // in the second lane minima times sums of activations; the first is of no use
     for (size_t r = 0; r < n_rows; ++r) {
         for (size_t c = 0; c < n_columns; ++c) {
             sums[r][c]   = _mm256_setzero_ps();

@@ -18,7 +18,7 @@ constexpr size_t most_panels  = 8;
 constexpr size_t most_cells   = 64;
 constexpr size_t max_row      = n_floats / n_lanes; // a tile is no fewer than n_lanes cells
 
-// From so many tokens on their queries are lanes of panels. Fewer would leave lanes empty; and a draft's tokens round as single ones do.
+// From so many tokens on, queries are lanes of panels. Fewer would leave lanes empty, and a draft's tokens round as single ones do.
 constexpr size_t fewest_tokens = 8;
 
 size_t padded(size_t dim) { return round_up(dim, n_lanes); }
@@ -91,7 +91,7 @@ class Pass {
         }
     }
 
-    // Elements of query i, or of its sums: the first one's place and the distance to the next.
+    // Where query i begins, or its sums; step() lies from one element to the next.
     size_t place(size_t i, size_t dim) const { return tile_.has_panels ? i / n_lanes * n_lanes * dim + i % n_lanes : i * dim; }
 
     void put_query(size_t i, const float * query) {
