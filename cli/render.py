@@ -37,7 +37,7 @@ NOTES = {
     "context": "trained context full",
 }
 
-FEW_CELLS = 128  # with fewer nothing was found again in most texts (docs/memory.md, "Why 512 cells")
+FEW_CELLS = 128  # docs/memory.md says how much is found again with these
 
 
 class Speed(ProgressColumn):
