@@ -195,7 +195,7 @@ template <typename Block, typename Put> inline void each_six(const Apart<Block> 
 template <typename Block, int n_rows, int n_bytes, typename Put>
 inline void each_six(const Together<Block, n_rows, n_bytes> & rows, size_t i, const Put & put) {
     for (size_t part = 0; part < 8; ++part) { // there, eight scales and minima are those of eight rows
-        uint8_t bytes[16];
+        uint8_t bytes[16 + 4] = {}; // eight are read at once, of which four count
         vst1q_u8(bytes, bytes_of(bytes_of_sixes(rows.blocks[i].scales + 12 * part)));
         const auto four = [&](size_t from) {
             return vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(vmovl_u8(vld1_u8(bytes + from)))));
