@@ -142,14 +142,7 @@ bool add_attention(const float * rows, size_t n_rows, const float * panel, size_
     }
     std::memcpy(most, sinks, sizeof(most));
     each_product<n_rows_at_once>({ rows, depth, 1 }, n_rows, panel, depth, [&](size_t row, Vector (&product)[n_parts]) {
-        if (softcap > 0.0f) { // it would make a number of -inf
-            float values[n_lanes];
-            std::memcpy(values, product, sizeof(values));
-            for (float & value : values) {
-                value = (bits_of<int32_t>(value) & 0x7FFFFFFF) < infinity ? softcap * tanhf(value / softcap) : NAN;
-            }
-            std::memcpy(product, values, sizeof(values));
-        }
+        cap(product, softcap);
         const bool seen_by_all = positions[row] <= first_limit;
         for (size_t p = 0; p < n_parts; ++p) {
             Vector logit = product[p];

@@ -167,15 +167,6 @@ struct Lanes {
     }
 };
 
-void cap(Vector (&logits)[n_parts], float softcap) {
-    float values[n_lanes];
-    std::memcpy(values, logits, sizeof(values));
-    for (float & value : values) { // it would make a number of -inf
-        value = (bits_of<int32_t>(value) & 0x7FFFFFFF) < infinity ? softcap * tanhf(value / softcap) : NAN;
-    }
-    std::memcpy(logits, values, sizeof(values));
-}
-
 } // namespace
 
 void EDGEKV_OF_SET(attend_panel_)(const AttentionPanel & panel);
@@ -183,9 +174,7 @@ void EDGEKV_OF_SET(attend_panel_)(const AttentionPanel & panel);
 void EDGEKV_OF_SET(attend_panel_)(const AttentionPanel & panel) {
     Lanes lanes(panel);
     const auto keep = [&](size_t cell, Vector (&logits)[n_parts]) {
-        if (panel.softcap > 0.0f) {
-            cap(logits, panel.softcap);
-        }
+        cap(logits, panel.softcap);
         lanes.see(cell, logits);
         std::memcpy(panel.logits + cell * n_lanes, logits, sizeof(logits));
     };

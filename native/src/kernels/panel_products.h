@@ -3,6 +3,8 @@
 
 #include "kernels/vectors.h"
 
+#include <math.h>
+
 namespace edgekv {
 
 namespace {
@@ -46,6 +48,18 @@ inline void each_product(const Matrix & rows, size_t n_rows, const float * panel
     }
     if constexpr (n > 1) {
         each_product<(n > 4 ? 4 : 1)>(rows, n_rows, panel, depth, f, first);
+    }
+}
+
+// Cap the logits of a cell; 0 = none. One that is not finite becomes NaN, since the cap would make a number of it.
+inline void cap(Vector (&logits)[n_parts], float softcap) {
+    if (softcap > 0.0f) {
+        float values[n_lanes];
+        std::memcpy(values, logits, sizeof(values));
+        for (float & value : values) {
+            value = (bits_of<int32_t>(value) & 0x7FFFFFFF) < infinity ? softcap * tanhf(value / softcap) : NAN;
+        }
+        std::memcpy(logits, values, sizeof(values));
     }
 }
 
