@@ -1,5 +1,6 @@
 // Compiled once for each set of instructions, with its options; EDGEKV_INSTRUCTIONS is its name. EDGEKV_DOT4 is defined where a
 // register adds up products of four bytes (`vpdpbusd`).
+#include "matmul/column_tiles.h"
 #include "matmul/few_columns.h"
 #include "matmul/panel.h"
 #include "kernels/vectors.h"
@@ -53,12 +54,6 @@ inline Ints dot4(Ints sum, Ints codes, int32_t four) {
 #endif
 
 // ---- a tile: 16 rows of a panel times some columns ----
-
-template <size_t n_columns> struct Tile {
-    const int8_t *      codes[n_columns];
-    const BlockFactor * factors[n_columns];
-    float *             out[n_columns];
-};
 
 template <size_t n_columns> using Sums = Ints[n_columns][n_vectors];
 
@@ -244,25 +239,6 @@ void multiply_tile(const Panel & panel, size_t depth, const Tile<n_columns> & ti
     }
 }
 
-// The columns from `first` on, in tiles of at most n_columns; the rest in a smaller one.
-template <typename Weights, size_t n_columns>
-void multiply_columns(const Product & product, const Panel & panel, size_t row, size_t n_rows, size_t k, size_t depth, size_t first) {
-    const Columns & columns  = product.columns;
-    const size_t    n_blocks = columns.depth / Weights::block;
-    for (; first + n_columns <= product.n_columns; first += n_columns) {
-        Tile<n_columns> tile;
-        for (size_t c = 0; c < n_columns; ++c) {
-            tile.codes[c]   = columns.codes + (first + c) * columns.depth + k;
-            tile.factors[c] = columns.factors + (first + c) * n_blocks + k / Weights::block;
-            tile.out[c]     = product.out + (first + c) * product.out_stride + row;
-        }
-        multiply_tile<Weights, n_columns>(panel, depth, tile, k == 0, n_rows);
-    }
-    if constexpr (n_columns > 1) {
-        multiply_columns<Weights, n_columns - 1>(product, panel, row, n_rows, k, depth, first);
-    }
-}
-
 template <typename Weights> void multiply(const Product & product, size_t first_row, size_t end_row, void * workspace) {
     auto *      memory = static_cast<uint8_t *>(workspace);
     const Panel panel  = { memory, reinterpret_cast<float *>(memory + n_panel_rows * panel_depth),
@@ -283,7 +259,9 @@ template <typename Weights> void multiply(const Product & product, size_t first_
                 rows[i] = product.weights + (row + behind) * product.row_bytes + k / Weights::own_block * bytes * (Weights::interleaved ? 8 : 1);
             }
             Weights::unpack(rows, n / Weights::own_block, panel);
-            multiply_columns<Weights, n_columns_at_once>(product, panel, row, n_rows, k, n, 0);
+            each_tile<n_columns_at_once>(product, Weights::block, row, k, [&](const auto & tile) {
+                multiply_tile<Weights>(panel, n, tile, k == 0, n_rows);
+            });
         }
     }
 }

@@ -1,6 +1,7 @@
 // Compiled once for each set of Arm's instructions, with its options; EDGEKV_INSTRUCTIONS is its name, "dotprod" or "i8mm".
 #include "hooks/instructions.h"
 #include "kernels/vectors.h"
+#include "matmul/column_tiles.h"
 #include "matmul/panel_neon.h"
 
 #include <algorithm>
@@ -15,12 +16,6 @@ namespace {
 constexpr size_t n_columns_at_once = 4; // with the sums of 16 rows they leave registers for the codes
 
 // ---- a tile: 16 rows of a panel times some columns ----
-
-template <size_t n_columns> struct Tile {
-    const int8_t *      codes[n_columns];
-    const BlockFactor * factors[n_columns];
-    float *             out[n_columns];
-};
 
 template <size_t n_columns> using Sums   = int32x4_t[n_columns][n_fours];
 template <size_t n_columns> using Totals = float32x4_t[n_columns][n_fours];
@@ -173,25 +168,6 @@ void multiply_tile(const Panel & panel, size_t depth, const Tile<n_columns> & ti
     }
 }
 
-// The columns from `first` on, in tiles of at most n_columns; the rest in a smaller one.
-template <typename Weights, size_t n_columns>
-void multiply_columns(const Product & product, const Panel & panel, size_t row, size_t n_rows, size_t k, size_t depth, size_t first) {
-    const Columns & columns  = product.columns;
-    const size_t    n_blocks = columns.depth / Weights::block;
-    for (; first + n_columns <= product.n_columns; first += n_columns) {
-        Tile<n_columns> tile;
-        for (size_t c = 0; c < n_columns; ++c) {
-            tile.codes[c]   = columns.codes + (first + c) * columns.depth + k;
-            tile.factors[c] = columns.factors + (first + c) * n_blocks + k / Weights::block;
-            tile.out[c]     = product.out + (first + c) * product.out_stride + row;
-        }
-        multiply_tile<Weights, n_columns>(panel, depth, tile, k == 0, n_rows);
-    }
-    if constexpr (n_columns > 1) {
-        multiply_columns<Weights, n_columns - 1>(product, panel, row, n_rows, k, depth, first);
-    }
-}
-
 // Unpack the blocks [first, end) of 16 rows.
 template <typename Weights, typename Rows>
 void unpack(const Product & product, size_t row, size_t end_row, size_t first, size_t end, const Panel & panel) {
@@ -220,7 +196,9 @@ void multiply(const Product & product, size_t first_row, size_t end_row, void * 
         for (size_t k = 0; k < depth; k += slice) {
             const size_t k_end = std::min(k + slice, depth);
             unpack<Weights, Rows>(product, row, end_row, k / Weights::own_block, k_end / Weights::own_block, panel);
-            multiply_columns<Weights, n_columns_at_once>(product, panel, row, n_rows, k, k_end - k, 0);
+            each_tile<n_columns_at_once>(product, Weights::block, row, k, [&](const auto & tile) {
+                multiply_tile<Weights>(panel, k_end - k, tile, k == 0, n_rows);
+            });
         }
     }
 }
