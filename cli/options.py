@@ -12,8 +12,9 @@ import typer
 
 import edgekv
 from edgekv.options import RPC_TIMEOUT_S
+from edgekv.planning.streaming import streaming_cost
 
-from .render import loading
+from .render import console, loading
 
 System = Annotated[str | None, typer.Option(help="System message; never evicted.")]
 FocusOn = Annotated[
@@ -96,6 +97,14 @@ def common(
         bool | None,
         typer.Option("--mmap/--no-mmap", help="Map the weights from the file. Default: if they are not repacked."),
     ] = None,
+    resident: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SHARE",
+            help="Layers whose weights stay in memory, as 50%; those of the others are read again and again. Default: "
+            "all, or as many as leave room for 128 cells.",
+        ),
+    ] = None,
     gpu_layers: Annotated[
         int | None, typer.Option(help="Layers to put on devices. Default: none on GPUs; with --rpc as many as fit.")
     ] = None,
@@ -136,6 +145,8 @@ def opened(options: dict[str, Any]) -> Iterator[edgekv.Runtime]:
     with loading():
         runtime = edgekv.Runtime(**options)
     with runtime:
+        if cost := streaming_cost(runtime.plan, runtime.options.n_ubatch):
+            console.print(f"[dim]{cost}[/dim]", soft_wrap=True)
         yield runtime
 
 

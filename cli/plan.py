@@ -13,6 +13,8 @@ from rich.table import Column, Table
 
 import edgekv
 from edgekv.memory.sizes import format_size
+from edgekv.options import UBATCH
+from edgekv.planning.streaming import streaming_cost
 
 from .options import AsJson, with_common_options
 from .render import FEW_CELLS, loading
@@ -100,6 +102,8 @@ def _lines(survey: edgekv.Survey) -> Iterator[str]:
             "these are few: asked about a text, the default model found 19 of 20 facts with 256 cells and 12 with 128; "
             "give it more memory, or take a smaller model"
         )
+    if cost := streaming_cost(made, UBATCH):
+        yield str(cost)
     part, n_bytes = survey.largest_part, asdict(made.parts)[survey.largest_part]
     yield f"the budget is {BOUNDS[survey.bound_by]}; beside the weights, {part} takes most ({format_size(n_bytes)})"
     if (more.budget_cells, more.kv_type, more.block) == (made.budget_cells, made.kv_type, made.block):

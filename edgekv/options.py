@@ -48,7 +48,8 @@ def default_focus(budget: int | None) -> str:
 class Options:
     """Options of a runtime. Raises ConfigError (PolicyError, BudgetError) for values that cannot work.
 
-    Where policy, block, kv_type, repack, gpu_layers or tensor_split is None or not given, `Runtime` and `plan` choose.
+    Where policy, block, kv_type, repack, resident, gpu_layers or tensor_split is None or not given, `Runtime` and
+    `plan` choose.
 
     memory: ceiling of the whole process: bytes, a size such as "256MiB", or "25%" of the memory that it may use
     device_memory: ceiling of what lies on the one device, bytes or a size; or ceilings of devices by name, as a mapping
@@ -72,6 +73,8 @@ class Options:
     allow_beyond_trained: feed positions past the trained context if keys are not repositioned
     repack: keep weights in the processor's own order, if that is faster
     mmap: map the weights from the file; None = only if they are not repacked; both together hold them twice
+    resident: share of the layers whose weights stay in memory, 0 to 1 or as in "50%"; those of the others are read from
+        the file whenever their turn comes; None = all of them, or as many as leave room for 128 cells
     gpu_layers: layers to put on devices, of which one more than the model has is the output matrix: GPUs in builds that
         have one, and those of `rpc`, which get what their ceilings hold if this is left open
     rpc: servers that lend their devices, HOST:PORT as a list or between commas; needs `isolated`
@@ -105,6 +108,7 @@ class Options:
     allow_beyond_trained: bool = False
     repack: bool = False
     mmap: bool | None = None
+    resident: float | str | None = None
     gpu_layers: int = 0
     rpc: str | Sequence[str] | None = None
     rpc_timeout: float = RPC_TIMEOUT_S
@@ -138,6 +142,7 @@ class Options:
         object.__setattr__(self, "device_ceilings", ceilings)
         object.__setattr__(self, "servers", self._servers())
         object.__setattr__(self, "rpc", ",".join(map(str, self.servers)) or None)
+        object.__setattr__(self, "resident", _share(self.resident))
         object.__setattr__(self, "split", _split(self.tensor_split))
         object.__setattr__(self, "tensor_split", self.split)
         object.__setattr__(self, "parsed_policy", parse_policy(self.policy or DEFAULT_POLICY))
@@ -180,9 +185,31 @@ class Options:
             )
         if self.repack and self.mmap:
             raise ConfigError("mmap=True with repack=True would hold the weights twice; leave one of them out")
+        self._check_resident()
         if self.budget is not None:
             _in_range("budget", self.budget, 1, 1 << 30)
             self.check_budget(self.budget)
+
+    def _check_resident(self) -> None:
+        """Raise ConfigError for streamed weights beside what holds weights in another way."""
+        if self.resident is None or self.resident == 1:
+            return
+        others = [("mmap", self.mmap or None), ("gpu_layers", self.gpu_layers or None), ("rpc", self.rpc)]
+        for name, value in others:
+            if value is not None:
+                raise ConfigError(
+                    f"resident={self.resident} reads weights from the file into memory of its own, which "
+                    f"{name}={value} does not go with; leave {name} out"
+                )
+
+    def n_streamed(self, n_layers: int) -> int:
+        """Return how many of a model's layers are read from the file whenever their turn comes."""
+        return 0 if self.resident is None else n_layers - round(float(self.resident) * n_layers)
+
+    @property
+    def may_stream(self) -> bool:
+        """True if nothing named holds the weights in another way than streaming needs."""
+        return not (self.mmap or self.gpu_layers or self.rpc)
 
     def _servers(self) -> tuple[Server, ...]:
         """Return the servers of `rpc`."""
@@ -211,6 +238,8 @@ class Options:
     @property
     def maps_weights(self) -> bool:
         """True if the weights are mapped from the file."""
+        if self.resident is not None and self.resident != 1:
+            return False
         return not (self.repack or self.rpc) if self.mmap is None else self.mmap
 
     @property
@@ -273,6 +302,20 @@ class Options:
                 f"budget={budget} does not hold the protected cells: {self.sinks} sinks, {recent} recent{pins}; "
                 f"raise the budget to at least {self.sinks + recent + n_pinned + 1} or protect fewer"
             )
+
+
+def _share(share: float | str | None) -> float | None:
+    """Return a share, which may be written as a percentage. Raises ConfigError."""
+    if share is None:
+        return None
+    try:
+        text = str(share).strip()
+        value = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        value = math.nan
+    if isinstance(share, bool) or not 0 <= value <= 1:
+        raise ConfigError(f"resident={share!r} is not possible; give a share from 0 to 1, such as 0.5 or 50%")
+    return value
 
 
 def _split(tensor_split: str | Sequence[float] | None) -> tuple[float, ...] | None:

@@ -22,7 +22,7 @@ from . import structs
 
 __all__ = ["bindings", "call", "error_of", "library_path", "load"]
 
-ABI_VERSION = 15
+ABI_VERSION = 16
 ERR_SIZE = 2048
 
 STATUS_ERRORS: dict[int, type[EdgeKVError]] = {
@@ -52,11 +52,14 @@ _ERR = (c.c_char_p, c.c_size_t)
 # name -> argument types, without the trailing err, err_size; every one of these returns a status
 _CALLS: dict[str, tuple[Any, ...]] = {
     "edgekv_model_load": (c.c_char_p, _P, _P),
+    "edgekv_model_load_streamed": (c.c_char_p, _P, c.c_uint32, _P),
+    "edgekv_model_streaming": (_P, _P),
     "edgekv_context_new": (_P, _P, _P, _P),
     "edgekv_context_shape": (_P, _P),
     "edgekv_context_rope": (_P, c.c_uint32, _P, _P, _P, _P),
     "edgekv_context_memory": (_P, _P),
     "edgekv_context_parts": (_P, _P, _P),
+    "edgekv_parts_stream": (_P, c.c_uint32, c.c_uint32, _P, _P),
     "edgekv_context_devices": (_P, _P, _P, c.c_size_t, _P),
     "edgekv_score": (_P, _P, _P, c.c_uint32, _P),
     "edgekv_select": (_P, _P, c.c_size_t, c.c_size_t, _P, _P, _P),

@@ -43,13 +43,16 @@ class Model:
         params.no_alloc = no_alloc
         maps = options.maps_weights and not no_alloc
         params.load_mode = llama.LLAMA_LOAD_MODE_MMAP if maps else llama.LLAMA_LOAD_MODE_NONE
+        n_streamed = 0 if no_alloc else options.n_streamed(self.header.n_layer)
         handle = c.c_void_p()
         progress = Callback(llama.llama_progress_callback, lambda _progress, _data: _give_back(), failed=False)
         if not (maps or no_alloc):
             params.progress_callback = progress.native
         try:
             with progress:
-                library.call("edgekv_model_load", str(path).encode(), c.byref(params), c.byref(handle))
+                library.call(
+                    "edgekv_model_load_streamed", str(path).encode(), c.byref(params), n_streamed, c.byref(handle)
+                )
         except InvalidModelError as error:
             if "unknown model architecture" in str(error):
                 raise UnsupportedModelError(
@@ -81,6 +84,12 @@ class Model:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def streaming(self) -> structs.Streaming:
+        """Return what of the weights is read from the file whenever its turn comes, and what that took so far."""
+        streaming = structs.Streaming()
+        library.call("edgekv_model_streaming", self.handle, c.byref(streaming))
+        return streaming
 
     # ---- vocabulary ----
 

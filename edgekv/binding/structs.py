@@ -247,16 +247,44 @@ class Parts(Struct):
     _fields_ = tuple(
         (f"{name}_bytes", c.c_uint64)
         for name in (
-            *("host", "vocabulary", "graph", "rounding", "weight", "repack", "kv", "state", "compute", "output"),
+            *(
+                "host",
+                "vocabulary",
+                "graph",
+                "rounding",
+                "weight",
+                "repack",
+                "slot",
+                "kv",
+                "state",
+                "compute",
+                "output",
+            ),
             *("workspace", "bookkeeping", "reserved", "margin"),
         )
+    )
+
+
+class Streaming(Struct):
+    """struct edgekv_streaming"""
+
+    _fields_ = (
+        ("n_layers", c.c_uint32),
+        ("n_streamed", c.c_uint32),
+        *((name, c.c_uint64) for name in ("streamed_bytes", "slot_bytes", "read_bytes", "read_ns", "wait_ns")),
     )
 
 
 class Setting(Struct):
     """struct edgekv_setting"""
 
-    _fields_ = (("budget", c.c_uint32), ("block", c.c_uint32), ("kv_type", c.c_int32), ("repack", c.c_int32))
+    _fields_ = (
+        ("budget", c.c_uint32),
+        ("block", c.c_uint32),
+        ("kv_type", c.c_int32),
+        ("repack", c.c_int32),
+        ("n_streamed", c.c_uint32),
+    )
 
 
 Work = c.CFUNCTYPE(c.c_int32, c.c_void_p)
@@ -273,6 +301,8 @@ class Choice(Struct):
         ("least_block", c.c_uint32),
         ("kv_type", c.c_int32),
         ("repack", c.c_int32),
+        ("n_streamed", c.c_int32),
+        ("n_layers", c.c_uint32),
         ("n_probe", c.c_uint32),
         ("n_ctx_train", c.c_uint32),
         ("ragged", c.c_int32),
@@ -295,6 +325,7 @@ class PlanRequest(Struct):
         ("block", c.c_uint32),
         ("kv_type", c.c_int32),
         ("repack", c.c_int32),
+        ("n_streamed", c.c_int32),
         ("n_threads", c.c_uint32),
         ("repositions", c.c_int32),
     )

@@ -60,6 +60,7 @@ def make_survey(path: Path, request: Request) -> Survey:
     """Make the survey of a model file."""
     with planned(path, request) as (plan, estimates, request):
         free = replace(request, options=replace(request.options, budget=None))
+        alike = replace(free, options=replace(free.options, resident=plan.resident), open=free.open - {"resident"})
         more = replace(free, options=replace(free.options, memory=plan.ceiling_bytes + MORE_BYTES))
         parts = {name: n for name, n in asdict(plan.parts).items() if name not in ("weights", "repacking")}
         return Survey(
@@ -69,7 +70,7 @@ def make_survey(path: Path, request: Request) -> Survey:
             more_bytes=MORE_BYTES,
             with_more=choose(estimates, more) or plan,
             alternatives=tuple(
-                _alternative(estimates, free, kv_type, block)
+                _alternative(estimates, alike, kv_type, block)
                 for kv_type in KV_TYPES
                 for block in BLOCKS
                 if block >= (free.options.evict_every or 1)

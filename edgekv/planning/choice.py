@@ -20,7 +20,7 @@ from .estimate import Estimator, Plan, cache_params_of
 from .swap_obstacle import swap_obstacle
 
 # The planner chooses these if they are None or not named, as it does a budget of None.
-OPEN = ("policy", "block", "kv_type", "repack", "gpu_layers", "tensor_split")
+OPEN = ("policy", "block", "kv_type", "repack", "resident", "gpu_layers", "tensor_split")
 KV_NAMES = {number: name for name, number in KV_TYPES.items()}
 
 
@@ -72,7 +72,9 @@ def choose(estimates: Estimator, request: Request) -> Plan | None:
     repack = -1 if request.repacks else int(request.options.repack)
     plan = _chosen(estimates, request, repack, _fits)
     if plan is not None and plan.repack and not plan.parts.repacking and not request.options.repack:
-        return replace(plan, repack=False, mmap=request.options.maps_weights)  # nothing to repack; the same bytes
+        return replace(
+            plan, repack=False, mmap=request.options.maps_weights and not plan.n_streamed
+        )  # nothing to repack; the same bytes
     return plan
 
 
@@ -114,13 +116,15 @@ def _chosen(
             block=setting.block,
             kv_type=KV_NAMES[setting.kv_type],
             repack=bool(setting.repack),
+            resident=1 - setting.n_streamed / estimates.n_layers if setting.n_streamed else request.options.resident,
         )
 
     def answer(setting: structs.Setting) -> bool:
         options = options_of(setting)
         return fits(estimates.plan(options), options)
 
-    chosen = choose_setting(_choice(request, estimates.n_ctx_train, repack), answer, largest=largest)
+    choice = _choice(request, estimates.n_ctx_train, repack, estimates.n_layers)
+    chosen = choose_setting(choice, answer, largest=largest)
     return None if chosen is None else estimates.plan(options_of(chosen))
 
 
@@ -128,9 +132,10 @@ def _fits(plan: Plan, options: Options) -> bool:
     return plan.fits and not swap_obstacle(plan, options)
 
 
-def _choice(request: Request, n_ctx_train: int, repack: int) -> structs.Choice:
+def _choice(request: Request, n_ctx_train: int, repack: int, n_layers: int = 0) -> structs.Choice:
     """Return the limits of the choice for the native planner; 0 = open."""
     options = request.options
+    streams = "resident" in request.open and options.may_stream
     repositions = options.reposition != "never"
     n_probe = options.probe_cells
     if options.replays:  # a longer block saves no probes: its replay is longer, too
@@ -142,6 +147,8 @@ def _choice(request: Request, n_ctx_train: int, repack: int) -> structs.Choice:
         least_block=options.evict_every or 1,
         kv_type=0 if "kv_type" in request.open else KV_TYPES[options.kv_type],
         repack=repack,
+        n_streamed=-1 if streams else options.n_streamed(n_layers),
+        n_layers=n_layers,
         n_probe=n_probe,
         n_ctx_train=n_ctx_train,
         ragged=cache_params_of(options).ragged,

@@ -42,6 +42,7 @@ class Parts:
     rounding: int
     weights: int
     repacking: int
+    slots: int
     kv: int
     state: int
     compute: int
@@ -67,6 +68,8 @@ class Plan:
     cell_bytes: bytes of one cell in every head of every layer
     session_bytes: the most bytes that one session takes as a snapshot, as it does while it is swapped out
     repack, mmap: how the weights are loaded
+    n_layers, n_streamed: layers of the model, and of those the ones whose weights are read whenever their turn comes
+    streamed_bytes: bytes of their weights, which are read for every batch of tokens
     gpu_layers, tensor_split: how layers are divided over devices
     devices: bytes on each device
     """
@@ -86,6 +89,9 @@ class Plan:
     cell_bytes: int
     session_bytes: int
     n_ctx_train: int
+    n_layers: int
+    n_streamed: int
+    streamed_bytes: int
     devices: tuple[DeviceShare, ...]
     parts: Parts
 
@@ -93,6 +99,11 @@ class Plan:
     def kv_bytes(self) -> int:
         """Keys and values of all cells, on any device. Their bytes do not depend on how heads share them."""
         return self.n_cells * self.cell_bytes
+
+    @property
+    def resident(self) -> float:
+        """Share of the layers whose weights stay in memory."""
+        return 1 - self.n_streamed / max(1, self.n_layers)
 
     @property
     def peak_bytes(self) -> int:
@@ -147,6 +158,7 @@ class Plan:
             kv_type=self.kv_type,
             repack=self.repack,
             mmap=self.mmap,
+            resident=self.resident,
             gpu_layers=self.gpu_layers,
             tensor_split=self.tensor_split,
         )
@@ -201,11 +213,17 @@ class Estimator:
 
         Raises UnsupportedModelError, and ConfigError if this model cannot have such options.
         """
-        key = replace(options, memory=MIB, device_memory=None)  # the bytes of a plan do not depend on its ceilings
+        # the bytes of a plan do not depend on its ceilings, and streamed weights only on how many there are
+        key = replace(options, memory=MIB, device_memory=None, resident=None)
         if key not in self._plans:
             self._plans[key] = self._estimate(key)
-        plan = self._plans[key]
+        plan = self._streamed(self._plans[key], options)
         return replace(plan, ceiling_bytes=options.ceiling_bytes, devices=limited(plan.devices, options, self._remotes))
+
+    @property
+    def n_layers(self) -> int:
+        """Layers of the model."""
+        return self._header.n_layer
 
     @property
     def layer_bytes(self) -> float:
@@ -284,6 +302,7 @@ class Estimator:
             rounding=native.rounding_bytes,
             weights=native.weight_bytes,
             repacking=native.repack_bytes,
+            slots=0,
             kv=native.kv_bytes,
             state=native.state_bytes,
             compute=native.compute_bytes,
@@ -302,8 +321,33 @@ class Estimator:
             cell_bytes=shape.cell_bytes,
             session_bytes=session_bytes,
             n_ctx_train=self.n_ctx_train,
+            n_layers=self.n_layers,
+            n_streamed=0,
+            streamed_bytes=0,
             devices=devices,
             parts=parts,
+        )
+
+    def _streamed(self, plan: Plan, options: Options) -> Plan:
+        """Return a plan with as many layers streamed as the options have."""
+        n_streamed = options.n_streamed(self.n_layers)
+        if not n_streamed:
+            return plan
+        streaming = structs.Streaming()
+        native = structs.Parts(weight_bytes=plan.parts.weights, repack_bytes=plan.parts.repacking)
+        library.call(
+            "edgekv_parts_stream",
+            *(self._model(options).handle, n_streamed, options.n_ubatch),
+            *(ctypes.byref(native), ctypes.byref(streaming)),
+        )
+        return replace(
+            plan,
+            mmap=False,
+            n_streamed=n_streamed,
+            streamed_bytes=streaming.streamed_bytes,
+            parts=replace(
+                plan.parts, weights=native.weight_bytes, repacking=native.repack_bytes, slots=native.slot_bytes
+            ),
         )
 
     def _check_kind(self, shape: structs.Shape, options: Options) -> None:

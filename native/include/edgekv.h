@@ -43,6 +43,39 @@ EDGEKV_API enum edgekv_status edgekv_model_load(
                                 char * err,
                               size_t   err_size);
 
+// Load a model of which some layers' matrices stay in the file. Whenever such a layer's turn comes they are read to one of two
+// slots of memory, by a thread that reads one layer ahead; the file stays open. Of tables of embeddings that are only looked up the
+// rows of a batch are read (on Linux). What is computed is the same to the bit as with all
+// weights in memory and use_extra_bufts = false. The rest of the model is loaded without mapping. Where they cannot be read, feeding
+// fails with EDGEKV_STATUS_MODEL_INVALID and changes no cell.
+//   n_streamed : layers, spread evenly over the model; 0 = as edgekv_model_load
+//   EDGEKV_STATUS_INVALID_ARGUMENT  the model has fewer layers; or params put layers on devices or override types of buffers
+//   EDGEKV_STATUS_UNSUPPORTED       the model is split into several files
+EDGEKV_API enum edgekv_status edgekv_model_load_streamed(
+                          const char * path,
+     const struct llama_model_params * params,
+                            uint32_t   n_streamed,
+                 struct llama_model ** model,
+                                char * err,
+                              size_t   err_size);
+
+// Weights that are streamed, and what reading them took so far.
+struct edgekv_streaming {
+    uint32_t n_layers;       // of the model; 0 = nothing is streamed
+    uint32_t n_streamed;     // layers that are
+    uint64_t streamed_bytes; // of their matrices, which are read for each batch of tokens; tables do not count
+    uint64_t slot_bytes;     // memory that they are read to
+    uint64_t read_bytes;     // so far
+    uint64_t read_ns;        // that it took
+    uint64_t wait_ns;        // for which computing waited
+};
+
+EDGEKV_API enum edgekv_status edgekv_model_streaming(
+           const struct llama_model * model,
+            struct edgekv_streaming * streaming,
+                               char * err,
+                             size_t   err_size);
+
 // How many cells a context's cache has. All heads draw on one pool of n_cells times their number; a head may hold more
 // than others, up to n_cells_max.
 struct edgekv_layout {
@@ -124,7 +157,7 @@ EDGEKV_API enum edgekv_status edgekv_context_rope(
                               size_t   err_size);
 
 struct edgekv_memory {
-    uint64_t weight_bytes;  // weights in the host's memory (mapped ones count: they are resident)
+    uint64_t weight_bytes;  // weights in the host's memory (mapped ones count: they are resident), and slots of streamed ones
     uint64_t repack_bytes;  // weights in the processor's own order
     uint64_t kv_bytes;      // rows of keys and values in the host's memory
     uint64_t state_bytes;   // recurrent states and the rings of sliding windows there
@@ -398,6 +431,7 @@ struct edgekv_parts {
     uint64_t rounding_bytes;    // fills the first one up to whole steps of 2 MiB, and the two others to whole MiB
     uint64_t weight_bytes;      // from here on as in edgekv_memory
     uint64_t repack_bytes;
+    uint64_t slot_bytes;        // of streamed weights
     uint64_t kv_bytes;
     uint64_t state_bytes;
     uint64_t compute_bytes;
@@ -418,6 +452,21 @@ EDGEKV_API enum edgekv_status edgekv_context_parts(
                                    char * err,
                                  size_t   err_size);
 
+// Take the matrices of streamed layers out of the weights of a plan, and add their slots.
+//   model    : with all weights, or loaded with no_alloc
+//   n_ubatch : tokens that are fed at once, whose embeddings are looked up
+//   parts    : as edgekv_context_parts left them
+//   streaming: what edgekv_model_streaming would say of the loaded model before anything was read
+//   EDGEKV_STATUS_INVALID_ARGUMENT  the model has fewer layers
+EDGEKV_API enum edgekv_status edgekv_parts_stream(
+           const struct llama_model * model,
+                           uint32_t   n_streamed,
+                           uint32_t   n_ubatch,
+                struct edgekv_parts * parts,
+            struct edgekv_streaming * streaming,
+                               char * err,
+                             size_t   err_size);
+
 // Bytes of this process that a plan counts: what is resident now, but small files of code and the code of this library in full,
 // since which of their pages are resident differs from run to run.
 //   EDGEKV_STATUS_UNSUPPORTED  the system does not say
@@ -437,10 +486,11 @@ EDGEKV_API uint64_t edgekv_process_peak_bytes(void);
 
 // How a model may be run.
 struct edgekv_setting {
-    uint32_t budget;  // cells that each head keeps
-    uint32_t block;   // tokens fed between two compactions, and the spare cells that take them
-    int32_t  kv_type; // enum ggml_type: F16, Q8_0 or Q4_0
-    int32_t  repack;  // nonzero: weights in the processor's own order
+    uint32_t budget;     // cells that each head keeps
+    uint32_t block;      // tokens fed between two compactions, and the spare cells that take them
+    int32_t  kv_type;    // enum ggml_type: F16, Q8_0 or Q4_0
+    int32_t  repack;     // nonzero: weights in the processor's own order
+    uint32_t n_streamed; // layers whose matrices are read whenever their turn comes; 0 = all weights stay in memory
 };
 
 // What a setting is chosen within.
@@ -451,6 +501,8 @@ struct edgekv_choice {
     uint32_t least_block;  // the shortest block that is chosen
     int32_t  kv_type;      // 0 = chosen
     int32_t  repack;       // 0, 1, or -1 = chosen
+    int32_t  n_streamed;   // layers, or -1 = chosen: the fewest
+    uint32_t n_layers;     // of the model
     uint32_t n_probe;      // longest probe, in tokens; 0 = there are none
     uint32_t n_ctx_train;  // the model's trained context, in tokens
     int32_t  ragged;       // nonzero: heads may keep different numbers of cells
@@ -504,6 +556,7 @@ struct edgekv_plan_request {
     uint32_t block;       // in tokens; 0 = chosen
     int32_t  kv_type;     // enum ggml_type: F16, Q8_0 or Q4_0; 0 = chosen
     int32_t  repack;      // 0, 1, or -1 = chosen
+    int32_t  n_streamed;  // layers, or -1 = chosen: the fewest
     uint32_t n_threads;   // 0 = one for every processor
     int32_t  repositions; // nonzero: keys may be turned to other RoPE positions, where the model's can: 1
 };

@@ -39,6 +39,7 @@ void test_reposition(const char * model_path, const char * kv_type);
 void test_rope();
 void test_matrix_rows();
 void test_snapshot(const char * model_path, const char * kv_type);
+void test_streamed_weights(const char * model_path);
 void test_weights_file(const char * model_path);
 
 static std::vector<float> random_values(size_t n) {
@@ -545,6 +546,7 @@ int main(int argc, char ** argv) {
         test_host(argv[1], argc > 2 ? argv[2] : "f16");
         test_failures(argv[1], argc > 2 ? argv[2] : "f16");
         test_weights_file(argv[1]);
+        test_streamed_weights(argv[1]);
     }
     std::puts(n_failed == 0 ? "OK" : "FAILED");
     return n_failed == 0 ? 0 : 1;

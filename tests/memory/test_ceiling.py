@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
 from edgekv_command import run_command
 from repeated import settled
 
-from edgekv.testing.models.shapes import make_shape
+from edgekv.testing.models.shapes import SHAPES, make_shape, make_vocabulary, write_model
 
 
 @pytest.fixture
@@ -164,3 +165,25 @@ def test_windows_and_states_do_not_grow(ask, tmp_path, text, name):
 
     # a cell of the first takes 1 KiB, so all of them would take 12 MiB; libraries differ by some MiB
     assert settled(growth, 8 << 20) < 8 << 20
+
+
+@pytest.mark.parametrize("resident", ["0", "50%"])
+def test_streamed_weights_take_two_slots(ask, text, resident):
+    """Of a model whose table of embeddings is also the output matrix, and stays."""
+    memory = ask(text(420), "--budget", "256", "--max-tokens", "8", "--threads", "2", "--resident", resident)["memory"]
+    assert memory["peak_rss_bytes"] <= memory["planned_peak_bytes"] <= memory["ceiling_bytes"]
+    assert memory["planned_peak_bytes"] / memory["peak_rss_bytes"] < 1.05
+    assert memory["parts"]["slots"] < 8 << 20
+
+
+def test_tables_of_embeddings_take_the_rows_that_are_looked_up(ask, tmp_path, text):
+    spec = dataclasses.replace(SHAPES["smollm2-135m"], n_layer=4, tied=False)
+    words = make_vocabulary("bpe", spec.vocab_size)
+    model = write_model(tmp_path / "shape.gguf", spec, words, quantization="Q4_0", seed=0)
+    options = ["--budget", "128", "--max-tokens", "4", "--threads", "1", "--no-repack"]
+    all_weights, streamed = (
+        ask(text(400), *options, "--resident", share, model=model, ceiling="2GiB")["memory"] for share in ("1", "0")
+    )
+    assert streamed["peak_rss_bytes"] <= streamed["planned_peak_bytes"] < streamed["peak_rss_bytes"] + (12 << 20)
+    of_table = spec.vocab_size * spec.n_embd * 18 // 32
+    assert streamed["peak_rss_bytes"] < all_weights["peak_rss_bytes"] - of_table

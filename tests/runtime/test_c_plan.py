@@ -33,6 +33,7 @@ NAMES = {
     "graph": "graphs",
     "weight": "weights",
     "repack": "repacking",
+    "slot": "slots",
     "output": "outputs",
     "reserved": "swap",
 }

@@ -19,9 +19,11 @@ CELL_BYTES = {"f16": 1000, "q8_0": 531, "q4_0": 281}
 FIXED = 100_000
 BLOCK_BYTES = 400  # bytes of the compute buffer, for every token of a block
 TO_REPACK = 60_000  # bytes of FIXED
+LAYER_BYTES = 8_000  # likewise
 
 # native/src/plan/settings.cpp
 ENOUGH_CELLS = 512
+FEW_CELLS = 128
 LONGER_BLOCKS = (512, 256)
 CELLS_PER_SPARE = 4
 
@@ -30,9 +32,11 @@ class Estimates:
     """An Estimator without a model: FIXED bytes, cells, and a compute buffer that grows with the block.
 
     to_repack: bytes of weights that may be repacked; more: bytes that they then take beyond these
+    n_layers: layers of LAYER_BYTES, which are counted in FIXED, and may be streamed
     """
 
-    def __init__(self, n_ctx_train=100_000, impossible=(), on_device=0, to_repack=0, more=0):
+    def __init__(self, n_ctx_train=100_000, impossible=(), on_device=0, to_repack=0, more=0, n_layers=0):
+        self.n_layers = n_layers
         self.to_repack = to_repack
         self.more = more
         self.n_ctx_train = n_ctx_train
@@ -43,9 +47,11 @@ class Estimates:
         if options.kv_type in self.impossible:
             raise ConfigError(f"kv_type={options.kv_type} needs other heads; use kv_type=f16")
         n_cells = options.budget + options.block
+        n_streamed = options.n_streamed(self.n_layers)
         kv = n_cells * CELL_BYTES[options.kv_type]
         parts = dict.fromkeys(Parts.__slots__, 0) | {
-            "weights": FIXED - self.to_repack * options.repack,
+            "weights": FIXED - self.to_repack * options.repack - n_streamed * LAYER_BYTES,
+            "slots": min(n_streamed, 2) * LAYER_BYTES,
             "kv": 0 if self.on_device else kv,
             "compute": options.block * BLOCK_BYTES,
             "repacking": (self.to_repack + self.more) * options.repack,
@@ -59,6 +65,9 @@ class Estimates:
             cell_bytes=CELL_BYTES[options.kv_type],
             session_bytes=kv,
             n_ctx_train=self.n_ctx_train,
+            n_layers=self.n_layers,
+            n_streamed=n_streamed,
+            streamed_bytes=n_streamed * LAYER_BYTES,
             devices=limited(shares, options, ()),
             parts=Parts(**parts),
         )
@@ -184,13 +193,58 @@ def test_few_named_cells_are_divided_by_the_table_of_a_model(tmp_path):
 
 def test_options_become_what_was_planned():
     request = Request.of(memory=bytes_for(100), policy="tova")
-    assert request.open == {"block", "kv_type", "repack", "gpu_layers", "tensor_split"}
+    assert request.open == {"block", "kv_type", "repack", "resident", "gpu_layers", "tensor_split"}
     plan = choose(Estimates(), request)
     resolved = plan.resolve(request.options)
     assert (resolved.block, resolved.kv_type, resolved.budget) == (plan.block, plan.kv_type, plan.budget_cells)
     assert resolved.parsed_policy.spec == "tova"
     again = choose(Estimates(), Request(resolved, frozenset()))
     assert again == plan
+
+
+# ---- streaming ----
+
+
+def streamed(memory, **named):
+    plan = choose(Estimates(n_layers=10), Request.of(memory=memory, **named))
+    return None if plan is None else (plan.n_streamed, plan.kv_type, plan.block, plan.budget_cells)
+
+
+SHORT = bytes_for(FEW_CELLS, "q8_0", 32)  # the least memory in which all weights leave enough cells
+
+
+@pytest.mark.parametrize(
+    ("memory", "expected"),
+    [
+        (SHORT, (0, "q8_0", 32, FEW_CELLS)),
+        (
+            SHORT - 1,
+            (3, "q8_0", 32, 143),
+        ),  # there are two slots, so the third layer frees memory
+        (SHORT - 3 * LAYER_BYTES, (5, "q8_0", 32, FEW_CELLS)),
+        (SHORT - 8 * LAYER_BYTES, (10, "q8_0", 32, FEW_CELLS)),
+        (SHORT - 8 * LAYER_BYTES - 1, (10, "q8_0", 32, FEW_CELLS - 1)),  # all layers, and still too few
+    ],
+)
+def test_as_few_layers_are_streamed_as_leave_enough_cells(memory, expected):
+    assert streamed(memory) == expected
+
+
+def test_a_full_block_where_layers_are_streamed(monkeypatch):
+    """A short block would have them read again more often."""
+    monkeypatch.setattr(f"{__name__}.BLOCK_BYTES", 0)
+    memory = bytes_for(FEW_CELLS, "q8_0", 32) - 1
+    assert streamed(memory)[:3] == (9, "q8_0", 128)
+    assert streamed(memory, block=64)[:3] == (5, "q8_0", 64)
+
+
+def test_layers_that_a_user_names_or_rules_out():
+    assert streamed(SHORT - 1, resident="50%")[0] == 5
+    assert streamed(SHORT * 10, resident=0)[0] == 10
+    assert streamed(SHORT - 1, resident=1) == streamed(SHORT - 1, mmap=True) == (0, "q8_0", 32, FEW_CELLS - 1)
+    assert streamed(SHORT - 1, kv_type="q4_0")[0] == 0  # the type that is named gives enough
+    assert streamed(SHORT - 1, budget=100)[0] == 0  # likewise the budget
+    assert streamed(SHORT - 1, budget=140, kv_type="q8_0")[0] == 3
 
 
 # ---- repacking ----

@@ -2,6 +2,7 @@
 #include "abi/reasons.h"
 #include "cache/shape.h"
 #include "hooks/status.h"
+#include "hooks/streamed_weights.h"
 #include "hooks/weights_file.h"
 #include "llama-model.h"
 #include "rows/context_rope.h"
@@ -31,34 +32,86 @@ void require_countable(const llama_hparams & hparams, const edgekv_layout & layo
     }
 }
 
+// Nothing where no layer is streamed.
+std::shared_ptr<StreamedWeights> streamed_weights(const std::shared_ptr<const WeightsFile> & file, const llama_model_params & params,
+                                                  uint32_t n_streamed) {
+    if (n_streamed == 0) {
+        return nullptr;
+    }
+    if (params.tensor_buft_overrides != nullptr || params.n_gpu_layers != 0) {
+        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "n_streamed = %u needs params without tensor_buft_overrides and with n_gpu_layers = 0",
+             n_streamed);
+    }
+    if (file->n_files() > 1) {
+        fail(EDGEKV_STATUS_UNSUPPORTED, "the model is split into %u files, and its weights cannot be streamed; join them to one",
+             file->n_files());
+    }
+    if (n_streamed > file->n_layers()) {
+        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "n_streamed = %u, but the model has %u layers; lower it", n_streamed, file->n_layers());
+    }
+    return std::make_shared<StreamedWeights>(file, StreamedLayers{ file->n_layers(), n_streamed, file->has_output() });
+}
+
 } // namespace
 
 enum edgekv_status edgekv_model_load(const char * path, const struct llama_model_params * params, struct llama_model ** model,
                                      char * err, size_t err_size) {
+    return edgekv_model_load_streamed(path, params, 0, model, err, err_size);
+}
+
+enum edgekv_status edgekv_model_load_streamed(const char * path, const struct llama_model_params * params, uint32_t n_streamed,
+                                              struct llama_model ** model, char * err, size_t err_size) {
     return guard(err, err_size, [&] {
         require(path && params && model, "path, params or model is NULL");
         const Reasons reasons;
         try {
             // what it takes to read the header is free again when the weights come
-            const bool may_repack = params->use_extra_bufts && !params->no_alloc;
-            const auto file       = may_repack ? WeightsFile::open(path) : nullptr;
+            const bool is_read_again = (params->use_extra_bufts && !params->no_alloc) || n_streamed > 0;
+            const auto file          = is_read_again ? WeightsFile::open(path, n_streamed > 0) : nullptr;
 
-            if (may_repack && !file) {
+            if (is_read_again && !file) {
                 throw Error(EDGEKV_STATUS_MODEL_INVALID, reasons.text());
             }
-            std::unique_ptr<llama_model, decltype(&llama_model_free)> loaded(llama_model_load_from_file(path, *params), llama_model_free);
+            const auto         streamed = streamed_weights(file, *params, n_streamed);
+            const std::string  pattern  = streamed ? streamed->layers().pattern(*file) : "";
+            llama_model_params used     = *params;
+            const llama_model_tensor_buft_override overrides[] = { { pattern.c_str(), streamed ? streamed->type() : nullptr }, {} };
+            if (streamed) {
+                used.tensor_buft_overrides = overrides;
+                used.load_mode             = LLAMA_LOAD_MODE_NONE;
+            }
+            std::unique_ptr<llama_model, decltype(&llama_model_free)> loaded(llama_model_load_from_file(path, used), llama_model_free);
             if (!loaded) {
                 throw Error(EDGEKV_STATUS_MODEL_INVALID, reasons.text());
             }
             if (file) {
                 file->require_current(); // llama.cpp opened the path itself
             }
-            loaded->weights_file = file;
-            *model               = loaded.release();
+            if (streamed) {
+                streamed->begin(loaded->tensors_by_name);
+            }
+            loaded->weights_file     = file;
+            loaded->streamed_weights = streamed;
+            *model                   = loaded.release();
         } catch (const std::bad_alloc &) {
+            throw;
+        } catch (const Error &) {
             throw;
         } catch (const std::exception & error) {
             throw Error(EDGEKV_STATUS_MODEL_INVALID, error.what());
+        }
+    });
+}
+
+enum edgekv_status edgekv_model_streaming(const struct llama_model * model, struct edgekv_streaming * streaming, char * err,
+                                          size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(model && streaming, "model or streaming is NULL");
+        *streaming = {};
+        if (model->streamed_weights) {
+            const auto & layers = model->streamed_weights->layers();
+            const auto   stats  = model->streamed_weights->stats();
+            *streaming = { layers.n_layers, layers.n_streamed, stats.n_bytes, stats.n_slot_bytes, stats.n_read, stats.read_ns, stats.wait_ns };
         }
     });
 }

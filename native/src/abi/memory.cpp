@@ -1,11 +1,13 @@
 // What a context holds, by kind and by place.
 #include "ggml-backend.h"
 #include "hooks/status.h"
+#include "hooks/streamed_weights.h"
 #include "hooks/weights_file.h"
 #include "llama-context.h"
 #include "llama-ext.h"
 #include "llama-kv-cache.h"
 #include "llama-memory-recurrent.h"
+#include "llama-model.h"
 #include "rows/memory.h"
 
 using namespace edgekv;
@@ -16,6 +18,9 @@ enum edgekv_status edgekv_context_memory(const struct llama_context * ctx, struc
         require(ctx && memory, "ctx or memory is NULL");
         *memory = {};
         for (const auto & [type, held] : llama_get_memory_breakdown(ctx)) {
+            if (is_streamed(type)) {
+                continue; // its weights are in the file
+            }
             if (is_repacked(type)) {
                 memory->repack_bytes += held.model;
             } else if (ggml_backend_buft_is_host(type)) {
@@ -26,6 +31,9 @@ enum edgekv_status edgekv_context_memory(const struct llama_context * ctx, struc
             }
             memory->kv_bytes += held.context;
             memory->compute_bytes += held.compute;
+        }
+        if (const auto & streamed = ctx->get_model().streamed_weights) {
+            memory->weight_bytes += streamed->stats().n_slot_bytes;
         }
         const Memory parts      = parts_of(ctx->get_memory());
         const auto   add_states = [&](const llama_memory_i & part) {

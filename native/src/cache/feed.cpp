@@ -2,6 +2,7 @@
 #include "cache/cache.h"
 #include "ggml-backend.h"
 #include "hooks/status.h"
+#include "hooks/streamed_weights.h"
 #include "llama-batch.h"
 #include "llama-context.h"
 #include "llama-kv-cache.h"
@@ -124,7 +125,8 @@ void edgekv_cache::decode(const llama_token * tokens, size_t n, uint32_t n_befor
             window_->note_written(n_past + static_cast<int32_t>(n_before), static_cast<uint32_t>(n));
         }
     };
-    int32_t failure = 0;
+    const StreamedWeights::Pass pass(ctx->get_model().streamed_weights.get());
+    int32_t                     failure = 0;
     try {
         failure = llama_decode(ctx, batch);
     } catch (...) {
@@ -140,6 +142,7 @@ void edgekv_cache::decode(const llama_token * tokens, size_t n, uint32_t n_befor
         throw std::bad_alloc();
     }
     if (failure != 0) {
+        pass.require_read();
         fail(EDGEKV_STATUS_INTERNAL, "llama_decode returned %d for %zu tokens at position %u", failure, n, n_past + n_before);
     }
     if (n_logits > 0) {

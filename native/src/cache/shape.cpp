@@ -1,6 +1,7 @@
 #include "cache/shape.h"
 
 #include "device/row_graphs.h"
+#include "hooks/streamed_weights.h"
 #include "llama-context.h"
 #include "llama-kv-cache.h"
 #include "llama-model.h"
@@ -49,7 +50,7 @@ edgekv_shape shape_of(const llama_context * ctx) {
         for (const FlatCache::Reader & reader : layer.readers) {
             const auto & weights = ctx->get_model().layers[reader.il];
             for (const ggml_tensor * weight : { weights.wo, weights.wv_b }) {
-                if (weight != nullptr && !ggml_backend_buffer_is_host(weight->buffer)) {
+                if (weight != nullptr && (!ggml_backend_buffer_is_host(weight->buffer) || is_streamed(*weight))) {
                     shape.w_o_row_bytes = std::max(shape.w_o_row_bytes, static_cast<uint32_t>(ggml_row_size(weight->type, weight->ne[0])));
                 }
             }

@@ -31,41 +31,55 @@ WeightsFile::WeightsFile(const char * path, Handle file) : path_(path), file_(st
 #endif
 }
 
-std::shared_ptr<const WeightsFile> WeightsFile::open(const char * path) {
+std::shared_ptr<const WeightsFile> WeightsFile::open(const char * path, bool all) {
     Handle handle(ggml_fopen(path, "rb"));
     if (!handle) {
         fail(EDGEKV_STATUS_MODEL_INVALID, "it cannot be opened: %s", std::strerror(errno));
     }
     std::shared_ptr<WeightsFile> file(new WeightsFile(path, std::move(handle)));
-    return file->read_header() ? file : nullptr;
+    return file->read_header(all) ? file : nullptr;
 }
 
-// Note the places of all W_O. What else the header says is let go.
-bool WeightsFile::read_header() {
+static int64_t find_key(const gguf_context * header, const std::string & key, gguf_type type) {
+    const int64_t id = gguf_find_key(header, key.c_str());
+    return id >= 0 && gguf_get_kv_type(header, id) == type ? id : -1;
+}
+
+// Note the places of weights. What else the header says is let go.
+bool WeightsFile::read_header(bool all) {
     ggml_context *                                             held = nullptr;
     const std::unique_ptr<gguf_context, decltype(&gguf_free)> header(gguf_init_from_file_ptr(file_.get(), { true, &held }), gguf_free);
     const std::unique_ptr<ggml_context, decltype(&ggml_free)> tensors(held, ggml_free);
     if (!header) {
         return false;
     }
+    const int64_t architecture = find_key(header.get(), "general.architecture", GGUF_TYPE_STRING);
+    if (architecture >= 0) {
+        const std::string name   = gguf_get_val_str(header.get(), architecture);
+        const int64_t     blocks = find_key(header.get(), name + ".block_count", GGUF_TYPE_UINT32);
+        n_layers_                = blocks < 0 ? 0 : gguf_get_val_u32(header.get(), blocks);
+    }
+    const int64_t split = find_key(header.get(), "split.count", GGUF_TYPE_UINT16);
+    n_files_            = split < 0 ? 1 : gguf_get_val_u16(header.get(), split);
     for (ggml_tensor * tensor = ggml_get_first_tensor(held); tensor; tensor = ggml_get_next_tensor(held, tensor)) {
         const char * name = ggml_get_name(tensor);
-        if (std::strstr(name, "attn_output.weight") != nullptr) {
+        has_output_ = has_output_ || std::strcmp(name, "output.weight") == 0;
+        if (all || std::strstr(name, "attn_output.weight") != nullptr) {
             const uint64_t begin  = gguf_get_data_offset(header.get());
             const uint64_t offset = gguf_get_tensor_offset(header.get(), gguf_find_tensor(header.get(), name));
-            places_[name]         = { begin + offset, tensor->type, tensor->ne[0], tensor->ne[1] };
+            places_[name]         = { begin + offset, tensor->type, tensor->ne[0], ggml_nbytes(tensor) };
         }
     }
     return true;
 }
 
-uint64_t WeightsFile::find(const ggml_tensor & w_o) const {
-    const auto found = places_.find(ggml_get_name(&w_o));
-    const bool fits  = found != places_.end() && found->second.type == w_o.type && found->second.n_columns == w_o.ne[0] &&
-                      found->second.n_rows == w_o.ne[1];
+uint64_t WeightsFile::find(const ggml_tensor & weight) const {
+    const auto found = places_.find(ggml_get_name(&weight));
+    const bool fits  = found != places_.end() && found->second.type == weight.type && found->second.n_columns == weight.ne[0] &&
+                      found->second.n_bytes == ggml_nbytes(&weight);
     if (!fits) {
-        fail(EDGEKV_STATUS_MODEL_INVALID, "critical reads the repacked W_O in the model's file, which has no '%s' as it was loaded; "
-             "load the model anew, or with repack=False: '%s'", ggml_get_name(&w_o), path_.c_str());
+        fail(EDGEKV_STATUS_MODEL_INVALID, "the model's file has no '%s' as it was loaded, where it would be read again; load the model "
+             "anew, or with all weights in memory and repack=False: '%s'", ggml_get_name(&weight), path_.c_str());
     }
     return found->second.offset;
 }
@@ -78,10 +92,20 @@ void WeightsFile::require_current() const {
 }
 
 // What was written after it was read did not spoil what was read, so the state is compared afterwards.
+int WeightsFile::try_read(uint64_t offset, void * dst, size_t n) const {
+    const int result = read_whole(offset, static_cast<char *>(dst), n);
+    return result == 0 && !(state() == state_) ? -1 : result;
+}
+
+std::string WeightsFile::failure(int result) const {
+    const std::string reason = result < 0 ? "it was changed after it was loaded" : std::strerror(result);
+    return "cannot be read in the model's file: " + reason + "; load the model anew, or with all weights in memory and repack=False: '" +
+           path_ + "'";
+}
+
 void WeightsFile::read(uint64_t offset, void * dst, size_t n) const {
-    if (!read_whole(offset, static_cast<char *>(dst), n) || !(state() == state_)) {
-        fail(EDGEKV_STATUS_MODEL_INVALID, "critical reads the repacked W_O in the model's file, which was changed after it was loaded, "
-             "or can no longer be read; load the model anew, or with repack=False: '%s'", path_.c_str());
+    if (const int result = try_read(offset, dst, n); result != 0) {
+        throw Error(EDGEKV_STATUS_MODEL_INVALID, "critical reads W_O, and its weights " + failure(result));
     }
 }
 
@@ -103,9 +127,13 @@ WeightsFile::State WeightsFile::state_of(const char * path) {
     return file ? read_state(_fstat64(_fileno(file.get()), &status), status) : State();
 }
 
-bool WeightsFile::read_whole(uint64_t offset, char * dst, size_t n) const {
+int WeightsFile::read_whole(uint64_t offset, char * dst, size_t n) const {
     const std::lock_guard<std::mutex> lock(mutex_);
-    return _fseeki64(file_.get(), static_cast<int64_t>(offset), SEEK_SET) == 0 && std::fread(dst, 1, n, file_.get()) == n;
+    if (_fseeki64(file_.get(), static_cast<int64_t>(offset), SEEK_SET) != 0) {
+        return errno;
+    }
+    const bool is_read = std::fread(dst, 1, n, file_.get()) == n;
+    return is_read ? 0 : std::ferror(file_.get()) != 0 ? errno : -1;
 }
 
 #else
@@ -132,20 +160,20 @@ WeightsFile::State WeightsFile::state_of(const char * path) {
     return read_state(stat(path, &status), status);
 }
 
-bool WeightsFile::read_whole(uint64_t offset, char * dst, size_t n) const {
+int WeightsFile::read_whole(uint64_t offset, char * dst, size_t n) const {
     while (n > 0) {
         const ssize_t n_read = pread(fileno(file_.get()), dst, n, static_cast<off_t>(offset));
         if (n_read < 0 && errno == EINTR) {
             continue;
         }
         if (n_read <= 0) {
-            return false;
+            return n_read < 0 ? errno : -1;
         }
         dst += n_read;
         offset += n_read;
         n -= n_read;
     }
-    return true;
+    return 0;
 }
 
 #endif

@@ -1,4 +1,4 @@
-// Weights that llama.cpp keeps in the processor's own order, read where they are still as they were: in the model's file.
+// Weights that llama.cpp keeps in the processor's own order, or not at all, read where they are as they were: in the model's file.
 #pragma once
 
 #include "ggml-backend.h"
@@ -17,22 +17,39 @@ namespace edgekv {
 // Whether tensors of this type lie in the processor's memory and cannot be read back.
 bool is_repacked(ggml_backend_buffer_type_t type);
 
-// A GGUF file that stays open, and where its output projections (W_O) lie in it. Several threads may read at once.
+// A GGUF file that stays open, and where weights lie in it. Several threads may read at once.
 class WeightsFile {
   public:
     // NULL where it is no GGUF file; ggml's log says why. Throws Error(EDGEKV_STATUS_MODEL_INVALID) where it does not open.
-    static std::shared_ptr<const WeightsFile> open(const char * path);
+    //   all : note the places of all weights, and not of output projections (W_O) alone
+    static std::shared_ptr<const WeightsFile> open(const char * path, bool all = false);
+
+    uint32_t n_layers() const { return n_layers_; }
+    uint32_t n_files() const { return n_files_; } // that the model is split into
+    bool     has_output() const { return has_output_; } // a matrix of its own, which is not the table of embeddings
 
     // Throw Error(EDGEKV_STATUS_MODEL_INVALID) where its path leads to another file by now, or it was written to: then what was loaded
     // from there is not what `read` reads.
     void require_current() const;
 
-    // Where the rows of a loaded W_O begin, in bytes. Throws Error(EDGEKV_STATUS_MODEL_INVALID) where the file has none of
-    // its name, type and shape.
-    uint64_t find(const ggml_tensor & w_o) const;
+    // Call f(name, number of rows) for every weight whose place was noted.
+    template <typename F> void each(F f) const {
+        for (const auto & [name, place] : places_) {
+            f(name, static_cast<int64_t>(place.n_bytes / ggml_row_size(place.type, place.n_columns)));
+        }
+    }
 
-    // Copy n bytes. Throws Error(EDGEKV_STATUS_MODEL_INVALID) where they are gone, or the file was written to since it was
-    // opened.
+    // Where a loaded weight begins, in bytes. Throws Error(EDGEKV_STATUS_MODEL_INVALID) where no place was noted for one of its name,
+    // type and size.
+    uint64_t find(const ggml_tensor & weight) const;
+
+    // Copy n bytes. 0 where that is done; else an errno, or -1 where the file was written to since it was opened.
+    int try_read(uint64_t offset, void * dst, size_t n) const;
+
+    // What try_read returned, as a message: what cannot be read, why, and what to do.
+    std::string failure(int result) const;
+
+    // Copy n bytes of a W_O. Throws Error(EDGEKV_STATUS_MODEL_INVALID) where try_read fails.
     void read(uint64_t offset, void * dst, size_t n) const;
 
     // What changes when somebody writes to a file, or puts another in its place.
@@ -55,20 +72,23 @@ class WeightsFile {
         uint64_t  offset;
         ggml_type type;
         int64_t   n_columns;
-        int64_t   n_rows;
+        size_t    n_bytes;
     };
 
     WeightsFile(const char * path, Handle file);
 
-    bool  read_header();
-    State state() const;
+    bool         read_header(bool all);
+    State        state() const;
     static State state_of(const char * path);
-    bool  read_whole(uint64_t offset, char * dst, size_t n) const;
+    int          read_whole(uint64_t offset, char * dst, size_t n) const; // as try_read, and -1 where the file ends before
 
     std::string                  path_;
     Handle                       file_;
     State                        state_; // when it was opened
     std::map<std::string, Place> places_;
+    uint32_t                     n_layers_   = 0;
+    uint32_t                     n_files_    = 1;
+    bool                         has_output_ = false;
     mutable std::mutex           mutex_; // of the handle's position, on systems that read from there
 };
 

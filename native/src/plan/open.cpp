@@ -34,7 +34,7 @@ void require_type(int32_t kv_type) {
     }
 }
 
-Model load_model(const char * path, bool repack, bool no_alloc) {
+Model load_model(const char * path, bool repack, bool no_alloc, uint32_t n_streamed) {
     llama_backend_init();
     llama_model_params params = llama_model_default_params();
 
@@ -42,12 +42,12 @@ Model load_model(const char * path, bool repack, bool no_alloc) {
     params.use_extra_bufts = repack;
     params.no_alloc        = no_alloc;
     params.load_mode       = repack || no_alloc ? LLAMA_LOAD_MODE_NONE : LLAMA_LOAD_MODE_MMAP;
-    if (repack && !no_alloc) {
+    if ((repack || n_streamed > 0) && !no_alloc) {
         params.progress_callback = give_back;
     }
     llama_model * model = nullptr;
     try {
-        checked(edgekv_model_load, path, &params, &model);
+        checked(edgekv_model_load_streamed, path, &params, n_streamed, &model);
     } catch (const Error & error) {
         if (error.status != EDGEKV_STATUS_MODEL_INVALID) {
             throw;
@@ -88,7 +88,7 @@ enum edgekv_status edgekv_plan_open(const char * path, const struct edgekv_plan 
     return guard(err, err_size, [&] {
         require(path && plan && model && ctx && cache, "path, plan, model, ctx or cache is NULL");
         return_freed_memory();
-        Model loaded = load_model(path, plan->setting.repack != 0, false);
+        Model loaded = load_model(path, plan->setting.repack != 0, false, plan->setting.n_streamed);
         return_freed_memory(); // what loading took beside the model
         Context opened = new_context(loaded, *plan);
         checked(edgekv_cache_open, opened.get(), &plan->cache, cache);

@@ -15,8 +15,8 @@ using Context = std::unique_ptr<llama_context, decltype(&llama_free)>;
 // Throw Error(EDGEKV_STATUS_INVALID_ARGUMENT) for types that no cache has.
 void require_type(int32_t kv_type);
 
-// With no_alloc only its metadata and vocabulary. Throws Error.
-Model load_model(const char * path, bool repack, bool no_alloc);
+// With no_alloc only its metadata and vocabulary; n_streamed: layers. Throws Error.
+Model load_model(const char * path, bool repack, bool no_alloc, uint32_t n_streamed = 0);
 
 // Throws Error(EDGEKV_STATUS_INVALID_ARGUMENT) where the model cannot have the plan's type of cache.
 Context new_context(const Model & model, const edgekv_plan & plan);

@@ -31,7 +31,7 @@ std::string name_of(const std::string & path) { return path.substr(path.find_las
 
 uint64_t total(const edgekv_parts & parts) {
     return parts.host_bytes + parts.vocabulary_bytes + parts.graph_bytes + parts.rounding_bytes + parts.weight_bytes +
-           parts.repack_bytes + parts.kv_bytes + parts.state_bytes + parts.compute_bytes + parts.output_bytes +
+           parts.repack_bytes + parts.slot_bytes + parts.kv_bytes + parts.state_bytes + parts.compute_bytes + parts.output_bytes +
            parts.workspace_bytes + parts.bookkeeping_bytes + parts.reserved_bytes + parts.margin_bytes;
 }
 
@@ -67,6 +67,7 @@ edgekv_plan_request checked_request(const edgekv_plan_request & given) {
     require_range("n_recent", request.n_recent, 0, 1 << 20);
     require_range("block", request.block, 0, 4096);
     require_range("budget", request.budget, 0, 1 << 30);
+    require_range("n_streamed + 1", int64_t(request.n_streamed) + 1, 0, 1 << 16);
     if (request.kv_type != 0) {
         require_type(request.kv_type);
     }
@@ -95,6 +96,8 @@ class Estimates {
                  1,
                  request_.kv_type,
                  request_.repack,
+                 request_.n_streamed,
+                 (*models_.begin()->second)->hparams.n_layer_all,
                  request_.n_probe,
                  n_ctx_train(),
                  cache_params(1, probe_policy(request_.budget)).ragged != 0,
@@ -120,6 +123,8 @@ class Estimates {
         plan.parts.reserved_bytes   = request_.reserved_bytes;
         const Context ctx           = new_context(model(setting.repack != 0), plan);
         checked(edgekv_context_parts, ctx.get(), &plan.cache, &plan.parts);
+        edgekv_streaming streaming;
+        checked(edgekv_parts_stream, model(setting.repack != 0).get(), setting.n_streamed, plan.n_ubatch, &plan.parts, &streaming);
         const edgekv_shape shape = shape_of(ctx.get());
         if (plan.cache.values != 0 && shape.latent_dim_v != 0) {
             fail(EDGEKV_STATUS_INVALID_ARGUMENT,
@@ -268,6 +273,7 @@ struct edgekv_plan_request edgekv_plan_request_default(void) {
     request.n_sink                = 4;
     request.n_recent              = 32;
     request.repack                = -1;
+    request.n_streamed            = -1;
     request.repositions           = 1;
     return request;
 }

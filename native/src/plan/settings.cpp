@@ -11,13 +11,16 @@ namespace edgekv {
 namespace {
 
 constexpr uint32_t enough_cells    = 512; // docs/memory.md says why
+constexpr uint32_t few_cells       = 128; // with fewer, replies are unreliable (docs/results)
 constexpr uint32_t blocks[]        = { 128, 64, 32 };
 constexpr uint32_t longer_blocks[] = { 512, 256 };
 constexpr uint32_t cells_per_spare = 4; // cells kept for each one of a longer block
 
 class Choosing {
   public:
-    Choosing(const edgekv_choice & choice, const Fits & fits, int32_t repack) : choice_(choice), fits_(fits), repack_(repack) {}
+    // full_blocks: blocks of 128 and longer alone
+    Choosing(const edgekv_choice & choice, const Fits & fits, int32_t repack, uint32_t n_streamed, bool full_blocks = false)
+        : choice_(choice), fits_(fits), repack_(repack), n_streamed_(n_streamed), full_blocks_(full_blocks) {}
 
     std::optional<edgekv_setting> best() const {
         if (choice_.kv_type != 0) {
@@ -64,7 +67,7 @@ class Choosing {
         }
         std::vector<uint32_t> tried;
         std::copy_if(std::begin(blocks), std::end(blocks), std::back_inserter(tried),
-                     [&](uint32_t block) { return block >= choice_.least_block; });
+                     [&](uint32_t block) { return block >= (full_blocks_ ? blocks[0] : choice_.least_block); });
         return tried;
     }
 
@@ -86,7 +89,7 @@ class Choosing {
 
     // The budget asked for, or else the largest one that fits, which is at least `least`; none where it does not fit.
     std::optional<edgekv_setting> fitting(uint32_t block, int32_t type, uint32_t least) const {
-        edgekv_setting best = { choice_.budget != 0 ? choice_.budget : least, block, type, repack_ };
+        edgekv_setting best = { choice_.budget != 0 ? choice_.budget : least, block, type, repack_, n_streamed_ };
         if (!does_fit(best)) {
             return std::nullopt;
         }
@@ -122,29 +125,76 @@ class Choosing {
     const edgekv_choice & choice_;
     const Fits &          fits_;
     const int32_t         repack_;
+    const uint32_t        n_streamed_;
+    const bool            full_blocks_;
 };
+
+std::optional<edgekv_setting> best_with(const edgekv_choice & choice, const Fits & fits, uint32_t n_streamed, bool full_blocks) {
+    if (choice.repack >= 0) {
+        return Choosing(choice, fits, choice.repack, n_streamed, full_blocks).best();
+    }
+    const auto repacked = Choosing(choice, fits, 1, n_streamed, full_blocks).best();
+    return repacked ? repacked : Choosing(choice, fits, 0, n_streamed, full_blocks).best();
+}
+
+// Whether a setting has as many cells as replies need, or as are named, in a type whose rounding does not show.
+bool has_enough(const edgekv_choice & choice, const std::optional<edgekv_setting> & found) {
+    return found && (choice.kv_type != 0 || found->kv_type != GGML_TYPE_Q4_0) &&
+           found->budget >= (choice.budget != 0 ? choice.budget : std::min(few_cells, edgekv_plan_most_cells(&choice, found->block)));
+}
+
+// The setting with the fewest streamed layers that has enough cells, or none.
+std::optional<edgekv_setting> least_streamed(const edgekv_choice & choice, const Fits & fits, bool full_blocks) {
+    auto best = best_with(choice, fits, choice.n_layers, full_blocks);
+    if (!has_enough(choice, best)) {
+        return std::nullopt;
+    }
+    uint32_t too_few = 0;
+    while (best->n_streamed - too_few > 1) {
+        const uint32_t tried = too_few + (best->n_streamed - too_few) / 2;
+        const auto     found = best_with(choice, fits, tried, full_blocks);
+        if (has_enough(choice, found)) {
+            best = found;
+        } else {
+            too_few = tried;
+        }
+    }
+    return best;
+}
 
 } // namespace
 
 std::optional<edgekv_setting> best_setting(const edgekv_choice & choice, const Fits & fits) {
-    if (choice.repack >= 0) {
-        return Choosing(choice, fits, choice.repack).best();
+    const auto named = best_with(choice, fits, std::max(choice.n_streamed, 0), false);
+    if (choice.n_streamed >= 0 || has_enough(choice, named)) {
+        return named;
     }
-    const auto repacked = Choosing(choice, fits, 1).best();
-    return repacked ? repacked : Choosing(choice, fits, 0).best();
+    for (const bool full_blocks : { true, false }) {
+        if (const auto found = least_streamed(choice, fits, full_blocks)) {
+            return found;
+        }
+    }
+    const auto all = best_with(choice, fits, choice.n_layers, false);
+    return all && (!named || all->budget > named->budget) ? all : named;
 }
 
 std::optional<edgekv_setting> largest_setting(const edgekv_choice & choice, const Fits & fits) {
     edgekv_choice open = choice;
     open.budget        = 0;
     std::optional<edgekv_setting> largest;
-    for (const int32_t repack : { 0, 1 }) {
-        if (choice.repack >= 0 && choice.repack != repack) {
-            continue;
+    std::vector<uint32_t>         streamed = { static_cast<uint32_t>(std::max(choice.n_streamed, 0)) };
+    if (choice.n_streamed < 0) {
+        streamed.push_back(choice.n_layers); // which takes the least, but for models of one or two layers
+    }
+    for (const uint32_t n_streamed : streamed) {
+        for (const int32_t repack : { 0, 1 }) {
+            if (choice.repack >= 0 && choice.repack != repack) {
+                continue;
+            }
+            open.least_budget = largest ? largest->budget + 1 : choice.least_budget;
+            const auto found  = Choosing(open, fits, repack, n_streamed).largest();
+            largest           = found ? found : largest;
         }
-        open.least_budget = largest ? largest->budget + 1 : choice.least_budget;
-        const auto found  = Choosing(open, fits, repack).largest();
-        largest           = found ? found : largest;
     }
     return largest;
 }

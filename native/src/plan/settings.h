@@ -19,6 +19,10 @@ using Fits = std::function<bool(const edgekv_setting &)>;
 // has enough cells, the one with the most is taken. The rounding of Q4_0 shows in the output, so it is taken only if nothing
 // else fits. All that is done with repacked weights first, which are faster and take the bytes of mapped ones.
 //
+// Streamed weights cost speed, few cells cost answers. So layers are streamed only if fewer than 128 cells fit beside all weights
+// (or fewer than are named), and then as few layers as leave so many; what is left over goes to cells. They are read for every
+// block, so short blocks are taken only if too few cells fit beside one of 128.
+//
 // A probe is fed after each block, or every 160 to 256 tokens where blocks have 128 or fewer. Longer blocks need fewer probes,
 // so they are taken where cells abound.
 std::optional<edgekv_setting> best_setting(const edgekv_choice & choice, const Fits & fits);

@@ -1,13 +1,14 @@
 #include "score/weight_rows.h"
 
 #include "hooks/status.h"
+#include "hooks/streamed_weights.h"
 #include "hooks/weights_file.h"
 #include "llama-model.h"
 
 namespace edgekv {
 
 WeightRows::WeightRows(const llama_model & model, const ggml_tensor & weight) : weight_(&weight) {
-    if (!is_repacked(ggml_backend_buffer_get_type(weight.buffer))) {
+    if (!is_repacked(ggml_backend_buffer_get_type(weight.buffer)) && !is_streamed(weight)) {
         return;
     }
     if (!model.weights_file) {

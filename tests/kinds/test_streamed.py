@@ -1,0 +1,34 @@
+"""Models of every family whose weights are read whenever their turn comes: the same cells and replies, to the bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from evicting import RUN
+
+import edgekv
+
+OPTIONS = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 2, "probe_tokens": 16, "repack": False}
+TEXT = "the old house by the river stood empty since the flood of that year " * 12
+
+
+def outcome(path, **options):
+    """Return the plan, the bytes read, a reply with its log probabilities, and the cells after it."""
+    with edgekv.Runtime(path, **OPTIONS | options) as rt, rt.session() as session:
+        session.read(TEXT)
+        said = [(piece, piece.packed) for piece in session.chat("Who lived there?", max_tokens=7, logprobs=3)]
+        snapshot = rt.block_loop.cache.snapshot().data
+        return rt.plan, rt.model.streaming().read_bytes, said, snapshot
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_a_family_computes_the_same(family_model, name):
+    path = family_model(name)
+    _, nothing, said, expected = outcome(path)
+    assert not nothing
+    for resident in (0, 0.5):
+        plan, read, found, snapshot = outcome(path, resident=resident)
+        assert plan.n_streamed == plan.n_layers - round(resident * plan.n_layers)
+        assert read >= plan.streamed_bytes > 0
+        assert found == said
+        assert np.array_equal(snapshot, expected)

@@ -1,0 +1,119 @@
+"""Weights that are read whenever their turn comes: beside what a session meets, and from files that changed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+import edgekv
+from edgekv.errors import ConfigError, InvalidModelError
+from edgekv.planning.streaming import StreamingCost, file_speed, streaming_cost
+
+OPTIONS = {"memory": "1GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "probe_tokens": 16, "repack": False}
+TEXT = "the old house by the river stood empty since the flood of that year " * 8
+MATCHES = [
+    {"policy": "h2o"},
+    {"policy": "snapkv+critical+ada"},
+    {"policy": "keydiff+critical+ada(scope=model)", "focus": False},
+    {"policy": "tova+caote", "kv_type": "q8_0"},
+    {"policy": "replay"},
+    {"reposition": "always"},
+    {"prompt_lookup": "auto"},
+    {"threads": 3, "block": 96, "ubatch": 24},
+    {"isolated": True},
+]
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model):
+    return tiny_model(n_layer=5, n_embd=128, n_head=4, n_head_kv=2, head_dim=32, quantization="Q4_0")
+
+
+@pytest.fixture
+def own_model(model, tmp_path):
+    """A copy that may be spoilt."""
+    path = tmp_path / "model.gguf"
+    shutil.copy(model, path)
+    os.utime(path, (0, 0))  # long ago, so that the clock of the file system tells a change now
+    return path
+
+
+def replies(path, **options):
+    """Return the replies of two sessions that take turns, so that one of them is swapped out."""
+    settings = OPTIONS | {"swap_memory": "64MiB"} | options
+    with edgekv.Runtime(path, **settings) as rt, rt.session() as one, rt.session() as other:
+        one.read(TEXT)
+        other.read(TEXT[20:300])
+        return ["".join(session.chat("Who?", max_tokens=6)) for session in (one, other, one)]
+
+
+@pytest.mark.parametrize("options", MATCHES, ids=str)
+def test_replies_are_those_of_weights_in_memory(model, options):
+    assert replies(model, resident=0.2, **options) == replies(model, **options)
+
+
+def test_a_session_goes_on_where_other_weights_stay(model, tmp_path):
+    with edgekv.Runtime(model, **OPTIONS) as rt, rt.session() as session:
+        session.read(TEXT)
+        session.save(tmp_path / "saved")
+        expected = "".join(session.chat("Who?", max_tokens=6))
+    with edgekv.Runtime(model, resident="40%", **OPTIONS) as rt, rt.load_session(tmp_path / "saved") as session:
+        assert "".join(session.chat("Who?", max_tokens=6)) == expected
+
+
+def test_a_cut_file_ends_a_reply_and_loses_nothing(own_model, model):
+    with edgekv.Runtime(own_model, resident=0, **OPTIONS) as rt, rt.session() as session:
+        session.read(TEXT)
+        seen = session.n_past
+        os.truncate(own_model, 1000)
+        with pytest.raises(InvalidModelError, match=r"streamed weights cannot be read .* changed after it was loaded"):
+            list(session.chat("Who?", max_tokens=6))
+        assert session.n_past == seen
+        shutil.copyfile(model, own_model)
+        os.utime(own_model, (0, 0))
+        found = "".join(session.chat("Who?", max_tokens=6))
+    with edgekv.Runtime(model, **OPTIONS) as rt, rt.session() as session:
+        session.read(TEXT)
+        assert "".join(session.chat("Who?", max_tokens=6)) == found
+
+
+def test_a_named_share_of_the_layers_stays(model):
+    plans = [edgekv.plan(model, resident=share, **OPTIONS) for share in (1, "60%", 0.2, 0)]
+    assert [(plan.n_layers, plan.n_streamed) for plan in plans] == [(5, 0), (5, 2), (5, 4), (5, 5)]
+    assert [plan.mmap for plan in plans] == [True, False, False, False]
+    assert plans[0].parts.slots == plans[0].streamed_bytes == 0
+    assert plans[3].streamed_bytes > plans[2].streamed_bytes > plans[1].streamed_bytes > 0
+    assert plans[3].parts.slots == plans[2].parts.slots
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.1, "some", "101%", True, float("nan")])
+def test_a_share_that_cannot_be(model, share):
+    with pytest.raises(ConfigError, match=r"resident=.* is not possible; give a share from 0 to 1, such as 0.5 or 50%"):
+        edgekv.plan(model, resident=share)
+
+
+@pytest.mark.parametrize("other", [{"mmap": True}, {"gpu_layers": 1}, {"rpc": "127.0.0.1:1", "isolated": True}])
+def test_what_holds_weights_in_another_way_is_refused_by_name(model, other):
+    with pytest.raises(
+        ConfigError, match=rf"which {next(iter(other))}=.* does not go with; leave {next(iter(other))} out"
+    ):
+        edgekv.plan(model, resident=0.5, **other)
+
+
+def test_what_streaming_costs(model, tmp_path):
+    assert streaming_cost(edgekv.plan(model, **OPTIONS), 128) is None
+    plan = edgekv.plan(model, resident=0, **OPTIONS)
+    cost = streaming_cost(plan, 128)
+    assert (cost.n_streamed, cost.streamed_bytes, cost.tokens_per_batch) == (5, plan.streamed_bytes, 32)
+    told = StreamingCost(28, 14, 100 << 20, 128, 300 << 20)
+    assert (told.most_decode_tok_per_s, told.most_prefill_tok_per_s) == (3, 384)
+    assert str(told) == (
+        "weights of 14 of 28 layers, 100.0 MiB, are read from the file for every 128 tokens of a prompt and for every "
+        "token of a reply; the file gives 300.0 MiB a second, so at most 384 and 3.0 tokens a second"
+    )
+    path = tmp_path / "file"
+    path.write_bytes(bytes(3 << 20))
+    ticks = iter(range(100))
+    assert file_speed(path, lambda: next(ticks)) == 256 << 10  # a piece a tick: the second one comes too late
