@@ -128,6 +128,9 @@ def common(
     """Never called: its parameters are the options."""
 
 
+ALONE: dict[str, Any] = {"swap_bytes": 0}  # options of a runtime with one session
+
+
 def with_common_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the common options; it receives them as one dict, its parameter `runtime`."""
 
@@ -141,9 +144,9 @@ def with_common_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def opened(options: dict[str, Any]) -> Iterator[edgekv.Runtime]:
-    """The runtime that the common options ask for."""
+    """The runtime that the common options ask for. A command has one session, so the cells get what swapping takes."""
     with loading():
-        runtime = edgekv.Runtime(**options)
+        runtime = edgekv.Runtime(**ALONE, **options)
     with runtime:
         if cost := streaming_cost(runtime.plan, runtime.options.n_ubatch):
             console.print(f"[dim]{cost}[/dim]", soft_wrap=True)

@@ -16,7 +16,7 @@ from edgekv.memory.sizes import format_size
 from edgekv.options import UBATCH
 from edgekv.planning.streaming import streaming_cost
 
-from .options import AsJson, with_common_options
+from .options import ALONE, AsJson, with_common_options
 from .render import FEW_CELLS, loading
 
 BOUNDS = {
@@ -49,7 +49,7 @@ def plan(
             raise edgekv.ConfigError(f"model={runtime['model']!r} and {named!r} are two models; name one")
         runtime["model"] = named
     with loading():
-        survey = edgekv.survey(**runtime, swap_memory=swap_memory, grammars=grammars)
+        survey = edgekv.survey(**ALONE, **runtime, swap_memory=swap_memory, grammars=grammars)
     if as_json:
         print(json.dumps(survey.as_dict()))
         return

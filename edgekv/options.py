@@ -83,8 +83,9 @@ class Options:
     isolated: hold the model in a worker process
     swap_memory: memory for sessions that are swapped out while another has the cells, bytes or a size; None = what the
         plan leaves free
-    swap_dir: folder for swapped-out sessions that have no room in memory; None = no folder
-    swap_bytes: the most that they may take in swap_dir, bytes or a size; None = no limit
+    swap_dir: folder for swapped-out sessions that have no room in memory; None = the one that TMPDIR names
+    swap_bytes: the most that they may take there, bytes or a size; 0 = nothing is swapped out to the disk, None = no
+        limit
     swap_full: what to do if both are full: "refuse" = raise SwapError, "evict" = evict the least recently used session
     """
 
@@ -148,9 +149,8 @@ class Options:
         object.__setattr__(self, "parsed_policy", parse_policy(self.policy or DEFAULT_POLICY))
         object.__setattr__(self, "parsed_focus", self._focus())
         object.__setattr__(self, "n_threads", default_threads() if self.threads is None else self.threads)
-        swap_memory = parse_size(self.swap_memory) if self.swap_memory else self.swap_memory  # 0 is possible
-        object.__setattr__(self, "swap_memory_bytes", swap_memory)
-        object.__setattr__(self, "swap_dir_bytes", None if self.swap_bytes is None else parse_size(self.swap_bytes))
+        object.__setattr__(self, "swap_memory_bytes", _size_or_none(self.swap_memory))
+        object.__setattr__(self, "swap_dir_bytes", _size_or_none(self.swap_bytes))
         if self.swap_dir is not None:  # a worker runs in its host's folder
             object.__setattr__(self, "swap_dir", os.path.abspath(self.swap_dir))
         _in_range("block", self.block, 1, 4096)
@@ -169,8 +169,11 @@ class Options:
             raise ConfigError(f"prompt_lookup={self.prompt_lookup!r} is unknown; possible: {', '.join(PROMPT_LOOKUP)}")
         if self.swap_full not in SWAP_FULL:
             raise ConfigError(f"swap_full={self.swap_full!r} is unknown; possible: {', '.join(SWAP_FULL)}")
-        if self.swap_dir is None and self.swap_bytes is not None:
-            raise ConfigError(f"swap_bytes={self.swap_bytes} limits what lies in swap_dir, and there is none; name one")
+        if self.swap_dir is not None and self.swap_dir_bytes == 0:
+            raise ConfigError(
+                f"swap_dir={self.swap_dir!r} with swap_bytes=0, which swaps nothing out to the disk; leave one of them "
+                "out"
+            )
         if self.rpc and not self.isolated:
             raise ConfigError(
                 f"rpc={self.rpc} needs isolated=True, a model in a worker process: ggml's client of RPC ends its "
@@ -241,6 +244,11 @@ class Options:
         if self.resident is not None and self.resident != 1:
             return False
         return not (self.repack or self.rpc) if self.mmap is None else self.mmap
+
+    @property
+    def swaps_to_disk(self) -> bool:
+        """True if sessions may be swapped out to the disk."""
+        return self.swap_dir_bytes != 0
 
     @property
     def policies(self) -> tuple[Policy, ...]:
@@ -333,6 +341,11 @@ def _split(tensor_split: str | Sequence[float] | None) -> tuple[float, ...] | No
             "them 0, as in 3,1"
         )
     return split
+
+
+def _size_or_none(size: int | str | None) -> int | None:
+    """Return the bytes of a size, which may be 0; None = it is left open. Raises ConfigError."""
+    return size if size is None or size == 0 or size == "0" else parse_size(size)  # type: ignore[return-value]
 
 
 def _in_range(name: str, value: int, low: int, high: int) -> None:

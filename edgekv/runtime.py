@@ -105,7 +105,7 @@ class Runtime:
         checkpoint_bytes: the most that checkpoints may take there, bytes or a size; 0 = no checkpoints, and the session
             goes back by reading from the beginning; None = 256 MiB, or four checkpoints if these take more
 
-        One session has the cells at a time. The others are swapped out to memory or to `swap_dir`. Raises
+        One session has the cells at a time. The others are swapped out to memory or to the disk. Raises
         SessionError if the runtime is closed, and for a snapshot of another one, or without a log that is wanted;
         BudgetError if the system message leaves no cells, SessionFileError if the folder takes no files, and
         ConfigError for too few bytes.

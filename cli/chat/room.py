@@ -9,6 +9,8 @@ from typing import Any
 import edgekv
 from edgekv.memory.sizes import MIB
 
+from ..options import ALONE
+
 COMFORT_BYTES = 18 * MIB  # 16 measured (docs/chat.md), and what this plan itself leaves behind
 ENOUGH_CELLS = 512  # the planner, too, calls these enough (docs/memory.md)
 
@@ -27,7 +29,7 @@ def has_room(options: dict[str, Any]) -> bool:
 
     asked = Request.of(**{name: value for name, value in options.items() if name != "model"}).options
     try:
-        plan = edgekv.plan(**options | {"memory": asked.ceiling_bytes - COMFORT_BYTES})
+        plan = edgekv.plan(**ALONE, **options | {"memory": asked.ceiling_bytes - COMFORT_BYTES})
     except edgekv.CeilingError:
         return False
     beside = plan.block + asked.probe_cells

@@ -67,7 +67,7 @@ def resolve(path: Path, options: dict[str, Any], results: Path, *, has_results: 
     """
     file = results.with_name(results.name + SUFFIX)
     kept = _read(file, results) if has_results else None
-    named = {name: value for name, value in options.items() if value is not None}
+    named = {"swap_bytes": 0} | {name: value for name, value in options.items() if value is not None}  # one session
     if kept is not None:
         named = {name: kept[name] for name in CHOSEN if name in kept} | named
     chosen = _planned(path, named)

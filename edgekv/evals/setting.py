@@ -109,6 +109,7 @@ class Setting:
             "ubatch": self.block,
             "kv_type": self.kv_type,
             "repack": False,
+            "swap_bytes": 0,  # a case has one session
         }
         if self.holds_text:
             whole = {"policy": "sink", "budget": n_tokens + SPARE_CELLS, "focus": self.is_oracle}

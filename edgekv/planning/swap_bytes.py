@@ -35,9 +35,9 @@ def session_bytes_of(shape: structs.Shape, state_bytes: int, params: structs.Cac
 
 
 def planned_swap_bytes(options: Options, numbers_bytes: int) -> int:
-    """Return the part `swap` of a plan: what was asked for, and with a swap_dir what a session takes on its way back.
+    """Return the part `swap` of a plan: the memory asked for, and what a session takes on its way back from the disk.
 
     numbers_bytes: from `numbers_bytes_of`. The rows pass through buffers
     """
-    on_the_way = 0 if options.swap_dir is None else numbers_bytes + 2 * CHUNK_BYTES
+    on_the_way = numbers_bytes + 2 * CHUNK_BYTES if options.swaps_to_disk else 0
     return (options.swap_memory_bytes or 0) + on_the_way

@@ -12,7 +12,7 @@ def swap_obstacle(plan: Plan, options: Options) -> str:
     """Return why two sessions cannot take turns in the swap space that was named for them; "" = they can."""
     session = f"session of {plan.budget_cells} cells"
     size, named = format_size(plan.session_bytes), options.swap_memory_bytes
-    if options.swap_dir is not None:
+    if options.swaps_to_disk:
         cap = options.swap_dir_bytes
         if cap is not None and cap < plan.session_bytes:
             return (
@@ -23,6 +23,6 @@ def swap_obstacle(plan: Plan, options: Options) -> str:
         return (
             f"swap_memory={format_size(named)} does not hold two of a {session}, of which each takes {size}, as a "
             f"switch from one to the other needs; raise swap_memory to {-(-2 * plan.session_bytes // MIB)}MiB, lower "
-            "the budget, or name a swap_dir"
+            "the budget, or raise swap_bytes"
         )
     return ""

@@ -53,8 +53,9 @@ class SwapSpace:
     """Snapshots by sequence. Those in memory, and what a switch takes on top, stay within the limit.
 
     session_bytes: the most bytes of a sequence, which a switch in memory takes on top
-    folder: takes snapshots that have no room in memory, without a copy in memory; None = no folder
-    folder_limit: bytes that the folder may hold, without the sequence that is swapped in; None = any number
+    folder: takes snapshots that have no room in memory, without a copy in memory; None = that of TMPDIR
+    folder_limit: bytes that the folder may hold, without the sequence that is swapped in; 0 = the folder takes nothing,
+        None = any number
     evicts: evict the least recently used sequences if memory and folder are full; otherwise raise SwapError
     """
 
@@ -89,7 +90,7 @@ class SwapSpace:
         n_bytes, limit = block_loop.snapshot_bytes, self._room.limit(self.memory_bytes)
         coming = self._swapped.get(following)
         stays = coming.nbytes if isinstance(coming, BlockLoopSnapshot) else 0
-        if self._folder is None and n_bytes + stays > limit:
+        if self._folder_limit == 0 and n_bytes + stays > limit:
             raise self._full(n_bytes)
         if coming is None:
             self._admit(n_bytes, limit)
@@ -117,17 +118,17 @@ class SwapSpace:
 
     def _admit(self, n_bytes: int, limit: int) -> None:
         """Make sure that all sequences have room beside a switch, with a newcomer and `n_bytes` more swapped out."""
-        if self._folder is not None and self._folder_limit is None:
+        if self._folder_limit is None:
             return
-        room = max(0, limit - self._session_bytes) + (self._folder_limit or 0)
+        room = max(0, limit - self._session_bytes) + self._folder_limit
         if n_bytes > room:
             raise self._full(n_bytes)
         while self.memory_bytes + self.disk_bytes + n_bytes > room:
             self._evict_oldest(n_bytes)
 
     def _fits_folder(self, n_bytes: int, following: SequenceState) -> bool:
-        if self._folder is None or self._folder_limit is None:
-            return self._folder is not None
+        if self._folder_limit is None:
+            return True
         coming = self._swapped.get(following)
         freed = coming.nbytes if isinstance(coming, StoredSnapshot) else 0
         return self.disk_bytes - freed + n_bytes <= self._folder_limit
@@ -136,10 +137,10 @@ class SwapSpace:
         try:
             return StoredSnapshot(self._folder, block_loop)
         except OSError as error:
+            where = "the folder that TMPDIR names" if self._folder is None else f"swap_dir={self._folder!r}"
             raise SwapError(
-                f"swap_dir={self._folder!r} does not take the {format_size(block_loop.snapshot_bytes)} of a "
-                f"swapped-out session: {error.strerror or error}; make room there, close sessions, or name another "
-                "folder"
+                f"{where} does not take the {format_size(block_loop.snapshot_bytes)} of a swapped-out session: "
+                f"{error.strerror or error}; make room there, close sessions, or name another swap_dir"
             ) from error
 
     def _evict_oldest(self, n_bytes: int, following: SequenceState | None = None) -> None:
@@ -151,11 +152,8 @@ class SwapSpace:
         oldest.lost = "this session was evicted to make room for others, as swap_full='evict' allows"
 
     def _full(self, n_bytes: int) -> SwapError:
-        limits, remedies = f"{self._room} does", ["raise swap_memory", "name a swap_dir"]
-        if self._folder_limit is not None:
-            limits = f"{self._room} and swap_bytes={format_size(self._folder_limit)} do"
-            remedies = ["raise swap_bytes"]
-        remedies += ["lower the budget", "close sessions"]
+        limits = f"{self._room} and swap_bytes={format_size(self._folder_limit or 0)} do"
+        remedies = ["raise swap_bytes", "raise swap_memory", "lower the budget", "close sessions"]
         if not self._evicts:
             remedies.append("open the runtime with swap_full='evict'")
         total = self.memory_bytes + self.disk_bytes

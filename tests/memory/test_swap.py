@@ -12,8 +12,8 @@ TEXT = " ".join(("the", "old", "house", "by", "the", "river")[i % 6] for i in ra
 @pytest.mark.parametrize("disk", [False, True])
 def test_resting_sessions_are_in_the_plan(memory_ceiling, default_model, tmp_path, disk):
     options = {"memory": "256MiB", "budget": 128, "block": 64, "kv_type": "f16", "threads": 1, "focus": False}
-    options |= {"swap_dir": str(tmp_path), "swap_memory": "10MiB"} if disk else {"swap_memory": "18MiB"}
-    ended = memory_ceiling("256MiB").run(take_turns, default_model, TEXT, 5, **options)
+    rest = {"swap_dir": str(tmp_path), "swap_memory": "10MiB"} if disk else {"swap_memory": "18MiB", "swap_bytes": 0}
+    ended = memory_ceiling("256MiB").run(take_turns, default_model, TEXT, 5, **options, **rest)
     found = ended.value
     assert (found["on disk"] > 0) == disk
     assert 0.75 * found["swap"] < found["most"] + found["session"] <= found["swap"] + found["session"]
@@ -31,8 +31,17 @@ def test_on_the_disk_sessions_need_no_room_in_memory(memory_ceiling, default_mod
     assert ended.peak_bytes <= found["planned"] < ended.peak_bytes + found["session"] / 2
 
 
+def test_by_default_several_sessions_have_room_beside_cells_that_take_all_of_it(memory_ceiling, default_model):
+    options = {"memory": "200MiB", "kv_type": "f16", "threads": 1, "focus": False}
+    ended = memory_ceiling("200MiB").run(take_turns, default_model, 8 * TEXT, 3, **options)
+    found = ended.value
+    assert found["on disk"] > found["session"]
+    assert ended.peak_bytes <= found["planned"] <= 200 * MIB < found["planned"] + found["session"]
+
+
 def test_sessions_rest_in_what_a_plan_leaves_free(memory_ceiling, default_model):
     options = {"memory": "200MiB", "budget": 128, "block": 64, "kv_type": "f16", "threads": 1, "focus": False}
+    options |= {"swap_bytes": 0}
     ended = memory_ceiling("200MiB").run(take_turns, default_model, TEXT, 4, **options)
     assert ended.value["swap"] == ended.value["on disk"] == 0
     assert ended.value["most"] > 3 * ended.value["session"] / 2

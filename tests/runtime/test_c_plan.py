@@ -67,7 +67,7 @@ def planned_alike(path, of_c, **options):
             mock.patch("edgekv.planning.measure_memory.counted_bytes", return_value=parts["python"]),
             mock.patch("edgekv.planning.measure_memory.taken_bytes", lambda work: work() or next(taken)),
         ):
-            return edgekv.plan(path, threads=1, **options)
+            return edgekv.plan(path, threads=1, swap_bytes=0, **options)
 
     named = {"budget": setting.budget, "block": setting.block, "kv_type": KV_NAMES[setting.kv_type]}
     of_running_graphs = planned(0, 0, memory=1 << 40, repack=bool(setting.repack), **options | named).parts.graphs

@@ -93,7 +93,7 @@ def test_sessions_with_logs_rest_where_there_is_no_room(open_runtime, isolated):
     texts = ["What was it?", "And who came then?", words(100)]
     with open_runtime(isolated=isolated, prompt_lookup="auto") as runtime:
         expected = [history(runtime, text) for text in texts]
-    with open_runtime(isolated=isolated, prompt_lookup="auto", swap_memory=0) as runtime:
+    with open_runtime(isolated=isolated, prompt_lookup="auto", swap_memory=0, swap_bytes=0) as runtime:
         sessions = [runtime.session(log=True) for _ in texts]
         reads, firsts = [], []
         for session in sessions:

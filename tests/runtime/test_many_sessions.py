@@ -198,13 +198,13 @@ def test_the_planned_bytes_of_a_session_are_those_of_full_cells(open_runtime, po
 
 def test_without_room_nobody_changes(open_runtime, monkeypatch):
     """The system's count of bytes is set so that too few are left."""
-    with open_runtime() as rt, rt.session() as session, rt.session() as other:
+    with open_runtime(swap_bytes=0) as rt, rt.session() as session, rt.session() as other:
         session.read(words(60))
         before = figures(session)
         monkeypatch.setattr("edgekv.memory.process.resident_bytes", lambda: rt.plan.ceiling_bytes - 1000)
         for use in (lambda: list(other.chat("Hello")), other.budgets, other.snapshot):
             with pytest.raises(
-                edgekv.SwapError, match=r"what memory=4096\.0 MiB leaves free does not hold .* swap_dir"
+                edgekv.SwapError, match=r"4096\.0 MiB leaves free and swap_bytes=0\.0 MiB do not hold .* raise swap_b"
             ):
                 use()
         assert figures(session) == before
@@ -213,11 +213,35 @@ def test_without_room_nobody_changes(open_runtime, monkeypatch):
         assert figures(session) == before
 
 
+@pytest.mark.parametrize("isolated", [False, True], ids=["here", "isolated"])
+def test_a_second_session_works_by_default(open_runtime, monkeypatch, tmp_path, isolated):
+    """The first one lies on the disk, in a file without a name, as memory has no room."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    with open_runtime(isolated=isolated, swap_memory=0) as rt, rt.session() as session, rt.session() as other:
+        session.read(words(60))
+        before = figures(session)
+        other.read(words(30, "other"))
+        assert isolated or len(stored_of(rt)) == 1
+        assert list(tmp_path.iterdir()) == []
+        assert figures(session) == before
+
+
+def test_a_full_disk_is_told_by_default(open_runtime, monkeypatch, tmp_path):
+    with open_runtime(swap_memory=0) as rt, rt.session() as session, rt.session() as other:
+        session.read(words(60))
+        before = figures(session)
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+        with pytest.raises(edgekv.SwapError, match=r"^the folder that TMPDIR names does not take .* another swap_dir"):
+            other.read("a")
+        assert figures(session) == before
+
+
 def test_nothing_rests_where_no_memory_is_given_to_it(open_runtime):
-    with open_runtime(swap_memory=0) as rt, rt.session() as session:
+    with open_runtime(swap_memory=0, swap_bytes=0) as rt, rt.session() as session:
         session.read("a b c")
         with rt.session() as other:
-            with pytest.raises(edgekv.SwapError, match=r"^swap_memory=0\.0 MiB does not hold .* raise swap_memory"):
+            with pytest.raises(edgekv.SwapError, match=r"^swap_memory=0\.0 MiB and swap_bytes=0\.0 MiB do not hold"):
                 other.read("d")
             session.close()
             other.read("d")
@@ -235,11 +259,11 @@ def test_in_memory_a_session_more_than_there_is_room_for_is_refused(open_runtime
     """A switch may take the room of one with full cells, and a text that was read leaves two thirds of them."""
     with open_runtime() as rt:
         room = 7 * rt.plan.session_bytes // 2
-    with open_runtime(swap_memory=room) as rt:
+    with open_runtime(swap_memory=room, swap_bytes=0) as rt:
         sessions = with_books(rt, 4)
         before = [figures(session) for session in sessions]
         with rt.session() as another:
-            with pytest.raises(edgekv.SwapError, match=r"^swap_memory=.* does not hold .* swap_full='evict'"):
+            with pytest.raises(edgekv.SwapError, match=r"^swap_memory=.* do not hold .* swap_full='evict'"):
                 another.read("a")
             assert another.n_past == 0
             assert [figures(session) for session in sessions] == before
@@ -250,7 +274,7 @@ def test_in_memory_a_session_more_than_there_is_room_for_is_refused(open_runtime
 def test_the_least_recently_used_is_dropped_where_that_is_asked_for(open_runtime):
     with open_runtime() as rt:
         room = 7 * rt.plan.session_bytes // 2
-    with open_runtime(swap_memory=room, swap_full="evict") as rt:
+    with open_runtime(swap_memory=room, swap_bytes=0, swap_full="evict") as rt:
         sessions = with_books(rt, 4)
         kept = [figures(sessions[i]) for i in (0, 2, 3)]
         sessions += with_books(rt, 1)  # evicts the second
@@ -263,12 +287,12 @@ def test_the_least_recently_used_is_dropped_where_that_is_asked_for(open_runtime
 
 def test_nobody_is_evicted_in_vain(open_runtime, monkeypatch):
     """Of three sessions one is used again, and the system's count of bytes leaves room for one."""
-    with open_runtime(swap_full="evict") as rt:
+    with open_runtime(swap_bytes=0, swap_full="evict") as rt:
         sessions = with_books(rt, 3)
         taken = rt.plan.ceiling_bytes + rt._engine.slot.swap.memory_bytes // 2
         with monkeypatch.context() as patch:
             patch.setattr("edgekv.memory.process.resident_bytes", lambda: taken)
-            with pytest.raises(edgekv.SwapError, match="leaves free does not hold"):
+            with pytest.raises(edgekv.SwapError, match=r"leaves free and .* do not hold"):
                 sessions[0].budgets()
         assert all(session.budgets() for session in sessions)
 
@@ -378,12 +402,16 @@ def test_files_last_as_long_as_their_sessions(open_tight, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"swap_memory": "1KiB"}, r"swap_memory=1\.0 KiB does not hold two of a session of 64 cells, .* swap_dir"),
+        (
+            {"swap_memory": "1KiB", "swap_bytes": 0},
+            r"swap_memory=1\.0 KiB does not hold two of a session of 64 cells, .* raise swap_bytes",
+        ),
         (
             {"swap_bytes": "1KiB", "swap_dir": "."},
             r"swap_bytes=1\.0 KiB does not hold a .* raise swap_bytes to 1MiB",
         ),
-        ({"swap_bytes": "1GiB"}, "swap_bytes=1GiB limits what lies in swap_dir, and there is none"),
+        ({"swap_bytes": 0, "swap_dir": "."}, "swap_dir='.*' with swap_bytes=0, which swaps nothing out to the disk"),
+        ({"swap_bytes": -1}, "size -1 is not a positive whole number"),
         ({"swap_full": "maybe"}, "swap_full='maybe' is unknown; possible: refuse, evict"),
         ({"swap_memory": -1}, "size -1 is not a positive whole number"),
         ({"swap_dir": __file__}, "swap_dir=.* cannot be used: .*; name a folder that can be written to"),
@@ -397,17 +425,17 @@ def test_room_that_cannot_work_is_refused(open_runtime, monkeypatch, tmp_path, o
         open_runtime(**options)
 
 
-def test_a_single_session_loses_no_cells(tiny_model):
+def test_a_runtime_for_one_session_loses_no_cells(tiny_model):
     path = tiny_model(n_layer=2, n_ctx_train=1 << 20, head_dim=64)
     options = {"kv_type": "f16", "block": 32, "isolated": True}  # a worker's plans do not grow with earlier plans
-    memory = edgekv.plan(path, memory="4GiB", budget=4000, **options).peak_bytes
-    plain = edgekv.plan(path, memory=memory, **options)
+    memory = edgekv.plan(path, memory="4GiB", budget=4000, swap_bytes=0, **options).peak_bytes
+    plain = edgekv.plan(path, memory=memory, swap_bytes=0, **options)
     assert plain.parts.swap == 0
     assert memory - plain.peak_bytes < 1 << 14  # cells take all of it
-    disk = edgekv.plan(path, memory=memory, swap_dir=".", **options)
+    disk = edgekv.plan(path, memory=memory, **options)
     assert 0 < disk.parts.swap < disk.session_bytes / 4  # what is read of a session before its rows, and a buffer
     assert disk.budget_cells < plain.budget_cells < 1.2 * disk.budget_cells
-    named = edgekv.plan(path, memory=memory, swap_memory="1MiB", **options)
+    named = edgekv.plan(path, memory=memory, swap_memory="1MiB", swap_bytes=0, **options)
     assert named.parts.swap == 1 << 20 >= 2 * named.session_bytes > 0.98 * (1 << 20)
 
 
