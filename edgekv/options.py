@@ -169,11 +169,6 @@ class Options:
             raise ConfigError(f"prompt_lookup={self.prompt_lookup!r} is unknown; possible: {', '.join(PROMPT_LOOKUP)}")
         if self.swap_full not in SWAP_FULL:
             raise ConfigError(f"swap_full={self.swap_full!r} is unknown; possible: {', '.join(SWAP_FULL)}")
-        if self.swap_dir is not None and self.swap_dir_bytes == 0:
-            raise ConfigError(
-                f"swap_dir={self.swap_dir!r} with swap_bytes=0, which swaps nothing out to the disk; leave one of them "
-                "out"
-            )
         if self.rpc and not self.isolated:
             raise ConfigError(
                 f"rpc={self.rpc} needs isolated=True, a model in a worker process: ggml's client of RPC ends its "

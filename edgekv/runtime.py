@@ -199,12 +199,12 @@ class Runtime:
             content = tuple(
                 copies.enter_context(rereadable(part)) if isinstance(part, Path) else part for part in request.content
             )
-            number = self._engine.store_history(
+            number, n_opening = self._engine.store_history(
                 replace(request, content=content), None if folder is None else os.path.abspath(folder)
             )
         try:
             yield StoredHistory(
-                replace(request, stored=number, question=question, content=(), roles=(), calls=(), tokens=())
+                replace(request, stored=number, question=question, content=(), roles=(), calls=(), tokens=()), n_opening
             )
         finally:
             if not self.closed:

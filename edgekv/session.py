@@ -221,6 +221,7 @@ class Session:
         *,
         focus: bool | str | Sequence[str] = False,
         on_overflow: str = "evict",
+        shared: int | None = None,
         tools: Sequence[Mapping[str, Any]] = (),
         tool_choice: str | Mapping[str, Any] = "auto",
         parallel_tool_calls: bool = True,
@@ -241,6 +242,10 @@ class Session:
             fits. True = the last message of the user
         on_overflow: what a history of more tokens than the budget is: "evict" reads it, "error" refuses it before
             anything is read, with a PromptLengthError
+        shared: tokens that other histories of this runtime begin with, too. The runtime then keeps its state after the
+            history's system message, and after the whole blocks of these tokens, which it reads without their question.
+            Any session begins there if its history does, and reads only the rest (docs/python.md). 0 = only where every
+            token has its cells; None = read all, as the session has it
         tools: functions that the model may call, each {"type": "function", "function": {"name", "description",
             "parameters"}}, with a JSON schema of its parameters. The pieces are then the text before the first call,
             and `stats.tool_calls` are the calls. Needs a runtime opened with grammars=True, and messages
@@ -251,10 +256,13 @@ class Session:
         """
         request = request_of(history)
         asked = question_of(request) if focus is True else None
+        question = self._question(focus, asked or "", otherwise=False) or None
         request = replace(
             request,
-            question=self._question(focus, asked or "", otherwise=False) or None,
+            question=question,
             on_overflow=on_overflow,
+            shared=shared,
+            shared_question=None if question is None else self._general or None,
             tools=request.tools or tool_use_of(tools, tool_choice, parallel_tool_calls),
             **reply_fields(options),
         )

@@ -100,9 +100,10 @@ class PromptPlan:
 
     def _question(self, reply_request: ReplyRequest) -> str | tuple[str, ...] | None:
         """Return the question that a prefix is read with: that of all requests that share it, or a general one."""
-        if not (self._focus and reply_request.focus and reply_request.prompt is None):
+        focus = _focus(reply_request)
+        if not self._focus or focus is False or reply_request.prompt is not None:
             return None
-        return self._general if isinstance(reply_request.focus, bool) else reply_request.focus
+        return self._general if focus is True else focus
 
     def _tokens(self, reply_request: ReplyRequest) -> Iterator[int]:
         """Return the tokens of a prompt, as a session reads them. Raises InputError and UnsupportedModelError."""
@@ -110,8 +111,13 @@ class PromptPlan:
         return HistoryPrompt(wanted, self._model).prompt().tokens()
 
 
+def _focus(reply_request: ReplyRequest) -> bool | str | tuple[str, ...]:
+    """Return the focus of a request. Left out, it is the last message, because a batch knows which texts are shared."""
+    return True if reply_request.focus is None else reply_request.focus
+
+
 def _kind(reply_request: ReplyRequest) -> bytes:
     """Return a key that requests must share, beside tokens, to share a prefix: a system message may be pinned."""
     first = reply_request.messages[0] if reply_request.messages else {}
     system = first.get("content") if first.get("role") == "system" else None
-    return json.dumps([reply_request.prompt is None, reply_request.focus, system]).encode()
+    return json.dumps([reply_request.prompt is None, _focus(reply_request), system]).encode()

@@ -31,16 +31,19 @@ class Prefill:
         self._exceeded: CeilingExceededError | None = None
 
     def read(self, tokens: Iterable[int], probe: Probe, *, want_logits: bool) -> bool:
-        """Read block by block; returns True if all tokens were read. Tokens that were read stay in the cells."""
+        """Read block by block; returns True if all tokens were read. Tokens that were read stay in the cells.
+
+        A prompt may be read in several parts.
+        """
         block_loop = self._engine.block_loop
-        block_loop.repositioning.expect(self._stats.prompt_tokens)
+        block_loop.repositioning.expect(self._stats.prompt_tokens - self._n_read)
         started = time.perf_counter()
         try:
             return block_loop.read(
                 tokens, self._after_ubatch, probe.tokens, part_ends=probe.part_ends, want_logits=want_logits
             )
         finally:
-            self._stats.prefill_s = time.perf_counter() - started
+            self._stats.prefill_s += time.perf_counter() - started
             self._stats.read_tokens = self._n_read
 
     def may_reply(self) -> bool:

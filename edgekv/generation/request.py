@@ -99,6 +99,9 @@ class GenerationRequest:
     calls: tool calls of each message, for "messages"
     tools: tools that the model is told of, and may call; None = no tools
     on_overflow: for a history of more tokens than the budget: "evict" reads it, "error" refuses it
+    shared: length of the beginning that other histories have in common with this one, for "messages", "whole" and
+        "tokens"; None = beginnings are neither kept nor used. 0 = only those of which every token has its cells
+    shared_question: the question that such a beginning is read with
     stored: number of a history that the engine has tokenised already, in place of contents, roles and calls
     """
 
@@ -118,6 +121,8 @@ class GenerationRequest:
     calls: tuple[tuple[ToolCall, ...], ...] = ()
     tools: ToolUse | None = None
     on_overflow: str = "evict"
+    shared: int | None = None
+    shared_question: str | None = None
     stored: int | None = None
 
     def __post_init__(self) -> None:
@@ -137,6 +142,10 @@ class GenerationRequest:
             )
         if self.passes not in (1, 2) or isinstance(self.passes, bool):
             raise ConfigError(f"passes={self.passes!r} is not possible; give 1 or 2")
+        if self.shared is not None and (
+            isinstance(self.shared, bool) or not isinstance(self.shared, int) or self.shared < 0
+        ):
+            raise ConfigError(f"shared={self.shared!r} is not possible; give a number of tokens, at least 0, or None")
         if self.on_overflow not in ON_OVERFLOW:
             raise ConfigError(f"on_overflow={self.on_overflow!r} is unknown; possible: {', '.join(ON_OVERFLOW)}")
 

@@ -27,7 +27,8 @@ class ReplyRequest:
     n_logprobs: alternatives to tell with each token, with their log probabilities; None = tell nothing
     json_schema: a schema that the reply must fit; None = any text
     tools, tool_choice, parallel_tool_calls: what the model may call, and how, as in `Session.continue_from`
-    focus: question that long new text is read with: True = the last user message, or another question, or its parts
+    focus: question that long new text is read with: True = the last user message, or another question, or its parts;
+        None = the last user message, unless another request began with that text
     on_overflow: for a prompt of more tokens than cells: "evict", or "error"
     coverage: tell at the end of the reply what the cells still hold of the conversation
     user: name of the client's user; told to nobody
@@ -43,7 +44,7 @@ class ReplyRequest:
     tools: tuple[Mapping[str, Any], ...] = ()
     tool_choice: str | Mapping[str, Any] = "auto"
     parallel_tool_calls: bool = True
-    focus: bool | str | tuple[str, ...] = True
+    focus: bool | str | tuple[str, ...] | None = None
     on_overflow: Literal["evict", "error"] = "evict"
     coverage: bool = False
     user: str = ""

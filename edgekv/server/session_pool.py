@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import edgekv
-from edgekv.sessions.history import History
+from edgekv.sessions.history import StoredHistory
 
 from .reply_request import Event, ReplyRequest
 from .scheduler import CancelFlag
@@ -82,9 +82,9 @@ class SessionPool:
             return
         with self._replier.stored(request, self._swap_dir) as history:
             while not stop:
-                pooled = self._choose(history, self._replier.pinned(request))
+                pooled, n_shared = self._choose(history, self._replier.pinned(request))
                 try:
-                    self._replier.answer(pooled.session, request, history, emit, stop)
+                    self._replier.answer(pooled.session, request, history, emit, stop, n_shared)
                 except edgekv.SessionEvictedError:
                     self._end(pooled)
                 except edgekv.SwapError:
@@ -99,19 +99,28 @@ class SessionPool:
                     if not pooled.session.closed and pooled.session.n_past == 0:
                         self._end(pooled)  # the request was refused, or cancelled early
 
-    def _choose(self, history: History, system: str | None) -> PooledSession:
-        """Return the session with the longest common prefix, if at least half of it is kept; otherwise a new one."""
+    def _choose(self, history: StoredHistory, system: str | None) -> tuple[PooledSession, int]:
+        """Return the session with the longest common prefix, and how many tokens other histories begin with, too.
+
+        A new session, if more than half of what that one has after its opening would be lost.
+        """
         fitting = [pooled for pooled in self._pooled if pooled.session.system == system]
         seen = {pooled: pooled.session.common_prefix_length(history) for pooled in fitting}
         pooled = max(fitting, key=lambda pooled: seen[pooled], default=None)
-        if pooled is None or 2 * seen[pooled] < pooled.session.n_past:
+        n_shared = 0 if pooled is None else seen[pooled]
+        if pooled is None or self._loses(pooled.session.n_past, n_shared, history.n_opening):
             while len(self._pooled) >= self._max_sessions and self._make_room():
                 pass
             pooled = PooledSession(self.runtime.session(system, log=self._swap_dir or True), self._new_path())
         else:
             self._pooled.remove(pooled)
         self._pooled.append(pooled)
-        return pooled
+        return pooled, max(n_shared, history.n_opening)
+
+    @staticmethod
+    def _loses(n_past: int, n_shared: int, n_opening: int) -> bool:
+        """Return True if a session that goes back loses most of what it has after the opening."""
+        return 2 * max(0, n_shared - n_opening) < n_past - n_opening
 
     def _make_room(self, beside: PooledSession | None = None) -> bool:
         """End the oldest session that answered a single request, such as a title; without one, the oldest of all."""

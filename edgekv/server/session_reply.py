@@ -53,10 +53,12 @@ class Replier:
         history: History,
         emit: Callable[[Event], None],
         stop: CancelFlag,
+        n_shared: int | None = None,
     ) -> None:
         """Have a session answer a request; call `emit` with the events. Raises EdgeKVError.
 
         history: the request's, which may be stored
+        n_shared: tokens that another history begins with, too; None = no beginning is kept for others, or used
         """
 
         def reading(progress: edgekv.Progress) -> None:
@@ -64,10 +66,14 @@ class Replier:
             if stop:
                 session.cancel()
 
+        if request.focus:  # the client wants the text read with its question
+            n_shared = None if n_shared is None else 0
+        focus = True if request.focus is None else request.focus
         pieces = session.continue_from(
             history,
-            focus=request.focus if request.prompt is None and self._runtime.options.focus else False,
+            focus=focus if request.prompt is None and self._runtime.options.focus else False,
             on_overflow=request.on_overflow,
+            shared=n_shared,
             max_tokens=request.max_tokens,
             stop=request.stop,
             sampling=request.sampling,

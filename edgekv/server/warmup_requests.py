@@ -59,7 +59,7 @@ def warmup_runtime() -> Any:
         close=lambda: None,
         reply_opening=lambda: "",
         session=lambda *_, **__: WarmupSession(),
-        stored=lambda *_, **__: nullcontext(),
+        stored=lambda *_, **__: nullcontext(SimpleNamespace(n_opening=0)),
     )
 
 

@@ -10,6 +10,7 @@ from typing import TypeVar
 from edgekv.engine.block_loop import BlockLoop
 from edgekv.errors import SessionFileError, SwapError
 
+from .beginnings import Beginnings
 from .sequence_state import SequenceState
 from .stored_snapshot import StoredSnapshot
 from .swap import SwapSpace
@@ -34,6 +35,11 @@ class CacheSlot:
         owner = self._block_loop.owner
         assert owner is None or isinstance(owner, SequenceState)
         return owner
+
+    @property
+    def beginnings(self) -> Beginnings:
+        """The beginnings that sequences share."""
+        return self.swap.beginnings
 
     def swap_in(self, sequence: SequenceState) -> None:
         """Load a sequence into the cells, as it left them. The current sequence is swapped out first.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ from edgekv.store.log import Turn
 from .cache_slot import CacheSlot
 from .coverage import Coverage
 from .history import HistoryPrompt
-from .prompt_reader import PromptReader
+from .prompt_reader import Pause, PromptReader
 from .sequence_state import SequenceState
 from .session_file import log_sections, save_session
 from .session_history import SessionHistory
@@ -57,7 +57,7 @@ class LocalConversation:
         self._loaded = loaded
         self._slot = slot
         self._system = system
-        self._prompts = PromptReader(loaded, state, system, stored, self.cancelled)
+        self._prompts = PromptReader(loaded, state, system, stored, slot.beginnings, self.cancelled)
         self._generator = ReplyGenerator(self._swapped_in, self.cancelled, state)
         if begun is not None:
             state.set(begun)
@@ -173,8 +173,9 @@ class LocalConversation:
 
                 request, reader = with_tool_calls(request, request.tools, loaded.model)
             matcher = None if request.grammar is None else loaded.matcher(request.grammar)
+            pauses: Sequence[Pause] = ()
             if request.kind in HISTORIES:
-                tokens, probe = self._prompts.history_prompt(request, stats, self._kept())
+                tokens, probe, pauses = self._prompts.history_prompt(request, stats, self._kept())
             else:
                 tokens, probe = self._prompts.turn_prompt(request, stats)
             if request.passes > 1 and probe.tokens:  # if all of it fits, a second pass finds the same
@@ -184,7 +185,7 @@ class LocalConversation:
                 matcher = None if request.grammar is None else loaded.matcher(request.grammar)
                 tokens, probe = self._prompts.turn_prompt(request, stats, answer)
             stats.finish_reason = "closed"  # unless another reason is noted below
-            if not self._prompts.read(tokens, request.kind, stats, progress, probe):
+            if not self._prompts.read(tokens, request.kind, stats, progress, probe, pauses=pauses):
                 return
             if request.kind in BEGINNINGS:
                 stats.finish_reason = "read"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from edgekv.errors import InputError, SessionError
 from edgekv.generation.request import GenerationRequest
 from edgekv.prompt.turns import Turns
+from edgekv.store.log import OPENING
 from edgekv.store.temp_array import TempArray
 
 if TYPE_CHECKING:
@@ -24,9 +25,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StoredHistory:
-    """A history that was checked, rendered and tokenised (`Runtime.stored`). request: what names it in the engine"""
+    """A history that was checked, rendered and tokenised (`Runtime.stored`).
+
+    request: what names it in the engine
+    n_opening: tokens before the first content: those of the system message, the tools and the chat template
+    """
 
     request: GenerationRequest
+    n_opening: int
 
 
 History: TypeAlias = str | Path | Sequence[int] | Sequence[Mapping[str, Any]] | StoredHistory
@@ -123,6 +129,21 @@ def _end_of(content: str | Path) -> str:
     return ""
 
 
+class Contents:
+    """Positions of contents in a prompt, noted by `mark`, a callback for `Prompt.tokens`.
+
+    first: of the first content after the opening; last: of the last one; 0 = there is none
+    """
+
+    def __init__(self) -> None:
+        self.first = self.last = 0
+
+    def mark(self, n_before: int, role: str) -> None:
+        """Note a part of the prompt."""
+        if role not in OPENING:
+            self.first, self.last = self.first or n_before, n_before
+
+
 class HistoryPrompt:
     """The prompt of a whole history, which is rendered once, and tokenised once if it is stored, for several sessions.
 
@@ -164,6 +185,15 @@ class HistoryPrompt:
                 raise
             self._array = array
         return self
+
+    @property
+    def n_opening(self) -> int:
+        """The tokens before the first content."""
+        contents = Contents()
+        for _ in self._prompt.tokens(contents.mark):
+            if contents.first:
+                break
+        return contents.first
 
     def close(self) -> None:
         """Remove the file of tokens, if there is one."""

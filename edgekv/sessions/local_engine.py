@@ -100,11 +100,14 @@ class LocalEngine(Opened):
         """Return the number of tokens of a history. Raises InputError."""
         return HistoryPrompt(request, self.loaded.model).prompt().count()
 
-    def store_history(self, request: GenerationRequest, folder: str | None) -> int:
-        """Render and tokenise a history into a file in a folder; returns its number, for `GenerationRequest.stored`."""
+    def store_history(self, request: GenerationRequest, folder: str | None) -> tuple[int, int]:
+        """Render and tokenise a history into a file in a folder.
+
+        Returns its number, for `GenerationRequest.stored`, and the tokens of its opening.
+        """
         number = next(self._numbers)
-        self._histories[number] = HistoryPrompt(request, self.loaded.model).store(folder)
-        return number
+        self._histories[number] = history = HistoryPrompt(request, self.loaded.model).store(folder)
+        return number, history.n_opening
 
     def forget_history(self, number: int) -> None:
         """Remove the file of a stored history."""

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from edgekv.engine.loaded_model import LoadedModel
 from edgekv.errors import ConfigError, PromptLengthError
 from edgekv.generation.prefill import Prefill
 from edgekv.generation.request import GenerationRequest, ProgressCallback, RewindRequest
 from edgekv.generation.stats import Stats
+from edgekv.prompt.text import Prompt
 from edgekv.prompt.turns import BEGINNINGS, NO_PROBE, STATES, Kind, Probe, Turns
 from edgekv.store.log import OPENING, TokenLog
 
-from .history import HistoryPrompt
+from .beginnings import SHORTEST, BeginningKey, Beginnings, Question, digests
+from .history import Contents, HistoryPrompt
 from .sequence_state import SequenceState
 from .session_history import SessionHistory
+
+
+class Pause(NamedTuple):
+    """A place in a prompt where the state is kept for others. probe: what the tokens before it are read with"""
+
+    key: BeginningKey
+    probe: Probe
 
 
 class PromptReader:
@@ -24,6 +34,7 @@ class PromptReader:
 
     turns: the conversation in the words of the chat template
     stored: histories that requests name by their numbers
+    beginnings: those that conversations share
     """
 
     def __init__(
@@ -32,6 +43,7 @@ class PromptReader:
         state: SequenceState,
         system: str | None,
         stored: Mapping[int, HistoryPrompt],
+        beginnings: Beginnings,
         cancelled: threading.Event,
     ) -> None:
         self.turns = Turns(loaded.model, system)
@@ -39,6 +51,7 @@ class PromptReader:
         self._state = state
         self._system = system
         self._stored = stored
+        self._beginnings = beginnings
         self._cancelled = cancelled
 
     def pin_system(self) -> None:
@@ -68,12 +81,16 @@ class PromptReader:
 
     def history_prompt(
         self, request: GenerationRequest, stats: Stats, history: SessionHistory
-    ) -> tuple[Iterator[int], Probe]:
-        """Go back to the end of the common prefix of log and history; returns the tokens after it, and the probe."""
+    ) -> tuple[Iterator[int], Probe, Sequence[Pause]]:
+        """Go back to the end of the common prefix of log and history, or to a longer beginning that others share.
+
+        Returns the tokens after it, the probe to read them with, and the places to pause at.
+        """
         state, loaded, plan = self._state, self._loaded, self._loaded.plan
         found = self._found(request).store(history.folder)
         prompt = found.prompt(self._system, history.replies(state.pending))
-        n_common, n_tokens = history.log.common(prompt.tokens())
+        contents = Contents()
+        n_common, n_tokens = history.log.common(prompt.tokens(contents.mark))
         loaded.block_loop.repositioning.check_length(n_tokens)
         if request.on_overflow == "error" and n_tokens > plan.budget_cells:
             raise PromptLengthError(
@@ -85,15 +102,61 @@ class PromptReader:
         if n_tokens == 0:
             prompt.count()  # raises the error for an empty history
         n_seen = min(n_common, n_tokens - (request.kind not in BEGINNINGS))  # logits come from the last token
-        state.go_back(n_seen)
+        self._go_back(request, prompt, history, n_seen, n_tokens)
         stats.reused_tokens = state.n_past
         stats.prompt_tokens = n_tokens - state.n_past
-        # cells are chosen while more than a block is read
-        evicts = state.n_cells + stats.prompt_tokens > plan.budget_cells and stats.prompt_tokens > plan.block
-        question = request.question if evicts else None
-        probe = NO_PROBE if question is None else self.turns.probe(question, loaded.options.probe_tokens)
-        mark = self._marker(request.kind, 0, known=n_common)
-        return itertools.islice(prompt.tokens(mark), state.n_past, None), probe
+        pauses = self._pauses(request, prompt, contents, n_tokens)
+        n_paused = pauses[-1].key.n_past if pauses else state.n_past
+        probe = self._probe(request.question, n_paused, n_tokens)
+        mark = self._marker(request.kind, 0, known=max(n_common, state.n_past))
+        return itertools.islice(prompt.tokens(mark), state.n_past, None), probe, pauses
+
+    def _go_back(
+        self, request: GenerationRequest, prompt: Prompt, history: SessionHistory, n_seen: int, n_tokens: int
+    ) -> None:
+        """Go back to n_seen tokens, or to a shared beginning of the prompt that saves more reading."""
+        state = self._state
+        n_own = state.n_past if n_seen >= state.n_past else history.restorable(n_seen)
+        if request.shared is not None and self._beginnings.are_kept:
+            lengths = range(n_own + 1, n_tokens)
+            questions = (request.shared_question,) if request.shared else ()
+            beginning = self._beginnings.longest(prompt.tokens(), self._system, lengths, questions)
+            if beginning is not None:
+                log = history.log_of(prompt.tokens, beginning.key.n_past, request.kind)
+                state.begin_with(beginning, log, n_seen)
+                return
+        state.go_back(n_seen)
+
+    def _pauses(self, request: GenerationRequest, prompt: Prompt, contents: Contents, n_tokens: int) -> Sequence[Pause]:
+        """Return the places where the state is kept for others: the end of the opening, and that of a shared text.
+
+        A text is shared as far as histories differ in their last content alone. The same history once more does not
+        tell where its text ends, and is read with its question again.
+        """
+        if request.shared is None or not self._beginnings.are_kept:
+            return ()
+        n_past, plan = self._state.n_past, self._loaded.plan
+        ends = []
+        if contents.first - n_past >= SHORTEST and contents.first <= max(request.shared, plan.budget_cells):
+            ends.append(contents.first)
+        first = ends[-1] if ends else n_past
+        n_whole = (request.shared - first) // plan.block * plan.block
+        if n_whole > 0 and contents.last <= request.shared < n_tokens:
+            ends.append(first + n_whole)
+        found = digests(prompt.tokens(), ends)
+        question = request.shared_question
+        return [
+            Pause(BeginningKey(end, self._system, found[end], question), self._probe(question, begin, end))
+            for begin, end in itertools.pairwise([n_past, *ends])
+        ]
+
+    def _probe(self, question: Question, begin: int, end: int) -> Probe:
+        """Return the probe to read the tokens [begin, end) with: cells are chosen while more than a block is read."""
+        state, plan = self._state, self._loaded.plan
+        n_cells = min(state.n_cells + begin - state.n_past, plan.budget_cells)
+        if question is None or n_cells + end - begin <= plan.budget_cells or end - begin <= plan.block:
+            return NO_PROBE
+        return self.turns.probe(question, self._loaded.options.probe_tokens)
 
     def common_prefix_length(self, request: GenerationRequest, history: SessionHistory) -> int:
         """Return the length of the longest common prefix of a history and the log. Raises the errors of the prompt."""
@@ -127,11 +190,21 @@ class PromptReader:
         progress: ProgressCallback | None,
         probe: Probe = NO_PROBE,
         known: TokenLog | None = None,
+        pauses: Sequence[Pause] = (),
     ) -> bool:
-        """Read the tokens of a prompt; returns True if the reply may begin. known: a log that holds the tokens"""
-        reading = Prefill(self._loaded, self._cancelled, stats, progress)
-        self._state.read(STATES[kind], known)
-        reading.read(self._to_their_end(tokens, kind), probe, want_logits=kind not in BEGINNINGS)
+        """Read the tokens of a prompt; returns True if the reply may begin.
+
+        probe: what the tokens after the pauses are read with; known: a log that holds the tokens
+        """
+        reading, state = Prefill(self._loaded, self._cancelled, stats, progress), self._state
+        state.read(STATES[kind], known)
+        coming = self._to_their_end(tokens, kind)
+        for key, paused in pauses:
+            reading.read(itertools.islice(coming, key.n_past - state.n_past), paused, want_logits=False)
+            if not reading.may_reply():
+                return False
+            self._beginnings.keep(key, state.turns, self._loaded.block_loop)
+        reading.read(coming, probe, want_logits=kind not in BEGINNINGS)
         return reading.may_reply()
 
     def _found(self, request: GenerationRequest) -> HistoryPrompt:

@@ -141,9 +141,10 @@ class Engine(Protocol):
     def count(self, request: GenerationRequest) -> int:
         """Return the number of tokens of a history. Raises InputError."""
 
-    def store_history(self, request: GenerationRequest, folder: str | None) -> int:
-        """Render and tokenise a history into a file in a folder; returns its number, for `GenerationRequest.stored`.
+    def store_history(self, request: GenerationRequest, folder: str | None) -> tuple[int, int]:
+        """Render and tokenise a history into a file in a folder.
 
+        Returns its number, for `GenerationRequest.stored`, and the tokens before its first content.
         Raises InputError, and SessionFileError if the folder (None = that of TMPDIR) takes no file.
         """
 

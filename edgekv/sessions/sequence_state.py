@@ -11,6 +11,7 @@ from edgekv.errors import EdgeKVError, SessionEvictedError
 from edgekv.generation.sampler import SamplerState
 from edgekv.store.log import TokenLog
 
+from .beginnings import Beginning
 from .session_history import SessionHistory
 from .snapshot import Said, Snapshot
 from .stored_snapshot import StoredSnapshot
@@ -162,6 +163,30 @@ class SequenceState:
                 self.history.log.cut(n)
 
         self._change(change)
+
+    def begin_with(self, beginning: Beginning, log: TokenLog, n_common: int) -> None:
+        """Go to a beginning that other conversations share; needs a log.
+
+        log: takes the place of the log, and holds the tokens of the beginning
+        n_common: length of the common prefix of both logs
+
+        If the file of the beginning is gone or damaged, go back as `go_back` does.
+        """
+        assert self.history is not None
+        history, before = self.history, self.history.log
+
+        def change() -> None:
+            if beginning.load(self._block_loop):
+                history.checkpoints.drop_from(n_common + 1)
+                history.log = log
+                self.set(Said(beginning.turns))
+            else:
+                self.set(history.back_to(n_common, self._block_loop))
+                history.log.cut(n_common)
+            self.use_log()
+
+        self._change(change)
+        (before if history.log is log else log).close()
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go back to a snapshot. Raises SessionError for one without a log if this conversation keeps one."""

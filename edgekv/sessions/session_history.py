@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
-from edgekv.engine.block_loop import BlockLoop
+from edgekv.engine.block_loop import BlockLoop, blocks
 from edgekv.errors import ConfigError, SessionError, SessionFileError
 from edgekv.generation.request import Logging
 from edgekv.memory.sizes import MIB, format_size
 from edgekv.planning.estimate import Plan
 from edgekv.prompt.turns import STATES, Kind
 from edgekv.store.log import TokenLog
+from edgekv.store.temp_array import WINDOW
 
 from .checkpoints import Checkpoint, Checkpoints
 from .snapshot import Said, Snapshot
@@ -70,6 +72,27 @@ class SessionHistory:
         block_loop.begin()
         return Said()
 
+    def restorable(self, n: int) -> int:
+        """Return the length of the newest checkpoint of at most n tokens; 0 = there is none."""
+        checkpoint = self.checkpoints.before(n)
+        return 0 if checkpoint is None else checkpoint.n_past
+
+    def log_of(self, tokens: Callable[[Callable[[int, str], None]], Iterator[int]], n: int, kind: Kind) -> TokenLog:
+        """Return a new log that holds the first n tokens of a prompt. Raises SessionFileError.
+
+        tokens: `Prompt.tokens`
+        """
+        log = TokenLog(self.folder)
+        try:
+            coming = itertools.islice(tokens(lambda n_before, role: _announce(log, n_before, role, kind)), n)
+            for some in blocks(coming, WINDOW):
+                log.make_room(len(some))
+                log.follow(some, len(log) + len(some))
+        except BaseException:
+            log.close()
+            raise
+        return log
+
     def current_checkpoint(self, n_past: int, said: Said) -> StoredSnapshot | None:
         """Return the newest checkpoint if it matches the current state."""
         newest = self.checkpoints.newest
@@ -82,12 +105,10 @@ class SessionHistory:
         first: position of its first token
         known: length of the prefix whose roles the log has already, of a history without turns
         """
-        while_read = STATES[kind][0]
         self.log.expect(n_past)
 
         def mark(n_before: int, role: str) -> None:
-            position = max(first + n_before, known if kind in ("whole", "tokens") else 0)
-            self.log.announce(position, role, "assistant" if role == "assistant" else while_read)
+            _announce(self.log, max(first + n_before, known if kind in ("whole", "tokens") else 0), role, kind)
 
         return mark
 
@@ -123,3 +144,8 @@ class SessionHistory:
         n = len(self.log)
         yield from self.log.tokens(start, min(stop, n))
         yield from pending[max(0, start - n) : max(0, stop - n)]
+
+
+def _announce(log: TokenLog, position: int, role: str, kind: Kind) -> None:
+    """Announce a part of a prompt to a log."""
+    log.announce(position, role, "assistant" if role == "assistant" else STATES[kind][0])

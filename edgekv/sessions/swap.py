@@ -8,12 +8,15 @@ from edgekv.engine.block_loop import BlockLoop
 from edgekv.engine.block_loop_snapshot import BlockLoopSnapshot
 from edgekv.errors import ConfigError, SwapError
 from edgekv.memory import process
-from edgekv.memory.sizes import format_size
+from edgekv.memory.sizes import MIB, format_size
 from edgekv.planning.estimate import Plan
 from edgekv.store.temp_array import temp_file
 
+from .beginnings import Beginnings
 from .sequence_state import SequenceState
 from .stored_snapshot import StoredSnapshot
+
+BEGINNING_BYTES = 256 * MIB  # on the disk, of shared beginnings, unless four sessions take more
 
 
 class SwapMemory:
@@ -57,6 +60,7 @@ class SwapSpace:
     folder_limit: bytes that the folder may hold, without the sequence that is swapped in; 0 = the folder takes nothing,
         None = any number
     evicts: evict the least recently used sequences if memory and folder are full; otherwise raise SwapError
+    beginnings: shared beginnings, which make room in the folder for sequences
     """
 
     def __init__(
@@ -67,6 +71,7 @@ class SwapSpace:
         self._folder = folder
         self._folder_limit = folder_limit
         self._evicts = evicts
+        self.beginnings = Beginnings(folder, self._beginning_bytes)
         self._swapped: dict[SequenceState, BlockLoopSnapshot | StoredSnapshot] = {}  # the least recently used one first
 
     @property
@@ -115,6 +120,13 @@ class SwapSpace:
         """Free everything."""
         for sequence in list(self._swapped):
             self.forget(sequence)
+        self.beginnings.close()
+
+    def _beginning_bytes(self) -> int:
+        """Return the bytes that shared beginnings may take."""
+        if self._folder_limit is None:
+            return max(BEGINNING_BYTES, 4 * self._session_bytes)
+        return max(0, self._folder_limit - self.disk_bytes)
 
     def _admit(self, n_bytes: int, limit: int) -> None:
         """Make sure that all sequences have room beside a switch, with a newcomer and `n_bytes` more swapped out."""
@@ -131,7 +143,10 @@ class SwapSpace:
             return True
         coming = self._swapped.get(following)
         freed = coming.nbytes if isinstance(coming, StoredSnapshot) else 0
-        return self.disk_bytes - freed + n_bytes <= self._folder_limit
+        room = self._folder_limit - (self.disk_bytes - freed + n_bytes)
+        if room >= 0:
+            self.beginnings.shrink(room)
+        return room >= 0
 
     def _written(self, block_loop: BlockLoop) -> StoredSnapshot:
         try:

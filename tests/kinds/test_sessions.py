@@ -102,6 +102,22 @@ def test_sessions_that_take_turns_say_what_each_says_alone(talkative, family_mod
 
 
 @pytest.mark.parametrize("name", RUN)
+def test_a_text_is_read_once_for_many_questions(talkative, family_model, name):
+    """Windows, states and latents begin where those of the session stood that read it."""
+    options = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "probe_tokens": 16}
+    with edgekv.Runtime(family_model(name), **options) as runtime:
+        tokens = runtime.tokenize(TEXT)[:300]
+        ends = [runtime.tokenize(end) for end in (" a b c", " d e f g", " a b c")]
+        found = []
+        for end in ends:
+            with runtime.session(log=True) as session:
+                reply = "".join(session.continue_from(tokens + end, max_tokens=8, shared=300, allow_loops=True))
+                found.append((reply, session.n_cells, session.stats.reused_tokens))
+        assert [reused for *_, reused in found] == [0, 288, 288]
+        assert found[0][:2] == found[2][:2]
+
+
+@pytest.mark.parametrize("name", RUN)
 def test_a_plan_knows_what_a_session_takes(talkative, family_model, name):
     options = {"memory": "4GiB", "budget": 40, "block": 16, "recent": 8, "threads": 1, "focus": False}
     with edgekv.Runtime(family_model(name), **options) as runtime, runtime.session() as session:

@@ -263,6 +263,39 @@ def test_a_history(open_told, tmp_path):
     as_at_once(told, disturb(told, act, tmp_path / "a", 1500))
 
 
+def test_a_shared_beginning(open_told, tmp_path):
+    """A session goes to it from tokens of its own, and has the one or the other."""
+    told = open_told(**ROOMY)
+    system, text = {"role": "system", "content": "Be brief."}, words(40, "book")
+
+    def ask(session, question="Who?"):
+        history = [system, {"role": "user", "content": f"{text} {question}"}]
+        return list(session.continue_from(history, shared=100, max_tokens=3, sampling=GREEDY, allow_loops=True))
+
+    with told.runtime.session("Be brief.", log=True) as other:
+        ask(other, "What?")
+    with told.again() as session:
+        before, pending = log_of(session), state_of(session)[1]
+        expected = ask(session)
+        assert session.stats.reused_tokens > 64
+        after, n_prompt = log_of(session), session.stats.reused_tokens + session.stats.prompt_tokens
+    with told.again() as session:
+        passed = lines_of(lambda: ask(session))
+    n_raised = 0
+    for k in points(passed, 400):
+        with told.again() as session:
+            n_raised += run_at(lambda session=session: ask(session), k, next(ERRORS))
+            session.save(tmp_path / "a")  # the first use after it
+            n, log = session.n_past, log_of(session)
+            assert len(log) == n
+            assert log in (before, [*before, *pending][:n], after[:n], before[:n]), passed[k]
+            if log != before[:n] and n < n_prompt:
+                assert state_of(session) == ("user" if n > 20 else "opening", ()), passed[k]
+            assert ask(session) == expected, passed[k]
+            assert log_of(session) == after
+    assert n_raised > 0
+
+
 @pytest.mark.parametrize("checkpoints", [True, False])
 def test_going_back(open_told, tmp_path, checkpoints):
     """The session stands where it stood, or anywhere from the checkpoint on."""

@@ -410,7 +410,6 @@ def test_files_last_as_long_as_their_sessions(open_tight, tmp_path):
             {"swap_bytes": "1KiB", "swap_dir": "."},
             r"swap_bytes=1\.0 KiB does not hold a .* raise swap_bytes to 1MiB",
         ),
-        ({"swap_bytes": 0, "swap_dir": "."}, "swap_dir='.*' with swap_bytes=0, which swaps nothing out to the disk"),
         ({"swap_bytes": -1}, "size -1 is not a positive whole number"),
         ({"swap_full": "maybe"}, "swap_full='maybe' is unknown; possible: refuse, evict"),
         ({"swap_memory": -1}, "size -1 is not a positive whole number"),

@@ -90,7 +90,7 @@ class GenerationParams(Body):
     def arguments(self, settings: Settings, max_tokens: int | None = None) -> dict[str, Any]:
         """Return arguments of a `ReplyRequest`. max_tokens: value of another field, which comes first"""
         self.check()
-        focus = settings.focus if self.edgekv.focus is None else self.edgekv.focus
+        focus = False if self.edgekv.focus is None and not settings.focus else self.edgekv.focus
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         return {
             "sampling": self.sampling(),
