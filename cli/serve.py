@@ -52,6 +52,14 @@ def serve(
     swap_dir: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Swap conversations out to this folder. Default: TMPDIR.")
     ] = None,
+    swap_bytes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="The most that beginnings which conversations share take there; 0 = keep none. Default: 256 MiB, or "
+            "four times the cells.",
+        ),
+    ] = None,
 ) -> None:
     """Serve the model to programs that speak the API of OpenAI or Anthropic, under the ceiling. Ctrl-C ends it."""
     for module in ("starlette", "uvicorn", "pydantic", "prometheus_client", *(["llguidance"] if grammars else [])):
@@ -63,7 +71,7 @@ def serve(
     for option, named in (("sessions", sessions), ("swap_dir", swap_dir)):
         _make(option, named)
     with closing(TempFolder(swap_dir or Path(tempfile.gettempdir()))) as folder:
-        options = runtime | {"grammars": grammars}
+        options = runtime | {"grammars": grammars, "swap_dir": folder.path, "swap_bytes": swap_bytes}
         settings = Settings.at(
             host,
             api_keys=tuple(api_key or ()),

@@ -340,7 +340,9 @@ def _split(tensor_split: str | Sequence[float] | None) -> tuple[float, ...] | No
 
 def _size_or_none(size: int | str | None) -> int | None:
     """Return the bytes of a size, which may be 0; None = it is left open. Raises ConfigError."""
-    return size if size is None or size == 0 or size == "0" else parse_size(size)  # type: ignore[return-value]
+    if size is None:
+        return None
+    return 0 if size in (0, "0") else parse_size(size)
 
 
 def _in_range(name: str, value: int, low: int, high: int) -> None:

@@ -156,7 +156,7 @@ def test_a_conversation_that_goes_on_otherwise_is_no_shared_text(open_runtime):
 
 @pytest.mark.usefixtures("talkative")
 def test_a_session_that_read_something_else_begins_there_too(open_runtime):
-    """Its log and its turns are then those of the history, and it goes on with them."""
+    """Afterwards its log and its turns are those of the history, and it goes on with them."""
     with open_runtime() as rt, rt.session(log=True) as first, rt.session(log=True) as other:
         answered(first, history("Where was it?"), shared=0)
         expected, *_ = asked(rt, history("Who came first?"), first)

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from asgi import said
 from children import LIMIT_S, started
-from command import COMMAND, SMALL
+from command import COMMAND, SMALL, run_here
 from test_chat_completions import GREEDY, HELLO, PATH
 
 
@@ -98,6 +98,12 @@ def test_folders_that_cannot_be_made(model, tmp_path):
         )
         assert ended.returncode == 2
         assert f"{option} '{tmp_path}" in ended.stderr
+
+
+def test_a_disk_limit_below_a_conversation_is_refused(model):
+    ended = run_here("serve", *SMALL, "-m", model, "--swap-bytes", "1KiB")
+    assert ended.returncode == 2
+    assert "--swap-bytes 1.0 KiB does not hold a session" in ended.stderr
 
 
 def test_a_client_that_leaves_makes_way(model):

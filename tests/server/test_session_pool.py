@@ -15,6 +15,8 @@ from test_chat_completions import GREEDY, PATH
 
 import edgekv
 from edgekv.server.application import Application, Settings
+from edgekv.server.session_pool import SessionPool
+from edgekv.server.warmup_requests import warm_up, warmup_runtime
 
 pytestmark = pytest.mark.usefixtures("talkative")
 
@@ -53,6 +55,12 @@ def idle(application):
 def application(open_server, request, tmp_path):
     with open_server(sessions=3, sessions_dir=tmp_path, options={"isolated": request.param, "budget": 900}) as made:
         yield made
+
+
+def test_every_request_of_the_warm_up_is_answered(caplog):
+    """Otherwise a plan would not count what replies import."""
+    warm_up(lambda: Application(SessionPool(warmup_runtime, max_sessions=1), Settings()))
+    assert caplog.records == []
 
 
 def test_conversations_go_on_beside_each_other(application):
