@@ -15,6 +15,7 @@ import edgekv
 from edgekv.memory.limits import parse_ceiling
 from edgekv.memory.sizes import MIB, format_size
 
+from .options import ALONE
 from .render import console, loading
 
 if TYPE_CHECKING:  # other commands do without a hub
@@ -69,7 +70,7 @@ def pull(
 def _planned(remote: RemoteModel, ceiling: str, is_firm: bool) -> tuple[edgekv.Plan | None, str]:
     """The plan, and what to say of it. Raises CeilingError if it does not fit a ceiling that is firm."""
     try:
-        plan = edgekv.plan(remote.header, memory=ceiling)
+        plan = edgekv.plan(remote.header, memory=ceiling, **ALONE)
     except edgekv.CeilingError as error:
         if is_firm:
             raise

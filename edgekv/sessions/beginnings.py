@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
 from typing import NamedTuple, TypeAlias
 
@@ -93,7 +93,7 @@ class Beginnings:
         return self._limit() > 0
 
     def longest(
-        self, tokens: Iterable[int], system: str | None, n_tokens: range, questions: Iterable[Question]
+        self, tokens: Iterable[int], system: str | None, n_tokens: range, questions: Container[Question]
     ) -> Beginning | None:
         """Return the longest beginning of a history; None = there is none.
 

@@ -122,7 +122,7 @@ class PromptReader:
             questions = (request.shared_question,) if request.shared else ()
             beginning = self._beginnings.longest(prompt.tokens(), self._system, lengths, questions)
             if beginning is not None:
-                log = history.log_of(prompt.tokens, beginning.key.n_past, request.kind)
+                log = history.log_of(prompt, beginning.key.n_past, request.kind)
                 state.begin_with(beginning, log, n_seen)
                 return
         state.go_back(n_seen)

@@ -11,6 +11,7 @@ from edgekv.errors import ConfigError, SessionError, SessionFileError
 from edgekv.generation.request import Logging
 from edgekv.memory.sizes import MIB, format_size
 from edgekv.planning.estimate import Plan
+from edgekv.prompt.text import Prompt
 from edgekv.prompt.turns import STATES, Kind
 from edgekv.store.log import TokenLog
 from edgekv.store.temp_array import WINDOW
@@ -77,14 +78,11 @@ class SessionHistory:
         checkpoint = self.checkpoints.before(n)
         return 0 if checkpoint is None else checkpoint.n_past
 
-    def log_of(self, tokens: Callable[[Callable[[int, str], None]], Iterator[int]], n: int, kind: Kind) -> TokenLog:
-        """Return a new log that holds the first n tokens of a prompt. Raises SessionFileError.
-
-        tokens: `Prompt.tokens`
-        """
+    def log_of(self, prompt: Prompt, n: int, kind: Kind) -> TokenLog:
+        """Return a new log that holds the first n tokens of a prompt. Raises SessionFileError."""
         log = TokenLog(self.folder)
         try:
-            coming = itertools.islice(tokens(lambda n_before, role: _announce(log, n_before, role, kind)), n)
+            coming = itertools.islice(prompt.tokens(lambda n_before, role: _announce(log, n_before, role, kind)), n)
             for some in blocks(coming, WINDOW):
                 log.make_room(len(some))
                 log.follow(some, len(log) + len(some))

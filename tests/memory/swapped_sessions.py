@@ -23,3 +23,18 @@ def take_turns(model, text, n_sessions, **options):
             "most": most,
             "on disk": swap.disk_bytes,
         }
+
+
+def share_a_beginning(model, text, **options):
+    """Have sessions answer histories that begin alike; returns the planned peak, and the tokens reused for each."""
+    import edgekv
+
+    reused = []
+    with edgekv.Runtime(model, **options) as runtime:
+        n_shared = len(runtime.tokenize(text))
+        for i in range(4):
+            with runtime.session(log=True) as session:
+                history = [{"role": "user", "content": f"{text} {i}?"}]
+                "".join(session.continue_from(history, shared=n_shared, focus=True, max_tokens=4))
+                reused.append(session.stats.reused_tokens)
+        return {"planned": runtime.plan.peak_bytes, "reused": reused, "budget": runtime.plan.budget_cells}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from swapped_sessions import take_turns
+from swapped_sessions import share_a_beginning, take_turns
 
 MIB = 1 << 20
 TEXT = " ".join(("the", "old", "house", "by", "the", "river")[i % 6] for i in range(160))
@@ -37,6 +37,15 @@ def test_by_default_several_sessions_have_room_beside_cells_that_take_all_of_it(
     found = ended.value
     assert found["on disk"] > found["session"]
     assert ended.peak_bytes <= found["planned"] <= 200 * MIB < found["planned"] + found["session"]
+
+
+def test_shared_beginnings_stay_in_the_plan(memory_ceiling, default_model):
+    options = {"memory": "200MiB", "kv_type": "f16", "threads": 1}
+    ended = memory_ceiling("200MiB").run(share_a_beginning, default_model, 12 * TEXT, **options)
+    found = ended.value
+    assert found["reused"][0] == 0 < found["budget"] < found["reused"][1]
+    assert len(set(found["reused"][1:])) == 1
+    assert ended.peak_bytes <= found["planned"] <= 200 * MIB
 
 
 def test_sessions_rest_in_what_a_plan_leaves_free(memory_ceiling, default_model):
