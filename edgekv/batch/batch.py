@@ -26,7 +26,7 @@ from .sharding import ShardQueue
 from .worker import Outcome, Setup
 from .workers import Worker, answer_all, cluster_workers, local_workers
 
-SHAPING = ("response_format", "text", "tools")  # fields of bodies, without which a reply may be any text
+SHAPING = ("response_format", "json_schema", "grammar", "text", "tools")  # without these a reply may be any text
 
 
 class Answered(NamedTuple):

@@ -75,6 +75,9 @@ class ReplyGenerator:
         room = None if repositioning.limit is None else repositioning.limit - engine.block_loop.cache.n_past
         loops = LoopDetector()
         started = time.perf_counter()
+        if request.max_tokens == 0:
+            stats.finish_reason = "length"
+            return
         while True:
             token = selector.next(engine.block_loop.logits_row)
             if stats.generated_tokens == 0:

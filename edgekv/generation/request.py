@@ -41,8 +41,8 @@ def check_text(text: str) -> None:
 class GenerationOptions(TypedDict, total=False):
     """Options of a reply: keyword arguments of every method of `Session` that generates one.
 
-    max_tokens: longest reply, in tokens; None = until the model ends it, or its trained context is full. 1,024 if left
-        out
+    max_tokens: longest reply, in tokens; 0 = the prompt is read, and nothing is generated; None = until the model ends
+        it, or its trained context is full. 1,024 if left out
     stop: a text, or several, that end the reply; it ends before the first one that is complete
     allow_loops: go on when the reply loops. It loops when its last tokens are one sequence of at most 60 tokens,
         three times in a row or more, and these are at least 60 tokens together
@@ -91,7 +91,7 @@ class GenerationRequest:
     instruction: put before the last content if the turn has another one above it
     question: the question to read with, or several texts, each a part of it; None = none
     passes: number of times to read the content, the second time with the first answer in mind
-    max_tokens: longest reply; None = until the model ends it, or its trained context is full
+    max_tokens: longest reply; 0 = none; None = until the model ends it, or its trained context is full
     stop: texts that end the reply; it ends before the first one that is complete
     allow_loops: go on when the reply loops
     grammar: the grammar that the reply follows; None = a free reply
@@ -130,8 +130,8 @@ class GenerationRequest:
         for part in (*self.content, *question, *self.stop):
             if isinstance(part, str):
                 check_text(part)
-        if self.max_tokens is not None and (isinstance(self.max_tokens, bool) or self.max_tokens < 1):
-            raise ConfigError(f"max_tokens={self.max_tokens} is not possible; give at least 1")
+        if self.max_tokens is not None and (isinstance(self.max_tokens, bool) or self.max_tokens < 0):
+            raise ConfigError(f"max_tokens={self.max_tokens} is not possible; give at least 0, or None for any number")
         for text in self.stop:
             if not isinstance(text, str) or not text:
                 raise ConfigError(f"stop={text!r} is not possible; give a text that is not empty")

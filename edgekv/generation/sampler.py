@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import secrets
 from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import Any, cast
+
+import numpy as np
 
 from edgekv.binding import library
 from edgekv.binding.model import Context
 from edgekv.errors import ConfigError
 
 MAX_SEED = 2**32 - 2  # llama.cpp takes the next number as any seed
+MAX_REPEAT_LAST = 4096  # newest tokens that are penalised
+MAX_BIASES = 1024  # tokens whose logits a reply may shift
+MAX_BIAS = 10_000  # no logit comes near it, so its negative forbids a token
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +32,11 @@ class Sampling:
     repeat_penalty: makes the newest tokens that the session generated less likely: positive logits are divided by it,
         negative ones multiplied by it (CTRL, arXiv:1909.05858, whose formula divides all); 1 = off. Tokens that were
         only read are never penalised
+    frequency_penalty, presence_penalty: subtracted from the logit of each of these tokens, the first as often as the
+        token is among them, the second once; negative values make them likelier; 0 = off
     repeat_last: number of the newest tokens to penalise
+    logit_bias: added to the logits of tokens, as a mapping from ids to numbers; -10,000 forbids a token. It is kept as
+        pairs in order of the ids
     seed: seed of the first reply; None = a new one for each session
 
     A session has one sampler. If two replies in a row have equal Samplings, the second one continues: it draws further
@@ -38,7 +48,10 @@ class Sampling:
     top_p: float = 0.95
     min_p: float = 0.0
     repeat_penalty: float = 1.1
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
     repeat_last: int = 64
+    logit_bias: Mapping[int, float] | Sequence[tuple[int, float]] = ()
     seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -47,9 +60,34 @@ class Sampling:
         _in_range("top_p", self.top_p, 0, 1)
         _in_range("min_p", self.min_p, 0, 1)
         _in_range("repeat_penalty", self.repeat_penalty, 1, 10)
-        _in_range("repeat_last", self.repeat_last, 1, 4096, whole=True)
+        _in_range("frequency_penalty", self.frequency_penalty, -2, 2)
+        _in_range("presence_penalty", self.presence_penalty, -2, 2)
+        _in_range("repeat_last", self.repeat_last, 1, MAX_REPEAT_LAST, whole=True)
+        object.__setattr__(self, "logit_bias", _pairs(self.logit_bias))
         if self.seed is not None:
             _in_range("seed", self.seed, 0, MAX_SEED, whole=True)
+
+    @property
+    def biases(self) -> tuple[tuple[int, float], ...]:
+        """`logit_bias` as pairs, in order of the ids."""
+        return cast(tuple[tuple[int, float], ...], self.logit_bias)
+
+    def check(self, n_vocab: int) -> None:
+        """Raise ConfigError if `logit_bias` names a token that the vocabulary lacks."""
+        for token, _ in self.biases:
+            if token >= n_vocab:
+                raise ConfigError(f"logit_bias names token {token}, but the vocabulary has ids in [0, {n_vocab})")
+
+
+def _pairs(biases: Any) -> tuple[tuple[int, float], ...]:
+    """Return biases in order of their ids. Raises ConfigError."""
+    pairs = sorted(biases.items() if isinstance(biases, Mapping) else map(tuple, biases))
+    if len(pairs) > MAX_BIASES:
+        raise ConfigError(f"logit_bias has {len(pairs)} tokens, but at most {MAX_BIASES} are taken; give fewer")
+    for token, bias in pairs:
+        _in_range("logit_bias", token, 0, (1 << 31) - 1, whole=True)
+        _in_range(f"logit_bias[{token}]", bias, -MAX_BIAS, MAX_BIAS)
+    return tuple(pairs)
 
 
 def _in_range(name: str, value: float, low: int, high: int, *, whole: bool = False) -> None:
@@ -88,6 +126,8 @@ class Sampler:
         self._before = before
         self._n_drawn = 0
         self._newest = deque(before.newest, maxlen=sampling.repeat_last + 1)
+        self._biased = np.array([token for token, _ in sampling.biases], np.int64)
+        self._biases = np.array([bias for _, bias in sampling.biases], np.float32)
         self._llama = library.bindings()
         self._chain = self._llama.llama_sampler_chain_init(self._llama.llama_sampler_chain_default_params())
         for stage in self._stages(sampling):
@@ -113,14 +153,20 @@ class Sampler:
 
     def _penalties(self, sampling: Sampling, n_wanted: int) -> list[Any]:
         """Return stages that penalise repetition. Later stages look at the `n_wanted` best tokens; 0 = at all."""
-        if sampling.repeat_penalty == 1:
+        repeat, frequency, presence = (
+            sampling.repeat_penalty,
+            sampling.frequency_penalty,
+            sampling.presence_penalty,
+        )
+        if (repeat, frequency, presence) == (1, 0, 0):
             return []
         llama = self._llama
-        # Looking up every token of a large vocabulary would take milliseconds. A penalty only lowers logits, of at
-        # most `repeat_last` tokens, so what is best afterwards is among the best `n_wanted + repeat_last` before.
-        narrow = [llama.llama_sampler_init_top_k(n_wanted + sampling.repeat_last)] if n_wanted else []
+        # Looking up every token of a large vocabulary would take milliseconds. Where penalties only lower logits, of at
+        # most `repeat_last` tokens, what is best afterwards is among the best `n_wanted + repeat_last` before.
+        lowers = frequency >= 0 and presence >= 0
+        narrow = [llama.llama_sampler_init_top_k(n_wanted + sampling.repeat_last)] if n_wanted and lowers else []
         # The first argument, the size of the vocabulary, serves samplers that run on a device; this chain does not.
-        return [*narrow, llama.llama_sampler_init_penalties(0, sampling.repeat_last, sampling.repeat_penalty, 0.0, 0.0)]
+        return [*narrow, llama.llama_sampler_init_penalties(0, sampling.repeat_last, repeat, frequency, presence)]
 
     def close(self) -> None:
         """Free the chain."""
@@ -130,7 +176,13 @@ class Sampler:
 
     def sample(self, context: Context, row: int = -1) -> int:
         """Return the next token after the last logits of a context, or after those of a token in the last batch."""
+        if len(self._biased):
+            logits = context.logits_array(row)
+            models_own = logits[self._biased]
+            logits[self._biased] += self._biases
         token = int(self._llama.llama_sampler_sample(self._chain, context.handle, row))
+        if len(self._biased):
+            logits[self._biased] = models_own  # log probabilities are told of these
         self._n_drawn += 1
         self._newest.append(token)
         return token

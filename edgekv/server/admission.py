@@ -76,6 +76,8 @@ def request_bytes(request: ReplyRequest) -> int:
         request.tools,
         request.tool_choice,
         request.json_schema,
+        request.grammar,
+        request.sampling.logit_bias,
         request.stop,
         request.focus,
         request.user,

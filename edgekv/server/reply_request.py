@@ -26,6 +26,7 @@ class ReplyRequest:
     stop: texts that end the reply
     n_logprobs: alternatives to tell with each token, with their log probabilities; None = tell nothing
     json_schema: a schema that the reply must fit; None = any text
+    grammar: a grammar that the reply must fit, in place of a schema
     tools, tool_choice, parallel_tool_calls: what the model may call, and how, as in `Session.continue_from`
     focus: question that long new text is read with: True = the last user message, or another question, or its parts;
         None = the last user message, unless another request began with that text
@@ -41,6 +42,7 @@ class ReplyRequest:
     stop: tuple[str, ...] = ()
     n_logprobs: int | None = None
     json_schema: Mapping[str, Any] | None = None
+    grammar: str | None = None
     tools: tuple[Mapping[str, Any], ...] = ()
     tool_choice: str | Mapping[str, Any] = "auto"
     parallel_tool_calls: bool = True
@@ -55,9 +57,14 @@ class ReplyRequest:
         return self.messages if self.prompt is None else self.prompt
 
     @property
+    def has_form(self) -> bool:
+        """True if the reply must fit a schema or a grammar."""
+        return self.json_schema is not None or self.grammar is not None
+
+    @property
     def needs_grammars(self) -> bool:
-        """True if the runtime needs grammars: the reply must fit a schema, or may call tools."""
-        return self.json_schema is not None or (bool(self.tools) and self.tool_choice != "none")
+        """True if the runtime needs grammars: the reply must fit a schema or a grammar, or may call tools."""
+        return self.has_form or (bool(self.tools) and self.tool_choice != "none")
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,14 +78,15 @@ class Replier:
             stop=request.stop,
             sampling=request.sampling,
             json_schema=request.json_schema,
+            grammar=request.grammar,
             logprobs=request.n_logprobs,
             tools=request.tools,
             tool_choice=request.tool_choice,
             parallel_tool_calls=request.parallel_tool_calls,
             progress=reading,
         )
-        # a reply that fits a schema has no place for thoughts
-        is_plain = request.prompt is not None or request.json_schema is not None
+        # a reply that fits a schema or a grammar has no place for thoughts
+        is_plain = request.prompt is not None or request.has_form
         splitter = PieceSplitter(begun=None if is_plain else self._begins_thinking)
         with stop.calls(session.cancel):
             for piece in splitter.events(pieces):

@@ -167,6 +167,7 @@ class LocalConversation:
             if isinstance(request, RewindRequest):
                 self._prompts.rewind(request, stats, progress, self._kept())
                 return
+            request.sampling.check(loaded.model.n_vocab)
             reader = None
             if request.tools is not None and request.tools.callable:
                 from edgekv.generation.tool_calls import with_tool_calls  # few replies need what this imports
@@ -253,7 +254,7 @@ class LocalConversation:
         if not self._prompts.read(tokens, request.kind, stats, progress, probe):
             return None
         said: list[str] = []
-        first = replace(request, max_tokens=min(room, request.max_tokens or room))
+        first = replace(request, max_tokens=room if request.max_tokens is None else min(room, request.max_tokens))
         for piece in self._generator.pieces(first, matcher, None, stats):
             said.append(piece)
             yield ""

@@ -12,6 +12,10 @@ from edgekv.store.snapshot_header import SnapshotHeader, are_tokens, is_whole
 
 from .snapshot import Said
 
+# fields that files of before did not have
+_NEW_SAMPLING = {"frequency_penalty", "presence_penalty", "logit_bias"}
+_SAMPLING = {field.name for field in fields(Sampling)}
+
 _TURNS = {"new", "opening", *(state for states in STATES.values() for state in states)}
 
 
@@ -40,10 +44,10 @@ def _sampler(header: SnapshotHeader) -> SamplerState | None:
     state = header.inner("sampler")
     if state is None:
         return None
-    given = state.value("sampling", lambda it: isinstance(it, dict) and it.keys() == {f.name for f in fields(Sampling)})
+    given = state.value("sampling", lambda it: isinstance(it, dict) and it.keys() | _NEW_SAMPLING == _SAMPLING)
     try:
         sampling = Sampling(**given)
-    except ConfigError:
+    except (ConfigError, TypeError, ValueError):
         raise header.damaged("its 'sampling' is impossible") from None
     return SamplerState(
         sampling,

@@ -158,7 +158,7 @@ def test_a_reply_ends_before_a_stop_text(runtime):
 def test_what_ends_a_reply_is_checked(runtime):
     with runtime.session() as session:
         for say in (session.chat, session.ask, session.generate):
-            for options in ({"stop": ""}, {"stop": ["a", ""]}, {"stop": [1]}, {"max_tokens": 0}, {"max_tokens": True}):
+            for options in ({"stop": ""}, {"stop": ["a", ""]}, {"stop": [1]}, {"max_tokens": -1}, {"max_tokens": True}):
                 name, _ = next(iter(options.items()))
                 with pytest.raises(edgekv.ConfigError, match=f"{name}=.* is not possible; give"):
                     say("Hello", **options)

@@ -132,7 +132,10 @@ BAD = {
     "top_p": [-0.1, 1.1, float("nan")],
     "min_p": [-0.1, 1.1, float("nan"), None],
     "repeat_penalty": [0.9, 0, -1.0, 11.0, float("nan"), float("inf"), "1.1", None, True],
+    "frequency_penalty": [-2.1, 2.1, float("nan"), "1", None],
+    "presence_penalty": [-2.1, 2.1, True],
     "repeat_last": [0, -1, 4097, 1.5, None, True],
+    "logit_bias": [{-1: 1}, {1 << 31: 1}, {True: 1}, {"5": 1}],
     "seed": [-1, 2**32 - 1, 1.5, "0"],
 }
 
@@ -141,3 +144,56 @@ BAD = {
 def test_settings_that_cannot_work_are_refused(name, value):
     with pytest.raises(edgekv.ConfigError, match=rf"{name}=.* is not possible; give a .*number in \["):
         Sampling(**{name: value})
+
+
+@pytest.mark.parametrize(("frequency", "presence"), [(0.5, 0.0), (0.0, 1.5), (0.7, 0.3), (-0.5, 0.0), (0.0, -2.0)])
+@pytest.mark.parametrize("best", BEST.values(), ids=BEST)
+def test_tokens_are_penalised_by_how_often_they_came(runtime, best, frequency, presence):
+    said = deque(maxlen=8)
+    sampling = Sampling(
+        repeat_penalty=1.0, frequency_penalty=frequency, presence_penalty=presence, repeat_last=8, **best
+    )
+    for logits, token in choices(runtime, sampling):
+        for other in set(said):
+            logits[other] -= said.count(other) * frequency + presence
+        assert token == logits.argmax()
+        said.append(token)
+
+
+@pytest.mark.parametrize("best", BEST.values(), ids=BEST)
+def test_a_bias_is_added_to_the_logits_while_a_token_is_chosen(runtime, best):
+    biases = {5: 3.0, 9: -10_000, 40: 1.5, 41: 1.5}
+    sampling = Sampling(repeat_penalty=1.0, logit_bias=biases, **best)
+    for logits, token in choices(runtime, sampling):
+        own = logits.copy()
+        assert np.array_equal(runtime.context.logits_array(), own)  # log probabilities are told of these
+        for other, bias in biases.items():
+            logits[other] += bias
+        assert token == logits.argmax() != 9
+
+
+def test_biases_are_kept_in_order_and_are_few():
+    assert Sampling(logit_bias={7: 1, 3: -2.5}).logit_bias == ((3, -2.5), (7, 1))
+    assert Sampling(logit_bias=[(7, 1), (3, -2.5)]) == Sampling(logit_bias={3: -2.5, 7: 1})
+    with pytest.raises(edgekv.ConfigError, match=r"logit_bias\[7\]=.* number in \["):
+        Sampling(logit_bias={7: 1e9})
+    with pytest.raises(edgekv.ConfigError, match="has 1025 tokens, but at most 1024"):
+        Sampling(logit_bias=dict.fromkeys(range(1025), 1.0))
+
+
+def test_a_token_that_the_vocabulary_lacks_is_named_before_anything_is_read(runtime):
+    with runtime.session() as session:
+        with pytest.raises(edgekv.ConfigError, match="logit_bias names token 99999999"):
+            list(session.chat("Hello", sampling=Sampling(logit_bias={99_999_999: 1})))
+        assert session.n_past == 0
+
+
+def test_no_token_at_all_may_be_asked_for(runtime):
+    with runtime.session(log=True) as session:
+        asked = [{"role": "user", "content": "Hello"}]
+        assert list(session.continue_from(asked, max_tokens=0)) == []
+        assert (session.stats.finish_reason, session.stats.generated_tokens) == ("length", 0)
+        assert session.n_past == session.stats.read_tokens > 0
+        n_read = session.n_past
+        list(session.continue_from([*asked, {"role": "assistant", "content": ""}, *asked], max_tokens=3))
+        assert session.stats.reused_tokens == n_read

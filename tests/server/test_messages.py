@@ -87,7 +87,7 @@ def test_thoughts_are_shown_to_those_who_ask(thinking, shown):
         ("tool_choice", {"type": "some"}),
         ("output_config", {"format": {"type": "json_schema"}}),
         ("thinking", {"type": "some"}),
-        ("max_tokens", 0),
+        ("max_tokens", -2),
         ("max_tokens", None),
         ("stop_sequences", [""]),
         ("system", [{"type": "image"}]),

@@ -102,7 +102,7 @@ def test_how_a_reply_is_made():
         ("input", [{"type": "item_reference", "id": "msg_1"}]),
         ("input", [{"role": "user"}]),
         ("input", [message("user", [{"type": "input_text"}])]),
-        ("max_output_tokens", 0),
+        ("max_output_tokens", -2),
         ("metadata", {"a": "x" * 513}),
         ("metadata", {str(i): "x" for i in range(17)}),
     ],

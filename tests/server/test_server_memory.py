@@ -17,7 +17,7 @@ CLIENTS = 24
 
 
 def test_the_peak_stays_under_the_plan(default_model):
-    options = ["-m", default_model, "--memory", "256MiB", "--budget", "256", "--block", "64", "--kv-type", "f16"]
+    options = ["-m", default_model, "--memory", "256MiB", "--budget", "224", "--block", "64", "--kv-type", "f16"]
     with serving(*options, small=()) as (process, url, _):
         props = httpx.get(f"{url}/props").json()
 

@@ -39,7 +39,7 @@ class ChatBody(GenerationParams):
 
     may_tell_coverage = True
     messages: Annotated[list[Message], Field(min_length=1)]
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=-1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     response_format: ResponseFormat | None = None
@@ -50,14 +50,14 @@ class ChatBody(GenerationParams):
 
 def parse(body: ChatBody, settings: Settings) -> ReplyRequest:
     """Return the request of a body. Raises ApiError for what cannot be done here."""
+    schema = None if body.response_format is None else body.response_format.reply_schema()
     return ReplyRequest(
         messages=tuple(_message(message, f"messages.{i}") for i, message in enumerate(body.messages)),
         n_logprobs=_n_logprobs(body.logprobs, body.top_logprobs),
-        json_schema=None if body.response_format is None else body.response_format.reply_schema(),
         tools=tuple(body.tools or ()),
         tool_choice="auto" if body.tool_choice is None else body.tool_choice,
         parallel_tool_calls=body.parallel_tool_calls is not False,
-        **body.arguments(settings, body.max_completion_tokens),
+        **body.arguments(settings, body.max_completion_tokens, own_form="response_format", schema=schema),
     )
 
 

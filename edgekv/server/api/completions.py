@@ -16,7 +16,7 @@ from edgekv.server.server_settings import Settings
 from .body import Text
 from .endpoint import Endpoint
 from .openai_common import FINISH_REASONS, ChoiceRenderer, GenerationParams
-from .openai_fields import text_logprobs
+from .openai_fields import ResponseFormat, text_logprobs
 
 Ids = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(min_length=1)]
 Prompt = Annotated[Text, Field(min_length=1)]
@@ -31,6 +31,7 @@ class CompletionBody(GenerationParams):
     suffix: str | None = None
     best_of: int | None = None
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    response_format: ResponseFormat | None = None
 
 
 def parse(body: CompletionBody, settings: Settings) -> ReplyRequest:
@@ -41,6 +42,7 @@ def parse(body: CompletionBody, settings: Settings) -> ReplyRequest:
         raise unsupported("suffix", "a text is only gone on with at its end")
     if body.best_of is not None and body.best_of > 1:
         raise unsupported("best_of", f"best_of={body.best_of} replies cannot be had: this server makes one")
+    schema = None if body.response_format is None else body.response_format.reply_schema()
     prompt: Any = body.prompt
     if isinstance(prompt, list) and not isinstance(prompt[0], int):
         if len(prompt) > 1:
@@ -48,7 +50,8 @@ def parse(body: CompletionBody, settings: Settings) -> ReplyRequest:
         prompt = prompt[0]
     if isinstance(prompt, list):
         prompt = array("i", prompt)  # 4 bytes each, while they wait
-    return ReplyRequest(prompt=prompt, n_logprobs=body.logprobs, **body.arguments(settings))
+    arguments = body.arguments(settings, own_form="response_format", schema=schema)
+    return ReplyRequest(prompt=prompt, n_logprobs=body.logprobs, **arguments)
 
 
 class CompletionRenderer(ChoiceRenderer):

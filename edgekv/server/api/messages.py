@@ -115,7 +115,7 @@ class Conversation(Body):
 class MessagesBody(GenerationParams, Conversation):
     """The body of a request."""
 
-    max_tokens: Annotated[int, Field(ge=1)]
+    max_tokens: Annotated[int, Field(ge=-1)]
     stop_sequences: Annotated[list[Stop], Field(max_length=16)] | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
@@ -123,11 +123,12 @@ class MessagesBody(GenerationParams, Conversation):
 
 def parse(body: MessagesBody, settings: Settings) -> ReplyRequest:
     """Return the request of a body. Raises ApiError for what cannot be done here."""
-    arguments = body.arguments(settings) | {"stop": tuple(body.stop_sequences or ())}
+    schema = None if body.output_config is None else body.output_config.reply_schema
+    arguments = body.arguments(settings, own_form="output_config.format", schema=schema)
+    arguments |= {"stop": tuple(body.stop_sequences or ())}
     choice = body.tool_choice or Choice()
     return ReplyRequest(
         messages=messages_of(body),
-        json_schema=None if body.output_config is None else body.output_config.reply_schema,
         tools=tools_of(body),
         tool_choice=_choice(choice),
         parallel_tool_calls=not choice.disable_parallel_tool_use,

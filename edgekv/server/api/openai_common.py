@@ -10,13 +10,14 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from edgekv.generation.request import MAX_TOKENS
-from edgekv.generation.sampler import MAX_SEED, Sampling
+from edgekv.generation.sampler import MAX_REPEAT_LAST, MAX_SEED, Sampling
 from edgekv.server.api_errors import ApiError, unsupported
 from edgekv.server.json_stream import DONE, Parts, sse_event
 from edgekv.server.reply_request import Ended, Event, Piece, Reason, Usage
 from edgekv.server.server_settings import Settings
 
 from .body import Body, Text
+from .llama_fields import LlamaFields, biases
 
 FINISH_REASONS: dict[Reason, str] = {
     "stop": "stop",
@@ -52,8 +53,12 @@ class EdgekvParams(Body):
     on_overflow: Literal["evict", "error"] = "evict"
 
 
-class GenerationParams(Body):
-    """Parameters of a reply: fields of every endpoint. Defaults are those of `edgekv chat`."""
+class GenerationParams(LlamaFields):
+    """Parameters of a reply: fields of every endpoint. Defaults are those of `edgekv chat`.
+
+    max_tokens: -1 = until the model ends the reply; 0 = the prompt is read, and nothing is said
+    top_p: a number above 1 turns it off, as 1 does; top_k: -1 turns it off, as 0 does
+    """
 
     may_tell_coverage: ClassVar[bool] = False
 
@@ -62,16 +67,16 @@ class GenerationParams(Body):
     stream_options: StreamOptions | None = None
     n: Annotated[int, Field(ge=1)] | None = None
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
-    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=0, le=1 << 20)] | None = None
+    top_p: Annotated[float, Field(ge=0)] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=1 << 20)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repeat_penalty: Annotated[float, Field(ge=1, le=10)] | None = None
     seed: int | None = None
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_tokens: Annotated[int, Field(ge=-1)] | None = None
     stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    logit_bias: dict[str, Any] | list[tuple[Any, Any]] | None = None
     user: str | None = None
     edgekv: EdgekvParams = EdgekvParams()
 
@@ -81,34 +86,49 @@ class GenerationParams(Body):
             raise unsupported("edgekv.coverage", "only streams of completions tell what is kept")
         if self.n is not None and self.n > 1:
             raise unsupported("n", f"n={self.n} replies cannot be had of one request: this server gives one")
-        for name in ("frequency_penalty", "presence_penalty"):
-            if getattr(self, name):
-                raise unsupported(name, f"{name} is not possible; use repeat_penalty")
-        if self.logit_bias:
-            raise unsupported("logit_bias", "logit_bias is not possible")
+        self.check_llama()
 
-    def arguments(self, settings: Settings, max_tokens: int | None = None) -> dict[str, Any]:
-        """Return arguments of a `ReplyRequest`. max_tokens: value of another field, which comes first"""
+    def arguments(
+        self, settings: Settings, max_tokens: int | None = None, *, own_form: str = "", schema: Any = None
+    ) -> dict[str, Any]:
+        """Return arguments of a `ReplyRequest`.
+
+        max_tokens: value of another field, which comes first
+        own_form: the API's own field for what a reply must be; schema: the JSON schema that it says
+        """
         self.check()
         focus = False if self.edgekv.focus is None and not settings.focus else self.edgekv.focus
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        given = [most for most in (max_tokens, self.max_tokens, self.n_predict) if most is not None]
+        longest = given[0] if given else MAX_TOKENS
         return {
             "sampling": self.sampling(),
-            "max_tokens": max_tokens or self.max_tokens or MAX_TOKENS,
+            "max_tokens": None if longest == -1 else longest,
             "stop": stop,
             "focus": tuple(focus) if isinstance(focus, list) else focus,
             "on_overflow": self.edgekv.on_overflow,
             "coverage": self.edgekv.coverage,
             "user": self.user or "",
+            **self.form(own_form, schema),
         }
 
     def sampling(self) -> Sampling:
-        """Return the sampling. Fields that are not given are as in `edgekv chat`."""
+        """Return the sampling. Fields that are not given are as in `edgekv chat`. Raises ApiError."""
         named = {
             name: value
-            for name in ("temperature", "top_p", "top_k", "min_p", "repeat_penalty")
+            for name in ("temperature", "min_p", "repeat_penalty", "frequency_penalty", "presence_penalty")
             if (value := getattr(self, name)) is not None
         }
+        if self.top_p is not None:
+            named["top_p"] = min(self.top_p, 1.0)
+        if self.top_k is not None:
+            named["top_k"] = max(self.top_k, 0)
+        if self.repeat_last_n == 0:
+            named |= {"repeat_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0}
+        elif self.repeat_last_n is not None:
+            named["repeat_last"] = MAX_REPEAT_LAST if self.repeat_last_n == -1 else self.repeat_last_n
+        if self.logit_bias:
+            named["logit_bias"] = biases(self.logit_bias)
         seed = None if self.seed is None else self.seed % (MAX_SEED + 1)
         return Sampling(**({"temperature": 0.7} | named), seed=seed)
 

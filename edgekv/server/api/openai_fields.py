@@ -25,15 +25,18 @@ class JsonSchema(Body):
 
 
 class ResponseFormat(Body):
-    """The field `response_format`."""
+    """The field `response_format`. schema_: llama.cpp's place for a schema, beside the type"""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
 
     def reply_schema(self) -> Mapping[str, Any] | None:
         """Return the JSON schema of the reply; None = any text. Raises ApiError for a missing schema."""
         if self.type == "text":
             return None
+        if self.schema_ is not None:
+            return self.schema_
         if self.type == "json_object":
             return {"type": "object"}
         if self.json_schema is None or self.json_schema.schema_ is None:

@@ -108,7 +108,7 @@ class ResponsesBody(GenerationParams):
 
     input: Text | Annotated[list[Item], Field(min_length=1)]
     instructions: Text | None = None
-    max_output_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_output_tokens: Annotated[int, Field(ge=-1)] | None = None
     truncation: Literal["auto", "disabled"] | None = None
     text: TextConfig | None = None
     tools: list[Function] | None = None
@@ -129,14 +129,14 @@ def parse(body: ResponsesBody, settings: Settings) -> ReplyRequest:
         if getattr(body, name):
             raise unsupported(name, remedy)
     wants_logprobs = body.top_logprobs or LOGPROBS in (body.include or ())
+    schema = body.text.format.reply_schema() if body.text is not None and body.text.format is not None else None
     reply_request = ReplyRequest(
         messages=in_turn(_messages(body)),
         n_logprobs=(body.top_logprobs or 0) if wants_logprobs else None,
-        json_schema=body.text.format.reply_schema() if body.text is not None and body.text.format is not None else None,
         tools=tuple(_function(tool, f"tools.{i}") for i, tool in enumerate(body.tools or ())),
         tool_choice=_choice(body.tool_choice),
         parallel_tool_calls=body.parallel_tool_calls is not False,
-        **body.arguments(settings, body.max_output_tokens),
+        **body.arguments(settings, body.max_output_tokens, own_form="text.format", schema=schema),
     )
     return replace(reply_request, on_overflow="error") if body.truncation == "disabled" else reply_request
 
