@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import codecs
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from edgekv.binding.cache import Cache
 from edgekv.binding.model import Context, Model
@@ -25,6 +26,7 @@ from .memory_guard import MemoryGuard
 
 if TYPE_CHECKING:
     from edgekv.grammar.masks import Matcher, Vocabulary
+    from edgekv.grammar.tool_schemas import Verdict
 
 
 class LoadedModel:
@@ -68,6 +70,11 @@ class LoadedModel:
             what = f"what it takes to combine the alternatives of {grammar.name}"
             self.guard.check_room(self._vocabulary.combining_bytes, what, "or give a schema without allOf")
         return self._vocabulary.begin(grammar)
+
+    def judge(self, schema: Mapping[str, Any]) -> Verdict:
+        """Compile the schema of a tool, or a part of it, alone. Call it after `matcher`, which checks the memory."""
+        assert self._vocabulary is not None
+        return self._vocabulary.judge(schema)
 
     def close(self) -> None:
         """Free the model and its cells."""

@@ -34,6 +34,7 @@ class Stats:
     ttft_s: time from the start of reading to the first token, which may be the end of the reply
     decode_s: time to generate all tokens
     tool_calls: calls of tools that the reply ends with
+    relaxed_tools: names of tools whose arguments may not fit their schemas, each with the words that were not held
     score_s, compact_s: time to score and to move cells; these and probe_s are part of the times above
     switch_s: time to swap in: before reading, and after other sessions had the cells in between
     crossed_bytes: bytes that scoring and moving copied between the host and devices; 0 if no cells lie on a device
@@ -68,6 +69,7 @@ class Stats:
     staged_layers: int = 0
     peak_rss_bytes: int = 0
     tool_calls: tuple[ToolCall, ...] = ()
+    relaxed_tools: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     @property
     def prefill_tok_per_s(self) -> float:

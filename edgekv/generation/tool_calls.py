@@ -5,19 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from edgekv.binding.model import Model
+from edgekv.engine.loaded_model import LoadedModel
+from edgekv.grammar.masks import Matcher
 from edgekv.prompt.tool_form import tool_form
 from edgekv.prompt.tools import CallFormat, ToolUse
 
 from .request import GenerationRequest
 from .stats import Stats
 from .stopping import overlap
+from .tool_grammar import tool_matcher
 
 
-def with_tool_calls(request: GenerationRequest, use: ToolUse, model: Model) -> tuple[GenerationRequest, ToolCallReader]:
-    """Return the request with the grammar of tool calls, and the reader of these calls."""
-    form = tool_form(model).calls
-    return replace(request, grammar=form.grammar(use)), ToolCallReader(form)
+def with_tool_calls(
+    request: GenerationRequest, use: ToolUse, loaded: LoadedModel, stats: Stats
+) -> tuple[GenerationRequest, Matcher, ToolCallReader]:
+    """Return the request with the grammar of tool calls, its matcher, and the reader of these calls.
+
+    stats: takes note of what the grammar does not hold of the tools' schemas
+    """
+    form = tool_form(loaded.model).calls
+    grammar, matcher, stats.relaxed_tools = tool_matcher(form, use, loaded.matcher, loaded.judge)
+    return replace(request, grammar=grammar), matcher, ToolCallReader(form)
 
 
 class ToolCallReader:

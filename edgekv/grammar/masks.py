@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from edgekv.memory import process
 from edgekv.memory.sizes import MIB
 
 from .source import Grammar
+from .tool_schemas import TOOL_OPTIONS, Verdict
 
 # Bounds of one grammar; with these it takes at most GRAMMAR_BYTES (tests/memory/test_grammars_ceiling.py).
 LIMITS = {
@@ -54,6 +57,13 @@ class Vocabulary:
     def begin(self, grammar: Grammar) -> Matcher:
         """Return the matcher of a new reply. Raises GrammarError for a grammar that cannot be followed."""
         return Matcher(self._matcher(grammar), grammar, self._model, self._tokenizer.vocab_size)
+
+    def judge(self, schema: Mapping[str, Any]) -> Verdict:
+        """Compile the schema of a tool, or a part of it, alone."""
+        text = "%llguidance {}\nstart: %json " + json.dumps({"x-guidance": TOOL_OPTIONS} | dict(schema))
+        limits = self._lib.LLParserLimits(**LIMITS)
+        failed, notes = self._lib.LLMatcher.validate_grammar_with_warnings(text, limits=limits)
+        return Verdict(not failed, tuple(notes))
 
     def _matcher(self, grammar: Grammar) -> Any:
         lib = self._lib
@@ -115,6 +125,11 @@ class Matcher:
         """Advance by a token, which must be allowed."""
         self._matcher.consume_token(token)
         self._check("became too complex")
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Constraints of schemas that the grammar leaves out."""
+        return tuple(self._matcher.get_grammar_warnings())
 
     @property
     def is_complete(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +13,11 @@ from edgekv.binding.model import Model
 from edgekv.errors import InputError
 
 from .template import render
-from .tools import CallFormat, Tool, ToolUse
+from .tools import CallFormat, Tool
 from .turns import Parts
 
 _TOOL = Tool("EDGEKV_TOOL", "EDGEKV-DESCRIPTION", '{"type": "object", "properties": {}}')
+_BRACKET = re.compile(r"[<\[|\uff5c]")  # begins, or is in, the names of control tokens
 _ARGUMENTS = ("EDGEKV-KEY", "EDGEKV-VALUE")
 
 
@@ -88,24 +89,29 @@ def _holds_control(model: Model, text: str) -> bool:
     return model.tokenize(text, special=True) != model.tokenize(text)
 
 
-def check_tools(model: Model, use: ToolUse) -> None:
-    """Raise InputError for tools that hold names of control tokens, because a template passes them on as such."""
-    for tool in use.tools:
-        for text in (tool.description, tool.parameters, *_strings(json.loads(tool.parameters))):
-            if _holds_control(model, text):
-                raise InputError(f"tools describes {tool.name!r} with the name of a control token; leave that out")
+def described(model: Model, tools: Sequence[Tool]) -> list[dict[str, Any]]:
+    """Return tools for a template to describe. It would read names of control tokens, so these get blanks.
+
+    Raises InputError for a tool in which a key is such a name.
+    """
+    found = []
+    for tool in tools:
+        told = _spelt(model, tool.as_dict())
+        if _holds_control(model, json.dumps(told, ensure_ascii=False)):
+            raise InputError(f"tools describes {tool.name!r} with the name of a control token; leave that out")
+        found.append(told)
+    return found
 
 
-def _strings(value: object) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            yield key
-            yield from _strings(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _strings(inner)
+def _spelt(model: Model, value: Any) -> Any:
+    """Return a value of JSON with a blank within each name of a control token in its texts. Keys stay as they are."""
+    if isinstance(value, dict):
+        return {key: _spelt(model, inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_spelt(model, inner) for inner in value]
+    if isinstance(value, str) and _holds_control(model, value):
+        return _BRACKET.sub(r"\g<0> ", value)
+    return value
 
 
 # The prompt about tools for a model whose template has none.

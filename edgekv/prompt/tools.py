@@ -9,18 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgekv.errors import ConfigError, InputError
-from edgekv.grammar.source import JSON_OPTIONS, Grammar, multiplies, schema_of
+from edgekv.grammar.source import Grammar, multiplies, schema_of
+from edgekv.grammar.tool_schemas import TOOL_OPTIONS, FittedSchema
 
 MOST_TOOLS = 128
 MOST_CALLS = 16  # the most calls in one reply
 CHOICES = ("auto", "none", "required")
 
-# Schemas of tools come from libraries, and their callers cannot change them: a constraint that no grammar can express
-# is dropped, while everything else holds. A schema that a user gives for a reply is never loosened.
-TOOL_OPTIONS = JSON_OPTIONS | {"lenient": True, "coerce_one_of": True}
-
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-_NO_GRAMMAR = re.compile(r"\(\?<?[=!]|\\[1-9bB]")  # lookaround, references to groups, boundaries of words
+_NAME = re.compile(r"[a-zA-Z0-9_.:/-]{1,128}")  # MCP servers have dots and slashes
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +66,7 @@ def tool_use(
     choice: "auto", "none", "required", or {"type": "function", "function": {"name"}} for a call of one
     parallel: a reply may have several calls
 
-    Raises ConfigError for invalid tools and choices, and GrammarError for parameters that are no JSON schema.
+    Raises ConfigError for invalid tools and choices, and GrammarError for parameters that are no JSON object.
     Constraints that no grammar can express are dropped (docs/replies.md).
     """
     found = _tools(tools)
@@ -108,7 +104,7 @@ def _tool(given: Mapping[str, Any]) -> Tool:
         raise ConfigError(f"tools has {given!r}, which is no function; give {{'type': 'function', 'function': ...}}")
     name, description = function.get("name"), function.get("description") or ""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ConfigError(f"tools names one {name!r}; give a name of at most 64 letters, digits, '_' and '-'")
+        raise ConfigError(f"tools names one {name!r}; give a name of at most 128 letters, digits, and any of _ . : / -")
     if not isinstance(description, str):
         raise ConfigError(f"tools describes {name!r} by {description!r}; give a text")
     parameters = function.get("parameters")
@@ -159,12 +155,15 @@ class CallFormat:
             f"{self.before}{self._head(call.name)}{call.arguments}}}{self.after}" for call in calls
         )
 
-    def grammar(self, use: ToolUse) -> Grammar:
-        """Return the grammar of a reply that may call tools: a text, or calls, which may come after a text."""
+    def grammar(self, use: ToolUse, schemas: Sequence[FittedSchema]) -> Grammar:
+        """Return the grammar of a reply that may call tools: a text, or calls, which may come after a text.
+
+        schemas: those of the arguments of each tool that may be called
+        """
         bodies = [f"call_{i}" for i in range(len(use.callable))]
         rules = [
-            f"{body}: {json.dumps(self._head(tool.name))} {_rule(tool)} {json.dumps('}' + self.after)}"
-            for body, tool in zip(bodies, use.callable, strict=True)
+            f"{body}: {json.dumps(self._head(tool.name))} {_rule(it.schema)} {json.dumps('}' + self.after)}"
+            for body, tool, it in zip(bodies, use.callable, schemas, strict=True)
         ]
         more = f" ({json.dumps(self.between + self.before)} call){{0,{use.most_calls - 1}}}"
         calls = "call" + (more if self.before and use.most_calls > 1 else "")
@@ -176,7 +175,7 @@ class CallFormat:
         else:
             start = ["start: TEXT | call", r"TEXT: /([^{\s](.|\n)*)?/"]
         text = "\n".join(["%llguidance {}", *start, f"call: {' | '.join(bodies)}", *rules])
-        return Grammar(text, "tools", any(multiplies(json.loads(tool.parameters)) for tool in use.callable))
+        return Grammar(text, "tools", any(multiplies(it.schema) for it in schemas))
 
     def parsed(self, text: str) -> tuple[ToolCall, ...]:
         """Return the calls of a reply, without one that was cut off."""
@@ -219,21 +218,6 @@ class CallFormat:
         return ToolCall(name[1], text[len(head) : end]) if text.startswith("}", end) else None
 
 
-def _rule(tool: Tool) -> str:
+def _rule(schema: Mapping[str, Any]) -> str:
     """Return the rule for a tool's arguments in a grammar."""
-    schema = json.loads(tool.parameters, object_hook=_without_unusable_patterns)
-    return "%json " + json.dumps({"x-guidance": TOOL_OPTIONS} | schema)
-
-
-def _without_unusable_patterns(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return an object of a schema without patterns that no grammar can express."""
-    named = schema.get("patternProperties")
-    if isinstance(named, dict):
-        schema["patternProperties"] = {key: value for key, value in named.items() if _is_usable(key)}
-    if isinstance(schema.get("pattern"), str) and not _is_usable(schema["pattern"]):
-        del schema["pattern"]
-    return schema
-
-
-def _is_usable(pattern: str) -> bool:
-    return _NO_GRAMMAR.search(pattern.replace("\\\\", "")) is None
+    return "%json " + json.dumps({"x-guidance": TOOL_OPTIONS} | dict(schema))

@@ -76,6 +76,7 @@ class Usage:
     seen, kept, evicted: tokens of the whole conversation, tokens that still have a cell, and the others
     evictions: number of evictions during this reply
     peak_bytes, ceiling_bytes: memory of the process with the model; budget: cells that each head keeps
+    relaxed_tools: words of the schemas of tools that their calls may break, by the tools' names
     """
 
     prompt_tokens: int
@@ -89,6 +90,7 @@ class Usage:
     peak_bytes: int
     ceiling_bytes: int
     budget: int
+    relaxed_tools: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

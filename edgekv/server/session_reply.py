@@ -123,6 +123,7 @@ class Replier:
             peak_bytes=stats.peak_rss_bytes,
             ceiling_bytes=plan.ceiling_bytes,
             budget=plan.budget_cells,
+            relaxed_tools=dict(stats.relaxed_tools),
         )
 
 

@@ -168,12 +168,14 @@ class LocalConversation:
                 self._prompts.rewind(request, stats, progress, self._kept())
                 return
             request.sampling.check(loaded.model.n_vocab)
+            matcher: Matcher | None = None
             reader = None
             if request.tools is not None and request.tools.callable:
                 from edgekv.generation.tool_calls import with_tool_calls  # few replies need what this imports
 
-                request, reader = with_tool_calls(request, request.tools, loaded.model)
-            matcher = None if request.grammar is None else loaded.matcher(request.grammar)
+                request, matcher, reader = with_tool_calls(request, request.tools, loaded, stats)
+            elif request.grammar is not None:
+                matcher = loaded.matcher(request.grammar)
             pauses: Sequence[Pause] = ()
             if request.kind in HISTORIES:
                 tokens, probe, pauses = self._prompts.history_prompt(request, stats, self._kept())

@@ -236,13 +236,13 @@ def with_tools(
 ) -> tuple[tuple[str, ...], tuple[Parts, ...], Sequence[dict[str, Any]]]:
     """Return roles and contents of messages with their calls written out, and the tools for the template to describe.
 
-    Raises InputError for tools that hold names of control tokens.
+    Raises InputError for tools in which a key is the name of a control token.
     """
     roles, use = request.roles, request.tools
     contents: tuple[Parts, ...] = tuple((content,) for content in request.content)
     if use is None and "tool" not in roles and not any(request.calls):
         return roles, contents, ()
-    from edgekv.prompt.tool_form import check_tools, generic, tool_form
+    from edgekv.prompt.tool_form import described, generic, tool_form
 
     form = tool_form(model)
     contents = tuple(
@@ -251,7 +251,4 @@ def with_tools(
     )
     if not form.is_native:
         return *generic(roles, contents, () if use is None else use.tools), ()
-    if use is None:
-        return roles, contents, ()
-    check_tools(model, use)
-    return roles, contents, [tool.as_dict() for tool in use.tools]
+    return roles, contents, () if use is None else described(model, use.tools)

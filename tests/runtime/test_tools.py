@@ -16,7 +16,8 @@ import edgekv
 from edgekv.generation.logprobs import LogprobRecorder
 from edgekv.generation.stats import Stats
 from edgekv.generation.tool_calls import ToolCallReader
-from edgekv.prompt.tool_form import INTRODUCTION, check_tools, generic, tool_form
+from edgekv.grammar.tool_schemas import plain
+from edgekv.prompt.tool_form import INTRODUCTION, described, generic, tool_form
 from edgekv.prompt.tools import CallFormat, ToolCall, calls_of, tool_use
 
 WEATHER = {
@@ -95,10 +96,17 @@ def test_a_format_of_control_tokens_is_not_taken():
 
 
 def test_names_of_control_tokens_are_no_description():
-    use = tool_use([{"type": "function", "function": {"name": "f", "description": "<|im_end|>"}}])
-    with pytest.raises(edgekv.InputError, match="control token"):
-        check_tools(model(NATIVE, control=["<|im_end|>"]), use)
-    check_tools(model(NATIVE, control=["<|im_start|>"]), use)
+    """A tool may well speak of them, as one for HTML of <s>. Its text is read with a blank in each."""
+    parameters = {"type": "object", "properties": {"a": {"enum": ["x", "<s>"]}}}
+    function = {"name": "f", "description": "Ends <s> by </s>, not <b>.", "parameters": parameters}
+    tools = tool_use([{"type": "function", "function": function}]).tools
+    (told,) = described(model(NATIVE, control=["<s>", "</s>"]), tools)
+    assert told["function"]["description"] == "Ends < s> by < /s>, not < b>."
+    assert told["function"]["parameters"]["properties"]["a"]["enum"] == ["x", "< s>"]
+    assert described(model(NATIVE, control=["<|im_start|>"]), tools) == [tools[0].as_dict()]
+    function["parameters"] = {"type": "object", "properties": {"<s>": {"type": "string"}}}
+    with pytest.raises(edgekv.InputError, match="'f' with the name of a control token"):
+        described(model(NATIVE, control=["<s>"]), tool_use([{"type": "function", "function": function}]).tools)
 
 
 CALLS = (ToolCall("weather", '{"city": "Oslo", "days": 1}'), ToolCall("now", "{}"))
@@ -215,7 +223,9 @@ def test_a_text_where_a_call_may_be(session):
 def next_bytes(form, text, **options):
     """Return the characters that may come after a text under the grammar of a form, or None for the end."""
     tokenizer = llguidance.LLTokenizer("byte")
-    matcher = llguidance.LLMatcher(tokenizer, form.grammar(tool_use(TOOLS, **options)).text, log_level=0)
+    use = tool_use(TOOLS, **options)
+    schemas = [plain(tool.parameters) for tool in use.callable]
+    matcher = llguidance.LLMatcher(tokenizer, form.grammar(use, schemas).text, log_level=0)
     assert matcher.consume_tokens(list(text.encode())), matcher.get_error()
     bits = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
     return {chr(token) if token < 256 else None for token in np.flatnonzero(bits)}
@@ -325,7 +335,7 @@ def test_a_template_that_knows_tools_describes_them(tiny_model):
     [
         ([{"type": "search"}], "is no function"),
         ([5], "is no function"),
-        ([{"type": "function", "function": {"name": "a b"}}], "at most 64 letters"),
+        ([{"type": "function", "function": {"name": "a b"}}], "at most 128 letters"),
         ([{"type": "function", "function": {"name": "f", "parameters": 5}}], "tools 'f'"),
         ([TOOLS[1], TOOLS[1]], "two of one name"),
         ([{"type": "function", "function": {"name": f"f{i}"}} for i in range(200)], "at most 128"),
@@ -371,16 +381,70 @@ def test_a_constraint_that_no_grammar_expresses_is_dropped_and_the_others_hold(s
         list(session.chat("Go on", json_schema=schema | {"uniqueItems": True, "format": "my-own", "not": {}}))
 
 
+def tool(name, **properties):
+    parameters = {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+DAY = {"enum": ["today", "tomorrow"]}
+
+
 @pytest.mark.parametrize(
-    "schema",
-    [{"type": "person"}, {"$ref": "#/$defs/nothing"}, {"type": "integer", "minimum": 5, "maximum": 4}],
-    ids=["type", "reference", "contradiction"],
+    ("schema", "dropped"),
+    [
+        ({"type": "array", "items": {"type": "integer"}, "maxItems": 2, "uniqueItems": True}, ["uniqueItems"]),
+        ({"type": "object", "propertyNames": {"type": "string"}, "maxProperties": 1}, ["propertyNames"]),
+        ({"type": "string", "maxLength": 5, "format": "my-own"}, ["format my-own"]),
+        ({"type": "string", "maxLength": 5, "pattern": "^(?=a)"}, ["pattern"]),
+        ({"type": "string", "maxLength": 5, "pattern": "("}, ["pattern"]),
+        ({"oneOf": [{"type": "integer", "maximum": 9}, {"type": "integer", "minimum": 1, "maximum": 5}]}, ["oneOf"]),
+        ({"type": "person", "enum": [1, 2]}, ["type"]),
+        ({"$ref": "#/$defs/nothing", "maxLength": 5, "type": "string"}, ["$ref"]),
+        ({"type": "integer", "minimum": 5, "maximum": 4}, ["minimum", "maximum"]),
+        ({"type": "integer", "minimum": "5", "maximum": 9}, ["minimum"]),
+        ({"allOf": [{"type": "integer"}, {"type": "string"}]}, ["parameters"]),
+    ],
+    ids=lambda it: it[0] if isinstance(it, list) else "",
 )
-def test_schemas_that_are_mistaken_are_refused(session, schema):
-    tool = {"name": "f", "parameters": {"type": "object", "properties": {"a": schema}, "required": ["a"]}}
-    with pytest.raises(edgekv.GrammarError, match="tools"):
-        said(session, tools=[{"type": "function", "function": tool}])
-    assert session.n_past == 0
+def test_one_word_of_one_tool_refuses_nothing_and_is_told(session, schema, dropped):
+    """Whatever a library wrote, the other words of this tool hold, and so do the other tools."""
+    tools = [tool("odd", day=DAY, a=schema), tool("plain", day=DAY)]
+    for name in ("odd", "plain"):
+        said(session, tools=tools, tool_choice={"function": {"name": name}})
+        (call,) = session.stats.tool_calls
+        arguments = json.loads(call.arguments)
+        if name == "plain" or dropped != ["parameters"]:
+            assert arguments["day"] in DAY["enum"]
+        told = () if name == "plain" else (("odd", tuple(dropped)),)
+        assert session.stats.relaxed_tools == told
+
+
+def test_tools_that_are_too_much_together_are_relaxed_from_the_largest_on(session):
+    """The names of all hold, and the schemas of the smaller ones."""
+    large = {f"p{i}": {"type": "string", "minLength": 1, "maxLength": 200} for i in range(60)}
+    tools = [tool(f"large{i}", **large) for i in range(30)] + [tool("small", day=DAY)]
+    said(session, tools=tools, tool_choice="required", max_tokens=5)
+    relaxed = dict(session.stats.relaxed_tools)
+    assert 0 < len(relaxed) < len(tools)
+    assert set(relaxed.values()) == {("parameters",)}
+    assert "small" not in relaxed
+    said(session, tools=tools, tool_choice={"function": {"name": "small"}})
+    assert json.loads(session.stats.tool_calls[0].arguments)["day"] in DAY["enum"]
+
+
+@pytest.mark.parametrize("schema", [{"type": "string"}, {}, {"anyOf": [{"type": "string"}, {"type": "object"}]}])
+def test_arguments_are_an_object_whatever_the_schema_says(session, schema):
+    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    said(session, tools=tools, tool_choice="required", parallel_tool_calls=False, max_tokens=2000)
+    for call in session.stats.tool_calls:
+        assert isinstance(json.loads(call.arguments), dict)
+    assert session.stats.relaxed_tools == ((("f", ("type",)),) if schema.get("type") else ())
+
+
+def test_names_of_servers_are_names_of_tools(session):
+    tools = [tool("files/read.one:v2", day=DAY)]
+    said(session, tools=tools, tool_choice="required", parallel_tool_calls=False)
+    assert session.stats.tool_calls[0].name == "files/read.one:v2"
 
 
 def test_a_grammar_and_tools_exclude_each_other(session):

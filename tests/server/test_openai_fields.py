@@ -243,3 +243,21 @@ def test_long_results_of_tools_are_read(ask):
     tools = [{"type": "function", "function": {"name": "read"}}]
     answer = ask(PATH, {"messages": messages, "tools": tools, "tool_choice": "none", "max_tokens": 2})
     assert answer.status_code == 200, answer.text
+
+
+ODD = {"type": "object", "properties": {"data": {"type": "object", "propertyNames": {"type": "string"}}}}
+ODD_TOOLS = [
+    {"type": "function", "function": {"name": name, "parameters": schema}}
+    for name, schema in (("browser_drop", ODD), ("weather", Weather.model_json_schema()))
+]
+
+
+async def test_a_relaxed_tool_is_told(client):
+    """A record of zod, as MCP servers send it, has a word that no grammar expresses."""
+    reply = await client.chat.completions.create(**asked(tools=ODD_TOOLS, max_tokens=5))
+    assert reply.edgekv["relaxed_tools"] == {"browser_drop": ["propertyNames"]}
+    stream = await client.chat.completions.create(**asked(tools=ODD_TOOLS, max_tokens=5, stream=True))
+    (*_, last) = [chunk async for chunk in stream]
+    assert last.edgekv == {"relaxed_tools": {"browser_drop": ["propertyNames"]}}
+    reply = await client.chat.completions.create(**asked(tools=ODD_TOOLS[1:], max_tokens=5))
+    assert "relaxed_tools" not in reply.edgekv

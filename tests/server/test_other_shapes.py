@@ -120,3 +120,14 @@ def test_a_call_in_a_stream_of_a_message(ask):
     deltas = [event["delta"] for event in events if event["type"] == "content_block_delta"]
     assert {delta["type"] for delta in deltas} == {"input_json_delta"}
     Weather.model_validate(json.loads("".join(delta["partial_json"] for delta in deltas)))
+
+
+ODD = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(?!x)"}}}
+
+
+def test_other_apis_tell_relaxed_tools_too(ask):
+    tool = {"name": "odd", "description": "", "parameters": ODD}
+    response = respond(ask, tools=[{"type": "function", **tool}], max_output_tokens=5)
+    message = talk(ask, tools=[{"name": "odd", "input_schema": ODD}], max_tokens=5)
+    for answer in (response, message):
+        assert answer["edgekv"]["relaxed_tools"] == {"odd": ["pattern"]}

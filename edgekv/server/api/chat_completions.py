@@ -15,7 +15,7 @@ from edgekv.server.server_settings import Settings
 
 from .body import Body, Text
 from .endpoint import Endpoint
-from .openai_common import FINISH_REASONS, ChoiceRenderer, GenerationParams
+from .openai_common import FINISH_REASONS, ChoiceRenderer, GenerationParams, relaxed_of
 from .openai_fields import ResponseFormat, chat_logprobs, tool_call_field
 
 
@@ -112,12 +112,19 @@ class ChatRenderer(ChoiceRenderer):
             self.add(event)
             yield from self._delta({"tool_calls": [{"index": len(self._calls) - 1} | self._calls[-1]]})
         elif isinstance(event, Ended):
-            yield from self._delta({}, finish_reason=FINISH_REASONS[event.reason])
+            yield from self._delta({}, finish_reason=FINISH_REASONS[event.reason], edgekv=relaxed_of(event.usage))
             yield from self.end(event)
 
-    def _delta(self, delta: dict[str, Any], tokens: Packed = b"", finish_reason: str | None = None) -> Parts:
+    def _delta(
+        self,
+        delta: dict[str, Any],
+        tokens: Packed = b"",
+        finish_reason: str | None = None,
+        edgekv: dict[str, Any] | None = None,
+    ) -> Parts:
         logprobs = chat_logprobs(tokens) if tokens else None
-        return self.chunk({"index": 0, "delta": delta, "finish_reason": finish_reason, "logprobs": logprobs})
+        choice = {"index": 0, "delta": delta, "finish_reason": finish_reason, "logprobs": logprobs}
+        return self.chunk(choice, **({"edgekv": edgekv} if edgekv else {}))
 
     def add(self, event: Event) -> None:
         """Take the next event of a reply that is sent whole."""

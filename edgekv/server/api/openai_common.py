@@ -163,9 +163,14 @@ def usage_of(usage: Usage) -> dict[str, Any]:
 
 
 def edgekv_of(usage: Usage, reason: Reason) -> dict[str, Any]:
-    """Return the object `edgekv`: tokens seen and kept, and memory."""
+    """Return the object `edgekv`: tokens seen and kept, memory, and what was not held of the tools' schemas."""
     names = ("seen", "kept", "evicted", "evictions", "peak_bytes", "ceiling_bytes", "budget")
-    return {name: getattr(usage, name) for name in names} | {"finish_reason": reason}
+    return {name: getattr(usage, name) for name in names} | {"finish_reason": reason} | relaxed_of(usage)
+
+
+def relaxed_of(usage: Usage) -> dict[str, Any]:
+    """Return the part of the object `edgekv` that says which schemas of tools were relaxed, if any was."""
+    return {"relaxed_tools": usage.relaxed_tools} if usage.relaxed_tools else {}
 
 
 class ChoiceRenderer:
@@ -189,9 +194,10 @@ class ChoiceRenderer:
         """Return the choice of a whole reply."""
         raise NotImplementedError
 
-    def chunk(self, choice: dict[str, Any]) -> Parts:
-        """Return a chunk of a stream with a part of the choice."""
-        return sse_event(self._about | {"choices": [choice]} | ({"usage": None} if self._with_usage else {}))
+    def chunk(self, choice: dict[str, Any], **further: Any) -> Parts:
+        """Return a chunk of a stream with a part of the choice. further: other fields of the chunk"""
+        usage = {"usage": None} if self._with_usage else {}
+        return sse_event(self._about | {"choices": [choice]} | usage | further)
 
     def end(self, ended: Ended) -> Iterator[bytes]:
         """Yield the end of a stream."""
