@@ -175,6 +175,14 @@ class Runtime:
         self._check_open()
         return self._engine.count(replace(request_of(history), tools=tool_use_of(tools)))
 
+    def prompt_text(self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] = ()) -> str:
+        """Return the text that messages are read as, in the chat template's words. Arguments as for `count_tokens`.
+
+        Contents stand in it as they are, though names of control tokens in them are not read as such.
+        """
+        self._check_open()
+        return self._engine.prompt_text(replace(request_of(messages), tools=tool_use_of(tools)))
+
     @contextmanager
     def stored(
         self,

@@ -158,6 +158,10 @@ class Prompt:
             return self._model.tokenize(str(part.sources[0]), special=True)
         return tokenize_pieces(self._model, _pieces(part.sources), space_prefix=self._begin and is_first)
 
+    def text(self) -> str:
+        """Return the prompt's text, with the names of control tokens; it must have no parts that are tokens."""
+        return "".join(piece for part in self._parts for piece in _pieces(part.sources))
+
     def count(self) -> int:
         """Return the number of the prompt's tokens; reads every file once. Raises InputError if there is none."""
         n_tokens = sum(1 for _ in self.tokens())

@@ -123,10 +123,13 @@ class Turns:
         roles: Sequence[str],
         contents: Sequence[Parts | list[int]],
         tools: Sequence[dict[str, Any]] = (),
+        *,
+        goes_on: bool = False,
     ) -> Prompt:
         """Make the prompt of a conversation from its beginning: a role and a content for each message.
 
-        A content may come as a list of tokens. tools: tools that the template describes.
+        A content may come as a list of tokens. tools: tools that the template describes. goes_on: the prompt ends with
+        the last content, which the reply goes on with.
         Raises InputError for roles in an order that the template does not take.
         """
         form = rendered(self._model, roles, tools)
@@ -137,7 +140,7 @@ class Turns:
                 prompt.content(*content, role=role)
             else:
                 prompt.ids(content, role)
-        return prompt.template(form.after)
+        return prompt if goes_on else prompt.template(form.after)
 
     def probe(self, question: str | Sequence[str], n_tokens: int, answer: str = "") -> Probe:
         """Make the probe whose attention scores the cells: the question, as a turn of its own after the text.

@@ -23,7 +23,7 @@ from edgekv.warmup import register_warmup, reserve
 
 from . import info, page
 from .admission import MemoryBudget
-from .api import chat_completions, completions, messages, responses, tokenization
+from .api import chat_completions, completions, messages, responses, templating, tokenization
 from .api.body import Body, parsed
 from .api.endpoint import Endpoint, Query
 from .api_errors import ApiError, api_error_of
@@ -46,10 +46,27 @@ ENDPOINTS: tuple[Endpoint[Any], ...] = (
     responses.endpoint,
     messages.endpoint,
 )
-QUERIES: tuple[Query[Any], ...] = (messages.counting, tokenization.tokenizing, tokenization.detokenizing)
+QUERIES: tuple[Query[Any], ...] = (
+    messages.counting,
+    tokenization.tokenizing,
+    tokenization.detokenizing,
+    templating.applying,
+)
+
+# what clients of other servers ask for, by the end of the address, and what they find in its place
+ELSEWHERE = {
+    "completion": "ask /v1/completions, in OpenAI's form",
+    "embeddings": "this server generates text, and embeds none",
+    "embedding": "this server generates text, and embeds none",
+    "rerank": "this server generates text, and ranks none",
+    "reranking": "this server generates text, and ranks none",
+    "slots": "there are no slots; /v1/models, /props and /metrics say what the server does",
+    "lora-adapters": "this server loads no adapters",
+}
 
 GETS = (*info.routes, *page.routes)
-PATHS = {it.path for it in ENDPOINTS} | {it.path for it in QUERIES} | {it.path for it in GETS}
+POSTED = (*(it.path for it in ENDPOINTS), *(it.path for it in QUERIES))
+PATHS = {*POSTED, *(it.path for it in GETS)}
 OPEN = ("/health", *(route.path for route in page.routes))  # paths that need no key
 
 
@@ -69,8 +86,9 @@ class Application:
         )
         self.state = ServerState(settings, pool, queue, counters, memory, settings.name or pool.runtime.plan.model.stem)
         handlers = {ApiError: _refused, HTTPException: _refused, EdgeKVError: _refused, Exception: _refused}
-        posts = (*map(self._replying, ENDPOINTS), *map(self._working, QUERIES))
-        routed = Starlette(routes=[*posts, *GETS], exception_handlers=handlers, lifespan=self._lifespan)
+        posts = [*map(self._replying, ENDPOINTS), *map(self._working, QUERIES)]
+        short = [Route(_short(post.path), post.endpoint, methods=["POST"]) for post in posts]
+        routed = Starlette(routes=[*posts, *short, *GETS], exception_handlers=handlers, lifespan=self._lifespan)
         routed.state.server = self.state
         guarded: ASGIApp = AuthMiddleware(routed, settings, OPEN)
         if settings.origins:  # outside of the checks: the first request of a browser (CORS preflight) bears no key
@@ -183,8 +201,23 @@ async def _refused(request: Request, error: Exception) -> Response:
     """Answer a request that failed before its endpoint had a reply."""
     if isinstance(error, HTTPException):
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_request")
-        error = ApiError(error.status_code, code, f"{request.method} is not answered at this address")
+        error = ApiError(error.status_code, code, _unanswered(request.method, request.url.path, error.status_code))
     return ErrorResponse(api_error_of(error), error_renderer(request.url.path))
+
+
+def _short(path: str) -> str:
+    """Return an address without its version, which some clients leave out."""
+    return path.removeprefix("/v1")
+
+
+def _unanswered(method: str, path: str, status: int) -> str:
+    """Return what a client is told that asks at an address that is none, or in a way that is none."""
+    if status == 405:
+        return f"{method} is not answered at {path[:80]}; ask it with {'POST' if method == 'GET' else 'GET'}"
+    remedy = ELSEWHERE.get(path.rstrip("/").rpartition("/")[2])
+    if remedy is None:
+        remedy = f"the addresses are {', '.join(POSTED)} and /v1/models"
+    return f"{method} is not answered at {path[:80]}: {remedy}"
 
 
 register_warmup(lambda: warm_up(lambda: Application(SessionPool(warmup_runtime, max_sessions=1), Settings())))

@@ -17,7 +17,21 @@ from .state import ServerState, state_of
 
 
 def _model(state: ServerState) -> dict[str, Any]:
-    return {"id": state.model_name, "object": "model", "created": state.started, "owned_by": "edgekv"}
+    """Return the model, with its trained context under the names that clients look for, and what it can."""
+    runtime = state.pool.runtime
+    n_ctx = runtime.plan.n_ctx_train
+    chats, has_grammars = state.pool.chats, runtime.options.grammars
+    can = {"completion": True, "chat": chats, "tools": chats and has_grammars, "json_schema": has_grammars}
+    return {
+        "id": state.model_name,
+        "object": "model",
+        "created": state.started,
+        "owned_by": "edgekv",
+        "context_length": n_ctx,
+        "max_model_len": n_ctx,
+        "meta": {"n_ctx_train": n_ctx},
+        "capabilities": [name for name, possible in can.items() if possible],
+    }
 
 
 async def models(request: Request) -> Response:
@@ -78,8 +92,8 @@ async def metrics(request: Request) -> Response:
 
 
 routes = [
-    Route("/v1/models", models),
-    Route("/v1/models/{name:path}", model),
+    *(Route(f"{base}/models", models) for base in ("/v1", "")),
+    *(Route(f"{base}/models/{{name:path}}", model) for base in ("/v1", "")),
     Route("/health", health),
     Route("/props", props),
     Route("/metrics", metrics),

@@ -57,6 +57,12 @@ class ReplyRequest:
         return self.messages if self.prompt is None else self.prompt
 
     @property
+    def goes_on(self) -> bool:
+        """True if the reply goes on with the last message, a text of the assistant."""
+        last = self.messages[-1] if self.messages else {}
+        return last.get("role") == "assistant" and not last.get("tool_calls")
+
+    @property
     def has_form(self) -> bool:
         """True if the reply must fit a schema or a grammar."""
         return self.json_schema is not None or self.grammar is not None
@@ -76,6 +82,7 @@ class Usage:
     seen, kept, evicted: tokens of the whole conversation, tokens that still have a cell, and the others
     evictions: number of evictions during this reply
     peak_bytes, ceiling_bytes: memory of the process with the model; budget: cells that each head keeps
+    prefill_s, decode_s: seconds for reading what was new of the prompt, and for the reply
     relaxed_tools: words of the schemas of tools that their calls may break, by the tools' names
     """
 
@@ -90,6 +97,8 @@ class Usage:
     peak_bytes: int
     ceiling_bytes: int
     budget: int
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
     relaxed_tools: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 

@@ -60,6 +60,11 @@ class SessionPool:
         """The sessions that are kept, the least recently used one first."""
         return [pooled.session for pooled in self._pooled]
 
+    @property
+    def chats(self) -> bool:
+        """True if the model has a usable chat template."""
+        return self._replier.chats
+
     def close(self) -> None:
         """Save all sessions, and free the model."""
         with suppress(edgekv.WorkerError):  # the worker has died; earlier saves are on the disk

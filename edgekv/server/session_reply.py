@@ -30,11 +30,13 @@ TEMPLATE_TOKENS = 32  # tokens that a chat template puts around a system message
 
 
 class Replier:
-    """Answers requests with sessions of one runtime."""
+    """Answers requests with sessions of one runtime. chats: the model has a usable chat template"""
 
     def __init__(self, runtime: edgekv.Runtime) -> None:
         self._runtime = runtime
-        self._begins_thinking = opens_reasoning(runtime.reply_opening())
+        opening = runtime.reply_opening()
+        self.chats = bool(opening)
+        self._begins_thinking = opens_reasoning(opening)
 
     def stored(self, request: ReplyRequest, folder: Path | None) -> AbstractContextManager[StoredHistory]:
         """Return a context with the history of a request, tokenised once for all sessions. Raises EdgeKVError."""
@@ -87,7 +89,8 @@ class Replier:
         )
         # a reply that fits a schema or a grammar has no place for thoughts
         is_plain = request.prompt is not None or request.has_form
-        splitter = PieceSplitter(begun=None if is_plain else self._begins_thinking)
+        begun = self._begins_thinking and not request.goes_on
+        splitter = PieceSplitter(begun=None if is_plain else begun)
         with stop.calls(session.cancel):
             for piece in splitter.events(pieces):
                 emit(piece)
@@ -123,6 +126,8 @@ class Replier:
             peak_bytes=stats.peak_rss_bytes,
             ceiling_bytes=plan.ceiling_bytes,
             budget=plan.budget_cells,
+            prefill_s=stats.prefill_s,
+            decode_s=stats.decode_s,
             relaxed_tools=dict(stats.relaxed_tools),
         )
 

@@ -33,7 +33,7 @@ RenderError = Callable[[ApiError], dict[str, Any]]
 
 def error_renderer(path: str) -> RenderError:
     """Return the function that renders errors at an address. The Messages API has a shape of its own."""
-    return message_events.error_body if path.startswith("/v1/messages") else openai_common.error_body
+    return message_events.error_body if path.removeprefix("/v1").startswith("/messages") else openai_common.error_body
 
 
 class ErrorResponse(JSONResponse):

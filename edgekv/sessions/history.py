@@ -95,6 +95,11 @@ def messages_of(messages: Sequence[Any]) -> GenerationRequest:
     return GenerationRequest(kind="messages", roles=roles, content=contents, calls=calls)
 
 
+def goes_on(request: GenerationRequest) -> bool:
+    """Return True if the last of some messages is the assistant's text, which the reply goes on with."""
+    return request.roles[-1] == "assistant" and not any(request.calls[-1:])
+
+
 def _calls_of(message: object) -> tuple[ToolCall, ...]:
     given = message.get("tool_calls") if isinstance(message, Mapping) else None
     if not given:
@@ -166,7 +171,7 @@ class HistoryPrompt:
             self._system = request.content[0] if request.roles[0] == "system" else None
             self._alike = _alike(request, model)
             roles, written, tools = with_tools(request, model)
-            self._prompt = turns.whole(roles, written, tools)
+            self._prompt = turns.whole(roles, written, tools, goes_on=goes_on(request))
             for i, (role, parts) in enumerate(zip(roles, written, strict=True)):
                 if role == "assistant" and (text := _text_of(parts)) is not None:
                     self._said[2 * i + 1] = self._alike(text)  # before each message comes a part of the template

@@ -100,6 +100,10 @@ class LocalEngine(Opened):
         """Return the number of tokens of a history. Raises InputError."""
         return HistoryPrompt(request, self.loaded.model).prompt().count()
 
+    def prompt_text(self, request: GenerationRequest) -> str:
+        """Return the text that a history of messages is read as. Raises InputError."""
+        return HistoryPrompt(request, self.loaded.model).prompt().text()
+
     def store_history(self, request: GenerationRequest, folder: str | None) -> tuple[int, int]:
         """Render and tokenise a history into a file in a folder.
 

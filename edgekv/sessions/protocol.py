@@ -141,6 +141,9 @@ class Engine(Protocol):
     def count(self, request: GenerationRequest) -> int:
         """Return the number of tokens of a history. Raises InputError."""
 
+    def prompt_text(self, request: GenerationRequest) -> str:
+        """Return the text that a history of messages is read as. Raises InputError."""
+
     def store_history(self, request: GenerationRequest, folder: str | None) -> tuple[int, int]:
         """Render and tokenise a history into a file in a folder.
 

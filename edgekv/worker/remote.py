@@ -65,7 +65,9 @@ class _Forwarding:
 class WorkerEngine(_Forwarding, Opened):
     """An `Engine` in a worker process. Raises the errors of `LocalEngine`, and WorkerError."""
 
-    methods = frozenset({"tokenize", "text_of", "count", "reply_opening", "store_history", "forget_history"})
+    methods = frozenset(
+        {"tokenize", "text_of", "count", "prompt_text", "reply_opening", "store_history", "forget_history"}
+    )
 
     def __init__(self, path: Path, request: Request) -> None:
         self.turn_queue = TurnQueue()

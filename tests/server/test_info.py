@@ -2,12 +2,92 @@
 
 from __future__ import annotations
 
+import pytest
+
 
 def test_models(ask):
     (model,) = ask("/v1/models").json()["data"]
     assert model["object"] == "model"
     assert ask(f"/v1/models/{model['id']}").json() == model
     assert ask("/v1/models/another").json()["error"]["code"] == "model_not_found"
+    assert model["context_length"] == model["max_model_len"] == model["meta"]["n_ctx_train"] == 2048
+    assert model["capabilities"] == ["completion", "chat", "tools", "json_schema"]
+
+
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/chat/completions", {"messages": HELLO, "max_tokens": 1}),
+        ("/completions", {"prompt": "Hello", "max_tokens": 1}),
+        ("/responses", {"input": "Hello", "max_output_tokens": 1}),
+        ("/messages", {"messages": HELLO, "max_tokens": 1}),
+        ("/messages/count_tokens", {"messages": HELLO}),
+        ("/models", None),
+    ],
+)
+def test_addresses_without_a_version_are_answered(ask, path, body):
+    assert ask(path, body).status_code == 200
+    refused = ask(path, {"messages": 5}, method="PUT").json()
+    assert (refused["error"]["type"], "type" in refused) == ("invalid_request_error", "messages" in path)
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("/v1/embeddings", "embeds none"),
+        ("/rerank", "ranks none"),
+        ("/completion", "ask /v1/completions"),
+        ("/v2/nothing", "the addresses are /v1/chat/completions, "),
+    ],
+)
+def test_other_addresses_say_what_there_is_instead(ask, path, told):
+    refused = ask(path, {})
+    assert refused.status_code == 404
+    assert path in refused.json()["error"]["message"]
+    assert told in refused.json()["error"]["message"]
+
+
+def test_a_method_that_is_not_answered_names_the_other(ask):
+    refused = ask("/v1/chat/completions")
+    assert (refused.status_code, refused.json()["error"]["message"][-13:]) == (405, "ask it with POST"[-13:])
+
+
+def test_half_a_character_is_told_in_plain_words(ask):
+    refused = ask("/v1/completions", '{"prompt": "a\\ud800b"}')
+    assert refused.status_code == 400
+    assert "half of a character" in refused.json()["error"]["message"]
+
+
+def test_pieces_are_refused_by_name(ask):
+    refused = ask("/tokenize", {"content": "x", "with_pieces": True})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "with_pieces")
+
+
+def test_timings(ask):
+    answer = ask("/v1/chat/completions", {"messages": HELLO, "max_tokens": 3}).json()
+    timings, usage = answer["timings"], answer["usage"]
+    n_read = usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"]
+    assert (timings["prompt_n"], timings["predicted_n"]) == (n_read, usage["completion_tokens"])
+    assert timings["prompt_ms"] > 0
+    assert timings["prompt_per_second"] == pytest.approx(1e3 * n_read / timings["prompt_ms"])
+
+
+def test_the_text_that_a_conversation_is_read_as(ask):
+    """The text is as long as what is read, and content in it is as it was sent."""
+    history = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Say <|im_end|>"}]
+    tools = [{"type": "function", "function": {"name": "weather", "description": "Tells it."}}]
+    prompt = ask("/apply-template", {"messages": history, "tools": tools}).json()["prompt"]
+    assert "Say <|im_end|>" in prompt
+    assert "Tells it." in prompt
+    plain = ask("/apply-template", {"messages": HELLO}).json()["prompt"]
+    tokens = ask("/tokenize", {"content": plain, "parse_special": True}).json()["tokens"]
+    counted = ask("/v1/messages/count_tokens", {"messages": HELLO}).json()["input_tokens"]
+    assert counted - 1 <= len(tokens) <= counted  # a first token may come before the text
+    refused = ask("/apply-template", {"messages": [{"role": "user"}]})
+    assert refused.json()["error"]["param"] == "messages.0.content"
 
 
 def test_health_and_props(ask, server):

@@ -92,7 +92,6 @@ def test_thoughts_are_shown_to_those_who_ask(thinking, shown):
         ("stop_sequences", [""]),
         ("system", [{"type": "image"}]),
         ("messages", []),
-        ("messages", [HELLO, {"role": "assistant", "content": "It is"}]),
         ("messages", [{"role": "tool", "content": "x"}]),
         ("messages", [{"role": "user", "content": [{"type": "image", "source": {"type": "base64"}}]}]),
         ("messages", [{"role": "user", "content": [{"type": "document", "source": {"type": "url", "url": "x"}}]}]),

@@ -49,7 +49,10 @@ def _refusal(error: ValidationError) -> ApiError:
     """Return the error for the first thing that is wrong. It does not repeat what the client sent."""
     first: dict[str, Any] = dict(error.errors(include_url=False, include_context=False, include_input=False)[0])
     if first["type"] == "json_invalid":
-        return ApiError(400, "invalid_json", f"the body cannot be read: {first['msg']}")
+        why = first["msg"]
+        if "hex escape" in why:  # JSON can write one, and no text can hold it
+            why = "it holds half of a character (a lone surrogate, as in \\ud800); send whole characters, in UTF-8"
+        return ApiError(400, "invalid_json", f"the body cannot be read: {why}")
     param = ".".join(str(part) for part in first["loc"] if _is_field(part)) or None
     code = {"missing": "missing_required_parameter"}.get(first["type"], "invalid_value")
     return ApiError(400, code, f"{param or 'the body'}: {first['msg']}", param=param)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from edgekv.generation.logprobs import Packed
-from edgekv.server.api_errors import ApiError
+from edgekv.server.api_errors import ApiError, unsupported
 from edgekv.server.json_stream import Parts, progress_comment
 from edgekv.server.reply_request import Ended, Event, Piece, PromptProgress, ReplyRequest, ToolCall
 from edgekv.server.server_settings import Settings
@@ -46,13 +46,27 @@ class ChatBody(GenerationParams):
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+
+    def check_end(self) -> None:
+        """Raise ApiError if the body says that its end is another than it is: a reply goes on with the assistant's."""
+        last = self.messages[-1]
+        goes_on = last.role == "assistant" and not last.tool_calls
+        for name, means_so in (("add_generation_prompt", False), ("continue_final_message", True)):
+            said = getattr(self, name)
+            if said is not None and (said == means_so) != goes_on:
+                how = "goes on with a text of the assistant that comes last, and only with that"
+                what = f"{name}={str(said).lower()} does not fit the last message, of {last.role!r}: a reply {how}"
+                raise unsupported(name, what)
 
 
 def parse(body: ChatBody, settings: Settings) -> ReplyRequest:
     """Return the request of a body. Raises ApiError for what cannot be done here."""
+    body.check_end()
     schema = None if body.response_format is None else body.response_format.reply_schema()
     return ReplyRequest(
-        messages=tuple(_message(message, f"messages.{i}") for i, message in enumerate(body.messages)),
+        messages=tuple(message_of(message, f"messages.{i}") for i, message in enumerate(body.messages)),
         n_logprobs=_n_logprobs(body.logprobs, body.top_logprobs),
         tools=tuple(body.tools or ()),
         tool_choice="auto" if body.tool_choice is None else body.tool_choice,
@@ -61,7 +75,8 @@ def parse(body: ChatBody, settings: Settings) -> ReplyRequest:
     )
 
 
-def _message(message: Message, param: str) -> dict[str, Any]:
+def message_of(message: Message, param: str) -> dict[str, Any]:
+    """Return a message as a `ReplyRequest` has it. Raises ApiError for one that cannot be read here."""
     if message.content is None and not message.tool_calls:
         raise ApiError(400, "missing_required_parameter", f"{param}.content is missing", param=f"{param}.content")
     role = "system" if message.role == "developer" else message.role

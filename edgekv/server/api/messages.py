@@ -10,7 +10,6 @@ from pydantic import Field
 
 from edgekv.prompt.text import PARAGRAPH
 from edgekv.server.admission import request_bytes
-from edgekv.server.api_errors import ApiError
 from edgekv.server.reply_request import ReplyRequest
 from edgekv.server.server_settings import Settings
 
@@ -152,10 +151,6 @@ def _choice(choice: Choice) -> str | dict[str, Any]:
 
 def messages_of(body: Conversation) -> tuple[dict[str, Any], ...]:
     """Return the conversation of a body. Raises ApiError for what cannot be read here."""
-    if body.messages[-1].role == "assistant":
-        last = f"messages.{len(body.messages) - 1}"
-        what = f"{last} is the beginning of a reply, which the model begins itself; end with a message of the user"
-        raise ApiError(400, "unsupported_value", what, param=f"{last}.role")
     return in_turn(_messages(body))
 
 

@@ -147,8 +147,24 @@ def error_event(error: ApiError) -> Parts:
 
 
 def usage_fields(ended: Ended) -> dict[str, Any]:
-    """Return the figures of a reply: OpenAI's object `usage`, and `edgekv`."""
-    return {"usage": usage_of(ended.usage), "edgekv": edgekv_of(ended.usage, ended.reason)}
+    """Return the figures of a reply: OpenAI's object `usage`, llama.cpp's `timings`, and `edgekv`."""
+    usage = ended.usage
+    return {"usage": usage_of(usage), "timings": timings_of(usage), "edgekv": edgekv_of(usage, ended.reason)}
+
+
+def timings_of(usage: Usage) -> dict[str, Any]:
+    """Return llama.cpp's object `timings`: tokens read and generated, milliseconds and tokens a second."""
+    n_read = usage.prompt_tokens - usage.cached_tokens
+    parts = (("prompt", n_read, usage.prefill_s), ("predicted", usage.completion_tokens, usage.decode_s))
+    timings: dict[str, Any] = {"cache_n": usage.cached_tokens}
+    for name, n_tokens, seconds in parts:
+        timings |= {
+            f"{name}_n": n_tokens,
+            f"{name}_ms": 1e3 * seconds,
+            f"{name}_per_token_ms": 1e3 * seconds / n_tokens if n_tokens else 0.0,
+            f"{name}_per_second": n_tokens / seconds if seconds > 0 else 0.0,
+        }
+    return timings
 
 
 def usage_of(usage: Usage) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from edgekv.server.api_errors import ApiError
+from edgekv.server.api_errors import ApiError, unsupported
 
 from .body import MAX_VALUES, Body, Text
 from .endpoint import Query, Work
@@ -20,6 +20,7 @@ class TextBody(Body):
     content: Text
     add_special: bool = False
     parse_special: bool = False
+    with_pieces: bool = False
 
 
 class TokensBody(Body):
@@ -30,6 +31,8 @@ class TokensBody(Body):
 
 def tokenize(body: TextBody) -> Work:
     """Return the tokenising of a text. Raises ApiError for one that is too long."""
+    if body.with_pieces:
+        raise unsupported("with_pieces", "with_pieces is not possible; /detokenize gives the text of tokens")
     n_bytes = len(body.content.encode())  # a token stands for one of them, or for several
     if n_bytes > MAX_VALUES:
         what = f"content has {n_bytes} bytes, but at most {MAX_VALUES} are taken; send it in parts"
