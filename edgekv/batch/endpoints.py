@@ -53,7 +53,9 @@ def render(request: Request, events: Sequence[Event], model: str) -> Reply:
     renderer = endpoint.render(body, reply_request, model)
     for event in events:
         renderer.add(event)
-    return Reply(200, json.loads(b"".join(json_parts(renderer.whole()))))
+    whole = renderer.whole()
+    whole.pop("timings", None)  # results do not depend on who makes them, and how fast
+    return Reply(200, json.loads(b"".join(json_parts(whole))))
 
 
 def reply_of(error: ApiError) -> Reply:
@@ -76,4 +78,8 @@ def _read(request: Request) -> tuple[Endpoint[Any], Any, ReplyRequest]:
         )
     endpoint = ENDPOINTS[request.url]
     body = parsed(endpoint.body, json.dumps(request.body).encode())
-    return endpoint, body, endpoint.parse(body, SETTINGS)
+    reply_request = endpoint.parse(body, SETTINGS)
+    if any(True for _ in endpoint.others(body, reply_request)):
+        what = "a line of a batch has one reply; write a line for each prompt, and for each of n"
+        raise ApiError(400, "unsupported_value", what, param="prompt" if body.n in (None, 1) else "n")
+    return endpoint, body, reply_request

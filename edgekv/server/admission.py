@@ -57,13 +57,14 @@ def logprob_bytes(request: ReplyRequest, memory: MemoryBudget) -> int:
     if request.n_logprobs is None:
         return 0
     n_each, most = request.n_logprobs + 1, memory.limit // LOGPROBS_SHARE // PACKED_BYTES
-    if request.max_tokens is None or request.max_tokens * n_each > most:
+    if request.max_tokens is None or request.max_tokens * n_each * request.n_choices > most:
+        several = f"{request.n_choices} replies" if request.n_choices > 1 else "a reply"
         raise ApiError(
             400,
             "invalid_value",
-            f"a reply of {request.max_tokens or 'any number of'} tokens with {request.n_logprobs} alternatives each "
-            f"has more than the {most} log probabilities that are told; ask for at most {most // n_each} tokens, or "
-            "for fewer alternatives",
+            f"{several} of {request.max_tokens or 'any number of'} tokens with {request.n_logprobs} alternatives each "
+            f"has more than the {most} log probabilities that are told; ask for at most "
+            f"{most // n_each // request.n_choices} tokens, or for fewer alternatives",
         )
     return request.max_tokens * n_each * PACKED_BYTES
 

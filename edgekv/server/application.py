@@ -30,6 +30,7 @@ from .api_errors import ApiError, api_error_of
 from .auth import AuthMiddleware
 from .metrics import Metrics, MetricsMiddleware
 from .scheduler import RequestQueue
+from .series import Series
 from .server_settings import Settings
 from .session_pool import SessionPool
 from .state import ServerState
@@ -129,7 +130,7 @@ class Application:
             state, settings = self.state, self.state.settings
             body = await read_body(request, endpoint.body, settings, state.memory)
             reply_request = endpoint.parse(body, settings)
-            running = state.queue.submit(reply_request)
+            running = Series(reply_request, endpoint.others(body, reply_request), state.queue.submit)
             renderer = endpoint.render(body, reply_request, state.model_name)
             ping = endpoint.ping if body.stream else None
             return ReplyResponse(running, renderer, endpoint.error_body, ping=ping, ping_s=settings.ping_s)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -24,6 +24,7 @@ class ReplyRequest:
     prompt: a text, the Path of one, or token ids; None = there are messages
     max_tokens: longest reply; None = until the model ends it
     stop: texts that end the reply
+    n_choices: replies that its body asks for, whose log probabilities are held together
     n_logprobs: alternatives to tell with each token, with their log probabilities; None = tell nothing
     json_schema: a schema that the reply must fit; None = any text
     grammar: a grammar that the reply must fit, in place of a schema
@@ -40,6 +41,7 @@ class ReplyRequest:
     sampling: Sampling = field(default_factory=Sampling)
     max_tokens: int | None = MAX_TOKENS
     stop: tuple[str, ...] = ()
+    n_choices: int = 1
     n_logprobs: int | None = None
     json_schema: Mapping[str, Any] | None = None
     grammar: str | None = None
@@ -100,6 +102,14 @@ class Usage:
     prefill_s: float = 0.0
     decode_s: float = 0.0
     relaxed_tools: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def beside(self, before: Usage, *, with_prompt: bool) -> Usage:
+        """Return the figures of this reply and of those before. with_prompt: its prompt is another one"""
+        names = ("completion_tokens", "reasoning_tokens", "decode_s", "prefill_s", "evictions")
+        sums = {name: getattr(self, name) + getattr(before, name) for name in names}
+        for name in ("prompt_tokens", "cached_tokens"):
+            sums[name] = getattr(before, name) + (getattr(self, name) if with_prompt else 0)
+        return replace(self, **sums)
 
 
 @dataclass(frozen=True, slots=True)

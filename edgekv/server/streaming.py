@@ -18,7 +18,7 @@ from .api import message_events, openai_common
 from .api.endpoint import Renderer
 from .api_errors import ApiError
 from .json_stream import PART_BYTES, Parts, json_parts
-from .scheduler import Running
+from .series import Series
 
 NO_STORE = (b"cache-control", b"no-store")
 WHOLE_HEADERS = [NO_STORE, (b"content-type", b"application/json")]
@@ -55,7 +55,7 @@ class ReplyResponse:
 
     def __init__(
         self,
-        running: Running,
+        running: Series,
         renderer: Renderer,
         render_error: RenderError,
         *,

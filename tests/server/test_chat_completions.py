@@ -93,7 +93,7 @@ def test_a_resent_conversation_costs_its_difference(ask):
         ({"temperature": "warm"}, "temperature", "invalid_value"),
         ({"top_p": -1}, "top_p", "invalid_value"),
         ({"top_k": -2}, "top_k", "invalid_value"),
-        ({"n": 2}, "n", "unsupported_value"),
+        ({"n": 129}, "n", "invalid_value"),
         ({"n": 0}, "n", "invalid_value"),
         ({"max_tokens": -2}, "max_tokens", "invalid_value"),
         ({"frequency_penalty": 2.5}, "frequency_penalty", "invalid_value"),

@@ -43,7 +43,8 @@ def test_a_long_text_is_read_from_a_file(ask):
     [
         ({"prompt": ""}, "prompt"),
         ({"prompt": []}, "prompt"),
-        ({"prompt": ["a", "b"]}, "prompt"),
+        ({"prompt": ["a"] * 129}, "prompt"),
+        ({"prompt": ["a", ""]}, "prompt"),
         ({"prompt": [-1]}, "prompt"),
         ({"echo": True}, "echo"),
         ({"suffix": "x"}, "suffix"),

@@ -15,7 +15,7 @@ from edgekv.server.server_settings import Settings
 
 from .body import Body, Text
 from .endpoint import Endpoint
-from .openai_common import FINISH_REASONS, ChoiceRenderer, GenerationParams, relaxed_of
+from .openai_common import FINISH_REASONS, ChoiceRenderer, GenerationParams, choices, relaxed_of
 from .openai_fields import ResponseFormat, chat_logprobs, tool_call_field
 
 
@@ -37,7 +37,7 @@ class Message(Body):
 class ChatBody(GenerationParams):
     """The body of a request."""
 
-    may_tell_coverage = True
+    may_tell_coverage = may_have_choices = True
     messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: Annotated[int, Field(ge=-1)] | None = None
     logprobs: bool | None = None
@@ -111,6 +111,10 @@ class ChatRenderer(ChoiceRenderer):
 
     def __init__(self, body: ChatBody, _request: ReplyRequest, model: str) -> None:
         super().__init__(body, model, "chatcmpl", "chat.completion.chunk" if body.stream else "chat.completion")
+
+    def begin(self) -> None:
+        """Begin a choice."""
+        super().begin()
         self._has_begun = False
         self._calls: list[dict[str, Any]] = []
 
@@ -138,7 +142,7 @@ class ChatRenderer(ChoiceRenderer):
         edgekv: dict[str, Any] | None = None,
     ) -> Parts:
         logprobs = chat_logprobs(tokens) if tokens else None
-        choice = {"index": 0, "delta": delta, "finish_reason": finish_reason, "logprobs": logprobs}
+        choice = {"delta": delta, "finish_reason": finish_reason, "logprobs": logprobs}
         return self.chunk(choice, **({"edgekv": edgekv} if edgekv else {}))
 
     def add(self, event: Event) -> None:
@@ -156,7 +160,12 @@ class ChatRenderer(ChoiceRenderer):
         if self._calls:
             message |= {"content": said or None, "tool_calls": self._calls}
         finish_reason, logprobs = FINISH_REASONS[ended.reason], chat_logprobs(self.tokens)
-        return {"index": 0, "message": message, "finish_reason": finish_reason, "logprobs": logprobs}
+        return {"message": message, "finish_reason": finish_reason, "logprobs": logprobs}
 
 
-endpoint = Endpoint("/v1/chat/completions", ChatBody, parse, ChatRenderer)
+def others(body: ChatBody, first: ReplyRequest) -> Iterator[ReplyRequest]:
+    """Yield the requests for the further replies."""
+    return choices(first, body.n_choices, 1)
+
+
+endpoint = Endpoint("/v1/chat/completions", ChatBody, parse, ChatRenderer, others)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -15,7 +16,7 @@ from edgekv.server.server_settings import Settings
 
 from .body import Text
 from .endpoint import Endpoint
-from .openai_common import FINISH_REASONS, ChoiceRenderer, GenerationParams
+from .openai_common import FINISH_REASONS, ChoiceRenderer, GenerationParams, choices
 from .openai_fields import ResponseFormat, text_logprobs
 
 Ids = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(min_length=1)]
@@ -25,7 +26,7 @@ Prompt = Annotated[Text, Field(min_length=1)]
 class CompletionBody(GenerationParams):
     """The body of a request."""
 
-    may_tell_coverage = True
+    may_tell_coverage = may_have_choices = True
     prompt: Prompt | Ids | Annotated[list[Prompt] | list[Ids], Field(min_length=1)]
     echo: bool | None = None
     suffix: str | None = None
@@ -33,25 +34,44 @@ class CompletionBody(GenerationParams):
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     response_format: ResponseFormat | None = None
 
+    @property
+    def prompts(self) -> list[Any]:
+        """The prompts: texts, or lists of ids."""
+        given: Any = self.prompt
+        return [given] if isinstance(given, str) or isinstance(given[0], int) else given
+
+    @property
+    def n_choices(self) -> int:
+        """The number of replies that the body asks for: n to each prompt."""
+        return len(self.prompts) * (self.n or 1)
+
 
 def parse(body: CompletionBody, settings: Settings) -> ReplyRequest:
-    """Return the request of a body. Raises ApiError for what cannot be done here."""
+    """Return the request of a body for its first reply. Raises ApiError for what cannot be done here."""
     if body.echo:
         raise unsupported("echo", "the prompt is not repeated in the reply")
     if body.suffix:
         raise unsupported("suffix", "a text is only gone on with at its end")
-    if body.best_of is not None and body.best_of > 1:
-        raise unsupported("best_of", f"best_of={body.best_of} replies cannot be had: this server makes one")
+    if body.best_of not in (None, 1, body.n):
+        raise unsupported("best_of", f"best_of={body.best_of} replies are not compared: every reply is sent")
     schema = None if body.response_format is None else body.response_format.reply_schema()
-    prompt: Any = body.prompt
-    if isinstance(prompt, list) and not isinstance(prompt[0], int):
-        if len(prompt) > 1:
-            raise unsupported("prompt", f"{len(prompt)} prompts cannot be answered by one request; send one prompt")
-        prompt = prompt[0]
-    if isinstance(prompt, list):
-        prompt = array("i", prompt)  # 4 bytes each, while they wait
     arguments = body.arguments(settings, own_form="response_format", schema=schema)
-    return ReplyRequest(prompt=prompt, n_logprobs=body.logprobs, **arguments)
+    return ReplyRequest(prompt=_prompt(body.prompts[0]), n_logprobs=body.logprobs, **arguments)
+
+
+def others(body: CompletionBody, first: ReplyRequest) -> Iterator[ReplyRequest]:
+    """Yield the requests for the further replies: all to one prompt, then those to the next."""
+    n = body.n or 1
+    for i, prompt in enumerate(body.prompts):
+        request = first if i == 0 else replace(first, prompt=_prompt(prompt))
+        if n > 1:
+            yield from choices(request, n, 1 if i == 0 else 0)
+        elif i > 0:
+            yield request
+
+
+def _prompt(prompt: Any) -> Any:
+    return array("i", prompt) if isinstance(prompt, list) else prompt  # 4 bytes each, while they wait
 
 
 class CompletionRenderer(ChoiceRenderer):
@@ -59,6 +79,10 @@ class CompletionRenderer(ChoiceRenderer):
 
     def __init__(self, body: CompletionBody, _request: ReplyRequest, model: str) -> None:
         super().__init__(body, model, "cmpl", "text_completion")
+
+    def begin(self) -> None:
+        """Begin a choice."""
+        super().begin()
         self._n_chars = 0
 
     def stream(self, event: Event) -> Iterator[bytes]:
@@ -76,7 +100,7 @@ class CompletionRenderer(ChoiceRenderer):
 
 
 def _choice(text: str, finish_reason: str | None = None, tokens: Packed = b"", offset: int = 0) -> dict[str, Any]:
-    return {"index": 0, "text": text, "finish_reason": finish_reason, "logprobs": text_logprobs(tokens, offset)}
+    return {"text": text, "finish_reason": finish_reason, "logprobs": text_logprobs(tokens, offset)}
 
 
-endpoint = Endpoint("/v1/completions", CompletionBody, parse, CompletionRenderer)
+endpoint = Endpoint("/v1/completions", CompletionBody, parse, CompletionRenderer, others)

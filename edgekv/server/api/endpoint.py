@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -36,6 +36,10 @@ class Renderer(Protocol):
         """Return the whole reply, after its last event."""
 
 
+def _no_others(_body: Body, _first: ReplyRequest) -> Iterable[ReplyRequest]:
+    return ()
+
+
 @dataclass(frozen=True)
 class Endpoint(Generic[B]):
     """An endpoint whose replies the model generates.
@@ -43,6 +47,7 @@ class Endpoint(Generic[B]):
     body: type of its bodies
     parse: makes the request of a body; raises ApiError for what cannot be done here
     render: makes the renderer of a reply, of the body, its request and the model's name
+    others: makes the further requests of a body that asks for several replies
     error_body: makes the body of an error
     ping: part of a stream that only says that the server is alive
     """
@@ -51,6 +56,7 @@ class Endpoint(Generic[B]):
     body: type[B]
     parse: Callable[[B, Settings], ReplyRequest]
     render: Callable[[B, ReplyRequest, str], Renderer]
+    others: Callable[[B, ReplyRequest], Iterable[ReplyRequest]] = _no_others
     error_body: Callable[[ApiError], dict[str, Any]] = error_body
     ping: bytes = PING
 

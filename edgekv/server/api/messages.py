@@ -237,5 +237,5 @@ def count_tokens(body: Conversation) -> Work:
     return Work(n_bytes, lambda runtime: {"input_tokens": runtime.count_tokens(read, tools=tools)})
 
 
-endpoint = Endpoint("/v1/messages", MessagesBody, parse, render, error_body, PING)
+endpoint = Endpoint("/v1/messages", MessagesBody, parse, render, error_body=error_body, ping=PING)
 counting = Query("/v1/messages/count_tokens", Conversation, count_tokens)

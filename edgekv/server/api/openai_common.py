@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -13,7 +14,7 @@ from edgekv.generation.request import MAX_TOKENS
 from edgekv.generation.sampler import MAX_REPEAT_LAST, MAX_SEED, Sampling
 from edgekv.server.api_errors import ApiError, unsupported
 from edgekv.server.json_stream import DONE, Parts, sse_event
-from edgekv.server.reply_request import Ended, Event, Piece, Reason, Usage
+from edgekv.server.reply_request import Ended, Event, Piece, Reason, ReplyRequest, Usage
 from edgekv.server.server_settings import Settings
 
 from .body import Body, Text
@@ -26,6 +27,8 @@ FINISH_REASONS: dict[Reason, str] = {
     "cancelled": "stop",
     "tool_calls": "tool_calls",
 }
+
+MOST_CHOICES = 128  # replies of one body
 
 Stop = Annotated[Text, Field(min_length=1)]
 
@@ -61,6 +64,7 @@ class GenerationParams(LlamaFields):
     """
 
     may_tell_coverage: ClassVar[bool] = False
+    may_have_choices: ClassVar[bool] = False
 
     model: str | None = None
     stream: bool | None = None
@@ -80,12 +84,22 @@ class GenerationParams(LlamaFields):
     user: str | None = None
     edgekv: EdgekvParams = EdgekvParams()
 
+    @property
+    def n_choices(self) -> int:
+        """The number of replies that the body asks for."""
+        return self.n or 1
+
     def check(self) -> None:
         """Raise ApiError for fields that are known and not supported here."""
         if self.edgekv.coverage and not (self.stream and self.may_tell_coverage):
             raise unsupported("edgekv.coverage", "only streams of completions tell what is kept")
-        if self.n is not None and self.n > 1:
-            raise unsupported("n", f"n={self.n} replies cannot be had of one request: this server gives one")
+        if self.n_choices > 1 and not self.may_have_choices:
+            raise unsupported("n", f"n={self.n} replies cannot be had here: only completions give several")
+        if self.n_choices > MOST_CHOICES:
+            what = f"{self.n_choices} replies cannot be had of one request; ask for at most {MOST_CHOICES}"
+            raise ApiError(400, "invalid_value", what, param="n" if self.n and self.n > MOST_CHOICES else "prompt")
+        if self.n_choices > 1 and self.edgekv.coverage:
+            raise unsupported("edgekv.coverage", "what is kept is told of one reply, and not of several")
         self.check_llama()
 
     def arguments(
@@ -109,6 +123,7 @@ class GenerationParams(LlamaFields):
             "on_overflow": self.edgekv.on_overflow,
             "coverage": self.edgekv.coverage,
             "user": self.user or "",
+            "n_choices": self.n_choices,
             **self.form(own_form, schema),
         }
 
@@ -189,8 +204,18 @@ def relaxed_of(usage: Usage) -> dict[str, Any]:
     return {"relaxed_tools": usage.relaxed_tools} if usage.relaxed_tools else {}
 
 
+def choices(request: ReplyRequest, n: int, first: int = 0) -> Iterator[ReplyRequest]:
+    """Yield the requests for replies [first, n) to one prompt, each with a seed of its own."""
+    seed = secrets.randbits(31) if request.sampling.seed is None else request.sampling.seed
+    for i in range(first, n):
+        yield replace(request, sampling=replace(request.sampling, seed=(seed + i) % (MAX_SEED + 1)))
+
+
 class ChoiceRenderer:
-    """The part of a `Renderer` that OpenAI's two completions share: a choice, and chunks of one."""
+    """The part of a `Renderer` that OpenAI's two completions share: choices one after another, and chunks of them.
+
+    index: number of the choice whose events come
+    """
 
     fail = staticmethod(error_event)
 
@@ -202,9 +227,17 @@ class ChoiceRenderer:
             "model": model,
         }
         self._with_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
+        self._n_choices = body.n_choices
+        self._n_prompts = self._n_choices // (body.n or 1)
+        self._choices: list[dict[str, Any]] = []
+        self._ended: Ended | None = None  # has the usage of all choices so far
+        self.index = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin a choice."""
         self.texts: dict[bool, list[str]] = {False: [], True: []}  # pieces of the answer, and of reasoning
         self.tokens = bytearray()
-        self._ended: Ended | None = None
 
     def choice(self, ended: Ended) -> dict[str, Any]:
         """Return the choice of a whole reply."""
@@ -213,14 +246,17 @@ class ChoiceRenderer:
     def chunk(self, choice: dict[str, Any], **further: Any) -> Parts:
         """Return a chunk of a stream with a part of the choice. further: other fields of the chunk"""
         usage = {"usage": None} if self._with_usage else {}
-        return sse_event(self._about | {"choices": [choice]} | usage | further)
+        return sse_event(self._about | {"choices": [{"index": self.index} | choice]} | usage | further)
 
     def end(self, ended: Ended) -> Iterator[bytes]:
-        """Yield the end of a stream."""
+        """Yield what follows the chunks of a choice in a stream: after the last one the end of the stream."""
+        self._next(ended)
+        if self.index < self._n_choices:
+            return
         for part in ended.coverage or ():
             yield from sse_event(self._about | {"choices": [], "edgekv": {"coverage": part}})
         if self._with_usage:
-            yield from sse_event(self._about | {"choices": []} | usage_fields(ended))
+            yield from sse_event(self._about | {"choices": []} | self._figures())
         yield DONE
 
     def add(self, event: Event) -> None:
@@ -229,9 +265,23 @@ class ChoiceRenderer:
             self.texts[event.reasoning].append(event.text)
             self.tokens += event.logprobs
         elif isinstance(event, Ended):
-            self._ended = event
+            self._choices.append({"index": self.index} | self.choice(event))
+            self._next(event)
 
     def whole(self) -> dict[str, Any]:
         """Return the whole reply, after its last event."""
+        return self._about | {"choices": self._choices} | self._figures()
+
+    def _next(self, ended: Ended) -> None:
+        """Count the figures of a choice, and begin the next one. The prompt of several choices counts once."""
+        usage, counted = ended.usage, self._ended
+        if counted is not None:
+            is_first = self.index % (self._n_choices // self._n_prompts) == 0
+            usage = usage.beside(counted.usage, with_prompt=is_first)
+        self._ended = replace(ended, usage=usage, coverage=None)
+        self.index += 1
+        self.begin()
+
+    def _figures(self) -> dict[str, Any]:
         assert self._ended is not None
-        return self._about | {"choices": [self.choice(self._ended)]} | usage_fields(self._ended)
+        return usage_fields(self._ended)

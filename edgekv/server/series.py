@@ -1,0 +1,40 @@
+"""The requests of one body, answered one after another: each is queued when the one before has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from .reply_request import Event, ReplyRequest
+from .scheduler import Running
+
+
+class Series:
+    """The events of several requests, each up to its `Ended`. Iterate it to its end and close it, as a `Running`.
+
+    What the requests hold in memory is counted until it is closed. Raises what `submit` raises for the first of them.
+    """
+
+    def __init__(
+        self, first: ReplyRequest, others: Iterable[ReplyRequest], submit: Callable[[ReplyRequest], Running]
+    ) -> None:
+        self._others = iter(others)
+        self._submit = submit
+        self._begun = [submit(first)]
+
+    def __aiter__(self) -> Series:
+        return self
+
+    async def __anext__(self) -> Event:
+        while True:
+            try:
+                return await self._begun[-1].__anext__()
+            except StopAsyncIteration:
+                following = next(self._others, None)
+                if following is None:
+                    raise
+                self._begun.append(self._submit(following))
+
+    async def aclose(self) -> None:
+        """Cancel the request that is under way, and free what all of them hold."""
+        for running in self._begun:
+            await running.aclose()
