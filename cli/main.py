@@ -8,8 +8,9 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
+import click
 import typer
 import typer.core
 import typer.main
@@ -35,6 +36,8 @@ from . import (
     sessions,
 )
 from .chat import command as chat
+from .failures import message_of, tell, wants_json
+from .meant import Commands, as_help
 from .settings import defaults
 from .wording import speak_of, worded
 
@@ -42,6 +45,7 @@ typer.core.HAS_RICH = False  # otherwise plain help shows brackets escaped for a
 
 app = typer.Typer(
     name="edgekv",
+    cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -113,29 +117,42 @@ def main() -> int:
 
 def _run() -> int:
     command = typer.main.get_command(app)
+    arguments = as_help(sys.argv[1:])
+    settings: dict[str, dict[str, Any]] = {}
     try:
-        command(default_map=defaults(command))
-    except SystemExit as exit_:  # typer ends every command with one
-        sys.stdout.flush()  # an error of a full disk can still be shown here
-        return exit_.code if isinstance(exit_.code, int) else 0
-    return 0
+        settings = defaults(command)
+        ended = command(arguments, standalone_mode=False, default_map=settings)
+    except SystemExit as exit_:
+        ended = exit_.code
+    except click.Abort:
+        print("Aborted!", file=sys.stderr)
+        return 1
+    except click.ClickException as error:
+        message = message_of(error, command, arguments, settings)
+        if wants_json(arguments):
+            tell(message, "UsageError", error.exit_code, arguments)
+        elif message == error.format_message():
+            error.show()
+        else:
+            click.UsageError(message, getattr(error, "ctx", None)).show()
+        return error.exit_code
+    except edgekv.EdgeKVError as error:
+        status = next(status for kind, status in EXIT_STATUS if isinstance(error, kind))
+        tell(message_of(error, command, arguments, settings), type(error).__name__, status, arguments)
+        return status
+    sys.stdout.flush()  # an error of a full disk can still be shown here
+    return ended if isinstance(ended, int) else 0
 
 
 def _told(run: Callable[[], int]) -> int:
     """The exit status of a command; errors become messages."""
     try:
         return run()
-    except edgekv.EdgeKVError as error:
-        print(f"edgekv: {worded(str(error))}", file=sys.stderr)
-        return next(status for kind, status in EXIT_STATUS if isinstance(error, kind))
     except KeyboardInterrupt:
         return INTERRUPTED
     except MemoryError:
-        print(
-            "edgekv: the system gives this process no more memory; raise the limit of the process (ulimit -v), or end "
-            "other programs",
-            file=sys.stderr,
-        )
+        what = "the system gives this process no more memory; raise the limit of the process (ulimit -v), or end others"
+        tell(what, "MemoryError", 1, sys.argv[1:])
         return 1
     except OSError as error:
         return _failed(error)
@@ -145,11 +162,12 @@ def _failed(error: OSError) -> int:
     """Say what the system refused. Without a name of a file it is standard output, which is not used again."""
     if error.errno is None:  # raised by a library, such as the one that looks for the shell of --install-completion
         reason = str(error) or "the shell that runs edgekv is unknown; use bash, zsh, fish or PowerShell"
-        print(f"edgekv: {reason}", file=sys.stderr)
+        tell(reason, "OSError", 1, sys.argv[1:])
         return 1
     reason = error.strerror or str(error)
     if error.filename is not None:
-        print(f"edgekv: {str(error.filename)!r}: {reason}; check the path and its permissions", file=sys.stderr)
+        what = f"{str(error.filename)!r}: {reason}; check the path and its permissions"
+        tell(what, "OSError", 1, sys.argv[1:])
         return 1
     with contextlib.suppress(OSError, ValueError):  # the flush at the exit would fail again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

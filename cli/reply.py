@@ -57,6 +57,8 @@ def with_reply_options(*, temp: float) -> Callable[[Callable[..., Any]], Callabl
 
 def reply_arguments(options: dict[str, Any]) -> dict[str, Any]:
     """The options as arguments of `Session.ask` and `Session.chat`. Raises ConfigError for values that cannot work."""
+    if options["max_tokens"] < 1:
+        raise edgekv.ConfigError(f"max_tokens={options['max_tokens']} is not possible; give at least 1")
     sampling = edgekv.Sampling(
         temperature=options["temp"],
         top_k=options["top_k"],

@@ -5,6 +5,7 @@ What is given on the command line comes first, then the environment (`EDGEKV_MEM
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
 import sys
@@ -42,7 +43,9 @@ def defaults(command: click.Command) -> dict[str, Any]:
     _checked(general, everywhere, f"{path}", "of any command")
     for name in settings.keys() - general.keys() - {PRESETS}:
         if name not in commands:
-            raise ConfigError(f"{path}: [{name}] is no command; possible: {', '.join(commands)}, {PRESETS}.NAME")
+            near = difflib.get_close_matches(name, commands, 1)
+            meant = f"did you mean [{near[0]}]? " if near else ""
+            raise ConfigError(f"{path}: [{name}] is no command; {meant}possible: {', '.join(commands)}, {PRESETS}.NAME")
     found = {}
     for name, inner in commands.items():
         parameters = _parameters(inner)
@@ -103,7 +106,9 @@ def _checked(options: Any, possible: Mapping[str, str] | set[str], where: str, w
         raise ConfigError(f"{where} is no table; write its options below a line [...]")
     for key, value in options.items():
         if _spelt(key) not in possible:
-            raise ConfigError(f"{where}: {key!r} is no option {what}; possible: {', '.join(sorted(possible))}")
+            near = difflib.get_close_matches(_spelt(key), possible, 3)
+            meant = f"did you mean {' or '.join(near)}?" if near else "--help of a command lists its options"
+            raise ConfigError(f"{where}: {key!r} is no option {what}; {meant}")
         if isinstance(value, dict) or not isinstance(value, str | int | float | list):
             raise ConfigError(
                 f"{where}: {key} = {value!r} is not possible; give a text, a number, true, false or a list"

@@ -56,7 +56,7 @@ def test_ask_reads_twice_and_for_several_things(model, book):
     assert json.loads(several.stdout)["focus"].startswith("snapkv(")
     refused = run_here(*asked, "-f", book, "--focus-on", "word " * 99, "--focus-on", "b", "--passes", 2)
     assert refused.returncode != 0
-    assert "focus has 2 parts of " in refused.stderr
+    assert "focus has 2 parts of " in json.loads(refused.stdout)["error"]["message"]
 
 
 def test_ask_without_focus_never_feeds_a_probe(model, book):

@@ -62,9 +62,10 @@ def test_a_preset_comes_between_the_environment_and_the_file(model, settings):
 @pytest.mark.parametrize(
     ("written", "message"),
     [
-        ("tempo = 1", "'tempo' is no option of any command; possible: "),
-        ("[chat]\ntempo = 1", "[chat]: 'tempo' is no option of edgekv chat; possible: "),
-        ("[chatt]\ntemp = 1", "[chatt] is no command; possible: ask, chat"),
+        ("tempo = 1", "'tempo' is no option of any command; did you mean temp"),
+        ("[chat]\ntempo = 1", "[chat]: 'tempo' is no option of edgekv chat; did you mean temp"),
+        ("[chatt]\ntemp = 1", "[chatt] is no command; did you mean [chat]? possible: ask, chat"),
+        ("[chat]\nzzz = 1", "[chat]: 'zzz' is no option of edgekv chat; --help of a command lists its options"),
         ("[chat.temp]\nx = 1", "[chat]: temp = {'x': 1} is not possible; give a text"),
         ("[chat]\npreset = 'x'", "'preset' is no option of edgekv chat"),
         ("temp = ", "cannot be used: "),
