@@ -53,7 +53,7 @@ def common(
         str | None,
         typer.Option(
             metavar="SPEC",
-            help="Eviction policy, with options as in 'keydiff(kernel=15)'. Default: keydiff; with --budget up to 512 "
+            help="Eviction policy, with options as in 'keydiff(kernel=15)'. Default: keydiff; with --budget up to 1024 "
             "keydiff(rope=off)+heads, for models with a table (`edgekv heads`).",
         ),
     ] = None,
@@ -61,7 +61,8 @@ def common(
         int | None, typer.Option(help="Cells that each layer and head keeps. Default: as many as fit.")
     ] = None,
     block: Annotated[
-        int | None, typer.Option(help="Tokens fed between two evictions. Default: 128, or fewer where memory is short.")
+        int | None,
+        typer.Option(help="Tokens fed between two evictions. Default: 32 to 512, as the cells allow (`edgekv plan`)."),
     ] = None,
     kv_type: Annotated[
         str | None,

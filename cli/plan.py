@@ -117,6 +117,9 @@ def _lines(survey: edgekv.Survey) -> Iterator[str]:
         f"what grows with a text: cells of all {made.n_ctx_train:,} tokens would take "
         f"{format_size(made.n_ctx_train * made.cell_bytes)}, these take {format_size(made.kv_bytes)}"
     )
+    yield "a cell holds the key and the value of one token in one head; every head of every layer has its own"
+    yield f"a block is the {made.block} tokens that are read at once; then the best cells are kept, up to the budget"
+    yield f"spare cells, {made.block} for each head, take the tokens of a block until then"
     yield f"a session that is swapped out takes at most {format_size(made.session_bytes)}"
     if made.parts.state:
         yield f"what does not: windows and states, {format_size(made.parts.state)}"

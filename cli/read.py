@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -59,6 +60,7 @@ def read(
         else:
             session = stack.enter_context(_new_session(rt, system))
             files = [*files]
+        _check_disk(path.parent, rt.plan, files)
         n_before = session.n_past
         # one question may have several parts itself
         focus = question[0] if question and len(question) == 1 else question or None
@@ -79,6 +81,20 @@ def read(
     if name != save:
         say(f"{save} was saved by another process meanwhile, and stays as it is", style="")
     say(f"saved as {name}, {format_size(path_of(name).stat().st_size)}")
+
+
+def _check_disk(folder: Path, plan: edgekv.Plan, files: Sequence[Path]) -> None:
+    """Raise SessionFileError if a disk has no room for the session, before hours go into reading.
+
+    A token takes 4 bytes of the log, and stands for about as many of a text.
+    """
+    needed = plan.session_bytes + sum(file.stat().st_size for file in files if file.is_file())
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise edgekv.SessionFileError(
+            f"{str(folder)!r} has {format_size(free)} free, and the session may take {format_size(needed)}; free some, "
+            "or give a smaller --memory"
+        )
 
 
 def _new_session(runtime: edgekv.Runtime, system: str | None) -> edgekv.Session:

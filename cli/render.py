@@ -113,7 +113,7 @@ def figures_of(stats: edgekv.Stats, plan: edgekv.Plan) -> list[str]:
         f"{stats.tokens_seen:,} tokens seen, {kept:,} kept",
         f"{stats.cells_used:,} cells of {stats.budget_cells:,}+{plan.block}",
         f"prompt {stats.prefill_tok_per_s:.0f} tok/s",
-        f"generation {stats.decode_tok_per_s:.0f} tok/s",
+        *([f"generation {stats.decode_tok_per_s:.0f} tok/s"] if stats.generated_tokens else []),
         f"peak {format_size(stats.peak_rss_bytes)} of {format_size(plan.ceiling_bytes)}",
     ]
 

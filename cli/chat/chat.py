@@ -42,6 +42,7 @@ class Chat:
     owned: files that were loaded or saved here, and may be replaced
     backup: file for a chat without a name, since its worker may die; None = there is none
     offer: begins the next line with a text; returns False if that is not possible
+    several_lines: how to type a message of several lines
     thinks: True = the chat template begins every reply with reasoning
     """
 
@@ -60,6 +61,7 @@ class Chat:
     owned: Ownership = field(default_factory=Ownership)
     backup: Path | None = None
     offer: Callable[[str], bool] = lambda _: False
+    several_lines: str = ""
 
     def save(self) -> None:
         """Save it under its name, if it has one; under another name if somebody changed that file.

@@ -95,6 +95,7 @@ def chat(
         else:
             conversation = new_session(rt, system)
         talk = Chat(rt, conversation, kept, system, arguments, owned=owned, offer=ui.input.offer)
+        talk.several_lines = ui.input.several_lines
         talk.thinks = _thinks(rt)
         if rt.worker_pid is not None:  # a worker may die
             with contextlib.suppress(OSError):

@@ -44,9 +44,10 @@ def run_command(chat: Chat, line: str) -> None:
     command.run(chat, "".join(rest))
 
 
-def help_text() -> str:
-    """Return all commands, in as many lines as they need."""
-    return "\n".join(packed([f"{it.usage} {it.meaning}" for it in COMMANDS.values()], console.width))
+def help_text(several_lines: str) -> str:
+    """Return all commands, in as many lines as they need. several_lines: how to type a message of several lines"""
+    commands = [f"{it.usage} {it.meaning}" for it in COMMANDS.values()]
+    return "\n".join([*packed(commands, console.width), f"several lines: {several_lines}"])
 
 
 def _read(chat: Chat, name: str) -> None:
@@ -65,8 +66,8 @@ def _drop(chat: Chat, _argument: str) -> None:
     say(f"{n} {'file is' if n == 1 else 'files are'} left out; your next message goes alone")
 
 
-def _help(_chat: Chat, _argument: str) -> None:
-    console.print(help_text(), markup=False, soft_wrap=True)
+def _help(chat: Chat, _argument: str) -> None:
+    console.print(help_text(chat.several_lines), markup=False, soft_wrap=True)
 
 
 def _exit(chat: Chat, _argument: str) -> None:

@@ -35,6 +35,8 @@ class Editor:
     A long paste is held aside, and a mark stands for it, because every key redraws the whole input.
     """
 
+    several_lines = 'Alt-Enter begins the next, or """ before the first and after the last, or paste them'
+
     def __init__(
         self,
         history: History | None,

@@ -17,6 +17,8 @@ from .lines import Typed, is_open, unquoted
 class PlainInput:
     """Reads lines as a terminal or a pipe gives them. On a terminal Python's readline edits them, if it is there."""
 
+    several_lines = '""" before the first and after the last'
+
     def __init__(self) -> None:
         """Make it before a plan, which counts readline."""
         self._is_terminal = sys.stdin.isatty()
@@ -26,6 +28,9 @@ class PlainInput:
         if self._is_terminal:
             with contextlib.suppress(ImportError):
                 self._readline = importlib.import_module("readline")  # `input` uses it
+        if self._readline is not None and "libedit" not in (self._readline.__doc__ or ""):
+            self._readline.parse_and_bind("set enable-bracketed-paste on")  # lines that are pasted are one message
+            self.several_lines += ", or paste them"
 
     def offer(self, text: str) -> bool:
         """Begin the next line with a text; return False if that is not possible."""

@@ -20,7 +20,9 @@ from .status import reply_line
 
 
 class Input(Protocol):
-    """Reads lines from the user."""
+    """Reads lines from the user. several_lines: how to type a message of several lines"""
+
+    several_lines: str
 
     def read(self, bottom_line: Callable[[int], str]) -> Typed:
         """Return the next message or command. Below it stands `bottom_line`, made for a number of columns.

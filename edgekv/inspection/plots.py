@@ -37,12 +37,17 @@ def save_pictures(found: Observation, folder: str | os.PathLike[str]) -> list[Pa
 
 
 def _map(kept: Kept) -> Any:
-    """Plot positions by (layer, head); kept ones are dark."""
+    """Plot positions by (layer, head); kept ones are dark, as the legend says."""
     figure, axes = _figure(9, 5)
     axes.imshow(kept.mask, aspect="auto", cmap="Greys", interpolation="nearest", vmin=0, vmax=1)
     firsts = [i for i, (_, head) in enumerate(kept.heads) if head == 0]
     axes.set_yticks(firsts, [kept.heads[i][0] for i in firsts], fontsize=6)
     axes.set(xlabel="position", ylabel="layer; a line for each head", title="Positions that each head kept")
+    patch = needed("matplotlib.patches", "eval").Patch
+    shades = (("black", f"kept ({kept.mask.mean():.0%})"), ("white", "evicted"))
+    figure.legend(
+        handles=[patch(fc=c, ec="grey", label=label) for c, label in shades], loc="outside upper right", ncol=2
+    )
     return figure
 
 

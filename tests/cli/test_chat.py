@@ -62,7 +62,7 @@ def written(path):
 def exercised(shown, book, folder):
     """Every command, in a conversation about a book."""
     begun(shown)
-    done(shown, "/help", *(command.usage for command in COMMANDS.values()))
+    done(shown, "/help", *(command.usage for command in COMMANDS.values()), "several lines: Alt-Enter")
     done(shown, f"/read {book}", "goes with your")
     done(shown, "What is it?")
     done(shown, "/kept", "kept by no head", "tokens 0 to ")
@@ -137,6 +137,19 @@ def test_lines_history_and_completion(chat, tmp_path):
         begun(shown)
         done(shown, "Hello")
     assert history_path().read_bytes() == kept
+
+
+def test_lines_that_are_pasted_into_a_plain_chat_are_one_message(chat, tmp_path):
+    with chat("--plain") as shown:
+        shown.wait_for("/help lists the commands", "\n>")
+        shown.type("/help")
+        shown.wait_for('several lines: """ before the first and after the last, or paste them')
+        shown.paste("one\ntwo\nthree\nfour")
+        shown.press("\r")
+        shown.wait_for("generation")
+        shown.type(f"/save {tmp_path / 'said.json'}")
+        shown.wait_for("what was said is in")
+    assert written(tmp_path / "said.json") == ["one\ntwo\nthree\nfour"]
 
 
 def test_a_long_paste_goes_with_the_message(chat, tmp_path):

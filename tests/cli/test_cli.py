@@ -121,6 +121,9 @@ def test_plan_and_models(model):
         "the budget is the model's trained context",
         "64.0 MiB more would change nothing",
         "what grows with a text: cells of all 2,048 tokens would take",
+        "a cell holds the key and the value of one token",
+        f"a block is the {plan['block']} tokens",
+        f"spare cells, {plan['block']} for each head",
         "block 32",
     ):
         assert line in shown

@@ -48,9 +48,8 @@ def prompt_tokens(result):
 
 
 def refused(result, words):
-    assert result.returncode == 2
-    assert result.stdout == ""
-    assert result.stderr.startswith(f"edgekv: {words}")
+    assert (result.returncode, result.stderr) == (2, "")
+    assert json.loads(result.stdout)["error"]["message"].startswith(words)
 
 
 @pytest.mark.parametrize("isolated", [[], ["--isolated"]], ids=["here", "isolated"])

@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from browser import chromium, opened
 from command import SMALL, run_here, words
 
 import edgekv
-from edgekv.inspection import observe, render_page
+from edgekv.inspection import observe, plots, render_page
 
 HOSTILE = (
     "</div><script>document.title = 'taken over'</script><img src='http://edgekv.invalid/x.png'> "
@@ -118,6 +120,13 @@ def test_pictures_are_png_files(asked, tmp_path):
     assert [path.name for path in written] == ["kept.png", "keys-2-1.png", "log-det.png"]
     assert sorted(json.loads(result.stdout)["pictures"]) == [str(path) for path in written]
     assert all(path.read_bytes().startswith(PNG) for path in written)
+
+
+def test_the_picture_of_what_is_kept_says_what_is_dark():
+    mask = np.array([[True, False, False, False]])
+    figure = plots._map(SimpleNamespace(mask=mask, heads=[(0, 0)]))
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["kept (25%)", "evicted"]
 
 
 def test_the_page_shows_the_question_as_text(model, asked, report, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +15,7 @@ STATS = edgekv.Stats(
     cells_used=131_072,
     budget_cells=131_072,
     tokens_seen=1_234_567,
+    generated_tokens=1,
     finish_reason="context",
     peak_rss_bytes=99_999 << 20,
 )
@@ -31,6 +33,10 @@ def test_a_footer_is_broken_between_two_figures_only(monkeypatch, capsys, width)
         "trained context full · 1,234,567 tokens seen, 131,072 kept · 131,072 cells of 131,072+128 · prompt 0 tok/s · "
         "generation 0 tok/s · peak 99999.0 MiB of 100000.0 MiB"
     )
+
+
+def test_what_generated_nothing_has_no_speed_of_it():
+    assert not any("generation" in figure for figure in render.figures_of(replace(STATS, generated_tokens=0), PLAN))
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import signal
+from types import SimpleNamespace
 
 import pytest
 from children import LIMIT_S, started
@@ -96,6 +97,7 @@ def test_a_text_is_read_once_and_asked_about_again(model, book):
     assert read.returncode == 0, read.stderr
     assert "saved as book, " in read.stderr
     assert "tokens seen" in read.stderr
+    assert "generation" not in read.stderr
     answers = [run_here("ask", "-m", model, *SMALL, "--from", "book", "What?", "--max-tokens", 20) for _ in range(2)]
     with edgekv.Runtime(model, memory="4GiB", budget=64, block=32, threads=1) as rt, rt.session() as session:
         session.read(files=[book])
@@ -107,6 +109,14 @@ def test_a_text_is_read_once_and_asked_about_again(model, book):
     nothing = run_here("read", "-m", model, *SMALL, "--save", "empty")
     assert (nothing.returncode, saved_names()) == (2, ["book", "piped"])
     assert "there is nothing to read" in nothing.stderr
+
+
+def test_a_full_disk_is_found_before_anything_is_read(model, book, monkeypatch):
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=1 << 10))
+    monkeypatch.setattr("edgekv.Session.read", lambda *_, **__: pytest.fail("the text is read"))
+    refused = run_here("read", "-m", model, *SMALL, "-f", book, "--save", "full")
+    assert refused.returncode == 2
+    assert "has 1.0 KiB free, and the session may take " in refused.stderr
 
 
 def test_listing_showing_and_removing(model, data_home):
