@@ -25,7 +25,8 @@ def ask(
     runtime: dict[str, Any],
     reply: dict[str, Any],
     file: Annotated[
-        list[Path] | None, typer.Option("-f", "--file", help="Text file to read first; repeatable; - for stdin.")
+        list[Path] | None,
+        typer.Option("-f", "--file", help="Text files to read first: names, patterns, folders; - for stdin."),
     ] = None,
     system: System = None,
     saved: Annotated[

@@ -23,7 +23,8 @@ def complete(
     reply: dict[str, Any],
     text: Annotated[str, typer.Argument(help="Text to continue; it comes after the files.")] = "",
     file: Annotated[
-        list[Path] | None, typer.Option("-f", "--file", help="Text file to continue; repeatable; - for stdin.")
+        list[Path] | None,
+        typer.Option("-f", "--file", help="Text files to continue: names, patterns, folders; - for stdin."),
     ] = None,
     json_schema: SchemaFile = None,
     grammar: GrammarFile = None,

@@ -16,6 +16,7 @@ import edgekv
 from edgekv.prompt.spool import spooled
 from edgekv.prompt.text import decoded
 
+from .found_files import found_files
 from .render import console
 
 STDIN = "standard input"
@@ -24,7 +25,7 @@ PATIENCE_S = 1.0  # seconds before the command says that it waits
 
 @contextmanager
 def text_files(named: Sequence[Path] | None) -> Iterator[list[Path]]:
-    """Yield the files to read. If none is named, that is standard input, if it is a pipe or a file.
+    """Yield the files to read: `found_files`. If none is named, that is standard input, if it is a pipe or a file.
 
     If files are named and none of them is `-`, standard input is not read. The command says so when it reads it.
     Raises InputError for a `-` without a text in it; nobody asked for an empty pipe, so that is no file.
@@ -32,7 +33,8 @@ def text_files(named: Sequence[Path] | None) -> Iterator[list[Path]]:
     with ExitStack() as stack:
         if not named:
             named = [Path("-")] if _is_offered() else []
-        yield [stack.enter_context(_standard_input()) if str(path) == "-" else path for path in named]
+        files = found_files(named)
+        yield [stack.enter_context(_standard_input()) if str(path) == "-" else path for path in files]
 
 
 @contextmanager

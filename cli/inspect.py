@@ -27,7 +27,8 @@ def inspect(
         str | None, typer.Argument(help="Question to read the files for, as in `ask`. Default: read them as they are.")
     ] = None,
     file: Annotated[
-        list[Path] | None, typer.Option("-f", "--file", help="Text file to read; repeatable; - for stdin.")
+        list[Path] | None,
+        typer.Option("-f", "--file", help="Text files to read: names, patterns, folders; - for stdin."),
     ] = None,
     system: System = None,
     raw: Raw = False,

@@ -37,6 +37,7 @@ from . import (
 )
 from .chat import command as chat
 from .failures import message_of, tell, wants_json
+from .files_command import FilesCommand
 from .meant import Commands, as_help
 from .settings import defaults
 from .wording import speak_of, worded
@@ -68,13 +69,13 @@ def _options(
     """Read any prompt, and chat, inside a memory ceiling."""
 
 
-app.command()(ask.ask)
-app.command()(chat.chat)
-app.command()(complete.complete)
-app.command()(read.read)
+app.command(cls=FilesCommand)(ask.ask)
+app.command(cls=FilesCommand)(chat.chat)
+app.command(cls=FilesCommand)(complete.complete)
+app.command(cls=FilesCommand)(read.read)
 app.add_typer(sessions.app, name="sessions")
 app.add_typer(evaluate.app, name="eval")
-app.command()(inspect.inspect)
+app.command(cls=FilesCommand)(inspect.inspect)
 app.command()(serve.serve)
 app.command()(batch.batch)
 app.command()(plan.plan)

@@ -31,7 +31,8 @@ def read(
     runtime: dict[str, Any],
     save: Annotated[str, typer.Option("--save", metavar="NAME", help="Name to save it under, for `ask --from NAME`.")],
     file: Annotated[
-        list[Path] | None, typer.Option("-f", "--file", help="Text file to read; repeatable; - for stdin.")
+        list[Path] | None,
+        typer.Option("-f", "--file", help="Text files to read: names, patterns, folders; - for stdin."),
     ] = None,
     question: Annotated[
         list[str] | None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -12,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 import edgekv
+from edgekv.cli.found_files import found_files, readable
 from edgekv.cli.options import System, opened, with_common_options
 from edgekv.cli.render import console, say
 from edgekv.cli.reply import reply_arguments, with_reply_options
@@ -47,6 +49,11 @@ def _use_preset(context: typer.Context, name: str | None) -> str | None:
 def chat(
     runtime: dict[str, Any],
     reply: dict[str, Any],
+    message: Annotated[str | None, typer.Argument(help="First message. Default: you type it.")] = None,
+    file: Annotated[
+        list[Path] | None,
+        typer.Option("-f", "--file", help="Text files for the first message: names, patterns, folders."),
+    ] = None,
     system: System = None,
     session: Annotated[
         str | None,
@@ -78,6 +85,7 @@ def chat(
 ) -> None:
     """Chat under the memory ceiling. Ctrl-C stops a reply, and leaves when it comes twice within a second."""
     arguments = reply_arguments(reply)
+    files = readable(found_files(file or ()))
     saved = None if session is None else path_of(session)
     if saved is not None and saved.exists() and system is not None:
         raise edgekv.ConfigError(
@@ -96,6 +104,7 @@ def chat(
             conversation = new_session(rt, system)
         talk = Chat(rt, conversation, kept, system, arguments, owned=owned, offer=ui.input.offer)
         talk.several_lines = ui.input.several_lines
+        talk.files = files
         talk.thinks = _thinks(rt)
         if rt.worker_pid is not None:  # a worker may die
             with contextlib.suppress(OSError):
@@ -106,12 +115,14 @@ def chat(
         if conversation.n_past:
             say(f"{session}: {conversation.n_past:,} tokens seen")
             show_last(talk)
+        for path in files:
+            say(f"{path} goes with your {'message' if message else 'first message'}")
         with talk.pastes:
-            _converse(talk, ui, lambda: stack.enter_context(opened(runtime)))
+            _converse(talk, ui, lambda: stack.enter_context(opened(runtime)), message)
 
 
-def _converse(chat: Chat, ui: TerminalUI, reopened: Callable[[], edgekv.Runtime]) -> None:
-    """Answer lines until the user leaves. reopened: opens the runtime again"""
+def _converse(chat: Chat, ui: TerminalUI, reopened: Callable[[], edgekv.Runtime], first: str | None = None) -> None:
+    """Answer lines until the user leaves. reopened: opens the runtime again; first: a message that is typed already"""
 
     def interrupted() -> bool:
         if not chat.interrupts.is_second():
@@ -120,7 +131,8 @@ def _converse(chat: Chat, ui: TerminalUI, reopened: Callable[[], edgekv.Runtime]
             return False
         return True
 
-    for typed in lines(lambda: ui.input.read(lambda width: bottom_line(chat, width)), interrupted):
+    typed_lines = lines(lambda: ui.input.read(lambda width: bottom_line(chat, width)), interrupted)
+    for typed in itertools.chain([Typed(first)] if first else [], typed_lines):
         try:
             with _problems_are_said():
                 _answer(chat, typed, ui)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import edgekv
+from edgekv.cli.found_files import found_files, paths_in
 from edgekv.cli.render import console, packed, say
 from edgekv.prompt.text import read_text
 from edgekv.store.session_names import saved_names
@@ -50,14 +51,17 @@ def help_text(several_lines: str) -> str:
     return "\n".join([*packed(commands, console.width), f"several lines: {several_lines}"])
 
 
-def _read(chat: Chat, name: str) -> None:
-    path = Path(name).expanduser()
-    if not name or not path.is_file():
-        raise edgekv.InputError(f"{name or 'nothing'!r} is not a file; write /read and the path of a text file")
-    for _ in read_text(path):
-        pass  # the whole file is read, so that an error comes now and not with the message
-    chat.files.append(path)
-    say(f"{path} goes with your next message")
+def _read(chat: Chat, names: str) -> None:
+    paths = [path for named in paths_in(names) for path in (found_files([named]) if not named.is_dir() else [named])]
+    for path in paths or [Path("nothing")]:
+        if not path.is_file():
+            what = "is a folder; begin the chat with -f, or name files" if path.is_dir() else "is not a file"
+            raise edgekv.InputError(f"{str(path)!r} {what}; write /read and the paths of text files")
+        for _ in read_text(path):
+            pass  # the whole file is read, so that an error comes now and not with the message
+    chat.files += paths
+    for path in paths:
+        say(f"{path} goes with your next message")
 
 
 def _drop(chat: Chat, _argument: str) -> None:
@@ -83,7 +87,7 @@ def _settings(_beginning: str) -> Iterable[str]:
 
 
 COMMANDS = {
-    "/read": Command("/read FILE", "attaches a text file to your next message", _read, paths),
+    "/read": Command("/read FILE...", "attaches text files to your next message", _read, paths),
     "/drop": Command("/drop", "leaves attached files out", _drop),
     "/kept": Command("/kept", "shows what of it is still there", kept),
     "/undo": Command("/undo", "takes your last message back", undo.undo),

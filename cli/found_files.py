@@ -1,0 +1,141 @@
+"""Names of texts, as people type them: several words, folders, patterns, and paths with a terminal's quotes."""
+
+from __future__ import annotations
+
+import glob
+import os
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import edgekv
+
+from .render import say
+
+MOST_FILES = 10_000  # files of one command, whose paths take memory
+LOOKED_AT = 8192  # bytes at the beginning of a file, which say whether it is a text
+SHOWN = 5  # names of files that are left out
+FLAGS = ("-f", "--file")
+
+
+def with_flags(words: Sequence[str]) -> Iterator[str]:
+    """Yield words with -f before each file that follows a file of -f."""
+    names_file = follows = False
+    for i, word in enumerate(words):
+        if word == "--":
+            yield from words[i:]
+            return
+        if names_file:
+            names_file, follows = False, True
+        elif word in FLAGS:
+            names_file, follows = True, False
+        elif follows and not word.startswith("-") and Path(word).expanduser().exists():
+            yield FLAGS[0]
+        else:
+            follows = False
+        yield word
+
+
+def found_files(named: Iterable[Path]) -> list[Path]:
+    """Return the files that are meant: a folder stands for the texts in it, and a pattern for what it matches.
+
+    Files of a folder come in order of their paths, without hidden ones, those that its .gitignore names, and those that
+    are no texts. "-" and names of nothing stay as they are. Raises InputError for a folder or a pattern without texts,
+    and for too many files.
+    """
+    found: list[Path] = []
+    for path in named:
+        found += _meant(path)
+        if len(found) > MOST_FILES:
+            raise edgekv.InputError(f"{str(path)!r} makes it more than {MOST_FILES:,} files; name fewer")
+    return found
+
+
+def readable(files: list[Path]) -> list[Path]:
+    """Return files that a chat may attach. Raises InputError for one that is no file."""
+    for path in files:
+        if not path.is_file():
+            raise edgekv.InputError(f"{str(path)!r} is not a file; name a text file")
+    return files
+
+
+def paths_in(line: str) -> list[Path]:
+    """Return the paths that a line names, with or without quotes: all of it if that is a file, or its words."""
+    whole = Path(line).expanduser()
+    if not line or whole.exists():
+        return [whole] if line else []
+    try:
+        words = shlex.split(line, posix=os.name != "nt")
+    except ValueError:  # a quote that is not closed
+        words = [line]
+    return [Path(word.strip("\"'")).expanduser() for word in words]
+
+
+def _meant(path: Path) -> list[Path]:
+    if path.is_dir():
+        return _texts_of(path)
+    if path.exists() or not glob.has_magic(str(path)):
+        return [path]
+    found = sorted(Path(it) for it in glob.iglob(str(path.expanduser()), recursive=True) if os.path.isfile(it))
+    if not found:
+        raise edgekv.InputError(f"{str(path)!r} matches no file; check it, and the folder that you are in")
+    return found
+
+
+def _texts_of(folder: Path) -> list[Path]:
+    files = list(_walked(folder))
+    texts = [path for path in files if _is_text(path)]
+    if not texts:
+        raise edgekv.InputError(f"{str(folder)!r} holds no text in UTF-8; name another folder, or its files")
+    if len(texts) < len(files):
+        others = [str(path.relative_to(folder)) for path in files if path not in {*texts}]
+        more = f" and {len(others) - SHOWN:,} more" if len(others) > SHOWN else ""
+        say(f"{folder}: {len(texts):,} texts; no texts, and left out: {', '.join(others[:SHOWN])}{more}")
+    return texts
+
+
+def _walked(folder: Path) -> Iterator[Path]:
+    """Yield the files below a folder that are neither hidden nor ignored, in order of their paths."""
+    from pathspec import GitIgnoreSpec  # few commands name a folder
+
+    specs: dict[Path, GitIgnoreSpec] = {}
+
+    def is_ignored(path: Path, *, is_folder: bool) -> bool:
+        """Return True if a .gitignore above names the path; the nearest one that speaks of it decides."""
+        for above in path.parents:
+            if above in specs:
+                verdict = specs[above].check_file(path.relative_to(above).as_posix() + "/" * is_folder).include
+                if verdict is not None:
+                    return verdict
+            if above == folder:
+                break
+        return False
+
+    n_found = 0
+    for at, folders, names in os.walk(folder):
+        here = Path(at)
+        if ".gitignore" in names:
+            lines = (here / ".gitignore").read_text(encoding="utf-8", errors="replace").splitlines()
+            specs[here] = GitIgnoreSpec.from_lines(lines)
+        folders[:] = sorted(it for it in folders if it[:1] != "." and not is_ignored(here / it, is_folder=True))
+        for name in sorted(names):
+            path = here / name
+            if name[:1] != "." and path.is_file() and not is_ignored(path, is_folder=False):
+                n_found += 1
+                if n_found > MOST_FILES:
+                    raise edgekv.InputError(f"{str(folder)!r} holds more than {MOST_FILES:,} files; name fewer")
+                yield path
+
+
+def _is_text(path: Path) -> bool:
+    """Return True if a file begins with characters in UTF-8, none of which is NUL."""
+    try:
+        with path.open("rb") as file:
+            beginning = file.read(LOOKED_AT)
+        beginning.decode()
+    except UnicodeDecodeError as error:
+        if error.start < len(beginning) - 3:  # a character may be cut at the end
+            return False
+    except OSError:
+        return False
+    return bool(beginning.strip()) and b"\0" not in beginning
