@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import glob
 import os
 import shlex
@@ -128,14 +129,14 @@ def _walked(folder: Path) -> Iterator[Path]:
 
 
 def _is_text(path: Path) -> bool:
-    """Return True if a file begins with characters in UTF-8, none of which is NUL."""
+    """Return True if a file begins with characters in UTF-8, none of which is NUL, and not with blanks alone."""
     try:
         with path.open("rb") as file:
             beginning = file.read(LOOKED_AT)
-        beginning.decode()
-    except UnicodeDecodeError as error:
-        if error.start < len(beginning) - 3:  # a character may be cut at the end
-            return False
     except OSError:
         return False
-    return bool(beginning.strip()) and b"\0" not in beginning
+    try:
+        text = codecs.getincrementaldecoder("utf-8-sig")().decode(beginning)  # a character may be cut at the end
+    except UnicodeDecodeError:
+        return False
+    return bool(text.strip()) and "\0" not in text

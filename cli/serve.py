@@ -61,7 +61,7 @@ def serve(
         ),
     ] = None,
 ) -> None:
-    """Serve the model to programs that speak the API of OpenAI or Anthropic, under the ceiling. Ctrl-C ends it."""
+    """Serve the model to programs that speak the API of OpenAI, Anthropic or Ollama. Ctrl-C ends it."""
     for module in ("starlette", "uvicorn", "pydantic", "prometheus_client", *(["llguidance"] if grammars else [])):
         needed(module, "server")
     from edgekv.server.application import Application

@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -21,9 +21,9 @@ import edgekv
 from edgekv.errors import EdgeKVError
 from edgekv.warmup import register_warmup, reserve
 
-from . import info, page
+from . import info, ollama_info, page
 from .admission import MemoryBudget
-from .api import chat_completions, completions, messages, responses, templating, tokenization
+from .api import chat_completions, completions, messages, ollama, responses, templating, tokenization
 from .api.body import Body, parsed
 from .api.endpoint import Endpoint, Query
 from .api_errors import ApiError, api_error_of
@@ -46,6 +46,8 @@ ENDPOINTS: tuple[Endpoint[Any], ...] = (
     completions.endpoint,
     responses.endpoint,
     messages.endpoint,
+    ollama.chatting,
+    ollama.generating,
 )
 QUERIES: tuple[Query[Any], ...] = (
     messages.counting,
@@ -63,9 +65,13 @@ ELSEWHERE = {
     "reranking": "this server generates text, and ranks none",
     "slots": "there are no slots; /v1/models, /props and /metrics say what the server does",
     "lora-adapters": "this server loads no adapters",
+    "embed": "this server generates text, and embeds none",
+    **dict.fromkeys(
+        ("pull", "push", "create", "copy", "delete"), "this server has one model; `edgekv pull` brings others"
+    ),
 }
 
-GETS = (*info.routes, *page.routes)
+GETS = (*info.routes, *ollama_info.routes, *page.routes)
 POSTED = (*(it.path for it in ENDPOINTS), *(it.path for it in QUERIES))
 PATHS = {*POSTED, *(it.path for it in GETS)}
 OPEN = ("/health", *(route.path for route in page.routes))  # paths that need no key
@@ -126,14 +132,23 @@ class Application:
     def _replying(self, endpoint: Endpoint[Any]) -> Route:
         """Return the route of an endpoint whose replies the model generates."""
 
-        async def answer(request: Request) -> ReplyResponse:
+        async def answer(request: Request) -> ReplyResponse | JSONResponse:
             state, settings = self.state, self.state.settings
             body = await read_body(request, endpoint.body, settings, state.memory)
+            found = endpoint.known(body, state.model_name)
+            if found is not None:
+                return JSONResponse(found)
             reply_request = endpoint.parse(body, settings)
             running = Series(reply_request, endpoint.others(body, reply_request), state.queue.submit)
             renderer = endpoint.render(body, reply_request, state.model_name)
-            ping = endpoint.ping if body.stream else None
-            return ReplyResponse(running, renderer, endpoint.error_body, ping=ping, ping_s=settings.ping_s)
+            return ReplyResponse(
+                running,
+                renderer,
+                endpoint.error_body,
+                stream_type=endpoint.stream_type if body.streams else None,
+                ping=endpoint.ping,
+                ping_s=settings.ping_s,
+            )
 
         return Route(endpoint.path, answer, methods=["POST"])
 

@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .admission import MemoryBudget
-from .api import message_events, openai_common
+from .api import message_events, ollama_lines, openai_common
 from .api.endpoint import Renderer
 from .api_errors import ApiError
 from .json_stream import PART_BYTES, Parts, json_parts
@@ -24,7 +24,6 @@ NO_STORE = (b"cache-control", b"no-store")
 WHOLE_HEADERS = [NO_STORE, (b"content-type", b"application/json")]
 STREAM_HEADERS = [
     NO_STORE,
-    (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"x-accel-buffering", b"no"),  # a proxy passes each part on at once
 ]
 
@@ -32,7 +31,9 @@ RenderError = Callable[[ApiError], dict[str, Any]]
 
 
 def error_renderer(path: str) -> RenderError:
-    """Return the function that renders errors at an address. The Messages API has a shape of its own."""
+    """Return the function that renders errors at an address. Anthropic's and Ollama's have shapes of their own."""
+    if path.startswith("/api/"):
+        return ollama_lines.error_body
     return message_events.error_body if path.removeprefix("/v1").startswith("/messages") else openai_common.error_body
 
 
@@ -50,7 +51,8 @@ class ReplyResponse:
     running: the events of the reply; closed when the client leaves
     renderer: makes the parts to send; those of an event are sent without a ping between
     render_error: makes the body of an error that comes before the first part
-    ping: sent after `ping_s` seconds of silence; None = no stream: the reply is one body
+    stream_type: media type of a stream; None = the reply is one body
+    ping: sent in a stream after `ping_s` seconds of silence; None = nothing is
     """
 
     def __init__(
@@ -59,12 +61,14 @@ class ReplyResponse:
         renderer: Renderer,
         render_error: RenderError,
         *,
+        stream_type: str | None = None,
         ping: bytes | None = None,
         ping_s: float = 5.0,
     ) -> None:
         self._running = running
         self._renderer = renderer
         self._render_error = render_error
+        self._stream_type = stream_type
         self._ping = ping
         self._ping_s = ping_s
         self._sending = anyio.Lock()
@@ -75,7 +79,7 @@ class ReplyResponse:
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._watch, receive, tasks.cancel_scope)
-                if self._ping is not None:
+                if self._ping is not None and self._stream_type is not None:
                     tasks.start_soon(self._keep_alive, send, self._ping)
                 await self._send_all(scope, receive, send)
                 tasks.cancel_scope.cancel()
@@ -85,11 +89,11 @@ class ReplyResponse:
     async def _send_all(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             async for event in self._running:
-                if self._ping is None:
+                if self._stream_type is None:
                     self._renderer.add(event)
                 else:
                     await self._send(send, self._renderer.stream(event))
-            if self._ping is None:
+            if self._stream_type is None:
                 await self._send(send, json_parts(self._renderer.whole()))
         except ApiError as error:
             if not self._begun:
@@ -107,9 +111,12 @@ class ReplyResponse:
     async def _begin(self, send: Send, parts: Iterator[bytes]) -> Iterable[bytes]:
         """Send the head, with the length of a body that has one part; return all parts."""
         first = list(islice(parts, 2))
-        headers = STREAM_HEADERS if self._ping is not None else WHOLE_HEADERS
-        if self._ping is None and len(first) == 1:
-            headers = [*headers, (b"content-length", str(len(first[0])).encode())]
+        if self._stream_type is not None:
+            headers = [*STREAM_HEADERS, (b"content-type", self._stream_type.encode())]
+        elif len(first) == 1:
+            headers = [*WHOLE_HEADERS, (b"content-length", str(len(first[0])).encode())]
+        else:
+            headers = WHOLE_HEADERS
         self._begun = True
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         return chain(first, parts)

@@ -30,6 +30,9 @@ _ASKED = (
     ("POST", "/v1/messages", _CHAT | {"max_tokens": 1}),
     ("POST", "/v1/messages", _CHAT | {"max_tokens": 1, "stream": True}),
     ("POST", "/v1/messages", _CHAT),
+    ("POST", "/api/chat", _CHAT),
+    ("POST", "/api/chat", _CHAT | {"stream": False}),
+    ("POST", "/api/generate", {"prompt": "text", "options": {"num_ctx": 1}}),
     ("GET", "/nothing", None),
 )
 

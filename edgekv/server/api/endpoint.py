@@ -36,6 +36,13 @@ class Renderer(Protocol):
         """Return the whole reply, after its last event."""
 
 
+SSE = "text/event-stream; charset=utf-8"
+
+
+def _unknown(_body: Body, _model: str) -> dict[str, Any] | None:
+    return None
+
+
 def _no_others(_body: Body, _first: ReplyRequest) -> Iterable[ReplyRequest]:
     return ()
 
@@ -49,7 +56,9 @@ class Endpoint(Generic[B]):
     render: makes the renderer of a reply, of the body, its request and the model's name
     others: makes the further requests of a body that asks for several replies
     error_body: makes the body of an error
-    ping: part of a stream that only says that the server is alive
+    ping: part of a stream that only says that the server is alive; None = there is none
+    known: makes the answer to a body that needs no reply of the model, of the body and the model's name; None = it does
+    stream_type: media type of a stream
     """
 
     path: str
@@ -58,7 +67,9 @@ class Endpoint(Generic[B]):
     render: Callable[[B, ReplyRequest, str], Renderer]
     others: Callable[[B, ReplyRequest], Iterable[ReplyRequest]] = _no_others
     error_body: Callable[[ApiError], dict[str, Any]] = error_body
-    ping: bytes = PING
+    ping: bytes | None = PING
+    known: Callable[[B, str], dict[str, Any] | None] = _unknown
+    stream_type: str = SSE
 
 
 class Work(NamedTuple):

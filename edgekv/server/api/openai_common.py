@@ -85,6 +85,11 @@ class GenerationParams(LlamaFields):
     edgekv: EdgekvParams = EdgekvParams()
 
     @property
+    def streams(self) -> bool:
+        """True if the reply is a stream."""
+        return bool(self.stream)
+
+    @property
     def n_choices(self) -> int:
         """The number of replies that the body asks for."""
         return self.n or 1

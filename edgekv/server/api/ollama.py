@@ -1,0 +1,210 @@
+"""POST /api/chat and /api/generate: Ollama's API, in text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from edgekv.server.api_errors import ApiError, unsupported
+from edgekv.server.reply_request import ReplyRequest
+from edgekv.server.server_settings import Settings
+
+from .body import Body, Text
+from .endpoint import Endpoint
+from .message_parts import call_of, unreadable
+from .ollama_lines import CHAT_PING, TEXT_PING, Lines, error_body
+from .openai_common import GenerationParams
+
+# Options about how a model is loaded, which the server was started with, and habits that edgekv has not. Desktop
+# programs send them with every request. They change nothing here, and each reply says which of them came.
+NOT_APPLIED = (
+    *("num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread", "use_mmap", "use_mlock", "numa", "low_vram"),
+    *("f16_kv", "vocab_only", "num_keep", "penalize_newline"),
+)
+
+
+class Options(GenerationParams):
+    """The field `options`. num_predict: a negative number = until the model ends the reply"""
+
+    num_predict: Annotated[int, Field(ge=-2)] | None = None
+    tfs_z: float | None = None
+    num_ctx: Any = None
+    num_batch: Any = None
+    num_gpu: Any = None
+    main_gpu: Any = None
+    num_thread: Any = None
+    use_mmap: Any = None
+    use_mlock: Any = None
+    numa: Any = None
+    low_vram: Any = None
+    f16_kv: Any = None
+    vocab_only: Any = None
+    num_keep: Any = None
+    penalize_newline: Any = None
+
+
+class OllamaBody(Body):
+    """Fields of both endpoints. Replies are streams unless `stream` is false."""
+
+    is_chat: ClassVar[bool] = False
+
+    model: str | None = None
+    stream: bool | None = None
+    format: Text | dict[str, Any] | None = None
+    options: Options | None = None
+    keep_alive: float | str | None = None
+    think: bool | str | None = None
+    truncate: bool | None = None
+    shift: bool | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+
+    @property
+    def streams(self) -> bool:
+        """True if the reply is a stream."""
+        return self.stream is not False
+
+    @property
+    def asks_nothing(self) -> bool:
+        """True if the body has nothing to answer, and so only loads or unloads a model."""
+        raise NotImplementedError
+
+    def not_applied(self) -> list[str]:
+        """Return the names of fields that change nothing here."""
+        names = [f"options.{name}" for name in NOT_APPLIED if getattr(self.options, name, None) is not None]
+        names += ["think"] if isinstance(self.think, str) else []
+        return names + [name for name in ("keep_alive", "shift") if getattr(self, name) is not None]
+
+    def arguments(self, settings: Settings) -> dict[str, Any]:
+        """Return arguments of a `ReplyRequest`. Raises ApiError."""
+        options = self.options or Options()
+        if options.tfs_z not in (None, 1):
+            raise unsupported("options.tfs_z", "tfs_z is not possible here; give 1, which turns it off")
+        most = None if options.num_predict is None else max(options.num_predict, -1)
+        arguments = options.arguments(settings, most, own_form="format", schema=_schema(self.format))
+        if self.truncate is False:
+            arguments["on_overflow"] = "error"
+        return arguments | {"n_logprobs": (self.top_logprobs or 0) if self.logprobs or self.top_logprobs else None}
+
+
+class Message(Body):
+    """A message of a conversation."""
+
+    role: str
+    content: Text | None = None
+    images: list[Any] | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+
+
+class ChatBody(OllamaBody):
+    """The body of /api/chat."""
+
+    is_chat = True
+    messages: list[Message] | None = None
+    tools: list[dict[str, Any]] | None = None
+
+    @property
+    def asks_nothing(self) -> bool:
+        """True if there are no messages."""
+        return not self.messages
+
+
+class GenerateBody(OllamaBody):
+    """The body of /api/generate. raw: the prompt goes on as it stands, without a chat template"""
+
+    prompt: Text | None = None
+    system: Text | None = None
+    raw: bool | None = None
+    suffix: Text | None = None
+    template: Text | None = None
+    context: list[int] | None = None
+    images: list[Any] | None = None
+
+    @property
+    def asks_nothing(self) -> bool:
+        """True if there is no prompt."""
+        return not self.prompt
+
+
+def _schema(form: str | dict[str, Any] | None) -> Mapping[str, Any] | None:
+    """Return the JSON schema of a field `format`; None = any text. Raises ApiError."""
+    if isinstance(form, str) and form not in ("", "json"):
+        what = f"format is {form[:40]!r}; give 'json', or a JSON schema as an object"
+        raise ApiError(400, "unsupported_value", what, param="format")
+    return {"type": "object"} if form == "json" else form if isinstance(form, dict) else None
+
+
+def parse_chat(body: ChatBody, settings: Settings) -> ReplyRequest:
+    """Return the request of a body. Raises ApiError for what cannot be done here."""
+    messages = tuple(_message(message, f"messages.{i}") for i, message in enumerate(body.messages or ()))
+    return ReplyRequest(messages=messages, tools=tuple(body.tools or ()), **body.arguments(settings))
+
+
+def _message(message: Message, param: str) -> dict[str, Any]:
+    if message.images:
+        raise unsupported(f"{param}.images", "images cannot be read here")
+    if message.role not in ("system", "user", "assistant", "tool"):
+        raise unreadable(f"{param}.role", message.role, "messages of 'system', 'user', 'assistant' and 'tool'")
+    if message.content is None and not message.tool_calls:
+        raise ApiError(400, "missing_required_parameter", f"{param}.content is missing", param=f"{param}.content")
+    return {"role": message.role, "content": message.content or "", "tool_calls": _calls(message, param)}
+
+
+def _calls(message: Message, param: str) -> tuple[dict[str, Any], ...]:
+    found = []
+    for i, call in enumerate(message.tool_calls or ()):
+        function = call.get("function")
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            what = f"{param}.tool_calls.{i} names no function"
+            raise ApiError(400, "invalid_value", what, param=f"{param}.tool_calls.{i}.function.name")
+        found.append(call_of("", function["name"], function.get("arguments") or {}))
+    return tuple(found)
+
+
+def parse_generate(body: GenerateBody, settings: Settings) -> ReplyRequest:
+    """Return the request of a body. Raises ApiError for what cannot be done here."""
+    for name, what in (
+        ("images", "images cannot be read here"),
+        ("suffix", "a text is only gone on with at its end"),
+        ("template", "the model's own chat template is used, or none with raw"),
+        ("context", "nothing is kept as a context; send the whole conversation to /api/chat"),
+    ):
+        if getattr(body, name):
+            raise unsupported(name, what)
+    arguments = body.arguments(settings)
+    if body.raw:
+        if body.system:
+            raise unsupported("system", "a raw prompt has no system message; write it into the prompt")
+        return ReplyRequest(prompt=body.prompt, **arguments)
+    messages = [{"role": "system", "content": body.system}] if body.system else []
+    return ReplyRequest(messages=(*messages, {"role": "user", "content": body.prompt}), **arguments)
+
+
+def known(body: OllamaBody, model: str) -> dict[str, Any] | None:
+    """Return the answer to a body that only loads the model, which is loaded; None = a reply is wanted.
+
+    Raises ApiError if it is to be unloaded.
+    """
+    if not body.asks_nothing:
+        return None
+    if str(body.keep_alive).rstrip("smh") in ("0", "0.0"):
+        raise unsupported("keep_alive", "the model stays loaded until the server ends; keep_alive=0 cannot unload it")
+    return _lines(body, model).line("", done=True) | {"done_reason": "load"}
+
+
+def render(body: OllamaBody, _request: ReplyRequest, model: str) -> Lines:
+    """Return the renderer of a reply."""
+    return _lines(body, model)
+
+
+def _lines(body: OllamaBody, model: str) -> Lines:
+    hides = body.think is False
+    return Lines(model, is_chat=body.is_chat, hides_thoughts=hides, not_applied=body.not_applied())
+
+
+_shared: dict[str, Any] = {"error_body": error_body, "known": known, "stream_type": "application/x-ndjson"}
+
+chatting = Endpoint("/api/chat", ChatBody, parse_chat, render, ping=CHAT_PING, **_shared)
+generating = Endpoint("/api/generate", GenerateBody, parse_generate, render, ping=TEXT_PING, **_shared)
