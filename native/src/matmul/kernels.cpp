@@ -211,11 +211,42 @@ inline void add_super(Totals<n_columns> & totals, const Panel & panel, size_t un
     }
 }
 
+// The rows of the panel after this one, which are fetched into the second cache meanwhile. They are short: a processor finds no stream
+// in them.
+class Ahead {
+  public:
+    // A part of n_bytes of each of n rows, in n_steps.
+    Ahead(const char * first, size_t row_bytes, size_t n_bytes, size_t n, size_t n_steps)
+        : row_(first), row_bytes_(row_bytes), n_bytes_(n_bytes), n_left_(n * ((n_bytes + line - 1) / line)), n_at_once_(n_left_ / n_steps + 1) {}
+
+    void fetch() {
+        if (__builtin_expect(n_left_ == 0, 1)) { // as for all tiles but the first
+            return;
+        }
+        for (size_t i = 0; i < n_at_once_ && n_left_ > 0; ++i, --n_left_) {
+            _mm_prefetch(row_ + at_, _MM_HINT_T1);
+            at_ += line;
+            if (at_ >= n_bytes_) {
+                at_ = 0;
+                row_ += row_bytes_;
+            }
+        }
+    }
+
+  private:
+    static constexpr size_t line = 64;
+
+    const char * row_;
+    size_t       row_bytes_, n_bytes_, n_left_, n_at_once_;
+    size_t       at_ = 0;
+};
+
 // Multiply a panel with the columns of a tile: into `out`, or onto it where the panel is not a row's first.
 template <typename Weights, size_t n_columns>
-void multiply_tile(const Panel & panel, size_t depth, const Tile<n_columns> & tile, bool is_first, size_t n_rows) {
+void multiply_tile(const Panel & panel, size_t depth, const Tile<n_columns> & tile, bool is_first, size_t n_rows, Ahead & ahead) {
     Totals<n_columns> totals = {};
     for (size_t unit = 0; unit < depth / Weights::own_block; ++unit) {
+        ahead.fetch();
         if constexpr (Weights::has_deltas) {
             add_super<Weights, n_columns>(totals, panel, unit, tile);
         } else {
@@ -248,6 +279,7 @@ template <typename Weights> void multiply(const Product & product, size_t first_
     const size_t n_slices = (depth + panel_depth - 1) / panel_depth;
     const size_t slice    = ((depth + n_slices - 1) / n_slices + n_super - 1) / n_super * n_super;
     const size_t bytes    = product.row_bytes / (depth / Weights::own_block); // of a block
+    constexpr size_t together = Weights::interleaved ? 8 : 1; // rows
 
     for (size_t row = first_row; row < end_row; row += n_panel_rows) {
         const size_t n_rows = std::min(n_panel_rows, end_row - row);
@@ -256,11 +288,14 @@ template <typename Weights> void multiply(const Product & product, size_t first_
             const char * rows[n_panel_rows]; // the last one, or the last eight, for those that there are not
             for (size_t i = 0; i < n_panel_rows; ++i) {
                 const size_t behind = Weights::interleaved ? std::min(i / 8 * 8, n_rows - 8) : std::min(i, n_rows - 1);
-                rows[i] = product.weights + (row + behind) * product.row_bytes + k / Weights::own_block * bytes * (Weights::interleaved ? 8 : 1);
+                rows[i] = product.weights + (row + behind) * product.row_bytes + k / Weights::own_block * bytes * together;
             }
-            Weights::unpack(rows, n / Weights::own_block, panel);
+            const size_t n_units = n / Weights::own_block;
+            Weights::unpack(rows, n_units, panel);
+            Ahead ahead(rows[0] + n_panel_rows * product.row_bytes, product.row_bytes * together, n_units * bytes * together,
+                        row + 2 * n_panel_rows <= end_row ? n_panel_rows / together : 0, n_units);
             each_tile<n_columns_at_once>(product, Weights::block, row, k, [&](const auto & tile) {
-                multiply_tile<Weights>(panel, n, tile, k == 0, n_rows);
+                multiply_tile<Weights>(panel, n, tile, k == 0, n_rows, ahead);
             });
         }
     }
