@@ -50,8 +50,9 @@ class ProductSpeed:
 def product_speeds(model: Path, block: int) -> list[ProductSpeed]:
     """Measure a product of each type that the matrices of a model's layers have, most frequent first.
 
-    The matrix has the shape that most weights of its type have. Experts are left out, because ggml multiplies with
-    them, and types that random weights cannot be had in. Each takes a fraction of a second, in a fresh process.
+    The matrix has the shape that most weights of its type have. Experts are left out, because the text decides how
+    many columns each has, and types that random weights cannot be had in. Each takes a fraction of a second, in a
+    fresh process.
     Raises ModelError for a file that cannot be read, and WorkerError if the process is killed.
     """
     found: list[ProductSpeed] = []

@@ -29,6 +29,7 @@ void test_graphs(const char * model_path, const char * kv_type);
 void test_host(const char * model_path, const char * kv_type);
 void test_kernels();
 void test_pools(const char * model_path, const char * kv_type);
+void test_experts();
 void test_products();
 void test_pools_of_rows();
 void test_starts_of_heads();
@@ -518,6 +519,7 @@ int main(int argc, char ** argv) {
     test_kernels();
     test_rope();
     test_matrix_rows();
+    test_experts();
     test_products();
     test_pools_of_rows();
     test_starts_of_heads();

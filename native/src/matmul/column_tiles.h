@@ -21,10 +21,19 @@ void each_tile(const Product & product, size_t block, size_t row, size_t k, cons
     const size_t    n_blocks = columns.depth / block;
     for (; first + n_columns <= product.n_columns; first += n_columns) {
         Tile<n_columns> tile;
-        for (size_t c = 0; c < n_columns; ++c) {
-            tile.codes[c]   = columns.codes + (first + c) * columns.depth + k;
-            tile.factors[c] = columns.factors + (first + c) * n_blocks + k / block;
-            tile.out[c]     = product.out + (first + c) * product.out_stride + row;
+        const auto      put = [&](size_t c, size_t column, size_t out) {
+            tile.codes[c]   = columns.codes + column * columns.depth + k;
+            tile.factors[c] = columns.factors + column * n_blocks + k / block;
+            tile.out[c]     = product.out + out * product.out_stride + row;
+        };
+        if (product.places == nullptr) {
+            for (size_t c = 0; c < n_columns; ++c) {
+                put(c, first + c, first + c);
+            }
+        } else {
+            for (size_t c = 0; c < n_columns; ++c) {
+                put(c, product.places[first + c].column, product.places[first + c].out);
+            }
         }
         multiply(tile);
     }

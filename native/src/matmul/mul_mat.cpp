@@ -1,7 +1,9 @@
 #include "matmul/mul_mat.h"
 
+#include "matmul/experts.h"
 #include "matmul/products.h"
 
+#include <algorithm>
 #include <cstdint>
 
 using namespace edgekv;
@@ -12,24 +14,40 @@ constexpr size_t alignment = 64;
 
 constexpr size_t aligned(size_t n) { return (n + alignment - 1) / alignment * alignment; }
 
-// Where things lie in the workspace of a product: columns, their factors, and a panel for each thread.
+bool has_experts(const ggml_tensor & product) { return product.op == GGML_OP_MUL_MAT_ID; }
+
+// Columns that decide how all are multiplied. Of a block for experts so many that most of these have several; else it is taken as one
+// token, since unpacking an expert for one column costs more than ggml's product.
+int64_t n_deciding(const ggml_tensor & product) {
+    if (!has_experts(product)) {
+        return ggml_nrows(product.src[1]);
+    }
+    const ggml_tensor & ids = *product.src[2]; // (chosen, tokens)
+    return ggml_nelements(&ids) < product.src[0]->ne[2] ? 1 : ids.ne[1];
+}
+
+// Where things lie in the workspace of a product: columns, their factors, what experts take of them, and a panel for each thread.
 struct Layout {
     const TypeProducts & type;
     size_t               depth;
     size_t               n_columns;
     size_t               code_bytes;
     size_t               factor_bytes;
+    size_t               expert_bytes;
 
     Layout(const ggml_tensor & product, edgekv_row_order order)
-        : type(*products_of(product.src[0]->type, order, ggml_nrows(product.src[1]))), depth(product.src[1]->ne[0]), n_columns(ggml_nrows(product.src[1])),
-          code_bytes(aligned(n_columns * depth)), factor_bytes(aligned(n_columns * depth / type.block * sizeof(BlockFactor))) {}
+        : type(*products_of(product.src[0]->type, order, n_deciding(product))), depth(product.src[1]->ne[0]),
+          n_columns(ggml_nrows(product.src[1])), code_bytes(aligned(n_columns * depth)),
+          factor_bytes(aligned(n_columns * depth / type.block * sizeof(BlockFactor))),
+          expert_bytes(has_experts(product) ? aligned(Experts::bytes(product)) : 0) {}
 
-    size_t bytes(int n_threads) const { return alignment + code_bytes + factor_bytes + n_threads * panel_bytes; }
+    size_t bytes(int n_threads) const { return alignment + code_bytes + factor_bytes + expert_bytes + n_threads * panel_bytes; }
 
     int8_t *      codes(void * workspace) const { return reinterpret_cast<int8_t *>(aligned(reinterpret_cast<uintptr_t>(workspace))); }
     BlockFactor * factors(void * workspace) const { return reinterpret_cast<BlockFactor *>(codes(workspace) + code_bytes); }
+    void *        experts(void * workspace) const { return codes(workspace) + code_bytes + factor_bytes; }
     void *        panel(void * workspace, int thread) const {
-        return codes(workspace) + code_bytes + factor_bytes + thread * panel_bytes;
+        return codes(workspace) + code_bytes + factor_bytes + expert_bytes + thread * panel_bytes;
     }
 };
 
@@ -39,15 +57,44 @@ const float * column_of(const ggml_tensor & columns, int64_t i) {
                                            i3 * columns.nb[3]);
 }
 
+// One column of a product, as a product with no other.
+Product alone(const Product & product, const TypeProducts & type, const Place & place) {
+    const Columns & columns = product.columns;
+    Product         one     = product;
+    one.columns.codes += place.column * columns.depth;
+    one.columns.factors += place.column * (columns.depth / type.block);
+    one.out += place.out * product.out_stride;
+    one.n_columns = 1;
+    return one;
+}
+
+// Rows [from, to) of every expert, each with its columns.
+void multiply_by_experts(Product product, const TypeProducts & type, const Experts & experts, size_t expert_bytes, bool is_few, size_t from,
+                         size_t to, void * panel) {
+    for (int32_t expert = 0; expert < experts.n(); ++expert, product.weights += expert_bytes) {
+        const Place *begin = experts.begin(expert), *end = experts.end(expert);
+        if (is_few) {
+            std::for_each(begin, end, [&](const Place & place) { type.multiply_few(alone(product, type, place), from, to); });
+        } else if (begin != end) {
+            product.places    = begin;
+            product.n_columns = end - begin;
+            type.multiply(product, from, to, panel);
+        }
+    }
+}
+
 } // namespace
 
 bool edgekv_takes_mul_mat(const ggml_tensor * product, edgekv_row_order order) {
     const ggml_tensor & weights = *product->src[0];
     const ggml_tensor & columns = *product->src[1];
+    const ggml_tensor * ids     = product->src[2];
     const bool          lies_so = order.n_rows > 1 || weights.extra == nullptr; // a note says that something has repacked them
-    return lies_so && weights.ne[2] == 1 && weights.ne[3] == 1 && columns.type == GGML_TYPE_F32 &&
+    const bool          is_one  = weights.ne[2] == 1 && !has_experts(*product);
+    const bool is_by_experts = has_experts(*product) && columns.ne[3] == 1 && (columns.ne[1] == 1 || columns.ne[1] == ids->ne[0]);
+    return lies_so && (is_one || is_by_experts) && weights.ne[3] == 1 && columns.type == GGML_TYPE_F32 &&
            columns.nb[0] == sizeof(float) && ggml_is_contiguous(&weights) && ggml_is_contiguous(product) &&
-           products_of(weights.type, order, ggml_nrows(&columns)) != nullptr;
+           products_of(weights.type, order, n_deciding(*product)) != nullptr;
 }
 
 size_t edgekv_mul_mat_bytes(const ggml_tensor * product, edgekv_row_order order, int n_threads) {
@@ -63,17 +110,25 @@ void edgekv_mul_mat_columns(const ggml_tensor * product, edgekv_row_order order,
     for (size_t i = from; i < to; ++i) {
         layout.type.quantise(column_of(*product->src[1], i), layout.depth, codes + i * layout.depth, factors + i * n_blocks);
     }
+    if (has_experts(*product) && thread == 0) {
+        Experts(*product, layout.experts(workspace)).gather();
+    }
 }
 
 void edgekv_mul_mat_rows(const ggml_tensor * product, edgekv_row_order order, void * workspace, int thread, int64_t from, int64_t to) {
     const Layout        layout(*product, order);
     const ggml_tensor & weights = *product->src[0];
     const Columns       columns = { layout.codes(workspace), layout.factors(workspace), layout.depth };
+    const bool          is_few  = n_deciding(*product) < n_fewest_columns;
+    void *              panel   = layout.panel(workspace, thread);
     const Product       task    = { static_cast<const char *>(weights.data), weights.nb[1], columns, layout.n_columns,
                                     static_cast<float *>(product->data), static_cast<size_t>(product->ne[0]) };
-    if (layout.n_columns < n_fewest_columns) {
+    if (has_experts(*product)) {
+        const Experts experts(*product, layout.experts(workspace));
+        multiply_by_experts(task, layout.type, experts, weights.nb[2], is_few, from, to, panel);
+    } else if (is_few) {
         layout.type.multiply_few(task, from, to);
     } else {
-        layout.type.multiply(task, from, to, layout.panel(workspace, thread));
+        layout.type.multiply(task, from, to, panel);
     }
 }

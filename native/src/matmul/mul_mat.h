@@ -8,7 +8,8 @@
 extern "C" {
 #endif
 
-// Whether edgekv computes this GGML_OP_MUL_MAT, the weights of which lie in that order. It depends on types and shapes alone.
+// Whether edgekv computes this GGML_OP_MUL_MAT or GGML_OP_MUL_MAT_ID, the weights of which lie in that order. It depends on types and
+// shapes alone.
 bool edgekv_takes_mul_mat(const struct ggml_tensor * product, struct edgekv_row_order order);
 
 // Bytes that it works in.
@@ -18,7 +19,7 @@ size_t edgekv_mul_mat_bytes(const struct ggml_tensor * product, struct edgekv_ro
 void edgekv_mul_mat_columns(const struct ggml_tensor * product, struct edgekv_row_order order, void * workspace, int thread,
                             int n_threads);
 
-// Rows [from, to) of the weights with all columns.
+// Rows [from, to) of the weights with all columns; of every expert's weights, with the columns that chose it.
 void edgekv_mul_mat_rows(const struct ggml_tensor * product, struct edgekv_row_order order, void * workspace, int thread,
                          int64_t from, int64_t to);
 

@@ -31,6 +31,11 @@ struct Columns {
     size_t              depth;
 };
 
+// Where a column lies among the activations, and its products among the sums.
+struct Place {
+    int32_t column, out;
+};
+
 // Rows of weights times columns.
 struct Product {
     const char * weights;    // row after row
@@ -39,6 +44,7 @@ struct Product {
     size_t       n_columns;
     float *      out;        // column after column
     size_t       out_stride; // floats from one to the next
+    const Place * places = nullptr; // of the columns; none: they are the first n_columns
 };
 
 // How weights of one type are multiplied.

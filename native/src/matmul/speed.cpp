@@ -6,6 +6,7 @@
 #include <cstring>
 #include <ctime>
 #include <new>
+#include <numeric>
 #include <random>
 
 namespace edgekv {
@@ -73,21 +74,34 @@ double limit_rate(const std::string &) { return 0.0; }
 
 #endif
 
-MeasuredProduct::MeasuredProduct(ggml_type type, int64_t depth, int64_t n_rows, int64_t n_columns)
-    : context_(ggml_init({ ggml_row_size(type, depth) * n_rows + 4 * static_cast<size_t>((depth + n_rows) * n_columns) + (1 << 20),
-                           nullptr, false })),
-      operations_(2.0 * static_cast<double>(depth) * static_cast<double>(n_rows) * static_cast<double>(n_columns)),
+// Experts that each of n_columns chooses by chance, none twice.
+static ggml_tensor * random_choices(ggml_context * context, int64_t n_columns, int32_t n_experts, int32_t n_chosen, std::mt19937 & engine) {
+    ggml_tensor *        ids = ggml_new_tensor_2d(context, GGML_TYPE_I32, n_chosen, n_columns);
+    std::vector<int32_t> all(static_cast<size_t>(n_experts));
+    std::iota(all.begin(), all.end(), 0);
+    for (int64_t i = 0; i < n_columns; ++i) {
+        std::shuffle(all.begin(), all.end(), engine);
+        std::copy_n(all.begin(), n_chosen, static_cast<int32_t *>(ids->data) + i * n_chosen);
+    }
+    return ids;
+}
+
+MeasuredProduct::MeasuredProduct(ggml_type type, int64_t depth, int64_t n_rows, int64_t n_columns, int32_t n_experts, int32_t n_chosen)
+    : operations_(2.0 * static_cast<double>(depth) * static_cast<double>(n_rows) * static_cast<double>(n_columns) * std::max(1, n_chosen)),
       n_repeats_(1 + static_cast<int>(5e8 / operations_)) {
+    const int64_t n_matrices = std::max(1, n_experts), n_each = std::max(1, n_chosen);
+    context_.reset(ggml_init({ ggml_row_size(type, depth) * n_rows * n_matrices + 4 * static_cast<size_t>((depth + n_rows * n_each) * n_columns) +
+                                   (1 << 20), nullptr, false }));
     if (context_ == nullptr) {
         throw std::bad_alloc();
     }
     std::mt19937                    engine(1);
     std::normal_distribution<float> normal;
-    auto *                          weights = ggml_new_tensor_2d(context_.get(), type, depth, n_rows);
-    auto *                          columns = ggml_new_tensor_2d(context_.get(), GGML_TYPE_F32, depth, n_columns);
+    auto *                          weights = ggml_new_tensor_3d(context_.get(), type, depth, n_rows, n_matrices);
+    auto *                          columns = ggml_new_tensor_3d(context_.get(), GGML_TYPE_F32, depth, 1, n_columns);
     std::vector<float>              row(static_cast<size_t>(depth));
     auto *                          at = static_cast<char *>(weights->data);
-    for (int64_t r = 0; r < n_rows; ++r, at += weights->nb[1]) {
+    for (int64_t r = 0; r < n_rows * n_matrices; ++r, at += weights->nb[1]) {
         if (r < n_drawn_rows) {
             std::generate(row.begin(), row.end(), [&] { return normal(engine); });
             ggml_quantize_chunk(type, row.data(), at, 0, 1, depth, nullptr);
@@ -96,8 +110,10 @@ MeasuredProduct::MeasuredProduct(ggml_type type, int64_t depth, int64_t n_rows, 
         }
     }
     std::generate_n(static_cast<float *>(columns->data), depth * n_columns, [&] { return normal(engine); });
-    graph_ = ggml_new_graph(context_.get());
-    ggml_build_forward_expand(graph_, ggml_mul_mat(context_.get(), weights, columns));
+    graph_                 = ggml_new_graph(context_.get());
+    ggml_tensor * product  = n_experts > 0 ? ggml_mul_mat_id(context_.get(), weights, columns, random_choices(context_.get(), n_columns, n_experts, n_chosen, engine))
+                                           : ggml_mul_mat(context_.get(), weights, ggml_reshape_2d(context_.get(), columns, depth, n_columns));
+    ggml_build_forward_expand(graph_, product);
 }
 
 double MeasuredProduct::rate() {

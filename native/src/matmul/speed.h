@@ -21,8 +21,8 @@ double limit_rate(const std::string & instructions);
 // A product of random weights and columns, computed as a graph of ggml's on the calling thread.
 class MeasuredProduct {
   public:
-    // depth: a multiple of the type's block
-    MeasuredProduct(ggml_type type, int64_t depth, int64_t n_rows, int64_t n_columns);
+    // depth: a multiple of the type's block. With n_experts, each has so many rows, and each column chooses n_chosen of them.
+    MeasuredProduct(ggml_type type, int64_t depth, int64_t n_rows, int64_t n_columns, int32_t n_experts = 0, int32_t n_chosen = 0);
 
     // Compute it as the library does now, a few milliseconds long.
     double rate();

@@ -18,6 +18,7 @@ from ..vocabulary import make_vocabulary
 from ..writer import write_tensors
 from . import hybrid, latent, plain, windowed
 from .family import Family, Sizes
+from .sublayers import Experts
 
 __all__ = ["FAMILIES", "SHAPES", "make_family"]
 
@@ -82,6 +83,21 @@ SHAPES: Mapping[str, Callable[[], Family]] = {
         ),
         window=512,
         rope_factor=1.0,
+    ),
+    # 2 of its 24 layers, and a small part of its vocabulary
+    "gpt-oss-20b": lambda: windowed.gpt_oss(
+        Sizes(
+            n_layer=2,
+            n_embd=2_880,
+            n_head=64,
+            n_head_kv=8,
+            n_ff=2_880,
+            vocab_size=16_384,
+            n_ctx_train=131_072,
+            rope_base=150_000.0,
+        ),
+        Experts(n=32, n_used=4, n_ff=2_880),
+        window=128,
     ),
 }
 

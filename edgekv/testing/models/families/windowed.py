@@ -156,9 +156,11 @@ def gemma4() -> Family:
     return Family(architecture="gemma4", keys=keys, tensors=tuple(tensors), tokenizer="spm")
 
 
-def gpt_oss() -> Family:
+_TINY_GPT_OSS, _TINY_EXPERTS = Sizes(n_layer=4, rope_base=150_000.0), Experts()
+
+
+def gpt_oss(sizes: Sizes = _TINY_GPT_OSS, e: Experts = _TINY_EXPERTS, window: int = WINDOW) -> Family:
     """Return a model with windows in every second layer; each head has a sink that takes attention, without a value."""
-    sizes, e = Sizes(n_layer=4), Experts()
     tensors = embeddings(sizes)
     for il in range(sizes.n_layer):
         at = f"blk.{il}."
@@ -168,14 +170,14 @@ def gpt_oss() -> Family:
         # A sink weighs as much as some hundred tokens, so leaving it out, or counting it twice, shows.
         tensors.append(TensorPlan(f"{at}attn_sinks.weight", (sizes.n_head,), mean=5.0, spread=0.5))
         tensors += experts(at, sizes, e, biases=True)
-    keys = sizes.keys() | _WINDOW | e.keys()
+    keys = sizes.keys() | e.keys()
     keys |= {
-        "rope.freq_base": 150_000.0,
+        "attention.sliding_window": window,
         "rope.scaling.type": "yarn",
         "rope.scaling.factor": 4.0,
         "rope.scaling.original_context_length": 512,
     }
-    return Family(architecture="gpt-oss", keys=keys, tensors=tuple(tensors))
+    return Family(architecture="gpt-oss", keys=keys, tensors=tuple(tensors), vocab_size=sizes.vocab_size)
 
 
 def cohere2() -> Family:
