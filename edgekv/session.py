@@ -225,6 +225,7 @@ class Session:
         tools: Sequence[Mapping[str, Any]] = (),
         tool_choice: str | Mapping[str, Any] = "auto",
         parallel_tool_calls: bool = True,
+        prompt_logprobs: bool = False,
         progress: ProgressCallback | None = None,
         **options: Unpack[GenerationOptions],
     ) -> Iterator[str]:
@@ -252,6 +253,8 @@ class Session:
             and `stats.tool_calls` are the calls. Needs a runtime opened with grammars=True, and messages
         tool_choice: "auto", "none", "required", or {"type": "function", "function": {"name"}} for a call of that tool
         parallel_tool_calls: a reply may have several calls
+        prompt_logprobs: yield the prompt first, of a text or token ids, each token with its log probability. It is then
+            read from its beginning, token by token; needs logprobs
 
         Other arguments and errors as for `chat`. Afterwards `chat` goes on with messages, and `generate` with ids.
         """
@@ -265,6 +268,7 @@ class Session:
             shared=shared,
             shared_question=None if question is None else self._general or None,
             tools=request.tools or tool_use_of(tools, tool_choice, parallel_tool_calls),
+            prompt_logprobs=prompt_logprobs,
             **reply_fields(options),
         )
         if request.tools is not None and (request.kind != "messages" or (request.tools.callable and request.grammar)):

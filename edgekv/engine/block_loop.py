@@ -196,6 +196,7 @@ class BlockLoop:
         *,
         part_ends: Sequence[int] = (),
         want_logits: bool = True,
+        observe: Callable[[int], None] | None = None,
     ) -> bool:
         """Read tokens block by block; returns True if all were read.
 
@@ -206,6 +207,8 @@ class BlockLoop:
             its own. Neither a probe nor a replay leaves logits, so the last token of the last block is fed after it
         part_ends: end of each part of the probe; empty = one part (`Cache.probe`)
         want_logits: compute the logits of the last token
+        observe: called with each token before it is fed, while the logits of the one before are there. Tokens are then
+            fed one by one, without a probe, by a policy that feeds no block again
         """
         self._since_probe = None
         self._part_ends = part_ends
@@ -217,11 +220,16 @@ class BlockLoop:
             probed = len(probe) > 0 or self.block_replay.wanted
             held_back = block[-1:] if want_logits and is_last and probed else []
             at_once = want_logits and is_last and not held_back
-            *earlier, last = blocks(block, self._options.n_ubatch)
+            *earlier, last = blocks(block, self._options.n_ubatch if observe is None else 1)
             for ubatch in earlier:
-                self._feed(ubatch, want_logits=False, probe=probe)
+                if observe is not None:
+                    observe(ubatch[0])
+                self._feed(ubatch, want_logits=observe is not None, probe=probe)
                 if not after_ubatch(len(ubatch)):
                     return False
+            if observe is not None:
+                observe(last[0])
+                at_once = True
             self._feed(last[: len(last) - len(held_back)], want_logits=at_once, probe=probe)
             self._compact(probe, is_last=is_last)
             self._feed(held_back, want_logits=True)

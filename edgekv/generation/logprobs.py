@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from edgekv.binding.model import Model
 
+UNKNOWN = math.nan  # log probability of a token that nothing comes before
 PART = 4096  # logits that are summed together
 
 Packed: TypeAlias = bytes | bytearray  # tokens one after another, each as `packed` returns it

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from edgekv.engine.loaded_model import LoadedModel
 from edgekv.errors import CeilingExceededError
@@ -30,17 +30,26 @@ class Prefill:
         self._n_read = 0
         self._exceeded: CeilingExceededError | None = None
 
-    def read(self, tokens: Iterable[int], probe: Probe, *, want_logits: bool) -> bool:
+    def read(
+        self, tokens: Iterable[int], probe: Probe, *, want_logits: bool, observe: Callable[[int], None] | None = None
+    ) -> bool:
         """Read block by block; returns True if all tokens were read. Tokens that were read stay in the cells.
 
         A prompt may be read in several parts.
+
+        observe: called with each token before it is fed (`BlockLoop.read`)
         """
         block_loop = self._engine.block_loop
         block_loop.repositioning.expect(self._stats.prompt_tokens - self._n_read)
         started = time.perf_counter()
         try:
             return block_loop.read(
-                tokens, self._after_ubatch, probe.tokens, part_ends=probe.part_ends, want_logits=want_logits
+                tokens,
+                self._after_ubatch,
+                probe.tokens,
+                part_ends=probe.part_ends,
+                want_logits=want_logits,
+                observe=observe,
             )
         finally:
             self._stats.prefill_s += time.perf_counter() - started

@@ -96,6 +96,7 @@ class GenerationRequest:
     allow_loops: go on when the reply loops
     grammar: the grammar that the reply follows; None = a free reply
     logprobs: number of alternatives to record with each token; None = pieces are plain texts
+    prompt_logprobs: the reply begins with the prompt's own tokens, each with the log probabilities of its place
     calls: tool calls of each message, for "messages"
     tools: tools that the model is told of, and may call; None = no tools
     on_overflow: for a history of more tokens than the budget: "evict" reads it, "error" refuses it
@@ -118,6 +119,7 @@ class GenerationRequest:
     sampling: Sampling = field(default_factory=Sampling)
     grammar: Grammar | None = None
     logprobs: int | None = None
+    prompt_logprobs: bool = False
     calls: tuple[tuple[ToolCall, ...], ...] = ()
     tools: ToolUse | None = None
     on_overflow: str = "evict"
@@ -139,6 +141,10 @@ class GenerationRequest:
         if isinstance(n_top, bool) or not isinstance(n_top, int) or not 0 <= n_top <= MOST_ALTERNATIVES:
             raise ConfigError(
                 f"logprobs={n_top!r} is not possible; give a number of alternatives in [0, {MOST_ALTERNATIVES}]"
+            )
+        if self.prompt_logprobs and (self.kind not in ("whole", "tokens") or self.logprobs is None):
+            raise ConfigError(
+                "prompt_logprobs=True needs a text or token ids, and logprobs=; give both, or leave it out"
             )
         if self.passes not in (1, 2) or isinstance(self.passes, bool):
             raise ConfigError(f"passes={self.passes!r} is not possible; give 1 or 2")

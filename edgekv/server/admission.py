@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sized
 from contextlib import contextmanager
+from typing import cast
 
 from edgekv.generation.logprobs import PACKED_BYTES
 
@@ -57,16 +58,23 @@ def logprob_bytes(request: ReplyRequest, memory: MemoryBudget) -> int:
     if request.n_logprobs is None:
         return 0
     n_each, most = request.n_logprobs + 1, memory.limit // LOGPROBS_SHARE // PACKED_BYTES
-    if request.max_tokens is None or request.max_tokens * n_each * request.n_choices > most:
+    n_prompt = _most_tokens(request.prompt) if request.echo else 0
+    if request.max_tokens is None or (request.max_tokens + n_prompt) * n_each * request.n_choices > most:
         several = f"{request.n_choices} replies" if request.n_choices > 1 else "a reply"
         raise ApiError(
             400,
             "invalid_value",
             f"{several} of {request.max_tokens or 'any number of'} tokens with {request.n_logprobs} alternatives each "
             f"has more than the {most} log probabilities that are told; ask for at most "
-            f"{most // n_each // request.n_choices} tokens, or for fewer alternatives",
+            f"{most // n_each // request.n_choices} tokens, with those of prompts that are repeated, or for fewer "
+            "alternatives",
         )
-    return request.max_tokens * n_each * PACKED_BYTES
+    return (request.max_tokens + n_prompt) * n_each * PACKED_BYTES
+
+
+def _most_tokens(prompt: object) -> int:
+    """Return the most tokens of a prompt: a token stands for a byte, or for several; one may come before a text."""
+    return len(prompt.encode()) + 1 if isinstance(prompt, str) else len(cast(Sized, prompt))
 
 
 def request_bytes(request: ReplyRequest) -> int:

@@ -24,6 +24,7 @@ class ReplyRequest:
     prompt: a text, the Path of one, or token ids; None = there are messages
     max_tokens: longest reply; None = until the model ends it
     stop: texts that end the reply
+    echo: the reply begins with the prompt
     n_choices: replies that its body asks for, whose log probabilities are held together
     n_logprobs: alternatives to tell with each token, with their log probabilities; None = tell nothing
     json_schema: a schema that the reply must fit; None = any text
@@ -41,6 +42,7 @@ class ReplyRequest:
     sampling: Sampling = field(default_factory=Sampling)
     max_tokens: int | None = MAX_TOKENS
     stop: tuple[str, ...] = ()
+    echo: bool = False
     n_choices: int = 1
     n_logprobs: int | None = None
     json_schema: Mapping[str, Any] | None = None

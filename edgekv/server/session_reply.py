@@ -10,6 +10,7 @@ from pathlib import Path
 import edgekv
 from edgekv.generation.reasoning import ReasoningSplitter, opens_reasoning
 from edgekv.generation.stats import Stats
+from edgekv.prompt.text import read_text
 from edgekv.sessions.history import History, StoredHistory
 
 from .coverage_file import coverage_of
@@ -85,8 +86,11 @@ class Replier:
             tools=request.tools,
             tool_choice=request.tool_choice,
             parallel_tool_calls=request.parallel_tool_calls,
+            prompt_logprobs=request.echo and request.n_logprobs is not None,
             progress=reading,
         )
+        if request.echo and request.n_logprobs is None:
+            pieces = after(self._prompt_texts(request), pieces)
         # a reply that fits a schema or a grammar has no place for thoughts
         is_plain = request.prompt is not None or request.has_form
         begun = self._begins_thinking and not request.goes_on
@@ -99,6 +103,14 @@ class Replier:
             emit(ToolCall(f"call_{secrets.token_hex(12)}", call.name, call.arguments))
         coverage = coverage_of(session) if request.coverage and not stop else None
         emit(Ended(reason_of(stats), self._usage(stats, splitter.n_thoughts), stats.stop_text or None, coverage))
+
+    def _prompt_texts(self, request: ReplyRequest) -> Iterator[str]:
+        """Yield the text of the prompt, in pieces if it is a file."""
+        prompt = request.prompt
+        if isinstance(prompt, Path):
+            yield from read_text(prompt)
+        else:
+            yield prompt if isinstance(prompt, str) else self._runtime.text_of(prompt or ())
 
     def pinned(self, request: ReplyRequest) -> str | None:
         """Return the system message of a request if it is short enough to be pinned, that is, never evicted."""
@@ -130,6 +142,15 @@ class Replier:
             decode_s=stats.decode_s,
             relaxed_tools=dict(stats.relaxed_tools),
         )
+
+
+def after(texts: Iterable[str], pieces: Iterator[str]) -> Iterator[str]:
+    """Yield texts, then the pieces of a reply; an error of the reply's beginning comes before all."""
+    first = next(pieces, None)
+    yield from texts
+    if first is not None:
+        yield first
+        yield from pieces
 
 
 def reason_of(stats: Stats) -> Reason:

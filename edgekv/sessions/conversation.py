@@ -188,11 +188,19 @@ class LocalConversation:
                 matcher = None if request.grammar is None else loaded.matcher(request.grammar)
                 tokens, probe = self._prompts.turn_prompt(request, stats, answer)
             stats.finish_reason = "closed"  # unless another reason is noted below
-            if not self._prompts.read(tokens, request.kind, stats, progress, probe, pauses=pauses):
+            told = None
+            if request.prompt_logprobs and request.logprobs is not None:
+                from edgekv.generation.prompt_logprobs import PromptLogprobs  # few replies need it
+
+                told = PromptLogprobs(loaded, request.logprobs)
+            observe = None if told is None else told.note
+            if not self._prompts.read(tokens, request.kind, stats, progress, probe, pauses=pauses, observe=observe):
                 return
             if request.kind in BEGINNINGS:
                 stats.finish_reason = "read"
             else:
+                if told is not None:
+                    yield from told.pieces()
                 yield from self._generator.pieces(request, matcher, reader, stats)
         except (GrammarError, CeilingError):
             stats.finish_reason = "failed"

@@ -102,7 +102,10 @@ class PromptReader:
         if n_tokens == 0:
             prompt.count()  # raises the error for an empty history
         n_seen = min(n_common, n_tokens - (request.kind not in BEGINNINGS))  # logits come from the last token
-        self._go_back(request, prompt, history, n_seen, n_tokens)
+        if request.prompt_logprobs:  # the logits of every token are needed
+            state.go_back(0)
+        else:
+            self._go_back(request, prompt, history, n_seen, n_tokens)
         stats.reused_tokens = state.n_past
         stats.prompt_tokens = n_tokens - state.n_past
         pauses = self._pauses(request, prompt, contents, n_tokens)
@@ -191,20 +194,24 @@ class PromptReader:
         probe: Probe = NO_PROBE,
         known: TokenLog | None = None,
         pauses: Sequence[Pause] = (),
+        observe: Callable[[int], None] | None = None,
     ) -> bool:
         """Read the tokens of a prompt; returns True if the reply may begin.
 
         probe: what the tokens after the pauses are read with; known: a log that holds the tokens
+        observe: called with each token before it is fed (`BlockLoop.read`)
         """
         reading, state = Prefill(self._loaded, self._cancelled, stats, progress), self._state
         state.read(STATES[kind], known)
         coming = self._to_their_end(tokens, kind)
         for key, paused in pauses:
-            reading.read(itertools.islice(coming, key.n_past - state.n_past), paused, want_logits=False)
+            reading.read(
+                itertools.islice(coming, key.n_past - state.n_past), paused, want_logits=False, observe=observe
+            )
             if not reading.may_reply():
                 return False
             self._beginnings.keep(key, state.turns, self._loaded.block_loop)
-        reading.read(coming, probe, want_logits=kind not in BEGINNINGS)
+        reading.read(coming, probe, want_logits=kind not in BEGINNINGS, observe=observe)
         return reading.may_reply()
 
     def _found(self, request: GenerationRequest) -> HistoryPrompt:

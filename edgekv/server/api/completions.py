@@ -48,15 +48,14 @@ class CompletionBody(GenerationParams):
 
 def parse(body: CompletionBody, settings: Settings) -> ReplyRequest:
     """Return the request of a body for its first reply. Raises ApiError for what cannot be done here."""
-    if body.echo:
-        raise unsupported("echo", "the prompt is not repeated in the reply")
     if body.suffix:
         raise unsupported("suffix", "a text is only gone on with at its end")
     if body.best_of not in (None, 1, body.n):
         raise unsupported("best_of", f"best_of={body.best_of} replies are not compared: every reply is sent")
     schema = None if body.response_format is None else body.response_format.reply_schema()
     arguments = body.arguments(settings, own_form="response_format", schema=schema)
-    return ReplyRequest(prompt=_prompt(body.prompts[0]), n_logprobs=body.logprobs, **arguments)
+    prompt, echo = _prompt(body.prompts[0]), bool(body.echo)
+    return ReplyRequest(prompt=prompt, echo=echo, n_logprobs=body.logprobs, **arguments)
 
 
 def others(body: CompletionBody, first: ReplyRequest) -> Iterator[ReplyRequest]:

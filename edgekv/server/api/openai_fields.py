@@ -72,9 +72,14 @@ def text_logprobs(packed: Packed, offset: int = 0) -> dict[str, Any] | None:
     return {
         "tokens": each(_text),
         "token_logprobs": each(lambda token: _number(token.logprob)),
-        "top_logprobs": each(lambda token: {_text(other): _number(other.logprob) for other in token.top}),
+        "top_logprobs": each(_told_top),
         "text_offset": LazyList(offsets),
     }
+
+
+def _told_top(token: Token) -> dict[str, float | None] | None:
+    """Return the alternatives by their text; None for a token that nothing comes before."""
+    return None if math.isnan(token.logprob) else {_text(other): _number(other.logprob) for other in token.top}
 
 
 def _told_token(token: Token) -> dict[str, Any]:
@@ -89,7 +94,10 @@ def _text(token: Token | TokenLogprob) -> str:
     return token.piece.decode(errors="replace")
 
 
-def _number(logprob: float) -> float:
+def _number(logprob: float) -> float | None:
+    """Return a log probability as JSON has it; None for that of a token that nothing comes before."""
+    if math.isnan(logprob):
+        return None
     return logprob if math.isfinite(logprob) else NEVER
 
 

@@ -1,0 +1,43 @@
+"""The tokens of a prompt, each with the log probability that the model gave it, for a reply that begins with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from edgekv.engine.loaded_model import LoadedModel
+from edgekv.errors import ConfigError
+
+from .logprobs import UNKNOWN, LogprobRecorder, Piece, Token, packed, unpacked
+
+
+class PromptLogprobs:
+    """Notes the tokens of a prompt while it is read, which is token by token, as slowly as a reply is generated.
+
+    Raises ConfigError for a policy that feeds blocks again, since that leaves no logits.
+    """
+
+    def __init__(self, engine: LoadedModel, n_top: int) -> None:
+        if engine.options.replays:
+            raise ConfigError("prompt_logprobs=True needs logits of every token, which policy='replay' does not leave")
+        self._engine = engine
+        self._recorder = LogprobRecorder(n_top)
+        self._noted = bytearray()
+
+    def note(self, token: int) -> None:
+        """Note a token that is fed next. The first one has no log probability."""
+        model, context = self._engine.model, self._engine.context
+        if not self._noted:
+            self._noted += packed(Token(token, model.piece(token), UNKNOWN, ()))
+            return
+        logits = context.logits_array(self._engine.block_loop.logits_row)
+        self._noted += packed(self._recorder.logprobs(logits).of(token, model))
+
+    def pieces(self) -> Iterator[Piece]:
+        """Yield the text of the prompt in pieces, with its tokens."""
+
+        def each() -> Iterator[int]:
+            for token in unpacked(self._noted):
+                self._recorder.add(token)
+                yield token.id
+
+        yield from self._recorder.pieces(self._recorder.follow(self._engine.model.text(each())))
