@@ -63,6 +63,7 @@ ELSEWHERE = {
     "embedding": "this server generates text, and embeds none",
     "rerank": "this server generates text, and ranks none",
     "reranking": "this server generates text, and ranks none",
+    "infill": "this server goes on with texts at their end, and fills no gaps",
     "slots": "there are no slots; /v1/models, /props and /metrics say what the server does",
     "lora-adapters": "this server loads no adapters",
     "embed": "this server generates text, and embeds none",

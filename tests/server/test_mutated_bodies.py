@@ -38,6 +38,10 @@ BODIES = {
     "/v1/messages": {"messages": TALK, "max_tokens": 2, "system": [{"type": "text", "text": "Briefly."}], "top_k": 3}
     | {"stop_sequences": ["x"], "thinking": {"type": "adaptive"}, "tool_choice": {"type": "none"}}
     | {"tools": [{"name": "f", "input_schema": SCHEMA}]},
+    "/api/chat": {"messages": TALK[:2], "options": {"num_predict": 2, "num_ctx": 5, "stop": ["x"]}, "format": SCHEMA}
+    | {"tools": [], "keep_alive": "5m", "think": False, "logprobs": True, "truncate": True},
+    "/api/generate": {"prompt": "One", "system": "Briefly.", "raw": False, "options": {"num_predict": 2, "seed": 1}},
+    "/apply-template": {"messages": TALK, "tools": [{"type": "function", "function": {"name": "f"}}]},
     "/v1/messages/count_tokens": {"messages": TALK, "system": "Briefly."},
 }
 VALUES = [
@@ -113,7 +117,7 @@ def server(open_server):
 @pytest.mark.parametrize("path", BODIES)
 def test_nothing_that_is_wrong_with_a_body_is_a_failure_of_the_server(server, path):
     rng = random.Random(path)
-    body = BODIES[path] if path.endswith("tokens") else DRAWN | BODIES[path]
+    body = BODIES[path] if path.endswith(("tokens", "template")) else DRAWN | BODIES[path]
     bodies = [json.dumps(body), *(mutated(body, rng) for _ in range(N_MUTATIONS))]
 
     async def answered():
@@ -126,7 +130,8 @@ def test_nothing_that_is_wrong_with_a_body_is_a_failure_of_the_server(server, pa
     for body, answer in zip(bodies, answers, strict=True):
         assert answer.status_code in (200, 400, 413), (body[:2000], answer.status_code, answer.text)
         if answer.status_code != 200:
-            assert len(answer.json()["error"]["message"]) > 10
+            error = answer.json()["error"]
+            assert len(error if path.startswith("/api/") else error["message"]) > 10
     found = Counter(answer.status_code for answer in answers)
     assert found[200] > 10
     assert found[400] > 50
