@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from command import run_here
+from command import SMALL, run_here
 
 # typer imports what click calls deprecated
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -45,7 +45,7 @@ def test_the_place_of_a_wrong_value_is_named(settings, name, value, monkeypatch)
         (["plan", "--memory", "1MiB"], "CeilingError", 3),
         (["plan", "--model", "no-such.gguf"], "ModelNotFoundError", 4),
         (["plan", "--bugdet", "5"], "UsageError", 2),
-        (["ask", "What?", "-f", "no-such.txt"], "InputError", 2),
+        (["ask", *SMALL, "What?", "-f", "no-such.txt"], "InputError", 2),
         (["sessions", "show", "no-such"], "SessionFileError", 2),
     ],
 )
