@@ -269,9 +269,9 @@ class Streaming(Struct):
     """struct edgekv_streaming"""
 
     _fields_ = (
-        ("n_layers", c.c_uint32),
-        ("n_streamed", c.c_uint32),
-        *((name, c.c_uint64) for name in ("streamed_bytes", "slot_bytes", "read_bytes", "read_ns", "wait_ns")),
+        *((name, c.c_uint32) for name in ("n_layers", "n_streamed", "n_experts", "n_experts_used")),
+        *((name, c.c_uint64) for name in ("streamed_bytes", "expert_bytes", "slot_bytes")),
+        *((name, c.c_uint64) for name in ("read_bytes", "read_ns", "wait_ns")),
     )
 
 

@@ -69,7 +69,8 @@ class Plan:
     session_bytes: the most bytes that one session takes as a snapshot, as it does while it is swapped out
     repack, mmap: how the weights are loaded
     n_layers, n_streamed: layers of the model, and of those the ones whose weights are read whenever their turn comes
-    streamed_bytes: bytes of their weights, which are read for every batch of tokens
+    streamed_bytes: bytes of their weights, which are read for a batch of tokens that choose all experts
+    token_bytes: bytes of them that are read for one token, which chooses a few of the experts
     gpu_layers, tensor_split: how layers are divided over devices
     devices: bytes on each device
     """
@@ -92,6 +93,7 @@ class Plan:
     n_layers: int
     n_streamed: int
     streamed_bytes: int
+    token_bytes: int
     devices: tuple[DeviceShare, ...]
     parts: Parts
 
@@ -324,6 +326,7 @@ class Estimator:
             n_layers=self.n_layers,
             n_streamed=0,
             streamed_bytes=0,
+            token_bytes=0,
             devices=devices,
             parts=parts,
         )
@@ -340,11 +343,13 @@ class Estimator:
             *(self._model(options).handle, n_streamed, options.n_ubatch),
             *(ctypes.byref(native), ctypes.byref(streaming)),
         )
+        chosen_bytes = streaming.expert_bytes * streaming.n_experts_used // max(1, streaming.n_experts)
         return replace(
             plan,
             mmap=False,
             n_streamed=n_streamed,
-            streamed_bytes=streaming.streamed_bytes,
+            streamed_bytes=streaming.streamed_bytes + streaming.expert_bytes,
+            token_bytes=streaming.streamed_bytes + chosen_bytes,
             parts=replace(
                 plan.parts, weights=native.weight_bytes, repacking=native.repack_bytes, slots=native.slot_bytes
             ),

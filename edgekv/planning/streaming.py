@@ -21,33 +21,36 @@ class StreamingCost:
     """Weights that are read from the model's file for every batch, and the speed that this allows.
 
     n_layers, n_streamed: layers of the model, and those whose weights are read
-    streamed_bytes: bytes of them
+    batch_bytes: bytes that are read for a batch of a prompt's tokens
+    token_bytes: bytes that are read for a token of a reply; fewer where a token chooses a few experts
     tokens_per_batch: tokens of a prompt that one reading serves
     file_bytes_per_s: how fast the file gave a sample, from the disk or from the system's memory
     """
 
     n_layers: int
     n_streamed: int
-    streamed_bytes: int
+    batch_bytes: int
+    token_bytes: int
     tokens_per_batch: int
     file_bytes_per_s: float
 
     @property
     def most_decode_tok_per_s(self) -> float:
         """Generated tokens a second that the file allows, one after the other."""
-        return self.file_bytes_per_s / self.streamed_bytes
+        return self.file_bytes_per_s / self.token_bytes
 
     @property
     def most_prefill_tok_per_s(self) -> float:
         """Tokens of a prompt a second that the file allows."""
-        return self.tokens_per_batch * self.most_decode_tok_per_s
+        return self.tokens_per_batch * self.file_bytes_per_s / self.batch_bytes
 
     def __str__(self) -> str:
         return (
-            f"weights of {self.n_streamed} of {self.n_layers} layers, {format_size(self.streamed_bytes)}, are read "
-            f"from the file for every {self.tokens_per_batch} tokens of a prompt and for every token of a reply; the "
-            f"file gives {format_size(round(self.file_bytes_per_s))} a second, so at most "
-            f"{self.most_prefill_tok_per_s:,.0f} and {self.most_decode_tok_per_s:,.1f} tokens a second"
+            f"weights of {self.n_streamed} of {self.n_layers} layers are read from the file: "
+            f"{format_size(self.batch_bytes)} for {self.tokens_per_batch} tokens of a prompt, "
+            f"{format_size(self.token_bytes)} for a token of a reply; the file gives "
+            f"{format_size(round(self.file_bytes_per_s))} a second, so at most {self.most_prefill_tok_per_s:,.0f} and "
+            f"{self.most_decode_tok_per_s:,.1f} tokens a second"
         )
 
 
@@ -58,8 +61,10 @@ def streaming_cost(plan: Plan, ubatch: int) -> StreamingCost | None:
     """
     if not plan.n_streamed:
         return None
-    speed = file_speed(plan.model)
-    return StreamingCost(plan.n_layers, plan.n_streamed, plan.streamed_bytes, min(plan.block, ubatch), speed)
+    n_tokens = min(plan.block, ubatch)
+    return StreamingCost(
+        plan.n_layers, plan.n_streamed, plan.streamed_bytes, plan.token_bytes, n_tokens, file_speed(plan.model)
+    )
 
 
 def file_speed(path: Path, clock: Callable[[], float] = time.perf_counter) -> float:

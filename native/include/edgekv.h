@@ -45,7 +45,7 @@ EDGEKV_API enum edgekv_status edgekv_model_load(
 
 // Load a model of which some layers' matrices stay in the file. Whenever such a layer's turn comes they are read to one of two
 // slots of memory, by a thread that reads one layer ahead; the file stays open. Of tables of embeddings that are only looked up the
-// rows of a batch are read (on Linux). What is computed is the same to the bit as with all
+// rows of a batch are read, and of experts those that it chooses (on Linux). What is computed is the same to the bit as with all
 // weights in memory and use_extra_bufts = false. The rest of the model is loaded without mapping. Where they cannot be read, feeding
 // fails with EDGEKV_STATUS_MODEL_INVALID and changes no cell.
 //   n_streamed : layers, spread evenly over the model; 0 = as edgekv_model_load
@@ -59,15 +59,19 @@ EDGEKV_API enum edgekv_status edgekv_model_load_streamed(
                                 char * err,
                               size_t   err_size);
 
-// Weights that are streamed, and what reading them took so far.
+// Weights that are streamed, and what reading them took so far. Where there are experts, those are read that a batch chooses, and as
+// many as those of two layers stay: n_experts_used of n_experts for each token. Tables of embeddings do not count.
 struct edgekv_streaming {
     uint32_t n_layers;       // of the model; 0 = nothing is streamed
     uint32_t n_streamed;     // layers that are
-    uint64_t streamed_bytes; // of their matrices, which are read for each batch of tokens; tables do not count
-    uint64_t slot_bytes;     // memory that they are read to
+    uint32_t n_experts;      // of each layer that has some; 0 = none
+    uint32_t n_experts_used; // for each token
+    uint64_t streamed_bytes; // of their matrices, without experts, which are read for each batch of tokens
+    uint64_t expert_bytes;   // of all their experts
+    uint64_t slot_bytes;     // memory that both are read to
     uint64_t read_bytes;     // so far
-    uint64_t read_ns;        // that it took
-    uint64_t wait_ns;        // for which computing waited
+    uint64_t read_ns;        // that it took, without experts
+    uint64_t wait_ns;        // for which computing waited, without experts
 };
 
 EDGEKV_API enum edgekv_status edgekv_model_streaming(

@@ -115,6 +115,7 @@ void test_same_outcome(const char * path) {
             const auto streaming = streaming_of(streamed.model);
             CHECK(streaming.n_layers == n_layers && streaming.n_streamed == n_streamed);
             CHECK(streaming.read_bytes >= streaming.streamed_bytes && streaming.slot_bytes <= streaming.streamed_bytes + 4096);
+            CHECK(streaming.expert_bytes == 0);
         }
     }
 }

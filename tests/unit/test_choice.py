@@ -68,6 +68,7 @@ class Estimates:
             n_layers=self.n_layers,
             n_streamed=n_streamed,
             streamed_bytes=n_streamed * LAYER_BYTES,
+            token_bytes=n_streamed * LAYER_BYTES,
             devices=limited(shares, options, ()),
             parts=Parts(**parts),
         )

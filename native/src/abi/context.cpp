@@ -103,19 +103,6 @@ enum edgekv_status edgekv_model_load_streamed(const char * path, const struct ll
     });
 }
 
-enum edgekv_status edgekv_model_streaming(const struct llama_model * model, struct edgekv_streaming * streaming, char * err,
-                                          size_t err_size) {
-    return guard(err, err_size, [&] {
-        require(model && streaming, "model or streaming is NULL");
-        *streaming = {};
-        if (model->streamed_weights) {
-            const auto & layers = model->streamed_weights->layers();
-            const auto   stats  = model->streamed_weights->stats();
-            *streaming = { layers.n_layers, layers.n_streamed, stats.n_bytes, stats.n_slot_bytes, stats.n_read, stats.read_ns, stats.wait_ns };
-        }
-    });
-}
-
 enum edgekv_status edgekv_context_new(struct llama_model * model, const struct llama_context_params * params,
                                       const struct edgekv_layout * layout, struct llama_context ** ctx, char * err,
                                       size_t err_size) {

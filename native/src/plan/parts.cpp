@@ -3,12 +3,10 @@
 #include "ggml-cpp.h"
 #include "hooks/processor.h"
 #include "hooks/status.h"
-#include "hooks/streamed_weights.h"
-#include "hooks/weights_file.h"
 #include "llama-context.h"
 #include "llama-kv-cache.h"
-#include "llama-model.h"
 #include "plan/open.h"
+#include "plan/process.h"
 #include "rows/host_attention.h"
 #include "rows/flat_cache.h"
 #include "rows/memory.h"
@@ -24,7 +22,6 @@ namespace {
 constexpr uint64_t host_step        = 2 << 20; // the host differs from run to run by up to a third of a MiB; the plan shall not
 constexpr uint64_t model_step       = 1 << 20; // its vocabulary and graphs by some pages
 constexpr uint64_t margin_bytes     = 2 << 20; // holes in the heap, and what a text and a reply take in the host
-constexpr uint64_t thread_bytes     = 1 << 15; // stack of one thread, without what attention to few tokens keeps there
 constexpr uint64_t draft_bytes      = 1 << 18; // the tokens that drafts are looked up in, and what a search takes
 
 // What llama.cpp notes of one cell of its own: arrays, and a node in each of two trees.
@@ -99,41 +96,5 @@ enum edgekv_status edgekv_context_parts(const struct llama_context * ctx, const 
         parts->margin_bytes      = margin_bytes;
         parts->workspace_bytes   = n_threads * (thread_bytes + HostAttention::stack_bytes(*held.flat)) + shared_work_bytes(*ctx, n_threads) +
                                  llama_cells(held) * llama_cell_bytes + (params->n_draft > 0 ? draft_bytes : 0);
-    });
-}
-
-enum edgekv_status edgekv_parts_stream(const struct llama_model * model, uint32_t n_streamed, uint32_t n_ubatch,
-                                       struct edgekv_parts * parts, struct edgekv_streaming * streaming, char * err,
-                                       size_t err_size) {
-    return guard(err, err_size, [&] {
-        require(model && parts && streaming, "model, parts or streaming is NULL");
-        const auto is_output = [](const auto & weight) { return weight.first == "output.weight"; };
-        const auto & weights = model->tensors_by_name;
-        const StreamedLayers layers = { model->hparams.n_layer_all, n_streamed, std::any_of(weights.begin(), weights.end(), is_output) };
-        if (n_streamed > layers.n_layers) {
-            fail(EDGEKV_STATUS_INVALID_ARGUMENT, "n_streamed = %u, but the model has %u layers; lower it", n_streamed, layers.n_layers);
-        }
-        SlotSizes sizes(layers.n_layers);
-        uint64_t  of_tables = 0;
-        uint64_t  of_layers = 0;
-        for (const auto & [name, weight] : weights) {
-            const int32_t layer    = layers.layer_of(name, ggml_nrows(weight));
-            const bool    is_table = layers.is_table(name);
-            if (layer >= 0) {
-                sizes.add(static_cast<uint32_t>(layer), *weight);
-                of_layers += ggml_nbytes(weight);
-            }
-            of_tables += is_table ? table_bytes(*weight, n_ubatch) : 0;
-            if (layer >= 0 || is_table) {
-                const ggml_backend_buffer_type_t type = ggml_backend_buffer_get_type(weight->buffer);
-                uint64_t & held = is_repacked(type) ? parts->repack_bytes : parts->weight_bytes;
-                held -= GGML_PAD(ggml_backend_buft_get_alloc_size(type, weight), ggml_backend_buft_get_alignment(type));
-            }
-        }
-        parts->slot_bytes = n_streamed > 0 ? sizes.held() + of_tables + thread_bytes : 0;
-        *streaming        = {};
-        if (n_streamed > 0) {
-            *streaming = { layers.n_layers, n_streamed, of_layers, sizes.held(), 0, 0, 0 };
-        }
     });
 }
