@@ -4,8 +4,11 @@ Every question of answers.json has one fact for an answer. Each text is read onc
 `ask`, and the question is answered from there in every way of choosing tokens, in at most 300 tokens. Texts of more
 tokens than the budget of 512 cells are counted apart. A loop is what `finish_reason` calls so.
 
+With `--unasked` a text is read before its question is known, as a server reads a text for many questions.
+
     python research/answers.py
     python research/answers.py --way bare,greedy --way told,penalty=1.1 --show
+    python research/answers.py --way told,penalty=1.1 --unasked --policy "keydiff(rope=off)+heads"
 """
 
 from __future__ import annotations
@@ -54,12 +57,12 @@ def holds(answer: str, facts: list[str]) -> bool:
 
 
 def answers(
-    session: edgekv.Session, path: Path, pair: dict[str, Any], ways: list[str], n_tokens: int
+    session: edgekv.Session, path: Path, pair: dict[str, Any], ways: list[str], n_tokens: int, *, unasked: bool
 ) -> list[dict[str, Any]]:
     """Answer one question in every way, each time from the same reading of the text."""
     question, found = pair["question"], []
     empty = session.snapshot()
-    session.read(files=[path], focus=question)
+    session.read(files=[path], focus=None if unasked else question)
     n_read, read = session.n_past, session.snapshot()
     for name in ways:
         way = WAYS[name]
@@ -81,6 +84,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, help="default: one for every processor")
     parser.add_argument("--way", action="append", choices=WAYS, help="repeatable; default: all")
     parser.add_argument("--budget", type=int, default=512, help="cells")
+    parser.add_argument("--policy", default="keydiff")
+    parser.add_argument("--unasked", action="store_true", help="read a text before its question is known")
     parser.add_argument("--tokens", type=int, default=300, help="longest answer")
     parser.add_argument("--show", action="store_true", help="print every answer")
     parser.add_argument("--json", type=Path, help="write the answers to this file too")
@@ -89,7 +94,7 @@ def main() -> None:
     texts = json.loads(TEXTS.read_text(encoding="utf-8"))["texts"]
     ways = options.way or list(WAYS)
     results: list[dict[str, Any]] = []
-    settings = {"memory": "100%", "policy": "keydiff", "budget": options.budget, "threads": options.threads}
+    settings = {name: getattr(options, name) for name in ("policy", "budget", "threads")} | {"memory": "100%"}
     with (
         tempfile.TemporaryDirectory(prefix="edgekv-bench-") as folder,
         edgekv.Runtime(options.model, **settings) as runtime,
@@ -99,7 +104,7 @@ def main() -> None:
         for text in texts:
             path.write_text(text["text"], encoding="utf-8")
             for pair in text["pairs"]:
-                results += answers(session, path, pair, ways, options.tokens)
+                results += answers(session, path, pair, ways, options.tokens, unasked=options.unasked)
                 programs.write_json(options.json, results)
     if options.show:
         for result in results:
