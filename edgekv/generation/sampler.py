@@ -81,13 +81,16 @@ class Sampling:
 
 def _pairs(biases: Any) -> tuple[tuple[int, float], ...]:
     """Return biases in order of their ids. Raises ConfigError."""
-    pairs = sorted(biases.items() if isinstance(biases, Mapping) else map(tuple, biases))
+    try:
+        pairs = [(token, bias) for token, bias in (biases.items() if isinstance(biases, Mapping) else biases)]
+    except (TypeError, ValueError):
+        raise ConfigError(f"logit_bias={biases!r} is not possible; give a mapping from ids to numbers") from None
     if len(pairs) > MAX_BIASES:
         raise ConfigError(f"logit_bias has {len(pairs)} tokens, but at most {MAX_BIASES} are taken; give fewer")
     for token, bias in pairs:
         _in_range("logit_bias", token, 0, (1 << 31) - 1, whole=True)
         _in_range(f"logit_bias[{token}]", bias, -MAX_BIAS, MAX_BIAS)
-    return tuple(pairs)
+    return tuple(sorted(pairs))
 
 
 def _in_range(name: str, value: float, low: int, high: int, *, whole: bool = False) -> None:

@@ -47,7 +47,7 @@ def _sampler(header: SnapshotHeader) -> SamplerState | None:
     given = state.value("sampling", lambda it: isinstance(it, dict) and it.keys() | _NEW_SAMPLING == _SAMPLING)
     try:
         sampling = Sampling(**given)
-    except (ConfigError, TypeError, ValueError):
+    except ConfigError:
         raise header.damaged("its 'sampling' is impossible") from None
     return SamplerState(
         sampling,

@@ -177,6 +177,8 @@ def test_biases_are_kept_in_order_and_are_few():
     assert Sampling(logit_bias=[(7, 1), (3, -2.5)]) == Sampling(logit_bias={3: -2.5, 7: 1})
     with pytest.raises(edgekv.ConfigError, match=r"logit_bias\[7\]=.* number in \["):
         Sampling(logit_bias={7: 1e9})
+    with pytest.raises(edgekv.ConfigError, match="logit_bias=5 is not possible; give a mapping"):
+        Sampling(logit_bias=5)
     with pytest.raises(edgekv.ConfigError, match="has 1025 tokens, but at most 1024"):
         Sampling(logit_bias=dict.fromkeys(range(1025), 1.0))
 

@@ -1,0 +1,52 @@
+"""The state of a session's sampler in a file: as it was, of files from before it had all fields, and impossible."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from edgekv.errors import SessionFileError
+from edgekv.generation.sampler import SamplerState, Sampling
+from edgekv.sessions.session_codec import header_values, said_of
+from edgekv.sessions.snapshot import Said
+from edgekv.store.snapshot_header import SnapshotHeader
+
+SAMPLING = Sampling(temperature=0.5, seed=3, frequency_penalty=0.25, logit_bias={7: -100, 3: 1.5})
+NEW = ("frequency_penalty", "presence_penalty", "logit_bias")
+
+
+def read(change=lambda sampling: None):
+    said = Said("assistant", (5,), SamplerState(SAMPLING, 3, 9, (1, 2)))
+    values = json.loads(json.dumps(header_values(None, said)))
+    change(values["sampler"]["sampling"])
+    return said_of(SnapshotHeader(SessionFileError, values)).sampler
+
+
+def test_a_sampler_comes_back():
+    assert read() == SamplerState(SAMPLING, 3, 9, (1, 2))
+
+
+def test_files_from_before_have_no_biases():
+    found = read(lambda sampling: [sampling.pop(name) for name in NEW])
+    assert found.sampling == Sampling(temperature=0.5, seed=3)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"temperature": -1},
+        {"logit_bias": [[1]]},
+        {"logit_bias": [["a", 1]]},
+        {"logit_bias": 5},
+        {"unheard_of": 1},
+    ],
+)
+def test_impossible_samplings_are_refused(change):
+    with pytest.raises(SessionFileError, match="'sampling' is impossible"):
+        read(lambda sampling: sampling.update(change))
+
+
+def test_a_field_that_every_file_has_is_missed():
+    with pytest.raises(SessionFileError, match="'sampling' is impossible"):
+        read(lambda sampling: sampling.pop("temperature"))
