@@ -10,6 +10,7 @@ from diagonals import diagonal
 import edgekv
 from edgekv.engine.speculation import NgramProposer, SpeculationGate
 from edgekv.policies import register, unregister
+from edgekv.testing.models.families import make_family
 
 SETTINGS = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "probe_tokens": 16}
 POLICIES = [
@@ -101,6 +102,11 @@ def test_so_it_is_with_other_caches_and_models(tiny_model, drafting, options):
     names = {*SHAPE, "n_embd", "architecture"}
     model = tiny_model(**SHAPE | {name: options[name] for name in names & options.keys()})
     check_equal(drafting, model, **{name: options[name] for name in options.keys() - names})
+
+
+@pytest.mark.parametrize("options", [{"quantization": "Q8_0"}, {"quantization": "Q4_0"}], ids=str)
+def test_so_it_is_with_experts(tmp_path, drafting, options):
+    check_equal(drafting, make_family(tmp_path / "model.gguf", "glm4moe", **options))
 
 
 def test_so_it_is_with_files_and_a_question(model, text_file, drafting):
