@@ -16,8 +16,8 @@ constexpr size_t aligned(size_t n) { return (n + alignment - 1) / alignment * al
 
 bool has_experts(const ggml_tensor & product) { return product.op == GGML_OP_MUL_MAT_ID; }
 
-// Columns that decide how all are multiplied. Of a block for experts so many that most of these have several; else it is taken as one
-// token, since unpacking an expert for one column costs more than ggml's product.
+// Columns that decide how a product is computed. A block that chooses fewer columns than there are experts counts as one token: to
+// unpack an expert for one column costs more than ggml's product with it.
 int64_t n_deciding(const ggml_tensor & product) {
     if (!has_experts(product)) {
         return ggml_nrows(product.src[1]);
