@@ -25,11 +25,24 @@ CHOSEN = (
     "block",
     "kv_type",
     "repack",
+    "resident",
     "gpu_layers",
     "tensor_split",
 )  # the planner chooses these if nobody names them
 NAMED = (
-    *("budget", "block", "ubatch", "kv_type", "repack", "n_sink", "recent", "evict_every", "focus", "probe_tokens"),
+    *(
+        "budget",
+        "block",
+        "ubatch",
+        "kv_type",
+        "repack",
+        "resident",
+        "n_sink",
+        "recent",
+        "evict_every",
+        "focus",
+        "probe_tokens",
+    ),
     *("reposition", "prompt_lookup", "allow_beyond_trained", "gpu_layers", "grammars"),
 )
 
