@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from .generation.stats import Stats
     from .options import Options
     from .planning.alternatives import Survey
-    from .planning.estimate import Plan
+    from .planning.plan import Plan
     from .runtime import Runtime, plan, survey
     from .session import Session
     from .sessions.coverage import Shaded
@@ -52,7 +52,7 @@ else:
     _MODULES = {
         "Options": "options",
         "Piece": "generation.logprobs",
-        "Plan": "planning.estimate",
+        "Plan": "planning.plan",
         "Progress": "generation.request",
         "Runtime": "runtime",
         "Sampling": "generation.sampler",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from .planning.alternatives import Survey, make_survey
 from .planning.choice import Request
-from .planning.estimate import Plan
+from .planning.plan import Plan
 from .planning.planner import make_plan
 from .sessions.local_engine import LocalEngine
 from .sessions.protocol import Engine

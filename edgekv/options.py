@@ -190,7 +190,7 @@ class Options:
 
     def _check_resident(self) -> None:
         """Raise ConfigError for streamed weights beside what holds weights in another way."""
-        if self.resident is None or self.resident == 1:
+        if not self.streams:
             return
         others = [("mmap", self.mmap or None), ("gpu_layers", self.gpu_layers or None), ("rpc", self.rpc)]
         for name, value in others:
@@ -203,6 +203,11 @@ class Options:
     def n_streamed(self, n_layers: int) -> int:
         """Return how many of a model's layers are read from the file whenever their turn comes."""
         return 0 if self.resident is None else n_layers - round(float(self.resident) * n_layers)
+
+    @property
+    def streams(self) -> bool:
+        """True if the weights of some layers are read whenever their turn comes."""
+        return self.resident is not None and self.resident != 1
 
     @property
     def may_stream(self) -> bool:
@@ -236,7 +241,7 @@ class Options:
     @property
     def maps_weights(self) -> bool:
         """True if the weights are mapped from the file."""
-        if self.resident is not None and self.resident != 1:
+        if self.streams:
             return False
         return not (self.repack or self.rpc) if self.mmap is None else self.mmap
 

@@ -22,7 +22,7 @@ from .memory.sizes import parse_size
 from .models.registry import find_model, is_remote
 from .planning.alternatives import Survey
 from .planning.choice import Request
-from .planning.estimate import Plan
+from .planning.plan import Plan
 from .policies import Policy
 from .prompt.spool import rereadable
 from .session import GENERAL_QUESTION, Session, tool_use_of

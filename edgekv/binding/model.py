@@ -43,7 +43,7 @@ class Model:
         params.no_alloc = no_alloc
         maps = options.maps_weights and not no_alloc
         params.load_mode = llama.LLAMA_LOAD_MODE_MMAP if maps else llama.LLAMA_LOAD_MODE_NONE
-        n_streamed = 0 if no_alloc else options.n_streamed(self.header.n_layer)
+        n_streamed = options.n_streamed(self.header.n_layer) if options.streams and not no_alloc else 0
         handle = c.c_void_p()
         progress = Callback(llama.llama_progress_callback, lambda _progress, _data: _give_back(), failed=False)
         if not (maps or no_alloc):

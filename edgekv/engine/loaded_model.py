@@ -16,7 +16,8 @@ from edgekv.memory import process
 from edgekv.models.head_shares import find_shares
 from edgekv.models.header import header_digest
 from edgekv.options import Options
-from edgekv.planning.estimate import Plan, checked_params
+from edgekv.planning.estimate import checked_params
+from edgekv.planning.plan import Plan
 from edgekv.prompt.template import rehearse
 from edgekv.warmup import register_warmup
 

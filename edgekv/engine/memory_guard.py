@@ -5,7 +5,7 @@ from __future__ import annotations
 from edgekv.errors import CeilingError, CeilingExceededError
 from edgekv.memory import process
 from edgekv.memory.sizes import MIB, format_size
-from edgekv.planning.estimate import Plan
+from edgekv.planning.plan import Plan
 
 
 class MemoryGuard:

@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable
 
-from edgekv.planning.estimate import Plan
+from edgekv.planning.plan import Plan
 
 
 class Opened:

@@ -13,7 +13,7 @@ from edgekv.errors import CeilingError
 from edgekv.generation.sampler import GREEDY, Sampler
 from edgekv.models.registry import find_model
 from edgekv.options import Options
-from edgekv.planning.estimate import Plan
+from edgekv.planning.plan import Plan
 from edgekv.prompt.text import Prompt
 
 from .fresh import in_fresh_process

@@ -12,7 +12,7 @@ from edgekv.errors import ConfigError, InputError
 from edgekv.generation.request import INSTRUCTION, ProgressCallback
 from edgekv.generation.stats import Stats
 from edgekv.options import Options
-from edgekv.planning.estimate import Plan
+from edgekv.planning.plan import Plan
 from edgekv.prompt.spool import rereadable
 from edgekv.prompt.text import Prompt, read_text
 from edgekv.runtime import Runtime

@@ -10,7 +10,8 @@ from edgekv.memory.sizes import MIB
 from edgekv.options import KV_TYPES, Options
 
 from .choice import Request, choose, most_cells
-from .estimate import Estimator, Plan
+from .estimate import Estimator
+from .plan import Plan
 from .planner import planned
 
 MORE_BYTES = 64 * MIB

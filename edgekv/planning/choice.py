@@ -16,7 +16,8 @@ from edgekv.binding.plan import choose_setting
 from edgekv.models.head_shares import has_shares
 from edgekv.options import DEFAULT_POLICY, DIVIDED_POLICY, KV_TYPES, Options
 
-from .estimate import Estimator, Plan, cache_params_of
+from .estimate import Estimator, cache_params_of
+from .plan import Plan
 from .swap_obstacle import swap_obstacle
 
 # The planner chooses these if they are None or not named, as it does a budget of None.

@@ -12,7 +12,8 @@ from edgekv.memory.sizes import MIB, format_size
 from edgekv.options import Options
 
 from .choice import Request, largest, smallest_budget, smallest_plans
-from .estimate import Estimator, Plan
+from .estimate import Estimator
+from .plan import Plan
 from .swap_obstacle import swap_obstacle
 
 

@@ -14,8 +14,9 @@ from edgekv.options import Options
 from .assign_layers import assign_layers
 from .choice import Request, choose
 from .device_shares import add_remote_devices
-from .estimate import Estimator, Plan
+from .estimate import Estimator
 from .infeasible import infeasible_error
+from .plan import Plan
 
 
 def check_device(options: Options) -> None:

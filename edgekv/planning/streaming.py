@@ -10,7 +10,7 @@ from pathlib import Path
 
 from edgekv.memory.sizes import format_size
 
-from .estimate import Plan
+from .plan import Plan
 
 PIECE_BYTES = 256 << 10
 SAMPLE_BYTES, SAMPLE_S = 64 << 20, 0.25  # read at most so much, and stop after so long

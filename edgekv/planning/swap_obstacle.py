@@ -5,7 +5,7 @@ from __future__ import annotations
 from edgekv.memory.sizes import MIB, format_size
 from edgekv.options import Options
 
-from .estimate import Plan
+from .plan import Plan
 
 
 def swap_obstacle(plan: Plan, options: Options) -> str:

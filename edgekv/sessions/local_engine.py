@@ -16,7 +16,7 @@ from edgekv.memory import process
 from edgekv.memory.holdings import hold
 from edgekv.options import Options
 from edgekv.planning.choice import Request
-from edgekv.planning.estimate import Plan
+from edgekv.planning.plan import Plan
 from edgekv.planning.planner import make_plan
 from edgekv.prompt.template import chat_format
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from edgekv.generation.request import GenerationRequest, Logging, ProgressCallback, RewindRequest
 from edgekv.generation.stats import Stats
-from edgekv.planning.estimate import Plan
+from edgekv.planning.plan import Plan
 from edgekv.store.log import Turn
 
 from .coverage import Coverage

@@ -10,7 +10,7 @@ from edgekv.engine.block_loop import BlockLoop, blocks
 from edgekv.errors import ConfigError, SessionError, SessionFileError
 from edgekv.generation.request import Logging
 from edgekv.memory.sizes import MIB, format_size
-from edgekv.planning.estimate import Plan
+from edgekv.planning.plan import Plan
 from edgekv.prompt.text import Prompt
 from edgekv.prompt.turns import STATES, Kind
 from edgekv.store.log import TokenLog

@@ -9,7 +9,7 @@ from edgekv.engine.block_loop_snapshot import BlockLoopSnapshot
 from edgekv.errors import ConfigError, SwapError
 from edgekv.memory import process
 from edgekv.memory.sizes import MIB, format_size
-from edgekv.planning.estimate import Plan
+from edgekv.planning.plan import Plan
 from edgekv.store.temp_array import temp_file
 
 from .beginnings import Beginnings

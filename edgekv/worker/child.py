@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from edgekv.errors import EdgeKVError, SessionError
 from edgekv.generation.request import Progress
 from edgekv.planning.alternatives import make_survey
-from edgekv.planning.estimate import Plan
+from edgekv.planning.plan import Plan
 from edgekv.planning.planner import make_plan
 from edgekv.sessions.conversation import LocalConversation
 from edgekv.sessions.local_engine import LocalEngine

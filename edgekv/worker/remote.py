@@ -19,7 +19,7 @@ from edgekv.generation.request import GenerationRequest, Logging, Progress, Prog
 from edgekv.generation.stats import Stats
 from edgekv.planning.alternatives import Survey
 from edgekv.planning.choice import Request
-from edgekv.planning.estimate import Plan
+from edgekv.planning.plan import Plan
 from edgekv.sessions.protocol import Conversation
 from edgekv.sessions.snapshot import Snapshot, new_mark
 from edgekv.sessions.turn_queue import TurnQueue

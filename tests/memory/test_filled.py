@@ -35,7 +35,7 @@ def test_many_threads_take_what_a_plan_counts_for_them(memory_ceiling, tiny_mode
     assert many.peak_bytes <= many.value["planned"]
     counted = many.value["counted"] - one.value["counted"]
     assert counted // 63 // 1024 == kib
-    assert 0.85 * counted < many.peak_bytes - one.peak_bytes < counted + MIB
+    assert 0.75 * counted < many.peak_bytes - one.peak_bytes < counted + MIB
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from edgekv.models.head_shares import HeadShares, path_beside
 from edgekv.options import Options
 from edgekv.planning.choice import MOST_DIVIDED, Request, choose, smallest_budget
 from edgekv.planning.device_shares import DeviceShare, limited
-from edgekv.planning.estimate import Parts, Plan
 from edgekv.planning.infeasible import infeasible_error
+from edgekv.planning.plan import Parts, Plan
 
 CELL_BYTES = {"f16": 1000, "q8_0": 531, "q4_0": 281}
 FIXED = 100_000

@@ -3,6 +3,7 @@
 #include "ggml-cpp.h"
 #include "hooks/processor.h"
 #include "hooks/status.h"
+#include "hooks/weights_file.h"
 #include "llama-context.h"
 #include "llama-kv-cache.h"
 #include "plan/open.h"
@@ -38,7 +39,8 @@ uint64_t llama_cells(const Memory & memory) {
 bool is_host_node(const ggml_tensor & node) {
     return std::none_of(std::begin(node.src), std::end(node.src), [](const ggml_tensor * src) {
         const ggml_tensor * owner = src != nullptr && src->view_src != nullptr ? src->view_src : src;
-        return owner != nullptr && owner->buffer != nullptr && !ggml_backend_buffer_is_host(owner->buffer);
+        return owner != nullptr && owner->buffer != nullptr && !ggml_backend_buffer_is_host(owner->buffer) &&
+               !is_repacked(ggml_backend_buffer_get_type(owner->buffer));
     });
 }
 
