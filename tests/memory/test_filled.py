@@ -6,7 +6,13 @@ import pytest
 from filled_cells import fill, load, save
 from repeated import settled
 
+pytest.importorskip("gguf")
 from edgekv.options import KV_TYPES
+from edgekv.testing.models.families import windowed
+from edgekv.testing.models.families.family import Sizes
+from edgekv.testing.models.families.sublayers import Experts
+from edgekv.testing.models.vocabulary import make_vocabulary
+from edgekv.testing.models.writer import write_tensors
 
 MIB = 1 << 20
 OPTIONS = {"memory": "512MiB", "threads": 1, "focus": False}
@@ -61,3 +67,20 @@ def test_loading_cells_of_another_type_takes_what_loading_its_own_does(
             return max(peaks.values()) - peaks[kv_type]
 
         assert settled(growth, 3 * MIB // 2) < 3 * MIB // 2
+
+
+@pytest.fixture(scope="module")
+def with_experts(tmp_path_factory):
+    """A model of 61 MiB, of which 57 are six weights of 32 experts each."""
+    family = windowed.gpt_oss(Sizes(n_layer=2, n_embd=512, n_ff=1024), Experts(n=32, n_used=4, n_ff=1024))
+    path = tmp_path_factory.mktemp("experts") / "model.gguf"
+    words = make_vocabulary(family.tokenizer, family.vocab_size)
+    return write_tensors(path, family.architecture, family.add_keys, family.tensors, words, quantization="Q4_0", seed=0)
+
+
+@pytest.mark.parametrize("options", [{"repack": None}, {"resident": 0}, {"resident": 0.5, "repack": None}], ids=str)
+def test_experts_take_what_a_plan_counts_for_them(memory_ceiling, with_experts, options):
+    """While they are repacked, too; and if those are read that are chosen."""
+    found = memory_ceiling("512MiB").run(fill, with_experts, **OPTIONS | options, budget=300)
+    assert found.peak_bytes <= found.value["planned"]
+    assert found.peak_bytes > found.value["planned"] - (20 if "resident" in options else 8) * MIB  # few may be chosen
