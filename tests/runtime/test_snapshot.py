@@ -284,7 +284,7 @@ def test_caches_take_what_fits_them(open_runtime):
 
 def test_a_snapshot_that_the_ceiling_does_not_hold_is_not_taken(open_runtime, monkeypatch):
     """The system's count of bytes is set so that one byte is missing."""
-    with open_runtime() as rt, rt.session() as session:
+    with open_runtime(swap_bytes=0) as rt, rt.session() as session:
         session.read(words(100))
         taken, n_past = session.snapshot(), session.n_past
         room = rt.plan.ceiling_bytes - taken.nbytes

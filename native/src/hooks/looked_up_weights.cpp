@@ -86,6 +86,7 @@ void LookedUpWeights::add_experts(ggml_tensor & tensor) {
     for (uint32_t i = 0; i < weight.experts.size(); ++i) {
         weight.experts[i].weight = &weight;
         weight.experts[i].number = i;
+        weight.experts[i].place  = absent_.insert(absent_.end(), &weight.experts[i]);
     }
 }
 
@@ -140,8 +141,7 @@ int LookedUpWeights::read_experts(Weight & weight, const ggml_tensor & ids) {
         }
         make_room(expert_bytes(*weight.tensor));
         result = read(weight, expert.number * n_bytes, n_bytes);
-        recent_.push_front(&expert);
-        expert.place    = recent_.begin();
+        recent_.splice(recent_.begin(), absent_, expert.place);
         expert.is_there = true;
         held_ += expert_bytes(*weight.tensor);
         if (result != 0) {
@@ -170,7 +170,7 @@ void LookedUpWeights::drop(Expert & expert) {
     if (last > first) {
         drop_pages(expert.weight->data + first, last - first);
     }
-    recent_.erase(expert.place);
+    absent_.splice(absent_.end(), recent_, expert.place);
     expert.is_there = false;
     held_ -= expert_bytes(*expert.weight->tensor);
 }

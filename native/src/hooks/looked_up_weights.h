@@ -51,7 +51,7 @@ class LookedUpWeights {
         Weight *                      weight;
         uint32_t                      number;
         bool                          is_there = false;
-        std::list<Expert *>::iterator place; // in recent_, if it is there
+        std::list<Expert *>::iterator place; // in recent_ or absent_
     };
     struct Weight {
         const ggml_tensor * tensor;
@@ -71,6 +71,7 @@ class LookedUpWeights {
     std::shared_ptr<const WeightsFile>              file_;
     std::unordered_map<const ggml_tensor *, Weight> weights_;
     std::list<Expert *>                             recent_; // experts that are there, the one that was chosen last first
+    std::list<Expert *>                             absent_; // the others: nothing is allocated while a graph computes
     size_t                                          room_   = 0;
     size_t                                          held_   = 0;
     uint64_t                                        n_read_ = 0;

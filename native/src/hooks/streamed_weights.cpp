@@ -123,7 +123,7 @@ char * StreamedWeights::slot(int32_t index) const {
 
 // What to read now: what is waited for, or else what will be, where that does not overwrite the layer that computes.
 int32_t StreamedWeights::to_read() const {
-    if (failed_) {
+    if (failure_ != 0) {
         return none;
     }
     if (wanted_ != none && !is_there(wanted_)) {
@@ -151,7 +151,7 @@ void StreamedWeights::read_ahead() {
         if (result == 0) {
             there_[index % StreamedSizes::n_slots] = index;
         } else {
-            fail_to_read(result);
+            failure_ = result;
         }
         done_.notify_all();
     }
@@ -190,7 +190,7 @@ bool StreamedWeights::wait_for_layer(int32_t index) {
         to_do_.notify_all();
     }
     const auto begin = std::chrono::steady_clock::now();
-    done_.wait(lock, [&] { return failed_ || is_there(index) || current_ == index; });
+    done_.wait(lock, [&] { return failure_ != 0 || is_there(index) || current_ == index; });
     if (current_ == index) {
         return true;
     }
@@ -208,21 +208,16 @@ bool StreamedWeights::wait_for_parts(const ggml_tensor & weight, const ggml_tens
     const int result = looked_up_.read_for(weight, node);
     if (result != 0) {
         const std::lock_guard<std::mutex> lock(mutex_);
-        fail_to_read(result);
+        failure_ = result;
     }
     return result == 0;
-}
-
-void StreamedWeights::fail_to_read(int result) {
-    failed_  = true;
-    failure_ = "streamed weights " + file_->failure(result);
 }
 
 StreamedWeights::Pass::Pass(StreamedWeights * weights) : weights_(weights) {
     if (weights_ != nullptr) {
         weights_->pass_.lock();
         const std::lock_guard<std::mutex> lock(weights_->mutex_);
-        weights_->failed_ = false; // the disk may be there again
+        weights_->failure_ = 0; // the disk may be there again
         weights_->to_do_.notify_all();
     }
 }
@@ -243,8 +238,8 @@ StreamedWeights::Pass::~Pass() {
 void StreamedWeights::Pass::require_read() const {
     if (weights_ != nullptr) {
         const std::lock_guard<std::mutex> lock(weights_->mutex_);
-        if (weights_->failed_) {
-            throw Error(EDGEKV_STATUS_MODEL_INVALID, weights_->failure_);
+        if (weights_->failure_ != 0) {
+            throw Error(EDGEKV_STATUS_MODEL_INVALID, "streamed weights " + weights_->file_->failure(weights_->failure_));
         }
     }
 }

@@ -84,7 +84,6 @@ class StreamedWeights {
 
     bool    wait_for_layer(int32_t index);
     bool    wait_for_parts(const ggml_tensor & weight, const ggml_tensor & node);
-    void    fail_to_read(int result);
     void    read_ahead();
     int32_t to_read() const;
     bool    is_there(int32_t index) const { return there_[index % StreamedSizes::n_slots] == index; }
@@ -107,9 +106,8 @@ class StreamedWeights {
     int32_t                  last_   = none;   // that was waited for
     int32_t                  wanted_ = none;
     int32_t                  there_[StreamedSizes::n_slots] = { none, none }; // the layers in the slots
-    bool                     failed_  = false;
+    int                      failure_ = 0; // what WeightsFile::try_read returned in this batch
     bool                     stops_   = false;
-    std::string              failure_;
     Stats                    stats_ = {};
     std::mutex               pass_;
     std::thread              thread_;
