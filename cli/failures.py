@@ -44,12 +44,13 @@ def message_of(
     settings: options of the settings file, by command
     """
     message = worded(error.format_message() if isinstance(error, click.ClickException) else str(error))
-    from_file = {source.option for source in _sources(command, arguments, settings) if source.place[:1] != "E"}
+    sources = list(_sources(command, arguments, settings))
+    from_file = {source.option for source in sources if source.place[:1] != "E"}
     if isinstance(error, click.BadParameter) and error.param is not None and {*error.param.opts} & from_file:
         message = re.sub(r" \(env var: '\w+'\)", "", message)  # click names it whoever gave the value
     about = [
         source
-        for source in _sources(command, arguments, settings)
+        for source in sources
         if source.place not in message
         and (repr(source.value) in message or re.search(rf"(?<![\w-]){source.option}(?![\w-])", message))
     ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from functools import partial
 
 import pytest
@@ -99,3 +101,12 @@ def fed(monkeypatch):
     watched("feed_draft", lambda token, draft: drafted.__setitem__(slice(None), draft) or [token])
     watched("accept", lambda: [drafted.pop(0)])
     return seen
+
+
+@pytest.fixture
+def own_model(model, tmp_path):
+    """A copy of a module's model that may be spoilt."""
+    path = tmp_path / "model.gguf"
+    shutil.copy(model, path)
+    os.utime(path, (0, 0))  # long ago, so that the clock of the file system tells a change now
+    return path

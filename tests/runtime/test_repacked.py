@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 
 import numpy as np
@@ -30,15 +29,6 @@ def model(tiny_model):
     path = tiny_model(**SHAPE, n_ctx_train=1024, quantization="Q4_0")
     if not edgekv.plan(path, memory="1GiB", **OPTIONS).parts.repacking:
         pytest.skip("this build of ggml repacks nothing on this processor")
-    return path
-
-
-@pytest.fixture
-def own_model(model, tmp_path):
-    """A copy that may be spoilt."""
-    path = tmp_path / "model.gguf"
-    shutil.copy(model, path)
-    os.utime(path, (0, 0))  # long ago, so that the clock of the file system tells a change now
     return path
 
 

@@ -32,15 +32,6 @@ def model(tiny_model):
     return tiny_model(n_layer=5, n_embd=128, n_head=4, n_head_kv=2, head_dim=32, quantization="Q4_0")
 
 
-@pytest.fixture
-def own_model(model, tmp_path):
-    """A copy that may be spoilt."""
-    path = tmp_path / "model.gguf"
-    shutil.copy(model, path)
-    os.utime(path, (0, 0))  # long ago, so that the clock of the file system tells a change now
-    return path
-
-
 def replies(path, **options):
     """Return the replies of two sessions that take turns, so that one of them is swapped out."""
     settings = OPTIONS | {"swap_memory": "64MiB"} | options

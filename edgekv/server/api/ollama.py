@@ -17,13 +17,6 @@ from .message_parts import call_of, unreadable
 from .ollama_lines import CHAT_PING, TEXT_PING, Lines, error_body
 from .openai_common import GenerationParams
 
-# Options about how a model is loaded, which the server was started with, and habits that edgekv has not. Desktop
-# programs send them with every request. They change nothing here, and each reply says which of them came.
-NOT_APPLIED = (
-    *("num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread", "use_mmap", "use_mlock", "numa", "low_vram"),
-    *("f16_kv", "vocab_only", "num_keep", "penalize_newline"),
-)
-
 
 class Options(GenerationParams):
     """The field `options`. num_predict: a negative number = until the model ends the reply"""
@@ -43,6 +36,11 @@ class Options(GenerationParams):
     vocab_only: Any = None
     num_keep: Any = None
     penalize_newline: Any = None
+
+
+# Options about how a model is loaded, which the server was started with, and habits that edgekv has not. Desktop
+# programs send them with every request. They change nothing here, and each reply says which of them came.
+NOT_APPLIED = tuple(name for name, field in Options.model_fields.items() if field.annotation is Any)
 
 
 class OllamaBody(Body):
