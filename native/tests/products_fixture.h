@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <random>
 #include <vector>
@@ -202,6 +203,23 @@ inline std::vector<float> computed(ggml_context * context, ggml_tensor * product
     CHECK(processor().graph_compute(graph, &plan) == GGML_STATUS_SUCCESS);
     const auto * values = static_cast<const float *>(product->data);
     return { values, values + ggml_nelements(product) };
+}
+
+// Call f(products) for every type of weights of all sets that run, each of which is the one in use meanwhile. Says of what a check
+// failed.
+template <typename F> void each_type(const char * what, F f) {
+    const Products * chosen = products();
+    for (const Products * set : all_that_run()) {
+        use_products(set);
+        for (const TypeProducts * type = set->types; type->multiply != nullptr; ++type) {
+            const int n_before = n_failed;
+            f(*type);
+            if (n_failed > n_before) {
+                std::fprintf(stderr, "those were of %s in %s with %s\n", what, ggml_type_name(type->type), set->name);
+            }
+        }
+    }
+    use_products(chosen);
 }
 
 } // namespace edgekv::products_fixture

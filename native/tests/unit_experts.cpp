@@ -121,17 +121,6 @@ void test_few_choices() {
 
 void test_experts() {
     processor().init();
-    const Products * chosen = products();
-    for (const Products * set : all_that_run()) {
-        use_products(set);
-        for (const TypeProducts * type = set->types; type->multiply != nullptr; ++type) {
-            const int n_before = n_failed;
-            test_experts_of(*type);
-            if (n_failed > n_before) {
-                std::fprintf(stderr, "those were of experts in %s with %s\n", ggml_type_name(type->type), set->name);
-            }
-        }
-    }
-    use_products(chosen);
+    each_type("experts", test_experts_of);
     test_few_choices();
 }

@@ -168,23 +168,16 @@ void test_repacked(ggml_type type) {
 
 void test_products() {
     processor().init();
-    const Products * chosen = products();
-    for (const Products * set : all_that_run()) {
-        use_products(set);
-        for (const TypeProducts * type = set->types; type->multiply != nullptr; ++type) {
-            const int n_before = n_failed;
-            test_errors(*type);
-            test_extremes(*type);
-            test_parts(*type);
-            if (type->multiply_few != nullptr) {
-                test_few_columns(*type);
-            }
-            test_graphs_of(*type);
-            if (n_failed > n_before) {
-                std::fprintf(stderr, "those were of %s with %s\n", ggml_type_name(type->type), set->name);
-            }
+    each_type("matrices", [](const TypeProducts & type) {
+        test_errors(type);
+        test_extremes(type);
+        test_parts(type);
+        if (type.multiply_few != nullptr) {
+            test_few_columns(type);
         }
-    }
+        test_graphs_of(type);
+    });
+    const Products * chosen = products();
     for (const Products * set : all_that_run()) {
         use_products(set);
         for (const ggml_type type : { GGML_TYPE_Q4_0, GGML_TYPE_Q8_0, GGML_TYPE_IQ4_NL, GGML_TYPE_Q2_K, GGML_TYPE_Q4_K, GGML_TYPE_Q5_K,
