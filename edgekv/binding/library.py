@@ -22,7 +22,7 @@ from . import structs
 
 __all__ = ["bindings", "call", "error_of", "library_path", "load"]
 
-ABI_VERSION = 16
+ABI_VERSION = 17
 ERR_SIZE = 2048
 
 STATUS_ERRORS: dict[int, type[EdgeKVError]] = {
@@ -74,6 +74,7 @@ _CALLS: dict[str, tuple[Any, ...]] = {
     "edgekv_cache_check": (_P, _P),
     "edgekv_cache_clear": (_P,),
     "edgekv_cache_feed": (_P, _P, c.c_size_t, c.c_int32),
+    "edgekv_cache_feed_together": (_P, c.c_size_t),
     "edgekv_cache_feed_draft": (_P, c.c_int32, _P, c.c_size_t),
     "edgekv_cache_accept": (_P,),
     "edgekv_cache_probe": (_P, _P, c.c_size_t),

@@ -20,7 +20,7 @@ def _address(array: Any) -> int | None:
 class Layout(Struct):
     """struct edgekv_layout"""
 
-    _fields_ = (("n_cells", c.c_uint32), ("n_cells_max", c.c_uint32), ("n_probe", c.c_uint32))
+    _fields_ = (("n_cells", c.c_uint32), ("n_cells_max", c.c_uint32), ("n_probe", c.c_uint32), ("n_slots", c.c_uint32))
 
 
 class Shape(Struct):
@@ -238,6 +238,19 @@ class CacheParams(Struct):
         ("n_draft", c.c_uint32),
         ("values", c.c_int32),
         ("before_rope", c.c_int32),
+        ("slot", c.c_uint32),
+    )
+
+
+class Part(Struct):
+    """struct edgekv_part"""
+
+    _fields_ = (
+        ("cache", c.c_void_p),
+        ("tokens", c.POINTER(c.c_int32)),
+        ("n", c.c_size_t),
+        ("want_logits", c.c_int32),
+        ("logits_row", c.c_int32),
     )
 
 

@@ -86,13 +86,18 @@ struct edgekv_layout {
     uint32_t n_cells;     // cells per head on average, at least 2
     uint32_t n_cells_max; // cells of one head, at least n_cells
     uint32_t n_probe;     // longest probe in tokens, which sliding windows make room for
+    uint32_t n_slots;     // sequences that are fed together, each with so many cells of its own; 0 = 1
 };
+
+// The most slots of a context.
+#define EDGEKV_MOST_SLOTS 64
 
 // Make a context as llama_init_from_model does; free it with llama_free.
 //   layout : NULL = llama.cpp's own cache, which edgekv_cache_open refuses; else params->n_ctx and n_batch follow from it
 //   EDGEKV_STATUS_INVALID_ARGUMENT  the layout is impossible, or has more rows in all than 32 bits count
-//   EDGEKV_STATUS_UNSUPPORTED       with a layout: ALiBi and encoder models, latents beside recurrent states, and graphs that attend
-//                                   in a way that edgekv does not know
+//   EDGEKV_STATUS_UNSUPPORTED       with a layout: ALiBi and encoder models, latents beside recurrent states, graphs that attend in a
+//                                   way that edgekv does not know, and several slots of a model with sliding windows or recurrent
+//                                   states, or on a device
 EDGEKV_API enum edgekv_status edgekv_context_new(
                   struct llama_model * model,
    const struct llama_context_params * params,
@@ -208,6 +213,7 @@ struct edgekv_cache_params {
     uint32_t n_draft;      // longest draft, in tokens; the context needs n_outputs_max of one more
     int32_t  values;       // nonzero: a policy compares the values of a head, which a cache of latents does not have
     int32_t  before_rope;  // nonzero: a policy looks at keys or queries as they were before RoPE
+    uint32_t slot;         // of the context's layout; each has one cache
 };
 
 // Raise what params lack for a policy. With `probed` its queries come from probes of n_probe_rows, not from the text.
@@ -219,8 +225,10 @@ EDGEKV_API enum edgekv_status edgekv_cache_params_for(
                                 char * err,
                               size_t   err_size);
 
-// Open a context's cache and empty it. The context must outlive it; nothing else may feed the context meanwhile.
-//   EDGEKV_STATUS_INVALID_STATE  the context was made without a layout, or has an open cache already
+// Open the cache of a context's slot and empty it. The context must outlive it; nothing but its caches may feed the context
+// meanwhile, one thread at a time.
+//   EDGEKV_STATUS_INVALID_ARGUMENT  the context has no such slot
+//   EDGEKV_STATUS_INVALID_STATE  the context was made without a layout, or the slot has an open cache already
 //   EDGEKV_STATUS_UNSUPPORTED    `repositions` or `before_rope` of keys that cannot be turned, as edgekv_context_rope says, though
 //                                layers without RoPE and sliding windows do not matter to `before_rope`; `values` where rows are
 //                                latents; layers that would share cells (EDGEKV_RAGGED_MODEL, EDGEKV_RAGGED_LAYERS), but their heads
@@ -268,6 +276,26 @@ EDGEKV_API enum edgekv_status edgekv_cache_feed(
                              int32_t   want_logits,
                                 char * err,
                               size_t   err_size);
+
+// Tokens that one cache of a context is fed in a step.
+struct edgekv_part {
+    struct edgekv_cache * cache;
+    const llama_token *   tokens;
+    size_t                n;           // at most the cache's free cells
+    int32_t               want_logits; // nonzero: compute logits for the last token
+    int32_t               logits_row;  // out: they are llama_get_logits_ith(ctx, logits_row) until the context is fed again
+};
+
+// Feed several caches of one context in one step: weights are multiplied once for all tokens, and each attends to its own cache.
+// A cache gets the rows that it would get alone, but for the rounding of matrix products, which may differ with the number of
+// tokens that are multiplied at once (docs/design/parallel.md).
+//   parts : each of another cache; together at most n_ubatch tokens, and n_outputs_max with logits
+//   Errors as of edgekv_cache_feed; every cache is then as before.
+EDGEKV_API enum edgekv_status edgekv_cache_feed_together(
+                   struct edgekv_part * parts,
+                               size_t   n_parts,
+                                 char * err,
+                               size_t   err_size);
 
 // Decode a token, and a draft of what may follow it, with logits for each: llama_get_logits_ith(ctx, 0) are the token's, and
 // (ctx, i) those of the draft's i-th token. The draft is in no cell. Whatever is done next with the cache drops the draft, but

@@ -21,7 +21,7 @@
 extern "C" {
 #endif
 
-#define EDGEKV_ABI_VERSION 16
+#define EDGEKV_ABI_VERSION 17
 
 // New values go last.
 enum edgekv_status {

@@ -1,6 +1,6 @@
 // unit [MODEL [KV_TYPE]]: the kernels on plain arrays (unit_allot.cpp, unit_kernels.cpp, unit_products.cpp, unit_rope.cpp and
 // unit_matrix_rows.cpp too) and,
-// given a model, its cache (unit_cache.cpp, unit_failures.cpp, unit_ragged.cpp, unit_reposition.cpp, unit_snapshot.cpp).
+// given a model, its cache (unit_cache.cpp, unit_failures.cpp, unit_ragged.cpp, unit_reposition.cpp, unit_slots.cpp, unit_snapshot.cpp).
 #include "check.h"
 #include "edgekv.h"
 #include "evict/choose.h"
@@ -39,6 +39,7 @@ void test_ragged(const char * model_path, const char * kv_type);
 void test_reposition(const char * model_path, const char * kv_type);
 void test_rope();
 void test_matrix_rows();
+void test_slots(const char * model_path, const char * kv_type);
 void test_snapshot(const char * model_path, const char * kv_type);
 void test_streamed_weights(const char * model_path);
 void test_weights_file(const char * model_path);
@@ -543,6 +544,7 @@ int main(int argc, char ** argv) {
         test_pools(argv[1], argc > 2 ? argv[2] : "f16");
         test_ragged(argv[1], argc > 2 ? argv[2] : "f16");
         test_reposition(argv[1], argc > 2 ? argv[2] : "f16");
+        test_slots(argv[1], argc > 2 ? argv[2] : "f16");
         test_snapshot(argv[1], argc > 2 ? argv[2] : "f16");
         test_graphs(argv[1], argc > 2 ? argv[2] : "f16");
         test_host(argv[1], argc > 2 ? argv[2] : "f16");

@@ -150,7 +150,7 @@ void test_versions_of_rows() {
     CHECK(outdates([&] { flat.aim_queries(8, 8, 3); }));
     CHECK(outdates([&] { flat.aim_queries(8, 4, 3); }));
     CHECK(outdates([&] { flat.set_query_rings({}); }));
-    CHECK(!outdates([&] { flat.begin_batch(7); }) && flat.n_filled() == 7);
+    CHECK(!outdates([&] { flat.begin_part(7); }) && flat.n_filled() == 7);
 }
 
 namespace {

@@ -81,6 +81,13 @@ enum edgekv_status edgekv_cache_feed(struct edgekv_cache * cache, const llama_to
     });
 }
 
+enum edgekv_status edgekv_cache_feed_together(struct edgekv_part * parts, size_t n_parts, char * err, size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(parts, "parts is NULL");
+        edgekv_cache::feed_together(parts, n_parts);
+    });
+}
+
 enum edgekv_status edgekv_cache_feed_draft(struct edgekv_cache * cache, llama_token token, const llama_token * draft, size_t n,
                                            char * err, size_t err_size) {
     return guard(err, err_size, [&] {

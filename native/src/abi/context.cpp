@@ -4,6 +4,7 @@
 #include "hooks/status.h"
 #include "hooks/streamed_weights.h"
 #include "hooks/weights_file.h"
+#include "llama-context.h"
 #include "llama-model.h"
 #include "rows/context_rope.h"
 #include "rows/flat_cache.h"
@@ -18,17 +19,30 @@ using namespace edgekv;
 namespace {
 
 // The rows of all heads are counted in 32 bits.
-void require_countable(const llama_hparams & hparams, const edgekv_layout & layout) {
+void require_countable(const llama_hparams & hparams, const edgekv_layout & layout, uint32_t n_slots) {
     uint64_t n_heads = 0;
     for (uint32_t il = 0; il < hparams.n_layer_all; ++il) {
         n_heads += hparams.has_kv(il) ? hparams.n_head_kv(il) : 0;
     }
-    if (n_heads * layout.n_cells > UINT32_MAX) {
+    const uint64_t n_runs = n_heads * n_slots;
+    if (n_runs * layout.n_cells > UINT32_MAX) {
         fail(EDGEKV_STATUS_INVALID_ARGUMENT,
              "%u cells for each of %llu KV heads are %llu rows, but at most %u can be counted; lower the budget, so that it makes at "
              "most %llu cells together with a block and a probe",
-             layout.n_cells, static_cast<unsigned long long>(n_heads), static_cast<unsigned long long>(n_heads * layout.n_cells),
-             UINT32_MAX, static_cast<unsigned long long>(UINT32_MAX / n_heads));
+             layout.n_cells, static_cast<unsigned long long>(n_runs), static_cast<unsigned long long>(n_runs * layout.n_cells),
+             UINT32_MAX, static_cast<unsigned long long>(UINT32_MAX / n_runs));
+    }
+}
+
+// Make the slots of a context that was just made. What a model keeps beside its rows is there once.
+void add_slots(const llama_context & ctx, uint32_t n_slots) {
+    const Memory memory = parts_of(ctx.get_memory());
+    if (n_slots > 1 && (memory.windows != nullptr || memory.recurrent != nullptr)) {
+        fail(EDGEKV_STATUS_UNSUPPORTED, "%u slots, but this model keeps sliding windows or recurrent states, of which a context has one; use "
+             "n_slots = 1", n_slots);
+    }
+    if (memory.flat != nullptr) {
+        memory.flat->add_slots();
     }
 }
 
@@ -110,22 +124,29 @@ enum edgekv_status edgekv_context_new(struct llama_model * model, const struct l
         require(model && params && ctx, "model, params or ctx is NULL");
         const Reasons                     reasons;
         std::optional<FlatCache::Request> request;
-        llama_context_params              used = *params;
+        llama_context_params              used    = *params;
+        const uint32_t                    n_slots = layout != nullptr ? std::max(1u, layout->n_slots) : 1;
         if (layout != nullptr) {
             require(layout->n_cells >= 2, "layout.n_cells is less than 2");
             require(layout->n_cells_max >= layout->n_cells, "layout.n_cells_max is less than layout.n_cells");
-            require_countable(model->hparams, *layout);
+            require(n_slots <= EDGEKV_MOST_SLOTS, "layout.n_slots is more than EDGEKV_MOST_SLOTS");
+            require_countable(model->hparams, *layout, n_slots);
             request.emplace(*layout);
             // cells for llama.cpp's own notes: one that stands for all that was fed, and a batch
-            used.n_ubatch = std::min({ used.n_batch, used.n_ubatch > 0 ? used.n_ubatch : used.n_batch, layout->n_cells });
+            const uint32_t n_fed = layout->n_cells + n_slots - 1;
+            used.n_ubatch        = std::min({ used.n_batch, used.n_ubatch > 0 ? used.n_ubatch : used.n_batch, n_fed });
             used.n_ctx    = 1 + used.n_ubatch;
             used.swa_full = false;
             require_supported(*model);
         }
-        *ctx = llama_init_from_model(model, used);
-        if (*ctx == nullptr) {
+        std::unique_ptr<llama_context, decltype(&llama_free)> made(llama_init_from_model(model, used), llama_free);
+        if (!made) {
             throw Error(request && request->refused() ? EDGEKV_STATUS_UNSUPPORTED : EDGEKV_STATUS_INTERNAL, reasons.text());
         }
+        if (request) {
+            add_slots(*made, n_slots);
+        }
+        *ctx = made.release();
     });
 }
 

@@ -118,7 +118,7 @@ void edgekv::require_openable(const llama_context & ctx, const edgekv_cache_para
 }
 
 edgekv_cache::edgekv_cache(llama_context * ctx, const edgekv_cache_params & params) :
-    ctx(ctx), kv(memory_of(ctx).cache), shape(shape_of(ctx)), params_(params), flat_(*memory_of(ctx).flat), claim_(flat_),
+    ctx(ctx), kv(memory_of(ctx).cache), shape(shape_of(ctx)), params_(params), root_(*memory_of(ctx).flat), flat_(root_.slot(params.slot)), claim_(flat_),
     rotation_(0), value_rotation_(0), softcap_(0.0f), cells_(flat_.n_cells_total(), cell_parts(shape, params)) {
     require_suited(*ctx, params);
     const Memory          memory  = memory_of(ctx);

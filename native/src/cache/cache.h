@@ -42,6 +42,10 @@ struct edgekv_cache {
 
     void clear();
     void feed(const llama_token * tokens, size_t n, bool want_logits, size_t n_draft = 0);
+
+    // Feed several caches of one context at once. Each part gets the row of its logits. On failure every cache is as before.
+    static void feed_together(edgekv_part * parts, size_t n_parts);
+
     void accept();
     void check_draft(size_t n) const; // throws Error for a longer draft than the cache was opened for
     void probe(const llama_token * tokens, size_t n, const uint32_t * part_ends, size_t n_parts);
@@ -78,11 +82,24 @@ struct edgekv_cache {
     friend struct edgekv::Snapshot;
     friend class edgekv::Compaction;
 
-    void     check_tokens(const llama_token * tokens, size_t n) const;
-    void     decode(const llama_token * tokens, size_t n, uint32_t n_before, size_t n_logits);
-    void     check_logits(size_t token, int32_t position) const;
-    void     fill(size_t n);
-    uint32_t n_stand_ins() const { return n_past > 0 ? 1 : 0; } // cells that llama.cpp knows between batches
+    // Tokens of a cache within a batch, n_before tokens after those that were fed, with logits of the last n_logits.
+    struct Batched {
+        edgekv_cache *      cache;
+        const llama_token * tokens;
+        size_t              n;
+        uint32_t            n_before;
+        size_t              n_logits;
+    };
+
+    void        check_tokens(const llama_token * tokens, size_t n) const;
+    static void decode(const std::vector<Batched> & parts);
+    void        check_logits(size_t token, int32_t position) const;
+    void        fill(size_t n);
+    void        note_queries(const Batched & part);
+    bool        is_shared() const { return root_.n_slots() > 1; } // with other caches
+
+    // Cells that llama.cpp knows between batches: none of several sequences, which it takes for one.
+    uint32_t n_stand_ins() const { return n_past > 0 && !is_shared() ? 1 : 0; }
     void     stand_in(uint32_t n = 0);
     void     begin_batch();
     void     undo_batch();
@@ -91,7 +108,8 @@ struct edgekv_cache {
     size_t                          row_of(uint32_t layer, uint32_t head) const; // of its first cell, among all cells
 
     edgekv_cache_params                params_;
-    edgekv::FlatCache &                flat_;
+    edgekv::FlatCache &                root_; // the context's first slot
+    edgekv::FlatCache &                flat_; // the slot of this cache
     edgekv::FlatCache::Claim           claim_;
     uint32_t                           rotation_;       // run of the Hadamard rotation of stored keys; 0 = none
     uint32_t                           value_rotation_; // the same of values

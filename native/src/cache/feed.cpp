@@ -53,7 +53,8 @@ void edgekv_cache::check_tokens(const llama_token * tokens, size_t n) const {
     // llama.cpp's cells are ours alone: one that stands for all that was fed, at the last position
     const auto foreign = [&] {
         const auto & cells = kv->get_cells(0);
-        return cells.get_used() != n_stand_ins() || cells.used_max_p1() != n_stand_ins() || cells.seq_pos_max(0) != rope_past - 1;
+        return cells.get_used() != n_stand_ins() || cells.used_max_p1() != n_stand_ins() ||
+               (!is_shared() && cells.seq_pos_max(0) != rope_past - 1);
     };
     if ((kv != nullptr && foreign()) || (state_ && state_->last() != rope_past - 1) || (windows_ && windows_->last() != rope_past - 1)) {
         throw Error(EDGEKV_STATUS_INVALID_STATE, "something else fed or changed this context's cache; clear it and start again");
@@ -63,7 +64,7 @@ void edgekv_cache::check_tokens(const llama_token * tokens, size_t n) const {
 // Let llama.cpp know no more than one cell, which stands for all that was fed and for n tokens of a batch. This does not fail.
 void edgekv_cache::stand_in(uint32_t n) {
     if (kv != nullptr) {
-        kv->keep_first(n > 0 ? 1 : n_stand_ins(), rope_past - 1 + static_cast<int32_t>(n));
+        kv->keep_first(n > 0 && !is_shared() ? 1 : n_stand_ins(), rope_past - 1 + static_cast<int32_t>(n));
     }
 }
 
@@ -98,31 +99,54 @@ void edgekv_cache::check_logits(size_t token, int32_t position) const {
     }
 }
 
-// Decode one batch, n_before tokens after those that were fed, with logits of its last n_logits tokens, the first of which are
-// checked. On failure llama.cpp's cells are left as they come out.
-void edgekv_cache::decode(const llama_token * tokens, size_t n, uint32_t n_before, size_t n_logits) {
-    std::vector<llama_pos>      positions(n);
-    std::vector<int32_t>        n_seq_id(n, 1);
-    llama_seq_id                seq = 0;
-    std::vector<llama_seq_id *> seq_id(n, &seq);
-    std::vector<int8_t>         logits(n, 0);
-    for (size_t i = 0; i < n; ++i) {
-        positions[i] = rope_past + static_cast<int32_t>(n_before + i);
+// Say what the rings of queries hold now, if a batch may have written to them.
+void edgekv_cache::note_queries(const Batched & part) {
+    if (window_ && flat_.notes().written) {
+        window_->note_written(n_past + static_cast<int32_t>(part.n_before), static_cast<uint32_t>(part.n));
     }
-    std::fill_n(logits.end() - static_cast<ptrdiff_t>(n_logits), n_logits, int8_t(1));
+}
+
+// Decode one batch of caches of one context, and check the first logits of each. On failure llama.cpp's cells are left as they come
+// out. Where sequences share a context, llama.cpp takes the batch for the first tokens of one, and the hook before its graph puts
+// the true positions in.
+void edgekv_cache::decode(const std::vector<Batched> & parts) {
+    edgekv_cache & first = *parts.front().cache;
+    size_t         n_all = 0;
+    for (const Batched & part : parts) {
+        n_all += part.n;
+    }
+    const llama_pos             base = first.is_shared() ? 0 : first.rope_past + static_cast<llama_pos>(parts.front().n_before);
+    std::vector<llama_token>    tokens;
+    std::vector<llama_pos>      positions(n_all);
+    std::vector<int32_t>        n_seq_id(n_all, 1);
+    llama_seq_id                seq = 0;
+    std::vector<llama_seq_id *> seq_id(n_all, &seq);
+    std::vector<int8_t>         logits(n_all, 0);
+
+    std::vector<FlatCache::Part> flat_parts;
+    tokens.reserve(n_all);
+    flat_parts.reserve(parts.size());
+    std::iota(positions.begin(), positions.end(), base);
+    for (const Batched & part : parts) {
+        tokens.insert(tokens.end(), part.tokens, part.tokens + part.n);
+        std::fill_n(logits.begin() + static_cast<ptrdiff_t>(tokens.size() - part.n_logits), part.n_logits, int8_t(1));
+        part.cache->flat_.begin_part(part.cache->n_filled_ + part.n_before);
+        flat_parts.push_back({ &part.cache->flat_, static_cast<uint32_t>(part.n), part.cache->rope_past + static_cast<int32_t>(part.n_before) });
+    }
+    const FlatCache::Batch flat_batch(first.root_, std::move(flat_parts));
 
     llama_batch batch = {};
-    batch.n_tokens    = static_cast<int32_t>(n);
-    batch.token       = const_cast<llama_token *>(tokens);
+    batch.n_tokens    = static_cast<int32_t>(n_all);
+    batch.token       = tokens.data();
     batch.pos         = positions.data();
     batch.n_seq_id    = n_seq_id.data();
     batch.seq_id      = seq_id.data();
     batch.logits      = logits.data();
 
-    flat_.begin_batch(n_filled_ + n_before);
-    const auto note_queries = [&] {
-        if (window_ && flat_.notes().written) {
-            window_->note_written(n_past + static_cast<int32_t>(n_before), static_cast<uint32_t>(n));
+    llama_context * ctx          = first.ctx;
+    const auto      note_queries = [&] {
+        for (const Batched & part : parts) {
+            part.cache->note_queries(part);
         }
     };
     const StreamedWeights::Pass pass(ctx->get_model().streamed_weights.get());
@@ -141,12 +165,18 @@ void edgekv_cache::decode(const llama_token * tokens, size_t n, uint32_t n_befor
     if (out_of_memory) {
         throw std::bad_alloc();
     }
+    const int32_t p0 = first.n_past + static_cast<int32_t>(parts.front().n_before);
     if (failure != 0) {
         pass.require_read();
-        fail(EDGEKV_STATUS_INTERNAL, "llama_decode returned %d for %zu tokens at position %u", failure, n, n_past + n_before);
+        fail(EDGEKV_STATUS_INTERNAL, "llama_decode returned %d for %zu tokens at position %d", failure, n_all, p0);
     }
-    if (n_logits > 0) {
-        check_logits(n - n_logits, n_past + static_cast<int32_t>(n_before + n - n_logits));
+    size_t end = 0;
+    for (const Batched & part : parts) {
+        end += part.n;
+        if (part.n_logits > 0) {
+            part.cache->check_logits(end - part.n_logits,
+                                     part.cache->n_past + static_cast<int32_t>(part.n_before + part.n - part.n_logits));
+        }
     }
 }
 
@@ -166,7 +196,7 @@ void edgekv_cache::feed(const llama_token * tokens, size_t n, bool want_logits, 
     }
     begin_batch();
     try {
-        decode(tokens, n_all, 0, want_logits ? 1 + n_draft : 0);
+        decode({ { this, tokens, n_all, 0, want_logits ? 1 + n_draft : 0 } });
     } catch (...) {
         undo_batch();
         throw;
@@ -174,6 +204,48 @@ void edgekv_cache::feed(const llama_token * tokens, size_t n, bool want_logits, 
     fill(n);
     n_drafted_ = static_cast<uint32_t>(n_draft);
     n_batch_   = static_cast<uint32_t>(n_all);
+}
+
+void edgekv_cache::feed_together(edgekv_part * parts, size_t n_parts) {
+    require(n_parts > 0, "no caches to feed");
+    llama_context *      ctx = parts[0].cache != nullptr ? parts[0].cache->ctx : nullptr;
+    std::vector<Batched> batched;
+    size_t               n_all = 0, n_logits = 0;
+    for (size_t i = 0; i < n_parts; ++i) {
+        const edgekv_part & part = parts[i];
+        require(part.cache != nullptr && part.cache->ctx == ctx, "a cache is NULL or of another context");
+        require(std::none_of(parts, parts + i, [&](const edgekv_part & other) { return other.cache == part.cache; }),
+                "a cache is fed twice at once");
+        part.cache->n_drafted_ = 0;
+        part.cache->check_tokens(part.tokens, part.n);
+        batched.push_back({ part.cache, part.tokens, part.n, 0, part.want_logits != 0 ? size_t(1) : 0 });
+        n_all += part.n;
+        n_logits += batched.back().n_logits;
+    }
+    if (n_all > ctx->get_cparams().n_ubatch || n_logits > ctx->get_cparams().n_outputs_max) {
+        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "%zu tokens and %zu rows of logits exceed the context's n_ubatch of %u or n_outputs_max of %u; "
+             "feed fewer at once", n_all, n_logits, ctx->get_cparams().n_ubatch, ctx->get_cparams().n_outputs_max);
+    }
+    for (const Batched & part : batched) {
+        if (part.cache->window_) {
+            part.cache->window_->begin_text(part.cache->n_past - part.cache->rope_past);
+        }
+        part.cache->begin_batch();
+    }
+    try {
+        decode(batched);
+    } catch (...) {
+        for (const Batched & part : batched) {
+            part.cache->undo_batch();
+        }
+        throw;
+    }
+    size_t end = 0;
+    for (size_t i = 0; i < n_parts; ++i) {
+        end += parts[i].n;
+        parts[i].logits_row = static_cast<int32_t>(end) - 1;
+        parts[i].cache->fill(parts[i].n);
+    }
 }
 
 void edgekv_cache::accept() {
@@ -231,7 +303,7 @@ void edgekv_cache::probe(const llama_token * tokens, size_t n, const uint32_t * 
     try {
         for (size_t i = 0; i < n; i += n_batch) {
             const size_t n_piece = std::min(n_batch, n - i);
-            decode(tokens + i, n_piece, static_cast<uint32_t>(i), 0);
+            decode({ { this, tokens + i, n_piece, static_cast<uint32_t>(i), 0 } });
             stand_in(static_cast<uint32_t>(i + n_piece));
         }
     } catch (...) {

@@ -349,7 +349,7 @@ void edgekv_cache::restore(const void * src, size_t size, bool with_rows) {
             at += n;
         });
     }
-    if (kv != nullptr) {
+    if (kv != nullptr && !is_shared()) {
         kv->take_cells(std::move(own));
     }
     if (windows_) {

@@ -94,7 +94,7 @@ enum edgekv_status edgekv_context_parts(const struct llama_context * ctx, const 
         parts->state_bytes       = memory.state_bytes;
         parts->compute_bytes     = memory.compute_bytes;
         parts->output_bytes      = memory.output_bytes;
-        parts->bookkeeping_bytes = edgekv_cache_estimate_bytes(&shape, params);
+        parts->bookkeeping_bytes = held.flat->n_slots() * edgekv_cache_estimate_bytes(&shape, params);
         parts->margin_bytes      = margin_bytes;
         parts->workspace_bytes   = n_threads * (thread_bytes + HostAttention::stack_bytes(*held.flat)) + shared_work_bytes(*ctx, n_threads) +
                                  llama_cells(held) * llama_cell_bytes + (params->n_draft > 0 ? draft_bytes : 0);

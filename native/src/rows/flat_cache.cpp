@@ -65,7 +65,7 @@ FlatCache::Claim::Claim(FlatCache & flat) : flat_(flat) {
     flat.claimed_ = true;
 }
 
-FlatCache::FlatCache(const edgekv_layout & layout) : layout_(layout), n_open_(layout.n_cells) {}
+FlatCache::FlatCache(const edgekv_layout & layout) : layout_(layout), n_open_(layout.n_cells) { layout_.n_slots = std::max(1u, layout.n_slots); }
 
 void FlatCache::add_layer(ggml_context * context, ggml_backend_buffer_type_t memory, uint32_t il, uint32_t n_head, uint32_t n_head_kv,
                           ggml_type type_k, uint32_t head_dim_k, ggml_type type_v, uint32_t head_dim_v) {
@@ -85,10 +85,11 @@ void FlatCache::add_layer(ggml_context * context, ggml_backend_buffer_type_t mem
         }
         const size_t alignment = host ? 1 : ggml_backend_buft_get_alignment(memory);
         const auto   step      = std::max(step_of(*k, alignment), step_of(*v, alignment));
-        pool = pools_.insert(pools_.end(), { context, k, v, host, step, 0, 0, 0, 0 });
+        pool = pools_.insert(pools_.end(), { context, k, v, host, step, 0, 0, 0, 0, 0 });
         on_device_ |= !host;
     }
-    const uint32_t n_rows = layout_.n_cells + pool->step - 1; // of a head on average, and what its start may leave unused
+    // of a head on average in all slots, and what its start may leave unused
+    const uint32_t n_rows = (layout_.n_cells + pool->step - 1) * layout_.n_slots;
     const auto     slack  = static_cast<uint32_t>(pool->k->ne[1] - pool->n_heads * n_rows);
     const auto     more   = n_head_kv * n_rows + (host ? 0 : std::max(slack, n_head_kv * device_slack) - slack);
     add_rows(pool->k, more);
@@ -109,6 +110,31 @@ void FlatCache::add_layer(ggml_context * context, ggml_backend_buffer_type_t mem
     clear();
 }
 
+FlatCache::FlatCache(const FlatCache & first, uint32_t slot) :
+    layout_(first.layout_), pools_(first.pools_), layers_(first.layers_), heads_(first.heads_), index_(first.index_), notes_(first.notes_),
+    n_open_(first.n_open_) {
+    for (Pool & pool : pools_) {
+        pool.first_row = slot * pool.n_heads * layout_.n_cells;
+    }
+    clear();
+}
+
+void FlatCache::add_slots() {
+    if (layout_.n_slots > 1 && on_device_) {
+        fail(EDGEKV_STATUS_UNSUPPORTED, "%u slots, but rows lie on a device, where each context has one; use n_slots = 1", layout_.n_slots);
+    }
+    for (uint32_t i = 1; i < layout_.n_slots; ++i) {
+        others_.emplace_back(new FlatCache(*this, i));
+    }
+}
+
+FlatCache & FlatCache::slot(uint32_t i) {
+    if (i >= n_slots()) {
+        fail(EDGEKV_STATUS_INVALID_ARGUMENT, "there is no slot %u; the context was made with %u", i, n_slots());
+    }
+    return i == 0 ? *this : *others_[i - 1];
+}
+
 void FlatCache::add_reader(uint32_t il, uint32_t n_head, uint32_t owner) {
     Layer &        layer   = layers_[index_.at(owner)];
     const uint32_t n_group = n_head / layer.n_head_kv;
@@ -124,7 +150,7 @@ void FlatCache::add_reader(uint32_t il, uint32_t n_head, uint32_t owner) {
 int32_t FlatCache::unattended() const {
     for (const Layer & layer : layers_) {
         for (const Reader & reader : layer.readers) {
-            if (reader.il >= notes_.attended.size() || !notes_.attended[reader.il]) {
+            if (reader.il >= notes_->attended.size() || !notes_->attended[reader.il]) {
                 return static_cast<int32_t>(reader.il);
             }
         }
@@ -147,7 +173,7 @@ uint32_t FlatCache::n_nodes() const {
     const auto of_a_call    = 7 + (copies ? 2 : 0) + (on_device_ ? 1 : 0); // five views, attention, its place; copies of rows, of a mask
     uint32_t   n            = on_device_ ? pools_.size() : 0; // the masks there
     for (const Layer & layer : layers_) {
-        n += layer.readers.size() * (5 + (one_by_one ? of_a_call * layer.n_head_kv : 0));
+        n += layer.readers.size() * (5 * layout_.n_slots + (one_by_one ? of_a_call * layer.n_head_kv : 0));
     }
     return n;
 }
@@ -203,7 +229,7 @@ template <typename Kept> void FlatCache::lay_out_by(Kept kept) {
         for (size_t h = layer.first_head; h < layer.first_head + layer.n_head_kv; ++h) {
             const uint32_t n = kept(h);
             same &= heads_[h].kept == n;
-            heads_[h] = { static_cast<uint32_t>(pool.n_used_rows), static_cast<uint32_t>(pool.n_used), n };
+            heads_[h] = { pool.first_row + static_cast<uint32_t>(pool.n_used_rows), static_cast<uint32_t>(pool.n_used), n };
             pool.n_used_rows += n_apart(heads_[h], pool);
             pool.n_used += n_own(heads_[h]);
         }
@@ -236,9 +262,20 @@ void FlatCache::aim_queries(uint32_t first, uint32_t n, int32_t lag) {
     queries_.lag   = lag;
 }
 
-void FlatCache::begin_batch(uint32_t n_filled) {
-    n_filled_      = n_filled;
-    notes_.written = false;
+FlatCache::Batch::Batch(FlatCache & first, std::vector<Part> && parts) : first_(first) {
+    first_.batch_          = std::move(parts);
+    first_.notes_->written = false;
+}
+
+std::vector<FlatCache::Part> FlatCache::parts_of_batch(uint32_t n_tokens) {
+    return batch_.empty() ? std::vector<Part>{ { this, n_tokens, 0 } } : batch_;
+}
+
+void FlatCache::place(llama_pos * positions) const {
+    for (const Part & part : batch_) {
+        std::iota(positions, positions + part.n_tokens, part.position);
+        positions += part.n_tokens;
+    }
 }
 
 } // namespace edgekv

@@ -4,6 +4,7 @@
 #include "edgekv.h"
 #include "ggml-backend.h"
 #include "ggml.h"
+#include "llama.h"
 #include "rope/key_rope.h"
 
 #include <cstdint>
@@ -17,6 +18,9 @@ namespace edgekv {
 // a run of rows: those that the last compaction kept, then open ones, equally many in every head, which take the next
 // tokens. So one mask, aligned to where the open rows begin, serves all heads of all layers. On a device a head begins where
 // a tensor may, and so some rows before it may be nobody's.
+//
+// A context may have several slots, for sequences that share its steps. A slot is a flat cache of the same shape with rows of its
+// own in the same pools. The first one owns the others.
 class FlatCache {
   public:
     struct Head {
@@ -58,6 +62,7 @@ class FlatCache {
         bool           host; // whether the rows lie in the host's memory
         uint32_t       step; // a head begins at a row that is a multiple of this
         uint32_t       n_heads;
+        uint32_t       first_row;   // of the slot
         uint32_t       offset;      // cells of the pools before
         uint64_t       n_used;      // cells, while they are laid out
         uint64_t       n_used_rows; // likewise
@@ -79,7 +84,14 @@ class FlatCache {
         uint32_t rotation_v = 0;    // the same of values
     };
 
-    // What graphs say of themselves. They change nothing else here.
+    // Adjacent tokens of a batch that go to one slot.
+    struct Part {
+        FlatCache * slot;
+        uint32_t    n_tokens;
+        int32_t     position; // that RoPE turns the first one by
+    };
+
+    // What graphs say of themselves, one for all slots. They change nothing else here.
     struct Notes {
         std::unordered_map<uint32_t, Attention> attention;       // by il of layers, of the newest graph
         std::vector<uint8_t>                    attended;        // by il, whether the newest graph does so through FlatGraph
@@ -111,8 +123,15 @@ class FlatCache {
     // Error(EDGEKV_STATUS_UNSUPPORTED).
     [[noreturn]] static void refuse(const char * call);
 
-    // A flat cache where this thread makes such a memory and one is asked for, else NULL.
+    // A flat cache where this thread makes such a memory and one is asked for, else NULL. It has one slot until `add_slots`.
     static std::unique_ptr<FlatCache> requested();
+
+    // Make the slots of the layout, once all layers are there. Nothing is allocated for rows: their pools have room for all slots.
+    // Throws Error(EDGEKV_STATUS_UNSUPPORTED) where rows lie on a device.
+    void add_slots();
+
+    uint32_t    n_slots() const { return layout_.n_slots; }
+    FlatCache & slot(uint32_t i); // throws Error where there is none
 
     // Cells of a ring for sliding windows: of a flat cache, what a window, a batch and a probe take; else as many as llama.cpp has.
     static uint32_t window_cells(uint32_t n_own, uint32_t window, uint32_t n_batch);
@@ -156,10 +175,10 @@ class FlatCache {
     bool                       on_device() const { return on_device_; } // some rows, at least
     const Queries &            queries() const { return queries_; }
     ggml_tensor *              query_ring(uint32_t il) const { return queries_.rings[index_.at(il)]; }
-    const Notes &              notes() const { return notes_; }
+    const Notes &              notes() const { return *notes_; }
     int32_t                    unattended() const; // il of a reader that the newest graph does not attend with; -1 = none
-    const Attention &          attention(uint32_t il) const { return notes_.attention.at(il); }
-    Notes &                    notes() { return notes_; }
+    const Attention &          attention(uint32_t il) const { return notes_->attention.at(il); }
+    Notes &                    notes() { return *notes_; }
 
     // Lay the rows out anew: kept (n_heads,) of every head, in the order of the layers; the rest is open, in equal parts.
     // Rows do not move by this, and nothing is allocated. Throws Error, and changes nothing, where a pool has too few rows.
@@ -175,10 +194,30 @@ class FlatCache {
     void set_query_rings(std::vector<ggml_tensor *> rings);
     void aim_queries(uint32_t first, uint32_t n, int32_t lag);
 
-    // What is decoded next goes to the open rows from the n_filled-th on, and has written nothing yet.
-    void begin_batch(uint32_t n_filled);
+    // What this slot gets next goes to its open rows from the n_filled-th on.
+    void begin_part(uint32_t n_filled) { n_filled_ = n_filled; }
+
+    // What is decoded while it lives, by parts that have begun. It has written nothing yet.
+    class Batch {
+      public:
+        Batch(FlatCache & first, std::vector<Part> && parts);
+        ~Batch() { first_.batch_.clear(); }
+        Batch(const Batch &)             = delete;
+        Batch & operator=(const Batch &) = delete;
+
+      private:
+        FlatCache & first_;
+    };
+
+    // Of the first slot: the parts of a batch of n_tokens. What something else feeds goes there.
+    std::vector<Part> parts_of_batch(uint32_t n_tokens);
+
+    // Of the first slot: write the positions of a batch. llama.cpp numbers it as if one sequence had fed it.
+    void place(llama_pos * positions) const;
 
   private:
+    FlatCache(const FlatCache & first, uint32_t slot);
+
     template <typename Kept> void lay_out_by(Kept kept); // kept(head) of every head
 
     edgekv_layout                        layout_;
@@ -187,7 +226,9 @@ class FlatCache {
     std::vector<Head>                    heads_; // of all layers
     std::unordered_map<uint32_t, size_t> index_; // by il of a reader
     Queries                              queries_;
-    Notes                                notes_;
+    std::shared_ptr<Notes>               notes_ = std::make_shared<Notes>();
+    std::vector<std::unique_ptr<FlatCache>> others_; // further slots
+    std::vector<Part>                    batch_; // empty while edgekv decodes none
     uint32_t                             n_filled_  = 0;
     uint32_t                             n_open_    = 0;
     uint64_t                             n_kept_    = 0;

@@ -29,9 +29,11 @@ ggml_tensor * contiguous(ggml_context * context, ggml_tensor * tensor) {
 } // namespace
 
 FlatGraph::FlatGraph(ggml_context * context, FlatCache & cache, uint32_t n_tokens, bool largest) :
-    cache_(cache), notes_(cache.notes()), version_(cache.version()), n_tokens_(n_tokens), largest_(largest),
-    masks_(cache.pools().size()) {
+    cache_(cache), notes_(cache.notes()), parts_(cache.parts_of_batch(n_tokens)), n_tokens_(n_tokens), largest_(largest), masks_(cache.pools().size()) {
     notes_.attended.clear();
+    if (largest) {
+        parts_ = { { &cache, n_tokens, 0 } };
+    }
     n_visible_ = std::min<uint32_t>(cache.n_open(), round_up(cache.n_filled() + n_tokens, visible_step));
     max_kept_  = cache.max_kept();
     if (largest) {
@@ -47,13 +49,29 @@ FlatGraph::FlatGraph(ggml_context * context, FlatCache & cache, uint32_t n_token
         const uint32_t n    = max_kept_ + n_visible_ + (even ? 0 : device_pad - 1);
         mask_ = input(context, GGML_TYPE_F16, cache.on_device() ? round_up(n, device_pad) : max_kept_ + n_visible_, n_tokens);
     }
-    if (cache.queries().n > 0) {
-        query_rows_ = input(context, GGML_TYPE_I64, std::min(n_tokens, cache.queries().n));
+    uint32_t n_in_parts = 0;
+    for (const FlatCache::Part & part : parts_) {
+        const uint32_t n = std::min(part.n_tokens, part.slot->queries().n);
+        slots_.push_back({ part.slot->version(), n > 0 ? input(context, GGML_TYPE_I64, n) : nullptr });
+        n_in_parts += part.n_tokens;
+    }
+    if (n_in_parts != n_tokens) {
+        throw std::runtime_error("a batch is decoded in other pieces than edgekv fed it in");
     }
 }
 
 bool FlatGraph::can_reuse(uint32_t n_tokens) const {
-    return !largest_ && version_ == cache_.version() && n_tokens_ == n_tokens && cache_.n_filled() + n_tokens <= n_visible_;
+    const std::vector<FlatCache::Part> coming = cache_.parts_of_batch(n_tokens);
+    if (largest_ || n_tokens_ != n_tokens || parts_.size() != coming.size()) {
+        return false;
+    }
+    for (size_t i = 0; i < parts_.size(); ++i) {
+        const FlatCache::Part & part = coming[i];
+        if (part.slot != parts_[i].slot || part.n_tokens != parts_[i].n_tokens || part.slot->version() != slots_[i].version) {
+            return false;
+        }
+    }
+    return mask_ == nullptr || cache_.n_filled() + n_tokens <= n_visible_; // without one, it looks up how many are filled
 }
 
 void FlatGraph::set_input(const llama_ubatch & ubatch) const {
@@ -67,10 +85,12 @@ void FlatGraph::set_input(const llama_ubatch & ubatch) const {
     notes_.written = true;
     auto * rows = static_cast<int64_t *>(rows_->data);
     for (const auto & layer : cache_.layers()) {
-        for (uint32_t t = 0; t < n_tokens_; ++t) {
-            for (size_t g = 0; g < layer.n_head_kv; ++g) {
-                const FlatCache::Head & head = cache_.head(layer.first_head + g);
-                *rows++ = head.first + head.kept + cache_.n_filled() + t;
+        for (const FlatCache::Part & part : parts_) {
+            for (uint32_t t = 0; t < part.n_tokens; ++t) {
+                for (size_t g = 0; g < layer.n_head_kv; ++g) {
+                    const FlatCache::Head & head = part.slot->head(layer.first_head + g);
+                    *rows++ = head.first + head.kept + part.slot->n_filled() + t;
+                }
             }
         }
     }
@@ -81,11 +101,14 @@ void FlatGraph::set_input(const llama_ubatch & ubatch) const {
         std::fill_n(row, n_see, ggml_fp16_t(0));
         std::fill(row + n_see, row + mask_->ne[0], hidden);
     }
-    if (query_rows_ != nullptr) {
-        const auto & queries = cache_.queries();
-        const auto   n       = static_cast<uint32_t>(query_rows_->ne[0]);
-        for (uint32_t i = 0; i < n; ++i) {
-            static_cast<int64_t *>(query_rows_->data)[i] = queries.first + (ubatch.pos[n_tokens_ - n + i] + queries.lag) % queries.n;
+    const llama_pos * end = ubatch.pos; // of the positions of a part
+    for (size_t p = 0; p < parts_.size(); ++p) {
+        const ggml_tensor * query_rows = slots_[p].query_rows;
+        const auto &        queries    = parts_[p].slot->queries();
+        const auto          n          = query_rows != nullptr ? query_rows->ne[0] : 0;
+        end += parts_[p].n_tokens;
+        for (int64_t i = 0; i < n; ++i) {
+            static_cast<int64_t *>(query_rows->data)[i] = queries.first + (end[i - n] + queries.lag) % queries.n;
         }
     }
 }
@@ -156,26 +179,29 @@ ggml_tensor * FlatGraph::attend(ggml_context * context, ggml_tensor * q, ggml_te
 }
 
 void FlatGraph::keep_queries(ggml_context * context, ggml_cgraph * graph, ggml_tensor * q, uint32_t il) {
-    if (query_rows_ == nullptr) {
-        return;
-    }
     const FlatCache::Layer & layer  = cache_.layer(il);
     const auto &             all    = layer.readers;
     const auto               reader = std::find_if(all.begin(), all.end(), [&](const auto & it) { return it.il == il; });
-    const int64_t            n_rows = query_rows_->ne[0];
+    const size_t             head   = q->ne[0] * sizeof(float);
+    const int64_t            n      = q->ne[0] * reader->n_group;
+    int64_t                  end    = 0; // of the tokens of a part
+    for (size_t p = 0; p < parts_.size(); ++p) {
+        ggml_tensor * query_rows = slots_[p].query_rows;
+        end += parts_[p].n_tokens;
+        if (query_rows == nullptr) {
+            continue;
+        }
+        const int64_t n_rows = query_rows->ne[0];
+        ggml_tensor * newest = ggml_view_3d(context, q, q->ne[0], q->ne[1], n_rows, q->nb[1], q->nb[2], (end - n_rows) * q->nb[2]);
+        newest               = contiguous(context, newest);
 
-    ggml_tensor * newest =
-        ggml_view_3d(context, q, q->ne[0], q->ne[1], n_rows, q->nb[1], q->nb[2], (n_tokens_ - n_rows) * q->nb[2]);
-    newest = contiguous(context, newest);
-
-    // the heads of one KV head after another, (values, rows, n_head_kv), to their place between those of the other readers
-    const size_t  head    = q->ne[0] * sizeof(float);
-    const int64_t n       = q->ne[0] * reader->n_group;
-    ggml_tensor * ring    = cache_.query_ring(il);
-    ggml_tensor * queries = ggml_view_3d(context, newest, n, n_rows, layer.n_head_kv, newest->nb[2], n * sizeof(float), 0);
-    ggml_tensor * place   = ggml_view_3d(context, ring, n, ring->ne[1], layer.n_head_kv, ring->nb[1], layer.n_group * head,
-                                         reader->first * head);
-    ggml_build_forward_expand(graph, ggml_set_rows(context, place, queries, query_rows_));
+        // the heads of one KV head after another, (values, rows, n_head_kv), to their place between those of the other readers
+        ggml_tensor * ring    = parts_[p].slot->query_ring(il);
+        ggml_tensor * queries = ggml_view_3d(context, newest, n, n_rows, layer.n_head_kv, newest->nb[2], n * sizeof(float), 0);
+        ggml_tensor * place   = ggml_view_3d(context, ring, n, ring->ne[1], layer.n_head_kv, ring->nb[1], layer.n_group * head,
+                                             reader->first * head);
+        ggml_build_forward_expand(graph, ggml_set_rows(context, place, queries, query_rows));
+    }
 }
 
 void FlatGraph::store(ggml_context * context, ggml_cgraph * graph, ggml_tensor * pool, ggml_tensor * rows,
@@ -206,9 +232,9 @@ ggml_tensor * FlatGraph::attend(ggml_context * context, ggml_cgraph * graph, ggm
     }
 
     if (mask_ == nullptr) {
-        ggml_tensor * out = on_host_.emplace_back(HostAttention{ cache_, il, scale, softcap }).operation(context, q, sinks);
+        ggml_tensor * out = on_host_.emplace_back(HostAttention{ parts_, il, scale, softcap }).operation(context, q, sinks);
         ggml_build_forward_expand(graph, out);
-        for (size_t i = 0; largest_ && i < n_query_nodes; ++i) { // ggml's scheduler holds its nodes in arrays, which must not grow later
+        for (size_t i = 0; largest_ && i < n_query_nodes * cache_.n_slots(); ++i) { // ggml's scheduler holds its nodes in arrays, which must not grow later
             ggml_build_forward_expand(graph, ggml_view_1d(context, layer.k, layer.k->ne[0], 0)); // of what is kept anyway
         }
         return out;

@@ -10,11 +10,11 @@ struct llama_ubatch;
 
 namespace edgekv {
 
-// The part of one graph that reads and writes a flat cache. It holds for one layout and one number of tokens.
+// The part of one graph that reads and writes a flat cache. It holds for one layout and one number of tokens of each slot.
 class FlatGraph {
   public:
-    // With `largest` every head is as long as a head may become, and attention takes the most nodes: such a graph reserves the
-    // memory of all later ones.
+    // cache: the first slot, whose batch it is. With `largest` every head is as long as a head may become, and attention takes the
+    // most nodes: such a graph reserves the memory of all later ones.
     FlatGraph(ggml_context * context, FlatCache & cache, uint32_t n_tokens, bool largest);
 
     bool can_reuse(uint32_t n_tokens) const;
@@ -52,16 +52,22 @@ class FlatGraph {
     void             store(ggml_context * context, ggml_cgraph * graph, ggml_tensor * pool, ggml_tensor * rows,
                            uint32_t first_head, uint32_t n_heads);
 
-    const FlatCache &  cache_;
-    FlatCache::Notes & notes_;
-    uint32_t           version_;
+    // What a part of the batch needs of a graph.
+    struct Slot {
+        uint32_t      version;              // of its layout
+        ggml_tensor * query_rows = nullptr; // I64, where its newest queries go
+    };
+
+    FlatCache &                  cache_; // where all slots have the same, or there is one
+    FlatCache::Notes &           notes_;
+    std::vector<FlatCache::Part> parts_; // their positions are those of the first batch
+    std::vector<Slot>            slots_; // of the parts
     uint32_t           n_tokens_;
     bool               largest_;
     uint32_t           max_kept_;
     uint32_t           n_visible_; // open rows that it attends to
     ggml_tensor *      rows_;      // I64 (n_tokens * n_heads), by layer, token, head: where keys and values go
     ggml_tensor *      mask_ = nullptr; // F16 (columns, n_tokens): column max_kept_ is the first open row; none on the host
-    ggml_tensor *      query_rows_ = nullptr; // I64, where the newest queries go
 
     std::vector<ggml_tensor *> masks_; // by pool, on its device: copies that heads of other lengths than the longest read
     std::deque<HostAttention>  on_host_; // of every layer

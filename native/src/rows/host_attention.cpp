@@ -39,15 +39,18 @@ struct Tile {
     }
 };
 
-// What one thread does of an operation.
+// What one thread does of an operation, for one part of the batch.
 class Pass {
   public:
-    Pass(const HostAttention & op, const ggml_tensor & out) :
-        op_(op), out_(out), q_(*out.src[0]), sinks_(out.src[3]), layer_(op.cache.layer(op.il)), tile_(layer_, n_tokens()),
-        read_k_(row_to_float(layer_.k->type)), read_v_(row_to_float(layer_.v->type)) {}
+    Pass(const HostAttention & op, const ggml_tensor & out, const FlatCache::Part & part, size_t first_token) :
+        op_(op), out_(out), q_(*out.src[0]), sinks_(out.src[3]), part_(part), first_token_(first_token), layer_(part.slot->layer(op.il)),
+        tile_(layer_, n_tokens()), read_k_(row_to_float(layer_.k->type)), read_v_(row_to_float(layer_.v->type)) {}
 
     // Of a KV head, counted by query head, then token.
     size_t n_queries() const { return n_group() * n_tokens(); }
+
+    // Cells of a head that each of them reads, about.
+    size_t n_cells(size_t g) const { return head(g).kept + part_.slot->n_filled() + n_tokens(); }
 
     // Queries that only one thread may take.
     size_t step() const { return tile_.has_panels ? n_lanes : 1; }
@@ -60,16 +63,18 @@ class Pass {
     }
 
   private:
-    size_t n_tokens() const { return q_.ne[2]; }
+    size_t n_tokens() const { return part_.n_tokens; }
     size_t n_group() const { return q_.ne[1] / layer_.n_head_kv; }
 
+    const FlatCache::Head & head(size_t g) const { return part_.slot->head(layer_.first_head + g); }
+
     void attend_at_once(size_t g, size_t first, size_t n) {
-        const FlatCache::Head & head      = op_.cache.head(layer_.first_head + g);
+        const FlatCache::Head & head      = this->head(g);
         size_t                  most_seen = 0;
         for (size_t i = 0; i < n; ++i) {
             const size_t h = g * n_group() + (first + i) / n_tokens(), t = (first + i) % n_tokens();
-            put_query(i, at<const float>(q_, h * q_.nb[1] + t * q_.nb[2]));
-            seen_[i]  = head.kept + op_.cache.n_filled() + t + 1;
+            put_query(i, at<const float>(q_, h * q_.nb[1] + (first_token_ + t) * q_.nb[2]));
+            seen_[i]  = head.kept + part_.slot->n_filled() + t + 1;
             most_seen = std::max(most_seen, seen_[i]);
             most_[i]  = sinks_ != nullptr ? *at<const float>(*sinks_, h * sinks_->nb[0]) : -INFINITY;
             sums_[i]  = sinks_ != nullptr ? 1.0f : 0.0f;
@@ -87,7 +92,7 @@ class Pass {
         }
         for (size_t i = 0; i < n; ++i) {
             const size_t h = g * n_group() + (first + i) / n_tokens(), t = (first + i) % n_tokens();
-            put_out(i, at<float>(out_, t * out_.nb[1]) + h * layer_.head_dim_v);
+            put_out(i, at<float>(out_, (first_token_ + t) * out_.nb[1]) + h * layer_.head_dim_v);
         }
     }
 
@@ -156,6 +161,8 @@ class Pass {
     const ggml_tensor &      out_;
     const ggml_tensor &      q_;
     const ggml_tensor *      sinks_;
+    const FlatCache::Part &  part_;
+    const size_t             first_token_;
     const FlatCache::Layer & layer_;
     const Tile               tile_;
     ggml_to_float_t          read_k_;
@@ -174,32 +181,41 @@ class Pass {
     int32_t n_seen_[most_at_once];
 };
 
+// Call f(pass) for every part of the batch.
+template <typename F> void each_pass(const HostAttention & op, const ggml_tensor & out, F f) {
+    size_t first_token = 0;
+    for (const FlatCache::Part & part : op.parts) {
+        Pass pass(op, out, part, first_token);
+        f(pass);
+        first_token += part.n_tokens;
+    }
+}
+
 // What ggml calls on each thread. Threads share the cells out: one may begin and end within a head.
 void run(ggml_tensor * out, int i_thread, int n_threads, void * userdata) {
-    const auto &             op        = *static_cast<const HostAttention *>(userdata);
-    const FlatCache::Layer & layer     = op.cache.layer(op.il);
-    const ggml_tensor &      q         = *out->src[0];
-    Pass                     pass(op, *out);
-    const size_t             n_queries = pass.n_queries();
-    const auto               n_cells   = [&](size_t g) { // that each of them reads, about
-        return op.cache.head(layer.first_head + g).kept + op.cache.n_filled() + q.ne[2];
-    };
+    const auto & op        = *static_cast<const HostAttention *>(userdata);
+    const size_t n_head_kv = op.parts.front().slot->layer(op.il).n_head_kv;
+
     size_t n_all = 0;
-    for (size_t g = 0; g < layer.n_head_kv; ++g) {
-        n_all += n_queries * n_cells(g);
-    }
+    each_pass(op, *out, [&](const Pass & pass) {
+        for (size_t g = 0; g < n_head_kv; ++g) {
+            n_all += pass.n_queries() * pass.n_cells(g);
+        }
+    });
     const size_t begin = n_all * i_thread / n_threads;
     const size_t end   = n_all * (i_thread + 1) / n_threads;
 
     size_t before = 0;
-    for (size_t g = 0; g < layer.n_head_kv; ++g) {
-        const size_t n         = n_cells(g);
-        const auto   n_started = [&](size_t bound) { // queries whose cells begin before it
-            return bound <= before ? 0 : std::min(n_queries, round_up((bound - before + n - 1) / n, pass.step()));
-        };
-        pass.attend(g, n_started(begin), n_started(end));
-        before += n_queries * n;
-    }
+    each_pass(op, *out, [&](Pass & pass) {
+        for (size_t g = 0; g < n_head_kv; ++g) {
+            const size_t n         = pass.n_cells(g);
+            const auto   n_started = [&](size_t bound) { // queries whose cells begin before it
+                return bound <= before ? 0 : std::min(pass.n_queries(), round_up((bound - before + n - 1) / n, pass.step()));
+            };
+            pass.attend(g, n_started(begin), n_started(end));
+            before += pass.n_queries() * n;
+        }
+    });
 }
 
 } // namespace
@@ -223,7 +239,7 @@ size_t HostAttention::stack_bytes(const FlatCache & cache) {
 }
 
 ggml_tensor * HostAttention::operation(ggml_context * context, ggml_tensor * q, ggml_tensor * sinks) {
-    const FlatCache::Layer & layer  = cache.layer(il);
+    const FlatCache::Layer & layer  = parts.front().slot->layer(il);
     ggml_tensor *            args[] = { q, layer.k, layer.v, sinks };
     return ggml_custom_4d(context, GGML_TYPE_F32, layer.head_dim_v * q->ne[1], q->ne[2], 1, 1, args, sinks != nullptr ? 4 : 3, run,
                           GGML_N_TASKS_MAX, this);
