@@ -22,6 +22,7 @@ REPOSITION = ("auto", "always", "never")
 UBATCH = 128  # tokens; larger ones read no faster, and their activations take memory
 PROMPT_LOOKUP = ("off", "auto")
 SWAP_FULL = ("refuse", "evict")
+MOST_PARALLEL = 64  # EDGEKV_MOST_SLOTS
 MOST_DEVICES = 16  # devices to divide layers over: llama_max_devices()
 RPC_TIMEOUT_S, MOST_TIMEOUT_S = 600.0, 7 * 24 * 3600.0
 REPLAY_TOKENS = 48  # longest instruction before a block that is replayed
@@ -60,6 +61,7 @@ class Options:
     ubatch: tokens decoded at once, at most a block; None = a block, but at most 128
     kv_type: "f16", "q8_0" or "q4_0"
     threads: None = one for every processor
+    parallel: sessions that share each step, each with cells of its own; the others are swapped out
     n_sink: first positions that are never evicted
     recent: newest tokens that are never evicted; None = 32, and none while a probe or a replay of what is read scores
     evict_every: generated tokens between two evictions; None = a block, 1 = as in the papers
@@ -97,6 +99,7 @@ class Options:
     ubatch: int | None = None
     kv_type: str = "f16"
     threads: int | None = None
+    parallel: int = 1
     n_sink: int = 4
     recent: int | None = None
     evict_every: int | None = None
@@ -156,6 +159,7 @@ class Options:
         _in_range("block", self.block, 1, 4096)
         _in_range("ubatch", self.n_ubatch, 1, self.block)
         _in_range("threads", self.n_threads, 1, 512)
+        _in_range("parallel", self.parallel, 1, min(MOST_PARALLEL, self.n_ubatch))
         _in_range("n_sink", self.n_sink, 0, 1 << 20)
         _in_range("recent", 0 if self.recent is None else self.recent, 0, 1 << 20)
         _in_range("evict_every", self.spare_cells, 1, self.block)
@@ -184,6 +188,7 @@ class Options:
         if self.repack and self.mmap:
             raise ConfigError("mmap=True with repack=True would hold the weights twice; leave one of them out")
         self._check_resident()
+        self._check_parallel()
         if self.budget is not None:
             _in_range("budget", self.budget, 1, 1 << 30)
             self.check_budget(self.budget)
@@ -198,6 +203,24 @@ class Options:
                 raise ConfigError(
                     f"resident={self.resident} reads weights from the file into memory of its own, which "
                     f"{name}={value} does not go with; leave {name} out"
+                )
+
+    def _check_parallel(self) -> None:
+        """Raise ConfigError for several sessions at once beside what only one can have."""
+        if self.parallel == 1:
+            return
+        lookup = "auto" if self.prompt_lookup == "auto" else None
+        others = [
+            ("isolated", self.isolated or None),
+            ("prompt_lookup", lookup),
+            ("gpu_layers", self.gpu_layers or None),
+            ("rpc", self.rpc),
+        ]
+        for name, value in others:
+            if value is not None:
+                raise ConfigError(
+                    f"parallel={self.parallel} shares steps among sessions in this process, on its processor, which "
+                    f"{name}={value} does not go with; leave one of them out"
                 )
 
     def n_streamed(self, n_layers: int) -> int:

@@ -34,10 +34,10 @@ class CacheSnapshot:
 
 
 class Cache:
-    """Cells of every (layer, KV head) of a context, and which token each holds. Close it before the context."""
+    """Cells of every (layer, KV head) of a context's slot, and which token each holds. Close it before the context."""
 
     def __init__(self, context: Context, params: structs.CacheParams | None = None) -> None:
-        """params: what the policies need, from `binding.policy.cache_params`; None = only keys."""
+        """params: the slot, and what the policies need, from `binding.policy.cache_params`; None = only keys."""
         self._handle = c.c_void_p()
         params = structs.CacheParams() if params is None else params
         library.call("edgekv_cache_open", context.handle, c.byref(params), c.byref(self._handle))
@@ -149,6 +149,20 @@ class Cache:
         """
         array = (c.c_int32 * len(tokens))(*tokens)
         library.call("edgekv_cache_feed", self._handle, array, len(tokens), want_logits)
+
+    @staticmethod
+    def feed_together(feeds: Sequence[tuple[Cache, Sequence[int], bool]]) -> list[int]:
+        """Feed caches of one context in one step, each its tokens, with the logits of the last one if they are wanted.
+
+        Returns the row of each one's logits. Raises NativeError, and leaves every cache as it was, as `feed` does.
+        """
+        parts = (structs.Part * len(feeds))()
+        arrays = [(c.c_int32 * len(tokens))(*tokens) for _, tokens, _ in feeds]
+        for part, array, (cache, _, want_logits) in zip(parts, arrays, feeds, strict=True):
+            part.cache, part.tokens = cache._handle.value, c.addressof(array)
+            part.n, part.want_logits = len(array), want_logits
+        library.call("edgekv_cache_feed_together", parts, len(feeds))
+        return [part.logits_row for part in parts]
 
     def decode_with(self, n_threads: int) -> None:
         """Feed single tokens with so many threads from now on; results do not depend on the number."""

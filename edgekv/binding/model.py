@@ -162,7 +162,8 @@ class Model:
     def new_context(self, n_cells: int, options: Options, *, n_cells_max: int | None = None) -> Context:
         """A context of `n_cells` cells per head on average, at most `n_cells_max` in one head; None = equal heads."""
         n_cells_max = n_cells if n_cells_max is None else n_cells_max
-        return Context(self, n_cells, options, structs.Layout(n_cells, n_cells_max, options.probe_cells))
+        layout = structs.Layout(n_cells, n_cells_max, options.probe_cells, options.parallel)
+        return Context(self, n_cells, options, layout)
 
 
 def _give_back() -> bool:
@@ -172,7 +173,8 @@ def _give_back() -> bool:
 
 
 class Context:
-    """A llama.cpp context: one sequence, outputs for a token and its draft, flash attention on. Its model outlives it.
+    """A llama.cpp context with flash attention. Its model outlives it. It has outputs for a token and its draft, or for
+    a token of every slot.
 
     Without a layout it has llama.cpp's own cache of n_cells, which edgekv does not compact.
     """
@@ -201,7 +203,7 @@ class Context:
         params.n_ctx = n_cells
         params.n_batch = params.n_ubatch = options.n_ubatch
         params.n_seq_max = 1
-        params.n_outputs_max = 1 + options.n_draft
+        params.n_outputs_max = max(options.parallel, 1 + options.n_draft)
         params.n_threads = params.n_threads_batch = options.n_threads
         params.flash_attn_type = llama.LLAMA_FLASH_ATTN_TYPE_ENABLED
         params.type_k = params.type_v = KV_TYPES[options.kv_type]

@@ -247,7 +247,7 @@ class Part(Struct):
 
     _fields_ = (
         ("cache", c.c_void_p),
-        ("tokens", c.POINTER(c.c_int32)),
+        ("tokens", c.c_void_p),
         ("n", c.c_size_t),
         ("want_logits", c.c_int32),
         ("logits_row", c.c_int32),

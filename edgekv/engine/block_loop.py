@@ -25,8 +25,15 @@ from .repositioning import Repositioning
 from .speculation import NgramProposer, SpeculationGate
 from .thread_tuner import ThreadTuner
 
+Feeder = Callable[[Cache, Sequence[int], bool], int]  # feeds tokens, and computes logits if wanted; returns their row
 Fed = tuple[int, Sequence[int]]  # first position, and the tokens that are fed from there
 NOTHING: Fed = (0, ())
+
+
+def feed_alone(cache: Cache, tokens: Sequence[int], want_logits: bool) -> int:
+    """Feed tokens of one cache by themselves. Returns the row of their logits, which are the last."""
+    cache.feed(tokens, want_logits=want_logits)
+    return -1
 
 
 @dataclass(slots=True)
@@ -62,9 +69,17 @@ class BlockLoop:
     """
 
     def __init__(
-        self, cache: Cache, options: Options, budget: int, n_ctx_train: int, block_replay: BlockReplay | None = None
+        self,
+        cache: Cache,
+        options: Options,
+        budget: int,
+        n_ctx_train: int,
+        block_replay: BlockReplay | None = None,
+        feeder: Feeder = feed_alone,
     ) -> None:
+        """feeder: feeds the tokens, maybe together with those of other block loops"""
         self.cache = cache
+        self._feeder = feeder
         self.repositioning = Repositioning(cache, options, n_ctx_train)
         self.budget = budget
         self.pinned: tuple[tuple[int, int], ...] = ()
@@ -78,7 +93,8 @@ class BlockLoop:
         self._proposer = NgramProposer()
         self._gate = SpeculationGate()
         # The feeding thread waits for a device that computes, so its idle time does not show a busy machine.
-        self._threads = ThreadTuner(1 if options.gpu_layers else options.n_threads)
+        # So does one whose steps others share.
+        self._threads = ThreadTuner(1 if options.gpu_layers or options.parallel > 1 else options.n_threads)
         self._draft: list[int] = []  # tokens that are decoded, but neither accepted nor dropped
         self._scored_at = 0  # n_past at the last scoring
         self._coming = NOTHING  # tokens of a feed, until everything about them is noted
@@ -278,13 +294,14 @@ class BlockLoop:
         draft = self._proposed(tokens[0], spare) if drafts and self._options.n_draft else []
         started, own_started = time.perf_counter(), time.thread_time()
         self._coming = self.cache.n_past, tokens
+        row = 0
         if draft:
             self.cache.feed_draft(tokens[0], draft)
         else:
-            self.cache.feed(tokens, want_logits=want_logits)
+            row = self._feeder(self.cache, tokens, want_logits)
         seconds = time.perf_counter() - started
         self._note_fed()
-        self._draft, self.logits_row = draft, 0 if draft else -1
+        self._draft, self.logits_row = draft, row
         self.work.decode_s += seconds
         self.work.drafted += len(draft)
         if generating:

@@ -21,7 +21,7 @@ from edgekv.planning.plan import Plan
 from edgekv.prompt.template import rehearse
 from edgekv.warmup import register_warmup
 
-from .block_loop import BlockLoop
+from .block_loop import BlockLoop, Feeder, feed_alone
 from .block_replay import BlockReplay
 from .memory_guard import MemoryGuard
 
@@ -31,14 +31,15 @@ if TYPE_CHECKING:
 
 
 class LoadedModel:
-    """A model in this process under its plan, its cells, and the block loop over them. Close it.
+    """A model in this process under its plan, its cells, and the block loops over them, one a slot. Close it.
 
     mark: bytes that the snapshots of its cells carry, so that no other engine restores them
     model_digest: identifies the model in a session file
     closed: everything was freed
     """
 
-    def __init__(self, path: Path, plan: Plan, options: Options, mark: bytes) -> None:
+    def __init__(self, path: Path, plan: Plan, options: Options, mark: bytes, feeder: Feeder = feed_alone) -> None:
+        """feeder: feeds tokens for the block loops"""
         self.plan = plan
         self.options = options
         self.mark = mark
@@ -51,12 +52,20 @@ class LoadedModel:
             process.return_freed_memory()  # memory that loading took beside the model
             self.context = self.model.new_context(plan.n_cells, options, n_cells_max=plan.n_cells_max)
             made.callback(self.context.close)
-            cache = made.enter_context(closing(open_cache(self.context, options)))
-            share_heads(cache, path, options)
+            self.block_loops: list[BlockLoop] = []
+            for slot in range(options.parallel):
+                cache = made.enter_context(closing(open_cache(self.context, options, slot)))
+                share_heads(cache, path, options)
+                replay = BlockReplay.of(self.model, options)
+                loop = BlockLoop(cache, options, plan.budget_cells, self.model.n_ctx_train, replay, feeder)
+                self.block_loops.append(loop)
             process.return_freed_memory()
-            block_replay = BlockReplay.of(self.model, options)
-            self.block_loop = BlockLoop(cache, options, plan.budget_cells, self.model.n_ctx_train, block_replay)
             self._made = made.pop_all()
+
+    @property
+    def block_loop(self) -> BlockLoop:
+        """The block loop of the first slot."""
+        return self.block_loops[0]
 
     def matcher(self, grammar: Grammar) -> Matcher:
         """Return a matcher that holds a reply to a grammar.
@@ -90,9 +99,13 @@ def _vocabulary(model: Model) -> Vocabulary:
     return Vocabulary(model)
 
 
-def open_cache(context: Context, options: Options) -> Cache:
-    """Open the cache of a context. It repositions keys unless reposition is "never", or "auto" and the model cannot."""
-    return Cache(context, checked_params(context, options))
+def open_cache(context: Context, options: Options, slot: int = 0) -> Cache:
+    """Open the cache of a context's slot. It repositions keys unless reposition is "never", or "auto" and the model
+    cannot.
+    """
+    params = checked_params(context, options)
+    params.slot = slot
+    return Cache(context, params)
 
 
 def share_heads(cache: Cache, path: Path, options: Options) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Protocol
 
+from edgekv.engine.block_loop import BlockLoop
 from edgekv.engine.loaded_model import LoadedModel
 from edgekv.memory.sizes import MIB
 
@@ -42,12 +43,19 @@ class TokenState(Protocol):
 class ReplyGenerator:
     """Generates replies.
 
-    swapped_in: the model, with the conversation in its cells, which others may have had since the last token
+    swapped_in: swaps the conversation in, whose cells others may have had since the last token; returns its block loop
     cancelled: ends a reply after the next token
     state: takes note of each token, and holds the sampler's state from one reply to the next
     """
 
-    def __init__(self, swapped_in: Callable[[], LoadedModel], cancelled: threading.Event, state: TokenState) -> None:
+    def __init__(
+        self,
+        engine: LoadedModel,
+        swapped_in: Callable[[], BlockLoop],
+        cancelled: threading.Event,
+        state: TokenState,
+    ) -> None:
+        self._engine = engine
         self._state = state
         self._swapped_in = swapped_in
         self._cancelled = cancelled
@@ -60,26 +68,25 @@ class ReplyGenerator:
         matcher: the grammar that the reply follows; None = it is free
         reader: takes tool calls out of the reply; None = no tools
         """
+        self._swapped_in()
         with (
-            closing(
-                TokenSelector(request, matcher, self._state.sampler, self._swapped_in().context, reader)
-            ) as selector,
+            closing(TokenSelector(request, matcher, self._state.sampler, self._engine.context, reader)) as selector,
             closing(self._tokens(request, selector, stats)) as tokens,
         ):
             yield from selector.pieces(tokens, stats)
 
     def _tokens(self, request: GenerationRequest, selector: TokenSelector, stats: Stats) -> Generator[int, None, None]:
         """Choose and feed tokens until the reply ends; yields those that belong to it."""
-        engine = self._swapped_in()
-        repositioning = engine.block_loop.repositioning
-        room = None if repositioning.limit is None else repositioning.limit - engine.block_loop.cache.n_past
+        engine, block_loop = self._engine, self._swapped_in()
+        limit = block_loop.repositioning.limit
+        room = None if limit is None else limit - block_loop.cache.n_past
         loops = LoopDetector()
         started = time.perf_counter()
         if request.max_tokens == 0:
             stats.finish_reason = "length"
             return
         while True:
-            token = selector.next(engine.block_loop.logits_row)
+            token = selector.next(block_loop.logits_row)
             if stats.generated_tokens == 0:
                 stats.ttft_s = stats.first_pass_s + stats.prefill_s + time.perf_counter() - started
             if engine.model.is_end(token):
@@ -105,7 +112,8 @@ class ReplyGenerator:
             if self._cancelled.is_set():
                 stats.finish_reason = "cancelled"
                 return
-            self._swapped_in().block_loop.step(token, drafts=True)
+            block_loop = self._swapped_in()  # another one, if others had its cells meanwhile
+            block_loop.step(token, drafts=True)
             if selector.notes is not None and stats.generated_tokens % NOTED == 0:
                 engine.guard.check_room(NOTES_BYTES, selector.notes, "or give a simpler one")
             exceeded = engine.guard.check() if stats.generated_tokens % engine.options.block == 0 else None

@@ -6,7 +6,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from edgekv.engine.loaded_model import LoadedModel
+from edgekv.engine.block_loop import BlockLoop
+from edgekv.engine.memory_guard import MemoryGuard
 from edgekv.errors import CeilingExceededError
 from edgekv.prompt.turns import Probe
 
@@ -21,9 +22,15 @@ class Prefill:
     """
 
     def __init__(
-        self, engine: LoadedModel, cancelled: threading.Event, stats: Stats, progress: ProgressCallback | None
+        self,
+        block_loop: BlockLoop,
+        guard: MemoryGuard,
+        cancelled: threading.Event,
+        stats: Stats,
+        progress: ProgressCallback | None,
     ) -> None:
-        self._engine = engine
+        self._block_loop = block_loop
+        self._guard = guard
         self._cancelled = cancelled
         self._stats = stats
         self._progress = progress
@@ -39,7 +46,7 @@ class Prefill:
 
         observe: called with each token before it is fed (`BlockLoop.read`)
         """
-        block_loop = self._engine.block_loop
+        block_loop = self._block_loop
         block_loop.repositioning.expect(self._stats.prompt_tokens - self._n_read)
         started = time.perf_counter()
         try:
@@ -69,8 +76,8 @@ class Prefill:
         """Count the tokens read, and report the progress; returns True to read on."""
         self._n_read += n_tokens
         if self._progress is not None:
-            block_loop = self._engine.block_loop
+            block_loop = self._block_loop
             total, n_cells = self._stats.prompt_tokens, block_loop.cache.n_cells
             self._progress(Progress(self._n_read, total, n_cells, block_loop.budget))
-        self._exceeded = self._engine.guard.check()
+        self._exceeded = self._guard.check()
         return self._exceeded is None and not self._cancelled.is_set()

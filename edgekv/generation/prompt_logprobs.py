@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from edgekv.engine.block_loop import BlockLoop
 from edgekv.engine.loaded_model import LoadedModel
 from edgekv.errors import ConfigError
 
@@ -16,10 +17,11 @@ class PromptLogprobs:
     Raises ConfigError for a policy that feeds blocks again, since that leaves no logits.
     """
 
-    def __init__(self, engine: LoadedModel, n_top: int) -> None:
+    def __init__(self, engine: LoadedModel, block_loop: BlockLoop, n_top: int) -> None:
         if engine.options.replays:
             raise ConfigError("prompt_logprobs=True needs logits of every token, which policy='replay' does not leave")
         self._engine = engine
+        self._block_loop = block_loop
         self._recorder = LogprobRecorder(n_top)
         self._noted = bytearray()
 
@@ -29,7 +31,7 @@ class PromptLogprobs:
         if not self._noted:
             self._noted += packed(Token(token, model.piece(token), UNKNOWN, ()))
             return
-        logits = context.logits_array(self._engine.block_loop.logits_row)
+        logits = context.logits_array(self._block_loop.logits_row)
         self._noted += packed(self._recorder.logprobs(logits).of(token, model))
 
     def pieces(self) -> Iterator[Piece]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from edgekv.engine.block_loop import BlockLoop
 from edgekv.engine.loaded_model import LoadedModel
 from edgekv.errors import CeilingError, ConfigError, GrammarError, SessionError
 from edgekv.generation.generator import ReplyGenerator
@@ -21,7 +22,7 @@ from edgekv.generation.stats import Stats
 from edgekv.prompt.turns import BEGINNINGS, HISTORIES, Probe
 from edgekv.store.log import Turn
 
-from .cache_slot import CacheSlot
+from .cache_slots import CacheSlots
 from .coverage import Coverage
 from .history import HistoryPrompt
 from .prompt_reader import Pause, PromptReader
@@ -44,7 +45,7 @@ class LocalConversation:
     def __init__(
         self,
         loaded: LoadedModel,
-        slot: CacheSlot,
+        slots: CacheSlots,
         state: SequenceState,
         system: str | None,
         *,
@@ -55,10 +56,10 @@ class LocalConversation:
         self.cancelled = threading.Event()
         self.state = state
         self._loaded = loaded
-        self._slot = slot
+        self._slots = slots
         self._system = system
-        self._prompts = PromptReader(loaded, state, system, stored, slot.beginnings, self.cancelled)
-        self._generator = ReplyGenerator(self._swapped_in, self.cancelled, state)
+        self._prompts = PromptReader(loaded, state, system, stored, slots.beginnings, self.cancelled)
+        self._generator = ReplyGenerator(loaded, self._swapped_in, self.cancelled, state)
         if begun is not None:
             state.set(begun)
             self._swapped_in()
@@ -90,24 +91,24 @@ class LocalConversation:
 
     def kept_positions(self, layer: int, head: int) -> npt.NDArray[np.int32]:
         """True positions that one (layer, KV head) still holds, (n_cells,) ascending."""
-        return self._swapped_in().block_loop.cache.positions(layer, head)
+        return self._swapped_in().cache.positions(layer, head)
 
     def budgets(self) -> list[list[int]]:
         """Cells that the last eviction left, per layer and head; 0 before the first one."""
-        return self._swapped_in().block_loop.cache.budgets()
+        return self._swapped_in().cache.budgets()
 
     def coverage(self) -> Coverage:
         """Return the coverage: the number of heads that hold each token."""
-        cache = self._swapped_in().block_loop.cache
+        cache = self._swapped_in().cache
         heads = [(layer, head) for layer, budgets in enumerate(cache.budgets()) for head in range(len(budgets))]
         return Coverage.of(cache.positions(layer, head) for layer, head in heads)
 
     def snapshot(self) -> Snapshot:
         """Copy the whole state. Raises CeilingError if the copy has no room."""
-        loaded, history = self._settled(), self.state.history
-        self.check_room(loaded.block_loop.cache.snapshot_bytes + (0 if history is None else history.log.nbytes))
+        block_loop, history = self._settled(), self.state.history
+        self.check_room(block_loop.cache.snapshot_bytes + (0 if history is None else history.log.nbytes))
         log = None if history is None else history.log.copy()
-        return Snapshot(loaded.mark, self._system, self.state.said, loaded.block_loop.snapshot(), log)
+        return Snapshot(self._loaded.mark, self._system, self.state.said, block_loop.snapshot(), log)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go back to a snapshot. Raises SessionError for one of another runtime or system message, or without a log."""
@@ -123,9 +124,9 @@ class LocalConversation:
 
     def save(self, path: Path) -> None:
         """Write the whole state to a file. Raises SessionFileError; an older file of that name is then untouched."""
-        loaded, history = self._settled(), self.state.history
+        block_loop, history = self._settled(), self.state.history
         further = [] if history is None else log_sections(history.log)
-        save_session(path, loaded, self._system, self.state.said, further)
+        save_session(path, self._loaded, block_loop, self._system, self.state.said, further)
 
     def turns(self, first: int, n: int) -> list[Turn]:
         """Return at most n turns of the log from turn `first` on. Raises SessionError if there is no log."""
@@ -147,12 +148,12 @@ class LocalConversation:
         copies, remedy = 1, "lower the budget, or open the runtime with isolated=True, whose snapshots do not count"
         if loaded.options.isolated:
             copies, remedy = 2, "or lower the budget"  # the cells, and the message that they travel in
-        reserved = max(0, loaded.plan.parts.swap - self._slot.swap.memory_bytes)
+        reserved = max(0, loaded.plan.parts.swap - self._slots.swap.memory_bytes)
         loaded.guard.check_room(copies * snapshot_bytes, "the snapshot", remedy, reserved)
 
     def close(self) -> None:
         """Have the engine forget this conversation at its next use."""
-        self._slot.release_later(self.state)
+        self._slots.release_later(self.state)
 
     def reply(
         self, request: GenerationRequest | RewindRequest, progress: ProgressCallback | None
@@ -192,7 +193,7 @@ class LocalConversation:
             if request.prompt_logprobs and request.logprobs is not None:
                 from edgekv.generation.prompt_logprobs import PromptLogprobs  # few replies need it
 
-                told = PromptLogprobs(loaded, request.logprobs)
+                told = PromptLogprobs(loaded, self.state.block_loop, request.logprobs)
             observe = None if told is None else told.note
             if not self._prompts.read(tokens, request.kind, stats, progress, probe, pauses=pauses, observe=observe):
                 return
@@ -216,26 +217,26 @@ class LocalConversation:
             raise SessionError("this session is closed; open another with Runtime.session()")
         return self._loaded
 
-    def _swapped_in(self) -> LoadedModel:
-        """Return the model, with this conversation loaded in its cells and every feed noted in its log.
+    def _swapped_in(self) -> BlockLoop:
+        """Return a block loop, with this conversation loaded in its cells and every feed noted in its log.
 
         Raises SwapError and SessionEvictedError.
         """
-        loaded = self._open()
-        self._slot.swap_in(self.state)
+        self._open()
+        self._slots.swap_in(self.state)
         self.state.use_log()
-        return loaded
+        return self.state.block_loop
 
-    def _settled(self) -> LoadedModel:
-        """Return the model, as `_swapped_in`, with cells, log and notes in agreement after any exception."""
-        loaded = self._swapped_in()
+    def _settled(self) -> BlockLoop:
+        """Return a block loop, as `_swapped_in`, with cells, log and notes in agreement after any exception."""
+        block_loop = self._swapped_in()
         self._settle()
-        return loaded
+        return block_loop
 
     def _settle(self) -> None:
         """Bring the state into agreement with the cells, which it has, and free what an interrupted switch left."""
         self.state.settle()
-        self._slot.forget_copy(self.state)
+        self._slots.forget_copy(self.state)
 
     def _first_pass(
         self,
@@ -303,4 +304,4 @@ class LocalConversation:
             return
         self._settle()
         if state.history is not None:
-            state.history.note(state.n_past, state.said, loaded.block_loop)
+            state.history.note(state.n_past, state.said, state.block_loop)

@@ -6,6 +6,7 @@ import itertools
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 
 from edgekv.engine.loaded_model import LoadedModel
@@ -20,7 +21,7 @@ from edgekv.planning.plan import Plan
 from edgekv.planning.planner import make_plan
 from edgekv.prompt.template import chat_format
 
-from .cache_slot import CacheSlot
+from .cache_slots import CacheSlots
 from .conversation import LocalConversation
 from .history import HistoryPrompt, check_ids
 from .protocol import Conversation
@@ -28,6 +29,7 @@ from .sequence_state import SequenceState
 from .session_file import load_log, load_session
 from .session_history import SessionHistory
 from .snapshot import new_mark
+from .steps import Steps
 from .swap import SwapMemory, SwapSpace, usable_folder
 from .turn_queue import TurnQueue
 
@@ -42,16 +44,17 @@ class LocalEngine(Opened):
 
     def __init__(self, path: Path, request: Request, mark: bytes | None = None) -> None:
         self.mark = new_mark() if mark is None else mark
-        self.turn_queue = TurnQueue()
         self.plan = make_plan(path, request)
         options = self.plan.resolve(request.options)
+        self.turn_queue = TurnQueue(options.parallel)
         sys.audit("edgekv.runtime", self.plan)  # read by tests that measure memory (edgekv.testing)
         process.return_freed_memory()
         with ExitStack() as made:
             swap = made.enter_context(closing(_swap_space(self.plan, options)))
-            self.loaded = made.enter_context(closing(LoadedModel(path, self.plan, options, self.mark)))
-            self.slot = CacheSlot(self.loaded.block_loop, swap)
-            made.callback(self.slot.close)
+            steps = Steps(self.turn_queue)
+            self.loaded = made.enter_context(closing(LoadedModel(path, self.plan, options, self.mark, steps.feed)))
+            self.slots = CacheSlots(self.loaded.block_loops, swap, partial(_at_turn, self.turn_queue))
+            made.callback(self.slots.close)
             made.callback(hold(self.plan.peak_bytes - self.plan.parts.python))
             self._made = made.pop_all()
         self._histories: dict[int, HistoryPrompt] = {}  # stored histories by number
@@ -62,10 +65,10 @@ class LocalEngine(Opened):
         """Begin a conversation. It takes the cells if they are free."""
         history = None if logging is None else SessionHistory(logging, self.plan)
         state = SequenceState(self.loaded.block_loop, history)
-        conversation = LocalConversation(self.loaded, self.slot, state, system, stored=self._histories)
+        conversation = LocalConversation(self.loaded, self.slots, state, system, stored=self._histories)
         with self.turn_queue.ticket(conversation) as ticket:
             if ticket.enter_if_free():
-                self.slot.claim_if_free(state)
+                self.slots.claim_if_free(state)
         return conversation
 
     def load_conversation(
@@ -76,12 +79,12 @@ class LocalEngine(Opened):
         state = SequenceState(self.loaded.block_loop, history)
         replaced = instead_of.state if isinstance(instead_of, LocalConversation) else None
         try:
-            system, said = self.slot.claim(state, lambda: load_session(path, self.loaded), replaced)
-            state.pinned = self.loaded.block_loop.pinned
-            return LocalConversation(self.loaded, self.slot, state, system, stored=self._histories, begun=said)
+            system, said = self.slots.claim(state, lambda it: load_session(path, self.loaded, it), replaced)
+            state.pinned = state.block_loop.pinned
+            return LocalConversation(self.loaded, self.slots, state, system, stored=self._histories, begun=said)
         except BaseException:
             state.release()
-            self.slot.release_later(state)
+            self.slots.release_later(state)
             raise
 
     def tokenize(self, text: str, begin: bool, special: bool) -> list[int]:
@@ -126,7 +129,7 @@ class LocalEngine(Opened):
 
     def reap(self) -> None:
         """Free the state of closed conversations."""
-        self.slot.reap()
+        self.slots.reap()
 
     def close(self) -> None:
         """End all calls under way, and free the model and its cells."""
@@ -134,6 +137,12 @@ class LocalEngine(Opened):
         if not self.closed:
             self.closed = True
             self._made.close()
+
+
+def _at_turn(queue: TurnQueue) -> set[object]:
+    """Return the states of the conversations that have a turn."""
+    sessions = (ticket.session for ticket in queue.present())
+    return {session.state for session in sessions if isinstance(session, LocalConversation)}
 
 
 def _swap_space(plan: Plan, options: Options) -> SwapSpace:

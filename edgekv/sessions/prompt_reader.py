@@ -72,7 +72,7 @@ class PromptReader:
         self.turns.state, pending = state.turns, state.pending
         prompt = self.turns.prompt(request.kind, request.content, request.instruction)
         stats.prompt_tokens = prompt.count() + len(pending)
-        loaded.block_loop.repositioning.check_length(state.n_past + stats.prompt_tokens)
+        state.block_loop.repositioning.check_length(state.n_past + stats.prompt_tokens)
         fits = state.n_cells + stats.prompt_tokens <= loaded.plan.budget_cells
         question = None if fits else request.question
         probe = NO_PROBE if question is None else self.turns.probe(question, loaded.options.probe_tokens, answer)
@@ -86,12 +86,12 @@ class PromptReader:
 
         Returns the tokens after it, the probe to read them with, and the places to pause at.
         """
-        state, loaded, plan = self._state, self._loaded, self._loaded.plan
+        state, plan = self._state, self._loaded.plan
         found = self._found(request).store(history.folder)
         prompt = found.prompt(self._system, history.replies(state.pending))
         contents = Contents()
         n_common, n_tokens = history.log.common(prompt.tokens(contents.mark))
-        loaded.block_loop.repositioning.check_length(n_tokens)
+        state.block_loop.repositioning.check_length(n_tokens)
         if request.on_overflow == "error" and n_tokens > plan.budget_cells:
             raise PromptLengthError(
                 f"the prompt has {n_tokens} tokens, and the budget is {plan.budget_cells} cells; give a shorter one, "
@@ -201,7 +201,8 @@ class PromptReader:
         probe: what the tokens after the pauses are read with; known: a log that holds the tokens
         observe: called with each token before it is fed (`BlockLoop.read`)
         """
-        reading, state = Prefill(self._loaded, self._cancelled, stats, progress), self._state
+        state = self._state
+        reading = Prefill(state.block_loop, self._loaded.guard, self._cancelled, stats, progress)
         state.read(STATES[kind], known)
         coming = self._to_their_end(tokens, kind)
         for key, paused in pauses:
@@ -210,7 +211,7 @@ class PromptReader:
             )
             if not reading.may_reply():
                 return False
-            self._beginnings.keep(key, state.turns, self._loaded.block_loop)
+            self._beginnings.keep(key, state.turns, state.block_loop)
         reading.read(coming, probe, want_logits=kind not in BEGINNINGS, observe=observe)
         return reading.may_reply()
 

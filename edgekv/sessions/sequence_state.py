@@ -57,6 +57,7 @@ class SequenceState:
     nothing.
 
     history: log and checkpoints; None = the conversation keeps none
+    block_loop: the one that has its cells, or had them last
     pinned: position ranges [p0, p1) that are never evicted
     work: counters of the block loop for this conversation
     lost: the reason why its state is gone; "" = it is not gone
@@ -69,7 +70,7 @@ class SequenceState:
         self.work = Work()
         self.lost = ""
         self.is_in_checkpoint = False
-        self._block_loop = block_loop
+        self.block_loop = block_loop
         self._known = _Known()
         self._figures = 0, 0  # n_past and n_cells when it last had the cells
         self._unfinished: Callable[[], None] | None = None  # an interrupted change, made again at the next use
@@ -77,15 +78,15 @@ class SequenceState:
     @property
     def is_loaded(self) -> bool:
         """True if it has the cells."""
-        return self._block_loop.owner is self
+        return self.block_loop.owner is self
 
     @property
     def figures(self) -> tuple[int, int]:
         """The tokens that it has read and generated, and its cells per head. Any thread may ask."""
-        if self.is_loaded:
-            cache = self._block_loop.cache
-            found = cache.n_past, cache.n_cells
-            if self.is_loaded:  # no other conversation took the cells meanwhile
+        block_loop = self.block_loop
+        if block_loop.owner is self:
+            found = block_loop.cache.n_past, block_loop.cache.n_cells
+            if block_loop.owner is self:  # no other conversation took the cells meanwhile
                 return found
         return self._figures
 
@@ -102,8 +103,8 @@ class SequenceState:
     def note(self) -> None:
         """Update counters and figures, if it has the cells."""
         if self.is_loaded:
-            cache = self._block_loop.cache
-            self.work, self._figures = self._block_loop.work, (cache.n_past, cache.n_cells)
+            cache = self.block_loop.cache
+            self.work, self._figures = self.block_loop.work, (cache.n_past, cache.n_cells)
 
     def empty(self) -> None:
         """Note that its cells were given to another conversation."""
@@ -121,13 +122,13 @@ class SequenceState:
 
     def use_log(self) -> None:
         """Have the block loop note every feed in the log."""
-        self._block_loop.log = None if self.history is None else self.history.log
+        self.block_loop.log = None if self.history is None else self.history.log
 
     def settle(self) -> None:
         """Bring log and the block loop's notes into agreement with the cells, and redo an interrupted change."""
         if self.is_loaded:
             self.use_log()
-            self._block_loop.settle()
+            self.block_loop.settle()
             if self._unfinished is not None:
                 self._change(self._unfinished)
         if self.n_past == 0 and self.turns != "new":  # a device may have lost all cells
@@ -153,9 +154,9 @@ class SequenceState:
         def change() -> None:
             said = Said()
             if self.history is None:
-                self._block_loop.begin()
+                self.block_loop.begin()
             else:
-                said = self.history.back_to(n, self._block_loop)
+                said = self.history.back_to(n, self.block_loop)
             if other_draws and drawn is not None:
                 said = said._replace(sampler=replace(drawn, newest=() if said.sampler is None else said.sampler.newest))
             self.set(said)
@@ -176,12 +177,12 @@ class SequenceState:
         history, before = self.history, self.history.log
 
         def change() -> None:
-            if beginning.load(self._block_loop):
+            if beginning.load(self.block_loop):
                 history.checkpoints.drop_from(n_common + 1)
                 history.log = log
                 self.set(Said(beginning.turns))
             else:
-                self.set(history.back_to(n_common, self._block_loop))
+                self.set(history.back_to(n_common, self.block_loop))
                 history.log.cut(n_common)
             self.use_log()
 
@@ -192,7 +193,7 @@ class SequenceState:
         """Go back to a snapshot. Raises SessionError for one without a log if this conversation keeps one."""
 
         def change() -> None:
-            before, block_loop = self.history, self._block_loop
+            before, block_loop = self.history, self.block_loop
             if before is None:
                 block_loop.restore(snapshot.block_loop)
                 self.set(snapshot.said)
@@ -209,7 +210,7 @@ class SequenceState:
 
         A change that was refused before any cell changed is forgotten.
         """
-        cache = self._block_loop.cache
+        cache = self.block_loop.cache
         n_overwritten = cache.n_overwritten
         self._unfinished = change
         try:

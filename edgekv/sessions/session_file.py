@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgekv.binding import structs
+from edgekv.binding.cache import Cache
 from edgekv.binding.convert_cells import convert_cells
 from edgekv.binding.model import Context
 from edgekv.binding.snapshot_meta import CachedSource, SnapshotMeta, read_header
@@ -35,32 +36,37 @@ from .snapshot import Said
 
 
 def save_session(
-    path: Path, engine: LoadedModel, system: str | None, said: Said, further: Sequence[Section] = ()
+    path: Path,
+    engine: LoadedModel,
+    block_loop: BlockLoop,
+    system: str | None,
+    said: Said,
+    further: Sequence[Section] = (),
 ) -> None:
-    """Write a session whose cells are the engine's, without a copy of them in memory. It replaces a file as a whole.
+    """Write a session whose cells a block loop has, without a copy of them in memory. It replaces a file as a whole.
 
     further: more sections, such as `tokens`
 
     Raises SessionFileError if it cannot be written; the file that was there is then untouched.
     """
-    about = header_values(system, said) | {"saved_with": _saved_with(engine)}
+    about = header_values(system, said) | {"saved_with": _saved_with(engine, block_loop)}
     if sys.byteorder != "little":
         raise SessionFileError(
             f"{str(path)!r} cannot be written: session files are little-endian, and this machine is not"
         )
     try:
         with atomic_write(path) as file:
-            engine.block_loop.write(file, about, *further)
+            block_loop.write(file, about, *further)
     except OSError as error:
-        n_bytes = engine.block_loop.snapshot_bytes + sum(section.n_bytes for section in further)
+        n_bytes = block_loop.snapshot_bytes + sum(section.n_bytes for section in further)
         raise SessionFileError(
             f"{str(path)!r} cannot be written: {error.strerror or error}; it takes {format_size(n_bytes)}; name a "
             "folder that can be written to and has room; what was there before is untouched"
         ) from error
 
 
-def load_session(path: Path, engine: LoadedModel) -> tuple[str | None, Said]:
-    """Load the cells of a saved session into the engine; returns its system message, and what was said.
+def load_session(path: Path, engine: LoadedModel, block_loop: BlockLoop) -> tuple[str | None, Said]:
+    """Load the cells of a saved session into a block loop; returns its system message, and what was said.
 
     Raises SessionFileError, BudgetError or CeilingError for a session that does not fit this engine. The cells are then
     as before. They are empty if a sound file failed later: it could not be read to its end, or its cells could not be
@@ -70,7 +76,7 @@ def load_session(path: Path, engine: LoadedModel) -> tuple[str | None, Said]:
         system, said, notes = system_of(file.header), said_of(file.header), BlockLoopNotes.of(file)
         has_scores = _check(file, engine, said, notes)
         try:
-            _take(engine, file, notes, has_scores)
+            _take(engine, block_loop, file, notes, has_scores)
         except BudgetError:
             raise
         except ConfigError as error:
@@ -105,8 +111,8 @@ def load_log(path: Path, engine: LoadedModel, logging: Logging) -> SessionHistor
         return history
 
 
-def _saved_with(engine: LoadedModel) -> dict[str, Any]:
-    options, cache = engine.options, engine.block_loop.cache
+def _saved_with(engine: LoadedModel, block_loop: BlockLoop) -> dict[str, Any]:
+    options, cache = engine.options, block_loop.cache
     return {
         "model": engine.plan.model.name,
         "model_digest": engine.model_digest,
@@ -150,14 +156,16 @@ def _check(file: SnapshotFile, engine: LoadedModel, said: Said, notes: BlockLoop
     return options.parsed_policy.carries or focus == (options.parsed_focus.spec if options.focus else None)
 
 
-def _take(engine: LoadedModel, cells: SnapshotFile, notes: BlockLoopNotes, has_scores: bool) -> None:
-    """Load the cells of a file into the engine, and evict the cells beyond its budget and block."""
-    block_loop, plan = engine.block_loop, engine.plan
+def _take(
+    engine: LoadedModel, block_loop: BlockLoop, cells: SnapshotFile, notes: BlockLoopNotes, has_scores: bool
+) -> None:
+    """Load the cells of a file into a block loop, and evict the cells beyond its budget and block."""
+    plan = engine.plan
     numbers = SnapshotMeta.read(cells, lambda n: _claim(engine, n))
     if engine.options.replays:
-        _check_replays(engine, numbers, len(notes.unscored))
+        _check_replays(engine, block_loop.cache, numbers, len(notes.unscored))
     if not block_loop.cache.holds(numbers.cells):
-        _take_by_way_of_more(engine, cells, numbers, notes, has_scores)
+        _take_by_way_of_more(engine, block_loop, cells, numbers, notes, has_scores)
         return
     convert_cells(cells, block_loop.cache, numbers, scores=has_scores, claim=lambda n: _claim(engine, n))
     block_loop.take(notes)
@@ -175,11 +183,11 @@ def _claim(engine: LoadedModel, n_bytes: int) -> None:
     engine.guard.check_room(n_bytes, "what the file says of its cells", "")
 
 
-def _check_replays(engine: LoadedModel, numbers: SnapshotMeta, n_unscored: int) -> None:
+def _check_replays(engine: LoadedModel, cache: Cache, numbers: SnapshotMeta, n_unscored: int) -> None:
     """Raise ConfigError if cells had to be evicted before the newest n_unscored of a head are replayed."""
     held, plan, options = numbers.cells, engine.plan, engine.options
     n_mean = -(-int(held.sum()) // max(1, len(held)))
-    fits = n_mean <= plan.budget_cells + plan.block and engine.block_loop.cache.holds(held + options.probe_cells)
+    fits = n_mean <= plan.budget_cells + plan.block and cache.holds(held + options.probe_cells)
     if not fits or n_unscored > plan.block:
         raise ConfigError(
             f"it holds {n_mean} cells a head, {n_unscored} of them not replayed yet, for which budget="
@@ -189,13 +197,18 @@ def _check_replays(engine: LoadedModel, numbers: SnapshotMeta, n_unscored: int) 
 
 
 def _take_by_way_of_more(
-    engine: LoadedModel, cells: SnapshotFile, numbers: SnapshotMeta, notes: BlockLoopNotes, has_scores: bool
+    engine: LoadedModel,
+    block_loop: BlockLoop,
+    cells: SnapshotFile,
+    numbers: SnapshotMeta,
+    notes: BlockLoopNotes,
+    has_scores: bool,
 ) -> None:
-    """Load more cells than the engine has: a temporary cache that is large enough takes them and evicts."""
+    """Load more cells than a block loop has: a temporary cache that is large enough takes them and evicts."""
     plan, held = engine.plan, numbers.cells
-    options = replace(engine.options, ubatch=1)  # it decodes nothing
+    options = replace(engine.options, ubatch=1, parallel=1)  # it decodes nothing
     further = plan.n_cells_max - plan.n_cells  # cells of a head beyond the mean, if heads share, also after evicting
-    n_cells = max(2, int(held.max()) - further, *_means(engine, held))
+    n_cells = max(2, int(held.max()) - further, *_means(block_loop.cache, held))
     engine.guard.check_room(
         n_cells * plan.cell_bytes
         + plan.parts.bookkeeping * n_cells // plan.n_cells
@@ -209,20 +222,19 @@ def _take_by_way_of_more(
         closing(Context(engine.model, n_cells, options, layout)) as context,
         closing(open_cache(context, options)) as cache,
     ):
-        if engine.block_loop.cache.shares:
-            cache.share_by(engine.block_loop.cache.shares)
+        if block_loop.cache.shares:
+            cache.share_by(block_loop.cache.shares)
         convert_cells(cells, cache, numbers, scores=has_scores, claim=lambda n: _claim(engine, n))
         larger = BlockLoop(cache, options, plan.budget_cells, engine.model.n_ctx_train)
         larger.take(notes)
         larger.shrink()
-        convert_cells(CachedSource(cache), engine.block_loop.cache)
-        engine.block_loop.take(larger.notes)
+        convert_cells(CachedSource(cache), block_loop.cache)
+        block_loop.take(larger.notes)
     process.return_freed_memory()
 
 
-def _means(engine: LoadedModel, held: npt.NDArray[np.int64]) -> list[int]:
+def _means(cache: Cache, held: npt.NDArray[np.int64]) -> list[int]:
     """Return the mean cells of a head in every layer, rounded up. Layers whose heads have one shape share a pool."""
-    cache = engine.block_loop.cache
     counts = [cache.layer_heads(layer)[0] for layer in range(cache.shape.n_layer)]
     ends = np.cumsum(counts)
     return [-(-int(held[end - n : end].sum()) // n) for n, end in zip(counts, ends, strict=True)]

@@ -288,7 +288,7 @@ struct edgekv_part {
 
 // Feed several caches of one context in one step: weights are multiplied once for all tokens, and each attends to its own cache.
 // A cache gets the rows that it would get alone, but for the rounding of matrix products, which may differ with the number of
-// tokens that are multiplied at once (docs/design/parallel.md).
+// tokens that are multiplied at once (docs/design/sessions.md).
 //   parts : each of another cache; together at most n_ubatch tokens, and n_outputs_max with logits
 //   Errors as of edgekv_cache_feed; every cache is then as before.
 EDGEKV_API enum edgekv_status edgekv_cache_feed_together(

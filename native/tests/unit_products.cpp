@@ -36,7 +36,7 @@ void test_errors(const TypeProducts & products) {
 
 // Codes and activations as large as they can be, all of one sign, or of two.
 void test_extremes(const TypeProducts & products) {
-    constexpr size_t   depth = 1024, n_rows = 16, n_columns = 5;
+    constexpr size_t   depth = 1024, n_rows = 16, n_columns = n_fewest_columns - 1; // few, and as many as panels take
     std::vector<float> columns(n_columns * depth, 1.0f);
     for (size_t i = depth; i < columns.size(); ++i) {
         columns[i] = i / depth == 1 ? -1.0f : (i % 2 == 0 ? 1.0f : -1.0f) * (i / depth == 2 ? 1.0f : static_cast<float>(i % 32) / 31.0f);

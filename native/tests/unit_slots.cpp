@@ -58,7 +58,7 @@ double distance(const Logits & a, const Logits & b) {
 
 struct Shared {
     Shared(const Model & model, const char * kv_type, const edgekv_policy & policy, int32_t n_threads = 1) :
-        context(model, kv_type, n_threads, slots, n_ubatch + n_slots - 1) {
+        context(model, kv_type, n_threads, slots) {
         for (uint32_t i = 0; i < n_slots; ++i) {
             caches.push_back(open_cache(context, EDGEKV_STAGING_AUTO, needs_of(policy, i)));
         }

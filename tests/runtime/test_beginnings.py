@@ -43,7 +43,7 @@ def shared_with(rt, messages, *others):
 
 
 def kept(rt):
-    return rt._engine.slot.beginnings
+    return rt._engine.slots.beginnings
 
 
 @pytest.mark.usefixtures("talkative")
@@ -206,7 +206,7 @@ def test_swapped_out_sessions_take_their_room(open_runtime):
         two.read(BOOK)
         with rt.session() as three:
             three.read("a")
-            assert kept(rt).nbytes + rt._engine.slot.swap.disk_bytes <= 2 * size
+            assert kept(rt).nbytes + rt._engine.slots.swap.disk_bytes <= 2 * size
             assert one.n_past > 300
 
 

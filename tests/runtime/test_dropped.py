@@ -66,7 +66,7 @@ def left(monkeypatch):
     return open_now
 
 
-STEPS = [(local_engine, name) for name in ("_swap_space", "LoadedModel", "CacheSlot", "hold")]
+STEPS = [(local_engine, name) for name in ("_swap_space", "LoadedModel", "CacheSlots", "hold")]
 STEPS += [(loaded_model, name) for name in ("Model", "open_cache", "share_heads", "BlockLoop")]
 
 

@@ -166,7 +166,7 @@ def test_a_session_that_has_read_nothing_costs_nothing(local_runtime, monkeypatc
 
 
 def test_a_resting_session_takes_what_its_cells_take(local_runtime):
-    swap = local_runtime._engine.slot.swap
+    swap = local_runtime._engine.slots.swap
     with local_runtime.session() as small, local_runtime.session() as large:
         list(small.generate("a", max_tokens=1))
         large.read(words(100))
@@ -289,7 +289,7 @@ def test_nobody_is_evicted_in_vain(open_runtime, monkeypatch):
     """Of three sessions one is used again, and the system's count of bytes leaves room for one."""
     with open_runtime(swap_bytes=0, swap_full="evict") as rt:
         sessions = with_books(rt, 3)
-        taken = rt.plan.ceiling_bytes + rt._engine.slot.swap.memory_bytes // 2
+        taken = rt.plan.ceiling_bytes + rt._engine.slots.swap.memory_bytes // 2
         with monkeypatch.context() as patch:
             patch.setattr("edgekv.memory.process.resident_bytes", lambda: taken)
             with pytest.raises(edgekv.SwapError, match=r"leaves free and .* do not hold"):
@@ -307,7 +307,7 @@ def test_the_disk_has_a_cap(open_tight, tmp_path):
             with pytest.raises(edgekv.SwapError, match=r"^swap_memory=.* and swap_bytes=.* do not .* raise swap_bytes"):
                 another.read("a")
             assert [figures(session) for session in sessions] == before
-        assert rt.plan.session_bytes < rt._engine.slot.swap.disk_bytes <= cap
+        assert rt.plan.session_bytes < rt._engine.slots.swap.disk_bytes <= cap
     with open_tight(swap_bytes=cap, swap_full="evict") as rt:
         sessions = with_books(rt, 7)
         for session in sessions[:2]:
@@ -344,7 +344,7 @@ def test_a_file_that_is_damaged_is_told(open_tight, damage):
         else:
             (byte,) = os.pread(file.fileno(), 1, size // 2)
             os.pwrite(file.fileno(), bytes([byte ^ 1]), size // 2)
-        lost, kept = (second, first) if second._conversation.state in rt._engine.slot.swap._swapped else (first, second)
+        lost, kept = (second, first) if second._conversation.state in rt._engine.slots.swap._swapped else (first, second)
         for _ in range(2):
             with pytest.raises(edgekv.SessionEvictedError, match=r"cannot be read back: its temporary file .*; open"):
                 list(lost.chat("What?"))
@@ -368,7 +368,7 @@ def test_a_disk_that_fails_once_loses_nothing(open_tight, monkeypatch):
 
 def stored_of(rt):
     """The snapshots of swapped-out sessions on the disk, all private and without a name."""
-    found = [it for it in rt._engine.slot.swap._swapped.values() if isinstance(it, StoredSnapshot)]
+    found = [it for it in rt._engine.slots.swap._swapped.values() if isinstance(it, StoredSnapshot)]
     for status in (os.fstat(it.file.fileno()) for it in found):
         assert (status.st_mode & 0o077, status.st_nlink) == (0, 0)
     return found

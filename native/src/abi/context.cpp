@@ -133,8 +133,7 @@ enum edgekv_status edgekv_context_new(struct llama_model * model, const struct l
             require_countable(model->hparams, *layout, n_slots);
             request.emplace(*layout);
             // cells for llama.cpp's own notes: one that stands for all that was fed, and a batch
-            const uint32_t n_fed = layout->n_cells + n_slots - 1;
-            used.n_ubatch        = std::min({ used.n_batch, used.n_ubatch > 0 ? used.n_ubatch : used.n_batch, n_fed });
+            used.n_ubatch = std::min({ used.n_batch, used.n_ubatch > 0 ? used.n_ubatch : used.n_batch, layout->n_cells });
             used.n_ctx    = 1 + used.n_ubatch;
             used.swa_full = false;
             require_supported(*model);

@@ -48,9 +48,10 @@ enum edgekv_status edgekv_context_memory(const struct llama_context * ctx, struc
             add_states(*parts.windows);
         }
         memory->kv_bytes -= memory->state_bytes;
-        // rows of logits, the token ids that a context lists for its samplers, and a sampler's candidates
+        // rows of logits, the token ids that a context lists for its samplers, and the candidates of each slot's sampler
         const uint64_t n_rows  = parts.flat != nullptr ? ctx->get_cparams().n_outputs_max : 1; // others grow as they are used
+        const uint64_t n_slots = parts.flat != nullptr ? parts.flat->n_slots() : 1;
         const uint64_t n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(&ctx->get_model()));
-        memory->output_bytes   = n_vocab * (n_rows * sizeof(float) + sizeof(llama_token) + sizeof(llama_token_data));
+        memory->output_bytes   = n_vocab * (n_rows * sizeof(float) + sizeof(llama_token) + n_slots * sizeof(llama_token_data));
     });
 }

@@ -15,8 +15,7 @@ void Compaction::check_provided() const {
     require(params_.budget > 0, "a budget of 0 cells keeps nothing; give at least 1");
 
     const bool     custom = policy_.base == EDGEKV_BASE_CUSTOM;
-    const uint32_t others = cache_.root_.n_slots() - 1; // slots that may be fed a token each in the same step
-    const uint32_t rows   = traits_.rows_read(cache_.ctx->get_cparams().n_ubatch - others);
+    const uint32_t rows   = traits_.rows_read(cache_.ctx->get_cparams().n_ubatch);
     const bool     probed = params_.probed != 0 && rows > 0;
     const bool     fits   = (probed || rows <= cache_.params_.n_query_rows) && (!traits_.accumulates || cache_.params_.accumulates) &&
                       (!policy_.critical || cache_.params_.wo_norms) &&

@@ -13,7 +13,7 @@ namespace edgekv {
 constexpr size_t n_panel_rows = 16;   // rows of weights that are unpacked together
 constexpr size_t panel_depth  = 1024; // and how far: a panel and the columns beside it stay in the first cache
 
-constexpr int64_t n_fewest_columns = 8; // that panels are for
+constexpr int64_t n_fewest_columns = 5; // that panels are for: more than a draft and the token before it
 
 // What one block of a column is multiplied by, and what the sum of its numbers is for: weights have minima, or their codes an offset.
 struct BlockFactor {
