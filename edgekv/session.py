@@ -7,7 +7,7 @@ import gc
 import os
 import threading
 import weakref
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -187,6 +187,25 @@ class Session:
             **reply_fields(options),
         )
         return self._reply(request, progress)
+
+    def ask_async(self, *arguments: Any, **options: Any) -> AsyncGenerator[str, None]:
+        """Answer as `ask` does, for asyncio: `async for piece in session.ask_async(...)`. It ends with its task."""
+        return self._async(self.ask, arguments, options)
+
+    def chat_async(self, *arguments: Any, **options: Any) -> AsyncGenerator[str, None]:
+        """Answer as `chat` does, for asyncio."""
+        return self._async(self.chat, arguments, options)
+
+    def generate_async(self, *arguments: Any, **options: Any) -> AsyncGenerator[str, None]:
+        """Continue a text as `generate` does, for asyncio."""
+        return self._async(self.generate, arguments, options)
+
+    def _async(
+        self, reply: Callable[..., Generator[str, None, None]], arguments: tuple[Any, ...], options: dict[str, Any]
+    ) -> AsyncGenerator[str, None]:
+        from .async_replies import async_pieces  # its imports take memory, and few programs need them
+
+        return async_pieces(lambda: reply(*arguments, **options), self.cancel)
 
     def read(
         self,

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import FileIO
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
@@ -25,15 +25,34 @@ from .repositioning import Repositioning
 from .speculation import NgramProposer, SpeculationGate
 from .thread_tuner import ThreadTuner
 
-Feeder = Callable[[Cache, Sequence[int], bool], int]  # feeds tokens, and computes logits if wanted; returns their row
 Fed = tuple[int, Sequence[int]]  # first position, and the tokens that are fed from there
 NOTHING: Fed = (0, ())
 
 
-def feed_alone(cache: Cache, tokens: Sequence[int], want_logits: bool) -> int:
-    """Feed tokens of one cache by themselves. Returns the row of their logits, which are the last."""
-    cache.feed(tokens, want_logits=want_logits)
-    return -1
+class Feeder(Protocol):
+    """Decodes for block loops, maybe for several at once. It raises what the cache raises."""
+
+    def feed(self, cache: Cache, tokens: Sequence[int], want_logits: bool) -> int:
+        """Feed tokens, as `Cache.feed` does; returns the row of their logits."""
+
+    def probe(self, cache: Cache, tokens: Sequence[int], part_ends: Sequence[int]) -> None:
+        """Decode a probe, as `Cache.probe` does."""
+
+
+class AloneFeeder:
+    """Decodes for the only block loop of a context."""
+
+    def feed(self, cache: Cache, tokens: Sequence[int], want_logits: bool) -> int:
+        """Feed tokens; their logits are the last row."""
+        cache.feed(tokens, want_logits=want_logits)
+        return -1
+
+    def probe(self, cache: Cache, tokens: Sequence[int], part_ends: Sequence[int]) -> None:
+        """Decode a probe."""
+        cache.probe(tokens, part_ends)
+
+
+ALONE = AloneFeeder()
 
 
 @dataclass(slots=True)
@@ -75,7 +94,7 @@ class BlockLoop:
         budget: int,
         n_ctx_train: int,
         block_replay: BlockReplay | None = None,
-        feeder: Feeder = feed_alone,
+        feeder: Feeder = ALONE,
     ) -> None:
         """feeder: feeds the tokens, maybe together with those of other block loops"""
         self.cache = cache
@@ -298,7 +317,7 @@ class BlockLoop:
         if draft:
             self.cache.feed_draft(tokens[0], draft)
         else:
-            row = self._feeder(self.cache, tokens, want_logits)
+            row = self._feeder.feed(self.cache, tokens, want_logits)
         seconds = time.perf_counter() - started
         self._note_fed()
         self._draft, self.logits_row = draft, row
@@ -399,7 +418,7 @@ class BlockLoop:
     def _probe(self, tokens: Sequence[int], part_ends: Sequence[int] = ()) -> None:
         """Have the queries of these tokens score. The tokens leave no cells."""
         started = time.perf_counter()
-        self.cache.probe(tokens, part_ends)
+        self._feeder.probe(self.cache, tokens, part_ends)
         self.work.probe_s += time.perf_counter() - started
 
 

@@ -21,7 +21,7 @@ from edgekv.planning.plan import Plan
 from edgekv.prompt.template import rehearse
 from edgekv.warmup import register_warmup
 
-from .block_loop import BlockLoop, Feeder, feed_alone
+from .block_loop import ALONE, BlockLoop, Feeder
 from .block_replay import BlockReplay
 from .memory_guard import MemoryGuard
 
@@ -38,8 +38,8 @@ class LoadedModel:
     closed: everything was freed
     """
 
-    def __init__(self, path: Path, plan: Plan, options: Options, mark: bytes, feeder: Feeder = feed_alone) -> None:
-        """feeder: feeds tokens for the block loops"""
+    def __init__(self, path: Path, plan: Plan, options: Options, mark: bytes, feeder: Feeder = ALONE) -> None:
+        """feeder: decodes for the block loops"""
         self.plan = plan
         self.options = options
         self.mark = mark

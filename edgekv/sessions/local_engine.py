@@ -51,8 +51,9 @@ class LocalEngine(Opened):
         process.return_freed_memory()
         with ExitStack() as made:
             swap = made.enter_context(closing(_swap_space(self.plan, options)))
-            steps = Steps(self.turn_queue)
-            self.loaded = made.enter_context(closing(LoadedModel(path, self.plan, options, self.mark, steps.feed)))
+            self.loaded = made.enter_context(
+                closing(LoadedModel(path, self.plan, options, self.mark, Steps(self.turn_queue)))
+            )
             self.slots = CacheSlots(self.loaded.block_loops, swap, partial(_at_turn, self.turn_queue))
             made.callback(self.slots.close)
             made.callback(hold(self.plan.peak_bytes - self.plan.parts.python))

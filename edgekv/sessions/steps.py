@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from edgekv.binding.cache import Cache
-from edgekv.engine.block_loop import feed_alone
+from edgekv.engine.block_loop import ALONE
 from edgekv.errors import EdgeKVError
 
 from .turn_queue import SOON_S, Ticket, TurnQueue
@@ -17,22 +17,32 @@ from .turn_queue import SOON_S, Ticket, TurnQueue
 
 @dataclass(eq=False, slots=True)
 class _Feed:
-    """Tokens of one session for the next step. row: of their logits; error: why they were not fed"""
+    """Tokens of one session for the next step. row: of their logits; error: why they were not fed
+
+    part_ends: those of a probe; None = it is none
+    """
 
     cache: Cache
     tokens: Sequence[int]
-    want_logits: bool
+    want_logits: bool = False
+    part_ends: Sequence[int] | None = None
+    failed: bool = False  # together with others; it is tried again by itself
     done: bool = False
     row: int = -1
     error: EdgeKVError | None = None
+
+    @property
+    def is_alone(self) -> bool:
+        """True if its step has nothing else, as of a block, which is then computed as it is without other sessions."""
+        return len(self.tokens) > 1 or self.part_ends is not None or self.failed
 
 
 class Steps:
     """Joins the feeds of the sessions that have a turn in a queue.
 
     A session that feeds waits until all others that are at work feed, too, or come to their end. One of the waiting
-    threads then computes the step: a block of a text, or a token of every reply, whichever waits longer. So texts that
-    are read take turns with each other and with replies, and a reply waits for one block at most.
+    threads then computes the step: a block or a probe of a text, or a token of every reply, whichever waits longer. So
+    texts that are read take turns with each other and with replies, and a reply waits for one block at most.
     """
 
     def __init__(self, queue: TurnQueue) -> None:
@@ -46,12 +56,22 @@ class Steps:
         Raises NativeError as `Cache.feed` does; other sessions' tokens are fed all the same. An exception that comes in
         from outside, such as a KeyboardInterrupt, leaves the tokens fed or not fed.
         """
+        if self._queue.n_slots == 1:
+            return ALONE.feed(cache, tokens, want_logits)
+        return self._decoded(_Feed(cache, tokens, want_logits)).row
+
+    def probe(self, cache: Cache, tokens: Sequence[int], part_ends: Sequence[int]) -> None:
+        """Decode a probe in a step of its own. Raises as `Cache.probe` does."""
+        if self._queue.n_slots == 1:
+            ALONE.probe(cache, tokens, part_ends)
+        else:
+            self._decoded(_Feed(cache, tokens, part_ends=part_ends))
+
+    def _decoded(self, feed: _Feed) -> _Feed:
+        """Wait until a feed was decoded. Raises its error."""
         me = threading.get_ident()
         with self._queue.changed:
             tickets = [ticket for ticket in self._queue.present() if ticket.thread == me]
-            if self._queue.n_slots == 1 or not tickets:
-                return feed_alone(cache, tokens, want_logits)
-            feed = _Feed(cache, tokens, want_logits)
             with self._in_step(feed, tickets, me):
                 while not feed.done:
                     wait = self._wait_s(me)
@@ -61,7 +81,7 @@ class Steps:
                         self._queue.changed.wait(wait)
         if feed.error is not None:
             raise feed.error
-        return feed.row
+        return feed
 
     @contextmanager
     def _in_step(self, feed: _Feed, tickets: list[Ticket], me: int) -> Iterator[None]:
@@ -92,23 +112,19 @@ class Steps:
         return max([0.0, *(p.paused_since + SOON_S - time.monotonic() for p in paused)])
 
     def _step(self) -> None:
-        """Decode what waits in one batch. If that fails, each feed is tried by itself, so that one fails alone."""
-        feeds = self._chosen()
+        """Decode what waits in one batch. If that fails, each feed gets a step of its own, so that one fails alone."""
+        oldest = self._waiting[0]
+        feeds = [oldest] if oldest.is_alone else [feed for feed in self._waiting if not feed.is_alone]
         with self._computing():
             try:
                 self._decode(feeds)
             except EdgeKVError as error:
                 for feed in feeds:
                     if len(feeds) > 1:
-                        self._decode_alone(feed)
+                        feed.failed = True
                     else:
                         feed.error = error
-                    self._finish(feed)
-
-    def _chosen(self) -> list[_Feed]:
-        """Return the oldest feed if it has several tokens, which are then computed as alone; else all single tokens."""
-        oldest = self._waiting[0]
-        return [oldest] if len(oldest.tokens) > 1 else [feed for feed in self._waiting if len(feed.tokens) == 1]
+                        self._finish(feed)
 
     @contextmanager
     def _computing(self) -> Iterator[None]:
@@ -125,6 +141,10 @@ class Steps:
 
     def _decode(self, feeds: list[_Feed]) -> None:
         """Decode feeds together, and note those that got their cells, also if an interrupt comes next."""
+        if (part_ends := feeds[0].part_ends) is not None:
+            feeds[0].cache.probe(feeds[0].tokens, part_ends)
+            self._finish(feeds[0])
+            return
         before = [feed.cache.n_past for feed in feeds]
         end = 0
         for feed in feeds:
@@ -136,12 +156,6 @@ class Steps:
             for feed, n_past in zip(feeds, before, strict=True):
                 if feed.cache.n_past > n_past:
                     self._finish(feed)
-
-    def _decode_alone(self, feed: _Feed) -> None:
-        try:
-            Cache.feed_together([(feed.cache, feed.tokens, feed.want_logits)])
-        except EdgeKVError as error:
-            feed.error = error
 
     def _finish(self, feed: _Feed) -> None:
         if not feed.done:

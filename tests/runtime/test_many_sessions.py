@@ -344,7 +344,9 @@ def test_a_file_that_is_damaged_is_told(open_tight, damage):
         else:
             (byte,) = os.pread(file.fileno(), 1, size // 2)
             os.pwrite(file.fileno(), bytes([byte ^ 1]), size // 2)
-        lost, kept = (second, first) if second._conversation.state in rt._engine.slots.swap._swapped else (first, second)
+        lost, kept = (
+            (second, first) if second._conversation.state in rt._engine.slots.swap._swapped else (first, second)
+        )
         for _ in range(2):
             with pytest.raises(edgekv.SessionEvictedError, match=r"cannot be read back: its temporary file .*; open"):
                 list(lost.chat("What?"))

@@ -1,0 +1,253 @@
+"""Sessions that share steps: each says and holds what it would alone, whoever else is there."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+
+import numpy as np
+import pytest
+from diagonals import diagonal
+from small import SETTINGS, words
+
+import edgekv
+from edgekv.binding.cache import Cache
+from edgekv.generation.sampler import GREEDY
+from edgekv.sessions import steps
+
+POLICIES = ["keydiff", "h2o", "ahakv", "snapkv(window=16, carry=0.65)", "keydiff+critical", "snapkv+ada", "replay+ada"]
+LIMIT_S = 100
+LONG_S = 1000.0
+
+
+@pytest.fixture(scope="module")
+def open_parallel(tiny_model):
+    """A function that opens a runtime whose products of up to four tokens are what they are alone, to the bit."""
+
+    def open_parallel(parallel=3, **options):
+        path = tiny_model(n_layer=2, n_ctx_train=512, head_dim=64, quantization="Q4_0")
+        return edgekv.Runtime(path, **(SETTINGS | {"parallel": parallel, "repack": False} | options))
+
+    return open_parallel
+
+
+@pytest.fixture
+def joined(monkeypatch):
+    """The sizes of the feeds of every step. Steps wait for every reply that pauses, so that all come together."""
+    monkeypatch.setattr(steps, "SOON_S", LONG_S)
+    sizes = []
+    feed = Cache.feed_together
+
+    def feed_together(feeds):
+        sizes.append([len(tokens) for _, tokens, _ in feeds])
+        return feed(feeds)
+
+    monkeypatch.setattr(Cache, "feed_together", staticmethod(feed_together))
+    return sizes
+
+
+def conversation(session, i):
+    """Return all that a session says and holds, after every reply: a greedy one, one with a seed, one after a text."""
+    drawn = edgekv.Sampling(temperature=1.0, seed=i)
+    said = ["".join(session.chat("Hi", max_tokens=20, sampling=GREEDY))]
+    session.read(words(90 + 40 * i, f"book{i}-"), focus=i % 2 == 0)
+    for question, sampling in (("What?", GREEDY), (words(30, f"more{i}-"), drawn)):
+        said.append("".join(session.chat(question, max_tokens=40, sampling=sampling, focus=i % 2 == 1)))
+        kept = [session.kept_positions(layer, head).tolist() for layer in range(2) for head in range(2)]
+        said.append((session.n_past, session.n_cells, session.budgets(), kept, session.stats.evictions))
+    return said
+
+
+def together(runtime, n, work=conversation):
+    """Return what n threads return that each work with a session of their own. Raises what one of them raises."""
+    results = [None] * n
+
+    def run(i):
+        try:
+            with runtime.session() as session:
+                results[i] = work(session, i)
+        except BaseException as error:
+            results[i] = error
+
+    threads = [threading.Thread(target=run, args=(i,), daemon=True) for i in range(n)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT_S)
+        assert not thread.is_alive()
+    return results
+
+
+def alone(runtime, i, work=conversation):
+    with runtime.session() as session:
+        return work(session, i)
+
+
+@pytest.mark.usefixtures("talkative")
+@pytest.mark.parametrize(("policy", "kv_type"), diagonal(POLICIES, ["f16", "q8_0", "q4_0"], whole=["keydiff"]))
+def test_sessions_at_once_say_and_hold_what_each_does_alone(open_parallel, joined, policy, kv_type):
+    with open_parallel(policy=policy, kv_type=kv_type) as rt:
+        found = together(rt, 3)
+        assert [1, 1, 1] in joined
+        assert found == [alone(rt, i) for i in range(3)]
+    with open_parallel(parallel=1, policy=policy, kv_type=kv_type) as rt:
+        assert found == [alone(rt, i) for i in range(3)]
+    assert found[0] != found[1]
+
+
+@pytest.mark.usefixtures("talkative")
+def test_more_sessions_than_slots_take_turns(open_parallel, monkeypatch):
+    with open_parallel(parallel=2) as rt:
+        found = together(rt, 4)
+        assert found == [alone(rt, i) for i in range(4)]
+
+
+@pytest.mark.usefixtures("talkative")
+def test_many_replies_at_once_choose_nearly_the_best_tokens(open_parallel, joined):
+    """Five tokens at once and more are multiplied as a block is, which rounds otherwise."""
+    n = 8
+    questions = [words(12, f"ask{i}-") for i in range(n)]
+
+    def work(session, i):
+        return list(session.chat(questions[i], max_tokens=24, sampling=GREEDY, logprobs=1))
+
+    with open_parallel(parallel=n, budget=96) as rt:
+        found = together(rt, n, work)
+        assert [1] * n in joined
+        for i, pieces in enumerate(found):
+            tokens = [token for piece in pieces for token in piece.tokens]
+            with rt.session(log=True) as session:
+                list(session.chat(questions[i], max_tokens=1, sampling=GREEDY))
+                block_loop = session._conversation.state.block_loop
+                for token in tokens[:-1]:  # the same tokens, fed one by one
+                    logits = rt.context.logits_array(block_loop.logits_row).astype(np.float64)
+                    assert logits.max() - logits[token.id] < 0.1 * logits.std()
+                    block_loop.step(token.id)
+
+
+@pytest.mark.usefixtures("talkative")
+def test_a_text_that_is_read_lets_replies_have_a_token_between_two_blocks(open_parallel, joined):
+    barrier = threading.Barrier(2)
+
+    def work(session, i):
+        barrier.wait(LIMIT_S)
+        if i == 0:
+            session.read(words(300, "long-"))
+        else:
+            list(session.chat("Hi", max_tokens=60, sampling=GREEDY))
+
+    with open_parallel(parallel=2) as rt:
+        together(rt, 2, work)
+    sizes = [sum(step) for step in joined]
+    replying = sizes[sizes.index(1) : len(sizes) - sizes[::-1].index(1)]
+    assert len([n for n in replying if n > 1]) > 3
+    assert all(1 in pair for pair in itertools.pairwise(replying))
+
+
+@pytest.mark.usefixtures("talkative")
+def test_a_feed_that_fails_fails_alone(open_parallel, joined, monkeypatch):
+    failing = set()
+    feed = Cache.feed_together
+
+    def feed_together(feeds):
+        if any(cache in failing for cache, _, _ in feeds):
+            raise edgekv.NativeError("no")
+        return feed(feeds)
+
+    monkeypatch.setattr(Cache, "feed_together", staticmethod(feed_together))
+
+    def work(session, i):
+        said = []
+        for piece in session.chat("Hi", max_tokens=30, sampling=GREEDY):
+            said.append(piece)
+            if i == 1 and len(said) == 5:
+                failing.add(session._conversation.state.block_loop.cache)
+        return "".join(said)
+
+    with open_parallel() as rt:
+        found = together(rt, 3, work)
+        failing.clear()
+        assert isinstance(found[1], edgekv.NativeError)
+        assert found[0::2] == [alone(rt, i, work) for i in (0, 2)]
+
+
+@pytest.mark.usefixtures("talkative")
+def test_a_cancelled_reply_leaves_the_others_alone(open_parallel, joined):
+    def work(session, i):
+        said = []
+        for piece in session.chat(f"Hi {i}", max_tokens=30, sampling=GREEDY):
+            said.append(piece)
+            if i == 1 and len(said) == 5:
+                session.cancel()
+        return "".join(said), session.stats.finish_reason
+
+    with open_parallel() as rt:
+        found = together(rt, 3, work)
+        assert [reason for _, reason in found] == ["length", "cancelled", "length"]
+        assert found[0::2] == [alone(rt, i, work) for i in (0, 2)]
+
+
+@pytest.mark.usefixtures("talkative")
+def test_sessions_are_saved_loaded_and_copied_while_others_reply(open_parallel, tmp_path):
+    def work(session, i):
+        if i < 2:
+            return conversation(session, i)
+        said = []
+        for n in range(4):
+            said.append("".join(session.chat(f"Hi {n}", max_tokens=5, sampling=GREEDY)))
+            before = session.snapshot()
+            session.save(tmp_path / "a.session")
+            list(session.chat("And?", max_tokens=5, sampling=GREEDY))
+            session.restore(before)
+        return said
+
+    with open_parallel() as rt:
+        found = together(rt, 3, work)
+        assert found == [alone(rt, i, work) for i in range(3)]
+        with rt.load_session(tmp_path / "a.session") as session:
+            assert session.n_past > 0
+
+
+@pytest.mark.usefixtures("talkative")
+def test_replies_are_awaited_and_cancelled_with_their_task(open_parallel):
+    async def reply(session, n):
+        return "".join([piece async for piece in session.chat_async("Hi", max_tokens=n, sampling=GREEDY)])
+
+    async def main(rt):
+        sessions = [rt.session() for _ in range(3)]
+        replies = await asyncio.gather(*(reply(session, 20) for session in sessions))
+        pieces = sessions[0].ask_async("More?", max_tokens=10_000, allow_loops=True)
+        async for _ in pieces:
+            break
+        await pieces.aclose()
+        reason = sessions[0].stats.finish_reason
+        task = asyncio.create_task(reply(sessions[1], 10_000))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        with rt.session() as another:
+            continued = [piece async for piece in another.generate_async("and", max_tokens=3, sampling=GREEDY)]
+        return replies, reason, continued
+
+    with open_parallel() as rt:
+        replies, reason, continued = asyncio.run(main(rt))
+        with rt.session() as session:
+            assert replies == ["".join(session.chat("Hi", max_tokens=20, sampling=GREEDY))] * 3
+    assert reason == "closed"
+    assert continued
+
+
+@pytest.mark.parametrize(
+    ("further", "named"),
+    [
+        ({"isolated": True}, "isolated=True"),
+        ({"prompt_lookup": "auto"}, "prompt_lookup=auto"),
+        ({"parallel": 0}, r"parallel=0 .*\[1, 32\]"),
+        ({"parallel": 33}, "parallel=33"),
+    ],
+)
+def test_what_only_one_session_can_have_is_refused(open_parallel, further, named):
+    with pytest.raises(edgekv.ConfigError, match=named):
+        open_parallel(**further)
