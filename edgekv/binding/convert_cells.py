@@ -15,19 +15,12 @@ import numpy as np
 
 from edgekv.errors import ConfigError
 from edgekv.memory.raw_files import CHUNK_BYTES
-from edgekv.options import KV_TYPES
 
 from . import library, structs
 from .cache import Cache
 from .snapshot_meta import Bytes, SnapshotMeta, Source, expect, read_header
 
 F32 = 0  # enum ggml_type
-BLOCKS = {  # elements, bytes
-    F32: (1, 4),
-    KV_TYPES["f16"]: (1, 2),
-    KV_TYPES["q8_0"]: (32, 34),
-    KV_TYPES["q4_0"]: (32, 18),
-}
 Format = tuple[int, int]  # type of rows, and run of their Hadamard rotation
 SHAPE = ("n_layer", "n_heads", "head_dim_k", "head_dim_v", "query_row_bytes", "state_bytes")
 
@@ -98,12 +91,8 @@ class Run:
     stored: Format
     wanted: Format
 
-    def row_bytes(self, kind: int) -> int:
-        elements, size = BLOCKS[kind]
-        return self.dim // elements * size
-
     def n_bytes(self, kind: int) -> int:
-        return self.n * self.row_bytes(kind)
+        return self.n * row_bytes(kind, self.dim)
 
 
 class Rows:
@@ -123,7 +112,8 @@ class Rows:
             raise ConfigError("its cells are of a model of another shape; use the model that it was saved with")
         stored = ((given.type_k, given.rotation_k), (given.type_v, given.rotation_v))
         wanted = ((self.kind.type_k, self.kind.rotation_k), (self.kind.type_v, self.kind.rotation_v))
-        expect(given.n_layer == 0 or all(kind in BLOCKS for kind, _ in stored), "its cells have an unknown type")
+        known = row_bytes(given.type_k, given.head_dim_k) and row_bytes(given.type_v, given.head_dim_v)
+        expect(given.n_layer == 0 or known > 0, "its cells have an unknown type")
         if stored != wanted and self.kind.n_ring:
             raise ConfigError(
                 "its sliding windows hold rows of another kv_type, which cannot be converted; use the one that it was "
@@ -166,7 +156,7 @@ class Rows:
         """Yield rows from byte `first` on in the cache's format; some of one head at a time."""
         for run in runs:
             kind, rotation = run.stored
-            stored_row, wanted_row = run.row_bytes(kind), run.row_bytes(run.wanted[0])
+            stored_row, wanted_row = row_bytes(kind, run.dim), row_bytes(run.wanted[0], run.dim)
             at_once = CHUNK_BYTES // (stored_row + wanted_row)
             for n in (min(at_once, run.n - i) for i in range(0, run.n, at_once)):
                 stored, rest = np.split(self._chunk, [n * stored_row])
@@ -176,6 +166,11 @@ class Rows:
                 given = structs.Rows(stored.ctypes.data, kind, run.dim, n, stored_row, rotation, 0)
                 library.call("edgekv_rows_convert", c.byref(given), *run.wanted, rows.ctypes.data, rows.nbytes)
                 yield rows
+
+
+def row_bytes(kind: int, dim: int) -> int:
+    """Return the bytes of a stored row; 0 if no cache stores rows of such a type and length."""
+    return int(library.load().edgekv_row_bytes(kind, dim))
 
 
 def _runs(

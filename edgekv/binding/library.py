@@ -22,7 +22,7 @@ from . import structs
 
 __all__ = ["bindings", "call", "error_of", "library_path", "load"]
 
-ABI_VERSION = 17
+ABI_VERSION = 18
 ERR_SIZE = 2048
 
 STATUS_ERRORS: dict[int, type[EdgeKVError]] = {
@@ -54,6 +54,7 @@ _CALLS: dict[str, tuple[Any, ...]] = {
     "edgekv_model_load": (c.c_char_p, _P, _P),
     "edgekv_model_load_streamed": (c.c_char_p, _P, c.c_uint32, _P),
     "edgekv_model_streaming": (_P, _P),
+    "edgekv_context_params_for": (_P, c.c_int32, *[c.c_uint32] * 4, _P),
     "edgekv_context_new": (_P, _P, _P, _P),
     "edgekv_context_shape": (_P, _P),
     "edgekv_context_rope": (_P, c.c_uint32, _P, _P, _P, _P),
@@ -117,6 +118,9 @@ _QUERIES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "edgekv_cache_n_past": (c.c_int32, (_P,)),
     "edgekv_cache_rope_past": (c.c_int32, (_P,)),
     "edgekv_cache_snapshot_bytes": (c.c_uint64, (_P,)),
+    "edgekv_snapshot_estimate_bytes": (c.c_uint64, (_P, _P, c.c_uint32, _P)),
+    "edgekv_row_bytes": (c.c_uint64, (c.c_int32, c.c_uint32)),
+    "edgekv_layout_for": (structs.Layout, (c.c_uint32, c.c_uint32, c.c_uint32, c.c_uint32)),
     "edgekv_process_peak_bytes": (c.c_uint64, ()),
     "edgekv_plan_most_cells": (c.c_uint32, (_P, c.c_uint32)),
     "edgekv_plan_request_default": (structs.PlanRequest, ()),

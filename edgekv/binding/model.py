@@ -11,15 +11,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgekv.errors import ConfigError, EdgeKVError, InvalidModelError, UnsupportedModelError
+from edgekv.errors import EdgeKVError, InvalidModelError, UnsupportedModelError
 from edgekv.memory import process
 from edgekv.models.header import Header, read_header
 from edgekv.options import KV_TYPES, MOST_DEVICES, Options
 
 from . import library, structs
 from .callback import Callback
-
-QUANT_BLOCK = 32  # elements that share a scale in q8_0 and q4_0
 
 
 class Model:
@@ -152,11 +150,6 @@ class Model:
         token = getattr(self._llama, f"llama_vocab_{name}")(self._vocab)
         return self._llama.llama_vocab_get_text(self._vocab, token).decode() if token >= 0 else ""
 
-    @property
-    def head_dim(self) -> int:
-        """Elements of a key."""
-        return self.header.head_dim
-
     # ---- contexts ----
 
     def new_context(self, n_cells: int, options: Options, *, n_cells_max: int | None = None) -> Context:
@@ -181,14 +174,8 @@ class Context:
 
     def __init__(self, model: Model, n_cells: int, options: Options, layout: structs.Layout | None) -> None:
         self._llama: Any = None
-        head_dim = model.head_dim
-        if options.kv_type != "f16" and head_dim % QUANT_BLOCK:
-            raise ConfigError(
-                f"kv_type={options.kv_type} needs heads of a multiple of {QUANT_BLOCK} elements, but those of "
-                f"{model.path.name} have {head_dim}; use kv_type=f16"
-            )
         llama = library.bindings()
-        params = self._params(n_cells, options)
+        params = self.llama_params(model, n_cells, options)
         self.handle = c.c_void_p()
         pointer = None if layout is None else c.byref(layout)
         library.call("edgekv_context_new", model.handle, c.byref(params), pointer, c.byref(self.handle))
@@ -196,19 +183,12 @@ class Context:
         self._n_threads = options.n_threads
         self.model = model
 
-    def _params(self, n_cells: int, options: Options) -> Any:
-        """Return llama.cpp's parameters of the context."""
-        llama = library.bindings()
-        params = llama.llama_context_default_params()
-        params.n_ctx = n_cells
-        params.n_batch = params.n_ubatch = options.n_ubatch
-        params.n_seq_max = 1
-        params.n_outputs_max = max(options.parallel, 1 + options.n_draft)
-        params.n_threads = params.n_threads_batch = options.n_threads
-        params.flash_attn_type = llama.LLAMA_FLASH_ATTN_TYPE_ENABLED
-        params.type_k = params.type_v = KV_TYPES[options.kv_type]
-        params.no_perf = True
-        params.op_offload = False  # The host computes what it holds: blocks that were sent to Vulkan came out wrong.
+    def llama_params(self, model: Model, n_cells: int, options: Options) -> Any:
+        """Return llama.cpp's parameters of such a context. Raises ConfigError if heads do not fit the cache type."""
+        params = library.bindings().llama_context_params()
+        kv_type, n_outputs = KV_TYPES[options.kv_type], max(options.parallel, 1 + options.n_draft)
+        numbers = (kv_type, n_cells, options.n_ubatch, n_outputs, options.n_threads)
+        library.call("edgekv_context_params_for", model.handle, *numbers, c.byref(params))
         return params
 
     def close(self) -> None:

@@ -23,6 +23,9 @@ class Layout(Struct):
     _fields_ = (("n_cells", c.c_uint32), ("n_cells_max", c.c_uint32), ("n_probe", c.c_uint32), ("n_slots", c.c_uint32))
 
 
+HEAD_LIMIT = 3  # EDGEKV_HEAD_LIMIT: times the budget that one head may keep, if heads differ
+
+
 class Shape(Struct):
     """struct edgekv_shape"""
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from edgekv.planning.estimate import HEAD_LIMIT
+from edgekv.binding.structs import HEAD_LIMIT
 from edgekv.policies import Head, Policy
 from edgekv.policies.selection import Protection
 

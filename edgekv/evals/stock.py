@@ -30,7 +30,7 @@ class DefaultOptions(Options):
 class DefaultContext(Context):
     """A context as llama.cpp makes it of itself. Of the options only the threads count."""
 
-    def _params(self, n_cells: int, options: Options) -> Any:
+    def llama_params(self, model: Model, n_cells: int, options: Options) -> Any:
         params = library.bindings().llama_context_default_params()
         params.n_ctx = n_cells
         params.n_threads = params.n_threads_batch = options.n_threads

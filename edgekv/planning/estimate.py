@@ -26,10 +26,9 @@ from edgekv.warmup import reserved_bytes, warm_up
 from .device_shares import RemoteDevice, limited, shares_of
 from .measure_memory import held_bytes, measure
 from .plan import Parts, Plan
-from .swap_bytes import numbers_bytes_of, planned_swap_bytes, session_bytes_of
+from .swap_bytes import planned_swap_bytes, session_bytes_of
 
 SERVING_BYTES = 4 << 20  # a server's, beside workspace: one message, the graph as received and as built
-HEAD_LIMIT = 3  # EDGEKV_HEAD_LIMIT: times the budget that one head may keep, if heads differ
 
 
 class Estimator:
@@ -150,7 +149,7 @@ class Estimator:
         state_bytes = memory.state_bytes + sum(share.states for share in devices)
         if not memory.repack_bytes:
             self._models.setdefault(False, model)  # both models are the same if nothing is repacked
-        session_bytes = session_bytes_of(shape, state_bytes, params, options)
+        session_bytes, numbers_bytes = session_bytes_of(shape, state_bytes, params, options)
         scratch = (
             policy.scratch_bytes(
                 shape.n_cells_max, shape.n_head_kv_max, shape.n_head_max, shape.head_dim_k, shape.head_dim_v
@@ -171,7 +170,7 @@ class Estimator:
             outputs=native.output_bytes,
             workspace=native.workspace_bytes + max(scratch),
             bookkeeping=native.bookkeeping_bytes,
-            swap=planned_swap_bytes(options, numbers_bytes_of(shape, params, options)),
+            swap=planned_swap_bytes(options, numbers_bytes),
             grammars=_grammar_bytes(model) if options.grammars else 0,
             margin=native.margin_bytes,
         )
@@ -239,9 +238,9 @@ def _grammar_bytes(model: Model) -> int:
 
 def _new_context(model: Model, options: Options, budget: int) -> Context:
     """Make a context with the cells of a budget, as a runtime does."""
-    n_cells = budget + options.block + options.probe_cells
-    n_cells_max = n_cells + (HEAD_LIMIT - 1) * budget * bool(cache_params_of(options).ragged)
-    return model.new_context(n_cells, options, n_cells_max=n_cells_max)
+    ragged = cache_params_of(options).ragged
+    layout = library.load().edgekv_layout_for(budget, options.block, options.probe_cells, ragged)
+    return model.new_context(layout.n_cells, options, n_cells_max=layout.n_cells_max)
 
 
 def cache_params_of(options: Options) -> structs.CacheParams:

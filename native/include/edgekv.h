@@ -92,6 +92,29 @@ struct edgekv_layout {
 // The most slots of a context.
 #define EDGEKV_MOST_SLOTS 64
 
+// A head may keep up to this many times the budget, where heads differ.
+#define EDGEKV_HEAD_LIMIT 3
+
+// The layout that holds a budget, a block and a probe.
+//   ragged : as in edgekv_cache_params; 0 = all heads keep the same number of cells
+EDGEKV_API struct edgekv_layout edgekv_layout_for(uint32_t budget, uint32_t block, uint32_t n_probe, uint32_t ragged);
+
+// Fill in llama.cpp's parameters of a context for edgekv_context_new: one sequence, flash attention, keys and values of one type.
+//   kv_type   : enum ggml_type: F16, Q8_0 or Q4_0
+//   n_cells   : of llama.cpp's own cache, where the context gets no layout
+//   n_outputs : tokens of a batch that have logits: one, and those of a draft
+//   EDGEKV_STATUS_INVALID_ARGUMENT  caches have no such type, or the model's heads do not fit its blocks
+EDGEKV_API enum edgekv_status edgekv_context_params_for(
+           const struct llama_model * model,
+                            int32_t   kv_type,
+                           uint32_t   n_cells,
+                           uint32_t   n_ubatch,
+                           uint32_t   n_outputs,
+                           uint32_t   n_threads,
+        struct llama_context_params * params,
+                               char * err,
+                             size_t   err_size);
+
 // Make a context as llama_init_from_model does; free it with llama_free.
 //   layout : NULL = llama.cpp's own cache, which edgekv_cache_open refuses; else params->n_ctx and n_batch follow from it
 //   EDGEKV_STATUS_INVALID_ARGUMENT  the layout is impossible, or has more rows in all than 32 bits count
@@ -540,9 +563,6 @@ struct edgekv_choice {
     int32_t  ragged;       // nonzero: heads may keep different numbers of cells
     int32_t  repositions;  // nonzero: keys may be turned to other RoPE positions
 };
-
-// A head may keep up to this many times the budget, where heads differ.
-#define EDGEKV_HEAD_LIMIT 3
 
 // Whether a setting fits: 1 = yes, 0 = no, -1 = the model cannot have it, -2 = give up.
 typedef int32_t (*edgekv_setting_fits)(void * user_data, const struct edgekv_setting * setting);

@@ -75,6 +75,14 @@ struct edgekv_snapshot {
 // Bytes of a snapshot taken now.
 EDGEKV_API uint64_t edgekv_cache_snapshot_bytes(const struct edgekv_cache * cache);
 
+// The most bytes of a snapshot of a cache with n_cells cells per head, without its states and the rows of sliding windows.
+//   numbers_bytes : out: of these, the most that come before the rows
+EDGEKV_API uint64_t edgekv_snapshot_estimate_bytes(
+           const struct edgekv_shape * shape,
+    const struct edgekv_cache_params * params,
+                            uint32_t   n_cells,
+                            uint64_t * numbers_bytes);
+
 // Write the bytes [first, first + n) of a snapshot to dst.
 //   EDGEKV_STATUS_INVALID_ARGUMENT  it has fewer
 EDGEKV_API enum edgekv_status edgekv_cache_save(
@@ -112,6 +120,10 @@ EDGEKV_API enum edgekv_status edgekv_cache_restore_rows(
                               size_t   n,
                                 char * err,
                               size_t   err_size);
+
+// Bytes of a row of dim elements; 0 where no cache stores such rows.
+//   type : enum ggml_type: F32, F16, Q8_0 or Q4_0
+EDGEKV_API uint64_t edgekv_row_bytes(int32_t type, uint32_t dim);
 
 // Write rows as another type stores them, and rotated in other runs.
 //   type     : enum ggml_type: F32, F16, Q8_0 or Q4_0

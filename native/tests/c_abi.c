@@ -36,7 +36,7 @@ static void refuse_what_is_no_model(const char * program) {
     CHECK(edgekv_model_load(no_models[0], &params, &model, err, 4) == EDGEKV_STATUS_MODEL_INVALID && strlen(err) == 3);
 }
 
-static const struct edgekv_layout layout = { BUDGET + BLOCK, BUDGET + BLOCK, 0 };
+static const struct edgekv_layout layout = { BUDGET + BLOCK, BUDGET + BLOCK, 0, 1 };
 
 // Contexts that llama.cpp makes and edgekv cannot use.
 static void refuse_contexts(struct llama_model * model, struct llama_context_params params) {
@@ -174,6 +174,22 @@ static void plan_and_open(const char * path, int32_t kv_type) {
     llama_model_free(model);
 }
 
+// The library's own parameters, and what it refuses.
+static void fill_params(const struct llama_model * model, enum ggml_type type, struct llama_context_params * params) {
+    const struct edgekv_layout ragged = edgekv_layout_for(BUDGET, BLOCK, 5, 1);
+    const struct edgekv_layout even   = edgekv_layout_for(BUDGET, BLOCK, 0, 0);
+
+    CHECK(ragged.n_cells == BUDGET + BLOCK + 5 && ragged.n_cells_max == EDGEKV_HEAD_LIMIT * BUDGET + BLOCK + 5 && ragged.n_probe == 5);
+    CHECK(memcmp(&even, &layout, sizeof(layout)) == 0);
+    CHECK(edgekv_context_params_for(model, GGML_TYPE_Q5_0, 0, BLOCK, 1, 1, params, err, sizeof(err)) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(err, "kv_type") != NULL);
+    CHECK(edgekv_context_params_for(NULL, type, 0, BLOCK, 1, 1, params, err, sizeof(err)) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(edgekv_context_params_for(model, type, 0, BLOCK, 1, 1, NULL, err, sizeof(err)) == EDGEKV_STATUS_INVALID_ARGUMENT);
+    CHECK(edgekv_context_params_for(model, type, 0, BLOCK, 2, 1, params, err, sizeof(err)) == EDGEKV_STATUS_OK);
+    CHECK(params->n_batch == BLOCK && params->n_ubatch == BLOCK && params->n_outputs_max == 2 && params->n_threads == 1);
+    CHECK(params->type_k == type && params->type_v == type);
+}
+
 int main(int argc, char ** argv) {
     if (argc < 2) {
         fprintf(stderr, "usage: c_abi MODEL [KV_TYPE]\n");
@@ -187,15 +203,10 @@ int main(int argc, char ** argv) {
     struct llama_model *            model        = NULL;
     CHECK(edgekv_model_load(argv[1], &model_params, &model, err, sizeof(err)) == EDGEKV_STATUS_OK);
 
-    struct llama_context_params params = llama_context_default_params();
-    struct llama_context *      ctx    = NULL;
+    struct llama_context_params params;
+    struct llama_context *      ctx = NULL;
 
-    params.n_batch         = BLOCK;
-    params.n_ubatch        = BLOCK;
-    params.n_threads       = 1;
-    params.n_threads_batch = 1;
-    params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
-    params.type_k = params.type_v = type_of(argc > 2 ? argv[2] : "f16");
+    fill_params(model, type_of(argc > 2 ? argv[2] : "f16"), &params);
     refuse_contexts(model, params);
     CHECK(edgekv_context_new(model, &params, &layout, &ctx, err, sizeof(err)) == EDGEKV_STATUS_OK);
     feed_and_compact(ctx);

@@ -238,6 +238,29 @@ void test_refusals(const Model & model, const char * kv_type) {
     CHECK(edgekv_cache_snapshot_bytes(nullptr) == 0);
 }
 
+// A plan's bytes of a snapshot are those that one has where all cells are used.
+void test_estimate(const Model & model, const char * kv_type) {
+    const uint32_t     n_cells = 24;
+    const Context      context(model, kv_type, 1, { n_cells, n_cells, 0 });
+    edgekv_shape       shape  = {};
+    edgekv_cache_params needs = {};
+    needs.accumulates         = 1;
+    needs.n_query_rows        = 3;
+    const Cache cache         = open_cache(context, EDGEKV_STAGING_AUTO, needs);
+    CHECK(edgekv_context_shape(context.ctx, &shape, nullptr, 0) == EDGEKV_STATUS_OK);
+    for (uint32_t n = n_cells; n > 0; n -= std::min(n, n_ubatch)) {
+        CHECK(feed(cache, std::min(n, n_ubatch)) == EDGEKV_STATUS_OK);
+    }
+    uint64_t    numbers = 0;
+    const Bytes taken   = save(cache);
+    CHECK(edgekv_snapshot_estimate_bytes(&shape, &needs, n_cells, &numbers) == taken.size());
+    CHECK(numbers == number_at<edgekv_snapshot>(taken).rows_begin);
+    CHECK(edgekv_snapshot_estimate_bytes(nullptr, &needs, n_cells, &numbers) == 0);
+
+    CHECK(edgekv_row_bytes(GGML_TYPE_Q8_0, 64) == 68 && edgekv_row_bytes(GGML_TYPE_F32, 3) == 12);
+    CHECK(edgekv_row_bytes(GGML_TYPE_Q8_0, 48) == 0 && edgekv_row_bytes(GGML_TYPE_Q5_0, 64) == 0 && edgekv_row_bytes(-1, 64) == 0);
+}
+
 // What else fed the context meanwhile is forgotten with the rest.
 void test_foreign_cells(const Model & model, const char * kv_type) {
     const edgekv_policy policy = policies()[0];
@@ -261,4 +284,5 @@ void test_snapshot(const char * model_path, const char * kv_type) {
     test_size(model, kv_type);
     test_refusals(model, kv_type);
     test_foreign_cells(model, kv_type);
+    test_estimate(model, kv_type);
 }

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ctypes
 from contextlib import contextmanager
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 from attention_nodes import AttentionNodes
 
-from edgekv.binding import library
 from edgekv.binding.model import Context, Model
 from edgekv.evals.stock import StockLoop
 from edgekv.options import Options
@@ -22,7 +22,7 @@ def own_cache(path, *, n_cells, block=128, kv_type="f16", threads=2, visible=Non
     visible: as of AttentionNodes; None = attention is llama.cpp's own too
     """
     options = Options(threads=threads, block=block, kv_type=kv_type)
-    header = SimpleNamespace(architecture="", metadata={}, head_dim=64)
+    header = SimpleNamespace(architecture="", metadata={})
     nodes = None if visible is None else AttentionNodes(visible)
     with Model(path, options, header=header) as model, watched_by(nodes):
         loop = _Loop(Context(model, n_cells, options, None), options.n_ubatch)
@@ -81,17 +81,13 @@ class OwnCache:
 @contextmanager
 def watched_by(nodes):
     """Contexts made meanwhile call `nodes` back."""
-    llama = library.bindings()
-    defaults = llama.llama_context_default_params
+    params_of = Context.llama_params
 
-    def watched():
-        params = defaults()
+    def watched(*arguments):
+        params = params_of(*arguments)
         if nodes is not None:
             params.cb_eval = nodes.callback
         return params
 
-    llama.llama_context_default_params = watched
-    try:
+    with mock.patch.object(Context, "llama_params", watched):
         yield
-    finally:
-        llama.llama_context_default_params = defaults

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from cache_arrays import Heads
 
-from edgekv.planning.estimate import HEAD_LIMIT
+from edgekv.binding.structs import HEAD_LIMIT
 from edgekv.policies import Head, Policy
 from edgekv.policies.ada import allot
 from edgekv.policies.selection import Protection

@@ -20,7 +20,7 @@ from edgekv.binding import library, structs
 from edgekv.binding.policy import NativePolicy
 from edgekv.options import KV_TYPES, default_focus
 from edgekv.planning.choice import KV_NAMES
-from edgekv.planning.estimate import HEAD_LIMIT, cache_params_of
+from edgekv.planning.estimate import cache_params_of
 from edgekv.policies import parse_policy
 from edgekv.testing.models.families import make_family
 
@@ -174,7 +174,7 @@ def test_defaults_are_those_of_python():
     assert (request.n_probe, request.n_sink) == (options.probe_cells, options.sinks)
     assert request.n_recent == options.recent_cells(512)
     (limit,) = re.findall(r"#define EDGEKV_HEAD_LIMIT (\d+)", HEADER.read_text())
-    assert int(limit) == HEAD_LIMIT
+    assert int(limit) == structs.HEAD_LIMIT
 
 
 # ---- refusals ----

@@ -17,7 +17,7 @@ from uneven import UNEVEN
 
 import edgekv
 from edgekv import policies
-from edgekv.planning.estimate import HEAD_LIMIT
+from edgekv.binding.structs import HEAD_LIMIT
 from edgekv.policies import POLICIES, Head, parse_policy
 from edgekv.policies.ada import BASES
 from edgekv.policies.export import export_policy

@@ -177,6 +177,18 @@ enum edgekv_status edgekv_rope_turn(const struct edgekv_rows * rows, const doubl
     });
 }
 
+uint64_t edgekv_row_bytes(int32_t type, uint32_t dim) {
+    switch (type) {
+        case GGML_TYPE_F32:
+        case GGML_TYPE_F16:
+        case GGML_TYPE_Q8_0:
+        case GGML_TYPE_Q4_0: break;
+        default:             return 0;
+    }
+    const auto known = static_cast<ggml_type>(type);
+    return dim % ggml_blck_size(known) == 0 ? ggml_row_size(known, dim) : 0;
+}
+
 enum edgekv_status edgekv_rows_convert(const struct edgekv_rows * rows, int32_t type, uint32_t rotation, void * dst, size_t dst_size,
                                        char * err, size_t err_size) {
     return guard(err, err_size, [&] {

@@ -293,6 +293,19 @@ struct Snapshot {
 
 } // namespace edgekv
 
+uint64_t edgekv_snapshot_estimate_bytes(const struct edgekv_shape * shape, const struct edgekv_cache_params * params, uint32_t n_cells,
+                                        uint64_t * numbers_bytes) {
+    if (shape == nullptr || params == nullptr || numbers_bytes == nullptr) {
+        return 0;
+    }
+    const bool     repositions = params->repositions != 0;
+    const uint64_t n_carried   = 2 + repositions + (params->accumulates != 0) + (params->wo_norms != 0); // as each_carried has them
+    const uint64_t n_numbers   = shape->n_head_total * (1 + n_carried * n_cells) + params->n_query_rows + shape->window_cells;
+    *numbers_bytes             = sizeof(edgekv_snapshot) + n_numbers * sizeof(uint32_t);
+    return *numbers_bytes + n_cells * shape->cell_bytes +
+           params->n_query_rows * (shape->query_row_bytes + shape->device_query_row_bytes);
+}
+
 uint64_t edgekv_cache::snapshot_bytes() const { return Snapshot(*this).header.n_bytes; }
 
 void edgekv_cache::save(uint64_t first, void * dst, size_t n) const {

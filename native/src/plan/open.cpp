@@ -21,7 +21,7 @@ void require_heads(const llama_model & model, int32_t kv_type) {
     const int64_t  block    = ggml_blck_size(static_cast<ggml_type>(kv_type));
     if (head_dim % block != 0) {
         fail(EDGEKV_STATUS_INVALID_ARGUMENT,
-             "a cache of %s needs heads of a multiple of %d elements, but those of the model have %u; use kv_type = GGML_TYPE_F16",
+             "kv_type=%s needs heads of a multiple of %d elements, but those of the model have %u; use kv_type=f16",
              ggml_type_name(static_cast<ggml_type>(kv_type)), static_cast<int>(block), head_dim);
     }
 }
@@ -58,22 +58,8 @@ Model load_model(const char * path, bool repack, bool no_alloc, uint32_t n_strea
 }
 
 Context new_context(const Model & model, const edgekv_plan & plan) {
-    require_type(plan.setting.kv_type);
-    require_heads(*model, plan.setting.kv_type);
-    llama_context_params params = llama_context_default_params();
-
-    params.n_ctx           = plan.layout.n_cells;
-    params.n_batch         = plan.n_ubatch;
-    params.n_ubatch        = plan.n_ubatch;
-    params.n_seq_max       = 1;
-    params.n_outputs_max   = 1;
-    params.n_threads       = static_cast<int32_t>(plan.n_threads);
-    params.n_threads_batch = static_cast<int32_t>(plan.n_threads);
-    params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
-    params.type_k          = static_cast<ggml_type>(plan.setting.kv_type);
-    params.type_v          = params.type_k;
-    params.no_perf         = true;
-    params.op_offload      = false; // what the host holds is computed there; blocks sent to Vulkan came out wrong
+    llama_context_params params;
+    checked(edgekv_context_params_for, model.get(), plan.setting.kv_type, plan.layout.n_cells, plan.n_ubatch, 1u, plan.n_threads, &params);
     llama_context * ctx = nullptr;
     checked(edgekv_context_new, model.get(), &params, &plan.layout, &ctx);
     return Context(ctx, llama_free);
@@ -82,6 +68,35 @@ Context new_context(const Model & model, const edgekv_plan & plan) {
 } // namespace edgekv
 
 using namespace edgekv;
+
+struct edgekv_layout edgekv_layout_for(uint32_t budget, uint32_t block, uint32_t n_probe, uint32_t ragged) {
+    const uint32_t n_cells = budget + block + n_probe;
+    return { n_cells, n_cells + (ragged != 0 ? (EDGEKV_HEAD_LIMIT - 1) * budget : 0), n_probe, 1 };
+}
+
+enum edgekv_status edgekv_context_params_for(const struct llama_model * model, int32_t kv_type, uint32_t n_cells, uint32_t n_ubatch,
+                                             uint32_t n_outputs, uint32_t n_threads, struct llama_context_params * params, char * err,
+                                             size_t err_size) {
+    return guard(err, err_size, [&] {
+        require(model && params, "model or params is NULL");
+        require_type(kv_type);
+        require_heads(*model, kv_type);
+        *params = llama_context_default_params();
+
+        params->n_ctx           = n_cells;
+        params->n_batch         = n_ubatch;
+        params->n_ubatch        = n_ubatch;
+        params->n_seq_max       = 1;
+        params->n_outputs_max   = n_outputs;
+        params->n_threads       = static_cast<int32_t>(n_threads);
+        params->n_threads_batch = static_cast<int32_t>(n_threads);
+        params->flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
+        params->type_k          = static_cast<ggml_type>(kv_type);
+        params->type_v          = params->type_k;
+        params->no_perf         = true;
+        params->op_offload      = false; // what the host holds is computed there; blocks sent to Vulkan came out wrong
+    });
+}
 
 enum edgekv_status edgekv_plan_open(const char * path, const struct edgekv_plan * plan, struct llama_model ** model,
                                     struct llama_context ** ctx, struct edgekv_cache ** cache, char * err, size_t err_size) {

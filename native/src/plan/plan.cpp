@@ -193,9 +193,7 @@ class Estimates {
         plan.n_ubatch           = std::min(setting.block, ubatch);
         plan.n_threads          = request_.n_threads;
         plan.n_ctx_train        = n_ctx_train();
-        plan.layout.n_probe     = request_.n_probe;
-        plan.layout.n_cells     = setting.budget + setting.block + request_.n_probe;
-        plan.layout.n_cells_max = plan.layout.n_cells + (plan.cache.ragged != 0 ? (EDGEKV_HEAD_LIMIT - 1) * setting.budget : 0);
+        plan.layout             = edgekv_layout_for(setting.budget, setting.block, request_.n_probe, plan.cache.ragged);
         return plan;
     }
 
