@@ -72,7 +72,8 @@ def declared(declaration):
 def kind_of_words(words):
     words = words.removeprefix("const ").strip()
     if words.endswith("*"):
-        return ("pointer", words.rstrip("* ").removeprefix("const "))
+        target = words.rstrip("* ").removeprefix("const ")
+        return ("pointer", "int32_t" if target == "llama_token" else target)
     return words if words.startswith("struct ") else SCALARS[words]
 
 
