@@ -33,6 +33,7 @@ ggml_context * Graph::begin() {
     ggml_reset(context_.get());
     graph_   = ggml_new_graph_custom(context_.get(), n_nodes, false);
     n_small_ = 0;
+    n_bound_ = 0;
     return context_.get();
 }
 
@@ -59,14 +60,15 @@ ggml_tensor * Graph::put(size_t offset, ggml_tensor * node) {
     return node;
 }
 
-ggml_tensor * Graph::view(ggml_tensor * node) {
-    if (ggml_backend_view_init(node) != GGML_STATUS_SUCCESS) {
-        throw Error(EDGEKV_STATUS_INTERNAL, "a device gave a view of the cache no memory");
+void Graph::add(ggml_tensor * node) {
+    ggml_build_forward_expand(graph_, node);
+    for (; n_bound_ < ggml_graph_n_nodes(graph_); ++n_bound_) {
+        ggml_tensor * added = ggml_graph_node(graph_, n_bound_);
+        if (added->view_src != nullptr && ggml_backend_view_init(added) != GGML_STATUS_SUCCESS) {
+            throw Error(EDGEKV_STATUS_INTERNAL, "a device gave a view of the cache no memory");
+        }
     }
-    return node;
 }
-
-void Graph::add(ggml_tensor * node) { ggml_build_forward_expand(graph_, node); }
 
 bool Graph::is_supported() const {
     for (int i = 0; i < ggml_graph_n_nodes(graph_); ++i) {

@@ -30,10 +30,9 @@ class Graph {
     ggml_backend_t backend() const { return backend_; }
     ggml_context * begin(); // where to make the nodes of the next graph, instead of the last one's
 
-    // Give a new node its memory.
+    // Give a new node its memory. A view has that of what it looks at.
     ggml_tensor * in_place(size_t place, ggml_tensor * node);
     ggml_tensor * small(ggml_tensor * node);
-    ggml_tensor * view(ggml_tensor * node);
 
     void add(ggml_tensor * node);  // it and all that it needs
     bool is_supported() const;     // by the backend, every node
@@ -49,6 +48,7 @@ class Graph {
     ggml_tensor &    memory_;
     size_t           place_bytes_;
     size_t           n_small_ = 0; // bytes of small nodes
+    int              n_bound_ = 0; // nodes that have their memory
     ggml_context_ptr context_;
     ggml_cgraph *    graph_ = nullptr;
 };

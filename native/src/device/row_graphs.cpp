@@ -201,20 +201,19 @@ ggml_tensor * RowGraphs::rotated(ggml_context * context, ggml_tensor * rows, siz
     if (run == 0) {
         return rows;
     }
-    ggml_tensor * runs   = graph_->view(ggml_reshape_2d(context, rows, run, ggml_nelements(rows) / run));
-    ggml_tensor * matrix = graph_->view(ggml_view_2d(context, rotation.matrix, run, run, run * sizeof(float), 0));
+    ggml_tensor * runs   = ggml_reshape_2d(context, rows, run, ggml_nelements(rows) / run);
+    ggml_tensor * matrix = ggml_view_2d(context, rotation.matrix, run, run, run * sizeof(float), 0);
     runs                 = graph_->in_place(place, ggml_mul_mat(context, matrix, runs));
     ggml_mul_mat_set_hint(runs, GGML_HINT_SRC0_IS_HADAMARD);
-    return graph_->view(ggml_reshape_3d(context, runs, rows->ne[0], rows->ne[1], rows->ne[2]));
+    return ggml_reshape_3d(context, runs, rows->ne[0], rows->ne[1], rows->ne[2]);
 }
 
 // Rows (dim, heads, n), turned by delta (n,) positions. The angles are measured ones, so no scaling is left to ggml.
 ggml_tensor * RowGraphs::turned(ggml_context * context, ggml_tensor * rows, ggml_tensor * delta, uint32_t index) {
     const Turned & turn    = turned_[index];
-    ggml_tensor *  factors = graph_->view(ggml_view_1d(context, factors_, turn.n_rot / 2, index * factors_->nb[1]));
-    return graph_->view(ggml_rope_ext_inplace(context, rows, delta, factors, turn.n_rot,
-                                              turn.neighbours ? GGML_ROPE_TYPE_NORMAL : GGML_ROPE_TYPE_NEOX, 0, 1.0f, 1.0f, 0.0f, 1.0f,
-                                              0.0f, 0.0f));
+    ggml_tensor *  factors = ggml_view_1d(context, factors_, turn.n_rot / 2, index * factors_->nb[1]);
+    return ggml_rope_ext_inplace(context, rows, delta, factors, turn.n_rot,
+                                 turn.neighbours ? GGML_ROPE_TYPE_NORMAL : GGML_ROPE_TYPE_NEOX, 0, 1.0f, 1.0f, 0.0f, 1.0f, 0.0f, 0.0f);
 }
 
 // Gather the rows that are noted, then put them where they go. False where the backend cannot.
@@ -225,12 +224,12 @@ bool RowGraphs::build_moves(size_t n) {
     }
     Graph &        graph   = *graph_;
     ggml_context * context = graph.begin();
-    ggml_tensor *  from    = graph.view(ggml_view_1d(context, first_, n, 0));
-    ggml_tensor *  to      = graph.view(ggml_view_1d(context, second_, n, 0));
+    ggml_tensor *  from    = ggml_view_1d(context, first_, n, 0);
+    ggml_tensor *  to      = ggml_view_1d(context, second_, n, 0);
     for (size_t place = 0; place < (latent ? 1u : 2u); ++place) {
-        ggml_tensor * bits = graph.view(as_bits(context, place == 0 ? pool_.k : pool_.v));
+        ggml_tensor * bits = as_bits(context, place == 0 ? pool_.k : pool_.v);
         ggml_tensor * rows = graph.in_place(place, ggml_get_rows(context, bits, from));
-        graph.add(graph.view(ggml_set_rows(context, bits, rows, to)));
+        graph.add(ggml_set_rows(context, bits, rows, to));
     }
     return graph.is_supported();
 }
@@ -240,13 +239,13 @@ bool RowGraphs::build_turns(uint32_t layer, size_t n) {
     const int64_t  dim     = pool_.k->ne[0];
     Graph &        graph   = *graph_;
     ggml_context * context = graph.begin();
-    ggml_tensor *  from    = graph.view(ggml_view_1d(context, first_, n, 0));
-    ggml_tensor *  delta   = graph.view(ggml_view_1d(context, second_, n, 0));
+    ggml_tensor *  from    = ggml_view_1d(context, first_, n, 0);
+    ggml_tensor *  delta   = ggml_view_1d(context, second_, n, 0);
     ggml_tensor *  keys    = graph.in_place(0, ggml_get_rows(context, pool_.k, from));
-    keys                   = graph.view(ggml_reshape_3d(context, keys, dim, 1, static_cast<int64_t>(n)));
+    keys                   = ggml_reshape_3d(context, keys, dim, 1, static_cast<int64_t>(n));
     keys                   = rotated(context, turned(context, rotated(context, keys, 1, of_keys_), delta, layer), 0, of_keys_);
-    keys                   = graph.view(ggml_reshape_2d(context, keys, dim, static_cast<int64_t>(n)));
-    graph.add(graph.view(ggml_set_rows(context, pool_.k, keys, from)));
+    keys                   = ggml_reshape_2d(context, keys, dim, static_cast<int64_t>(n));
+    graph.add(ggml_set_rows(context, pool_.k, keys, from));
     return graph.is_supported();
 }
 

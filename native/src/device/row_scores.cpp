@@ -82,14 +82,13 @@ ggml_tensor * RowGraphs::rows_of(ggml_context * context, ggml_tensor * all, cons
     const size_t            row   = all->nb[1];
     ggml_tensor *           rows  = ggml_view_3d(context, all, all->ne[0], run.n, run.n_heads, row,
                                                  row * flat_.n_apart(first, pool_), row * first.first);
-    return graph_->in_place(0, ggml_cast(context, graph_->view(rows), GGML_TYPE_F32));
+    return graph_->in_place(0, ggml_cast(context, rows, GGML_TYPE_F32));
 }
 
 // What numbers by cell say of them: (n, heads).
 ggml_tensor * RowGraphs::place_of(ggml_context * context, ggml_tensor * by_cell, const Run & run) {
     const FlatCache::Head & first = first_of(run);
-    return graph_->view(
-        ggml_view_2d(context, by_cell, run.n, run.n_heads, sizeof(float) * flat_.n_own(first), sizeof(float) * first.cell));
+    return ggml_view_2d(context, by_cell, run.n, run.n_heads, sizeof(float) * flat_.n_own(first), sizeof(float) * first.cell);
 }
 
 bool RowGraphs::score(const edgekv_policy & policy, const int32_t * rope_positions, const Run & run) {
@@ -107,9 +106,9 @@ bool RowGraphs::score(const edgekv_policy & policy, const int32_t * rope_positio
         scores = key_diff(context, policy, keys);
     } else {
         scores = of_rows(context, graph.in_place(1, ggml_sqr(context, keys)));
-        scores = graph.view(ggml_scale_inplace(context, graph.view(ggml_sqrt_inplace(context, scores)), -1.0f));
+        scores = ggml_scale_inplace(context, ggml_sqrt_inplace(context, scores), -1.0f);
     }
-    graph.add(graph.view(ggml_cpy(context, scores, place_of(context, scores_, run))));
+    graph.add(ggml_cpy(context, scores, place_of(context, scores_, run)));
     return graph.compute_if_supported();
 }
 
@@ -127,11 +126,10 @@ ggml_tensor * RowGraphs::before_rope(ggml_context * context, ggml_tensor * keys,
     }
     send(second_, back.data(), n_rows * sizeof(int32_t));
 
-    Graph &       graph  = *graph_;
-    ggml_tensor * deltas = graph.view(ggml_view_1d(context, second_, n_rows, 0));
-    ggml_tensor * rows   = graph.view(ggml_reshape_3d(context, keys, keys->ne[0], 1, n_rows));
+    ggml_tensor * deltas = ggml_view_1d(context, second_, n_rows, 0);
+    ggml_tensor * rows   = ggml_reshape_3d(context, keys, keys->ne[0], 1, n_rows);
     rows                 = rotated(context, turned(context, rotated(context, rows, 1, of_keys_), deltas, run.layer), 0, of_keys_);
-    return graph.view(ggml_reshape_3d(context, rows, keys->ne[0], keys->ne[1], keys->ne[2]));
+    return ggml_reshape_3d(context, rows, keys->ne[0], keys->ne[1], keys->ne[2]);
 }
 
 // The attention that cells get, a few rows at a time: the mean over a KV head's query heads, summed over the rows, or the largest.
@@ -160,35 +158,35 @@ bool RowGraphs::attend(const edgekv_policy & policy, const GraphQueries & querie
 
         // a softmax makes a silent 0 of -inf; NaN * 0 is none
         ggml_tensor * sums = graph.small(ggml_sum_rows(context, logits));
-        sums               = graph.view(ggml_scale_inplace(context, sums, 0.0f));
-        logits             = graph.view(ggml_add_inplace(context, logits, sums));
+        sums               = ggml_scale_inplace(context, sums, 0.0f);
+        logits             = ggml_add_inplace(context, logits, sums);
         logits             = sharpened(context, logits, queries, run, first);
         if (queries.softcap > 0.0f) {
-            logits = graph.view(ggml_scale_inplace(context, logits, 1.0f / queries.softcap));
-            logits = graph.view(ggml_scale_inplace(context, graph.view(ggml_tanh_inplace(context, logits)), queries.softcap));
+            logits = ggml_scale_inplace(context, logits, 1.0f / queries.softcap);
+            logits = ggml_scale_inplace(context, ggml_tanh_inplace(context, logits), queries.softcap);
         }
         ggml_tensor * mask = queries.probed ? nullptr : mask_of(context, run, first, n_now);
         if (mask != nullptr) {
-            logits = graph.view(ggml_reshape_4d(context, logits, run.n, n_now, layer.n_group, run.n_heads));
-            logits = graph.view(ggml_add_inplace(context, logits, mask));
+            logits = ggml_reshape_4d(context, logits, run.n, n_now, layer.n_group, run.n_heads);
+            logits = ggml_add_inplace(context, logits, mask);
         }
-        ggml_tensor * weights = graph.view(ggml_soft_max_inplace(context, logits));
+        ggml_tensor * weights = ggml_soft_max_inplace(context, logits);
         if (mask != nullptr) { // of a row that sees no cell, a softmax gives every cell the same
-            mask    = graph.view(ggml_scale_bias_inplace(context, mask, 1.0f, 1.0f));
-            mask    = graph.view(ggml_clamp_inplace(context, mask, 0.0f, 1.0f)); // 1 of cells that are seen, else 0
-            weights = graph.view(ggml_mul_inplace(context, weights, mask));
+            mask    = ggml_scale_bias_inplace(context, mask, 1.0f, 1.0f);
+            mask    = ggml_clamp_inplace(context, mask, 0.0f, 1.0f); // 1 of cells that are seen, else 0
+            weights = ggml_mul_inplace(context, weights, mask);
         }
-        weights = graph.view(ggml_reshape_3d(context, weights, run.n, static_cast<int64_t>(n_now) * layer.n_group, run.n_heads));
+        weights = ggml_reshape_3d(context, weights, run.n, static_cast<int64_t>(n_now) * layer.n_group, run.n_heads);
 
         ggml_tensor * place = place_of(context, scores_, run);
         if (largest) {
             ggml_tensor * scores = largest_of(context, weights, sums, first == 0 ? nullptr : place);
-            graph.add(graph.view(ggml_cpy(context, scores, place)));
+            graph.add(ggml_cpy(context, scores, place));
         } else {
-            weights              = graph.view(ggml_transpose(context, weights));
+            weights              = ggml_transpose(context, weights);
             ggml_tensor * scores = of_rows(context, graph.in_place(2, ggml_cont(context, weights)));
-            scores               = graph.view(ggml_scale_inplace(context, scores, 1.0f / static_cast<float>(layer.n_group)));
-            graph.add(graph.view(first == 0 ? ggml_cpy(context, scores, place) : ggml_add_inplace(context, place, scores)));
+            scores               = ggml_scale_inplace(context, scores, 1.0f / static_cast<float>(layer.n_group));
+            graph.add(first == 0 ? ggml_cpy(context, scores, place) : ggml_add_inplace(context, place, scores));
         }
         if (!graph.compute_if_supported()) {
             return false;
@@ -204,31 +202,30 @@ ggml_tensor * RowGraphs::largest_of(ggml_context * context, ggml_tensor * weight
     const int64_t n       = weights->ne[0];
     const int64_t n_rows  = weights->ne[1];
     const int64_t n_heads = weights->ne[2];
-    zeros                 = graph.small(ggml_sum_rows(context, graph.view(ggml_reshape_2d(context, zeros, n_rows, n_heads))));
+    zeros                 = graph.small(ggml_sum_rows(context, ggml_reshape_2d(context, zeros, n_rows, n_heads)));
     if (before != nullptr) {
         ggml_tensor * nothing = graph.small(ggml_cont(context, before));
-        nothing               = graph.view(ggml_scale_inplace(context, nothing, 0.0f));
-        zeros                 = graph.view(ggml_add_inplace(context, nothing, zeros));
-        before                = graph.view(ggml_view_3d(context, before, n, 1, n_heads, before->nb[1], before->nb[1], 0));
+        nothing               = ggml_scale_inplace(context, nothing, 0.0f);
+        zeros                 = ggml_add_inplace(context, nothing, zeros);
+        before                = ggml_view_3d(context, before, n, 1, n_heads, before->nb[1], before->nb[1], 0);
         weights               = graph.in_place(2, ggml_concat(context, weights, before, 1));
     }
     const auto    height  = static_cast<int>(weights->ne[1]);
     ggml_tensor * largest = graph.small(ggml_pool_2d(context, weights, GGML_OP_POOL_MAX, 1, height, 1, height, 0.0f, 0.0f));
-    largest               = graph.view(ggml_reshape_2d(context, largest, n, n_heads));
-    return graph.view(ggml_add_inplace(context, largest, zeros));
+    largest               = ggml_reshape_2d(context, largest, n, n_heads);
+    return ggml_add_inplace(context, largest, zeros);
 }
 
 // Products (n, rows, query heads) as logits, where `first` rows come before the first: scaled, or each by its row's gain.
 ggml_tensor * RowGraphs::sharpened(ggml_context * context, ggml_tensor * products, const GraphQueries & queries, const Run & run,
                                    size_t first) {
-    Graph & graph = *graph_;
     if (queries.gains.empty()) {
-        return graph.view(ggml_scale_inplace(context, products, flat_.attention(flat_.layers()[run.layer].il).scale));
+        return ggml_scale_inplace(context, products, flat_.attention(flat_.layers()[run.layer].il).scale);
     }
     const size_t n = queries.rows.size();
     send(gains_, &queries.gains[run.layer * n], n * sizeof(float));
-    ggml_tensor * gains = graph.view(ggml_view_2d(context, gains_, 1, products->ne[1], sizeof(float), first * sizeof(float)));
-    return graph.view(ggml_mul_inplace(context, products, gains));
+    ggml_tensor * gains = ggml_view_2d(context, gains_, 1, products->ne[1], sizeof(float), first * sizeof(float));
+    return ggml_mul_inplace(context, products, gains);
 }
 
 // Added to logits (n, rows, group, heads), where `first` rows come before the first: 0, or `hidden` of cells that come after their
@@ -237,51 +234,49 @@ ggml_tensor * RowGraphs::mask_of(ggml_context * context, const Run & run, size_t
     Graph &       graph  = *graph_;
     ggml_tensor * before = place_of(context, before_, run);
     const size_t  head   = before->nb[1];
-    before               = graph.view(ggml_view_4d(context, before, run.n, 1, 1, run.n_heads, head, head, head, 0));
+    before               = ggml_view_4d(context, before, run.n, 1, 1, run.n_heads, head, head, head, 0);
     ggml_tensor * mask   = graph.in_place(2, ggml_repeat_4d(context, before, run.n, n_rows, 1, run.n_heads));
-    ggml_tensor * steps  = graph.view(ggml_view_2d(context, steps_, 1, n_rows, sizeof(float), first * sizeof(float)));
+    ggml_tensor * steps  = ggml_view_2d(context, steps_, 1, n_rows, sizeof(float), first * sizeof(float));
 
-    mask = graph.view(ggml_sub_inplace(context, mask, steps)); // whole numbers: more than 0 is at least 1
-    return graph.view(ggml_scale_inplace(context, graph.view(ggml_clamp_inplace(context, mask, 0.0f, 1.0f)), hidden));
+    mask = ggml_sub_inplace(context, mask, steps); // whole numbers: more than 0 is at least 1
+    return ggml_scale_inplace(context, ggml_clamp_inplace(context, mask, 0.0f, 1.0f), hidden);
 }
 
 // The listed rows [first, first + n_rows) of the queries of a run, turned: (dim, n_rows, query heads).
 ggml_tensor * RowGraphs::queries_of(ggml_context * context, const Run & run, size_t first, size_t n_rows, bool turn) {
     const FlatCache::Layer & layer = flat_.layers()[run.layer];
     Graph &                  graph = *graph_;
-    const auto               list  = [&](ggml_tensor * all) {
-        return graph.view(ggml_view_1d(context, all, n_rows, first * sizeof(int32_t)));
-    };
+    const auto               list  = [&](ggml_tensor * all) { return ggml_view_1d(context, all, n_rows, first * sizeof(int32_t)); };
     ggml_tensor * rows = graph.in_place(1, ggml_get_rows(context, flat_.queries().rings[run.layer], list(first_)));
-    rows               = graph.view(ggml_reshape_3d(context, rows, layer.head_dim_k, layer.n_head(), n_rows));
+    rows               = ggml_reshape_3d(context, rows, layer.head_dim_k, layer.n_head(), n_rows);
     if (turn) {
         ggml_tensor * deltas = list(second_);
         deltas               = first == 0 ? deltas : graph.small(ggml_cont(context, deltas)); // where a device can read from
         rows                 = rotated(context, turned(context, rotated(context, rows, 2, of_keys_), deltas, run.layer), 1, of_keys_);
     }
     const int64_t n_heads = int64_t(run.n_heads) * layer.n_group;
-    rows = graph.view(ggml_view_3d(context, rows, layer.head_dim_k, n_heads, static_cast<int64_t>(n_rows), rows->nb[1], rows->nb[2],
-                                   size_t(run.begin) * layer.n_group * rows->nb[1]));
-    return graph.in_place(2, ggml_cont(context, graph.view(ggml_permute(context, rows, 0, 2, 1, 3))));
+    rows = ggml_view_3d(context, rows, layer.head_dim_k, n_heads, static_cast<int64_t>(n_rows), rows->nb[1], rows->nb[2],
+                        size_t(run.begin) * layer.n_group * rows->nb[1]);
+    return graph.in_place(2, ggml_cont(context, ggml_permute(context, rows, 0, 2, 1, 3)));
 }
 
 // Sums of the rows of products (dim, n, n_head_kv): (n, n_head_kv).
 ggml_tensor * RowGraphs::of_rows(ggml_context * context, ggml_tensor * products) {
     ggml_tensor * sums = graph_->small(ggml_sum_rows(context, products));
-    return graph_->view(ggml_reshape_2d(context, sums, products->ne[1], products->ne[2]));
+    return ggml_reshape_2d(context, sums, products->ne[1], products->ne[2]);
 }
 
 // Sums over the cells, scaled, or each with a weight (n, n_head_kv): (dim, 1, n_head_kv).
 ggml_tensor * RowGraphs::over_cells(ggml_context * context, ggml_tensor * rows, float scale, ggml_tensor * weights) {
-    ggml_tensor * turned = graph_->view(ggml_transpose(context, rows));
+    ggml_tensor * turned = ggml_transpose(context, rows);
     turned               = graph_->in_place(2, ggml_cont(context, turned)); // (n, dim, n_head_kv)
     if (weights != nullptr) {
-        weights = graph_->view(ggml_view_3d(context, weights, weights->ne[0], 1, weights->ne[1], weights->nb[1], weights->nb[1], 0));
-        turned = graph_->view(ggml_mul_inplace(context, turned, weights));
+        weights = ggml_view_3d(context, weights, weights->ne[0], 1, weights->ne[1], weights->nb[1], weights->nb[1], 0);
+        turned  = ggml_mul_inplace(context, turned, weights);
     }
     ggml_tensor * sums   = graph_->small(ggml_sum_rows(context, turned));
-    ggml_tensor * vector = graph_->view(ggml_reshape_3d(context, sums, rows->ne[0], 1, rows->ne[2]));
-    return graph_->view(ggml_scale_inplace(context, vector, scale));
+    ggml_tensor * vector = ggml_reshape_3d(context, sums, rows->ne[0], 1, rows->ne[2]);
+    return ggml_scale_inplace(context, vector, scale);
 }
 
 ggml_tensor * RowGraphs::key_diff(ggml_context * context, const edgekv_policy & policy, ggml_tensor * keys) {
@@ -295,21 +290,21 @@ ggml_tensor * RowGraphs::key_diff(ggml_context * context, const edgekv_policy & 
     ggml_tensor * anchor   = over_cells(context, averaged, 1.0f / (unit ? n * std::sqrt(static_cast<float>(keys->ne[0])) : n));
     if (policy.metric == EDGEKV_METRIC_EUCLIDEAN) {
         ggml_tensor * apart = graph.in_place(1, ggml_sub(context, keys, anchor));
-        return graph.view(ggml_sqrt_inplace(context, of_rows(context, graph.view(ggml_sqr_inplace(context, apart)))));
+        return ggml_sqrt_inplace(context, of_rows(context, ggml_sqr_inplace(context, apart)));
     }
     ggml_tensor * products = of_rows(context, graph.in_place(1, ggml_mul(context, keys, anchor)));
     if (cosine) {
         ggml_tensor * norms = of_rows(context, graph.in_place(1, ggml_sqr(context, keys)));
-        norms               = graph.view(ggml_sqrt_inplace(context, norms));
+        norms               = ggml_sqrt_inplace(context, norms);
         if (policy.anchor != EDGEKV_ANCHOR_PAIRWISE) { // whose anchor is the mean of unit keys, and no direction
             ggml_tensor * norm = of_rows(context, graph.small(ggml_sqr(context, anchor)));
-            norm               = graph.view(ggml_sqrt_inplace(context, norm));
-            norms              = graph.view(ggml_mul_inplace(context, norms, norm));
+            norm               = ggml_sqrt_inplace(context, norm);
+            norms              = ggml_mul_inplace(context, norms, norm);
         }
-        norms    = graph.view(ggml_clamp_inplace(context, norms, epsilon, FLT_MAX));
-        products = graph.view(ggml_div_inplace(context, products, norms));
+        norms    = ggml_clamp_inplace(context, norms, epsilon, FLT_MAX);
+        products = ggml_div_inplace(context, products, norms);
     }
-    return graph.view(ggml_scale_inplace(context, products, -1.0f));
+    return ggml_scale_inplace(context, products, -1.0f);
 }
 
 } // namespace edgekv

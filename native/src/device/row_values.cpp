@@ -12,7 +12,7 @@ bool RowGraphs::square(uint32_t n_filled, float * squares) {
         ggml_context * context = graph.begin();
         ggml_tensor *  values  = rows_of(context, pool_.v, run);
         ggml_tensor *  sums    = of_rows(context, graph.in_place(1, ggml_sqr(context, values)));
-        graph.add(graph.view(ggml_cpy(context, sums, place_of(context, scores_, run))));
+        graph.add(ggml_cpy(context, sums, place_of(context, scores_, run)));
         return graph.compute_if_supported();
     });
 }
@@ -29,9 +29,9 @@ bool RowGraphs::measure(uint32_t n_filled, float * by_cell) {
         ggml_tensor *  values  = rows_of(context, pool_.v, run);
         ggml_tensor *  mean    = over_cells(context, values, 1.0f, place_of(context, before_, run));
         ggml_tensor *  apart   = graph.in_place(1, ggml_sub(context, values, mean));
-        apart                  = of_rows(context, graph.view(ggml_sqr_inplace(context, apart)));
-        apart                  = graph.view(ggml_sqrt_inplace(context, apart));
-        graph.add(graph.view(ggml_cpy(context, apart, place_of(context, scores_, run))));
+        apart                  = of_rows(context, ggml_sqr_inplace(context, apart));
+        apart                  = ggml_sqrt_inplace(context, apart);
+        graph.add(ggml_cpy(context, apart, place_of(context, scores_, run)));
         return graph.compute_if_supported();
     });
 }
@@ -74,27 +74,27 @@ bool RowGraphs::add_norms(uint32_t index, const ggml_tensor & w_o, uint32_t n_gr
         Graph &        graph   = *graph_;
         ggml_context * context = graph.begin();
         const bool     rotates = of_values_.run > 0;
-        ggml_tensor *  list    = graph.view(ggml_view_1d(context, first_, n * n_head_kv, 0));
+        ggml_tensor *  list    = ggml_view_1d(context, first_, n * n_head_kv, 0);
         ggml_tensor *  values  = graph.in_place(rotates ? 1 : 0, ggml_get_rows(context, pool_.v, list));
-        values                 = graph.view(ggml_reshape_3d(context, values, dim, n, n_head_kv));
+        values                 = ggml_reshape_3d(context, values, dim, n, n_head_kv);
         values                 = rotated(context, values, 0, of_values_);
         graph.add(values);
 
-        ggml_tensor * weights = graph.view(ggml_view_2d(context, const_cast<ggml_tensor *>(&w_o), n_columns, n_now, row, begin * row));
+        ggml_tensor * weights = ggml_view_2d(context, const_cast<ggml_tensor *>(&w_o), n_columns, n_now, row, begin * row);
         weights               = graph.in_place(1, ggml_cast(context, weights, GGML_TYPE_F32));
-        weights               = graph.view(ggml_reshape_3d(context, weights, dim, n_head, n_now));
-        weights               = graph.view(ggml_permute(context, weights, 0, 2, 1, 3));
+        weights               = ggml_reshape_3d(context, weights, dim, n_head, n_now);
+        weights               = ggml_permute(context, weights, 0, 2, 1, 3);
         weights               = graph.in_place(2, ggml_cont(context, weights)); // (dim, outputs, query heads)
 
         ggml_tensor * outputs = graph.in_place(1, ggml_mul_mat(context, values, weights)); // (n, outputs, query heads)
         ggml_prec_set_acc(outputs, GGML_PREC_F32);
-        outputs            = graph.view(ggml_abs_inplace(context, outputs));
-        outputs            = graph.view(ggml_reshape_3d(context, outputs, n, n_now * n_group, n_head_kv));
-        outputs            = graph.view(ggml_transpose(context, outputs));
+        outputs            = ggml_abs_inplace(context, outputs);
+        outputs            = ggml_reshape_3d(context, outputs, n, n_now * n_group, n_head_kv);
+        outputs            = ggml_transpose(context, outputs);
         ggml_tensor * sums = of_rows(context, graph.in_place(2, ggml_cont(context, outputs))); // (n, n_head_kv)
 
-        ggml_tensor * all = graph.view(ggml_view_2d(context, scores_, n, n_head_kv, n * sizeof(float), 0));
-        graph.add(graph.view(first && begin == 0 ? ggml_cpy(context, sums, all) : ggml_add_inplace(context, all, sums)));
+        ggml_tensor * all = ggml_view_2d(context, scores_, n, n_head_kv, n * sizeof(float), 0);
+        graph.add(first && begin == 0 ? ggml_cpy(context, sums, all) : ggml_add_inplace(context, all, sums));
         if (!graph.compute_if_supported()) {
             return false;
         }
