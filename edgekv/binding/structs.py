@@ -12,6 +12,11 @@ class Struct(c.Structure):
         return {field[0]: getattr(self, field[0]) for field in self._fields_}
 
 
+def _members(kind: Any, names: str) -> tuple[tuple[str, Any], ...]:
+    """Return members of one type. names: between spaces, in their order"""
+    return tuple((name, kind) for name in names.split())
+
+
 def _address(array: Any) -> int | None:
     """Return the address of an array's data, which must be contiguous."""
     return None if array is None else int(array.ctypes.data)
@@ -20,7 +25,7 @@ def _address(array: Any) -> int | None:
 class Layout(Struct):
     """struct edgekv_layout"""
 
-    _fields_ = (("n_cells", c.c_uint32), ("n_cells_max", c.c_uint32), ("n_probe", c.c_uint32), ("n_slots", c.c_uint32))
+    _fields_ = _members(c.c_uint32, "n_cells n_cells_max n_probe n_slots")
 
 
 HEAD_LIMIT = 3  # EDGEKV_HEAD_LIMIT: times the budget that one head may keep, if heads differ
@@ -30,45 +35,24 @@ class Shape(Struct):
     """struct edgekv_shape"""
 
     _fields_ = (
-        ("n_layer", c.c_uint32),
-        ("n_head_total", c.c_uint32),
-        ("n_head_kv_max", c.c_uint32),
-        ("n_head_max", c.c_uint32),
-        ("n_group_max", c.c_uint32),
-        ("head_dim_k", c.c_uint32),
-        ("head_dim_v", c.c_uint32),
-        ("n_cells", c.c_uint32),
-        ("n_cells_max", c.c_uint32),
-        ("n_threads", c.c_uint32),
-        ("staged", c.c_uint32),
-        ("w_o_row_bytes", c.c_uint32),
-        ("cell_bytes", c.c_uint64),
-        ("head_bytes", c.c_uint64),
-        ("query_row_bytes", c.c_uint64),
-        ("device_query_row_bytes", c.c_uint64),
-        ("state_bytes", c.c_uint64),
-        ("device_state_bytes", c.c_uint64),
-        ("window_cells", c.c_uint32),
-        ("latent_dim_v", c.c_uint32),
-        ("graph_bytes", c.c_uint64),
-        ("device_graph_bytes", c.c_uint64),
+        *_members(
+            c.c_uint32,
+            "n_layer n_head_total n_head_kv_max n_head_max n_group_max head_dim_k head_dim_v n_cells "
+            "n_cells_max n_threads staged w_o_row_bytes",
+        ),
+        *_members(
+            c.c_uint64, "cell_bytes head_bytes query_row_bytes device_query_row_bytes state_bytes device_state_bytes"
+        ),
+        *_members(c.c_uint32, "window_cells latent_dim_v"),
+        *_members(c.c_uint64, "graph_bytes device_graph_bytes"),
     )
 
 
 class Memory(Struct):
     """struct edgekv_memory"""
 
-    _fields_ = tuple(
-        (name, c.c_uint64)
-        for name in (
-            "weight_bytes",
-            "repack_bytes",
-            "kv_bytes",
-            "state_bytes",
-            "compute_bytes",
-            "output_bytes",
-            "device_bytes",
-        )
+    _fields_ = _members(
+        c.c_uint64, "weight_bytes repack_bytes kv_bytes state_bytes compute_bytes output_bytes device_bytes"
     )
 
 
@@ -77,9 +61,8 @@ class DeviceShare(Struct):
 
     _fields_ = (
         ("name", c.c_char * 64),
-        ("n_layers", c.c_uint32),
-        ("has_output", c.c_uint32),
-        *((name, c.c_uint64) for name in ("weight_bytes", "kv_bytes", "compute_bytes", "scoring_bytes", "state_bytes")),
+        *_members(c.c_uint32, "n_layers has_output"),
+        *_members(c.c_uint64, "weight_bytes kv_bytes compute_bytes scoring_bytes state_bytes"),
     )
 
 
@@ -87,27 +70,16 @@ class Policy(Struct):
     """struct edgekv_policy"""
 
     _fields_ = (
-        ("base", c.c_int32),
-        ("anchor", c.c_int32),
-        ("metric", c.c_int32),
-        ("pool", c.c_int32),
-        ("kernel", c.c_uint32),
-        ("rows", c.c_uint32),
+        *_members(c.c_int32, "base anchor metric pool"),
+        *_members(c.c_uint32, "kernel rows"),
         ("seed", c.c_uint64),
         ("flags", c.c_uint32),
-        ("softmax", c.c_int32),
-        ("weigh", c.c_int32),
+        *_members(c.c_int32, "softmax weigh"),
         ("rounds", c.c_uint32),
         ("critical", c.c_int32),
-        ("alpha", c.c_double),
-        ("mass", c.c_double),
-        ("epsilon", c.c_double),
-        ("carry", c.c_double),
-        ("aggregate", c.c_int32),
-        ("pool_rows", c.c_int32),
-        ("spread", c.c_int32),
-        ("safeguard", c.c_double),
-        ("pyramid", c.c_double),
+        *_members(c.c_double, "alpha mass epsilon carry"),
+        *_members(c.c_int32, "aggregate pool_rows spread"),
+        *_members(c.c_double, "safeguard pyramid"),
         ("scorer", c.c_void_p),
         ("n_ahead", c.c_uint32),
     )
@@ -120,22 +92,15 @@ class Rows(Struct):
         ("data", c.c_void_p),
         ("type", c.c_int32),
         ("dim", c.c_uint32),
-        ("n", c.c_uint64),
-        ("stride_bytes", c.c_uint64),
-        ("rotation", c.c_uint32),
-        ("reserved", c.c_uint32),
+        *_members(c.c_uint64, "n stride_bytes"),
+        *_members(c.c_uint32, "rotation reserved"),
     )
 
 
 class Protection(Struct):
     """struct edgekv_protection"""
 
-    _fields_ = (
-        ("n_sink", c.c_uint32),
-        ("n_recent", c.c_uint32),
-        ("pinned", c.POINTER(c.c_int32)),
-        ("n_pinned", c.c_size_t),
-    )
+    _fields_ = (*_members(c.c_uint32, "n_sink n_recent"), ("pinned", c.POINTER(c.c_int32)), ("n_pinned", c.c_size_t))
 
     @classmethod
     def of(cls, n_sink: int, n_recent: int, pinned: tuple[tuple[int, int], ...]) -> Protection:
@@ -147,13 +112,9 @@ class Cells(Struct):
     """struct edgekv_cells"""
 
     _fields_ = (
-        ("keys", c.POINTER(Rows)),
-        ("values", c.POINTER(Rows)),
-        ("positions", c.c_void_p),
-        ("accumulated", c.c_void_p),
-        ("wo_norm", c.c_void_p),
-        ("layer", c.c_uint32),
-        ("head", c.c_uint32),
+        *_members(c.POINTER(Rows), "keys values"),
+        *_members(c.c_void_p, "positions accumulated wo_norm"),
+        *_members(c.c_uint32, "layer head"),
     )
 
     @classmethod
@@ -173,14 +134,10 @@ class Queries(Struct):
     """struct edgekv_queries"""
 
     _fields_ = (
-        ("data", c.c_void_p),
-        ("positions", c.c_void_p),
-        ("n_head", c.c_uint32),
-        ("n_rows", c.c_uint32),
-        ("dim", c.c_uint32),
+        *_members(c.c_void_p, "data positions"),
+        *_members(c.c_uint32, "n_head n_rows dim"),
         ("n_seen", c.c_int32),
-        ("scale", c.c_float),
-        ("softcap", c.c_float),
+        *_members(c.c_float, "scale softcap"),
         ("sinks", c.c_void_p),
     )
 
@@ -196,7 +153,7 @@ class Queries(Struct):
 class Scored(Struct):
     """struct edgekv_scored"""
 
-    _fields_ = (("scores", c.c_void_p), ("positions", c.c_void_p), ("n", c.c_size_t))
+    _fields_ = (*_members(c.c_void_p, "scores positions"), ("n", c.c_size_t))
 
     @classmethod
     def of(cls, scores: Any, positions: Any) -> Scored:
@@ -208,9 +165,8 @@ class LayerView(Struct):
     """struct edgekv_layer_view"""
 
     _fields_ = (
-        *((name, c.c_uint32) for name in ("layer", "n_head_kv", "n_head", "n", "n_rows")),
-        *((name, c.c_uint32) for name in ("head_dim_k", "head_dim_v", "first_head_kv")),
-        *((name, c.c_void_p) for name in ("keys", "values", "queries", "positions", "query_positions", "sinks")),
+        *_members(c.c_uint32, "layer n_head_kv n_head n n_rows head_dim_k head_dim_v first_head_kv"),
+        *_members(c.c_void_p, "keys values queries positions query_positions sinks"),
     )
 
 
@@ -220,7 +176,7 @@ ScoreLayer = c.CFUNCTYPE(c.c_int32, c.c_void_p, c.POINTER(LayerView), c.c_void_p
 class Scorer(Struct):
     """struct edgekv_scorer"""
 
-    _fields_ = (("score", ScoreLayer), ("user_data", c.c_void_p), ("reads", c.c_uint32), ("n_rows", c.c_uint32))
+    _fields_ = (("score", ScoreLayer), ("user_data", c.c_void_p), *_members(c.c_uint32, "reads n_rows"))
 
 
 STAGING = {"auto": 0, "copies": 1, "graphs": 2}  # enum edgekv_staging
@@ -231,16 +187,12 @@ class CacheParams(Struct):
 
     _fields_ = (
         ("staged", c.c_int32),
-        ("n_query_rows", c.c_uint32),
-        ("n_probe_rows", c.c_uint32),
-        ("accumulates", c.c_int32),
-        ("wo_norms", c.c_int32),
-        ("custom_reads", c.c_uint32),
-        ("ragged", c.c_uint32),
+        *_members(c.c_uint32, "n_query_rows n_probe_rows"),
+        *_members(c.c_int32, "accumulates wo_norms"),
+        *_members(c.c_uint32, "custom_reads ragged"),
         ("repositions", c.c_int32),
         ("n_draft", c.c_uint32),
-        ("values", c.c_int32),
-        ("before_rope", c.c_int32),
+        *_members(c.c_int32, "values before_rope"),
         ("slot", c.c_uint32),
     )
 
@@ -252,32 +204,18 @@ class Part(Struct):
         ("cache", c.c_void_p),
         ("tokens", c.c_void_p),
         ("n", c.c_size_t),
-        ("want_logits", c.c_int32),
-        ("logits_row", c.c_int32),
+        *_members(c.c_int32, "want_logits logits_row"),
     )
 
 
 class Parts(Struct):
     """struct edgekv_parts"""
 
-    _fields_ = tuple(
-        (f"{name}_bytes", c.c_uint64)
-        for name in (
-            *(
-                "host",
-                "vocabulary",
-                "graph",
-                "rounding",
-                "weight",
-                "repack",
-                "slot",
-                "kv",
-                "state",
-                "compute",
-                "output",
-            ),
-            *("workspace", "bookkeeping", "reserved", "margin"),
-        )
+    _fields_ = _members(
+        c.c_uint64,
+        "host_bytes vocabulary_bytes graph_bytes rounding_bytes weight_bytes repack_bytes "
+        "slot_bytes kv_bytes state_bytes compute_bytes output_bytes workspace_bytes "
+        "bookkeeping_bytes reserved_bytes margin_bytes",
     )
 
 
@@ -285,9 +223,8 @@ class Streaming(Struct):
     """struct edgekv_streaming"""
 
     _fields_ = (
-        *((name, c.c_uint32) for name in ("n_layers", "n_streamed", "n_experts", "n_experts_used")),
-        *((name, c.c_uint64) for name in ("streamed_bytes", "expert_bytes", "slot_bytes")),
-        *((name, c.c_uint64) for name in ("read_bytes", "read_ns", "wait_ns")),
+        *_members(c.c_uint32, "n_layers n_streamed n_experts n_experts_used"),
+        *_members(c.c_uint64, "streamed_bytes expert_bytes slot_bytes read_bytes read_ns wait_ns"),
     )
 
 
@@ -295,10 +232,8 @@ class Setting(Struct):
     """struct edgekv_setting"""
 
     _fields_ = (
-        ("budget", c.c_uint32),
-        ("block", c.c_uint32),
-        ("kv_type", c.c_int32),
-        ("repack", c.c_int32),
+        *_members(c.c_uint32, "budget block"),
+        *_members(c.c_int32, "kv_type repack"),
         ("n_streamed", c.c_uint32),
     )
 
@@ -311,18 +246,10 @@ class Choice(Struct):
     """struct edgekv_choice"""
 
     _fields_ = (
-        ("budget", c.c_uint32),
-        ("least_budget", c.c_uint32),
-        ("block", c.c_uint32),
-        ("least_block", c.c_uint32),
-        ("kv_type", c.c_int32),
-        ("repack", c.c_int32),
-        ("n_streamed", c.c_int32),
-        ("n_layers", c.c_uint32),
-        ("n_probe", c.c_uint32),
-        ("n_ctx_train", c.c_uint32),
-        ("ragged", c.c_int32),
-        ("repositions", c.c_int32),
+        *_members(c.c_uint32, "budget least_budget block least_block"),
+        *_members(c.c_int32, "kv_type repack n_streamed"),
+        *_members(c.c_uint32, "n_layers n_probe n_ctx_train"),
+        *_members(c.c_int32, "ragged repositions"),
     )
 
 
@@ -330,18 +257,10 @@ class PlanRequest(Struct):
     """struct edgekv_plan_request"""
 
     _fields_ = (
-        ("ceiling_bytes", c.c_uint64),
-        ("reserved_bytes", c.c_uint64),
-        ("policy", Policy),
-        ("probe_policy", Policy),
-        ("n_probe", c.c_uint32),
-        ("n_sink", c.c_uint32),
-        ("n_recent", c.c_uint32),
-        ("budget", c.c_uint32),
-        ("block", c.c_uint32),
-        ("kv_type", c.c_int32),
-        ("repack", c.c_int32),
-        ("n_streamed", c.c_int32),
+        *_members(c.c_uint64, "ceiling_bytes reserved_bytes"),
+        *_members(Policy, "policy probe_policy"),
+        *_members(c.c_uint32, "n_probe n_sink n_recent budget block"),
+        *_members(c.c_int32, "kv_type repack n_streamed"),
         ("n_threads", c.c_uint32),
         ("repositions", c.c_int32),
     )
@@ -351,13 +270,13 @@ class Plan(Struct):
     """struct edgekv_plan"""
 
     _fields_ = (
-        *((name, c.c_uint64) for name in ("ceiling_bytes", "peak_bytes", "cell_bytes")),
+        *_members(c.c_uint64, "ceiling_bytes peak_bytes cell_bytes"),
         ("parts", Parts),
         ("probe_policy", Policy),
         ("setting", Setting),
         ("layout", Layout),
         ("cache", CacheParams),
-        *((name, c.c_uint32) for name in ("n_ubatch", "n_threads", "n_ctx_train", "n_tokens_max")),
+        *_members(c.c_uint32, "n_ubatch n_threads n_ctx_train n_tokens_max"),
     )
 
 
@@ -368,8 +287,7 @@ class CompactionParams(Struct):
         ("policy", c.POINTER(Policy)),
         ("protection", c.POINTER(Protection)),
         ("budget", c.c_uint32),
-        ("probed", c.c_int32),
-        ("generating", c.c_int32),
+        *_members(c.c_int32, "probed generating"),
         ("budgets", c.POINTER(c.c_uint32)),
         ("reposition", c.c_int32),
         ("shares", c.POINTER(c.c_float)),
@@ -381,8 +299,7 @@ class Compaction(Struct):
 
     _fields_ = (
         ("n_evicted", c.c_uint64),
-        ("score_us", c.c_int64),
-        ("move_us", c.c_int64),
+        *_members(c.c_int64, "score_us move_us"),
         ("crossed_bytes", c.c_uint64),
         ("n_staged", c.c_uint32),
     )
@@ -392,11 +309,10 @@ class SnapshotKind(Struct):
     """struct edgekv_snapshot_kind"""
 
     _fields_ = (
-        *((name, c.c_uint64) for name in ("cell_bytes", "query_row_bytes", "state_bytes")),
-        *((name, c.c_uint32) for name in ("n_layer", "n_heads", "head_dim_k", "head_dim_v")),
-        *((name, c.c_int32) for name in ("type_k", "type_v")),
-        *((name, c.c_uint32) for name in ("rotation_k", "rotation_v")),
-        *((name, c.c_uint32) for name in ("repositions", "accumulates", "wo_norms", "n_ring")),
+        *_members(c.c_uint64, "cell_bytes query_row_bytes state_bytes"),
+        *_members(c.c_uint32, "n_layer n_heads head_dim_k head_dim_v"),
+        *_members(c.c_int32, "type_k type_v"),
+        *_members(c.c_uint32, "rotation_k rotation_v repositions accumulates wo_norms n_ring"),
     )
 
 
@@ -405,15 +321,15 @@ class Snapshot(Struct):
 
     _fields_ = (
         ("magic", c.c_char * 8),
-        *((name, c.c_uint64) for name in ("n_bytes", "rows_begin")),
+        *_members(c.c_uint64, "n_bytes rows_begin"),
         ("kind", SnapshotKind),
-        *((name, c.c_uint32) for name in ("version", "n_queries", "n_filled", "n_fresh", "divided")),
-        *((name, c.c_int32) for name in ("n_past", "rope_past", "normed")),
-        *((name, c.c_uint32) for name in ("ring_head", "reserved")),
+        *_members(c.c_uint32, "version n_queries n_filled n_fresh divided"),
+        *_members(c.c_int32, "n_past rope_past normed"),
+        *_members(c.c_uint32, "ring_head reserved"),
     )
 
 
 class ProductSpeed(Struct):
     """struct edgekv_product_speed"""
 
-    _fields_ = (("rate", c.c_double), ("limit", c.c_double), ("instructions", c.c_char * 16))
+    _fields_ = (*_members(c.c_double, "rate limit"), ("instructions", c.c_char * 16))

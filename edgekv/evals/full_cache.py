@@ -7,6 +7,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 
 import edgekv
+from edgekv.binding import library
 from edgekv.binding.cache import Cache
 from edgekv.binding.model import Context, Model
 from edgekv.engine.block_loop import BlockLoop
@@ -36,8 +37,9 @@ def full_cache(runtime: edgekv.Runtime, setting: Setting, n_tokens: int) -> Iter
     options = setting.options(n_tokens, threads=runtime.options.threads)
     assert options.budget is not None
     model = runtime.model
+    layout = library.load().edgekv_layout_for(options.budget, options.block, options.probe_cells, 0)
     with (
-        closing(model.new_context(options.budget + options.block + options.probe_cells, options)) as context,
+        closing(Context(model, layout.n_cells, options, layout)) as context,
         closing(Cache(context, cache_params_of(options))) as cache,
     ):
         yield FullCache(model, context, BlockLoop(cache, options, options.budget, model.n_ctx_train))
