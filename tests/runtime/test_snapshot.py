@@ -336,7 +336,7 @@ def test_read_once_ask_many(default_model, tmp_path):
     """The default model answers the second question as if it had been the first."""
     notes = tmp_path / "notes.txt"
     notes.write_text("The ferry to Holm leaves at noon. The lighthouse is painted green. " * 4)
-    options = {"memory": "2GiB", "budget": 48, "block": 16, "recent": 8, "threads": 1, "focus": False}
+    options = {"memory": "2GiB", "budget": 96, "block": 16, "recent": 8, "threads": 1, "focus": False}
     with edgekv.Runtime(default_model, **options) as rt:
         with rt.session() as session:
             session.read(files=[notes])
