@@ -18,6 +18,7 @@ from go_on import go_on
 from small import SETTINGS, words
 
 import edgekv
+from edgekv.binding import structs
 from edgekv.binding.snapshot_meta import CachedSource, SnapshotMeta
 from edgekv.options import KV_TYPES
 from edgekv.store.atomic_write import SUFFIX, _prefix, atomic_write
@@ -488,6 +489,19 @@ def test_pinned_ranges_are_few_ascending_and_apart(open_runtime, saved, tmp_path
                 return
         with pytest.raises(edgekv.SessionFileError, match="its 'pinned' is impossible"):
             rt.load_session(path)
+
+
+@pytest.mark.parametrize("kind", [-1, 3, 1 << 20])
+def test_rows_of_a_type_that_no_cache_stores(open_runtime, saved, tmp_path, kind):
+    """Such a file is refused before a cell changes, not where the first row is converted."""
+    path = tmp_path / "a"
+    with open_snapshot_file(saved) as file:
+        cells, history = copied(file)
+        (data,) = cells.pieces
+        structs.Snapshot.from_buffer(data).kind.type_k = kind
+        write(path, file.header.values, cells, history)
+    with open_runtime() as rt, pytest.raises(edgekv.SessionFileError, match="its cells have an unknown type"):
+        rt.load_session(path)
 
 
 def copied(file):
