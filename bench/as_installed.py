@@ -46,8 +46,8 @@ from edgekv.binding.library import library_path
 from edgekv.evals import prose
 from edgekv.evals.results import Results
 from edgekv.evals.speed_run import prompts
+from edgekv.models.catalog import find_model
 from edgekv.models.names import quant_of
-from edgekv.models.registry import find_model
 from edgekv.testing import programs
 from edgekv.testing.models.shapes import SHAPES
 

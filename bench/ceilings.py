@@ -32,7 +32,7 @@ import edgekv
 from edgekv.evals import prose
 from edgekv.memory.process import peak_resident_bytes
 from edgekv.memory.sizes import parse_size
-from edgekv.models.registry import find_model
+from edgekv.models.catalog import find_model
 from edgekv.options import KV_TYPES
 from edgekv.planning.choice import Request, choose
 from edgekv.planning.estimate import Estimator

@@ -27,7 +27,7 @@ from edgekv.binding.cache import Cache
 from edgekv.binding.model import Model
 from edgekv.evals import prose
 from edgekv.evals.stock import Peer, StockLoop
-from edgekv.models.registry import find_model
+from edgekv.models.catalog import find_model
 from edgekv.options import Options
 from edgekv.testing import programs
 

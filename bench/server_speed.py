@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 
 import edgekv
 from edgekv.evals import prose
-from edgekv.models.registry import find_model
+from edgekv.models.catalog import find_model
 from edgekv.testing import programs
 from edgekv.testing.server_process import serving
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from edgekv.evals import prose
 from edgekv.evals.results import Results
-from edgekv.models.registry import find_model
+from edgekv.models.catalog import find_model
 from edgekv.testing import programs
 from edgekv.testing.server_process import Serving, serving
 

@@ -26,7 +26,7 @@ from edgekv.binding.model import Context, Model
 from edgekv.evals import prose
 from edgekv.evals.stock import Peer
 from edgekv.memory.process import peak_resident_bytes
-from edgekv.models.registry import find_model
+from edgekv.models.catalog import find_model
 from edgekv.options import Options
 from edgekv.testing import programs
 

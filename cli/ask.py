@@ -14,8 +14,8 @@ from edgekv.store.session_names import existing_path_of
 
 from .answer import answered
 from .files import text_files
-from .options import AsJson, FocusOn, Raw, System, opened, with_common_options
 from .reply import GrammarFile, SchemaFile, held_to, reply_arguments, with_reply_options
+from .shared_options import AsJson, FocusOn, Raw, System, opened, with_common_options
 
 
 @with_common_options

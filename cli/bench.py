@@ -14,11 +14,11 @@ import typer
 from edgekv.extras import needed
 from edgekv.memory.limits import physical_bytes
 from edgekv.memory.sizes import MIB
-from edgekv.models.registry import find_model
+from edgekv.models.catalog import find_model
 from edgekv.options import default_threads
 
-from .options import AsJson, NoRpc
 from .render import console, measuring_bar
+from .shared_options import AsJson, NoRpc
 
 if TYPE_CHECKING:  # the command imports it when it runs
     from edgekv.evals.speed_run import SpeedRun

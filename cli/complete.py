@@ -12,8 +12,8 @@ import edgekv
 
 from .answer import answered
 from .files import text_files
-from .options import AsJson, opened, with_common_options
 from .reply import GrammarFile, SchemaFile, held_to, reply_arguments, with_reply_options
+from .shared_options import AsJson, opened, with_common_options
 
 
 @with_common_options

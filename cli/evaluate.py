@@ -12,8 +12,8 @@ import typer
 from edgekv.errors import ConfigError
 
 from .evaluate_options import asking_options, grid_options, run_options
-from .options import gathered, one_way_to_share
 from .render import console, measuring_bar
+from .shared_options import gathered, one_way_to_share
 
 if TYPE_CHECKING:  # the command imports it when it runs
     from edgekv.evals.grid import Grid, Measure

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .options import AsJson, NoRpc
+from .shared_options import AsJson, NoRpc
 
 
 def grid_options(

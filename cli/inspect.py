@@ -14,8 +14,8 @@ from edgekv.generation.request import INSTRUCTION
 from edgekv.warmup import reserve
 
 from .files import text_files
-from .options import AsJson, Raw, System, cells_are_here, opened, with_common_options
 from .render import console, console_of, reading_bar
+from .shared_options import AsJson, Raw, System, cells_are_here, opened, with_common_options
 
 REPORT_BYTES = 6 << 20  # bytes that the report copies of some thousand tokens
 

@@ -20,20 +20,20 @@ from edgekv.prompt.spool import PROC
 
 from . import (
     ask,
-    batch,
     bench,
     complete,
     devices,
     evaluate,
-    heads,
     inspect,
+    measure_heads,
     models,
-    plan,
     policies,
     pull,
     read,
+    run_batch,
     serve,
     sessions,
+    show_plan,
 )
 from .chat import command as chat
 from .failures import message_of, tell, wants_json
@@ -77,15 +77,15 @@ app.add_typer(sessions.app, name="sessions")
 app.add_typer(evaluate.app, name="eval")
 app.command(cls=FilesCommand)(inspect.inspect)
 app.command()(serve.serve)
-app.command()(batch.batch)
-app.command()(plan.plan)
+app.command()(run_batch.batch)
+app.command()(show_plan.plan)
 app.command()(pull.pull)
 app.add_typer(models.app, name="models")
 app.command()(policies.policies)
 app.command()(devices.devices)
 app.command("rpc-server")(devices.rpc_server)
 app.command()(bench.bench)
-app.command()(heads.heads)
+app.command()(measure_heads.heads)
 speak_of(app)
 
 

@@ -15,8 +15,8 @@ import edgekv
 from edgekv.memory.limits import parse_ceiling
 from edgekv.memory.sizes import MIB, format_size
 
-from .options import ALONE
 from .render import console, loading
+from .shared_options import ALONE
 
 if TYPE_CHECKING:  # other commands do without a hub
     from edgekv.hub import HubFile, RemoteModel

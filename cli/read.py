@@ -19,8 +19,8 @@ from edgekv.store.ownership import Ownership
 from edgekv.store.session_names import path_of, save_as, writable_path_of
 
 from .files import text_files
-from .options import System, opened, with_common_options
 from .render import print_footer, reading_bar, say
+from .shared_options import System, opened, with_common_options
 
 PARTIAL = ".partial"  # ends the name of what was read in part
 INTERRUPTED = 130

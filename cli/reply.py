@@ -12,7 +12,7 @@ import edgekv
 from edgekv.generation.request import MAX_TOKENS
 from edgekv.prompt.text import read_text
 
-from .options import gathered
+from .shared_options import gathered
 
 SchemaFile = Annotated[Path | None, typer.Option(metavar="FILE", help="The answer is JSON that fits this JSON schema.")]
 GrammarFile = Annotated[

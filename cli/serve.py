@@ -14,8 +14,8 @@ import edgekv
 from edgekv.extras import needed
 from edgekv.store.temp_folder import TempFolder
 
-from .options import with_common_options
 from .render import loading
+from .shared_options import with_common_options
 
 
 @with_common_options

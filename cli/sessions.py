@@ -17,7 +17,7 @@ from edgekv.memory.sizes import format_size
 from edgekv.store.session_names import existing_path_of, path_of, saved_names
 from edgekv.store.snapshot_file import SnapshotFile, open_snapshot_file
 
-from .options import AsJson
+from .shared_options import AsJson
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="List, show and remove the sessions that were saved by name."

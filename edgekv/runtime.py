@@ -19,7 +19,7 @@ from .engines import open_engine, plan_for, survey_for
 from .errors import ConfigError, ModelNotFoundError, SessionError
 from .generation.request import Logging, check_text
 from .memory.sizes import parse_size
-from .models.registry import find_model, is_remote
+from .models.catalog import find_model, is_remote
 from .planning.alternatives import Survey
 from .planning.choice import Request
 from .planning.plan import Plan

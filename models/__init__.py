@@ -6,7 +6,7 @@ The makers of synthetic models are imported by their own names, because they nee
 
 from __future__ import annotations
 
+from .catalog import KnownModel, find_model, known_models
 from .header import Header, TensorInfo, read_header
-from .registry import KnownModel, find_model, known_models
 
 __all__ = ["Header", "KnownModel", "TensorInfo", "find_model", "known_models", "read_header"]

@@ -13,7 +13,7 @@ from typing import Any
 
 from edgekv.errors import ConfigError
 
-from .registry import known_models
+from .catalog import known_models
 
 __all__ = ["HeadShares", "check_shares", "find_shares", "has_shares", "path_beside", "read_shares"]
 

@@ -29,7 +29,7 @@ import numpy as np
 
 from edgekv.evals import prose
 from edgekv.evals.full_read import Heads
-from edgekv.evals.perturbation import capture_setting, read_full
+from edgekv.evals.output_perturbation import capture_setting, read_full
 from edgekv.policies import Head, parse_policy
 from edgekv.policies.attention import attention, window_attention
 from edgekv.testing import programs

@@ -30,7 +30,7 @@ import edgekv
 from edgekv.binding.cache import Cache
 from edgekv.evals import qa
 from edgekv.evals.captures import Projection, output_projections, stored_rows
-from edgekv.evals.perturbation import capture_setting
+from edgekv.evals.output_perturbation import capture_setting
 from edgekv.evals.results import Results
 from edgekv.evals.tokens import begin
 from edgekv.policies import Head, parse_policy

@@ -14,7 +14,7 @@ import pytest
 from children import SUITE_S, started
 
 import edgekv
-from edgekv.binding.devices import add_server
+from edgekv.binding.ggml_devices import add_server
 from edgekv.binding.model import Model
 from edgekv.devices import devices
 

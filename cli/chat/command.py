@@ -14,10 +14,10 @@ import typer
 
 import edgekv
 from edgekv.cli.found_files import found_files, readable
-from edgekv.cli.options import System, opened, with_common_options
 from edgekv.cli.render import console, say
 from edgekv.cli.reply import reply_arguments, with_reply_options
 from edgekv.cli.settings import preset_names, preset_options
+from edgekv.cli.shared_options import System, opened, with_common_options
 from edgekv.cli.wording import worded
 from edgekv.generation.reasoning import opens_reasoning
 from edgekv.models import read_header
@@ -34,7 +34,7 @@ from .replying import reply_to
 from .status import bottom_line
 from .terminal_ui import TerminalUI, terminal_ui
 from .undo import hand_back
-from .workers import go_on_in
+from .worker_recovery import go_on_in
 
 
 def _use_preset(context: typer.Context, name: str | None) -> str | None:

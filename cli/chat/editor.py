@@ -19,7 +19,7 @@ from prompt_toolkit.shortcuts import CompleteStyle
 from prompt_toolkit.styles import Style
 
 from .completion import Arguments, candidates
-from .history import History
+from .input_history import History
 from .lines import Typed, is_open, unquoted
 
 LONG_PASTE = 1000  # characters; a longer paste is not drawn

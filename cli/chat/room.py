@@ -9,7 +9,7 @@ from typing import Any
 import edgekv
 from edgekv.memory.sizes import MIB
 
-from ..options import ALONE
+from ..shared_options import ALONE
 
 COMFORT_BYTES = 18 * MIB  # 16 measured (docs/chat.md), and what this plan itself leaves behind
 ENOUGH_CELLS = 512  # the planner, too, calls these enough (docs/memory.md)

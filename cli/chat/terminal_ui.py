@@ -12,7 +12,7 @@ from edgekv.memory.sizes import format_size
 
 from .chat import Chat
 from .completion import Arguments
-from .history import History, history_path
+from .input_history import History, history_path
 from .lines import Typed
 from .plain import PlainInput, PlainReply
 from .room import COMFORT_BYTES, can_draw, has_room, start_again

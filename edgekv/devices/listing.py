@@ -6,7 +6,7 @@ import ctypes as c
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from edgekv.binding.devices import KINDS, functions
+from edgekv.binding.ggml_devices import KINDS, functions
 
 from .server import TIMEOUT_S, parse_servers, remote_memory
 

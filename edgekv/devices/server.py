@@ -15,7 +15,7 @@ import struct
 from collections.abc import Iterable
 
 from edgekv.addresses import PORT, Server, parse_servers, private_address
-from edgekv.binding.devices import functions
+from edgekv.binding.ggml_devices import functions
 from edgekv.errors import ConfigError, DeviceError, NativeError
 
 __all__ = ["PORT", "TIMEOUT_S", "lost_servers", "parse_servers", "private_address", "remote_memory", "serve"]

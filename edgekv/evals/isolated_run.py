@@ -15,7 +15,7 @@ from edgekv.memory.sizes import MIB
 
 from .document import Question
 from .fresh import in_fresh_process
-from .protocol import Answered, ask_all
+from .question_protocol import Answered, ask_all
 from .setting import Setting
 
 MARKS = (0.0, 0.1, 0.9, 1.0)  # shares of a text

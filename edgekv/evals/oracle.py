@@ -10,7 +10,7 @@ import edgekv
 from edgekv.errors import InputError
 from edgekv.prompt.turns import Turns
 
-from .answer import answer_tokens
+from .answer_likelihood import answer_tokens
 from .document import Question
 
 PROBE_TOKENS = 256  # tokens of a question with its answer, at most: the last ones

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from edgekv.binding.model import Model
 from edgekv.errors import InputError
-from edgekv.models.registry import find_model
+from edgekv.models.catalog import find_model
 from edgekv.options import Options
 from edgekv.prompt.text import read_text
 

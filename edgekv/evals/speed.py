@@ -11,7 +11,7 @@ from typing import Any
 from edgekv.binding.model import Context, Model
 from edgekv.errors import CeilingError
 from edgekv.generation.sampler import GREEDY, Sampler
-from edgekv.models.registry import find_model
+from edgekv.models.catalog import find_model
 from edgekv.options import Options
 from edgekv.planning.plan import Plan
 from edgekv.prompt.text import Prompt

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edgekv.binding import library, structs
-from edgekv.binding.plan import choose_setting
+from edgekv.binding.native_planner import choose_setting
 from edgekv.models.head_shares import has_shares
 from edgekv.options import DEFAULT_POLICY, DIVIDED_POLICY, KV_TYPES, Options
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from edgekv.binding import library, structs
-from edgekv.binding.devices import add_server
+from edgekv.binding.ggml_devices import add_server
 from edgekv.binding.model import Context
 from edgekv.errors import ConfigError
 from edgekv.options import MOST_DEVICES, Options

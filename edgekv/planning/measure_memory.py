@@ -6,7 +6,7 @@ import gc
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from edgekv.binding.plan import counted_bytes, taken_bytes
+from edgekv.binding.native_planner import counted_bytes, taken_bytes
 from edgekv.memory import process
 
 

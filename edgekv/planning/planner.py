@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from edgekv.binding.devices import has_gpu
+from edgekv.binding.ggml_devices import has_gpu
 from edgekv.errors import ConfigError
 from edgekv.memory.limits import check_ceiling
 from edgekv.options import Options

@@ -23,7 +23,7 @@ from edgekv.warmup import register_warmup, reserve
 
 from . import info, ollama_info, page
 from .admission import MemoryBudget
-from .api import chat_completions, completions, messages, ollama, responses, templating, tokenization
+from .api import chat_completions, completions, messages, ollama_api, responses, templating, tokenization
 from .api.body import Body, parsed
 from .api.endpoint import Endpoint, Query
 from .api_errors import ApiError, api_error_of
@@ -46,8 +46,8 @@ ENDPOINTS: tuple[Endpoint[Any], ...] = (
     completions.endpoint,
     responses.endpoint,
     messages.endpoint,
-    ollama.chatting,
-    ollama.generating,
+    ollama_api.chatting,
+    ollama_api.generating,
 )
 QUERIES: tuple[Query[Any], ...] = (
     messages.counting,

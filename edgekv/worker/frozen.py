@@ -18,7 +18,7 @@ def serve_if_worker() -> None:
     global _is_prepared
     _is_prepared = True
     if sys.argv[1:2] == [ARGUMENT]:
-        from .child import main
+        from .worker_main import main
 
         main(*map(int, sys.argv[2:]))
 

@@ -27,7 +27,7 @@ SILENCE_S = 5.0  # seconds without a sign of life until a worker counts as hung
 START_S = 30.0  # seconds until the first sign of life: Python and numpy may come from a slow disk
 END_S = 1.0  # seconds for a worker to end by itself
 
-CODE = "import sys; sys.path[:] = {path!r}; from edgekv.worker.child import main; main{handles!r}"
+CODE = "import sys; sys.path[:] = {path!r}; from edgekv.worker.worker_main import main; main{handles!r}"
 
 
 class Worker:

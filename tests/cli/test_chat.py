@@ -18,7 +18,7 @@ pytest.importorskip("pexpect")
 from screen import screen
 
 from edgekv.cli.chat.commands import COMMANDS
-from edgekv.cli.chat.history import history_path
+from edgekv.cli.chat.input_history import history_path
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no such terminals")
 

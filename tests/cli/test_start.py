@@ -114,7 +114,7 @@ def test_python_keeps_its_own_words(model):
 @pytest.mark.parametrize(("option", "value"), [("gpu_layers", 4), ("device_memory", "1GiB")])
 @pytest.mark.parametrize("isolated", [False, True])
 def test_what_only_a_gpu_can_do_is_refused_without_one(model, option, value, isolated):
-    from edgekv.binding.devices import has_gpu
+    from edgekv.binding.ggml_devices import has_gpu
 
     if has_gpu():
         pytest.skip("there is a GPU")

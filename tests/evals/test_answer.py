@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import edgekv
-from edgekv.evals import answer
+from edgekv.evals import answer_likelihood
 from edgekv.evals.document import Question
-from edgekv.evals.protocol import ask_all
+from edgekv.evals.question_protocol import ask_all
 from edgekv.evals.setting import Setting
 from edgekv.evals.tokens import begin
 from edgekv.models.header import Header
@@ -74,7 +74,7 @@ CHATS = {
 def test_an_answer_begins_as_the_template_writes_one(tiny_model, monkeypatch, tokenizer, template, space):
     monkeypatch.setattr(Header, "chat_template", template)
     with edgekv.Runtime(tiny_model(tokenizer=tokenizer), memory="2GiB", budget=64) as runtime:
-        tokens = answer.answer_tokens(runtime.model, QUESTIONS[1])
+        tokens = answer_likelihood.answer_tokens(runtime.model, QUESTIONS[1])
         assert b"".join(map(runtime.model.piece, tokens)).decode() == f"{space}nobody"
 
 
@@ -134,7 +134,7 @@ def test_the_ceiling_is_looked_at(setting, text, monkeypatch):
     with how.open(600, threads=1) as runtime, runtime.session() as session:
         session.read(files=[text])
         tokens = []
-        monkeypatch.setattr(answer, "next_losses", lambda _, scored: tokens.extend(scored) or [0.0])
+        monkeypatch.setattr(answer_likelihood, "next_losses", lambda _, scored: tokens.extend(scored) or [0.0])
         monkeypatch.setattr(runtime.guard, "check", lambda: exceeded if tokens else None)
         with pytest.raises(edgekv.CeilingExceededError):
-            answer.answer_nll(runtime, session, QUESTIONS[0])
+            answer_likelihood.answer_nll(runtime, session, QUESTIONS[0])

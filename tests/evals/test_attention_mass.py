@@ -8,7 +8,7 @@ import pytest
 import edgekv
 from edgekv.evals.attention_mass import attention_masses, surviving_mass
 from edgekv.evals.document import Question
-from edgekv.evals.protocol import ask_all
+from edgekv.evals.question_protocol import ask_all
 from edgekv.evals.setting import OpenRuntime, Setting
 
 QUESTIONS = (Question("What is blue?", ("sea",), max_tokens=4), Question("Who came?", ("nobody",), max_tokens=4))

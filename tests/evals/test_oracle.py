@@ -9,7 +9,7 @@ import edgekv
 from edgekv.evals import oracle
 from edgekv.evals.captures import stored_rows
 from edgekv.evals.document import Question
-from edgekv.evals.protocol import ask_all
+from edgekv.evals.question_protocol import ask_all
 from edgekv.evals.setting import Setting
 from edgekv.policies import Head
 from edgekv.policies.attention import window_attention

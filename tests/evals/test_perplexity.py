@@ -10,7 +10,7 @@ from recorded import recorded_runtime
 from reference_transformer import ReferenceModel
 
 from edgekv.errors import ConfigError, InputError
-from edgekv.evals.perplexity import SEGMENT, gap, perplexity, pooled
+from edgekv.evals.perplexity_gap import SEGMENT, gap, perplexity, pooled
 from edgekv.evals.setting import FULL, OpenRuntime, Setting
 from edgekv.evals.tokens import prompt_tokens
 

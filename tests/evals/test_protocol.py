@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import edgekv
-from edgekv.evals import protocol
+from edgekv.evals import question_protocol
 from edgekv.evals.document import Question
 from edgekv.evals.setting import Setting
 
@@ -35,7 +35,7 @@ def asked(tiny_model, tmp_path, monkeypatch):
         calls.clear()
         how = Setting(**{**setting.as_dict(), "focus": focus})
         with how.open(0, threads=1) as runtime:
-            return protocol.ask_all(runtime, how, text, QUESTIONS, nll=nll), runtime.options.focus, list(calls)
+            return question_protocol.ask_all(runtime, how, text, QUESTIONS, nll=nll), runtime.options.focus, list(calls)
 
     return asked
 
@@ -58,6 +58,6 @@ def test_the_first_reading_alone_is_watched(tiny_model, tmp_path):
     setting = Setting(model=str(tiny_model(n_layer=2, n_ctx_train=2048)), budget=64, block=32, recent=8, focus="turn")
     seen = []
     with setting.open(0, threads=1) as runtime:
-        protocol.ask_all(runtime, setting, text, QUESTIONS, lambda progress: seen.append(progress.tokens_done))
+        question_protocol.ask_all(runtime, setting, text, QUESTIONS, lambda progress: seen.append(progress.tokens_done))
     assert seen == sorted(set(seen))
     assert len(seen) > 3

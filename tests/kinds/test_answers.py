@@ -7,7 +7,7 @@ import pytest
 import edgekv
 from edgekv.evals.attention_mass import attention_masses
 from edgekv.evals.document import Question
-from edgekv.evals.protocol import ask_all
+from edgekv.evals.question_protocol import ask_all
 from edgekv.evals.setting import Setting
 
 QUESTIONS = (Question("What is blue?", ("sea",), max_tokens=2), Question("Who came?", ("nobody",), max_tokens=2))

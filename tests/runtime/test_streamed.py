@@ -9,7 +9,7 @@ import pytest
 
 import edgekv
 from edgekv.errors import ConfigError, InvalidModelError
-from edgekv.planning.streaming import StreamingCost, file_speed, streaming_cost
+from edgekv.planning.streaming_cost import StreamingCost, file_speed, streaming_cost
 from edgekv.testing.models.families import make_family
 
 OPTIONS = {"memory": "1GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "probe_tokens": 16, "repack": False}

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from edgekv.server.api.ollama import ChatBody, parse_chat
+from edgekv.server.api.ollama_api import ChatBody, parse_chat
 from edgekv.server.api.ollama_lines import CHAT_PING, TEXT_PING, Lines
 from edgekv.server.reply_request import Piece, ToolCall
 from edgekv.server.server_settings import Settings

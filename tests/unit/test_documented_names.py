@@ -28,7 +28,7 @@ NAMES = [
     "edgekv.config",
     "edgekv.devices.devices",
     "edgekv.evals.needle",
-    "edgekv.evals.perplexity",
+    "edgekv.evals.perplexity_gap",
     "edgekv.evals.prose",
     "edgekv.evals.ruler",
     "edgekv.evals.setting",

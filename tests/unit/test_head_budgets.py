@@ -11,8 +11,8 @@ from policy_arrays import BACKENDS
 
 from edgekv import BudgetError, ConfigError, Options, PolicyError
 from edgekv.binding import library
+from edgekv.models.catalog import known_models
 from edgekv.models.head_shares import HeadShares, find_shares, path_beside, read_shares
-from edgekv.models.registry import known_models
 from edgekv.policies import Head, parse_policy
 from edgekv.policies.heads import divide, native_shares
 from edgekv.policies.selection import Protection

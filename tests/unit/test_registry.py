@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from edgekv.errors import InvalidModelError, ModelNotFoundError
-from edgekv.models import KnownModel, find_model, known_models, registry
+from edgekv.models import KnownModel, catalog, find_model, known_models
 
 PACKAGE = "edgekv_test_model_package"
 MODEL = KnownModel(
@@ -31,7 +31,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     (folder / "__init__.py").write_text("raise ImportError('must not be imported')")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(registry, "_KNOWN_MODELS", (MODEL, dataclasses.replace(MODEL, name="b", package="no_package")))
+    monkeypatch.setattr(catalog, "_KNOWN_MODELS", (MODEL, dataclasses.replace(MODEL, name="b", package="no_package")))
     return folder
 
 

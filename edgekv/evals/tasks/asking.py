@@ -17,8 +17,8 @@ from edgekv.evals.attention_mass import attention_masses
 from edgekv.evals.case import ANSWER_NLL, ATTENTION_MASS, Case, book_text
 from edgekv.evals.document import Document
 from edgekv.evals.isolated_run import run_isolated
-from edgekv.evals.protocol import Answered, ask_all
 from edgekv.evals.qa import read_items
+from edgekv.evals.question_protocol import Answered, ask_all
 from edgekv.evals.results import key_of
 from edgekv.evals.setting import AS_GIVEN, FULL, OpenRuntime
 

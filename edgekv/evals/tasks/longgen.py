@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from edgekv.evals.case import Case
-from edgekv.evals.longgen import PROMPTS, long_generation
+from edgekv.evals.long_generation import PROMPTS, long_generation
 from edgekv.evals.setting import OpenRuntime
 from edgekv.evals.table import SETTING_HEADERS, Measured, Table, setting_cells
 from edgekv.generation.sampler import Sampling

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from edgekv.evals import perplexity
+from edgekv.evals import perplexity_gap
 from edgekv.evals.case import Case
 from edgekv.evals.setting import FULL, OpenRuntime
 from edgekv.evals.table import SETTING_HEADERS, Measured, Table, setting_cells
@@ -17,9 +17,9 @@ HEADERS = (*SETTING_HEADERS, "perplexity", "gap", "gap once evicted", "texts")
 
 
 def measure(case: Case, runtimes: OpenRuntime) -> dict[str, Any]:
-    """Return the result of `perplexity.perplexity` for the case's text."""
+    """Return the result of `perplexity_gap.perplexity` for the case's text."""
     runtime = runtimes.get(case.setting, case.length)
-    return perplexity.perplexity(runtime, prompt_tokens(runtime.model, case.passage(runtime.model)))
+    return perplexity_gap.perplexity(runtime, prompt_tokens(runtime.model, case.passage(runtime.model)))
 
 
 def table(measured: Measured, baseline: str | None = None) -> Table:
@@ -49,10 +49,10 @@ def _gaps(measured: Measured) -> list[Gap]:
         base = full.get((setting.model, length), {})
         seeds = sorted(results.keys() & base.keys())
         if seeds:
-            gap: dict[str, Any] = perplexity.gap([results[seed] for seed in seeds], [base[seed] for seed in seeds])
+            gap: dict[str, Any] = perplexity_gap.gap([results[seed] for seed in seeds], [base[seed] for seed in seeds])
         else:
             seeds = sorted(results)
-            gap = {"ppl": perplexity.pooled([results[seed] for seed in seeds]), "gap": None, "gap_evicted": None}
+            gap = {"ppl": perplexity_gap.pooled([results[seed] for seed in seeds]), "gap": None, "gap_evicted": None}
         gaps.append(((setting, length), gap, len(seeds)))
     return gaps
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from edgekv.errors import ConfigError
-from edgekv.evals import perturbation, pictures
+from edgekv.evals import output_perturbation, pictures
 from edgekv.evals.case import Case
 from edgekv.evals.full_read import FullRead
 from edgekv.evals.setting import OpenRuntime, Setting
@@ -35,27 +35,27 @@ def text(case: Case) -> Hashable:
 
 
 def measure(case: Case, runtimes: OpenRuntime) -> dict[str, Any]:
-    """Return the result of `perturbation.perturbation` for the case. Raises ConfigError for a full cache.
+    """Return the result of `output_perturbation.perturbation` for the case. Raises ConfigError for a full cache.
 
     The text is read once for all cases of it that are measured in a row.
     """
     if case.setting.is_full:
         raise ConfigError("perturbation compares with the full cache by itself; name policies that evict")
     whole = runtimes.text(text(case), lambda: _read(case, runtimes))
-    found = perturbation.losses(whole, case.setting.policy, [case.setting.budget])
+    found = output_perturbation.losses(whole, case.setting.policy, [case.setting.budget])
     return {"n_cells": found["n_cells"], "heads": found["heads"][0], "layers": found["layers"][0]}
 
 
 def _reading(case: Case) -> Setting:
     setting = case.setting
-    reading = perturbation.capture_setting(case.length, model=setting.model, block=setting.block)
+    reading = output_perturbation.capture_setting(case.length, model=setting.model, block=setting.block)
     return replace(reading, kv_type=setting.kv_type, n_sink=setting.n_sink, recent=setting.recent)
 
 
 def _read(case: Case, runtimes: OpenRuntime) -> FullRead:
     runtime = runtimes.get(_reading(case), case.length)
     tokens = prompt_tokens(runtime.model, case.passage(runtime.model))[: case.length]
-    return perturbation.read_full(runtime, tokens)
+    return output_perturbation.read_full(runtime, tokens)
 
 
 def table(measured: Measured, baseline: str | None = None) -> Table:

@@ -16,7 +16,7 @@ from edgekv.errors import ConfigError
 
 from ..vocabulary import make_vocabulary
 from ..writer import write_tensors
-from . import hybrid, latent, plain, windowed
+from . import full_attention, hybrid, latent, windowed
 from .family import Family, Sizes
 from .sublayers import Experts
 
@@ -38,8 +38,8 @@ FAMILIES: Mapping[str, Callable[[], Family]] = {
     "olmo2": windowed.olmo2,
     "exaone4": windowed.exaone4,
     "llama4": windowed.llama4,
-    "phi3": plain.phi3,
-    "smollm3": plain.smollm3,
+    "phi3": full_attention.phi3,
+    "smollm3": full_attention.smollm3,
     "jamba": hybrid.jamba,
     "nemotron_h": hybrid.nemotron_h,
     "gemma3n": windowed.gemma3n,
@@ -48,9 +48,9 @@ FAMILIES: Mapping[str, Callable[[], Family]] = {
     "glm-4.7-flash": latent.glm47_flash,
     "deepseek2-decompressed": latent.deepseek2_decompressed,
     "minicpm3": latent.minicpm3,
-    "glm4moe": plain.glm4_moe,
-    "qwen2vl": plain.qwen2_vl,
-    "qwen3vl": plain.qwen3_vl,
+    "glm4moe": full_attention.glm4_moe,
+    "qwen2vl": full_attention.qwen2_vl,
+    "qwen3vl": full_attention.qwen3_vl,
 }
 
 

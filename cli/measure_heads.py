@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import edgekv
-from edgekv.models.registry import find_model
+from edgekv.models.catalog import find_model
 
 from .render import console
 

@@ -12,7 +12,7 @@ from edgekv.generation.request import ProgressCallback
 from edgekv.generation.sampler import GREEDY
 
 from . import oracle
-from .answer import answer_nll, read_question
+from .answer_likelihood import answer_nll, read_question
 from .attention_mass import Masses, surviving_mass
 from .document import Question
 from .setting import ALL, ALL_WHOLE, KNOWN, TURN, TWICE, WHOLE, Setting

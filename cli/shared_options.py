@@ -12,7 +12,7 @@ import typer
 
 import edgekv
 from edgekv.options import RPC_TIMEOUT_S
-from edgekv.planning.streaming import streaming_cost
+from edgekv.planning.streaming_cost import streaming_cost
 
 from .render import console, loading
 

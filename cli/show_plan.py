@@ -14,10 +14,10 @@ from rich.table import Column, Table
 import edgekv
 from edgekv.memory.sizes import format_size
 from edgekv.options import UBATCH
-from edgekv.planning.streaming import streaming_cost
+from edgekv.planning.streaming_cost import streaming_cost
 
-from .options import ALONE, AsJson, with_common_options
 from .render import FEW_CELLS, loading
+from .shared_options import ALONE, AsJson, with_common_options
 
 BOUNDS = {
     "budget": "as asked for",

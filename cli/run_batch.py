@@ -12,8 +12,8 @@ import typer
 from edgekv.extras import needed
 from edgekv.memory.sizes import format_size
 
-from .options import AsJson, common, gathered, one_way_to_share
 from .render import console, loading, measuring_bar, packed
+from .shared_options import AsJson, common, gathered, one_way_to_share
 
 if TYPE_CHECKING:  # the command imports it when it runs
     from edgekv.batch.batch import Batch
