@@ -18,8 +18,9 @@ from edgekv.models import known_models
 from edgekv.testing.models.tiny import make_tiny
 
 MOST_WORKERS = 4  # each has a copy of the models
-# one worker builds the wheel
+# files whose tests share what is made once a session, so that one worker runs them: a wheel, and a server
 WHEEL_FILES = ("tests/cli/test_wheel.py", "tests/native/test_c_example.py", "tests/desktop/test_desktop_example.py")
+CLIENTS = "tests/server/clients"
 
 
 for _size in ("COLUMNS", "LINES"):
@@ -45,7 +46,9 @@ def pytest_xdist_make_scheduler(config, log):
     class ByFile(LoadFileScheduling):
         def _split_scope(self, nodeid):
             file = super()._split_scope(nodeid)
-            return "wheel" if file in WHEEL_FILES else file
+            if file in WHEEL_FILES:
+                return "wheel"
+            return CLIENTS if file.startswith(CLIENTS) else file
 
     config.option.loadscopereorder = False
     return ByFile(config, log)

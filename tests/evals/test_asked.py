@@ -6,12 +6,14 @@ import dataclasses
 
 import numpy as np
 import pytest
-from scipy import stats
+from imported_later import imported_later
 
 from edgekv.evals.case import Case
 from edgekv.evals.setting import Setting
 from edgekv.evals.statistics import gap
 from edgekv.evals.tasks.asked import lines, table
+
+stats = imported_later("scipy.stats")
 
 FULL = {0: (1.0, 0.5), 1: (1.0, 0.7), 2: (0.0, 0.9), 3: (1.0, 0.1)}  # by seed: score and nll
 KEYS = {0: (0.0, 1.5), 1: (0.0, 1.1), 2: (0.0, 2.9), 3: (1.0, 0.2)}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
+from imported_later import imported_later
 from reply_usage import USAGE
 
 from edgekv.server.api.message_events import MessageEvents, error_body
@@ -11,15 +14,23 @@ from edgekv.server.api_errors import ApiError
 from edgekv.server.reply_request import Ended, Piece, PromptProgress, ToolCall
 
 pydantic = pytest.importorskip("pydantic")
-types = pytest.importorskip("anthropic.types")
+types = imported_later("anthropic.types")
 
-EVENT = pydantic.TypeAdapter(types.RawMessageStreamEvent)
+
+@functools.cache
+def event_type():
+    return pydantic.TypeAdapter(types.RawMessageStreamEvent)
+
+
+def checked(events):
+    """Events as the client reads them."""
+    return [event_type().validate_python(event) for event in events]
 
 
 def pushed(*events, thoughts="whole"):
     """The events that clients get, and the whole message."""
     machine = MessageEvents(message_of("a-model"), thoughts=thoughts)
-    told = [EVENT.validate_python(event) for event in [told for event in events for told in machine.push(event)]]
+    told = checked([told for event in events for told in machine.push(event)])
     return told, types.Message.model_validate(machine.whole())
 
 

@@ -8,15 +8,17 @@ from typing import Literal
 
 import httpx
 import jsonschema
-import openai
 import pytest
 from asgi import said
+from imported_later import imported_later
 from pydantic import BaseModel, Field
 
 from edgekv.generation.logprobs import Token, TokenLogprob, packed
 from edgekv.server.api.openai_fields import chat_logprobs, text_logprobs
 from edgekv.server.json_stream import json_parts
 from edgekv.server.spill import LONG_CHARS
+
+openai = imported_later("openai")
 
 PATH = "/v1/chat/completions"
 ASKED = [{"role": "user", "content": "Who is it?"}]

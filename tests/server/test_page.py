@@ -13,19 +13,18 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("starlette")
-pytest.importorskip("playwright")
 import uvicorn
-from browser import PATIENCE_MS, chromium, opened
-from playwright.sync_api import expect
+from browser import chromium, opened
+from imported_later import imported_later
 from test_serve_command import serving
 
 from edgekv.binding.model import Model
 from edgekv.generation.sampler import Sampler
 
 pytestmark = pytest.mark.nightly
+playwright = imported_later("playwright.sync_api")
 
 LIMIT_S = 300
-expect.set_options(timeout=PATIENCE_MS)
 HOSTILE = (
     "<script>document.title = 'taken over'</script><img src=x onerror='alert(1)'> & **bold** `<b>`\n\n- one\n- two"
 )
@@ -191,7 +190,7 @@ def test_conversations_are_switched_renamed_deleted_and_found_again(browser, add
         page.get_by_role("button", name="Rename").click()
         page.get_by_label("Name of this conversation").fill("About <b>notes</b>")
         page.keyboard.press("Enter")
-        expect(page.get_by_role("heading", level=1)).to_have_text("About <b>notes</b>")
+        playwright.expect(page.get_by_role("heading", level=1)).to_have_text("About <b>notes</b>")
 
         before = page.locator("#messages").inner_text(), figures(page), page.locator("#share").text_content()
         page.reload()
@@ -205,7 +204,7 @@ def test_conversations_are_switched_renamed_deleted_and_found_again(browser, add
         assert page.locator(listed).count() == 2
         page.get_by_role("button", name="Delete").click()
         page.get_by_role("dialog").get_by_role("button", name="Delete").click()
-        expect(page.locator(listed)).to_have_text(["About <b>notes</b>"])
+        playwright.expect(page.locator(listed)).to_have_text(["About <b>notes</b>"])
         page.reload()
         assert page.locator(listed).all_text_contents() == ["About <b>notes</b>"]
 
@@ -442,13 +441,13 @@ def test_two_tabs_show_what_each_adds_and_keep_what_is_typed(browser, address, g
         other.get_by_label("Message", exact=True).fill("typed here")
         say(page, "Second")
         finished(page)
-        expect(other.locator("li.user")).to_have_count(2)
-        expect(other.locator("li.assistant .foot").last).to_contain_text("said")
+        playwright.expect(other.locator("li.user")).to_have_count(2)
+        playwright.expect(other.locator("li.assistant .foot").last).to_contain_text("said")
         assert other.locator("#messages").inner_text() == page.locator("#messages").inner_text()
         assert other.get_by_label("Message", exact=True).input_value() == "typed here"
         page.get_by_role("button", name="Delete").click()
         page.get_by_role("dialog").get_by_role("button", name="Delete").click()
-        expect(other.locator("li.user")).to_have_count(0)
+        playwright.expect(other.locator("li.user")).to_have_count(0)
 
 
 def test_a_screen_reader_is_told_whole_sentences(browser, address):

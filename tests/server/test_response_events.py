@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
+from imported_later import imported_later
 from reply_usage import USAGE
 
 from edgekv.server.api.response_events import ResponseEvents
@@ -10,9 +13,17 @@ from edgekv.server.api_errors import ApiError
 from edgekv.server.reply_request import Ended, Piece, PromptProgress, ToolCall
 
 pydantic = pytest.importorskip("pydantic")
-types = pytest.importorskip("openai.types.responses")
+types = imported_later("openai.types.responses")
 
-EVENT = pydantic.TypeAdapter(types.ResponseStreamEvent)
+
+@functools.cache
+def event_type():
+    return pydantic.TypeAdapter(types.ResponseStreamEvent)
+
+
+def checked(events):
+    """Events as the client reads them."""
+    return [event_type().validate_python(event) for event in events]
 
 
 def response():
@@ -32,7 +43,7 @@ def response():
 def pushed(*events):
     """The events that clients get, and the whole response."""
     machine = ResponseEvents(response())
-    told = [EVENT.validate_python(event) for event in [told for event in events for told in machine.push(event)]]
+    told = checked([told for event in events for told in machine.push(event)])
     return told, types.Response.model_validate(machine.whole())
 
 
@@ -106,7 +117,8 @@ def test_a_failure_ends_what_has_begun():
     machine = ResponseEvents(response())
     list(machine.push(Piece("One")))
     told = [
-        EVENT.validate_python(event) for event in machine.failed(ApiError(503, "memory_ceiling", "memory ran short"))
+        event_type().validate_python(event)
+        for event in machine.failed(ApiError(503, "memory_ceiling", "memory ran short"))
     ]
     assert [event.type for event in told][-2:] == ["response.output_item.done", "response.failed"]
     failed = told[-1].response

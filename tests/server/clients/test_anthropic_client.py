@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from imported_later import imported_later
 
-anthropic = pytest.importorskip("anthropic")
+anthropic = imported_later("anthropic")
 
 CEILING = 256 << 20
 PETS = {"role": "user", "content": "My cat is called Mia and my dog is called Rex. What is my cat called?"}

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Literal
 
 import pytest
+from imported_later import imported_later
 
 pydantic = pytest.importorskip("pydantic")
-langchain_openai = pytest.importorskip("langchain_openai")
+langchain_openai = imported_later("langchain_openai")
 
 CEILING = 256 << 20
 pytestmark = pytest.mark.parametrize("server", ["here"], indirect=True)

@@ -8,9 +8,10 @@ from typing import Literal
 
 import pytest
 from children import LIMIT_S
+from imported_later import imported_later
 
 pydantic = pytest.importorskip("pydantic")
-openai = pytest.importorskip("openai")
+openai = imported_later("openai")
 
 CEILING = 256 << 20
 PETS = "My cat is called Mia and my dog is called Rex. What is my cat called?"
