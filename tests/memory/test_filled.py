@@ -31,7 +31,9 @@ def test_many_cells_take_what_a_plan_counts_for_them(memory_ceiling, tiny_model)
     assert settled(uncounted, 3 * MIB // 2) < 3 * MIB // 2
 
 
-@pytest.mark.parametrize(("head_dim", "kib"), [(64, 136), (256, 169), (512, 186)])
+@pytest.mark.parametrize(
+    ("head_dim", "kib"), [(64, 136), pytest.param(256, 169, marks=pytest.mark.nightly), (512, 186)]
+)
 def test_many_threads_take_what_a_plan_counts_for_them(memory_ceiling, tiny_model, head_dim, kib):
     """Tiles of attention grow with heads."""
     model = tiny_model(n_layer=1, n_head=64, n_head_kv=2, head_dim=head_dim, n_ctx_train=1 << 14)
@@ -50,18 +52,18 @@ def test_many_threads_take_what_a_plan_counts_for_them(memory_ceiling, tiny_mode
 def test_loading_cells_of_another_type_takes_what_loading_its_own_does(
     memory_ceiling, tiny_model, tmp_path, stored_types
 ):
-    """The rows of a head, as they are stored and as they are wanted, would be 5 MiB more at least."""
+    """The rows of a head, as they are stored and as they are wanted, would be 3 MiB more at least."""
     model = tiny_model(n_layer=1, n_head=1, n_head_kv=1, head_dim=512, n_ctx_train=1 << 14)
-    options = OPTIONS | {"budget": 6500}
+    options = OPTIONS | {"budget": 4000}
     for stored in stored_types:
-        memory_ceiling("512MiB").run(save, model, str(tmp_path / stored), 6000, **options, kv_type=stored)
+        memory_ceiling("512MiB").run(save, model, str(tmp_path / stored), 3600, **options, kv_type=stored)
     for kv_type in ("f16", "q4_0"):  # the largest rows and the smallest
 
         def growth(kv_type=kv_type):
             peaks = {}
             for stored in stored_types:
                 ended = memory_ceiling("512MiB").run(load, model, str(tmp_path / stored), **options, kv_type=kv_type)
-                assert ended.value["cells"] > 6000
+                assert ended.value["cells"] > 3600
                 assert ended.peak_bytes <= ended.value["planned"]
                 peaks[stored] = ended.peak_bytes
             return max(peaks.values()) - peaks[kv_type]

@@ -17,12 +17,18 @@ LARGE = [
 ]
 PLANNED = [schema for name, schema in HEAVY.items() if name != "combined"]
 REGEXES = [{"type": "string", "pattern": pattern} for pattern in (r"(\w{1,999}\W{1,999}){1,999}", "(.*[ab].{9}){3}")]
+LARGEST = [HEAVY["many states"], HEAVY["wide"], LARGE[-1], *REGEXES]  # their replies take the most memory, and end soon
 
 
 @pytest.mark.parametrize(
     ("schemas", "refused"),
-    [([PLAIN], 0), ([*PLANNED, *LARGE, *REGEXES], None), (list(HOSTILE.values())[:14], 14)],
-    ids=["plain", "heavy", "hostile"],
+    [
+        ([PLAIN], 0),
+        (LARGEST, None),
+        pytest.param([*PLANNED, *LARGE, *REGEXES], None, marks=pytest.mark.nightly),
+        (list(HOSTILE.values())[:14], 14),
+    ],
+    ids=["plain", "largest", "heavy", "hostile"],
 )
 def test_a_grammar_stays_within_the_plan(memory_ceiling, default_model, schemas, refused):
     ended = memory_ceiling("256MiB").run(replies, default_model, schemas, **OPTIONS)

@@ -26,9 +26,9 @@ def fill(n_mib):
 
 
 @pytest.fixture(autouse=True)
-def no_qt(pytester, monkeypatch):
-    """pytest-qt takes tens of MiB in every run, where it is installed."""
-    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:pytest-qt")
+def no_other_plugins(pytester, monkeypatch):
+    """pytest-qt takes tens of MiB in every run, where it is installed, and langsmith's plug-in a second."""
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:pytest-qt -p no:langsmith_plugin")
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_run(memory_ceiling):
 def test_outcomes_and_output_come_through(run):
     result = run(
         """
-pytestmark = pytest.mark.memory_ceiling("512MiB")
+pytestmark = pytest.mark.memory_ceiling("100MiB")
 
 def test_fails():
     print("some output")
@@ -138,7 +138,7 @@ def test_xfails():
 
 @pytest.mark.xfail
 def test_xfails_by_size():
-    fill(600)
+    fill(120)
 
 @pytest.mark.xfail(strict=True)
 def test_xpasses():

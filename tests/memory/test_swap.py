@@ -25,27 +25,27 @@ def test_on_the_disk_sessions_need_no_room_in_memory(memory_ceiling, default_mod
     """Not even on their way: the ceiling is below the plan with one session more."""
     options = {"budget": 512, "block": 64, "kv_type": "f16", "threads": 1, "focus": False}
     options |= {"memory": "256MiB", "swap_dir": str(tmp_path), "swap_memory": 0}
-    ended = memory_ceiling("256MiB").run(take_turns, default_model, 4 * TEXT, 4, **options)
+    ended = memory_ceiling("256MiB").run(take_turns, default_model, 4 * TEXT, 3, **options)
     found = ended.value
-    assert (found["most"], found["on disk"] > 2 * found["session"]) == (0, True)
+    assert (found["most"], found["on disk"] > 3 / 2 * found["session"]) == (0, True)
     assert ended.peak_bytes <= found["planned"] < ended.peak_bytes + found["session"] / 2
 
 
 def test_by_default_several_sessions_have_room_beside_cells_that_take_all_of_it(memory_ceiling, default_model):
-    options = {"memory": "200MiB", "kv_type": "f16", "threads": 1, "focus": False}
-    ended = memory_ceiling("200MiB").run(take_turns, default_model, 8 * TEXT, 3, **options)
+    options = {"memory": "188MiB", "kv_type": "f16", "threads": 1, "focus": False}
+    ended = memory_ceiling("188MiB").run(take_turns, default_model, 4 * TEXT, 3, **options)
     found = ended.value
     assert found["on disk"] > found["session"]
-    assert ended.peak_bytes <= found["planned"] <= 200 * MIB < found["planned"] + found["session"]
+    assert ended.peak_bytes <= found["planned"] <= 188 * MIB < found["planned"] + found["session"]
 
 
 def test_shared_beginnings_stay_in_the_plan(memory_ceiling, default_model):
-    options = {"memory": "200MiB", "kv_type": "f16", "threads": 1}
-    ended = memory_ceiling("200MiB").run(share_a_beginning, default_model, 12 * TEXT, **options)
+    options = {"memory": "190MiB", "kv_type": "f16", "threads": 1}
+    ended = memory_ceiling("190MiB").run(share_a_beginning, default_model, 7 * TEXT, **options)
     found = ended.value
     assert found["reused"][0] == 0 < found["budget"] < found["reused"][1]
     assert len(set(found["reused"][1:])) == 1
-    assert ended.peak_bytes <= found["planned"] <= 200 * MIB
+    assert ended.peak_bytes <= found["planned"] <= 190 * MIB
 
 
 def test_sessions_rest_in_what_a_plan_leaves_free(memory_ceiling, default_model):

@@ -72,21 +72,25 @@ def test_ask_stays_under_its_ceiling(default_model, text, tmp_path, where, ceili
     ("ceiling", "term"), [(200, "xterm"), (208, "xterm"), pytest.param(208, "dumb", marks=pytest.mark.nightly)]
 )
 def test_chat_stays_under_its_ceiling(default_model, text, tmp_path, ceiling, term):
-    """With the line editor and Markdown under the higher ceiling, and without where they are not."""
+    """With the line editor and Markdown under the higher ceiling, and without where they are not.
+
+    Code is compiled where there is most of it, which takes seconds.
+    """
     options = ("-m", str(default_model), "--memory", f"{ceiling}MiB", "--threads", "1", "--max-tokens", "12")
-    places = {"PYTHONPYCACHEPREFIX": str(tmp_path / "cache"), "XDG_DATA_HOME": str(tmp_path / "data"), "TERM": term}
+    is_drawn = (ceiling, term) == (208, "xterm")
+    places = {"XDG_DATA_HOME": str(tmp_path / "data"), "TERM": term}
+    places |= {"PYTHONPYCACHEPREFIX": str(tmp_path / "cache")} if is_drawn else {}
     ended = run("terminal", "chat", *options, typed=TYPED.format(text=text), **places)
     assert ended["status"] == 0, ended["output"]
     assert "above memory=" not in ended["output"]
     assert ended["peak_bytes"] <= ceiling * MIB
-    is_drawn = (ceiling, term) == (208, "xterm")
     assert ("[?7l" in ended["output"]) == is_drawn  # the editor wraps its lines itself
     assert ("plain: the ceiling has no" in ended["output"]) == ((ceiling, term) == (200, "xterm"))
 
 
-def test_inspect_stays_under_its_ceiling(default_model, text, tmp_path):
+def test_inspect_stays_under_its_ceiling(default_model, text):
     options = ("-m", str(default_model), "--memory", "200MiB", "--threads", "1")
-    ended = run("terminal", "inspect", *options, "-f", text, PYTHONPYCACHEPREFIX=str(tmp_path / "cache"))
+    ended = run("terminal", "inspect", *options, "-f", text)
     assert ended["status"] == 0, ended["output"]
     assert "above memory=" not in ended["output"]
     assert ended["peak_bytes"] <= 200 * MIB
@@ -95,7 +99,7 @@ def test_inspect_stays_under_its_ceiling(default_model, text, tmp_path):
 def test_inspect_takes_little_more_for_a_long_text(tiny_model, tmp_path):
     """Not the keys of all tokens, in double precision and some times over: 3 KiB a token, 20 MiB."""
     model = tiny_model(n_layer=2, head_dim=64, n_ctx_train=1 << 14)
-    options = ("-m", str(model), "--memory", "1GiB", "--budget", "64", "--block", "32", "--threads", "1", "--json")
+    options = ("-m", str(model), "--memory", "1GiB", "--budget", "64", "--block", "128", "--threads", "1", "--json")
 
     def growth():
         peaks = []
@@ -152,7 +156,7 @@ def test_plan_says_what_ask_does(default_model):
         lowest += 1
     while planned(lowest - 1)["status"] == 0:
         lowest -= 1
-    for ceilings in ((lowest, lowest + 1, lowest + 2), (200,), (256,)):  # at the edge a plan may fit once, and then not
+    for ceilings in ((lowest, lowest + 1, lowest + 2), (256,)):  # at the edge a plan may fit once, and then not
         for ceiling in ceilings * TRIES:
             ended = [planned(ceiling), asked(ceiling)]
             statuses = {one["status"] for one in ended}
