@@ -117,7 +117,7 @@ def test_a_cache_of_latents(programs, name, kv_type, tmp_path):
 
 @pytest.mark.parametrize("name", ["edgekv_unit_plain", "edgekv_unit_sanitized"])
 def test_kernels_alone(programs, name):
-    """Without a model `unit` tests what works on plain arrays."""
+    """Without a model `unit` tests what works on plain arrays; with one it does not test that again."""
     run(programs / name)
 
 
