@@ -101,7 +101,13 @@ def test_every_request_is_answered_and_each_document_read_once(answer):
 
 @pytest.mark.parametrize(
     ("options", "near"),
-    [({}, False), ({"focus": False}, True), ({"kv_type": "q8_0", "policy": "snapkv"}, True), ({"budget": 1024}, True)],
+    [
+        ({}, False),
+        ({"kv_type": "q8_0", "policy": "snapkv"}, True),
+        # by day a request is compared with what it says alone under these
+        pytest.param({"focus": False}, True, marks=pytest.mark.nightly),
+        pytest.param({"budget": 1024}, True, marks=pytest.mark.nightly),
+    ],
     indirect=["near"],
 )
 def test_neither_order_nor_sharing_makes_a_difference(answer, options):

@@ -93,7 +93,7 @@ def test_a_killed_batch_goes_on_where_it_was(command, run, rows, tmp_path):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are others there")
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.nightly), "2"])
 def test_ctrl_c_says_how_to_go_on(command, run, rows, tmp_path, workers):
     path = tmp_path / "results.jsonl"
     line = command("--workers", workers, program=holding(MAIN, 20))

@@ -284,18 +284,21 @@ def test_an_output_that_is_full(model, command):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="arguments are text there")
-@pytest.mark.parametrize("isolated", [[], ["--isolated"]], ids=["here", "isolated"])
-def test_arguments_that_are_no_text(model, isolated):
-    for arguments in ((b"caf\xe9",), (b"Hello", b"--system", b"caf\xe9"), (b"Hello", b"--stop", b"\xe9")):
-        ended = subprocess.run(
-            [*COMMAND, "ask", *arguments, "-m", str(model), *SMALL, *isolated],
-            capture_output=True,
-            timeout=300,
-            check=False,
-        )
-        assert ended.returncode == 2, ended.stderr
-        assert b"is not UTF-8 text" in ended.stderr
-        assert b"Traceback" not in ended.stderr
+@pytest.mark.parametrize(
+    ("arguments", "isolated"),
+    [((b"caf\xe9",), []), ((b"Hello", b"--system", b"caf\xe9"), ["--isolated"]), ((b"Hello", b"--stop", b"\xe9"), [])],
+)
+def test_arguments_that_are_no_text(model, arguments, isolated):
+    """Each goes through the same check, before a worker is started."""
+    ended = subprocess.run(
+        [*COMMAND, "ask", *arguments, "-m", str(model), *SMALL, *isolated],
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )
+    assert ended.returncode == 2, ended.stderr
+    assert b"is not UTF-8 text" in ended.stderr
+    assert b"Traceback" not in ended.stderr
 
 
 def test_a_message_that_is_no_text(model):

@@ -20,6 +20,7 @@ def test_reading_with_a_question_in_mind_finds_what_keys_alone_lose(default_mode
     assert min(general, question) >= 3 > keys
 
 
+@pytest.mark.nightly  # a claim; test_oracle.py tests how an oracle chooses
 def test_an_oracle_keeps_what_keys_alone_lose(default_model):
     grid = Grid(
         task="needle",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from edgekv.models.architectures import find_architecture
 from edgekv.testing.models.families import FAMILIES
 
@@ -44,6 +46,12 @@ def architecture_of(name):
 
 
 RUN = [name for name in FAMILIES if not architecture_of(name).refused]
+
+# Many layers of the kinds that others have with few; llama.cpp knows these models by the number. test_exact.py and
+# test_families.py run them every time, tests of sessions and files at night.
+DEEP = ("exaone4", "gemma3n")
+SHALLOW = [name for name in RUN if name not in DEEP]
+DEEP_AT_NIGHT = [pytest.param(name, marks=pytest.mark.nightly) if name in DEEP else name for name in RUN]
 
 
 def heads_of(name):

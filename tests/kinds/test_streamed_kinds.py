@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from evicting import RUN
+from diagonals import by_night, diagonal
+from evicting import DEEP, RUN
 
 import edgekv
 
@@ -21,14 +22,20 @@ def outcome(path, **options):
         return rt.plan, rt.model.streaming().read_bytes, said, snapshot
 
 
-@pytest.mark.parametrize("name", RUN)
-def test_a_family_computes_the_same(family_model, name):
+SHARES = (0, 0.5)
+ALL = [(name, share) for name in RUN for share in SHARES]
+
+
+@pytest.mark.parametrize(
+    ("name", "resident"), by_night(ALL, [case for case in diagonal(RUN, SHARES) if case[0] not in DEEP])
+)
+def test_a_family_computes_the_same(family_model, name, resident):
+    """A family says which matrices its layers have, and the share how many layers are read: no pair is another case."""
     path = family_model(name)
     _, nothing, said, expected = outcome(path)
     assert not nothing
-    for resident in (0, 0.5):
-        plan, read, found, snapshot = outcome(path, resident=resident)
-        assert plan.n_streamed == plan.n_layers - round(resident * plan.n_layers)
-        assert read >= plan.streamed_bytes > 0
-        assert found == said
-        assert np.array_equal(snapshot, expected)
+    plan, read, found, snapshot = outcome(path, resident=resident)
+    assert plan.n_streamed == plan.n_layers - round(resident * plan.n_layers)
+    assert read >= plan.streamed_bytes > 0
+    assert found == said
+    assert np.array_equal(snapshot, expected)

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from asgi import JSON
 
-N_MUTATIONS = 250
+N_MUTATIONS = 120
 SCHEMA = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": False}
 TALK = [
     {"role": "user", "content": "One"},
@@ -133,5 +133,5 @@ def test_nothing_that_is_wrong_with_a_body_is_a_failure_of_the_server(server, pa
             error = answer.json()["error"]
             assert len(error if path.startswith("/api/") else error["message"]) > 10
     found = Counter(answer.status_code for answer in answers)
-    assert found[200] > 10
-    assert found[400] > 50
+    assert found[200] > 5
+    assert found[400] > 25
