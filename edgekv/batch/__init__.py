@@ -2,7 +2,7 @@
 
 Needs the extra: pip install 'edgekv[server]'.
 
-    requests.py, results.py            both files; run_config.py has the options that a batch was begun with
+    requests.py, results_file.py       both files; run_config.py has the options that a batch was begun with
     endpoints.py                       bodies become requests to the model, and events become replies, as in the server
     prompt_plan.py, prefix_groups.py   prefixes that several requests have in common, and that are read once
     sharding.py, workers.py            shards of requests for workers of this machine or of a cluster

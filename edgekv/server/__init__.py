@@ -2,7 +2,8 @@
 
 Needs the extra: pip install 'edgekv[server]'.
 
-    request.py, errors.py      a request to the model, the events of its reply, and what can go wrong: of no protocol
+    reply_request.py           a request to the model and the events of its reply, of no protocol
+    api_errors.py              what can go wrong, as every API tells it
     scheduler.py               the queue in front of the model
     session_reply.py           one reply: a session's pieces become events
     session_pool.py            the sessions that requests continue

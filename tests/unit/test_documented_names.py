@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -107,3 +109,31 @@ def test_graphs_are_exported_by_the_documented_command(tmp_path):
     pytest.importorskip("onnx")
     command = [sys.executable, "-m", "edgekv.policies.export", "keydiff", str(tmp_path / "keydiff.onnx")]
     subprocess.run(command, check=True, timeout=LIMIT_S, capture_output=True)
+
+
+FOLDERS = ("edgekv", "cli", "models", "native", "tests", "bench", "scripts", "examples")
+PLACEHOLDERS = ("NAME", "NNNN")
+PAGES = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "native/README.md")]
+PAGES += [page for page in sorted((ROOT / "docs").rglob("*.md")) if page.parent.name != "results"]  # of earlier commits
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_a_page_names_are_there(page):
+    text = page.read_text(encoding="utf-8")
+    named = re.findall(rf"(?<![\w/.-])(?:{'|'.join(FOLDERS)})/[\w./-]+\.(?:py|cpp|h|md|sh)\b", text)
+    missing = [name for name in named if not (ROOT / name).exists() and not any(word in name for word in PLACEHOLDERS)]
+    assert not missing
+
+
+@pytest.mark.parametrize("package", ["edgekv", "cli", "models"])
+def test_modules_that_a_package_lists_are_there(package):
+    for file in sorted((ROOT / package).rglob("__init__.py")):
+        listed = re.findall(r"\b(\w+\.py)\b", ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "")
+        assert [name for name in listed if not (file.parent / name).exists()] == [], file
+
+
+def test_no_two_modules_have_one_name():
+    """But for packages and programs."""
+    modules = [file for package in ("edgekv", "cli", "models") for file in (ROOT / package).rglob("*.py")]
+    stems = Counter(file.stem for file in modules)
+    assert [stem for stem, n in stems.items() if n > 1 and stem not in ("__init__", "__main__")] == []
