@@ -114,7 +114,9 @@ def test_graphs_are_exported_by_the_documented_command(tmp_path):
 FOLDERS = ("edgekv", "cli", "models", "native", "tests", "bench", "scripts", "examples")
 PLACEHOLDERS = ("NAME", "NNNN")
 PAGES = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "native/README.md")]
-PAGES += [page for page in sorted((ROOT / "docs").rglob("*.md")) if page.parent.name != "results"]  # of earlier commits
+PAGES += [
+    page for page in sorted((ROOT / "docs").rglob("*.md")) if page.parent.name != "results"
+]  # those are about earlier commits
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
