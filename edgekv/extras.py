@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from importlib.util import find_spec
 from typing import Any
 
 from .errors import ConfigError
@@ -13,5 +14,15 @@ def needed(module: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        package = module.partition(".")[0]
-        raise ConfigError(f"this needs {package}, which is not installed; pip install 'edgekv[{extra}]'") from error
+        raise _missing(module, extra) from error
+
+
+def check_installed(package: str, extra: str) -> None:
+    """Raise ConfigError if a package that an extra of edgekv brings is not installed. Imports nothing."""
+    if find_spec(package) is None:
+        raise _missing(package, extra)
+
+
+def _missing(module: str, extra: str) -> ConfigError:
+    package = module.partition(".")[0]
+    return ConfigError(f"this needs {package}, which is not installed; pip install 'edgekv[{extra}]'")

@@ -1,4 +1,4 @@
-"""Copies of texts that can be read only once, such as pipes: a prompt is read twice, counted and then fed."""
+"""Copies of texts for prompts, which are read twice, counted and then fed: those of pipes, and of documents."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from edgekv.documents.formats import format_of
 from edgekv.errors import InputError
 from edgekv.memory.raw_files import write_all
 
@@ -25,17 +26,27 @@ _OWN_FILES = ("/dev/std", "/dev/fd/", "/proc/self/", "/proc/thread-self/")
 def rereadable(path: Path, cancelled: threading.Event | None = None) -> Iterator[Path]:
     """Yield a path whose text can be read more than once: this path, or a copy that lasts as long as the block.
 
+    A document, such as a PDF, is converted: the copy has its text.
+
     cancelled: ends the copying once it is set
-    Raises InputError for a text that must be copied and cannot be read.
+    Raises InputError for a text that must be copied and cannot be read, and the errors of `documents.convert`.
     """
-    if not _reads_once(path):
+    reads_once = _reads_once(path)
+    kind = None if reads_once else format_of(path)
+    if not reads_once and kind is None:
         yield path
         return
-    pieces = read_text(path)
+    pieces = read_text(path) if kind is None else _converted(path, kind)
     if cancelled is not None:
         pieces = itertools.takewhile(lambda _: not cancelled.is_set(), pieces)
     with spooled(pieces) as copy:
         yield copy
+
+
+def _converted(path: Path, kind: str) -> Iterator[str]:
+    from edgekv.documents.conversion import convert  # few prompts have documents
+
+    return convert(path, kind)
 
 
 def _reads_once(path: Path) -> bool:

@@ -1,0 +1,164 @@
+"""Conversions of documents, each in a process of its own that ends with it. The text comes piece by piece."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from edgekv.errors import ConfigError, InputError
+from edgekv.extras import check_installed
+from edgekv.memory.sizes import MIB, format_size
+
+from .formats import OLD_WORD, PDF
+from .report import Report, report_of
+
+CODE = "import sys; sys.path[:] = {path!r}; from edgekv.documents.child import main; main{arguments!r}"
+PIECE_BYTES = 1 << 14
+POLL_S = 0.05  # seconds between two looks at the memory of a process that cannot be limited
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of one conversion.
+
+    memory_bytes: address space of its process on Linux, resident bytes elsewhere
+    seconds: processor time, and time by the clock
+    text_bytes: UTF-8 text that may come of it
+    """
+
+    memory_bytes: int = 256 * MIB
+    seconds: int = 600
+    text_bytes: int = 256 * MIB
+
+
+def convert(path: Path, kind: str, limits: Limits | None = None) -> Iterator[str]:
+    """Yield the text of a document. kind: its format, of `formats.format_of`; limits: None = those of `Limits`
+
+    Warns of pages without text. Raises InputError for a document that cannot be converted or has no text, and
+    ConfigError if the package that converts it is not installed.
+    """
+    limits = limits or Limits()
+    if kind == OLD_WORD:
+        raise InputError(f"{path} is a file of old Office; save it as .docx or PDF")
+    if kind == PDF:
+        check_installed("pypdfium2", "documents")
+    decoder, n_bytes, is_blank = codecs.getincrementaldecoder("utf-8")(), 0, True
+    with tempfile.TemporaryFile() as errors, _started(path, kind, limits, errors) as process:
+        with _Watch(process, limits) as watch:
+            while raw := process.stdout.read1(PIECE_BYTES):  # type: ignore[union-attr]
+                n_bytes += len(raw)
+                if n_bytes > limits.text_bytes:
+                    raise InputError(
+                        f"{path} has more than {format_size(limits.text_bytes)} of text, the most that a document may; "
+                        "split it, or convert it yourself"
+                    )
+                piece = decoder.decode(raw)
+                is_blank = is_blank and not piece.strip()
+                yield piece
+            status = process.wait()
+        errors.seek(0)
+        report = report_of(errors.read().decode("utf-8", "replace"))
+    _check(path, report, status, watch.ended_because, limits)
+    if report is not None:
+        _tell_blank_pages(path, report, is_blank=is_blank)
+
+
+def _check(path: Path, report: Report | None, status: int, ended_because: str, limits: Limits) -> None:
+    """Raise InputError for a conversion that failed."""
+    if report is not None and report.error:
+        raise InputError(f"{path} {report.error}")
+    if ended_because:
+        raise InputError(f"{path} {ended_because}; split it, or save it as text")
+    if report is None:
+        raise InputError(
+            f"{path} cannot be converted in {format_size(limits.memory_bytes)} and {limits.seconds} s: its process "
+            f"ended with status {status}; the file is damaged or made to take more, so get it again, or save it as text"
+        )
+
+
+def _tell_blank_pages(path: Path, report: Report, *, is_blank: bool) -> None:
+    remedy = "run OCR over it, as `ocrmypdf` does"
+    if is_blank:
+        where = f" on any of its {report.n_pages:,} pages, as a scan has none; {remedy}" if report.n_pages else ""
+        raise InputError(f"{path} has no text{where}")
+    if report.n_blank:
+        warnings.warn(
+            f"{path} has no text on {report.n_blank:,} of its {report.n_pages:,} pages ({report.blank_pages()}), as "
+            f"scans have none; if they matter, {remedy}",
+            stacklevel=3,
+        )
+
+
+@contextmanager
+def _started(path: Path, kind: str, limits: Limits, errors: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a process that converts a document. It is ended with the block."""
+    if getattr(sys, "frozen", False) or not sys.executable:
+        raise ConfigError(f"{path} is converted by a Python interpreter, and this program has none; give its text")
+    arguments = (kind, os.path.abspath(path), limits.memory_bytes, limits.seconds)
+    process = subprocess.Popen(
+        [sys.executable, "-c", CODE.format(path=sys.path, arguments=arguments)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        start_new_session=True,  # Ctrl-C is for the host, which ends it
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+class _Watch:
+    """Ends a process that takes too long, or more memory than it may where the system does not limit it."""
+
+    def __init__(self, process: subprocess.Popen[bytes], limits: Limits) -> None:
+        self.ended_because = ""
+        self._process = process
+        self._limits = limits
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="edgekv-conversion", daemon=True)
+
+    def __enter__(self) -> _Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        limits, is_limited = self._limits, sys.platform == "linux"
+        deadline = time.monotonic() + limits.seconds
+        while not self._done.wait(max(0.0, deadline - time.monotonic()) if is_limited else POLL_S):
+            if time.monotonic() >= deadline:
+                self._end(f"takes more than {limits.seconds} s to convert")
+                return
+            if not is_limited and _resident(self._process.pid) > limits.memory_bytes:
+                self._end(f"takes more than {format_size(limits.memory_bytes)} to convert")
+                return
+
+    def _end(self, because: str) -> None:
+        self.ended_because = because
+        self._process.kill()
+
+
+def _resident(pid: int) -> int:
+    """Return the resident bytes of a process; 0 if it has ended."""
+    import psutil
+
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except psutil.Error:
+        return 0

@@ -1,0 +1,36 @@
+"""Formats of documents, told by how a file begins, or for HTML by its name."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+PDF, ARCHIVE, HTML, OLD_WORD = "pdf", "archive", "html", "doc"
+
+# endings of files in a folder that are documents; a file that is named is told by its first bytes
+_ENDINGS = {".pdf": PDF, ".docx": ARCHIVE, ".epub": ARCHIVE, ".html": HTML, ".htm": HTML, ".xhtml": HTML}
+_BEGINNINGS = ((b"PK\x03\x04", ARCHIVE), (b"PK\x05\x06", ARCHIVE), (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", OLD_WORD))
+_HEADER_BYTES = 1024  # readers look for %PDF- here
+
+
+def format_of(path: Path) -> str | None:
+    """Return the format of a regular file that has to be converted; None = a text, or not a regular file."""
+    try:
+        if not path.is_file():
+            return None
+        with path.open("rb") as file:
+            beginning = file.read(_HEADER_BYTES)
+    except OSError:
+        return None  # the reader raises the error
+    if b"%PDF-" in beginning and (beginning.startswith(b"%PDF-") or path.suffix.lower() == ".pdf"):
+        return PDF
+    for magic, name in _BEGINNINGS:
+        if beginning.startswith(magic):
+            return name
+    return HTML if _ENDINGS.get(path.suffix.lower()) == HTML else None
+
+
+def is_convertible(path: Path) -> bool:
+    """Return True if a file has the ending of a document that can be converted with what is installed."""
+    name = _ENDINGS.get(path.suffix.lower())
+    return name is not None and (name != PDF or find_spec("pypdfium2") is not None)
