@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import cast
 
 import edgekv
-from edgekv.prompt.spool import spooled
+from edgekv.documents.formats import format_of
+from edgekv.prompt.spool import rereadable, spooled
 from edgekv.prompt.text import decoded
 
 from .found_files import found_files
-from .render import console
+from .render import console, say
 
 STDIN = "standard input"
 PATIENCE_S = 1.0  # seconds before the command says that it waits
@@ -34,7 +35,17 @@ def text_files(named: Sequence[Path] | None) -> Iterator[list[Path]]:
         if not named:
             named = [Path("-")] if _is_offered() else []
         files = found_files(named)
-        yield [stack.enter_context(_standard_input()) if str(path) == "-" else path for path in files]
+        yield [stack.enter_context(_standard_input() if str(path) == "-" else as_text(path)) for path in files]
+
+
+@contextmanager
+def as_text(path: Path) -> Iterator[Path]:
+    """Yield a text file: the path, or the text of a document, which is converted now. The command says so."""
+    with ExitStack() as stack:
+        if format_of(path) is not None:
+            document, path = path, stack.enter_context(rereadable(path))
+            say(f"{document} is converted: {path.stat().st_size:,} bytes of text")
+        yield path
 
 
 @contextmanager

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import edgekv
+from edgekv.documents.formats import is_convertible
+from edgekv.prompt.text import encoding_of
 
 from .render import say
 
@@ -85,9 +87,9 @@ def _meant(path: Path) -> list[Path]:
 
 def _texts_of(folder: Path) -> list[Path]:
     files = list(_walked(folder))
-    texts = [path for path in files if _is_text(path)]
+    texts = [path for path in files if is_convertible(path) or _is_text(path)]
     if not texts:
-        raise edgekv.InputError(f"{str(folder)!r} holds no text in UTF-8; name another folder, or its files")
+        raise edgekv.InputError(f"{str(folder)!r} holds no text; name another folder, or its files")
     if len(texts) < len(files):
         others = [str(path.relative_to(folder)) for path in files if path not in {*texts}]
         more = f" and {len(others) - SHOWN:,} more" if len(others) > SHOWN else ""
@@ -129,14 +131,15 @@ def _walked(folder: Path) -> Iterator[Path]:
 
 
 def _is_text(path: Path) -> bool:
-    """Return True if a file begins with characters in UTF-8, none of which is NUL, and not with blanks alone."""
+    """Return True if a file begins with characters in its encoding, none of which is NUL, and not with blanks alone."""
     try:
         with path.open("rb") as file:
             beginning = file.read(LOOKED_AT)
     except OSError:
         return False
     try:
-        text = codecs.getincrementaldecoder("utf-8-sig")().decode(beginning)  # a character may be cut at the end
-    except UnicodeDecodeError:
+        encoding = encoding_of(beginning, str(path))
+        text = codecs.getincrementaldecoder(encoding)().decode(beginning)  # a character may be cut at the end
+    except (UnicodeDecodeError, edgekv.InputError):
         return False
     return bool(text.strip()) and "\0" not in text

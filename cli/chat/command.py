@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 import edgekv
+from edgekv.cli.files import as_text
 from edgekv.cli.found_files import found_files, readable
 from edgekv.cli.render import console, say
 from edgekv.cli.reply import reply_arguments, with_reply_options
@@ -94,6 +95,7 @@ def chat(
     completed = {name: command.arguments for name, command in COMMANDS.items()}
     ui = terminal_ui(runtime, completed, plain=plain, remember=history)
     with ExitStack() as stack:
+        texts = [stack.enter_context(as_text(path)) for path in files]
         rt = stack.enter_context(opened(runtime))
         owned = Ownership()
         kept = session
@@ -104,7 +106,7 @@ def chat(
             conversation = new_session(rt, system)
         talk = Chat(rt, conversation, kept, system, arguments, owned=owned, offer=ui.input.offer)
         talk.several_lines = ui.input.several_lines
-        talk.files = files
+        talk.files = texts
         talk.thinks = _thinks(rt)
         if rt.worker_pid is not None:  # a worker may die
             with contextlib.suppress(OSError):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import edgekv
+from edgekv.cli.files import as_text
 from edgekv.cli.found_files import found_files, paths_in
 from edgekv.cli.render import console, packed, say
 from edgekv.prompt.text import read_text
@@ -57,9 +58,11 @@ def _read(chat: Chat, names: str) -> None:
         if not path.is_file():
             what = "is a folder; begin the chat with -f, or name files" if path.is_dir() else "is not a file"
             raise edgekv.InputError(f"{str(path)!r} {what}; write /read and the paths of text files")
-        for _ in read_text(path):
+    texts = [chat.pastes.enter_context(as_text(path)) for path in paths]
+    for text in texts:
+        for _ in read_text(text):
             pass  # the whole file is read, so that an error comes now and not with the message
-    chat.files += paths
+    chat.files += texts
     for path in paths:
         say(f"{path} goes with your next message")
 

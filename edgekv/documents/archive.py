@@ -1,4 +1,4 @@
-"""Documents that are zip archives: EPUB, and DOCX of Word."""
+"""Zip archives whose members are read as streams."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from .report import DocumentError, Report
+from .report import DocumentError
 
 
 class Archive:
-    """A zip archive whose members are read as streams."""
+    """An open zip archive."""
 
     def __init__(self, file: zipfile.ZipFile) -> None:
         self._file = file
@@ -31,23 +31,19 @@ class Archive:
             with self._file.open(name) as stream:
                 yield cast(BinaryIO, stream)
         except (RuntimeError, NotImplementedError):  # a password, or a method of compression that is not known
-            raise DocumentError("is encrypted or packed in a way that is not read; save it without a password") from None
+            raise DocumentError(
+                "is encrypted or packed in a way that is not read; save it without a password"
+            ) from None
         except (zipfile.BadZipFile, zlib.error, EOFError) as error:
             raise DocumentError(f"is damaged at {name!r} ({error}); get it again") from None
 
 
-def text_of(path: Path, report: Report) -> Iterator[str]:
-    """Yield the text of an archive that is a document."""
-    from . import docx, epub
-
+@contextmanager
+def opened(path: Path) -> Iterator[Archive]:
+    """Yield an archive. Raises DocumentError for a file that is none."""
     try:
         file = zipfile.ZipFile(path)
     except (zipfile.BadZipFile, NotImplementedError, ValueError):
         raise DocumentError("is not a whole zip archive, as DOCX and EPUB are; get it again") from None
     with file:
-        archive = Archive(file)
-        for kind in (epub, docx):
-            if kind.MARK in archive:
-                yield from kind.text_of(archive, report)
-                return
-    raise DocumentError("is a zip archive, and neither DOCX nor EPUB; unpack it and name its files, or save it as one")
+        yield Archive(file)

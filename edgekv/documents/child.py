@@ -14,6 +14,7 @@ from .report import DocumentError, Report
 
 # control characters of documents, which no text has: tabs and line breaks stay
 _NOT_TEXT = dict.fromkeys(it for it in range(32) if chr(it) not in "\t\n")
+GRACE_S = 5  # seconds by which the host comes first
 _REPORT_BYTES = 1 << 20
 
 
@@ -40,11 +41,14 @@ def main(kind: str, path: str, memory_bytes: int, seconds: int) -> None:
 
 
 def _limit(memory_bytes: int, seconds: int) -> None:
-    """Limit address space, processor time and files of this process. Where a limit is missing, the host watches."""
+    """Limit address space, processor time and files of this process. Where a limit is missing, the host watches.
+
+    The host ends this process by the clock. Processor time ends it if the host is gone.
+    """
     with suppress(ImportError):  # Windows
         import resource
 
-        limits = {"AS": memory_bytes, "CPU": seconds, "FSIZE": _REPORT_BYTES, "CORE": 0}
+        limits = {"AS": memory_bytes, "CPU": seconds + GRACE_S, "FSIZE": _REPORT_BYTES, "CORE": 0}
         for name, limit in limits.items():
             with suppress(AttributeError, ValueError, OSError):
                 resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (limit, limit))

@@ -20,11 +20,12 @@ from edgekv.errors import ConfigError, InputError
 from edgekv.extras import check_installed
 from edgekv.memory.sizes import MIB, format_size
 
-from .formats import OLD_WORD, PDF
+from .formats import OLD_OFFICE, PDF
 from .report import Report, report_of
 
 CODE = "import sys; sys.path[:] = {path!r}; from edgekv.documents.child import main; main{arguments!r}"
 PIECE_BYTES = 1 << 14
+IS_LIMITED = sys.platform == "linux"  # the address space of a process can be
 POLL_S = 0.05  # seconds between two looks at the memory of a process that cannot be limited
 
 
@@ -33,7 +34,7 @@ class Limits:
     """Limits of one conversion.
 
     memory_bytes: address space of its process on Linux, resident bytes elsewhere
-    seconds: processor time, and time by the clock
+    seconds: time by the clock
     text_bytes: UTF-8 text that may come of it
     """
 
@@ -48,9 +49,9 @@ def convert(path: Path, kind: str, limits: Limits | None = None) -> Iterator[str
     Warns of pages without text. Raises InputError for a document that cannot be converted or has no text, and
     ConfigError if the package that converts it is not installed.
     """
-    limits = limits or Limits()
-    if kind == OLD_WORD:
-        raise InputError(f"{path} is a file of old Office; save it as .docx or PDF")
+    limits = Limits() if limits is None else limits
+    if kind == OLD_OFFICE:
+        raise InputError(f"{path} is a file of an old Office, which is not read; save it as .docx or PDF")
     if kind == PDF:
         check_installed("pypdfium2", "documents")
     decoder, n_bytes, is_blank = codecs.getincrementaldecoder("utf-8")(), 0, True
@@ -90,7 +91,7 @@ def _check(path: Path, report: Report | None, status: int, ended_because: str, l
 def _tell_blank_pages(path: Path, report: Report, *, is_blank: bool) -> None:
     remedy = "run OCR over it, as `ocrmypdf` does"
     if is_blank:
-        where = f" on any of its {report.n_pages:,} pages, as a scan has none; {remedy}" if report.n_pages else ""
+        where = f" on its {report.n_pages:,} page(s), as a scan has none; {remedy}" if report.n_pages else ""
         raise InputError(f"{path} has no text{where}")
     if report.n_blank:
         warnings.warn(
@@ -139,13 +140,13 @@ class _Watch:
         self._thread.join()
 
     def _run(self) -> None:
-        limits, is_limited = self._limits, sys.platform == "linux"
+        limits = self._limits
         deadline = time.monotonic() + limits.seconds
-        while not self._done.wait(max(0.0, deadline - time.monotonic()) if is_limited else POLL_S):
+        while not self._done.wait(max(0.0, deadline - time.monotonic()) if IS_LIMITED else POLL_S):
             if time.monotonic() >= deadline:
                 self._end(f"takes more than {limits.seconds} s to convert")
                 return
-            if not is_limited and _resident(self._process.pid) > limits.memory_bytes:
+            if not IS_LIMITED and _resident(self._process.pid) > limits.memory_bytes:
                 self._end(f"takes more than {format_size(limits.memory_bytes)} to convert")
                 return
 

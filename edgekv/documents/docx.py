@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
+from .archive import Archive
 from .report import DocumentError, Report
 from .xml import Attributes, elements, parse
-
-if TYPE_CHECKING:
-    from .archive import Archive
 
 MARK = "[Content_Types].xml"
 # second forms of what stands there, what was moved away, and what paragraphs were before a change
@@ -18,6 +17,7 @@ _SKIPPED = frozenset({"Fallback", "moveFrom", "pPrChange"})
 _NOTES = {"footnote": "note", "endnote": "endnote"}
 _WRITTEN = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}  # elements of a run that are characters
 
+_HEADING = re.compile("heading ([1-6])", re.IGNORECASE)
 _ENDINGS = {"tc": "\t", "tr": "\n", "tbl": "\n"}
 
 
@@ -28,8 +28,9 @@ class _Body:
         self._headings = headings
         self._pieces: list[str] = []
         self._skipped = self._runs = self._cells = 0  # open elements
-        self._in_text = self._is_heading = False
+        self._in_text = False
         self._has_text = False  # in the paragraph that is open
+        self._prefix = ""  # a mark of a heading or an item, for the first text of the paragraph
         self._n_pages = 1
 
     def take(self) -> str:
@@ -47,12 +48,11 @@ class _Body:
         if self._skipped:
             return
         if tag == "p":
-            self._is_heading = False
+            self._prefix = ""
         elif tag == "pStyle" and given.get("val") in self._headings:
-            self._is_heading = True
-            self._pieces.append("#" * self._headings[given["val"]] + " ")
-        elif tag == "numPr" and not self._is_heading:
-            self._pieces.append("- ")
+            self._prefix = "#" * self._headings[given["val"]] + " "
+        elif tag == "numPr":
+            self._prefix = self._prefix or "- "
         elif tag == "lastRenderedPageBreak":
             self._n_pages += 1
             self._pieces.append(f"[page {self._n_pages}] ")
@@ -78,8 +78,8 @@ class _Body:
     def text(self, data: str) -> None:
         """Add text."""
         if self._in_text:
-            self._pieces.append(data)
-            self._has_text = True
+            self._pieces += [self._prefix, data]
+            self._prefix, self._has_text = "", True
 
 
 def text_of(archive: Archive, _report: Report) -> Iterator[str]:
@@ -118,7 +118,6 @@ def _headings(archive: Archive, name: str) -> dict[str, int]:
             for tag, given in elements(stream):
                 if tag == "style":
                     style = given.get("styleId", "")
-                elif tag == "name" and (words := given.get("val", "").lower().split())[:1] == ["heading"]:
-                    if len(words) == 2 and words[1] in "123456":
-                        found[style] = int(words[1])
+                elif tag == "name" and (level := _HEADING.fullmatch(given.get("val", ""))):
+                    found[style] = int(level[1])
     return found

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from . import html
+from .archive import Archive
 from .report import DocumentError, Report
 from .xml import elements
-
-if TYPE_CHECKING:
-    from .archive import Archive
 
 MARK = "META-INF/container.xml"
 _ENCRYPTION = "META-INF/encryption.xml"

@@ -5,11 +5,12 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
-PDF, ARCHIVE, HTML, OLD_WORD = "pdf", "archive", "html", "doc"
+# each but the last is the name of the module that converts it
+PDF, ZIPPED, HTML, OLD_OFFICE = "pdf", "zipped", "html", "old office"
 
 # endings of files in a folder that are documents; a file that is named is told by its first bytes
-_ENDINGS = {".pdf": PDF, ".docx": ARCHIVE, ".epub": ARCHIVE, ".html": HTML, ".htm": HTML, ".xhtml": HTML}
-_BEGINNINGS = ((b"PK\x03\x04", ARCHIVE), (b"PK\x05\x06", ARCHIVE), (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", OLD_WORD))
+_ENDINGS = {".pdf": PDF, ".docx": ZIPPED, ".epub": ZIPPED, ".html": HTML, ".htm": HTML, ".xhtml": HTML}
+_BEGINNINGS = ((b"PK\x03\x04", ZIPPED), (b"PK\x05\x06", ZIPPED), (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", OLD_OFFICE))
 _HEADER_BYTES = 1024  # readers look for %PDF- here
 
 

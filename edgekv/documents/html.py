@@ -9,23 +9,42 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import BinaryIO
 
+from edgekv.encodings import UTF_8, known_encoding, marked_encoding
+
 from .report import DocumentError, Report
 
 PIECE_BYTES = 1 << 14
 _PRESCAN_BYTES = 1024  # where HTML wants its charset declared
-_CHARSET = re.compile(rb"""<meta[^>]{0,400}?charset\s*=\s*["']?\s*([\w.:-]+)|^\s*<\?xml[^>]{0,200}encoding=["']([\w.:-]+)""", re.I)
-_BOMS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
+_CHARSET = re.compile(
+    rb"""<meta[^>]{0,400}?charset\s*=\s*["']?\s*([\w.:-]+)|^\s*<\?xml[^>]{0,200}encoding=["']([\w.:-]+)""", re.I
+)
 # Browsers read these names as windows-1252, and a declared UTF-16 as UTF-8, for ASCII alone could declare it.
 _MEANT = {"iso8859-1": "cp1252", "ascii": "cp1252", "utf-16": "utf-8", "utf-16-le": "utf-8", "utf-16-be": "utf-8"}
 
-_SKIPPED = frozenset({"script", "style", "template", "noscript", "svg"})
+_SKIPPED = {"script", "style", "template", "noscript", "svg"}
 _HEADINGS = {f"h{level}": "#" * level + " " for level in range(1, 7)}
-_PARAGRAPHS = frozenset(
-    "address article aside blockquote body center details dialog dl fieldset figure footer form head header hr main nav "
-    "ol p pre section summary table title ul".split()
-) | {*_HEADINGS}
-_LINES = frozenset("br caption dd div dt figcaption li tr option".split())
-_CELLS = frozenset({"td", "th"})
+_PARAGRAPHS = {
+    *("address", "article", "aside", "blockquote", "body", "center", "details", "dialog", "dl", "fieldset", "figure"),
+    *(
+        "footer",
+        "form",
+        "head",
+        "header",
+        "hr",
+        "main",
+        "nav",
+        "ol",
+        "p",
+        "pre",
+        "section",
+        "summary",
+        "table",
+        "title",
+    ),
+    *("ul", *_HEADINGS),
+}
+_LINES = {"br", "caption", "dd", "div", "dt", "figcaption", "li", "option", "tr"}
+_CELLS = {"td", "th"}
 _GAPS = ("", " ", "\t", "\n", "\n\n")  # what stands between two texts; the widest wins
 
 
@@ -127,12 +146,7 @@ def text_of(path: Path, _report: Report) -> Iterator[str]:
 def text_of_stream(file: BinaryIO) -> Iterator[str]:
     """Yield the text of open HTML, in the charset that it declares; UTF-8 if it declares none."""
     raw = file.read(PIECE_BYTES)
-    name = _charset(raw)
-    try:
-        decoder = codecs.getincrementaldecoder(name)()
-        decoder.decode(b"")
-    except LookupError:
-        raise DocumentError(f"declares the charset {name!r}, which is unknown; convert it to UTF-8") from None
+    decoder = codecs.getincrementaldecoder(_charset(raw))()
     parser = TextParser()
     try:
         while raw:
@@ -150,16 +164,11 @@ def text_of_stream(file: BinaryIO) -> Iterator[str]:
 
 
 def _charset(beginning: bytes) -> str:
-    for bom, name in _BOMS:
-        if beginning.startswith(bom):
-            return name
-    declared = _CHARSET.search(beginning[:_PRESCAN_BYTES])
-    if declared is None:
-        return "utf-8"
+    marked, declared = marked_encoding(beginning), _CHARSET.search(beginning[:_PRESCAN_BYTES])
+    if marked is not None or declared is None:
+        return marked or UTF_8
     name = (declared[1] or declared[2]).decode("ascii", "replace")
-    try:
-        "".encode(name)  # a LookupError for codecs that give no text
-        known = codecs.lookup(name).name
-    except LookupError:
-        return name
+    known = known_encoding(name)
+    if known is None:
+        raise DocumentError(f"declares the charset {name!r}, which is unknown; convert it to UTF-8")
     return _MEANT.get(known, known)

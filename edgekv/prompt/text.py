@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from edgekv.binding.model import Model
+from edgekv.encodings import UTF_8, known_encoding, marked_encoding
 from edgekv.errors import InputError
 from edgekv.store.log import TEMPLATE
 from edgekv.store.temp_array import WINDOW, TempArray
@@ -22,12 +23,14 @@ CHUNK_CHARS = 1 << 12  # a chunk takes some 60 bytes a character while it is tok
 PARAGRAPH = "\n\n"  # separates the texts of a turn
 WITHIN = ""  # separates nothing: the content goes on with the last text of the turn
 
+_XML_ENCODING = re.compile(rb"""<\?xml[^>]{1,200}?encoding=["']([A-Za-z][\w.-]*)""")
+
 # A gap between two words: pre-tokenisers of every family cut here, so tokens do not reach across.
 _WORD_GAP = re.compile(r"(?<=[^\W\d_]) (?=[^\W\d_])")
 
 
 def read_text(path: str | os.PathLike[str]) -> Iterator[str]:
-    """Yield pieces of a UTF-8 text file. Raises InputError if it cannot be read, is not text, or is blank."""
+    """Yield pieces of a text file. Raises InputError if it cannot be read, is not text, or is blank."""
     try:
         with Path(path).open("rb") as file:
             yield from decoded(file, os.fspath(path))
@@ -36,26 +39,47 @@ def read_text(path: str | os.PathLike[str]) -> Iterator[str]:
 
 
 def decoded(file: BinaryIO, name: str) -> Iterator[str]:
-    """Yield pieces of an open UTF-8 text; errors call it `name`. Raises InputError if it is not text, or is blank."""
-    decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    """Yield pieces of an open text; errors call it `name`. Raises InputError if it is not text, or is blank.
+
+    It is UTF-8 unless it says otherwise, by a byte order mark or in an XML declaration.
+    """
+    raw = file.read(PIECE_BYTES)
+    encoding = encoding_of(raw, name)
+    decoder = codecs.getincrementaldecoder(encoding)()
     offset = 0
     is_blank = True
     try:
-        while raw := file.read(PIECE_BYTES):
-            if b"\0" in raw:
+        while raw:
+            if encoding == UTF_8 and b"\0" in raw:
                 raise InputError(f"{name} is not text: byte {offset + raw.index(0)} is 0; give a UTF-8 text file")
             piece = decoder.decode(raw)
             is_blank = is_blank and not piece.strip()
             yield piece
             offset += len(raw)
+            raw = file.read(PIECE_BYTES)
         yield decoder.decode(b"", final=True)
     except UnicodeDecodeError as error:
+        known = "UTF-8" if encoding == UTF_8 else encoding
         raise InputError(
-            f"{name} is not UTF-8 text ({error.reason} near byte {offset + error.start}); convert it to UTF-8"
+            f"{name} is not {known} text ({error.reason} near byte {offset + error.start}); convert it to UTF-8, as "
+            "`iconv -f WINDOWS-1252 -t UTF-8` does from that encoding"
         ) from error
     if is_blank:  # a model would answer all the same, and invent its answer
         what = "nothing but blanks" if offset else "nothing"
         raise InputError(f"{name} holds {what}; give a file with a text in it")
+
+
+def encoding_of(beginning: bytes, name: str) -> str:
+    """Return the encoding that a text says it has, or UTF-8. Raises InputError for an unknown one."""
+    declared = _XML_ENCODING.match(beginning)
+    if (marked := marked_encoding(beginning)) is not None or declared is None:
+        return marked or UTF_8
+    encoding = known_encoding(declared[1].decode("ascii"))
+    if encoding is None:
+        raise InputError(
+            f"{name} declares the encoding {declared[1].decode()!r}, which is unknown; convert it to UTF-8"
+        )
+    return UTF_8 if encoding == "utf-8" else encoding
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,7 @@ def test_what_names_no_text_is_refused(monkeypatch):
     with pytest.raises(edgekv.InputError, match=r"'q/\*\.txt' matches no file"):
         names("q/*.txt")
     Path("empty").mkdir()
-    with pytest.raises(edgekv.InputError, match=r"holds no text in UTF-8"):
+    with pytest.raises(edgekv.InputError, match=r"holds no text"):
         names("empty")
     monkeypatch.setattr(module, "MOST_FILES", 2)
     with pytest.raises(edgekv.InputError, match="more than 2 files; name fewer"):

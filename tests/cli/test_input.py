@@ -120,7 +120,7 @@ def test_what_holds_no_text_is_refused_by_name(ask, tmp_path):
     refused(ask("-f", "/dev/null", "What?"), "/dev/null holds nothing;")
     refused(ask("-f", "/dev/zero", "What?"), "/dev/zero is not text: byte 0 is 0;")
     refused(ask("-f", "-", "What?", stdin="a\0b"), "standard input is not text: byte 1 is 0;")
-    refused(ask("-f", tmp_path, "What?"), f"{str(tmp_path)!r} holds no text in UTF-8;")
+    refused(ask("-f", tmp_path, "What?"), f"{str(tmp_path)!r} holds no text;")
 
 
 def test_a_closed_standard_input_is_none(ask):

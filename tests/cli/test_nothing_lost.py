@@ -90,7 +90,7 @@ def test_what_is_no_text_is_told_when_it_is_attached(model, book, tmp_path):
     said = tmp_path / "said.json"
     lines = f"/read {book}\n/read {tmp_path}/bad.pdf\n/read {tmp_path}/zero.pdf\nWhat?\n/save {said}\n"
     shown = chat(model, lines).stderr
-    assert "bad.pdf is not UTF-8 text" in shown
+    assert "bad.pdf is not a whole PDF" in shown
     assert "zero.pdf is not text" in shown
     assert json.loads(said.read_text())["messages"][0]["content"] == f"{words(200)}\n\nWhat?"
 
