@@ -26,7 +26,7 @@ def ask(
     reply: dict[str, Any],
     file: Annotated[
         list[Path] | None,
-        typer.Option("-f", "--file", help="Text files to read first: names, patterns, folders; - for stdin."),
+        typer.Option("-f", "--file", help="Texts or documents to read first: names, patterns, folders; - for stdin."),
     ] = None,
     system: System = None,
     saved: Annotated[

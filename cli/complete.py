@@ -24,7 +24,7 @@ def complete(
     text: Annotated[str, typer.Argument(help="Text to continue; it comes after the files.")] = "",
     file: Annotated[
         list[Path] | None,
-        typer.Option("-f", "--file", help="Text files to continue: names, patterns, folders; - for stdin."),
+        typer.Option("-f", "--file", help="Texts or documents to continue: names, patterns, folders; - for stdin."),
     ] = None,
     json_schema: SchemaFile = None,
     grammar: GrammarFile = None,

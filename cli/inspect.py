@@ -28,7 +28,7 @@ def inspect(
     ] = None,
     file: Annotated[
         list[Path] | None,
-        typer.Option("-f", "--file", help="Text files to read: names, patterns, folders; - for stdin."),
+        typer.Option("-f", "--file", help="Texts or documents to read: names, patterns, folders; - for stdin."),
     ] = None,
     system: System = None,
     raw: Raw = False,

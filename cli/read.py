@@ -32,7 +32,7 @@ def read(
     save: Annotated[str, typer.Option("--save", metavar="NAME", help="Name to save it under, for `ask --from NAME`.")],
     file: Annotated[
         list[Path] | None,
-        typer.Option("-f", "--file", help="Text files to read: names, patterns, folders; - for stdin."),
+        typer.Option("-f", "--file", help="Texts or documents to read: names, patterns, folders; - for stdin."),
     ] = None,
     question: Annotated[
         list[str] | None,

@@ -66,8 +66,9 @@ class Session:
     `cancel` may be called from any thread. The reply then ends quietly with `stats.finish_reason == "cancelled"`, and
     the session goes on from the tokens that were read and generated. A reply that waits for its turn ends at once.
 
-    Files are texts in UTF-8 of any size. A file that can be read only once, such as a pipe, is first copied to a
-    temporary file. `cancel` ends the copying when the next data arrive.
+    Files are texts in UTF-8 of any size, or documents (docs/documents.md). A file that can be read only once, such as a
+    pipe, is first copied to a temporary file, and a document is converted to one. `cancel` ends the copying when the
+    next data arrive.
     """
 
     def __init__(

@@ -53,7 +53,7 @@ def chat(
     message: Annotated[str | None, typer.Argument(help="First message. Default: you type it.")] = None,
     file: Annotated[
         list[Path] | None,
-        typer.Option("-f", "--file", help="Text files for the first message: names, patterns, folders."),
+        typer.Option("-f", "--file", help="Texts or documents for the first message: names, patterns, folders."),
     ] = None,
     system: System = None,
     session: Annotated[

@@ -90,7 +90,7 @@ def _settings(_beginning: str) -> Iterable[str]:
 
 
 COMMANDS = {
-    "/read": Command("/read FILE...", "attaches text files to your next message", _read, paths),
+    "/read": Command("/read FILE...", "attaches texts or documents to your next message", _read, paths),
     "/drop": Command("/drop", "leaves attached files out", _drop),
     "/kept": Command("/kept", "shows what of it is still there", kept),
     "/undo": Command("/undo", "takes your last message back", undo.undo),
