@@ -29,7 +29,7 @@ class _Body:
         self._pieces: list[str] = []
         self._skipped = self._runs = self._cells = 0  # open elements
         self._in_text = False
-        self._has_text = False  # in the paragraph that is open
+        self._has_text = False  # True = the open paragraph has some
         self._prefix = ""  # a mark of a heading or an item, for the first text of the paragraph
         self._n_pages = 1
 

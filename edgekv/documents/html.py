@@ -14,7 +14,7 @@ from edgekv.encodings import UTF_8, known_encoding, marked_encoding
 from .report import DocumentError, Report
 
 PIECE_BYTES = 1 << 14
-_PRESCAN_BYTES = 1024  # where HTML wants its charset declared
+_PRESCAN_BYTES = 1024  # HTML has to declare its charset here
 _CHARSET = re.compile(
     rb"""<meta[^>]{0,400}?charset\s*=\s*["']?\s*([\w.:-]+)|^\s*<\?xml[^>]{0,200}encoding=["']([\w.:-]+)""", re.I
 )
