@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +43,7 @@ class Limits:
     text_bytes: int = 256 * MIB
 
 
-def convert(path: Path, kind: str, limits: Limits | None = None) -> Iterator[str]:
+def convert(path: Path, kind: str, limits: Limits | None = None) -> Generator[str, None, None]:
     """Yield the text of a document. kind: its format, of `formats.format_of`; limits: None = those of `Limits`
 
     Warns of pages without text. Raises InputError for a document that cannot be converted or has no text, and

@@ -10,7 +10,12 @@ PDF, ZIPPED, HTML, OLD_OFFICE = "pdf", "zipped", "html", "old office"
 
 # endings of files in a folder that are documents; a file that is named is told by its first bytes
 _ENDINGS = {".pdf": PDF, ".docx": ZIPPED, ".epub": ZIPPED, ".html": HTML, ".htm": HTML, ".xhtml": HTML}
-_BEGINNINGS = ((b"PK\x03\x04", ZIPPED), (b"PK\x05\x06", ZIPPED), (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", OLD_OFFICE))
+_BEGINNINGS = (
+    (b"%PDF-", PDF),
+    (b"PK\x03\x04", ZIPPED),
+    (b"PK\x05\x06", ZIPPED),
+    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", OLD_OFFICE),
+)
 _HEADER_BYTES = 1024  # readers look for %PDF- here
 
 
@@ -23,11 +28,11 @@ def format_of(path: Path) -> str | None:
             beginning = file.read(_HEADER_BYTES)
     except OSError:
         return None  # the reader raises the error
-    if b"%PDF-" in beginning and (beginning.startswith(b"%PDF-") or path.suffix.lower() == ".pdf"):
-        return PDF
     for magic, name in _BEGINNINGS:
         if beginning.startswith(magic):
             return name
+    if path.suffix.lower() == ".pdf" and b"%PDF-" in beginning:  # other bytes may come before
+        return PDF
     return HTML if _ENDINGS.get(path.suffix.lower()) == HTML else None
 
 
@@ -35,3 +40,8 @@ def is_convertible(path: Path) -> bool:
     """Return True if a file has the ending of a document that can be converted with what is installed."""
     name = _ENDINGS.get(path.suffix.lower())
     return name is not None and (name != PDF or find_spec("pypdfium2") is not None)
+
+
+def is_document(beginning: bytes) -> bool:
+    """Return True if a document begins with these bytes."""
+    return beginning.startswith(tuple(magic for magic, _ in _BEGINNINGS))

@@ -23,26 +23,11 @@ _MEANT = {"iso8859-1": "cp1252", "ascii": "cp1252", "utf-16": "utf-8", "utf-16-l
 
 _SKIPPED = {"script", "style", "template", "noscript", "svg"}
 _HEADINGS = {f"h{level}": "#" * level + " " for level in range(1, 7)}
-_PARAGRAPHS = {
-    *("address", "article", "aside", "blockquote", "body", "center", "details", "dialog", "dl", "fieldset", "figure"),
-    *(
-        "footer",
-        "form",
-        "head",
-        "header",
-        "hr",
-        "main",
-        "nav",
-        "ol",
-        "p",
-        "pre",
-        "section",
-        "summary",
-        "table",
-        "title",
-    ),
-    *("ul", *_HEADINGS),
-}
+_PARAGRAPHS = frozenset(_HEADINGS).union(
+    ("address", "article", "aside", "blockquote", "body", "center", "details", "dialog", "dl", "fieldset", "figure"),
+    ("footer", "form", "head", "header", "hr", "main", "nav", "ol", "p", "pre", "section", "summary", "table"),
+    ("title", "ul"),
+)
 _LINES = {"br", "caption", "dd", "div", "dt", "figcaption", "li", "option", "tr"}
 _CELLS = {"td", "th"}
 _GAPS = ("", " ", "\t", "\n", "\n\n")  # what stands between two texts; the widest wins

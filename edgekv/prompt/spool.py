@@ -7,8 +7,8 @@ import os
 import stat
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from edgekv.documents.formats import format_of
@@ -36,14 +36,15 @@ def rereadable(path: Path, cancelled: threading.Event | None = None) -> Iterator
     if not reads_once and kind is None:
         yield path
         return
-    pieces = read_text(path) if kind is None else _converted(path, kind)
-    if cancelled is not None:
-        pieces = itertools.takewhile(lambda _: not cancelled.is_set(), pieces)
-    with spooled(pieces) as copy:
-        yield copy
+    with closing(read_text(path) if kind is None else _converted(path, kind)) as pieces:
+        wanted: Iterable[str] = pieces
+        if cancelled is not None:
+            wanted = itertools.takewhile(lambda _: not cancelled.is_set(), pieces)
+        with spooled(wanted) as copy:
+            yield copy
 
 
-def _converted(path: Path, kind: str) -> Iterator[str]:
+def _converted(path: Path, kind: str) -> Generator[str, None, None]:
     from edgekv.documents.conversion import convert  # few prompts have documents
 
     return convert(path, kind)

@@ -7,12 +7,13 @@ import itertools
 import os
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from edgekv.binding.model import Model
+from edgekv.documents.formats import is_document
 from edgekv.encodings import UTF_8, known_encoding, marked_encoding
 from edgekv.errors import InputError
 from edgekv.store.log import TEMPLATE
@@ -29,7 +30,7 @@ _XML_ENCODING = re.compile(rb"""<\?xml[^>]{1,200}?encoding=["']([A-Za-z][\w.-]*)
 _WORD_GAP = re.compile(r"(?<=[^\W\d_]) (?=[^\W\d_])")
 
 
-def read_text(path: str | os.PathLike[str]) -> Iterator[str]:
+def read_text(path: str | os.PathLike[str]) -> Generator[str, None, None]:
     """Yield pieces of a text file. Raises InputError if it cannot be read, is not text, or is blank."""
     try:
         with Path(path).open("rb") as file:
@@ -44,6 +45,8 @@ def decoded(file: BinaryIO, name: str) -> Iterator[str]:
     It is UTF-8 unless it says otherwise, by a byte order mark or in an XML declaration.
     """
     raw = file.read(PIECE_BYTES)
+    if is_document(raw):
+        raise InputError(f"{name} is a document, such as a PDF, and no text; store it as a file to ask about that")
     encoding = encoding_of(raw, name)
     decoder = codecs.getincrementaldecoder(encoding)()
     offset = 0

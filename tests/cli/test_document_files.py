@@ -69,6 +69,13 @@ def test_a_broken_document_is_refused_before_the_model_is_loaded(folder):
     assert "a.pdf is not a whole PDF" in result.stderr
 
 
+def test_a_document_that_is_piped_in_is_told(model, folder):
+    with (folder / "a.pdf").open("rb") as file:
+        result = run_here("ask", "What?", "-m", model, *SMALL, stdin=file)
+    assert result.returncode == 2
+    assert "standard input is a document, such as a PDF, and no text; store it as a file" in result.stderr
+
+
 def test_a_document_is_read_once(model, folder, tmp_path):
     options = ["-m", model, *SMALL]
     here = {"XDG_DATA_HOME": str(tmp_path)}

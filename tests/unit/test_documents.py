@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import warnings
 
 import pytest
@@ -183,6 +184,18 @@ def test_the_process_ends_with_its_text(tmp_path, monkeypatch):
     pieces = convert(path, format_of(path))
     next(pieces)
     pieces.close()
+    assert started[0].returncode is not None
+
+
+def test_a_cancelled_copy_is_short_and_leaves_no_process(tmp_path, monkeypatch):
+    started = []
+    monkeypatch.setattr(conversion.subprocess, "Popen", _noted(conversion.subprocess.Popen, started))
+    path = tmp_path / "book.pdf"
+    path.write_bytes(pdf_of([["x" * 80] * 40] * 500))
+    cancelled = threading.Event()
+    cancelled.set()
+    with rereadable(path, cancelled) as copy:
+        assert copy.read_bytes() == b""
     assert started[0].returncode is not None
 
 
