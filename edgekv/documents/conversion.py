@@ -11,7 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -55,7 +55,7 @@ def convert(path: Path, kind: str, limits: Limits | None = None) -> Generator[st
     if kind == PDF:
         check_installed("pypdfium2", "documents")
     decoder, n_bytes, is_blank = codecs.getincrementaldecoder("utf-8")(), 0, True
-    with tempfile.TemporaryFile() as errors, _started(path, kind, limits, errors) as process:
+    with _started(path, kind, limits) as (process, errors):
         with _Watch(process, limits) as watch:
             while raw := process.stdout.read1(PIECE_BYTES):  # type: ignore[union-attr]
                 n_bytes += len(raw)
@@ -102,23 +102,29 @@ def _tell_blank_pages(path: Path, report: Report, *, is_blank: bool) -> None:
 
 
 @contextmanager
-def _started(path: Path, kind: str, limits: Limits, errors: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a process that converts a document. It is ended with the block."""
+def _started(path: Path, kind: str, limits: Limits) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
+    """Start a process that converts a document, and yield it with its standard error. It is ended with the block."""
     if getattr(sys, "frozen", False) or not sys.executable:
         raise ConfigError(f"{path} is converted by a Python interpreter, and this program has none; give its text")
     arguments = (kind, os.path.abspath(path), limits.memory_bytes, limits.seconds)
-    process = subprocess.Popen(
-        [sys.executable, "-c", CODE.format(path=sys.path, arguments=arguments)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=errors,
-        start_new_session=True,  # Ctrl-C is for the host, which ends it
-    )
-    with process:
+    with ExitStack() as stack:
         try:
-            yield process
-        finally:
-            process.kill()
+            errors = stack.enter_context(tempfile.TemporaryFile())
+            process = subprocess.Popen(
+                [sys.executable, "-c", CODE.format(path=sys.path, arguments=arguments)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,  # Ctrl-C is for the host, which ends it
+            )
+        except OSError as error:
+            raise InputError(
+                f"{path} cannot be converted, which takes a process and a temporary file: {error.strerror or error}; "
+                "end other programs, or name a folder with room in TMPDIR"
+            ) from error
+        stack.enter_context(process)
+        stack.callback(process.kill)
+        yield process, errors
 
 
 class _Watch:

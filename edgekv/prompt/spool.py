@@ -11,13 +11,14 @@ from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from edgekv.documents.formats import format_of
+from edgekv.documents.formats import format_of, is_document
 from edgekv.errors import InputError
 from edgekv.memory.raw_files import write_all
 
 from .text import read_text
 
 PROC = Path("/proc")
+LOOKED_AT = 16  # characters that tell a document from a text
 # Names of open files of this process; in a worker process they would name other files.
 _OWN_FILES = ("/dev/std", "/dev/fd/", "/proc/self/", "/proc/thread-self/")
 
@@ -63,6 +64,8 @@ def _reads_once(path: Path) -> bool:
 def spooled(pieces: Iterable[str]) -> Iterator[Path]:
     """Yield a file that holds these pieces and is removed after the block. Memory does not grow with the text.
 
+    `read_text` gives the same text, whatever it begins with.
+
     On Linux the file has no name, so nothing of it is left when the process ends. Worker processes can read it too.
     Raises InputError if the disk has no room for it.
     """
@@ -75,7 +78,7 @@ def spooled(pieces: Iterable[str]) -> Iterator[Path]:
         if nameless:
             os.unlink(name)
         with open(descriptor, "wb", buffering=0) as copy:
-            for piece in pieces:
+            for piece in _marked(pieces):
                 try:
                     write_all(copy, memoryview(piece.encode()))
                 except OSError as error:
@@ -85,6 +88,17 @@ def spooled(pieces: Iterable[str]) -> Iterator[Path]:
         if not nameless:
             with suppress(OSError):
                 os.unlink(name)
+
+
+def _marked(pieces: Iterable[str]) -> Iterator[str]:
+    """Yield pieces, after a byte order mark if the text begins as a document does, or declares an encoding."""
+    pieces, beginning = iter(pieces), ""
+    while len(beginning) < LOOKED_AT and (piece := next(pieces, None)) is not None:
+        beginning += piece
+    if is_document(beginning.encode()) or beginning.startswith("<?xml"):
+        yield "\ufeff"
+    yield beginning
+    yield from pieces
 
 
 def _no_room(error: OSError) -> InputError:

@@ -166,6 +166,17 @@ def test_a_program_without_an_interpreter_says_so(text_of, monkeypatch):
         text_of("page.html", b"<p>x")
 
 
+def test_what_the_system_refuses_is_said(text_of, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(conversion.subprocess, "Popen", refuse)
+    with pytest.raises(
+        InputError, match=r"page\.html cannot be converted, .*Resource temporarily unavailable; end other"
+    ):
+        text_of("page.html", b"<p>x")
+
+
 def test_memory_of_the_host_does_not_grow_with_a_document(tmp_path):
     """Pieces are handed on as they come, whatever the number of pages."""
     path = tmp_path / "book.pdf"

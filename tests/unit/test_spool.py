@@ -13,6 +13,7 @@ from children import LIMIT_S
 from edgekv import InputError
 from edgekv.prompt import spool
 from edgekv.prompt.spool import rereadable, spooled
+from edgekv.prompt.text import read_text
 
 
 @pytest.fixture(params=["nameless", "named"])
@@ -34,6 +35,23 @@ def test_a_copy_is_read_again_and_again_and_then_gone(folder):
             assert copy.read_text("utf-8") == "aé" + "漢" * 100_000
     assert not copy.exists()
     assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "%PDF-1.7 is how a PDF begins",
+        "PK\x03\x04 is how an archive begins",
+        '<?xml version="1.0" encoding="latin-1"?><a>\u00e9</a>',
+        "<?",
+    ],
+)
+@pytest.mark.parametrize("piece_by_piece", [False, True])
+def test_a_copied_text_stays_a_text(folder, text, piece_by_piece):
+    """A client's message may begin as a document does, and may declare an encoding that its copy does not have."""
+    with spooled(text if piece_by_piece else [text]) as copy, rereadable(copy) as same:
+        assert same == copy
+        assert "".join(read_text(copy)) == text
 
 
 def test_nothing_is_left_of_what_cannot_be_read(folder):
