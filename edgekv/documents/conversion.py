@@ -120,7 +120,7 @@ def _started(path: Path, kind: str, limits: Limits) -> Iterator[tuple[subprocess
         except OSError as error:
             raise InputError(
                 f"{path} cannot be converted, which takes a process and a temporary file: {error.strerror or error}; "
-                "end other programs, or name a folder with room in TMPDIR"
+                "name fewer files at once, end other programs, or name a folder with room in TMPDIR"
             ) from error
         stack.enter_context(process)
         stack.callback(process.kill)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import stat
@@ -102,6 +103,5 @@ def _marked(pieces: Iterable[str]) -> Iterator[str]:
 
 
 def _no_room(error: OSError) -> InputError:
-    return InputError(
-        f"the text cannot be copied to a temporary file: {error.strerror or error}; name a folder with room in TMPDIR"
-    )
+    remedy = "name fewer files at once" if error.errno == errno.EMFILE else "name a folder with room in TMPDIR"
+    return InputError(f"the text cannot be copied to a temporary file: {error.strerror or error}; {remedy}")

@@ -172,7 +172,7 @@ def test_what_the_system_refuses_is_said(text_of, monkeypatch):
 
     monkeypatch.setattr(conversion.subprocess, "Popen", refuse)
     with pytest.raises(
-        InputError, match=r"page\.html cannot be converted, .*Resource temporarily unavailable; end other"
+        InputError, match=r"page\.html cannot be converted, .*Resource temporarily unavailable; name fewer"
     ):
         text_of("page.html", b"<p>x")
 

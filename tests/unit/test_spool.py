@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import threading
@@ -102,3 +103,12 @@ def test_a_pipe_is_copied_until_it_ends_or_is_cancelled(folder, tmp_path):
             assert path.read_text() == expected
         writer.join(LIMIT_S)
     assert list(folder.iterdir()) == []
+
+
+def test_files_that_are_too_many_at_once_are_told(folder, monkeypatch):
+    def refuse(**_):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(spool.tempfile, "mkstemp", refuse)
+    with pytest.raises(InputError, match="Too many open files; name fewer files at once"):
+        spooled(["a"]).__enter__()
