@@ -76,6 +76,12 @@ async def props(request: Request) -> Response:
     )
 
 
+async def tokenizer_info(request: Request) -> Response:
+    """Tell programs that look for vLLM's address that /tokenize and /detokenize are here."""
+    state = state_of(request)
+    return JSONResponse({"model": state.model_name, "model_max_length": state.pool.runtime.plan.n_ctx_train})
+
+
 async def metrics(request: Request) -> Response:
     state = state_of(request)
     plan = state.pool.runtime.plan
@@ -96,5 +102,6 @@ routes = [
     *(Route(f"{base}/models/{{name:path}}", model) for base in ("/v1", "")),
     Route("/health", health),
     Route("/props", props),
+    Route("/tokenizer_info", tokenizer_info),
     Route("/metrics", metrics),
 ]

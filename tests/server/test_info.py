@@ -67,6 +67,14 @@ def test_pieces_are_refused_by_name(ask):
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "with_pieces")
 
 
+def test_a_tokenizer_as_lm_eval_asks_for_it(ask):
+    assert ask("/tokenizer_info").json()["model_max_length"] > 0
+    asked = {"prompt": "The capital is", "add_special_tokens": False}
+    tokens = ask("/tokenize", asked).json()["tokens"]
+    assert tokens == ask("/tokenize", {"content": "The capital is"}).json()["tokens"]
+    assert ask("/detokenize", {"tokens": tokens}).json()["prompt"] == "The capital is"
+
+
 def test_timings(ask):
     answer = ask("/v1/chat/completions", {"messages": HELLO, "max_tokens": 3}).json()
     timings, usage = answer["timings"], answer["usage"]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
+from edgekv.runtime import Runtime
 from edgekv.server.api_errors import ApiError, unsupported
 
 from .body import MAX_VALUES, Body, Text
@@ -15,10 +16,13 @@ TOKEN_BYTES = 40  # bytes of a token in a list
 
 
 class TextBody(Body):
-    """A text. add_special: add the tokens that the model wants before it; parse_special: read control tokens"""
+    """A text. add_special: add the tokens that the model wants before it; parse_special: read control tokens
 
-    content: Text
-    add_special: bool = False
+    The first names are those of llama.cpp's server, the second those of vLLM's, which lm-eval asks for.
+    """
+
+    content: Text = Field(validation_alias=AliasChoices("content", "prompt"))
+    add_special: bool = Field(False, validation_alias=AliasChoices("add_special", "add_special_tokens"))
     parse_special: bool = False
     with_pieces: bool = False
 
@@ -45,8 +49,13 @@ def tokenize(body: TextBody) -> Work:
 
 
 def detokenize(body: TokensBody) -> Work:
-    """Return the spelling of tokens."""
-    return Work(TOKEN_BYTES * len(body.tokens), lambda runtime: {"content": runtime.text_of(body.tokens)})
+    """Return the spelling of tokens, under the names that both servers have."""
+
+    def spell(runtime: Runtime) -> dict[str, str]:
+        text = runtime.text_of(body.tokens)
+        return {"content": text, "prompt": text}
+
+    return Work(TOKEN_BYTES * len(body.tokens), spell)
 
 
 tokenizing = Query("/tokenize", TextBody, tokenize)
