@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Itera
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -202,11 +202,11 @@ class Session:
         return self._async(self.generate, arguments, options)
 
     def _async(
-        self, reply: Callable[..., Generator[str, None, None]], arguments: tuple[Any, ...], options: dict[str, Any]
+        self, reply: Callable[..., Iterator[str]], arguments: tuple[Any, ...], options: dict[str, Any]
     ) -> AsyncGenerator[str, None]:
-        from .async_replies import async_pieces  # its imports take memory, and few programs need them
+        from .sessions.async_replies import async_pieces  # its imports take memory, and few programs need them
 
-        return async_pieces(lambda: reply(*arguments, **options), self.cancel)
+        return async_pieces(lambda: cast(Generator[str, None, None], reply(*arguments, **options)), self.cancel)
 
     def read(
         self,
