@@ -23,7 +23,7 @@ from edgekv.memory.sizes import MIB, format_size
 from .formats import OLD_OFFICE, PDF
 from .report import Report, report_of
 
-CODE = "import sys; sys.path[:] = {path!r}; from edgekv.documents.child import main; main{arguments!r}"
+CODE = "import sys; sys.path[:] = {path!r}; from edgekv.documents.converter_main import main; main{arguments!r}"
 PIECE_BYTES = 1 << 14
 IS_LIMITED = sys.platform == "linux"  # the address space of a process can be
 POLL_S = 0.05  # seconds between two looks at the memory of a process that cannot be limited
