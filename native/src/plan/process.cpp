@@ -13,7 +13,9 @@
 #elif defined(__APPLE__)
 #    include <mach/mach.h>
 #elif defined(_WIN32)
-#    define NOMINMAX
+#    if !defined(NOMINMAX)
+#        define NOMINMAX
+#    endif
 #    include <windows.h>
 #    include <psapi.h>
 #endif
