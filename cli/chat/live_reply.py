@@ -132,11 +132,11 @@ class _Newest:
 @contextlib.contextmanager
 def _without_echo() -> Iterator[None]:
     """Hide what is typed, for the length of the block: it would spoil the drawing. It waits for the next prompt."""
-    try:
-        import termios
-    except ImportError:  # Windows
+    if sys.platform == "win32":
         yield
         return
+    import termios
+
     try:
         before = termios.tcgetattr(sys.stdin)
     except (termios.error, OSError, ValueError):  # no terminal

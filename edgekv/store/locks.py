@@ -10,11 +10,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-if sys.platform == "win32":
-    import msvcrt
-else:
-    import fcntl
-
 PATIENCE_S = 60.0  # seconds to wait for a lock
 AGAIN_S = 0.02
 
@@ -26,7 +21,13 @@ def lock(file: int) -> bool:
 
     Raises BlockingIOError if another process has it locked.
     """
-    if sys.platform == "win32":
+    return _lock(file)
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _lock(file: int) -> bool:
         before = os.lseek(file, 0, os.SEEK_CUR)
         os.lseek(file, UNREAD, os.SEEK_SET)
         try:
@@ -36,13 +37,18 @@ def lock(file: int) -> bool:
         finally:
             os.lseek(file, before, os.SEEK_SET)
         return True
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise
-    except OSError:
-        return False
-    return True
+
+else:
+    import fcntl
+
+    def _lock(file: int) -> bool:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise
+        except OSError:
+            return False
+        return True
 
 
 def new_locked(make: Callable[[], BinaryIO]) -> BinaryIO:

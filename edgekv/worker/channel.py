@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import select
+import sys
 
 LENGTH_BYTES = 8
 READ_BYTES = 1 << 16
@@ -21,7 +22,7 @@ class Channel:
         self._writing = writing
         self._open = True
         self._poll = None
-        if hasattr(select, "poll"):
+        if sys.platform != "win32":  # Windows polls no pipe
             self._poll = select.poll()
             self._poll.register(reading, select.POLLIN)
 

@@ -10,7 +10,6 @@ import threading
 import traceback
 from collections.abc import Generator
 from contextlib import suppress
-from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from edgekv.errors import EdgeKVError, SessionError
@@ -40,6 +39,11 @@ from .pipe_messages import (
     portable,
     unpack,
 )
+
+if sys.platform == "win32":
+    from multiprocessing.connection import PipeConnection as Connection
+else:
+    from multiprocessing.connection import Connection
 
 
 def main(requests: int, answers: int, pulse: int) -> None:
@@ -198,11 +202,9 @@ def _channel(reading: int, writing: int) -> Channel:
 
 def _connection(handle: int) -> Connection:
     if sys.platform == "win32":
-        from multiprocessing.connection import PipeConnection
-
         os.set_handle_inheritable(handle, False)
-        return PipeConnection(handle)
-    os.set_inheritable(handle, False)
+    else:
+        os.set_inheritable(handle, False)
     return Connection(handle)
 
 

@@ -164,7 +164,8 @@ class Worker:
             how = f"{self._ended_because}, and was ended"
         elif status < 0:
             how = f"was ended by signal {-status} ({signal.strsignal(-status)})"
-            how += ", as the system does when memory runs out" if status == -signal.SIGKILL else ""
+            if sys.platform != "win32" and status == -signal.SIGKILL:
+                how += ", as the system does when memory runs out"
         else:
             how = f"ended with status {status}"
         return WorkerError(
