@@ -45,7 +45,7 @@ def _limit(memory_bytes: int, seconds: int) -> None:
 
     The host ends this process by the clock. Processor time ends it if the host is gone.
     """
-    with suppress(ImportError):  # Windows
+    if sys.platform != "win32":
         import resource
 
         limits = {"AS": memory_bytes, "CPU": seconds + GRACE_S, "FSIZE": _REPORT_BYTES, "CORE": 0}

@@ -53,7 +53,10 @@ class TurnQueue:
     def is_awaited(self) -> bool:
         """Return True if a ticket that waits may enter once nobody is at work."""
         waiting = _living(self._waiting)
-        return any(self._of(w.session) for w in waiting) or (len(waiting) > 0 and len(self._sessions()) < self.n_slots)
+        with_turn = [self._of(w.session) for w in waiting]
+        if any(own and all(p.thread is None for p in own) for own in with_turn):
+            return True
+        return len(waiting) > 0 and not with_turn[0] and len(self._sessions()) < self.n_slots
 
     def wake(self) -> None:
         """Have waiting tickets check if they were cancelled."""

@@ -173,6 +173,33 @@ def test_a_feed_that_fails_fails_alone(open_parallel, joined, monkeypatch):
 
 
 @pytest.mark.usefixtures("talkative")
+def test_a_session_is_looked_at_while_it_replies(open_parallel, joined):
+    """From another thread, which waits until the reply pauses or ends."""
+    begun, looked = threading.Event(), threading.Event()
+    sessions = {}
+
+    def work(session, i):
+        if i == 2:
+            assert begun.wait(LIMIT_S)
+            n_kept = len(sessions[0].kept_positions(0, 0))
+            looked.set()
+            return n_kept
+        sessions[i] = session
+        said = []
+        for piece in session.chat(f"Hi {i}", max_tokens=30, sampling=GREEDY):
+            said.append(piece)
+            if i == 0:
+                begun.set()
+        assert looked.wait(LIMIT_S)
+        return "".join(said)
+
+    with open_parallel() as rt:
+        found = together(rt, 3, work)
+        assert found[2] > 0
+        assert found[:2] == [alone(rt, i, work) for i in range(2)]
+
+
+@pytest.mark.usefixtures("talkative")
 def test_a_cancelled_reply_leaves_the_others_alone(open_parallel, joined):
     def work(session, i):
         said = []
