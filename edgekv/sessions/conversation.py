@@ -200,9 +200,10 @@ class LocalConversation:
             if request.kind in BEGINNINGS:
                 stats.finish_reason = "read"
             else:
-                if told is not None:
-                    yield from told.pieces()
-                yield from self._generator.pieces(request, matcher, reader, stats)
+                pieces = self._generator.pieces(request, matcher, reader, stats)
+                if told is not None:  # others may feed between two pieces, so the first token is drawn before
+                    pieces = _with_first_drawn(pieces, told.pieces())
+                yield from pieces
         except (GrammarError, CeilingError):
             stats.finish_reason = "failed"
             raise
@@ -305,3 +306,12 @@ class LocalConversation:
         self._settle()
         if state.history is not None:
             state.history.note(state.n_past, state.said, state.block_loop)
+
+
+def _with_first_drawn(reply: Iterator[str], before: Iterator[str]) -> Iterator[str]:
+    """Yield `before`, then a reply whose first piece is there already."""
+    first = next(reply, None)
+    yield from before
+    if first is not None:
+        yield first
+        yield from reply
