@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Container, Sequence
@@ -30,7 +31,9 @@ class CacheSlots:
         self, block_loops: Sequence[BlockLoop], swap: SwapSpace, at_turn: Callable[[], Container[object]]
     ) -> None:
         self.swap = swap
-        self._block_loops = list(block_loops)  # the least recently used one first
+        self._block_loops = tuple(block_loops)
+        self._numbers = itertools.count()
+        self._used = dict.fromkeys(block_loops, -1)  # the number of the last loading
         self._at_turn = at_turn
         self._released: deque[SequenceState] = deque()  # sequences that will not come back
 
@@ -136,7 +139,7 @@ class CacheSlots:
         at_turn = self._at_turn()
         free = [it for it in self._block_loops if it.owner is None]
         idle = [it for it in self._block_loops if it.owner not in at_turn]
-        block_loop = (free or idle or self._block_loops)[0]
+        block_loop = min(free or idle or self._block_loops, key=self._used.__getitem__)
         self._swap_out(block_loop, sequence)
         return block_loop
 
@@ -178,8 +181,7 @@ class CacheSlots:
         block_loop.work = sequence.work
         sequence.block_loop = block_loop
         block_loop.owner = sequence
-        self._block_loops.remove(block_loop)
-        self._block_loops.append(block_loop)
+        self._used[block_loop] = next(self._numbers)
 
     def _load(self, sequence: SequenceState, snapshot: StoredSnapshot, block_loop: BlockLoop) -> None:
         """Fill the cells from a file. Raises SwapError if it cannot be read, SessionEvictedError if it is damaged."""
