@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Protocol
 
@@ -120,3 +120,12 @@ class ReplyGenerator:
             if exceeded is not None:
                 stats.finish_reason = "ceiling"
                 raise exceeded
+
+
+def after(texts: Iterable[str], pieces: Iterator[str]) -> Iterator[str]:
+    """Yield texts, then the pieces of a reply, which has begun by then; an error of its beginning comes before all."""
+    first = next(pieces, None)
+    yield from texts
+    if first is not None:
+        yield first
+        yield from pieces

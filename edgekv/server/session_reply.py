@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import edgekv
+from edgekv.generation.generator import after
 from edgekv.generation.reasoning import ReasoningSplitter, opens_reasoning
 from edgekv.generation.stats import Stats
 from edgekv.prompt.text import read_text
@@ -142,15 +143,6 @@ class Replier:
             decode_s=stats.decode_s,
             relaxed_tools=dict(stats.relaxed_tools),
         )
-
-
-def after(texts: Iterable[str], pieces: Iterator[str]) -> Iterator[str]:
-    """Yield texts, then the pieces of a reply; an error of the reply's beginning comes before all."""
-    first = next(pieces, None)
-    yield from texts
-    if first is not None:
-        yield first
-        yield from pieces
 
 
 def reason_of(stats: Stats) -> Reason:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from edgekv.engine.block_loop import BlockLoop
 from edgekv.engine.loaded_model import LoadedModel
 from edgekv.errors import CeilingError, ConfigError, GrammarError, SessionError
-from edgekv.generation.generator import ReplyGenerator
+from edgekv.generation.generator import ReplyGenerator, after
 from edgekv.generation.request import GenerationRequest, ProgressCallback, RewindRequest
 from edgekv.generation.stats import Stats
 from edgekv.prompt.turns import BEGINNINGS, HISTORIES, Probe
@@ -202,7 +202,7 @@ class LocalConversation:
             else:
                 pieces = self._generator.pieces(request, matcher, reader, stats)
                 if told is not None:  # others may feed between two pieces, so the first token is drawn before
-                    pieces = _with_first_drawn(pieces, told.pieces())
+                    pieces = after(told.pieces(), pieces)
                 yield from pieces
         except (GrammarError, CeilingError):
             stats.finish_reason = "failed"
@@ -306,12 +306,3 @@ class LocalConversation:
         self._settle()
         if state.history is not None:
             state.history.note(state.n_past, state.said, state.block_loop)
-
-
-def _with_first_drawn(reply: Iterator[str], before: Iterator[str]) -> Iterator[str]:
-    """Yield `before`, then a reply whose first piece is there already."""
-    first = next(reply, None)
-    yield from before
-    if first is not None:
-        yield first
-        yield from reply

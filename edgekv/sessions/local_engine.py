@@ -9,6 +9,7 @@ from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 
+from edgekv.engine.block_loop import ALONE
 from edgekv.engine.loaded_model import LoadedModel
 from edgekv.engine.opened import Opened
 from edgekv.errors import UnsupportedModelError
@@ -51,9 +52,8 @@ class LocalEngine(Opened):
         process.return_freed_memory()
         with ExitStack() as made:
             swap = made.enter_context(closing(_swap_space(self.plan, options)))
-            self.loaded = made.enter_context(
-                closing(LoadedModel(path, self.plan, options, self.mark, Steps(self.turn_queue)))
-            )
+            feeder = ALONE if options.parallel == 1 else Steps(self.turn_queue)
+            self.loaded = made.enter_context(closing(LoadedModel(path, self.plan, options, self.mark, feeder)))
             self.slots = CacheSlots(self.loaded.block_loops, swap, partial(_at_turn, self.turn_queue))
             made.callback(self.slots.close)
             made.callback(hold(self.plan.peak_bytes - self.plan.parts.python))

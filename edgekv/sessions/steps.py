@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from edgekv.binding.cache import Cache
-from edgekv.engine.block_loop import ALONE
 from edgekv.errors import EdgeKVError
 
 from .turn_queue import SOON_S, Ticket, TurnQueue
@@ -38,7 +37,7 @@ class _Feed:
 
 
 class Steps:
-    """Joins the feeds of the sessions that have a turn in a queue.
+    """Joins the feeds of the sessions that have a turn in a queue; the `Feeder` of an engine with several slots.
 
     A session that feeds waits until all others that are at work feed, too, or come to their end. One of the waiting
     threads then computes the step: a block or a probe of a text, or a token of every reply, whichever waits longer. So
@@ -56,16 +55,11 @@ class Steps:
         Raises NativeError as `Cache.feed` does; other sessions' tokens are fed all the same. An exception that comes in
         from outside, such as a KeyboardInterrupt, leaves the tokens fed or not fed.
         """
-        if self._queue.n_slots == 1:
-            return ALONE.feed(cache, tokens, want_logits)
         return self._decoded(_Feed(cache, tokens, want_logits)).row
 
     def probe(self, cache: Cache, tokens: Sequence[int], part_ends: Sequence[int]) -> None:
         """Decode a probe in a step of its own. Raises as `Cache.probe` does."""
-        if self._queue.n_slots == 1:
-            ALONE.probe(cache, tokens, part_ends)
-        else:
-            self._decoded(_Feed(cache, tokens, part_ends=part_ends))
+        self._decoded(_Feed(cache, tokens, part_ends=part_ends))
 
     def _decoded(self, feed: _Feed) -> _Feed:
         """Wait until a feed was decoded. Raises its error."""
