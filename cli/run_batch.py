@@ -29,6 +29,13 @@ def batch(
         Path, typer.Option("-o", "--results", metavar="FILE", help="Where results are appended, a line for each.")
     ],
     workers: Annotated[int, typer.Option(min=1, help="Workers of this machine; each has --memory for itself.")] = 1,
+    parallel: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Requests that one model in this process answers at a time, each with cells of its own.",
+        ),
+    ] = 1,
     cluster: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Dask scheduler whose workers share the work instead.")
     ] = None,
@@ -36,8 +43,9 @@ def batch(
 ) -> None:
     """Answer a file of requests, each once. A batch that was stopped goes on: what has a result is not answered again.
 
-    Each worker has the model in a process of its own, and --memory is the ceiling of each. Requests that begin alike go
-    to one worker, which reads what they have in common once.
+    Each worker has the model in a process of its own, and --memory is the ceiling of each. With --parallel, one model
+    in this process answers several at a time. Requests that begin alike are answered one after the other: what they
+    have in common is read once.
     """
     for module in ("starlette", "pydantic"):
         needed(module, "server")
@@ -45,7 +53,7 @@ def batch(
     from edgekv.batch.batch import Batch
 
     with loading():
-        opened = Batch(requests, results, **runtime)
+        opened = Batch(requests, results, **runtime, parallel=parallel)
     with opened as under_way:
         try:
             with measuring_bar(under_way.prompt_plan.n_tokens) as bar:
@@ -72,12 +80,12 @@ def _report(batch: Batch, *, as_json: bool) -> None:
         said += "; the same command goes on from there"
     console.print(said, soft_wrap=True, markup=False)
     if stats.answered:
-        ceiling = format_size(batch.config.options["memory"])
+        ceiling, is_far = format_size(batch.config.options["memory"]), batch.config.chosen.isolated
         parts = [
             f"{stats.answered:,} answered now",
             f"prefixes read once: {stats.prefixes:,}, {stats.prefix_tokens:,} tokens",
             f"not read again: {stats.shared_tokens:,} tokens",
-            f"peak {format_size(stats.peak_bytes)} of {ceiling} for each worker",
+            f"peak {format_size(stats.peak_bytes)} of {ceiling}" + (" for each worker" if is_far else ""),
         ]
         for line in packed(parts, console.width):
             console.print(f"[dim]{line}[/dim]", soft_wrap=True)

@@ -36,6 +36,14 @@ def serve(
     ] = None,
     name: Annotated[str | None, typer.Option(help="The model's name to clients. Default: that of its file.")] = None,
     queue: Annotated[int, typer.Option(min=0, help="Requests that may wait; more are refused with 429.")] = 64,
+    parallel: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Requests that are answered at a time, each with cells of its own. Default: 1, 2, 4 or 8, as many as "
+            "leave a conversation its cells, or 4,096.",
+        ),
+    ] = None,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds for a request, with the time that it waits.")] = 600,
     keep: Annotated[int, typer.Option(min=1, help="Conversations that are kept for their next message.")] = 8,
     sessions: Annotated[
@@ -67,11 +75,18 @@ def serve(
     from edgekv.server.application import Application
     from edgekv.server.server_settings import Settings
     from edgekv.server.serving import listening, serve
+    from edgekv.server.slots import open_runtime
 
     for option, named in (("sessions", sessions), ("swap_dir", swap_dir)):
         _make(option, named)
     with closing(TempFolder(swap_dir or Path(tempfile.gettempdir()))) as folder:
-        options = runtime | {"grammars": grammars, "swap_dir": folder.path, "swap_bytes": swap_bytes}
+        model = runtime.pop("model")
+        options = runtime | {
+            "parallel": parallel,
+            "grammars": grammars,
+            "swap_dir": folder.path,
+            "swap_bytes": swap_bytes,
+        }
         settings = Settings.at(
             host,
             api_keys=tuple(api_key or ()),
@@ -87,11 +102,15 @@ def serve(
         )
         with listening(host, port) as listener:
             with loading():
-                application = Application.over(lambda: edgekv.Runtime(**options), settings)
-            plan = application.state.pool.runtime.plan
+                application = Application.over(lambda: open_runtime(model, keep, **options), settings)
+            opened = application.state.pool.runtime
+            plan, n_slots = opened.plan, opened.options.parallel
             address, bound = listener.getsockname()[:2]
             where = f"[{address}]" if ":" in address else address
-            print(f"{plan.model.name}, {plan.budget_cells:,} cells: http://{where}:{bound}/v1", file=sys.stderr)
+            cells = f"{plan.budget_cells:,} cells"
+            if n_slots > 1:
+                cells = f"{n_slots} slots of {cells}"
+            print(f"{plan.model.name}, {cells}: http://{where}:{bound}/v1", file=sys.stderr)
             serve(application, listener)
 
 

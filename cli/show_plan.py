@@ -35,6 +35,9 @@ def plan(
         str | None,
         typer.Option(help="Memory for swapped-out sessions. Default: what is left free."),
     ] = None,
+    parallel: Annotated[
+        int, typer.Option(min=1, help="Sessions that share each step; each has cells of its own.")
+    ] = 1,
     grammars: Annotated[
         bool, typer.Option("--grammars", help="Plan memory for replies that follow a grammar or a JSON schema.")
     ] = False,
@@ -49,7 +52,7 @@ def plan(
             raise edgekv.ConfigError(f"model={runtime['model']!r} and {named!r} are two models; name one")
         runtime["model"] = named
     with loading():
-        survey = edgekv.survey(**ALONE, **runtime, swap_memory=swap_memory, grammars=grammars)
+        survey = edgekv.survey(**ALONE, **runtime, swap_memory=swap_memory, parallel=parallel, grammars=grammars)
     if as_json:
         print(json.dumps(survey.as_dict()))
         return
@@ -59,6 +62,8 @@ def plan(
     console.print(_parts(made))
     if made.devices:
         console.print(_devices(made))
+    if parallel > 1:
+        console.print(f"{parallel} sessions share each step; what follows is about one of them", soft_wrap=True)
     for line in _lines(survey):
         console.print(line, soft_wrap=True)
     if made.cell_bytes:

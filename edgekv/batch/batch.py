@@ -71,7 +71,8 @@ class Batch:
 
     requests: JSON lines in OpenAI's batch format
     results: file that gets a line for each request; requests that it has a line of are not answered again
-    model, options: as for `edgekv.Runtime`. Each worker has the model in a process of its own, under this ceiling.
+    model, options: as for `edgekv.Runtime`. Each worker has the model in a process of its own, under this ceiling. With
+        `parallel` the model is in this process, and so many requests are answered at a time.
         grammars: None = if a request needs them
 
     Raises, before anything is answered, InputError for a file that holds no such requests, ConfigError for results that
@@ -87,9 +88,10 @@ class Batch:
             path = find_model(model)
             if options.get("grammars") is None:
                 options["grammars"] = _needs_grammars(self.requests)
+            # opened before the plan: a ceiling for this process counts it
+            vocabulary = self._open.enter_context(Model(path, Options(), no_alloc=True))
             self.config = resolve(path, options, results, has_results=bool(self.results.answered))
             chosen = self.config.chosen
-            vocabulary = self._open.enter_context(Model(path, Options(), no_alloc=True))
             self.prompt_plan = PromptPlan(
                 self.requests,
                 vocabulary,
@@ -123,12 +125,15 @@ class Batch:
 
         workers: number of workers of this machine; cluster: address of a Dask scheduler, whose workers answer instead
 
-        Raises ConfigError if there is no such cluster, and for several workers over `rpc`; and what the runtime
-        raises that is no fault of a request, as CeilingError, CeilingExceededError and DeviceError.
+        Raises ConfigError if there is no such cluster, and for several workers over `rpc` or with `parallel`; and what
+        the runtime raises that is no fault of a request, as CeilingError, CeilingExceededError and DeviceError.
         """
-        if (workers > 1 or cluster is not None) and (rpc := self.config.options.get("rpc")):
+        if workers > 1 or cluster is not None:
             how = f"workers={workers}" if cluster is None else f"cluster={cluster}"
-            raise ConfigError(f"rpc={rpc} serves one worker at a time; leave {how} out")
+            if rpc := self.config.options.get("rpc"):
+                raise ConfigError(f"rpc={rpc} serves one worker at a time; leave {how} out")
+            if (n_slots := self.config.chosen.parallel) > 1:
+                raise ConfigError(f"parallel={n_slots} has one model in this process; leave it or {how} out")
         left = []
         for number, custom_id in enumerate(self.requests.custom_ids):
             if custom_id in self.results.answered:

@@ -52,7 +52,8 @@ class RunConfig:
     """The model and options of a batch. Equal ones give equal replies.
 
     model: path of its file
-    options: arguments of `edgekv.Runtime`, in a worker process of its own, with nothing left to the planner
+    options: arguments of `edgekv.Runtime`, with nothing left to the planner. The model is in a worker process, or in
+        this one if `parallel` has several sessions share its steps
     chosen: the same options, validated
     described: all that replies depend on, as plain values; the model by name and digest
     """
@@ -94,12 +95,13 @@ def resolve(path: Path, options: dict[str, Any], results: Path, *, has_results: 
             "what it was begun with, or name another file for the results"
         )
     settled = {name: getattr(chosen, name) for name in (*CHOSEN, "mmap")}
-    return RunConfig(path, named | settled | {"memory": chosen.ceiling_bytes, "isolated": True}, chosen, described)
+    settled |= {"memory": chosen.ceiling_bytes, "isolated": chosen.isolated}
+    return RunConfig(path, named | settled, chosen, described)
 
 
 def _planned(model: Path, named: dict[str, Any]) -> Options:
     """Return options, with nothing left open, that every worker can open under this ceiling."""
-    named = named | {"isolated": True}
+    named = named | {"isolated": named.get("parallel", 1) == 1}
     options = Options(**named)
     if options.budget is None:
         try:
@@ -119,6 +121,7 @@ def _described(model: Path, options: Options) -> dict[str, Any]:
         "focus_policy": options.parsed_focus.spec if options.focus else None,
         **{name: getattr(options, name) for name in NAMED},
         **({"tensor_split": list(options.split)} if options.split else {}),
+        **({"parallel": options.parallel} if options.parallel > 1 else {}),  # larger steps round in another way
     }
 
 

@@ -1,4 +1,4 @@
-"""A worker: it answers requests over a model in a process of its own, and reads each shared prefix once."""
+"""A worker: it answers requests over a model, and reads each shared prefix once."""
 
 from __future__ import annotations
 
@@ -69,14 +69,38 @@ def died(message: str) -> Outcome:
     return Outcome(error={"status": 500, "code": "worker_died", "message": message}, died=True)
 
 
+class SharedRuntime:
+    """A runtime of this process that several workers use, each in a thread and a slot of its own."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup = setup
+        self._lock = threading.Lock()
+        self._runtime: edgekv.Runtime | None = None
+
+    def open(self) -> edgekv.Runtime:
+        """Return the runtime, which is opened for the first worker that needs it. Raises the errors of `Runtime`."""
+        with self._lock:
+            if self._runtime is None:
+                self._runtime = edgekv.Runtime(self._setup.model, **self._setup.options)
+            return self._runtime
+
+    def close(self) -> None:
+        """Free the model."""
+        if self._runtime is not None:
+            self._runtime.close()
+
+
 class LocalWorker:
     """Answers tasks one at a time, over a runtime that is opened for the first of them.
 
     Each request goes on from the end of its prefix, which is read by itself. So no reply depends on earlier ones.
+
+    shared: the runtime that it uses with other workers; None = one of its own
     """
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: Setup, shared: SharedRuntime | None = None) -> None:
         self.setup = setup
+        self._shared = shared
         self._runtime: edgekv.Runtime | None = None
         self._session: edgekv.Session | None = None
         self._read: Prefix | None = None  # the prefix that the session has read
@@ -103,14 +127,19 @@ class LocalWorker:
         self._stop.set()
 
     def close(self) -> None:
-        """Free the model."""
-        if self._runtime is not None:
+        """Free the session, and the model if it is this worker's own."""
+        if self._session is not None:
+            self._session.close()
+        if self._runtime is not None and self._shared is None:
             self._runtime.close()
         self._runtime = self._session = self._read = None
 
     def _open(self) -> edgekv.Runtime:
         if self._runtime is None:
-            self._runtime = edgekv.Runtime(self.setup.model, **self.setup.options)
+            if self._shared is None:
+                self._runtime = edgekv.Runtime(self.setup.model, **self.setup.options)
+            else:
+                self._runtime = self._shared.open()
             self._replier = Replier(self._runtime)
         return self._runtime
 

@@ -12,7 +12,16 @@ from edgekv import cluster
 from edgekv.errors import ConfigError, EdgeKVError, WorkerError
 
 from .sharding import ShardQueue
-from .worker import LocalWorker, Outcome, Setup, Task, answer_in_this_process, close_in_this_process, died
+from .worker import (
+    LocalWorker,
+    Outcome,
+    Setup,
+    SharedRuntime,
+    Task,
+    answer_in_this_process,
+    close_in_this_process,
+    died,
+)
 
 
 class Worker(Protocol):
@@ -27,9 +36,15 @@ class Worker(Protocol):
 
 @contextmanager
 def local_workers(n: int, setup: Setup) -> Iterator[Sequence[Worker]]:
-    """Yield n workers of this machine. Each has its model in a process of its own."""
+    """Yield n workers of this machine, each with its model in a process of its own; or one for each slot of a model in
+    this process, where the setup names several.
+    """
     with ExitStack() as stack:
-        workers = [LocalWorker(setup) for _ in range(n)]
+        shared = None
+        if (n_slots := setup.options.get("parallel", 1)) > 1:
+            n, shared = n_slots, SharedRuntime(setup)
+            stack.callback(shared.close)
+        workers = [LocalWorker(setup, shared) for _ in range(n)]
         for worker in workers:
             stack.callback(worker.close)
         yield workers

@@ -33,6 +33,7 @@ from .scheduler import RequestQueue
 from .series import Series
 from .server_settings import Settings
 from .session_pool import SessionPool
+from .slots import open_runtime
 from .state import ServerState
 from .streaming import BudgetedResponse, ChunkedBodies, ErrorResponse, ReplyResponse, error_renderer
 from .warmup_requests import warm_up, warmup_runtime
@@ -64,7 +65,7 @@ ELSEWHERE = {
     "rerank": "this server generates text, and ranks none",
     "reranking": "this server generates text, and ranks none",
     "infill": "this server goes on with texts at their end, and fills no gaps",
-    "slots": "there are no slots; /v1/models, /props and /metrics say what the server does",
+    "slots": "/props tells how many there are, and /metrics how many are busy",
     "lora-adapters": "this server loads no adapters",
     "embed": "this server generates text, and embeds none",
     **dict.fromkeys(
@@ -90,7 +91,12 @@ class Application:
         counters = Metrics()
         memory = MemoryBudget(settings.bodies)
         queue = RequestQueue(
-            pool.answer, limit=settings.queue, seconds=settings.request_s, memory=memory, ended=counters.count_reply
+            pool.answer,
+            n_slots=pool.runtime.options.parallel,
+            limit=settings.queue,
+            seconds=settings.request_s,
+            memory=memory,
+            ended=counters.count_reply,
         )
         self.state = ServerState(settings, pool, queue, counters, memory, settings.name or pool.runtime.plan.model.stem)
         handlers = {ApiError: _refused, HTTPException: _refused, EdgeKVError: _refused, Exception: _refused}
@@ -107,11 +113,19 @@ class Application:
 
     @classmethod
     def over(cls, open_runtime: Callable[[], edgekv.Runtime], settings: Settings) -> Application:
-        """Open a runtime, and another one if its worker process dies; return the application over it."""
+        """Open a runtime, and another one if its worker process dies; return the application over it.
+
+        Raises ConfigError for fewer conversations than the runtime has slots, and the errors of `open_runtime`.
+        """
         give_back = reserve(settings.memory_bytes)
         try:
             kept = {"folder": settings.sessions_dir, "swap_dir": settings.swap_dir}
             pool = SessionPool(open_runtime, max_sessions=settings.sessions, **kept)
+            try:
+                settings.check_slots(pool.runtime.options.parallel)
+            except BaseException:
+                pool.close()
+                raise
         except BaseException:
             give_back()
             raise
@@ -121,11 +135,11 @@ class Application:
         await self._app(scope, receive, send)
 
     def stop(self) -> None:
-        """Refuse requests that wait, and new ones. The reply that is under way goes on to its end."""
+        """Refuse requests that wait, and new ones. Replies that are under way go on to their end."""
         self.state.queue.stop()
 
     def close(self) -> None:
-        """End the reply that is under way, save the sessions if they have a folder, and free the model."""
+        """End the replies that are under way, save the sessions if they have a folder, and free the model."""
         self.state.queue.close()
         self.state.pool.close()
         self._give_back()
@@ -176,10 +190,12 @@ def app(
 ) -> Application:
     """Load a model; return the application over it.
 
-    model, options: as for `edgekv.Runtime`, but `grammars` is True by default: JSON schemas and tool calls take memory
+    model, options: as for `edgekv.Runtime`, but `grammars` is True by default: JSON schemas and tool calls take memory.
+        If `parallel` is left out, the ceiling decides how many requests are answered at a time
     """
     options = {"grammars": True} | options
-    return Application.over(lambda: edgekv.Runtime(model, **options), settings or Settings())
+    settings = settings or Settings()
+    return Application.over(lambda: open_runtime(model, settings.sessions, **options), settings)
 
 
 async def read_body(request: Request, kind: type[B], settings: Settings, memory: MemoryBudget) -> B:

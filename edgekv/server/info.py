@@ -70,6 +70,7 @@ async def props(request: Request) -> Response:
             "focus": options.focus and settings.focus,
             "isolated": options.isolated,
             "max_body": settings.max_body,
+            "parallel": options.parallel,
             "queue": settings.queue,
             "sessions": settings.sessions,
         }
@@ -90,7 +91,8 @@ async def metrics(request: Request) -> Response:
         "resident_bytes": process.resident_bytes(),
         "budget_cells": plan.budget_cells,
         "queue": state.queue.n_waiting,
-        "busy": int(state.queue.is_busy),
+        "slots": state.pool.runtime.options.parallel,
+        "busy": state.queue.n_answered,
         "sessions": len(state.pool.sessions),
         "worker_restarts": state.pool.n_restarts,
     }

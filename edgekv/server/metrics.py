@@ -43,7 +43,8 @@ class Metrics:
                 ("resident_bytes", "What this process holds now."),
                 ("budget_cells", "Cells that each layer and head keeps."),
                 ("queue", "Requests that wait."),
-                ("busy", "1 while a request is answered."),
+                ("slots", "Requests that may be answered at a time."),
+                ("busy", "Requests that are answered now."),
                 ("sessions", "Conversations that are kept."),
                 ("worker_restarts", "Times that the process with the model was started again."),
             )

@@ -1,4 +1,4 @@
-"""Queue in front of the model. One thread answers the requests, one at a time, in order of arrival."""
+"""Queue in front of the model. Requests are answered in order of arrival, as many at a time as the model has slots."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ class RequestQueue:
     """Answers requests in order. `submit` and `stop` are for the thread of the event loop.
 
     It is the only line in which requests wait. The `TurnQueue` of the runtime would block a thread for each of them. It
-    is always free here, because this queue's thread alone uses the sessions.
+    has a slot for every thread of this queue, and no other threads use the sessions.
 
-    answer: makes the reply to a request, in the thread of the queue. It calls back with each event, and ends early if
+    answer: makes the reply to a request, in a thread of the queue. It calls back with each event, and ends early if
         its `CancelFlag` is set. It may raise what the runtime raises
-    limit: requests that may wait beside the one that is answered
+    n_slots: requests that are answered at a time, each by a thread of its own
+    limit: requests that may wait beside those that are answered
     seconds: limit for each request, with the time that it waits
     memory: the budget that waiting requests may take
     ended: called with the usage of a reply, and the seconds from its turn to its first token
@@ -41,6 +42,7 @@ class RequestQueue:
         self,
         answer: AnswerCallback,
         *,
+        n_slots: int = 1,
         limit: int,
         seconds: float,
         memory: MemoryBudget,
@@ -49,14 +51,18 @@ class RequestQueue:
         self._answer = answer
         self._ended = ended
         self._memory = memory
+        self._n_slots = n_slots
         self._limit = limit
         self._seconds = seconds
         self._changed = threading.Condition()
         self._waiting: deque[Running] = deque()
-        self._running: Running | None = None
+        self._answered: list[Running] = []
         self._stopped = False
-        self._thread = threading.Thread(target=self._serve, name="edgekv-requests", daemon=True)
-        self._thread.start()
+        self._threads = [
+            threading.Thread(target=self._serve, name=f"edgekv-requests-{i}", daemon=True) for i in range(n_slots)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     @property
     def n_waiting(self) -> int:
@@ -64,9 +70,9 @@ class RequestQueue:
         return len(self._waiting)
 
     @property
-    def is_busy(self) -> bool:
-        """True while a request is answered."""
-        return self._running is not None
+    def n_answered(self) -> int:
+        """The number of requests that are answered now."""
+        return len(self._answered)
 
     def submit(self, request: ReplyRequest) -> Running:
         """Queue a request; return its events, to be iterated and then closed. Raises ApiError if the queue is full."""
@@ -74,8 +80,8 @@ class RequestQueue:
             if self._stopped:
                 raise _stopping()
             # a client that sees the end of a reply may ask again at once, while the session is still being saved
-            is_answering = self._running is not None and not self._running.has_end
-            if len(self._waiting) >= self._limit and (self._waiting or is_answering):
+            n_under_way = sum(not running.has_end for running in self._answered)
+            if len(self._waiting) + n_under_way >= self._limit + self._n_slots:
                 raise ApiError(
                     429,
                     "rate_limit_exceeded",
@@ -88,24 +94,25 @@ class RequestQueue:
         return running
 
     def stop(self) -> None:
-        """Refuse all requests that wait or come later. The reply that is under way goes on to its end."""
+        """Refuse all requests that wait or come later. Replies that are under way go on to their end."""
         with self._changed:
             self._stopped = True
             refused = list(self._waiting)
             self._waiting.clear()
-            self._changed.notify()
+            self._changed.notify_all()
         for running in refused:
             running.post(_stopping())
             running.release()
 
     def close(self) -> None:
-        """Stop, cancel the reply that is under way, and wait until it has ended."""
+        """Stop, cancel the replies that are under way, and wait until they have ended."""
         self.stop()
         with self._changed:
-            running = self._running
-        if running is not None:
+            cancelled = list(self._answered)
+        for running in cancelled:
             running.stop.set()
-        self._thread.join()
+        for thread in self._threads:
+            thread.join()
 
     def _left(self, running: Running) -> None:
         """Cancel a request whose client has left."""
@@ -134,15 +141,18 @@ class RequestQueue:
             finally:
                 running.release()
                 with self._changed:
-                    self._running = None
+                    self._answered.remove(running)
 
     def _next(self) -> Running | None:
         """Wait for the next request and return it; None = there will be no more."""
         with self._changed:
             while not self._waiting and not self._stopped:
                 self._changed.wait()
-            self._running = self._waiting.popleft() if self._waiting else None
-            return self._running
+            if not self._waiting:
+                return None
+            running = self._waiting.popleft()
+            self._answered.append(running)
+            return running
 
 
 class CancelFlag:

@@ -26,7 +26,7 @@ class Settings:
     hosts: names in the header Host that requests may have; () = any. They keep a page of the web from asking a server
         on this machine by a name that it made to point here
     origins: web pages that may ask, as in "https://chat.example"; none but the server's own otherwise
-    queue: requests that may wait while one is answered; more are refused with 429
+    queue: requests that may wait while others are answered; more are refused with 429
     sessions: conversations that are kept; one more ends another
     swap_dir: folder that conversations are swapped out to while others are answered; None = the one that TMPDIR names
     sessions_dir: folder that conversations are saved in when the server stops, and loaded from when it starts;
@@ -87,6 +87,14 @@ class Settings:
                 raise ConfigError(f"{name}={getattr(self, name)} is not possible; give at least {low}")
         if not all(self.api_keys):
             raise ConfigError("api_key='' protects nothing; give a key, or leave it out")
+
+    def check_slots(self, n_slots: int) -> None:
+        """Raise ConfigError if fewer conversations are kept than are answered at a time."""
+        if self.sessions < n_slots:
+            raise ConfigError(
+                f"sessions={self.sessions} keeps fewer conversations than parallel={n_slots} answers at a time; give "
+                f"at least {n_slots}, or a smaller parallel"
+            )
 
 
 def is_loopback(host: str) -> bool:

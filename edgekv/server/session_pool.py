@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import itertools
 import logging
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import edgekv
 from edgekv.sessions.history import StoredHistory
 
-from .reply_request import Event, ReplyRequest
+from .reply_request import Ended, Event, ReplyRequest
 from .scheduler import CancelFlag
 from .session_reply import Replier
 
@@ -21,15 +23,21 @@ log = logging.getLogger("edgekv.server")
 
 @dataclass(slots=True, eq=False)
 class PooledSession:
-    """A session of the pool. n_answered: requests that it has answered; path: file for saving it"""
+    """A session of the pool.
+
+    path: file for saving it
+    n_answered: requests that it has answered
+    stop: the flag of the request that a thread answers with it, and no other thread may use it; None = it is free
+    """
 
     session: edgekv.Session
     path: Path | None = None
     n_answered: int = 0
+    stop: CancelFlag | None = None
 
 
 class SessionPool:
-    """Answers requests with the sessions of one runtime. Only one thread at a time may change it.
+    """Answers requests with the sessions of one runtime, in as many threads at a time as it has slots.
 
     open_runtime: opens the runtime, and another one if the process of the first has died
     folder: for saved sessions; None = save none. Sessions of an isolated runtime are saved after every reply, so that
@@ -49,6 +57,7 @@ class SessionPool:
         self._max_sessions = max_sessions
         self._folder = folder
         self._swap_dir = swap_dir
+        self._changed = threading.Condition()  # guards the list below; a session that became free notifies it
         self._pooled: list[PooledSession] = []  # the least recently used one first
         self._numbers = itertools.count(1)
         self.n_restarts = 0
@@ -87,29 +96,47 @@ class SessionPool:
             return
         with self._replier.stored(request, self._swap_dir) as history:
             while not stop:
-                pooled, n_shared = self._choose(history, self._replier.pinned(request))
+                with self._changed:
+                    pooled, n_shared = self._choose(history, self._replier.pinned(request), stop)
+                end: list[Event] = []  # told once the session is free: who sees it may go on with it at once
+                told = partial(_held_back, end, emit)
                 try:
-                    self._replier.answer(pooled.session, request, history, emit, stop, n_shared)
-                except edgekv.SessionEvictedError:
-                    self._end(pooled)
-                except edgekv.SwapError:
-                    if not self._make_room(pooled):
-                        raise
-                else:
+                    self._replier.answer(pooled.session, request, history, told, stop, n_shared)
                     pooled.n_answered += 1
-                    if self.runtime.options.isolated:
-                        self._save(pooled)
-                    return
+                except edgekv.SessionEvictedError:
+                    pooled.session.close()
+                    continue
+                except edgekv.SwapError:
+                    with self._changed:
+                        if not self._make_room():
+                            raise
+                    continue
                 finally:
-                    if not pooled.session.closed and pooled.session.n_past == 0:
-                        self._end(pooled)  # the request was refused, or cancelled early
+                    self._free(pooled)
+                for event in end:
+                    emit(event)
+                if self.runtime.options.isolated:
+                    self._save(pooled)
+                return
 
-    def _choose(self, history: StoredHistory, system: str | None) -> tuple[PooledSession, int]:
+    def _free(self, pooled: PooledSession) -> None:
+        """Note that no thread uses a session any more. It goes if it has no tokens, as after a refused request."""
+        is_empty = pooled.session.closed or pooled.session.n_past == 0
+        with self._changed:
+            pooled.stop = None
+            if is_empty:
+                self._end(pooled)
+            self._changed.notify_all()
+
+    def _choose(self, history: StoredHistory, system: str | None, stop: CancelFlag) -> tuple[PooledSession, int]:
         """Return the session with the longest common prefix, and how many tokens other histories begin with, too.
 
-        A new session, if more than half of what that one has after its opening would be lost.
+        A new session, if more than half of what that one has after its opening would be lost. It is not free any more.
+        Sessions whose request was cancelled are waited for: a client that stops a reply often asks for another one.
         """
-        fitting = [pooled for pooled in self._pooled if pooled.session.system == system]
+        while any(pooled.stop for pooled in self._pooled):
+            self._changed.wait()
+        fitting = [pooled for pooled in self._pooled if pooled.stop is None and pooled.session.system == system]
         seen = {pooled: pooled.session.common_prefix_length(history) for pooled in fitting}
         pooled = max(fitting, key=lambda pooled: seen[pooled], default=None)
         n_shared = 0 if pooled is None else seen[pooled]
@@ -119,6 +146,7 @@ class SessionPool:
             pooled = PooledSession(self.runtime.session(system, log=self._swap_dir or True), self._new_path())
         else:
             self._pooled.remove(pooled)
+        pooled.stop = stop
         self._pooled.append(pooled)
         return pooled, max(n_shared, history.n_opening)
 
@@ -127,12 +155,15 @@ class SessionPool:
         """Return True if a session that goes back loses most of what it has after the opening."""
         return 2 * max(0, n_shared - n_opening) < n_past - n_opening
 
-    def _make_room(self, beside: PooledSession | None = None) -> bool:
-        """End the oldest session that answered a single request, such as a title; without one, the oldest of all."""
-        others = [pooled for pooled in self._pooled if pooled is not beside]
-        if not others:
+    def _make_room(self) -> bool:
+        """End the oldest session that answered a single request, such as a title; without one, the oldest of all.
+
+        Returns False if none is free.
+        """
+        free = [pooled for pooled in self._pooled if pooled.stop is None]
+        if not free:
             return False
-        self._end(min(others, key=lambda pooled: pooled.n_answered > 1))
+        self._end(min(free, key=lambda pooled: pooled.n_answered > 1))
         return True
 
     def _end(self, pooled: PooledSession) -> None:
@@ -191,3 +222,11 @@ class SessionPool:
             return None
         names = (self._folder / f"{number:06}.session" for number in self._numbers)
         return next(path for path in names if not path.exists())
+
+
+def _held_back(end: list[Event], emit: Callable[[Event], None], event: Event) -> None:
+    """Pass an event on, or keep it if it is the end of a reply."""
+    if isinstance(event, Ended):
+        end.append(event)
+    else:
+        emit(event)

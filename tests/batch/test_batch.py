@@ -53,8 +53,8 @@ def near(request, monkeypatch):
     """Workers have their models in this process, where they begin sooner and say the same; not in FAR tests."""
     begin = LocalWorker.__init__
 
-    def begin_here(worker, setup):
-        begin(worker, replace(setup, options=setup.options | {"isolated": False}))
+    def begin_here(worker, setup, *shared):
+        begin(worker, replace(setup, options=setup.options | {"isolated": False}), *shared)
 
     if getattr(request, "param", True):
         monkeypatch.setattr(LocalWorker, "__init__", begin_here)
@@ -118,6 +118,35 @@ def test_neither_order_nor_sharing_makes_a_difference(answer, options):
     shuffled = random.Random(1).sample(REQUESTS, len(REQUESTS))
     other, _ = answer(shuffled, "other.jsonl", **options)
     assert {name: said(row) for name, row in other.items()} == {name: said(row) for name, row in alone.items()}
+
+
+def test_requests_that_share_steps_say_the_same(answer):
+    alone, _ = answer(REQUESTS)
+    together, stats = answer(None, "together.jsonl", parallel=3)
+    assert together == alone
+    assert stats.prefixes >= 4
+    assert stats.answered == len(REQUESTS)
+
+
+def test_slots_and_workers_are_two_ways(answer, opened, tmp_path):
+    with pytest.raises(ConfigError, match=r"parallel=2 has one model in this process; leave it or workers=2 out"):
+        answer(REQUESTS[:2], workers=2, parallel=2)
+    with opened(parallel=2) as batch, pytest.raises(ConfigError, match=r"leave it or cluster=tcp://nowhere out"):
+        next(batch.run(cluster="tcp://nowhere"))
+    answer(parallel=2)
+    with pytest.raises(ConfigError, match=r"was begun with parallel=2, and this would be parallel="):
+        opened()
+
+
+def test_a_batch_that_shares_steps_goes_on_where_it_was(answer, opened, tmp_path):
+    whole, _ = answer(REQUESTS, "whole.jsonl", parallel=3)
+    with opened(parallel=3) as batch:
+        for n_answered, _ in enumerate(batch.run(), 1):
+            if n_answered == 5:
+                break
+    assert (tmp_path / "results.jsonl").read_bytes().count(b"\n") == 5
+    found, _ = answer(parallel=3)
+    assert found == whole
 
 
 @pytest.mark.parametrize(

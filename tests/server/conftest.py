@@ -13,7 +13,7 @@ from asgi import fetched
 from edgekv.binding.model import Model
 from edgekv.server import Settings, app
 
-SMALL = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "probe_tokens": 16}
+SMALL = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "probe_tokens": 16, "parallel": 1}
 
 
 @pytest.fixture(scope="session")

@@ -156,7 +156,7 @@ def test_a_slow_client_holds_its_text_alone(queue, model):
     async def work():
         model.go.set()
         running = queue.submit(ReplyRequest(user="text"))
-        await until(lambda: running.has_end and not queue.is_busy)
+        await until(lambda: running.has_end and not queue.n_answered)
         assert [event async for event in running] == [PromptProgress(1, 2), Piece("text"), Ended("stop", USAGE)]
 
     asyncio.run(work())
@@ -205,7 +205,7 @@ def test_what_waits_is_bounded(model, memory):
         assert all(os.fstat(file.fileno()).st_size == 1 << 20 for file in files)
         for it in running:
             await it.aclose()
-        await until(lambda: not queue.is_busy and not memory.held)
+        await until(lambda: not queue.n_answered and not memory.held)
         assert all(file.closed for file in files)
 
     asyncio.run(work())
@@ -253,7 +253,7 @@ def test_many_long_texts_take_one_descriptor(memory):
                 await it.aclose()
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-        await until(lambda: not queue.is_busy)
+        await until(lambda: not queue.n_answered)
         assert len(os.listdir("/proc/self/fd")) == n_open
 
     asyncio.run(work())
@@ -269,7 +269,7 @@ def test_log_probabilities_are_counted_until_the_client_has_them(model):
     async def work():
         running = queue.submit(ReplyRequest(user="x", n_logprobs=1, max_tokens=100))
         model.go.set()
-        await until(lambda: running.has_end and not queue.is_busy)
+        await until(lambda: running.has_end and not queue.n_answered)
         assert memory.held == 200 * PACKED_BYTES
         assert await text(running) == "x"
         for _ in range(2):

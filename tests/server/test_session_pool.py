@@ -47,7 +47,7 @@ class Client:
 
 def idle(application):
     """Wait until the conversation is saved after its reply."""
-    while application.state.queue.is_busy:
+    while application.state.queue.n_answered:
         time.sleep(0.01)
 
 

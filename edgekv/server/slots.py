@@ -1,0 +1,47 @@
+"""The slots of a server: how many requests it answers at a time. The default costs no conversation its cells."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import edgekv
+from edgekv.errors import CeilingError, ConfigError, UnsupportedModelError
+
+CHOICES = (8, 4, 2)
+ENOUGH_CELLS = 4096  # a slot with as many keeps most conversations whole, so it may have fewer than one alone would
+
+
+def open_runtime(model: str | os.PathLike[str] | None, most: int, **options: Any) -> edgekv.Runtime:
+    """Open a runtime with the slots that `parallel` names; None = as many as `n_slots` returns. Raises as `Runtime`."""
+    if options.get("parallel") is None:
+        options["parallel"] = n_slots(model, most, **options)
+    return edgekv.Runtime(model, **options)
+
+
+def n_slots(model: str | os.PathLike[str] | None, most: int, **options: Any) -> int:
+    """Return how many slots a ceiling has room for, at most `most`, with the cells of one alone or ENOUGH_CELLS each.
+
+    1, where sessions cannot share steps. Further arguments and errors are those of `edgekv.plan`.
+    """
+    try:
+        edgekv.Options(**options | {"parallel": 2})
+    except ConfigError:  # also for what makes sense nowhere, which the runtime says
+        return 1
+    alone = edgekv.plan(model, **options | {"parallel": 1})
+    for n in CHOICES:
+        if n > most:
+            continue
+        try:
+            plan = edgekv.plan(model, **options | {"parallel": n})
+        except (CeilingError, ConfigError, UnsupportedModelError):  # no room, or nothing that so many can share
+            continue
+        has_cells = plan.budget_cells >= min(alone.budget_cells, ENOUGH_CELLS)
+        if has_cells and _reading(plan) == _reading(alone):
+            return n
+    return 1
+
+
+def _reading(plan: edgekv.Plan) -> tuple[int, str, bool, int]:
+    """Return what the speed of reading and the precision of cells depend on."""
+    return plan.block, plan.kv_type, plan.repack, plan.n_streamed
