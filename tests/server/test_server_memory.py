@@ -1,4 +1,4 @@
-"""The promise, over HTTP: the peak of the server stays under its plan, with many clients and long bodies at once."""
+"""The promise, over HTTP: the peak of the server stays under its plan, with slots, many clients and long bodies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ CLIENTS = 24
 
 
 def test_the_peak_stays_under_the_plan(default_model):
-    options = ["-m", default_model, "--memory", "256MiB", "--budget", "224", "--block", "64", "--kv-type", "f16"]
+    options = ["-m", default_model, "--memory", "320MiB", "--budget", "224", "--block", "64", "--kv-type", "f16"]
+    options += ["--parallel", "4"]
     with serving(*options, small=()) as (process, url, _):
         props = httpx.get(f"{url}/props").json()
 
