@@ -7,6 +7,7 @@ from typing import Any
 
 import edgekv
 from edgekv.errors import CeilingError, ConfigError, UnsupportedModelError
+from edgekv.planning.choice import Request
 
 CHOICES = (8, 4, 2)
 ENOUGH_CELLS = 4096  # a slot with as many keeps most conversations whole, so it may have fewer than one alone would
@@ -25,7 +26,7 @@ def n_slots(model: str | os.PathLike[str] | None, most: int, **options: Any) -> 
     1, where sessions cannot share steps. Further arguments and errors are those of `edgekv.plan`.
     """
     try:
-        edgekv.Options(**options | {"parallel": 2})
+        Request.of(**options | {"parallel": 2})
     except ConfigError:  # also for what makes sense nowhere, which the runtime says
         return 1
     alone = edgekv.plan(model, **options | {"parallel": 1})
