@@ -35,9 +35,7 @@ def plan(
         str | None,
         typer.Option(help="Memory for swapped-out sessions. Default: what is left free."),
     ] = None,
-    parallel: Annotated[
-        int, typer.Option(min=1, help="Sessions that share each step; each has cells of its own.")
-    ] = 1,
+    parallel: Annotated[int, typer.Option(min=1, help="Sessions that share each step; each has cells of its own.")] = 1,
     grammars: Annotated[
         bool, typer.Option("--grammars", help="Plan memory for replies that follow a grammar or a JSON schema.")
     ] = False,

@@ -128,7 +128,7 @@ def figures(page):
 def newly_read(page):
     """Tokens of the last prompt that the server had not read before, as the page says."""
     foot = page.locator("li.assistant .foot").last.text_content()
-    read, known = re.match(r"([\d,]+) tokens, ([\d,]+) of them known already", foot).groups()
+    read, known = re.search(r"([\d,]+) tokens, ([\d,]+) of them known already", foot).groups()
     return int(read.replace(",", "")) - int(known.replace(",", ""))
 
 
@@ -275,11 +275,16 @@ MARKDOWN = {
     "```py\nif a:\n    b = '*c*'\n```\nx": "<pre><code>if a:\n    b = '*c*'</code></pre><p>x</p>",
     "~~~\n```\nnot closed": "<pre><code>```\nnot closed</code></pre>",
     "1. a\n2. b\n   - c\n   - d\n3. e": "<ol><li>a</li><li>b<ul><li>c</li><li>d</li></ul></li><li>e</li></ol>",
-    "- a\n\n- b\nafter": "<ul><li>a</li><li>b</li></ul><p>after</p>",
+    "- a\n\n- b\nafter\n\nand": "<ul><li>a</li><li>b\nafter</li></ul><p>and</p>",
+    "- [x] a\n- [ ] b": "<ul><li>☑ a</li><li>☐ b</li></ul>",
     "3) a": '<ol start="3"><li>a</li></ol>',
-    "# A\nb\nc\n\nd": "<p><strong>A</strong></p><p>b\nc</p><p>d</p>",
-    "  - a\n- b\n* c": "<ul><li>a</li><li>b</li><li>c</li></ul>",
+    "# A\nb\nc\n\n#### d": "<h3>A</h3><p>b\nc</p><h6>d</h6>",
+    "> a\n> b": "<blockquote><p>a\nb</p></blockquote>",
+    "|a|b|\n|-|-:|\n|1|*2*|": '<div class="table"><table><thead><tr><th>a</th><th class="right">b</th></tr></thead>'
+    '<tbody><tr><td>1</td><td class="right"><em>2</em></td></tr></tbody></table></div>',
+    "[a](https://b.c)": '<a href="https://b.c" target="_blank" rel="noopener noreferrer">a</a>',
     "[a](javascript:b) ![c](http://d)": "[a](javascript:b) ![c](http://d)",
+    "<b>a</b> &lt; <i": "&lt;b&gt;a&lt;/b&gt; &amp;lt; &lt;i",
 }
 
 
@@ -297,6 +302,139 @@ def test_markdown(browser, address):
                 text,
             )
             assert found in (expected, f"<p>{expected}</p>"), text
+
+
+def whole(*texts, **further):
+    return {"body": told(*(piece(text) for text in texts), END, *([further] if further else []), "[DONE]")}
+
+
+def cut(*texts):
+    end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "length"}]}
+    return {"body": told(*(piece(text) for text in texts), end, "[DONE]")}
+
+
+def sent(request):
+    """The messages of a request, as (role, text), or (role, texts)."""
+    messages = json.loads(request.post_data)["messages"]
+    return [
+        (it["role"], it["content"] if isinstance(it["content"], str) else [part["text"] for part in it["content"]])
+        for it in messages
+    ]
+
+
+def press(page, name):
+    page.get_by_role("button", name=name, exact=True).click()
+
+
+def test_a_reply_is_made_again_or_gone_on_with(browser, address):
+    usage = {"usage": {"prompt_tokens": 3, "completion_tokens": 2}, "timings": {"predicted_per_second": 12.34}}
+    answers = (whole("first"), cut("sec", "ond"), whole(" and more", **usage, choices=[]))
+    with scripted(browser, address, *answers) as (page, asked):
+        say(page, "What?")
+        finished(page)
+        assert page.get_by_role("button", name="Continue").count() == 0
+        press(page, "Try again")
+        finished(page)
+        assert page.locator("li.assistant .said").all_text_contents() == ["second"]
+        press(page, "Continue")
+        finished(page)
+        assert page.locator("li.assistant .said").all_text_contents() == ["second and more"]
+        assert "2 said, 12.3 a second" in page.locator("li.assistant .foot").text_content()
+        question = ("user", "What?")
+        assert [sent(request) for request in asked] == [[question], [question], [question, ("assistant", "second")]]
+
+
+def test_a_message_is_edited(browser, address):
+    with scripted(browser, address, *(whole(text) for text in ("one", "two", "three"))) as (page, asked):
+        drop(page, ("notes.txt", b"Some notes"))
+        say(page, "First")
+        finished(page)
+        say(page, "Second")
+        finished(page)
+        message = page.get_by_label("Message", exact=True)
+        message.fill("typed")
+        page.locator("li.user").first.get_by_role("button", name="Edit").click()
+        assert message.input_value() == "First"
+        assert "notes.txt" in page.get_by_role("list", name="Attached files").text_content()
+        press(page, "Keep it as it is")
+        assert message.input_value() == "typed"
+        assert page.locator("li.user").count() == 2
+        page.locator("li.user").first.get_by_role("button", name="Edit").click()
+        say(page, "Another")
+        finished(page)
+        assert page.locator("li.user p.said").all_text_contents() == ["Another"]
+        assert page.locator("li.assistant .said").all_text_contents() == ["three"]
+        assert sent(asked[-1]) == [("user", ["Some notes\n\n", "Another"])]
+        assert page.locator("#editing").is_hidden()
+
+
+def test_a_conversation_has_settings(browser, address):
+    with scripted(browser, address, whole("one"), whole("two")) as (page, asked):
+        say(page, "What?")
+        finished(page)
+        press(page, "Settings")
+        page.get_by_label("System message").fill("Be brief.")
+        page.get_by_label("Temperature").fill("0.5")
+        page.get_by_label("Longest reply").fill("20")
+        page.get_by_label("in mind").fill("Who?")
+        press(page, "Save")
+        page.reload()
+        press(page, "Try again")
+        finished(page)
+        before, after = (json.loads(request.post_data) for request in asked)
+        assert "temperature" not in before
+        assert "max_tokens" not in before
+        assert before["edgekv"]["focus"] == "What?"
+        assert (after["temperature"], after["max_tokens"], after["edgekv"]["focus"]) == (0.5, 20, "Who?")
+        assert sent(asked[1]) == [("system", "Be brief."), ("user", "What?")]
+
+
+def test_conversations_are_sought_exported_and_imported(browser, address, tmp_path):
+    with scripted(browser, address, whole("a *reply*"), whole("yes")) as (page, _):
+        say(page, "About ships")
+        finished(page)
+        press(page, "New conversation")
+        say(page, "About trees")
+        finished(page)
+        page.get_by_label("Search conversations").fill("REPLY")
+        assert page.locator("#list button").all_text_contents() == [
+            "About trees",
+            "About ships",
+        ]  # the shown one is listed, too
+        page.get_by_role("button", name="About ships").click()
+        page.get_by_label("Search conversations").fill("ships")
+        assert page.locator("#list button").all_text_contents() == ["About ships"]
+        with page.expect_download() as text:
+            press(page, "Export")
+        assert (
+            Path(text.value.path()).read_text() == "# About ships\n\n## You\n\nAbout ships\n\n## Reply\n\na *reply*\n"
+        )
+        with page.expect_download() as found:
+            press(page, "Export all")
+        file = tmp_path / "conversations.json"
+        file.write_bytes(Path(found.value.path()).read_bytes())
+        page.evaluate("() => localStorage.clear()")
+        page.reload()
+        assert page.locator("#list button").count() == 1
+        page.get_by_label("Import").set_input_files(file)
+        playwright.expect(page.locator("#list button").first).to_have_text("About trees")
+        assert page.locator("li.assistant .said").all_text_contents() == ["yes"]
+        for broken in ("no JSON", "{}", '{"format": "edgekv conversations 1", "conversations": [{"messages": [{}]}]}'):
+            file.write_text(broken)
+            page.get_by_label("Import").set_input_files(file)
+            page.get_by_role("alert").filter(has_text="conversations.json cannot be imported").wait_for()
+            page.evaluate("() => { document.getElementById('notice').textContent = ''; }")
+
+
+def test_replies_and_code_are_copied(browser, address):
+    reply = "See:\n\n```\nx = 1\n```\n"
+    with scripted(browser, address, whole(reply), permissions=["clipboard-read", "clipboard-write"]) as (page, _):
+        say(page, "What?")
+        finished(page)
+        for name, expected in (("Copy code", "x = 1"), ("Copy", reply)):
+            press(page, name)
+            page.get_by_role("button", name="Copied").first.wait_for()
+            assert page.evaluate("() => navigator.clipboard.readText()") == expected
 
 
 REFUSALS = [
@@ -410,9 +548,7 @@ def test_the_ceiling_of_a_server_holds_while_a_file_is_read(browser, default_mod
 
 def test_a_keyboard_is_enough(browser, address, gate):
     with opened(browser, address) as page:
-        page.keyboard.press("Tab")
-        page.keyboard.press("Enter")  # the link to the message
-        page.keyboard.type("One")
+        page.keyboard.type("One")  # the message has the focus from the beginning
         page.keyboard.press("Shift+Enter")
         page.keyboard.type("two")
         page.keyboard.press("Enter")
@@ -428,7 +564,7 @@ def test_a_keyboard_is_enough(browser, address, gate):
         gate.open()
         page.keyboard.type("Go on\n")
         assert finished(page) == "The reply is complete."
-        assert page.get_by_role("button", name="Try again").count() == 0  # only the last reply is asked for again
+        assert page.get_by_role("button", name="Try again").count() == 1  # only the last reply is asked for again
 
 
 def test_two_tabs_show_what_each_adds_and_keep_what_is_typed(browser, address, gate):
@@ -484,7 +620,7 @@ def test_nothing_stands_in_the_way(browser, address, gate, settings):
         say(page, "What?")
         finished(page)
         check()
-        for name in ("Show what is kept", "Rename", "Delete"):
+        for name in ("Show what is kept", "Settings", "Rename", "Delete"):
             page.get_by_role("button", name=name, exact=True).click()
             check()
             page.keyboard.press("Escape")

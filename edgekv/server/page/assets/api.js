@@ -60,12 +60,13 @@ export async function memory() {
 }
 
 /** The body of a request for a reply to messages, which are read with a question in mind.
- *  What is said about files is the likeliest, as `edgekv ask` has it; else it is drawn as the server does.
+ *  temperature, longest: how replies are drawn, and the most tokens of one; null = as the server does it
  */
-export function bodyOf(messages, question, aboutFiles) {
+export function bodyOf(messages, question, { temperature, longest }) {
   return JSON.stringify({
     messages,
-    ...(aboutFiles && { temperature: 0 }),
+    ...(temperature !== null && { temperature }),
+    ...(longest !== null && { max_tokens: longest }),
     stream: true,
     stream_options: { include_usage: true },
     edgekv: { focus: question, coverage: true },
@@ -73,7 +74,7 @@ export function bodyOf(messages, question, aboutFiles) {
 }
 
 /** The reply to a body, piece by piece:
- *  { read, total } while the prompt is read, { text }, { thought }, { reason } at the end, then { usage, edgekv }, and
+ *  { read, total } while the prompt is read, { text }, { thought }, { reason } at the end, then { usage, edgekv, timings }, and
  *  { coverage }: what is kept of the conversation, as [{ role, runs: [[text, shade]] }].
  */
 export async function* reply(body, signal) {
@@ -109,7 +110,7 @@ function* parts(chunk) {
     if (delta?.content) yield { text: delta.content };
     if (reason) yield { reason };
   }
-  if (chunk.usage || chunk.edgekv) yield { usage: chunk.usage, edgekv: chunk.edgekv };
+  if (chunk.usage || chunk.edgekv) yield { usage: chunk.usage, edgekv: chunk.edgekv, timings: chunk.timings };
 }
 
 /** The events of a stream as server-sent events: { data }, and { comment }. */

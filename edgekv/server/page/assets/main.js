@@ -5,8 +5,11 @@ import { asked, button, byId, count, element, plural, size } from "./dom.js";
 import * as files from "./files.js";
 import * as memory from "./memory.js";
 import { messageElement, sizeOf } from "./messages.js";
+import { bodyOf, questionsOf } from "./prompt.js";
+import * as settings from "./settings.js";
 import * as spoken from "./spoken.js";
 import * as store from "./store.js";
+import * as transfer from "./transfer.js";
 
 const SELECTED = "edgekv.selected"; // of sessionStorage: what this tab shows
 const WATCH_MS = 1000; // between two looks at the memory while a reply is under way
@@ -14,6 +17,7 @@ const WATCH_MS = 1000; // between two looks at the memory while a reply is under
 const conversations = store.all();
 const running = new Map(); // by conversation: what stops its reply, and how far that is
 const attached = new Map(); // by conversation: files that were not sent yet
+const edited = new Map(); // by conversation: the message that is written anew, and what was typed before
 const coverage = new Map(); // by conversation: what is kept of it, as long as this page knows
 let current = null;
 let last = null; // the element of the current conversation's last message
@@ -56,6 +60,28 @@ function show() {
 
 const coverageOf = (conversation) => coverage.get(conversation) ?? store.coverage(conversation);
 
+async function set() {
+  const conversation = current;
+  const found = await settings.changed(conversation.settings);
+  if (found === null) return;
+  conversation.settings = found;
+  keep(conversation);
+}
+
+/** Put the conversations of a file beside those that are there. */
+async function importFrom(file) {
+  let found;
+  try {
+    found = transfer.imported(await file.text());
+  } catch (error) {
+    return notify(`${file.name} cannot be imported: ${error.message}.`);
+  }
+  found.forEach((conversation) => keep(add(conversation)));
+  conversations.sort((one, other) => other.at - one.at);
+  if (found.length) select(found[0]);
+  tell(`${plural(found.length, "conversation")} imported.`);
+}
+
 async function rename() {
   const conversation = current;
   const name = byId("new-name");
@@ -90,7 +116,8 @@ function titleOf({ title, messages }) {
 /** Stores a conversation; what has no message and no draft is not worth an entry. */
 function keep(conversation) {
   if (!conversations.includes(conversation)) return; // deleted meanwhile
-  if (conversation.messages.length === 0 && !conversation.draft) return store.remove(conversation);
+  if (conversation.messages.length === 0 && !conversation.draft && !conversation.settings)
+    return store.remove(conversation);
   if (!store.save(conversation))
     notify("This browser has no room left: what is new here is lost with the page. Delete other conversations.");
 }
@@ -103,13 +130,15 @@ function send() {
   if (running.has(current) || (text === "" && sent.length === 0)) return;
   if (text === "") return tell("Write what you want to know of these files.");
   const message = { role: "user", text, files: sent };
-  const bytes = new Blob([bodyOf([...current.messages, message])]).size;
+  const before = current.messages.slice(0, edited.get(current)?.place);
+  const bytes = new Blob([bodyOf([...before, message], current.settings)]).size;
   if (bytes > server?.max_body)
     return notify(
       `With this the conversation has ${size(bytes)}, and the server takes ${size(server.max_body)} at once. ` +
         "Attach less, or begin a new conversation.",
     );
-  current.messages.push(message);
+  current.messages = [...before, message];
+  edited.delete(current);
   current.draft = "";
   byId("message").value = "";
   grow(byId("message"));
@@ -118,12 +147,38 @@ function send() {
   answer(current);
 }
 
-/** Has the last message answered, or answered again. */
-async function answer(conversation) {
+/** Begin to write a message anew. Those after it stay until it is sent. */
+function edit(message) {
+  if (running.has(current)) return;
+  const before = edited.get(current) ?? { draft: current.draft, files: attached.get(current) ?? [] };
+  edited.set(current, { ...before, place: current.messages.indexOf(message) });
+  type(message.text, message.files);
+}
+
+/** Leave the message that is edited as it was, and go back to what was typed before. */
+function keepAsIs() {
+  const { draft, files: before } = edited.get(current);
+  edited.delete(current);
+  type(draft, before);
+}
+
+function type(text, own) {
+  const message = byId("message");
+  message.value = current.draft = text;
+  attached.set(current, own);
+  showAttached();
+  grow(message);
+  message.focus();
+}
+
+/** Has the last message answered, or answered again. goesOn: the reply that is there is gone on with */
+async function answer(conversation, { goesOn = false } = {}) {
   if (running.has(conversation)) return;
-  if (conversation.messages.at(-1).role === "assistant") conversation.messages.pop();
-  const said = { role: "assistant", text: "", thought: "", reason: null, failure: null, figures: null };
-  const body = bodyOf(conversation.messages);
+  const last = conversation.messages.at(-1);
+  const begun = goesOn ? last.text : "";
+  const body = bodyOf(goesOn ? conversation.messages : questionsOf(conversation), conversation.settings);
+  if (last.role === "assistant") conversation.messages.pop();
+  const said = { role: "assistant", text: begun, thought: "", reason: null, failure: null, figures: null };
   const run = { controller: new AbortController(), state: "Waiting for the model", progress: "" };
   conversation.messages.push(said);
   conversation.at = Date.now();
@@ -150,7 +205,9 @@ async function answer(conversation) {
     keep(conversation);
     if (conversation === current) {
       spoken.finish();
+      const below = atEnd();
       showLast(false);
+      follow(below); // what can be done with the reply is below it
       showState(said.failure ?? (said.reason === "cancelled" ? "Stopped." : "The reply is complete."));
     }
     showList();
@@ -158,22 +215,7 @@ async function answer(conversation) {
   if (wantsKey && (await askForKey())) answer(conversation);
 }
 
-function bodyOf(messages) {
-  const aboutFiles = messages.some((message) => message.files?.length);
-  return api.bodyOf(messages.map(asSent), sendable(messages.at(-1).text), aboutFiles);
-}
-
-/** A message as the API has it. A user's files are parts before what was asked about them. */
-function asSent({ role, text, files: sent = [] }) {
-  if (sent.length === 0) return { role, content: sendable(text) };
-  const texts = [...sent.map((file) => `${file.text}\n\n`), text];
-  return { role, content: texts.map((part) => ({ type: "text", text: sendable(part) })) };
-}
-
-/** A text without what no request may hold: NUL, and halves of characters. */
-const sendable = (text) => text.replaceAll("\0", "\ufffd").toWellFormed();
-
-function take(conversation, said, run, { read, total, text, thought, reason, usage, edgekv, coverage: kept }) {
+function take(conversation, said, run, { read, total, text, thought, reason, usage, edgekv, timings, coverage: kept }) {
   if (total) Object.assign(run, { state: "Reading", progress: `${count(read)} of ${plural(total, "token")}` });
   if (thought) said.thought += thought;
   if (text) said.text += text;
@@ -184,6 +226,7 @@ function take(conversation, said, run, { read, total, text, thought, reason, usa
       n_prompt: usage.prompt_tokens,
       n_known: usage.prompt_tokens_details?.cached_tokens ?? 0,
       n_said: usage.completion_tokens,
+      per_second: timings?.predicted_per_second ?? null,
     };
   if (edgekv) {
     const { finish_reason: why, ...figures } = edgekv;
@@ -192,7 +235,7 @@ function take(conversation, said, run, { read, total, text, thought, reason, usa
     peak = Math.max(peak, figures.peak_bytes);
     if (conversation === current) {
       memory.showFigures(figures);
-      memory.showMemory({ held: null, peak, ceiling: figures.ceiling_bytes });
+      showMemory({ held: null, ceiling: figures.ceiling_bytes });
     }
   }
   if (kept) {
@@ -219,7 +262,9 @@ async function askForKey() {
 function showList() {
   byId("title").textContent = titleOf(current);
   document.title = `${titleOf(current)} · edgekv`;
-  const drawn = conversations.map((conversation) => {
+  const sought = byId("search").value.trim().toLowerCase();
+  const shown = conversations.filter((conversation) => conversation === current || holds(conversation, sought));
+  const drawn = shown.map((conversation) => {
     const mark = conversation === current ? { "aria-current": "true" } : {};
     const state = running.has(conversation) ? [element("span", { class: "faint" }, " replying")] : [];
     return element("li", {}, button([titleOf(conversation)], () => select(conversation), mark), ...state);
@@ -230,8 +275,14 @@ function showList() {
   if (focused >= 0) list.querySelector("[aria-current]").focus();
 }
 
+/** Whether a conversation has a text in its title, its messages, or the names of its files. */
+function holds(conversation, sought) {
+  const texts = conversation.messages.flatMap(({ text, files: sent = [] }) => [text, ...sent.map(({ name }) => name)]);
+  return [titleOf(conversation), ...texts].some((text) => text.toLowerCase().includes(sought));
+}
+
 function showMessages() {
-  const views = current.messages.map(messageElement);
+  const views = current.messages.map((message) => messageElement(message, () => edit(message)));
   byId("messages").replaceChildren(...views.map((view) => view.node));
   byId("empty").hidden = views.length > 0;
   views.forEach((view) => view.update(false));
@@ -242,7 +293,11 @@ function showMessages() {
 
 /** Brings the last message up to date. Only the last reply can be asked for again. */
 function showLast(isRunning) {
-  last?.update(isRunning, () => answer(current));
+  const conversation = current;
+  last?.update(isRunning, {
+    again: () => answer(conversation),
+    goOn: () => answer(conversation, { goesOn: true }),
+  });
 }
 
 let drawing = false;
@@ -305,6 +360,7 @@ function attach(chosen) {
 }
 
 function showAttached() {
+  byId("editing").hidden = !edited.has(current);
   const own = attached.get(current) ?? [];
   byId("attached").replaceChildren(
     ...own.map((file) => {
@@ -340,7 +396,11 @@ async function look() {
   const found = await api.memory();
   peak = Math.max(peak, found.peak);
   // of an isolated model this is another process, which tells its peak after each reply
-  memory.showMemory({ held: server.isolated ? null : found.held, peak, ceiling: found.ceiling });
+  showMemory({ held: server.isolated ? null : found.held, ceiling: found.ceiling });
+}
+
+function showMemory(found) {
+  memory.showMemory({ ...found, peak, cells: server?.parts.kv ?? 0 });
 }
 
 // ---- at the beginning ----
@@ -357,6 +417,20 @@ function fold(open = false) {
 }
 
 byId("begin").addEventListener("click", begin);
+byId("search").addEventListener("input", showList);
+byId("set").addEventListener("click", set);
+byId("export").addEventListener("click", () =>
+  transfer.download("conversation.md", "text/markdown", transfer.asMarkdown(titleOf(current), current)),
+);
+byId("export-all").addEventListener("click", () => {
+  keep(current);
+  transfer.download("conversations.json", "application/json", transfer.asJson(store.all()));
+});
+byId("imported").addEventListener("change", ({ target }) => {
+  importFrom(target.files[0]);
+  target.value = "";
+});
+byId("keep-as-is").addEventListener("click", keepAsIs);
 byId("rename").addEventListener("click", rename);
 byId("delete").addEventListener("click", remove);
 byId("unfold").addEventListener("click", () => fold(!document.body.classList.contains("unfolded")));
@@ -400,6 +474,7 @@ store.watch((id, changed) => {
 
 const id = sessionStorage.getItem(SELECTED);
 select(conversations.find((conversation) => conversation.id === id) ?? conversations[0] ?? add(store.created()));
+if (!matchMedia("(pointer: coarse)").matches) byId("message").focus(); // a keyboard on the screen would hide the page
 look().catch(async (error) => {
   if (error.wantsKey && (await askForKey())) look().catch((again) => notify(again.message));
   else notify(error.message);

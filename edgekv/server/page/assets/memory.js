@@ -4,8 +4,8 @@ import { byId, count, element, mebibytes, svg } from "./dom.js";
 
 export const LEVELS = [0, 1, 2, 3, 4]; // as `edgekv inspect` has them: none, and quarters of the heads
 
-/** Memory in bytes: what is held (null where it is not known), the peak, and the ceiling. */
-export function showMemory({ held, peak, ceiling }) {
+/** Memory in bytes: what is held (null where it is not known), the peak, the ceiling, and what cells take of it. */
+export function showMemory({ held, peak, ceiling, cells }) {
   const gauge = byId("gauge");
   const shown = held ?? peak;
   const most = Math.max(shown, peak);
@@ -14,9 +14,13 @@ export function showMemory({ held, peak, ceiling }) {
   gauge.setAttribute("aria-valuemax", ceiling);
   gauge.setAttribute("aria-valuenow", shown);
   gauge.setAttribute("aria-valuetext", text);
-  gauge.querySelector(".held").setAttribute("width", across(shown));
+  const own = Math.max(0, shown - cells); // of the runtime itself: weights, graphs, Python
+  gauge.querySelector(".held").setAttribute("width", across(own));
+  gauge.querySelector(".cells").setAttribute("x", across(own));
+  gauge.querySelector(".cells").setAttribute("width", across(shown) - across(own));
   gauge.querySelector(".peak").setAttribute("d", `M${across(most)} 0v10`);
-  byId("held").textContent = `${text}, at most ${mebibytes(most)} so far`;
+  byId("held").textContent =
+    `${text}, at most ${mebibytes(most)} so far; ${mebibytes(Math.min(cells, shown))} of them are cells for conversations`;
 }
 
 /** What a conversation came to, in tokens; null = nothing yet */

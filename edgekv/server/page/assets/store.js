@@ -1,7 +1,8 @@
 // Conversations, kept in this browser alone: one entry of localStorage each, so that tabs do not overwrite each other.
 //
-// A conversation: { id, title, at, messages, draft, figures }
+// A conversation: { id, title, at, messages, draft, figures, settings }
 //   at: when it was last written to, in ms; draft: what was typed and not sent; figures: of the last reply
+//   settings: see settings.js; null = everything as the server does it
 // A message: { role: "user", text, files: [{ name, text }] }
 //   or { role: "assistant", text, thought, reason, failure, figures }
 
@@ -10,7 +11,7 @@ const COVERAGE = "edgekv.coverage.";
 
 export function created() {
   const id = `${Date.now()}-${Math.random().toString(36).slice(2)}`;
-  return { id, title: "", at: Date.now(), messages: [], draft: "", figures: null };
+  return { id, title: "", at: Date.now(), messages: [], draft: "", figures: null, settings: null };
 }
 
 /** All conversations, the newest first. */
