@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,10 +43,15 @@ class Limits:
     text_bytes: int = 256 * MIB
 
 
-def convert(path: Path, kind: str, limits: Limits | None = None) -> Generator[str, None, None]:
-    """Yield the text of a document. kind: its format, of `formats.format_of`; limits: None = those of `Limits`
+def convert(
+    path: Path, kind: str, limits: Limits | None = None, note: Callable[[str], None] | None = None
+) -> Generator[str, None, None]:
+    """Yield the text of a document.
 
-    Warns of pages without text. Raises InputError for a document that cannot be converted or has no text, and
+    kind: its format, of `formats.format_of`; limits: None = those of `Limits`
+    note: is told of pages without text; None = a warning is given
+
+    Raises InputError for a document that cannot be converted or has no text, and
     ConfigError if the package that converts it is not installed.
     """
     limits = Limits() if limits is None else limits
@@ -71,8 +76,11 @@ def convert(path: Path, kind: str, limits: Limits | None = None) -> Generator[st
         errors.seek(0)
         report = report_of(errors.read().decode("utf-8", "replace"))
     _check(path, report, status, watch.ended_because, limits)
-    if report is not None:
-        _tell_blank_pages(path, report, is_blank=is_blank)
+    if report is not None and (told := _blank_pages(path, report, is_blank=is_blank)):
+        if note is None:
+            warnings.warn(told, stacklevel=2)
+        else:
+            note(told)
 
 
 def _check(path: Path, report: Report | None, status: int, ended_because: str, limits: Limits) -> None:
@@ -88,17 +96,18 @@ def _check(path: Path, report: Report | None, status: int, ended_because: str, l
         )
 
 
-def _tell_blank_pages(path: Path, report: Report, *, is_blank: bool) -> None:
+def _blank_pages(path: Path, report: Report, *, is_blank: bool) -> str:
+    """Return what to tell of pages without text; "" = nothing. Raises InputError if no page has any."""
     remedy = "run OCR over it, as `ocrmypdf` does"
     if is_blank:
         where = f" on its {report.n_pages:,} page(s), as a scan has none; {remedy}" if report.n_pages else ""
         raise InputError(f"{path} has no text{where}")
-    if report.n_blank:
-        warnings.warn(
-            f"{path} has no text on {report.n_blank:,} of its {report.n_pages:,} pages ({report.blank_pages()}), as "
-            f"scans have none; if they matter, {remedy}",
-            stacklevel=3,
-        )
+    if not report.n_blank:
+        return ""
+    return (
+        f"{path} has no text on {report.n_blank:,} of its {report.n_pages:,} pages ({report.blank_pages()}), as scans "
+        f"have none; if they matter, {remedy}"
+    )
 
 
 @contextmanager

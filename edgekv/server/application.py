@@ -21,7 +21,7 @@ import edgekv
 from edgekv.errors import EdgeKVError
 from edgekv.warmup import register_warmup, reserve
 
-from . import info, ollama_info, page
+from . import document_upload, info, ollama_info, page
 from .admission import MemoryBudget
 from .api import chat_completions, completions, messages, ollama_api, responses, templating, tokenization
 from .api.body import Body, parsed
@@ -74,7 +74,7 @@ ELSEWHERE = {
 }
 
 GETS = (*info.routes, *ollama_info.routes, *page.routes)
-POSTED = (*(it.path for it in ENDPOINTS), *(it.path for it in QUERIES))
+POSTED = (*(it.path for it in ENDPOINTS), *(it.path for it in QUERIES), document_upload.PATH)
 PATHS = {*POSTED, *(it.path for it in GETS)}
 OPEN = ("/health", *(route.path for route in page.routes))  # paths that need no key
 
@@ -102,7 +102,11 @@ class Application:
         handlers = {ApiError: _refused, HTTPException: _refused, EdgeKVError: _refused, Exception: _refused}
         posts = [*map(self._replying, ENDPOINTS), *map(self._working, QUERIES)]
         short = [Route(_short(post.path), post.endpoint, methods=["POST"]) for post in posts]
-        routed = Starlette(routes=[*posts, *short, *GETS], exception_handlers=handlers, lifespan=self._lifespan)
+        routed = Starlette(
+            routes=[*posts, *short, *document_upload.routes, *GETS],
+            exception_handlers=handlers,
+            lifespan=self._lifespan,
+        )
         routed.state.server = self.state
         guarded: ASGIApp = AuthMiddleware(routed, settings, OPEN)
         if settings.origins:  # outside of the checks: the first request of a browser (CORS preflight) bears no key

@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("starlette")
 import uvicorn
 from browser import chromium, opened
+from document_files import paragraph, write_docx
 from imported_later import imported_later
 from test_serve_command import serving
 
@@ -172,6 +173,18 @@ def test_a_text_is_dropped_asked_about_and_gone_on_with(browser, address, gate):
 
         page.locator("details.file summary").click()
         assert page.locator("details.file pre").text_content() == BOOK
+
+
+def test_a_document_is_attached_as_its_text(browser, address, gate, tmp_path):
+    gate.open()
+    write_docx(tmp_path / "letter.docx", paragraph("The key lies under the stone."))
+    with opened(browser, address, expected=["400"]) as page:
+        drop(page, ("letter.docx", (tmp_path / "letter.docx").read_bytes()), ("broken.docx", b"PK\x03\x04"))
+        page.get_by_role("alert").filter(has_text="broken.docx is not attached. The server refuses this").wait_for()
+        say(page, "Where is the key?")
+        assert finished(page) == "The reply is complete."
+        page.locator("details.file summary").click()
+        assert page.locator("details.file pre").text_content().strip() == "The key lies under the stone."
 
 
 def test_conversations_are_switched_renamed_deleted_and_found_again(browser, address, gate):

@@ -59,6 +59,13 @@ export async function memory() {
   return { held: value("resident"), peak: value("peak"), ceiling: value("ceiling") };
 }
 
+/** The text of a document, as the server reads it: { text, notes }. */
+export async function documentText(file) {
+  const headers = { "Content-Type": "application/octet-stream" };
+  const path = `documents?name=${encodeURIComponent(file.name)}`;
+  return (await request(path, { method: "POST", headers, body: file })).json();
+}
+
 /** The body of a request for a reply to messages, which are read with a question in mind.
  *  temperature, longest: how replies are drawn, and the most tokens of one; null = as the server does it
  */

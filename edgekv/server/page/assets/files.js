@@ -1,10 +1,24 @@
-// Texts that are dropped, chosen or pasted as files.
+// Texts and documents that are dropped, chosen or pasted as files.
 
-/** The texts of files: { files: [{ name, text }], refused: [sentence] }. */
+import * as api from "./api.js";
+
+const ENDINGS = /\.(pdf|docx|epub|html?|xhtml)$/i; // of what the server reads as a document
+
+/** The texts of files: { files: [{ name, text }], refused: [sentence] }. Notes on documents are among these. */
 export async function read(chosen) {
   const files = [];
   const refused = [];
   for (const file of chosen) {
+    if (ENDINGS.test(file.name)) {
+      try {
+        const { text, notes } = await api.documentText(file);
+        files.push({ name: file.name, text });
+        refused.push(...notes.map((note) => `${note}.`));
+      } catch (error) {
+        refused.push(`${file.name} is not attached. ${error.message}`);
+      }
+      continue;
+    }
     try {
       const text = new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
       if (text.includes("\0")) throw new TypeError();

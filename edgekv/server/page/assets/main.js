@@ -350,11 +350,13 @@ let arriving = Promise.resolve(); // until the files that were given last are at
 function attach(chosen) {
   const conversation = current;
   const texts = files.read(chosen);
+  tell("Reading the files …");
   arriving = arriving.then(async () => {
     const { files: read, refused } = await texts;
     attached.set(conversation, [...(attached.get(conversation) ?? []), ...read]);
     if (refused.length) notify(refused.join(" "));
     showAttached();
+    showState();
     byId("message").focus();
   });
 }
