@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from unittest import mock
 
 import pytest
@@ -17,6 +18,7 @@ with mock.patch.dict(os.environ, OPENBLAS_NUM_THREADS="1"):
 from edgekv.models import known_models
 from edgekv.testing.models.tiny import make_tiny
 
+n_exempted = 0  # modules whose objects garbage collection does not look at
 MOST_WORKERS = 4  # each has a copy of the models
 # files whose tests share what is made once a session, so that one worker runs them: a wheel, and a server
 WHEEL_FILES = ("tests/cli/test_wheel.py", "tests/native/test_c_example.py", "tests/desktop/test_desktop_example.py")
@@ -84,8 +86,22 @@ def pytest_collection_modifyitems(config, items):
 
 def pytest_collection_finish(session):
     """Exempt the objects of thousands of tests from garbage collection, which every plan does."""
+    exempt_from_collection()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown():
+    """Exempt the objects of packages that this test was the first to import, too."""
+    if len(sys.modules) > n_exempted:
+        exempt_from_collection()
+
+
+def exempt_from_collection():
+    """Keep what lives now until the process ends, even if only a cycle holds it."""
+    global n_exempted
     gc.collect()
     gc.freeze()
+    n_exempted = len(sys.modules)
 
 
 @pytest.fixture(autouse=True, scope="session")
