@@ -87,10 +87,12 @@ class Recording:
 
 
 @contextmanager
-def recorded_runtime(path, *, n_layer, n_head_kv, before_compaction=None, threads=2, **options):
+def recorded_runtime(path, *, n_layer, n_head_kv, before_compaction=None, threads=1, **options):
     """A runtime on a tiny model, with its compactions recorded.
 
     `before_compaction(cache, keywords)` is called before each with the arguments of Cache.compact.
+    threads: with so little to compute, several wait for each other longer than they work; test_exactness.py,
+        test_kept_sets.py and test_kinds.py have cases with two
     """
     with edgekv.Runtime(path, memory="4GiB", threads=threads, **options) as runtime:
         recording = Recording(runtime, n_layer, n_head_kv)

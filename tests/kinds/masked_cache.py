@@ -24,12 +24,14 @@ class TensorHead(c.Structure):
     _fields_ = (("type", c.c_int), ("buffer", c.c_void_p), ("ne", c.c_int64 * 4), ("nb", c.c_size_t * 4))
 
 
-def masked_logits(path, tokens, visible, batches, n_wanted, *, layers, softcapped=False, threads=2):
+def masked_logits(path, tokens, visible, batches, n_wanted, *, layers, softcapped=False):
     """The logits (n_wanted, n_vocab) of the last n_wanted tokens, which are fed one by one after the `batches`.
 
     visible[l, g, t, j]: KV head g of the l-th of `layers` sees token j when token t is fed
     layers: by llama.cpp's number of a layer, which of the l it reads; others are left as they are
     batches: tokens that are fed at once, in order
+
+    One thread computes: llama.cpp stops at every tensor that is watched, and several would wait more than work.
     """
     wanted = f"{LAST_SCORES[0 if softcapped else 1]}-"
     index = {f"{wanted}{il}": i for il, i in layers.items()}
@@ -56,14 +58,14 @@ def masked_logits(path, tokens, visible, batches, n_wanted, *, layers, softcappe
         masked.add(layer)
         return True
 
-    options = Options(threads=threads, block=max(batches))
+    options = Options(threads=1, block=max(batches))
     with Model(path, options) as model:
         llama = library.bindings()
         params = llama.llama_context_default_params()
         params.n_ctx = len(tokens)
         params.n_batch = params.n_ubatch = max(batches)
         params.n_seq_max = params.n_outputs_max = 1
-        params.n_threads = params.n_threads_batch = threads
+        params.n_threads = params.n_threads_batch = 1
         params.flash_attn_type = llama.LLAMA_FLASH_ATTN_TYPE_DISABLED
         params.swa_full = True
         params.cb_eval = c.cast(hide, type(params.cb_eval))

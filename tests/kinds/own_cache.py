@@ -16,12 +16,12 @@ from edgekv.options import Options
 
 
 @contextmanager
-def own_cache(path, *, n_cells, block=128, kv_type="f16", threads=2, visible=None):
+def own_cache(path, *, n_cells, block=128, kv_type="f16", visible=None):
     """An OwnCache of `n_cells` on the model at `path`, which need not be one that edgekv runs.
 
     visible: as of AttentionNodes; None = attention is llama.cpp's own too
     """
-    options = Options(threads=threads, block=block, kv_type=kv_type)
+    options = Options(threads=1, block=block, kv_type=kv_type)
     header = SimpleNamespace(architecture="", metadata={})
     nodes = None if visible is None else AttentionNodes(visible)
     with Model(path, options, header=header) as model, watched_by(nodes):

@@ -28,7 +28,7 @@ def test_heads_get_what_a_table_says(family_model, tmp_path, name, kv_type):
         "kv_type": kv_type,
         "recent": 4,
     }
-    with recorded_runtime(path, **heads_of(name), threads=1, **options) as run:
+    with recorded_runtime(path, **heads_of(name), **options) as run:
         run.read(tokens_of())
         assert np.isfinite(run.step(5)).all()
         cells = np.concatenate([list(map(float, layer)) for layer in run.runtime.block_loop.cache.budgets()])

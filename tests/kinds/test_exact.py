@@ -48,7 +48,7 @@ def logits(run, tokens):
 
 
 def own_logits(path, tokens, **options):
-    with own_cache(path, n_cells=N_CELLS, threads=1, **options) as own:
+    with own_cache(path, n_cells=N_CELLS, **options) as own:
         return logits(own, tokens)
 
 
@@ -66,7 +66,7 @@ def assert_close(name, found, expected, *, whole_tiles, short):
 @pytest.mark.parametrize(("name", "block"), diagonal(RUN, [32, 128], whole=WHOLE))
 def test_what_evicts_nothing_is_llama_cpps_own_cache(family_model, name, block):
     path, tokens = family_model(name), tokens_of()
-    with recorded_runtime(path, budget=N_CELLS, block=block, threads=1, **heads_of(name)) as run:
+    with recorded_runtime(path, budget=N_CELLS, block=block, **heads_of(name)) as run:
         found = logits(run, tokens)
         assert run.compactions == []
         cache = run.runtime.block_loop.cache
@@ -83,11 +83,11 @@ def test_one_wrong_cell_is_noticed(family_model, name):
     """The cell that a head attends to most, gone from the last block: the logits move by more than the limit."""
     path, tokens = family_model(name), tokens_of()
     layer, n_head_kv = max(HEADS[name].items())
-    with own_cache(path, n_cells=N_CELLS, threads=1, visible={}) as own:
+    with own_cache(path, n_cells=N_CELLS, visible={}) as own:
         expected, cell = own.read(tokens[:N_READ]), own.favourites[layer]
     visible = np.ones((n_head_kv, N_READ, N_READ), dtype=bool)
     visible[-1, -128:, cell] = False
-    with own_cache(path, n_cells=N_CELLS, threads=1, visible={layer: visible}) as own:
+    with own_cache(path, n_cells=N_CELLS, visible={layer: visible}) as own:
         assert error(own.read(tokens[:N_READ]), expected) > WRONG * WHOLE_TILES
 
 
@@ -119,7 +119,7 @@ def test_quantised_rows_of_evicted_cells_too(family_model, name):
 def test_moved_keys_meet_the_same_distances(family_model, name):
     """A head that keeps the newest tokens alone has its keys moved as a whole, which no distance shows."""
     path, tokens = family_model(name), tokens_of()
-    options = {"policy": "sink(n_sink=0)", "n_sink": 0, "budget": BUDGET, "block": BLOCK, "threads": 1}
+    options = {"policy": "sink(n_sink=0)", "n_sink": 0, "budget": BUDGET, "block": BLOCK}
 
     def move(cache, policy, budget, keywords):
         keywords |= {"reposition": True}
@@ -134,7 +134,7 @@ def test_moved_keys_meet_the_same_distances(family_model, name):
 
 def evicted(name, path, tokens, policy, kv_type):
     """The logits under a budget, what heads saw, and the same with a wrong set for one head of one layer."""
-    options = {"policy": policy, "budget": BUDGET, "block": BLOCK, "kv_type": kv_type, "recent": 8, "threads": 1}
+    options = {"policy": policy, "budget": BUDGET, "block": BLOCK, "kv_type": kv_type, "recent": 8}
     with recorded_runtime(path, **options, **heads_of(name)) as run:
         found = logits(run, tokens)
         assert len(run.compactions) >= N_READ // BLOCK - 2

@@ -93,7 +93,8 @@ def test_what_evicts_nothing_is_llama_cpps_own_cache(family_model, name):
     """In q8_0; test_exact.py has f16."""
     path, tokens = family_model(name), tokens_of(N_PROMPT + N_STEPS)
     expected = own_logits(path, tokens, block=128, kv_type="q8_0")
-    with recorded_runtime(path, budget=512, block=128, kv_type="q8_0", focus=False, **heads_of(name)) as run:
+    options = {"budget": 512, "block": 128, "kv_type": "q8_0", "focus": False, "threads": 2}
+    with recorded_runtime(path, **options, **heads_of(name)) as run:
         found = read_and_step(run, tokens)
         assert run.compactions == []
     assert worst(name, found, expected) < bound_of(name) * QUANTISED

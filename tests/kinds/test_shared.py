@@ -73,7 +73,7 @@ def test_the_window_holds_the_queries_of_all_readers(family_model, name, block):
     options = {"policy": "snapkv(window=32)", "budget": 1024, "block": block, "focus": False}
     with (
         recorded_runtime(path, **options, **heads_of(name)) as run,
-        own_cache(path, n_cells=1024, block=block, threads=1, visible={}) as own,
+        own_cache(path, n_cells=1024, block=block, visible={}) as own,
     ):
         own.read(tokens[:256])
         run.read(tokens[:256])

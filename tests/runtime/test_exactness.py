@@ -98,7 +98,7 @@ def test_logits_equal_a_transformer_that_masks_the_same_triples(tiny_model, shap
     path = tiny_model(n_layer=N_LAYER, n_ctx_train=1024, **arguments)
     tokens = np.random.default_rng(1).integers(3, 250, N_PROMPT + N_STEPS).tolist()
     options = {"policy": "random(seed=7)", "budget": BUDGET, "block": BLOCK, "kv_type": kv_type, "recent": 8}
-    with recorded_runtime(path, n_layer=N_LAYER, n_head_kv=n_head_kv, **options) as run:
+    with recorded_runtime(path, n_layer=N_LAYER, n_head_kv=n_head_kv, threads=2, **options) as run:
         prefill = run.read(tokens[: N_PROMPT - N_PROMPT % BLOCK])
         n_read = run.runtime.block_loop.cache.n_past
         decoded = [run.step(token) for token in tokens[n_read:]]
