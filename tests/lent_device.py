@@ -21,10 +21,20 @@ from edgekv.devices import devices
 ALL_LAYERS = 1 << 10
 
 
-def free_port():
-    with socket.socket() as trial:
-        trial.bind(("127.0.0.1", 0))
-        return trial.getsockname()[1]
+@contextmanager
+def reserved_port():
+    """A port that the system gives to nobody else. Nothing answers there, unless the block starts an RPC server.
+
+    On Linux a server may listen where a socket is merely bound, if both may reuse the address. Elsewhere it may not, so
+    the port is given up.
+    """
+    with socket.socket() as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("127.0.0.1", 0))
+        port = reserved.getsockname()[1]
+        if sys.platform != "linux":
+            reserved.close()
+        yield port
 
 
 def wait_for(address, process):
@@ -44,9 +54,8 @@ def server_command(port):
 @contextmanager
 def lent_device():
     """HOST:PORT of a server, and its process. Many tests may share it."""
-    port = free_port()
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with started(server_command(port), limit_s=SUITE_S, **quiet) as process:
+    with reserved_port() as port, started(server_command(port), limit_s=SUITE_S, **quiet) as process:
         address = f"127.0.0.1:{port}"
         wait_for(address, process)
         yield address, process

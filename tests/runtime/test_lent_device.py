@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from children import LIMIT_S
-from lent_device import check_backend, free_port, lent_device
+from lent_device import check_backend, lent_device, reserved_port
 from recorded import recorded_runtime
 from test_exactness import SHAPES, assert_exact
 from test_kept_sets import read_and_check
@@ -141,10 +141,11 @@ def test_a_command_lists_them(server):
 
 
 def test_a_server_that_is_not_there_is_named():
-    address = f"127.0.0.1:{free_port()}"
-    with pytest.raises(edgekv.DeviceError, match=f"{address} does not answer as an RPC server"):
-        devices(address)
-    run = edgekv_command("devices", "--rpc", address)
+    with reserved_port() as port:
+        address = f"127.0.0.1:{port}"
+        with pytest.raises(edgekv.DeviceError, match=f"{address} does not answer as an RPC server"):
+            devices(address)
+        run = edgekv_command("devices", "--rpc", address)
     assert run.returncode == 1
     assert address in run.stderr
     assert "Traceback" not in run.stderr

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from children import LIMIT_S
 from command import words
-from lent_device import free_port, lent_device
+from lent_device import lent_device, reserved_port
 
 import edgekv
 from edgekv.devices import server as asked
@@ -217,10 +217,11 @@ def test_devices_are_named_rightly(model, servers, options, message):
 
 
 def test_a_server_that_is_not_there_is_told_before_loading(model, servers):
-    absent = f"127.0.0.1:{free_port()}"
-    for use in (edgekv.plan, edgekv.Runtime):
-        with pytest.raises(edgekv.DeviceError, match=f"{absent} does not answer as an RPC server"):
-            use(model, rpc=[servers[0], absent], isolated=True, **SETTING)
+    with reserved_port() as port:
+        absent = f"127.0.0.1:{port}"
+        for use in (edgekv.plan, edgekv.Runtime):
+            with pytest.raises(edgekv.DeviceError, match=f"{absent} does not answer as an RPC server"):
+                use(model, rpc=[servers[0], absent], isolated=True, **SETTING)
 
 
 def kill(server):
