@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from diagonals import diagonal
-from evicting import DEEP_AT_NIGHT, SHALLOW
+from diagonals import by_night, diagonal
+from evicting import BY_STATE, OF_EACH_STATE, SHALLOW
 
 import edgekv
 from edgekv.binding.model import Model
@@ -38,7 +38,10 @@ def replies(path, **options):
             return found, session.n_past
 
 
-@pytest.mark.parametrize(("name", "policy"), diagonal(SHALLOW, ["keydiff", "snapkv"]))
+PAIRS = diagonal(SHALLOW, ["keydiff", "snapkv"])
+
+
+@pytest.mark.parametrize(("name", "policy"), by_night(PAIRS, [case for case in PAIRS if case[0] in OF_EACH_STATE]))
 def test_a_session_goes_back_to_its_snapshot(talkative, family_model, name, policy):
     (first, again, elsewhere), n_past = replies(family_model(name), policy=policy)
     assert first == again == elsewhere
@@ -52,7 +55,7 @@ def test_a_worker_says_the_same(family_model, name):
     assert replies(family_model(name), isolated=True) == replies(family_model(name))
 
 
-@pytest.mark.parametrize("name", DEEP_AT_NIGHT)
+@pytest.mark.parametrize("name", BY_STATE)
 def test_a_second_pass_finds_nothing_of_the_first(talkative, family_model, name, monkeypatch, tmp_path):
     """Not in windows and recurrent states either; here it does not have the first answer in mind."""
     probe, path = Turns.probe, tmp_path / "text.txt"
@@ -101,7 +104,7 @@ def test_sessions_that_take_turns_say_what_each_says_alone(talkative, family_mod
         assert runtime.plan.session_bytes == size
 
 
-@pytest.mark.parametrize("name", DEEP_AT_NIGHT)
+@pytest.mark.parametrize("name", BY_STATE)
 def test_a_text_is_read_once_for_many_questions(talkative, family_model, name):
     """Windows, states and latents begin where those of the session stood that read it."""
     options = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "probe_tokens": 16}
@@ -117,7 +120,7 @@ def test_a_text_is_read_once_for_many_questions(talkative, family_model, name):
         assert found[0][:2] == found[2][:2]
 
 
-@pytest.mark.parametrize("name", DEEP_AT_NIGHT)
+@pytest.mark.parametrize("name", BY_STATE)
 def test_a_plan_knows_what_a_session_takes(talkative, family_model, name):
     options = {"memory": "4GiB", "budget": 40, "block": 16, "recent": 8, "threads": 1, "focus": False}
     with edgekv.Runtime(family_model(name), **options) as runtime, runtime.session() as session:
@@ -128,7 +131,7 @@ def test_a_plan_knows_what_a_session_takes(talkative, family_model, name):
         assert (0 if has_windows else 0.95 * most) < max(sizes) <= most  # the text is shorter than a window
 
 
-@pytest.mark.parametrize("name", DEEP_AT_NIGHT)
+@pytest.mark.parametrize("name", BY_STATE)
 def test_a_session_goes_back_to_its_turns(talkative, family_model, name):
     """By their checkpoints to the bit; without, by reading again in other blocks."""
     options = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "focus": False}
@@ -152,7 +155,7 @@ def test_what_cannot_be_dropped_token_by_token_is_not_drafted(family_model, name
         edgekv.plan(family_model(name), memory="4GiB", budget=64, block=32, prompt_lookup="auto")
 
 
-@pytest.mark.parametrize("name", DEEP_AT_NIGHT)
+@pytest.mark.parametrize("name", BY_STATE)
 def test_histories_go_on_from_a_beginning_as_if_each_were_the_first(talkative, family_model, name):
     options = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 1, "focus": False}
     with edgekv.Runtime(family_model(name), **options) as runtime:

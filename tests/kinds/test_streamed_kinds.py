@@ -9,7 +9,7 @@ from evicting import DEEP, RUN
 
 import edgekv
 
-OPTIONS = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "threads": 2, "probe_tokens": 16, "repack": False}
+OPTIONS = {"memory": "4GiB", "budget": 64, "block": 32, "recent": 16, "probe_tokens": 16, "repack": False}
 TEXT = "the old house by the river stood empty since the flood of that year " * 12
 
 
@@ -32,9 +32,10 @@ ALL = [(name, share) for name in RUN for share in SHARES]
 def test_a_family_computes_the_same(family_model, name, resident):
     """A family says which matrices its layers have, and the share how many layers are read: no pair is another case."""
     path = family_model(name)
-    _, nothing, said, expected = outcome(path)
+    threads = 2 if name == "gpt-oss" else 1  # one reads the experts that are chosen while others wait for them
+    _, nothing, said, expected = outcome(path, threads=threads)
     assert not nothing
-    plan, read, found, snapshot = outcome(path, resident=resident)
+    plan, read, found, snapshot = outcome(path, threads=threads, resident=resident)
     assert plan.n_streamed == plan.n_layers - round(resident * plan.n_layers)
     assert read >= plan.streamed_bytes > 0
     assert found == said
