@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 
-def answer(model, path, question, memory):
-    """Return the reply to a question about a document, and the bytes that were planned."""
+def begin_to_read(model, path, memory):
+    """Read the first block of a document; returns the tokens of all of it, and the bytes that were planned.
+
+    All of it is converted before.
+    """
     import edgekv
 
-    with edgekv.Runtime(model, memory=memory, threads=2) as rt, rt.session() as session:
-        return "".join(session.ask(question, files=[path], max_tokens=24)), rt.plan.peak_bytes
+    n_tokens = []
+
+    def stop(progress):
+        n_tokens.append(progress.tokens_total)
+        session.cancel()
+
+    with edgekv.Runtime(model, memory=memory, threads=1) as rt, rt.session() as session:
+        session.read(files=[path], progress=stop)
+        return n_tokens[0], rt.plan.peak_bytes

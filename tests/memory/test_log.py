@@ -15,7 +15,7 @@ def on_a_disk(monkeypatch, tmp_path):
 
 def test_a_chat_that_goes_back_stays_under_a_ceiling_that_its_cells_fill(memory_ceiling, default_model):
     """One checkpoint in memory would exceed it."""
-    options = {"memory": "208MiB", "threads": 2, "kv_type": "f16", "focus": False}
+    options = {"memory": "208MiB", "threads": 1, "kv_type": "f16", "focus": False}
     ended = memory_ceiling("208MiB").run(chat, default_model, "the old house by the river " * 60, 2, 1, **options)
     _, largest, planned = ended.value
     assert largest > 16 * MIB
