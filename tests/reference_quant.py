@@ -8,6 +8,8 @@ llama.cpp keeps H x and rotates the query and the attention output instead. Both
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 KV_TYPES = ("exact", "f16", "q8_0", "q4_0")
@@ -15,6 +17,7 @@ QUANT_BLOCK = 32  # values that share one scale
 ROTATION_MIN = 64  # rotation width of V, and the smallest of K
 
 
+@functools.cache
 def hadamard(n):
     """Orthonormal Walsh-Hadamard matrix (n, n), n a power of two: H_2n = [[H, H], [H, -H]] / sqrt(2)."""
     matrix = np.ones((1, 1))

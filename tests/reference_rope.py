@@ -11,8 +11,8 @@ YaRN and LongRoPE also scale queries and keys; a turn keeps that scale, so it is
 
 from __future__ import annotations
 
-import gguf
 import numpy as np
+from gguf_files import gguf_reader
 from reference_quant import rotate, round_f16, round_q4_0, round_q8_0
 from reference_transformer import rope, rope_angles
 
@@ -50,7 +50,7 @@ def turning(sections, n_pairs, *, interleaved):
 
 def frequencies_of(path):
     """Radians per position of every pair, (n_rot / 2,), of the model at `path`, beyond its original context."""
-    reader = gguf.GGUFReader(path)
+    reader = gguf_reader(path)
 
     def read(key, default=None):
         field = reader.get_field(key)

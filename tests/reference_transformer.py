@@ -30,6 +30,7 @@ import itertools
 from dataclasses import dataclass
 
 import numpy as np
+from gguf_files import gguf_reader
 from reference_quant import KV_TYPES, round_f16, stored_key, stored_value
 
 # Pairs of dimensions that RoPE turns together: (0, 1), (2, 3), ... or (0, n/2), (1, n/2 + 1), ...
@@ -122,10 +123,9 @@ class ReferenceModel:
     @classmethod
     def from_gguf(cls, path):
         """Read and de-quantise every weight. ValueError for what the formulas here do not cover."""
-        from gguf import GGUFReader
         from gguf.quants import dequantize
 
-        reader = GGUFReader(path)
+        reader = gguf_reader(path)
         hparams = _read_hparams(reader)
         tensors = {t.name: dequantize(t.data, t.tensor_type).astype(np.float64) for t in reader.tensors}
         layers = []

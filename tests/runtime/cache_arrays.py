@@ -5,6 +5,7 @@ from __future__ import annotations
 import gguf
 import numpy as np
 from gguf.quants import dequantize
+from gguf_files import gguf_reader
 from reference_quant import rotate
 from reference_rope import rope_at, turned_ahead
 
@@ -23,7 +24,7 @@ def read_rows(cache, layer, head, *, values=False):
 def output_projections(path, n_head, n_head_kv, head_dim):
     """W_O by layer and KV head, (G, d_v, n_embd) float64, from the model's file."""
     found = []
-    for tensor in gguf.GGUFReader(path).tensors:
+    for tensor in gguf_reader(path).tensors:
         if tensor.name.endswith("attn_output.weight"):
             matrix = dequantize(tensor.data, tensor.tensor_type).astype(np.float64)  # (n_embd, n_head * d_v)
             found.append(matrix.T.reshape(n_head_kv, n_head // n_head_kv, head_dim, -1))
