@@ -12,7 +12,9 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <map>
 #include <random>
+#include <tuple>
 #include <vector>
 
 namespace edgekv {
@@ -46,6 +48,22 @@ inline std::vector<float> normal_values(size_t n, uint32_t seed) {
     return values;
 }
 
+// Normal values, some of them large, as a file has them. Every set of kernels is tested with the same ones: ggml takes longer to
+// quantise them than all kernels take to multiply them, so each shape is quantised once.
+inline const std::vector<uint8_t> & quantised_rows(ggml_type type, size_t n_rows, size_t depth) {
+    static std::map<std::tuple<ggml_type, size_t, size_t>, std::vector<uint8_t>> made;
+    auto & bytes = made[{ type, n_rows, depth }];
+    if (bytes.empty()) {
+        auto values = normal_values(n_rows * depth, 1);
+        for (size_t i = 0; i < values.size(); i += 37) {
+            values[i] *= 5.0f;
+        }
+        bytes.resize(ggml_row_size(type, depth) * n_rows);
+        ggml_quantize_chunk(type, values.data(), bytes.data(), 0, static_cast<int64_t>(n_rows), static_cast<int64_t>(depth), nullptr);
+    }
+    return bytes;
+}
+
 // Quantised weights, and what they stand for.
 struct Weights {
     ggml_type            type;
@@ -54,13 +72,7 @@ struct Weights {
     std::vector<uint8_t> repacked; // rows side by side, or none
 
     Weights(ggml_type type, size_t n_rows, size_t depth)
-        : type(type), n_rows(n_rows), depth(depth), row_bytes(ggml_row_size(type, depth)), bytes(row_bytes * n_rows) {
-        auto values = normal_values(n_rows * depth, 1);
-        for (size_t i = 0; i < values.size(); i += 37) {
-            values[i] *= 5.0f;
-        }
-        ggml_quantize_chunk(type, values.data(), bytes.data(), 0, static_cast<int64_t>(n_rows), static_cast<int64_t>(depth), nullptr);
-    }
+        : type(type), n_rows(n_rows), depth(depth), row_bytes(ggml_row_size(type, depth)), bytes(quantised_rows(type, n_rows, depth)) {}
 
     void repack(edgekv_row_order order) {
         repacked = order.n_rows > 1 ? side_by_side(type, bytes, row_bytes, order) : std::vector<uint8_t>{};
