@@ -139,6 +139,8 @@ struct Head {
 };
 
 inline Head read_head(const Cache & cache, uint32_t layer, uint32_t g) {
+    static thread_local std::vector<char> room(1 << 20); // for the largest head; zeros, whatever was read before
+
     const edgekv_cache * c = cache.get();
     Head                 head;
     uint32_t             n_cells, n_kept;
@@ -149,10 +151,12 @@ inline Head read_head(const Cache & cache, uint32_t layer, uint32_t g) {
     for (const bool values : { false, true }) {
         auto & data = values ? head.v : head.k;
         auto & rows = values ? head.v_rows : head.k_rows;
-        data.resize(1 << 20);
-        CHECK(edgekv_cache_read(c, layer, g, values, data.data(), data.size(), &rows, nullptr, 0) == EDGEKV_STATUS_OK);
-        CHECK(rows.n == head.positions.size() && rows.data == data.data());
-        data.resize(rows.n * rows.stride_bytes); // shrinks: rows.data stays
+        CHECK(edgekv_cache_read(c, layer, g, values, room.data(), room.size(), &rows, nullptr, 0) == EDGEKV_STATUS_OK);
+        CHECK(rows.n == head.positions.size() && rows.data == room.data());
+        const auto end = room.begin() + rows.n * rows.stride_bytes;
+        data.assign(room.begin(), end);
+        std::fill(room.begin(), end, '\0');
+        rows.data = data.data();
     }
     return head;
 }
