@@ -10,7 +10,7 @@ import typer
 
 import edgekv
 from edgekv.generation.request import INSTRUCTION
-from edgekv.store.session_names import existing_path_of
+from edgekv.store.session_names import existing_path_of, saved_names
 
 from .answer import answered
 from .files import text_files
@@ -30,7 +30,13 @@ def ask(
     ] = None,
     system: System = None,
     saved: Annotated[
-        str | None, typer.Option("--from", metavar="NAME", help="Go on from what `edgekv read --save NAME` has read.")
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="NAME",
+            help="Go on from what `edgekv read --save NAME` has read.",
+            autocompletion=saved_names,
+        ),
     ] = None,
     focus_on: FocusOn = None,
     passes: Annotated[

@@ -7,7 +7,7 @@ import gc
 import os
 import threading
 import weakref
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +33,7 @@ from .sessions.coverage import Shaded
 from .sessions.history import History, question_of, request_of, token_ids
 from .sessions.protocol import Conversation, Engine
 from .sessions.snapshot import Snapshot
-from .store.log import Turn
+from .store.log import Turn, joined
 from .store.transcript import write_transcript
 
 if TYPE_CHECKING:
@@ -391,7 +391,7 @@ class Session:
 
         Raises SessionError without a log, or during a reply.
         """
-        return self._turns_apart() if apart else _joined(self._turns_apart())
+        return self._turns_apart() if apart else joined(self._turns_apart())
 
     def _turns_apart(self) -> Iterator[Turn]:
         first = 0
@@ -584,20 +584,6 @@ class Session:
         with self._engine.turn_queue.ticket(self._conversation) as ticket:
             if ticket.enter_if_free():
                 self._engine.reap()
-
-
-def _joined(turns: Iterable[Turn]) -> Iterator[Turn]:
-    """Yield turns, with adjacent turns of one role joined."""
-    joined: Turn | None = None
-    for turn in turns:
-        if joined is not None and (joined.role, joined.stop) == (turn.role, turn.start):
-            joined = joined._replace(stop=turn.stop)
-            continue
-        if joined is not None:
-            yield joined
-        joined = turn
-    if joined is not None:
-        yield joined
 
 
 def _content(files: Sequence[str | os.PathLike[str]], text: str) -> tuple[str | Path, ...]:

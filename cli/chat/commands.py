@@ -13,7 +13,7 @@ from edgekv.cli.render import console, packed, say
 from edgekv.prompt.text import read_text
 from edgekv.store.session_names import saved_names
 
-from . import clipboard, save_commands, status, undo
+from . import clipboard, earlier, save_commands, status, undo
 from .chat import Chat
 from .completion import Arguments, paths
 from .kept import kept
@@ -93,6 +93,7 @@ COMMANDS = {
     "/read": Command("/read FILE...", "attaches texts or documents to your next message", _read, paths),
     "/drop": Command("/drop", "leaves attached files out", _drop),
     "/kept": Command("/kept", "shows what of it is still there", kept),
+    "/history": Command("/history [N]", "shows the last messages and replies", earlier.history),
     "/undo": Command("/undo", "takes your last message back", undo.undo),
     "/retry": Command("/retry", "answers it again", undo.retry),
     "/copy": Command("/copy", "puts the last answer on the clipboard", clipboard.copy),

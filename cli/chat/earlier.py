@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections import deque
 from collections.abc import Iterator
-from itertools import islice
 
 import edgekv
 from edgekv.cli.render import printable, say
@@ -11,10 +12,11 @@ from edgekv.generation.reasoning import split_reasoning
 from edgekv.prompt.spool import spooled
 from edgekv.prompt.text import PARAGRAPH
 
-from .chat import Chat, Message, last_turn
+from .chat import Chat, Message
 
 LONG = 256  # tokens of a message that holds a text to ask about
-SHOWN_ASKED, SHOWN_SAID = 64, 512  # tokens of the last message and its answer
+SHOWN_ASKED, SHOWN_SAID = 64, 512  # tokens that are shown of a message and of a reply
+SHOWN, SHOWN_FIRST = 20, 4  # messages and replies that /history shows, and a chat that goes on
 
 
 def last_message(chat: Chat) -> Message | None:
@@ -52,17 +54,40 @@ def _message(chat: Chat, turn: edgekv.Turn, n_past: int) -> Message:
     return Message(question, [file] if file.stat().st_size else [], n_past)
 
 
+def history(chat: Chat, argument: str) -> None:
+    """Show what was said last. The argument is a number of messages and replies."""
+    if argument and not (argument.isdecimal() and int(argument) > 0):
+        raise edgekv.InputError(f"{argument!r} is no number of messages; write /history, or /history 40")
+    if not _show(chat, int(argument or SHOWN)):
+        say("nothing was said yet")
+
+
 def show_last(chat: Chat) -> None:
-    """Show the last message and its answer, as far as they are short."""
-    try:
-        asked, said = last_turn(chat.session, "user"), last_turn(chat.session, "assistant")
-    except edgekv.SessionError:
-        return  # the session has no log
-    if asked is None or said is None:
-        return
-    end = "".join(chat.session.text(asked._replace(start=max(asked.start, asked.stop - SHOWN_ASKED))))
-    cut = "... " if asked.stop - asked.start > SHOWN_ASKED else ""
+    """Show the end of a chat that goes on, if its session has a log."""
+    with contextlib.suppress(edgekv.SessionError):
+        _show(chat, SHOWN_FIRST)
+
+
+def _show(chat: Chat, n: int) -> int:
+    """Show the last n messages and replies, as far as each is short; returns their number.
+
+    Raises SessionError for a session without a log.
+    """
+    turns = deque((turn for turn in chat.session.turns() if turn.role in ("user", "assistant")), maxlen=n)
+    for turn in turns:
+        (_show_message if turn.role == "user" else _show_reply)(chat, turn)
+    return len(turns)
+
+
+def _show_message(chat: Chat, turn: edgekv.Turn) -> None:
+    """Show a message; of a long one its end, where the question is."""
+    end = "".join(chat.session.text(turn._replace(start=max(turn.start, turn.stop - SHOWN_ASKED))))
+    cut = "... " if turn.stop - turn.start > SHOWN_ASKED else ""
     say(f"> {cut}{printable(end.rsplit(PARAGRAPH, 1)[-1])}")
-    shown = said._replace(stop=min(said.stop, said.start + SHOWN_SAID))
-    _, answer = split_reasoning("".join(islice(chat.session.text(shown), SHOWN_SAID)), begun=chat.thinks)
-    say(printable(answer) + (" ..." if shown.stop < said.stop else ""))
+
+
+def _show_reply(chat: Chat, turn: edgekv.Turn) -> None:
+    """Show a reply without its reasoning; of a long one its beginning."""
+    shown = turn._replace(stop=min(turn.stop, turn.start + SHOWN_SAID))
+    _, answer = split_reasoning("".join(chat.session.text(shown)), begun=chat.thinks)
+    say(printable(answer) + (" ..." if shown.stop < turn.stop else ""))

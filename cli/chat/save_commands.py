@@ -13,6 +13,8 @@ from .chat import Chat, new_session, saved_session, system_of
 from .earlier import show_last
 
 FORCE = "--force"
+# endings of files that a user who writes them expects to get
+FOREIGN = {".pdf", ".docx", ".doc", ".odt", ".rtf", ".epub", ".html", ".htm", ".txt", ".csv", ".jsonl", ".xml", ".gguf"}
 
 
 def save(chat: Chat, argument: str) -> None:
@@ -21,6 +23,7 @@ def save(chat: Chat, argument: str) -> None:
     if force:
         name = argument.removeprefix(FORCE).strip()
     is_text = Path(name).suffix in FORMATS
+    _check_ending(name)
     if not name and chat.name is None:
         raise edgekv.InputError("this chat has no name yet; write /save and a name")
     path = Path(name).expanduser() if is_text else path_of(name or str(chat.name))
@@ -38,6 +41,16 @@ def save(chat: Chat, argument: str) -> None:
         return
     chat.name = save_as(chat.session.save, name or str(chat.name), chat.owned)
     say(f"saved as {chat.name}, and again after every reply")
+
+
+def _check_ending(name: str) -> None:
+    """Raise InputError for a name that looks like a file of a format that no chat is written in."""
+    path = Path(name)
+    if path.suffix.lower() in FOREIGN:
+        raise edgekv.InputError(
+            f"{name!r} looks like a file, and a chat is written as {' or '.join(FORMATS)}; write /save "
+            f"{path.with_suffix(FORMATS[0])}, or /save {path.stem} to keep the chat under a name"
+        )
 
 
 def load(chat: Chat, name: str) -> None:

@@ -29,6 +29,7 @@ from .prompt_reader import Pause, PromptReader
 from .sequence_state import SequenceState
 from .session_file import log_sections, save_session
 from .session_history import SessionHistory
+from .session_title import title_of
 from .snapshot import Said, Snapshot
 
 if TYPE_CHECKING:
@@ -125,8 +126,10 @@ class LocalConversation:
     def save(self, path: Path) -> None:
         """Write the whole state to a file. Raises SessionFileError; an older file of that name is then untouched."""
         block_loop, history = self._settled(), self.state.history
-        further = [] if history is None else log_sections(history.log)
-        save_session(path, self._loaded, block_loop, self._system, self.state.said, further)
+        further, title = [], ""
+        if history is not None:
+            further, title = log_sections(history.log), title_of(history.log, self._loaded.model)
+        save_session(path, self._loaded, block_loop, self._system, self.state.said, further, title)
 
     def turns(self, first: int, n: int) -> list[Turn]:
         """Return at most n turns of the log from turn `first` on. Raises SessionError if there is no log."""

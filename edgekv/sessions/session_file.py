@@ -42,14 +42,16 @@ def save_session(
     system: str | None,
     said: Said,
     further: Sequence[Section] = (),
+    title: str = "",
 ) -> None:
     """Write a session whose cells a block loop has, without a copy of them in memory. It replaces a file as a whole.
 
     further: more sections, such as `tokens`
+    title: what the session is about, for lists; "" = unknown
 
     Raises SessionFileError if it cannot be written; the file that was there is then untouched.
     """
-    about = header_values(system, said) | {"saved_with": _saved_with(engine, block_loop)}
+    about = header_values(system, said) | {"title": title, "saved_with": _saved_with(engine, block_loop)}
     if sys.byteorder != "little":
         raise SessionFileError(
             f"{str(path)!r} cannot be written: session files are little-endian, and this machine is not"
@@ -99,16 +101,20 @@ def load_log(path: Path, engine: LoadedModel, logging: Logging) -> SessionHistor
             return None
         history = SessionHistory(logging, engine.plan)
         try:
-            for name, numbers in history.log.parts().items():
-                for piece in file.numbers(name):
-                    numbers.extend(piece)
-            n_past = read_header(file.read_into).n_past
-            if len(history.log) != n_past or not history.log.is_sound(engine.model.n_vocab):
-                raise file.damaged("its log is not that of its cells")
+            fill_log(history.log, file, engine.model.n_vocab)
         except BaseException:
             history.close()
             raise
         return history
+
+
+def fill_log(log: TokenLog, file: SnapshotFile, n_vocab: int) -> None:
+    """Copy the log of a session file into an empty log. Raises SessionFileError for a damaged one."""
+    for name, numbers in log.parts().items():
+        for piece in file.numbers(name):
+            numbers.extend(piece)
+    if len(log) != read_header(file.read_into).n_past or not log.is_sound(n_vocab):
+        raise file.damaged("its log is not that of its cells")
 
 
 def _saved_with(engine: LoadedModel, block_loop: BlockLoop) -> dict[str, Any]:

@@ -239,3 +239,17 @@ class TokenLog:
                 return False
             last = position
         return True
+
+
+def joined(turns: Iterable[Turn]) -> Iterator[Turn]:
+    """Yield turns, with adjacent turns of one role joined."""
+    joined: Turn | None = None
+    for turn in turns:
+        if joined is not None and (joined.role, joined.stop) == (turn.role, turn.start):
+            joined = joined._replace(stop=turn.stop)
+            continue
+        if joined is not None:
+            yield joined
+        joined = turn
+    if joined is not None:
+        yield joined

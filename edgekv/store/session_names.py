@@ -71,6 +71,26 @@ def saved_names() -> list[str]:
     return sorted(name for name in names if _NAME.fullmatch(name))
 
 
+def rename(name: str, new: str) -> None:
+    """Give a saved session another name.
+
+    Raises SessionFileError if there is no such session, if another one has the new name, and if the folder is not
+    writable.
+    """
+    path, target = existing_path_of(name), path_of(new)
+    try:
+        with held(path.parent.with_name("sessions.lock")):
+            if target.exists():
+                raise SessionFileError(
+                    f"{new!r} is saved already; give another name, or remove it with: edgekv sessions rm {new}"
+                )
+            path.rename(target)
+    except OSError as error:
+        raise SessionFileError(
+            f"{str(path)!r} cannot be renamed: {error.strerror}; check the permissions of its folder"
+        ) from error
+
+
 def free_name(name: str) -> str:
     """Return a name that no session has: this one, or this one with a number."""
     for i in itertools.count(1):

@@ -6,8 +6,10 @@ import json
 import os
 import pty
 import signal
+import time
 from types import SimpleNamespace
 
+import click
 import pytest
 from children import LIMIT_S, started
 from command import COMMAND, SMALL, run_here
@@ -59,7 +61,7 @@ def test_slash_commands_of_a_chat(model, data_home):
         "saved as one, and again after every reply",
         "one (this one) · two",
         "there is no saved session 'none'; saved: one, two",
-        "'/nothing' is no command; possible: /read, /drop, /kept, /undo, /retry, /copy, /thoughts, /set, ",
+        "'/nothing' is no command; possible: /read, /drop, /kept, /history, /undo, /retry, /copy, /thoughts, /set, ",
         "'/what' is no command",
         "nothing is named; write /load and the name",
         "/load NAME goes on with a saved one",
@@ -141,6 +143,94 @@ def test_listing_showing_and_removing(model, data_home):
     assert (folder / "mine.session").exists()  # all are there, or none is removed
     assert run_here("sessions", "rm", "mine", "broken").returncode == 0
     assert saved_names() == []
+
+
+def test_a_title_is_the_first_question(model, book):
+    """Of a text that was read it is the beginning; of a file and a question, the question."""
+    chat(model, "Hello there\nAnd then?\n", "--session", "talk")
+    run_here("chat", "-m", model, *SMALL, *REPLY, "-f", book, "--session", "asked", "What is it?", stdin="")
+    run_here("read", "-m", model, *SMALL, "-f", book, "--save", "text")
+    titles = {it["name"]: it["title"] for it in json.loads(run_here("sessions", "list", "--json").stdout)}
+    assert titles.pop("text").startswith("word0 word1 ")
+    assert titles == {"talk": "Hello there", "asked": "What is it?"}
+
+
+def test_a_session_shows_when_it_was_saved(model):
+    chat(model, "Hello\n", "--session", "mine")
+    os.utime(path_of("mine"), (1_700_000_000, 1_700_000_000))
+    shown = run_here("sessions", "show", "mine").stdout
+    assert f"saved: {time.strftime('%Y-%m-%d %H:%M', time.localtime(1_700_000_000))}\n" in shown
+    assert "title: Hello\n" in shown
+
+
+def test_renaming(model):
+    chat(model, "Hello\n", "--session", "mine")
+    chat(model, "Hello\n", "--session", "other")
+    taken = run_here("sessions", "rename", "mine", "other")
+    assert (taken.returncode, saved_names()) == (2, ["mine", "other"])
+    assert "'other' is saved already; give another name" in taken.stderr
+    assert run_here("sessions", "rename", "mine", "a/b").returncode == 2
+    assert run_here("sessions", "rename", "nobody", "new").returncode == 2
+    assert run_here("sessions", "rename", "mine", "new").returncode == 0
+    assert saved_names() == ["new", "other"]
+    assert "new: " in chat(model, "And then?\n", "--session", "new").stderr
+
+
+@pytest.mark.parametrize("ending", ["md", "json"])
+def test_an_export_is_what_the_chat_itself_writes(model, tiny_model, tmp_path, ending):
+    """The vocabulary alone makes it, also of the last token, which was generated and never fed."""
+    written, exported = tmp_path / f"written.{ending}", tmp_path / f"exported.{ending}"
+    chat(model, f"Hello\nAnd then?\n/save {written}\n", "--session", "mine", "--system", "Be brief.")
+    done = run_here("sessions", "export", "mine", exported, "-m", model)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert exported.read_text() == written.read_text()
+    assert "And then?" in exported.read_text()
+    again = run_here("sessions", "export", "mine", exported, "-m", model)
+    assert (again.returncode, "--force" in again.stderr) == (2, True)
+    assert run_here("sessions", "export", "mine", exported, "-m", model, "--force").returncode == 0
+    other = run_here("sessions", "export", "mine", tmp_path / f"o.{ending}", "-m", tiny_model(n_layer=1))
+    assert "was not saved with the model" in other.stderr
+    unknown = run_here("sessions", "export", "mine", tmp_path / f"o.{ending}")
+    assert (unknown.returncode, "give its path with --model" in unknown.stderr) == (4, True)
+    assert run_here("sessions", "export", "mine", tmp_path / "o.pdf", "-m", model).returncode == 2
+
+
+def test_what_was_said_is_shown_again(model):
+    first = chat(model, "One\nTwo\nThree\n/history\n/history 2\n/history x\n", "--session", "mine")
+    shown = [line for line in first.stderr.splitlines() if line.startswith("> ")]
+    assert shown == ["> One", "> Two", "> Three", "> Three"]
+    assert "'x' is no number of messages" in first.stderr
+    again = chat(model, "/exit\n", "--session", "mine").stderr
+    assert [line for line in again.splitlines() if line.startswith("> ")] == ["> Two", "> Three"]
+    assert "nothing was said yet" in chat(model, "/history\n").stderr
+
+
+def test_a_chat_is_not_saved_under_the_name_of_a_document(model):
+    result = chat(model, "Hello\n/save x.pdf\n/save notes/x.txt\n/save old.2\n")
+    assert "'x.pdf' looks like a file" in result.stderr
+    assert "write /save notes/x.md, or /save x to keep" in result.stderr
+    assert saved_names() == ["old.2"]
+
+
+def test_names_of_sessions_are_completed_where_one_is_named():
+    """Options and arguments that name a saved session list those that exist."""
+    import typer.main
+
+    from edgekv.cli.main import app
+
+    path_of("mine").parent.mkdir(parents=True)
+    path_of("mine").touch()
+    command = typer.main.get_command(app)
+    sessions = command.commands["sessions"].commands
+    named = [
+        *((command.commands[name], option) for name, option in (("ask", "saved"), ("chat", "session"))),
+        *((sessions[name], "name") for name in ("show", "rename", "export")),
+        (sessions["rm"], "names"),
+    ]
+    for inner, parameter in named:
+        found = next(it for it in inner.params if it.name == parameter)
+        completed = found.shell_complete(click.Context(inner), "mi")
+        assert [item.value for item in completed] == ["mine"], (inner.name, parameter)
 
 
 def test_what_is_refused(model, tmp_path):
