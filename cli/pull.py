@@ -14,6 +14,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 import edgekv
 from edgekv.memory.limits import parse_ceiling
 from edgekv.memory.sizes import MIB, format_size
+from edgekv.planning.default_memory import most_default_bytes
 
 from .render import console, loading
 from .shared_options import ALONE
@@ -21,8 +22,6 @@ from .shared_options import ALONE
 if TYPE_CHECKING:  # other commands do without a hub
     from edgekv.hub import HubFile, RemoteModel
     from edgekv.hub.download import Progress as Told
-
-DEFAULT_CEILING = "256MiB"  # the same as in other commands
 
 
 def pull(
@@ -32,7 +31,8 @@ def pull(
     memory: Annotated[
         str | None,
         typer.Option(
-            help="Ceiling to plan for. What does not fit is not downloaded. Default: 256MiB, which refuses nothing."
+            help="Ceiling to plan for. What does not fit is not downloaded. Default: that of other commands, which "
+            "refuses nothing."
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
@@ -46,9 +46,9 @@ def pull(
     """
     from edgekv.hub import download, look_up
 
-    ceiling = memory or DEFAULT_CEILING
-    with loading(), look_up(name, parse_ceiling(ceiling)) as remote:
-        plan, outlook = _planned(remote, ceiling, is_firm=memory is not None)
+    most_bytes = most_default_bytes() if memory is None else parse_ceiling(memory)
+    with loading(), look_up(name, most_bytes) as remote:
+        plan, outlook = _planned(remote, memory)
     file = remote.file
     if not as_json:
         _say(f"{file.file_name}, {format_size(file.n_bytes)}, from {file.repo}")
@@ -67,12 +67,12 @@ def pull(
     _say(f"use it with: edgekv chat -m {file.name}", "dim")
 
 
-def _planned(remote: RemoteModel, ceiling: str, is_firm: bool) -> tuple[edgekv.Plan | None, str]:
+def _planned(remote: RemoteModel, ceiling: str | None) -> tuple[edgekv.Plan | None, str]:
     """The plan, and what to say of it. Raises CeilingError if it does not fit a ceiling that is firm."""
     try:
         plan = edgekv.plan(remote.header, memory=ceiling, **ALONE)
     except edgekv.CeilingError as error:
-        if is_firm:
+        if ceiling is not None:
             raise
         needed = -(-error.required_bytes // MIB)
         return None, f"does not fit {format_size(error.ceiling_bytes)}; use it with --memory {needed}MiB or more"

@@ -11,6 +11,7 @@ import typer
 
 from edgekv.extras import needed
 from edgekv.memory.sizes import format_size
+from edgekv.options import DEFAULT_MEMORY
 
 from .render import console, loading, measuring_bar, packed
 from .shared_options import AsJson, common, gathered, one_way_to_share
@@ -21,7 +22,7 @@ if TYPE_CHECKING:  # the command imports it when it runs
 FAILED = 1  # exit status if some results are errors
 
 
-@functools.partial(gathered, options=common, into="runtime", without=("isolated",))
+@functools.partial(gathered, options=common, into="runtime", without=("isolated", "memory"))
 def batch(
     requests: Annotated[Path, typer.Argument(help="Requests: JSON lines in OpenAI's batch format.")],
     runtime: dict[str, Any],
@@ -29,6 +30,7 @@ def batch(
         Path, typer.Option("-o", "--results", metavar="FILE", help="Where results are appended, a line for each.")
     ],
     workers: Annotated[int, typer.Option(min=1, help="Workers of this machine; each has --memory for itself.")] = 1,
+    memory: Annotated[str, typer.Option(help="Memory ceiling of each worker: 256MiB, 1.5GB, 25%.")] = DEFAULT_MEMORY,
     parallel: Annotated[
         int,
         typer.Option(
@@ -53,7 +55,7 @@ def batch(
     from edgekv.batch.batch import Batch
 
     with loading():
-        opened = Batch(requests, results, **runtime, parallel=parallel)
+        opened = Batch(requests, results, memory=memory, **runtime, parallel=parallel)
     with opened as under_way:
         try:
             with measuring_bar(under_way.prompt_plan.n_tokens) as bar:

@@ -72,6 +72,7 @@ def serve(
     """Serve the model to programs that speak the API of OpenAI, Anthropic or Ollama. Ctrl-C ends it."""
     for module in ("starlette", "uvicorn", "pydantic", "prometheus_client", *(["llguidance"] if grammars else [])):
         needed(module, "server")
+    from edgekv.planning.default_memory import default_memory_line
     from edgekv.server.application import Application
     from edgekv.server.server_settings import Settings
     from edgekv.server.serving import listening, serve
@@ -105,6 +106,8 @@ def serve(
                 application = Application.over(lambda: open_runtime(model, keep, **options), settings)
             opened = application.state.pool.runtime
             plan, n_slots = opened.plan, opened.options.parallel
+            if runtime["memory"] is None and (line := default_memory_line(plan)):
+                print(line, file=sys.stderr)
             address, bound = listener.getsockname()[:2]
             where = f"[{address}]" if ":" in address else address
             cells = f"{plan.budget_cells:,} cells"

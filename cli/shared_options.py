@@ -12,9 +12,10 @@ import typer
 
 import edgekv
 from edgekv.options import RPC_TIMEOUT_S
+from edgekv.planning.default_memory import default_memory_line
 from edgekv.planning.streaming_cost import streaming_cost
 
-from .render import console, loading
+from .render import console, loading, say
 
 System = Annotated[str | None, typer.Option(help="System message; never evicted.")]
 FocusOn = Annotated[
@@ -42,7 +43,13 @@ def common(
     model: Annotated[
         str | None, typer.Option("-m", "--model", help="Path of a GGUF model, or a name (`edgekv models list`).")
     ] = None,
-    memory: Annotated[str, typer.Option(help="Memory ceiling of the whole process: 256MiB, 1.5GB, 25%.")] = "256MiB",
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            help="Memory ceiling of the whole process: 256MiB, 1.5GB, 25%. Default: 256MiB; for a model of your own "
+            "what its trained context needs, at most half of what is free."
+        ),
+    ] = None,
     device_memory: Annotated[
         str | None,
         typer.Option(
@@ -149,6 +156,8 @@ def opened(options: dict[str, Any]) -> Iterator[edgekv.Runtime]:
     with loading():
         runtime = edgekv.Runtime(**ALONE, **options)
     with runtime:
+        if options["memory"] is None and (line := default_memory_line(runtime.plan)):
+            say(line)
         if cost := streaming_cost(runtime.plan, runtime.options.n_ubatch):
             console.print(f"[dim]{cost}[/dim]", soft_wrap=True)
         yield runtime

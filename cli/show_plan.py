@@ -14,6 +14,7 @@ from rich.table import Column, Table
 import edgekv
 from edgekv.memory.sizes import format_size
 from edgekv.options import UBATCH
+from edgekv.planning.default_memory import default_memory_line
 from edgekv.planning.streaming_cost import streaming_cost
 
 from .render import FEW_CELLS, loading
@@ -57,6 +58,8 @@ def plan(
     made = survey.plan
     console = Console(highlight=False)
     console.print(f"{made.model.name} under {format_size(made.ceiling_bytes)}", soft_wrap=True)
+    if runtime["memory"] is None and (line := default_memory_line(made)):
+        console.print(line, soft_wrap=True)
     console.print(_parts(made))
     if made.devices:
         console.print(_devices(made))

@@ -27,6 +27,7 @@ MOST_DEVICES = 16  # devices to divide layers over: llama_max_devices()
 RPC_TIMEOUT_S, MOST_TIMEOUT_S = 600.0, 7 * 24 * 3600.0
 REPLAY_TOKENS = 48  # longest instruction before a block that is replayed
 DRAFT_TOKENS = 3  # tokens; a draft and the token before it make four rows, which matrix kernels multiply at once
+DEFAULT_MEMORY = "256MiB"
 KV_TYPES = {"f16": 1, "q8_0": 8, "q4_0": 2}  # enum ggml_type
 
 
@@ -49,10 +50,12 @@ def default_focus(budget: int | None) -> str:
 class Options:
     """Options of a runtime. Raises ConfigError (PolicyError, BudgetError) for values that cannot work.
 
-    Where policy, block, kv_type, repack, resident, gpu_layers or tensor_split is None or not given, `Runtime` and
-    `plan` choose.
+    Where memory, policy, block, kv_type, repack, resident, gpu_layers or tensor_split is None or not given, `Runtime`
+    and `plan` choose.
 
-    memory: ceiling of the whole process: bytes, a size such as "256MiB", or "25%" of the memory that it may use
+    memory: ceiling of the whole process: bytes, a size such as "256MiB", or "25%" of the memory that it may use; None =
+        256 MiB for a model that comes with edgekv; for others what their trained context needs, at most half of what is
+        free
     device_memory: ceiling of what lies on the one device, bytes or a size; or ceilings of devices by name, as a mapping
         or "RPC0=2GiB,RPC1=1GiB"; None = no ceiling, or of a server's device what it has free
     policy: spec or Policy that scores the cells; None = "keydiff", or what `Runtime` and `plan` choose for the model
@@ -91,7 +94,7 @@ class Options:
     swap_full: what to do if both are full: "refuse" = raise SwapError, "evict" = evict the least recently used session
     """
 
-    memory: int | str = "256MiB"
+    memory: int | str = DEFAULT_MEMORY
     device_memory: int | str | Mapping[str, int | str] | None = None
     policy: str | Policy | None = None
     budget: int | None = None

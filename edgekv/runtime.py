@@ -42,7 +42,9 @@ class Runtime:
                 print(piece, end="")
 
     model: path or name of a GGUF model (docs/pull.md); None = the default one
-    memory: ceiling of the whole process: bytes, a size such as "256MiB", or "25%" of the memory that it may use
+    memory: ceiling of the whole process: bytes, a size such as "256MiB", or "25%" of the memory that it may use; None =
+        256 MiB for a model that comes with edgekv; for others what their trained context needs, at most half of what is
+        free (docs/memory.md)
     policy: spec or Policy that scores the cells
     budget: cells that each (layer, KV head) keeps; None = as many as fit
     block: tokens fed between two evictions; None = the best that fits (docs/memory.md)
@@ -60,7 +62,7 @@ class Runtime:
         self,
         model: str | os.PathLike[str] | None = None,
         *,
-        memory: int | str = "256MiB",
+        memory: int | str | None = None,
         policy: str | Policy | None = None,
         budget: int | None = None,
         block: int | None = None,
@@ -315,7 +317,7 @@ def _header_of(model: str | os.PathLike[str] | None, request: Request) -> Iterat
                 raise
             from .hub.lookup import look_up  # few plans need it
 
-            remote = stack.enter_context(look_up(str(model), request.options.ceiling_bytes))
+            remote = stack.enter_context(look_up(str(model), request.of_model(Path(str(model))).options.ceiling_bytes))
             path, name = remote.header, Path(remote.file.name)
         yield path, name
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import edgekv
 from edgekv.memory.sizes import MIB
+from edgekv.models import find_model
 
 from ..shared_options import ALONE
 
@@ -27,7 +28,8 @@ def has_room(options: dict[str, Any]) -> bool:
         return True
     from edgekv.planning.choice import Request  # other commands show their help without it
 
-    asked = Request.of(**{name: value for name, value in options.items() if name != "model"}).options
+    request = Request.of(**{name: value for name, value in options.items() if name != "model"})
+    asked = request.of_model(find_model(options["model"])).options
     try:
         plan = edgekv.plan(**ALONE, **options | {"memory": asked.ceiling_bytes - COMFORT_BYTES})
     except edgekv.CeilingError:

@@ -92,6 +92,18 @@ def physical_bytes() -> int:
     return int(psutil.virtual_memory().total)
 
 
+def available_bytes() -> int:
+    """Return the bytes of this machine's memory that are free, or can be freed at once."""
+    if sys.platform == "linux":
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # kernels before 3.14
+    import psutil
+
+    return int(psutil.virtual_memory().available)
+
+
 def group_limit(groups: Path = Path("/proc/self/cgroup"), mount: Path = Path("/sys/fs/cgroup")) -> GroupLimit | None:
     """Return the lowest limit of this process's control group and those above it; None without one, or Linux."""
     if not groups.is_file():

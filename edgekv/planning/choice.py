@@ -10,18 +10,20 @@ import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from edgekv.binding import library, structs
 from edgekv.binding.native_planner import choose_setting
 from edgekv.models.head_shares import has_shares
 from edgekv.options import DEFAULT_POLICY, DIVIDED_POLICY, KV_TYPES, Options
 
+from .default_memory import is_bundled, most_default_bytes
 from .estimate import Estimator, cache_params_of
 from .plan import Plan
 from .swap_obstacle import swap_obstacle
 
 # The planner chooses these if they are None or not named, as it does a budget of None.
-OPEN = ("policy", "block", "kv_type", "repack", "resident", "gpu_layers", "tensor_split")
+OPEN = ("memory", "policy", "block", "kv_type", "repack", "resident", "gpu_layers", "tensor_split")
 KV_NAMES = {number: name for name, number in KV_TYPES.items()}
 
 
@@ -49,10 +51,20 @@ class Request:
         return cls(Options(**named), left_open)  # type: ignore[arg-type]
 
     def of_model(self, path: Path) -> Request:
-        """Return the request with the policy that suits the model, if the policy is open."""
-        if "policy" not in self.open:
-            return self
-        return replace(self, options=replace(self.options, policy=default_policy(path, self.options.budget)))
+        """Return the request with the policy that suits the model, and its largest default ceiling, if these are open.
+
+        A ceiling of a user's own model stays open: it is lowered to what the chosen plan needs.
+        """
+        chosen: dict[str, Any] = {}
+        left_open = self.open
+        if "policy" in left_open:
+            chosen["policy"] = default_policy(path, self.options.budget)
+        if "memory" in left_open:
+            if is_bundled(path):
+                left_open -= {"memory"}
+            else:
+                chosen["memory"] = most_default_bytes()
+        return Request(replace(self.options, **chosen), left_open)
 
     @property
     def repacks(self) -> bool:

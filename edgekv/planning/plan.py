@@ -133,6 +133,7 @@ class Plan:
         same = options.parsed_policy.spec == self.policy  # the option may be an object that no spec spells
         return replace(
             options,
+            memory=options.memory if options.ceiling_bytes == self.ceiling_bytes else self.ceiling_bytes,
             policy=options.policy if same else self.policy,
             budget=self.budget_cells,
             block=self.block,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from edgekv.binding.ggml_devices import has_gpu
@@ -13,6 +14,7 @@ from edgekv.options import Options
 
 from .assign_layers import assign_layers
 from .choice import Request, choose
+from .default_memory import lowered
 from .device_shares import add_remote_devices
 from .estimate import Estimator
 from .infeasible import infeasible_error
@@ -52,6 +54,9 @@ def planned(path: Path, request: Request) -> Iterator[tuple[Plan, Estimator, Req
         plan = choose(estimates, request)
         if plan is None:
             raise infeasible_error(estimates, request)
+        if "memory" in request.open:
+            plan, options = lowered(plan, request.options)
+            request = replace(request, options=options)
         yield plan, estimates, request
 
 
