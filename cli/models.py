@@ -38,11 +38,26 @@ def models(
         bool,
         typer.Option("--architectures", help="List the architectures instead: which run, what is evicted of them."),
     ] = False,
+    suggest: Annotated[
+        bool,
+        typer.Option("--suggest", help="Suggest well-known models instead, each with the cells that it would have."),
+    ] = False,
+    memory: Annotated[
+        str | None, typer.Option(help="Ceiling for --suggest: 2GiB, 25%. Default: half of what is free.")
+    ] = None,
     as_json: AsArray = False,
 ) -> None:
     """List the models on this machine that have names; any other GGUF file is named by its path."""
-    if context.invoked_subcommand is None:
-        (_list_architectures if architectures else _list_models)(as_json)
+    if memory is not None and not suggest:
+        raise ConfigError(f"memory={memory} is a ceiling for suggestions; add --suggest, or leave it out")
+    if context.invoked_subcommand is not None:
+        return
+    if suggest:
+        from .suggest import suggest as show_suggestions  # other commands load no planner
+
+        show_suggestions(memory, as_json=as_json)
+        return
+    (_list_architectures if architectures else _list_models)(as_json)
 
 
 @app.command("list")

@@ -1,0 +1,90 @@
+"""`edgekv models --suggest`: models that nobody downloaded, planned by their dimensions."""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+
+import pytest
+from command import run_here
+
+import edgekv
+from edgekv.cli import suggest
+from edgekv.cli.suggest import Suggestion
+from edgekv.models import read_header
+from edgekv.models.outline import write_outline
+from edgekv.models.suggested import SUGGESTED, SuggestedModel, Tokenizer
+
+MIB = 1 << 20
+
+# bytes of files on the hub, which have a chat template besides
+FILES = {
+    "Qwen3-0.6B-Q8_0.gguf": 639_446_688,
+    "Qwen3-1.7B-Q8_0.gguf": 1_834_426_016,
+    "Qwen3-4B-Q4_K_M.gguf": 2_497_280_256,
+}
+
+
+@pytest.mark.parametrize("model", SUGGESTED, ids=lambda it: it.name)
+def test_an_outline_is_a_model_of_these_dimensions(model, tmp_path):
+    write_outline(tmp_path / "outline.gguf", model)
+    header = read_header(tmp_path / "outline.gguf")
+    dimensions = header.n_layer, header.n_embd, header.n_head, header.n_head_kv, header.head_dim
+    assert dimensions == (model.n_layer, model.n_embd, model.n_head, model.n_head_kv, model.head_dim)
+    assert (header.n_ctx_train, header.vocab_size) == (model.n_ctx_train, model.tokenizer.n_tokens)
+    n_values = sum(math.prod(tensor.shape) for tensor in header.tensors)
+    if model.tied:
+        assert n_values == pytest.approx(1e6 * model.parameters, rel=0.02)
+    if model.file_name in FILES:
+        assert 0 < FILES[model.file_name] - header.file_bytes < 64 << 10
+
+
+def test_the_plan_of_an_outline_is_that_of_the_model(default_model, tmp_path):
+    """The default model's, whose matrices are of another type."""
+    dimensions = 30, 576, 1_536, 9, 3, 64, 8_192, Tokenizer("smollm", 49_152, 48_900), 1e5
+    write_outline(
+        tmp_path / "outline.gguf", SuggestedModel("SmolLM2", 135, "Q8_0", "", "", "outline.gguf", "llama", *dimensions)
+    )
+    options = {"memory": "1GiB", "budget": 1024, "block": 128, "kv_type": "f16", "repack": False, "policy": "keydiff"}
+    outline, real = (edgekv.plan(path, **options) for path in (tmp_path / "outline.gguf", default_model))
+    for part in ("kv", "compute", "workspace", "outputs", "bookkeeping"):
+        assert getattr(outline.parts, part) == getattr(real.parts, part), part
+    assert abs(outline.parts.vocabulary - real.parts.vocabulary) <= 4 * MIB
+
+
+def suggestion(name, parameters, cells):
+    command = f"edgekv pull {name}"
+    return Suggestion(name, name, parameters, "Q8_0", "MIT", 1, 8192, cells, "f16", 3 * MIB, command)
+
+
+def test_the_largest_model_with_enough_cells_comes_first(monkeypatch):
+    unsorted = [
+        *(suggestion("small", 100, 8000), suggestion("absent", 9000, None), suggestion("cramped", 3000, 100)),
+        *(suggestion("large", 1700, 512), suggestion("narrow", 4000, 200)),
+    ]
+    monkeypatch.setattr(suggest, "_suggestions", lambda ceiling: iter(unsorted))
+    found = json.loads(run_here("models", "--suggest", "--memory", "1GiB", "--json").stdout)["models"]
+    assert [it["name"] for it in found] == ["large", "small", "narrow", "cramped", "absent"]
+    table = run_here("models", "--suggest", "--memory", "1GiB").stdout
+    assert table.startswith("under 1024.0 MiB, best first:")
+    assert "large 1.7B Q8_0" in table
+    assert "needs 3 MiB" in table
+    assert table.endswith("edgekv pull large\nedgekv pull small\nedgekv pull narrow\nedgekv pull cramped\n")
+
+
+def test_each_model_is_planned_by_its_dimensions(monkeypatch, tmp_path):
+    monkeypatch.setattr(suggest, "SUGGESTED", [SUGGESTED[0], SUGGESTED[-1]])
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    found = json.loads(run_here("models", "--suggest", "--memory", "1500MiB", "--json").stdout)
+    assert found["ceiling_bytes"] == 1500 * MIB
+    fits, larger = (it for it in found["models"] if it["command"] != "edgekv chat")  # the bundled model has no pull
+    assert (fits["command"], larger["name"]) == (f"edgekv pull {SUGGESTED[0].name}", SUGGESTED[-1].name)
+    assert fits["cells"] > 512
+    assert (larger["cells"], larger["needed_bytes"] > 1500 * MIB) == (None, True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_ceiling_without_suggestions_is_refused():
+    refused = run_here("models", "--memory", "1GiB")
+    assert (refused.returncode, "add --suggest" in refused.stderr) == (2, True)
