@@ -12,10 +12,10 @@ from edgekv.engine.block_loop import BlockLoop
 from edgekv.engine.loaded_model import LoadedModel
 from edgekv.memory.sizes import MIB
 
+from .loops import LoopDetector
 from .request import GenerationRequest
 from .sampler import SamplerState
 from .stats import Stats
-from .stopping import LoopDetector
 from .token_selector import TokenSelector
 
 if TYPE_CHECKING:

@@ -44,8 +44,8 @@ class GenerationOptions(TypedDict, total=False):
     max_tokens: longest reply, in tokens; 0 = the prompt is read, and nothing is generated; None = until the model ends
         it, or its trained context is full. 1,024 if left out
     stop: a text, or several, that end the reply; it ends before the first one that is complete
-    allow_loops: go on when the reply loops. It loops when its last tokens are one sequence of at most 60 tokens,
-        three times in a row or more, and these are at least 60 tokens together
+    allow_loops: go on when the reply loops. It loops when its last tokens are one sequence, three times in a row or
+        more, and these are at least 60 tokens together; or five times or more with hardly a word that differs
     sampling: how tokens are chosen; None = `Sampling()`
     grammar: what the reply must be, in the syntax of llama.cpp (GBNF) or of Lark (docs/replies.md)
     json_schema: a JSON schema that the reply must fit, as a mapping or a text; True = any JSON. Both need a runtime

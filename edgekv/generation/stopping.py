@@ -1,39 +1,12 @@
-"""Stopping a reply before the model ends it: stop texts and loops."""
+"""Ends a reply before a stop text."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
 from edgekv.errors import CeilingExceededError
 
 from .stats import Stats
-
-LONGEST_CYCLE = 60  # tokens
-ROUNDS = 3
-SHORTEST_LOOP = 60  # tokens in all: "ha ha ha" and a row of dots are no loop yet
-
-
-class LoopDetector:
-    """Detects that a reply loops.
-
-    A reply loops when its last tokens are one sequence of at most LONGEST_CYCLE tokens, ROUNDS times in a row or more,
-    and these are at least SHORTEST_LOOP tokens together.
-    """
-
-    def __init__(self) -> None:
-        self._newest: deque[int] = deque(maxlen=LONGEST_CYCLE)  # the last one first
-        self._runs = [0] * LONGEST_CYCLE  # _runs[d - 1]: newest tokens in a row that equal those d places earlier
-
-    def loops_after(self, token: int) -> bool:
-        """Return True if the reply loops with `token` as its next token."""
-        self._runs = [
-            run + 1 if token == earlier else 0 for run, earlier in zip(self._runs, self._newest, strict=False)
-        ] + [0] * (LONGEST_CYCLE - len(self._newest))
-        self._newest.appendleft(token)
-        return any(
-            run + length >= max(ROUNDS * length, SHORTEST_LOOP) for length, run in enumerate(self._runs, start=1)
-        )
 
 
 class StopTexts:
