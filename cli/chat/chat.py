@@ -33,7 +33,7 @@ class Chat:
 
     name: name that the chat is saved under; None = it is not saved
     system: the system message; None = there is none
-    reply: arguments of `Session.chat` for replies
+    reply: arguments of `Session.ask` for replies
     files: files that go with the next message
     messages: messages of this run; the log of the session has earlier ones
     again: the message to answer once more
@@ -133,6 +133,18 @@ def system_of(session: edgekv.Session) -> str | None:
         for turn in session.turns():
             return "".join(session.text(turn)) if turn.role == "system" else None
     return None
+
+
+def system_of_template(runtime: edgekv.Runtime) -> str | None:
+    """Return the system message that the chat template adds to a chat without one; None = it adds none."""
+    mark, first = "\u2603", {"role": "user", "content": "?"}
+    try:
+        without = runtime.prompt_text([first])
+        before, _, after = runtime.prompt_text([{"role": "system", "content": mark}, first]).partition(mark)
+    except edgekv.EdgeKVError:  # the model has no template, or one that takes no system message
+        return None
+    added = without[len(before) : len(without) - len(after)]
+    return added.strip() or None if without == before + added + after else None
 
 
 def last_turn(session: edgekv.Session, role: str) -> edgekv.Turn | None:

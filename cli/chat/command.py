@@ -18,9 +18,10 @@ from edgekv.cli.found_files import found_files, readable
 from edgekv.cli.render import console, say
 from edgekv.cli.reply import reply_arguments, with_reply_options
 from edgekv.cli.settings import preset_names, preset_options
-from edgekv.cli.shared_options import System, opened, with_common_options
+from edgekv.cli.shared_options import Raw, System, opened, with_common_options
 from edgekv.cli.wording import worded
 from edgekv.generation.reasoning import opens_reasoning
+from edgekv.generation.request import INSTRUCTION
 from edgekv.models import read_header
 from edgekv.prompt.spool import spooled
 from edgekv.store.ownership import Ownership
@@ -75,6 +76,7 @@ def chat(
             autocompletion=preset_names,
         ),
     ] = None,
+    raw: Raw = False,
     plain: Annotated[
         bool,
         typer.Option("--plain", help="No Markdown and no line editor, as in a pipe.", envvar="EDGEKV_PLAIN"),
@@ -85,7 +87,7 @@ def chat(
     ] = True,
 ) -> None:
     """Chat under the memory ceiling. Ctrl-C stops a reply, and leaves when it comes twice within a second."""
-    arguments = reply_arguments(reply)
+    arguments = reply_arguments(reply) | {"instruction": "" if raw else INSTRUCTION}
     files = readable(found_files(file or ()))
     saved = None if session is None else path_of(session)
     if saved is not None and saved.exists() and system is not None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import edgekv
 from edgekv.cli.render import printable, say
 from edgekv.generation.reasoning import split_reasoning
+from edgekv.generation.request import without_instruction
 from edgekv.prompt.spool import spooled
 from edgekv.prompt.text import PARAGRAPH
 
@@ -51,7 +52,7 @@ def _message(chat: Chat, turn: edgekv.Turn, n_past: int) -> Message:
                 gap = PARAGRAPH
 
     file = chat.pastes.enter_context(spooled(before()))
-    return Message(question, [file] if file.stat().st_size else [], n_past)
+    return Message(without_instruction(question), [file] if file.stat().st_size else [], n_past)
 
 
 def history(chat: Chat, argument: str) -> None:
@@ -83,7 +84,7 @@ def _show_message(chat: Chat, turn: edgekv.Turn) -> None:
     """Show a message; of a long one its end, where the question is."""
     end = "".join(chat.session.text(turn._replace(start=max(turn.start, turn.stop - SHOWN_ASKED))))
     cut = "... " if turn.stop - turn.start > SHOWN_ASKED else ""
-    say(f"> {cut}{printable(end.rsplit(PARAGRAPH, 1)[-1])}")
+    say(f"> {cut}{printable(without_instruction(end.rsplit(PARAGRAPH, 1)[-1]))}")
 
 
 def _show_reply(chat: Chat, turn: edgekv.Turn) -> None:

@@ -18,7 +18,7 @@ def reply_to(chat: Chat, message: Message, ui: TerminalUI) -> None:
     try:
         with interrupt_cancels(chat):
             with reading_bar() as progress, ui.reply(chat) as shown:
-                for piece in chat.session.chat(message.text, files=message.files, **chat.reply, progress=progress):
+                for piece in chat.session.ask(message.text, message.files, **chat.reply, progress=progress):
                     answered = True
                     shown.add(piece)
             answered = answered or chat.session.stats.finish_reason != "cancelled"

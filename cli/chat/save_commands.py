@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import edgekv
-from edgekv.cli.render import console, packed, say
+from edgekv.cli.render import console, packed, printable, say
 from edgekv.store.session_names import path_of, save_as, saved_names
 from edgekv.store.transcript import FORMATS
 
-from .chat import Chat, new_session, saved_session, system_of
+from .chat import Chat, new_session, saved_session, system_of, system_of_template
 from .earlier import show_last
 
 FORCE = "--force"
@@ -79,15 +79,22 @@ def session(chat: Chat, name: str) -> None:
 def system(chat: Chat, text: str) -> None:
     """Show the system message, or begin anew with another one."""
     if not text:
-        say(
-            "there is no system message; /system TEXT begins a new chat with one"
-            if chat.system is None
-            else chat.system
-        )
+        _show_system(chat)
         return
     had_begun = chat.session.n_past > 0
     _begin_anew(chat, None if had_begun else chat.name, text)
     say(f"a {'new ' * had_begun}chat with this system message")
+
+
+def _show_system(chat: Chat) -> None:
+    """Show the system message, or the one that the chat template puts in its place."""
+    if chat.system is not None:
+        say(chat.system)
+    elif added := system_of_template(chat.runtime):
+        say(f"there is none of yours, so the model's chat template adds one: {printable(added)}")
+        say("/system TEXT begins a new chat with another")
+    else:
+        say("there is no system message; /system TEXT begins a new chat with one")
 
 
 def _begin_anew(chat: Chat, name: str | None, system: str | None) -> None:

@@ -25,6 +25,11 @@ ON_OVERFLOW = ("evict", "error")
 INSTRUCTION = "Answer in one or two sentences, from the text above:"
 
 
+def without_instruction(question: str) -> str:
+    """Return a question about a text without the instruction before it."""
+    return question.removeprefix(f"{INSTRUCTION} ")
+
+
 _NO_CHARACTER = re.compile("[\ud800-\udfff]")  # surrogates, which stand for bytes that are no UTF-8
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from edgekv.binding.model import Model
+from edgekv.generation.request import without_instruction
 from edgekv.prompt.text import PARAGRAPH
 from edgekv.store.log import TokenLog, Turn
 
@@ -27,7 +28,7 @@ def title_of(log: TokenLog, model: Model) -> str:
     if turn.stop - turn.start <= WHOLE or not is_answered:
         return _first_line(_text(log, model, turn.start, min(turn.stop, turn.start + WHOLE)))
     _, gap, question = _text(log, model, turn.stop - END, turn.stop).rpartition(PARAGRAPH)
-    return _first_line(question if gap else _text(log, model, turn.start, turn.start + END))
+    return _first_line(without_instruction(question) if gap else _text(log, model, turn.start, turn.start + END))
 
 
 def _text(log: TokenLog, model: Model, start: int, stop: int) -> str:

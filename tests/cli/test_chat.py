@@ -19,6 +19,7 @@ from screen import screen
 
 from edgekv.cli.chat.commands import COMMANDS
 from edgekv.cli.chat.input_history import history_path
+from edgekv.generation.request import INSTRUCTION
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no such terminals")
 
@@ -127,7 +128,7 @@ def test_lines_history_and_completion(chat, tmp_path):
     said = [
         it["content"] for it in json.loads((tmp_path / "said.json").read_text())["messages"] if it["role"] == "user"
     ]
-    assert said == ["Once upon a time.\n\none\ntwo", "three\nfour"]
+    assert said == [f"Once upon a time.\n\n{INSTRUCTION} one\ntwo", "three\nfour"]
     assert history_path().stat().st_mode & 0o777 == 0o600
     with chat() as shown:
         begun(shown)

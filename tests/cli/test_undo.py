@@ -15,6 +15,7 @@ from command import COMMAND, SMALL, run_here, words
 import edgekv
 from edgekv.cli.chat.chat import Chat, Message
 from edgekv.cli.chat.commands import run_command
+from edgekv.generation.request import INSTRUCTION
 
 SHORT = ["--max-tokens", "8", "--stop", "\n"]  # a reply is a line
 
@@ -49,6 +50,29 @@ def test_a_retry_says_something_else(model, text_file):
     said, _ = chat(model, lines, "--temp", "0")
     assert said[1] == said[2] == said[3]
     assert "nothing can be taken back" in chat(model, "/retry\n")[1]
+
+
+@pytest.mark.parametrize("raw", [[], ["--raw"]], ids=["told", "raw"])
+def test_a_question_about_a_file_is_told_how_to_be_answered(model, text_file, tmp_path, raw, monkeypatch):
+    """As `ask` tells it: once, also if it is asked again in a later run; and a message without a file is not told."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    book, told = text_file(words(400)), "" if raw else f"{INSTRUCTION} "
+    chat(model, f"/read {book}\nWhat?\nHello\n", *raw, "--session", "mine")
+    _, shown = chat(model, f"/undo\n/retry\n/history\n/save {tmp_path / 'a.json'}\n", *raw, "--session", "mine")
+    messages = json.loads((tmp_path / "a.json").read_text())["messages"]
+    asked = [message["content"] for message in messages if message["role"] == "user"]
+    assert [text.rsplit("\n\n", 1)[-1] for text in asked] == [f"{told}What?"]
+    assert asked[0].count(INSTRUCTION) == bool(told)
+    assert shown.count("What?") == 2  # when it goes on, and by /history
+    assert INSTRUCTION not in shown
+
+
+def test_the_system_message_of_the_template_is_shown(default_model, model):
+    options = ["--memory", "1GiB", "--budget", "128", "--threads", "1"]
+    shown = run_here("chat", "-m", default_model, *options, stdin="/system\n/system Be brief.\n/system\n").stderr
+    assert "the model's chat template adds one: You are a helpful AI assistant named SmolLM" in shown
+    assert "Be brief." in shown
+    assert "there is no system message; /system TEXT" in chat(model, "/system\n")[1]
 
 
 def test_what_was_said_is_saved_as_text(model, tmp_path):
