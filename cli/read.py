@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import signal
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,6 +18,7 @@ from edgekv.prompt.spool import spooled
 from edgekv.prompt.text import PARAGRAPH, read_text
 from edgekv.store.ownership import Ownership
 from edgekv.store.session_names import path_of, save_as, writable_path_of
+from edgekv.store.snapshot_file import sizes_of
 
 from .files import text_files
 from .render import print_footer, reading_bar, say
@@ -75,13 +77,13 @@ def read(
         if session.stats.finish_reason == "cancelled":
             _keep_part(session, save, owned)
             raise typer.Exit(INTERRUPTED)
-        name = save_as(session.save, save, owned)
+        name = save_as(functools.partial(session.save, compress=True), save, owned)
         with suppress(OSError):
             partial.unlink(missing_ok=True)
         print_footer(session.stats, rt.plan)
     if name != save:
         say(f"{save} was saved by another process meanwhile, and stays as it is", style="")
-    say(f"saved as {name}, {format_size(path_of(name).stat().st_size)}")
+    say(f"saved as {name}, {sizes_of(path_of(name))}")
 
 
 def _check_disk(folder: Path, plan: edgekv.Plan, files: Sequence[Path]) -> None:

@@ -461,15 +461,17 @@ class Session:
         with self.alone(), self._swapped_in() as conversation:
             conversation.restore(snapshot)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], *, compress: bool = False) -> None:
         """Write the whole state of the session to a file, for `Runtime.load_session` (docs/sessions.md).
+
+        compress: compress the cells, without loss; the file is smaller by a fifth or so, and takes longer to write
 
         The file is whole or not there: if this fails, or the process ends, an older file of that name is untouched. It
         takes no memory to speak of, and only its owner can read it.
         Raises SessionFileError if it cannot be written, and SessionError while the session is answering.
         """
         with self.alone(), self._swapped_in() as conversation:
-            conversation.save(Path(os.path.abspath(path)))
+            conversation.save(Path(os.path.abspath(path)), compress)
 
     @contextmanager
     def alone(self) -> Iterator[Conversation]:

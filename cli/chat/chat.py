@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -63,8 +64,10 @@ class Chat:
     offer: Callable[[str], bool] = lambda _: False
     several_lines: str = ""
 
-    def save(self) -> None:
+    def save(self, *, compress: bool = False) -> None:
         """Save it under its name, if it has one; under another name if somebody changed that file.
+
+        compress: make the file smaller, which takes longer
 
         Raises SessionFileError.
         """
@@ -73,7 +76,7 @@ class Chat:
                 with contextlib.suppress(edgekv.SessionFileError):  # the backup matters only if the worker dies
                     self.session.save(self.backup)
             return
-        name = save_as(self.session.save, self.name, self.owned)
+        name = save_as(functools.partial(self.session.save, compress=compress), self.name, self.owned)
         if name != self.name:
             say(
                 f"{self.name} was changed by another process, and stays as it is; this chat is saved as {name}",

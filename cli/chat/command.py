@@ -123,6 +123,9 @@ def chat(
             say(f"{path} goes with your {'message' if message else 'first message'}")
         with talk.pastes:
             _converse(talk, ui, lambda: stack.enter_context(opened(runtime)), message)
+        if talk.name is not None and talk.messages:
+            with contextlib.suppress(edgekv.EdgeKVError):  # it was saved after the last reply
+                talk.save(compress=True)
 
 
 def _converse(chat: Chat, ui: TerminalUI, reopened: Callable[[], edgekv.Runtime], first: str | None = None) -> None:

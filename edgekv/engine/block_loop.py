@@ -176,14 +176,21 @@ class BlockLoop:
         is_long, history = self.repositioning.is_long, self._proposer.to_bytes()
         return BlockLoopNotes(self.pinned, self._fresh, is_long, history, self.block_replay.unscored)
 
-    def write(self, file: BinaryIO | FileIO, about: Mapping[str, Any] | None = None, *further: Section) -> None:
+    def write(
+        self,
+        file: BinaryIO | FileIO,
+        about: Mapping[str, Any] | None = None,
+        *further: Section,
+        packed: bool = False,
+    ) -> None:
         """Write a snapshot file to an empty file. The cells pass through memory in pieces. Raises OSError.
 
         about, further: more values and sections
+        packed: compress the cells
         """
         cells, notes = CachedSource(self.cache), self.notes
         history = Section.of(HISTORY, np.frombuffer(notes.history, np.uint8))
-        sections = [Section(CELLS, cells.n_bytes, cells.pieces()), history, *further]
+        sections = [Section(CELLS, cells.n_bytes, cells.pieces(), packed), history, *further]
         write_snapshot_file(file, {**(about or {}), **notes.values()}, sections)
 
     def restore(self, snapshot: BlockLoopSnapshot) -> None:

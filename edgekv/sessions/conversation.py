@@ -123,13 +123,13 @@ class LocalConversation:
         self.state.restore(snapshot)
         self._remember()
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path, compress: bool) -> None:
         """Write the whole state to a file. Raises SessionFileError; an older file of that name is then untouched."""
         block_loop, history = self._settled(), self.state.history
         further, title = [], ""
         if history is not None:
             further, title = log_sections(history.log), title_of(history.log, self._loaded.model)
-        save_session(path, self._loaded, block_loop, self._system, self.state.said, further, title)
+        save_session(path, self._loaded, block_loop, self._system, self.state.said, further, title, compress)
 
     def turns(self, first: int, n: int) -> list[Turn]:
         """Return at most n turns of the log from turn `first` on. Raises SessionError if there is no log."""

@@ -62,7 +62,7 @@ class Conversation(Protocol):
     def n_logged(self) -> int:
         """Tokens of the log, and generated tokens that are not fed yet. Raises SessionError if there is no log."""
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path, compress: bool) -> None:
         """Write the whole state to a file, by an absolute path. Raises SessionFileError; no reply may be under way."""
 
     @property

@@ -43,11 +43,13 @@ def save_session(
     said: Said,
     further: Sequence[Section] = (),
     title: str = "",
+    compress: bool = False,
 ) -> None:
     """Write a session whose cells a block loop has, without a copy of them in memory. It replaces a file as a whole.
 
     further: more sections, such as `tokens`
     title: what the session is about, for lists; "" = unknown
+    compress: compress the cells, without loss
 
     Raises SessionFileError if it cannot be written; the file that was there is then untouched.
     """
@@ -58,7 +60,7 @@ def save_session(
         )
     try:
         with atomic_write(path) as file:
-            block_loop.write(file, about, *further)
+            block_loop.write(file, about, *further, packed=compress)
     except OSError as error:
         n_bytes = block_loop.snapshot_bytes + sum(section.n_bytes for section in further)
         raise SessionFileError(

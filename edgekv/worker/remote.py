@@ -163,10 +163,10 @@ class WorkerConversation(_Forwarding):
         self._call("check_room", snapshot.nbytes)
         self._call("restore", snapshot)
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path, compress: bool) -> None:
         """Have the worker write the whole state to a file."""
         self.end_unfinished()
-        self._call("save", path)
+        self._call("save", path, compress)
 
     def reply(
         self, request: GenerationRequest | RewindRequest, progress: ProgressCallback | None

@@ -22,6 +22,7 @@ from edgekv.cli.chat.commands import run_command
 from edgekv.cli.chat.plain import PlainReply
 from edgekv.cli.chat.replying import reply_to
 from edgekv.cli.chat.terminal_ui import TerminalUI
+from edgekv.generation.request import INSTRUCTION
 from edgekv.store.ownership import Ownership
 from edgekv.store.session_names import path_of, save_as, saved_names
 
@@ -92,7 +93,7 @@ def test_what_is_no_text_is_told_when_it_is_attached(model, book, tmp_path):
     shown = chat(model, lines).stderr
     assert "bad.pdf is not a whole PDF" in shown
     assert "zero.pdf is not text" in shown
-    assert json.loads(said.read_text())["messages"][0]["content"] == f"{words(200)}\n\nWhat?"
+    assert json.loads(said.read_text())["messages"][0]["content"] == f"{words(200)}\n\n{INSTRUCTION} What?"
 
 
 def test_a_message_that_fails_is_given_back_with_its_files(runtime, book, tmp_path, capsys):
@@ -212,7 +213,7 @@ def test_a_question_about_a_text_is_answered_again_in_a_chat_that_goes_on(model,
     assert "> ... What?" in resumed.stderr
     assert resumed.stdout.split("\n")[0]
     messages = json.loads((book.parent / "said.json").read_text())["messages"]
-    assert [it["content"] for it in messages if it["role"] == "user"] == [f"{words(200)}\n\nWhat?"]
+    assert [it["content"] for it in messages if it["role"] == "user"] == [f"{words(200)}\n\n{INSTRUCTION} What?"]
 
 
 def test_a_reading_that_is_stopped_goes_on(model, book, text_file):
