@@ -175,7 +175,7 @@ def test_a_long_paste_goes_with_the_message(chat, tmp_path):
     said = [
         it["content"] for it in json.loads((tmp_path / "said.json").read_text())["messages"] if it["role"] == "user"
     ]
-    assert said == ["a\nb\n" * 50 + "\n\nshort What?", pasted[:2000] + "\n\nWhy?"]
+    assert said == ["a\nb\n" * 50 + f"\n\n{INSTRUCTION} short What?", f"{pasted[:2000]}\n\n{INSTRUCTION} Why?"]
     assert all(len(entry) < 100 for entry in map(json.loads, history_path().read_text().splitlines()))
 
 

@@ -10,6 +10,7 @@ from command import SMALL, run_here
 import edgekv
 from edgekv.cli import found_files as module
 from edgekv.cli.found_files import found_files, paths_in, with_flags
+from edgekv.generation.request import INSTRUCTION
 
 # typer imports what click calls deprecated
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -132,7 +133,7 @@ def test_a_chat_begins_with_files_and_a_message(model, tmp_path):
     assert "'nix' is not a file" in ended.stderr
     assert "'src' is a folder; begin the chat with -f" in ended.stderr
     said = (tmp_path / "said.md").read_text()
-    assert "one\n\nthree\n\nfour\n\nfive é\n\nHello there" in said
-    assert "two\n\none\n\ntwo\n\nAnd now?" in said
+    assert f"one\n\nthree\n\nfour\n\nfive é\n\n{INSTRUCTION} Hello there" in said
+    assert f"two\n\none\n\ntwo\n\n{INSTRUCTION} And now?" in said
     refused = run_here("chat", "-m", model, *SMALL, "-f", "nix.txt")
     assert (refused.returncode, "'nix.txt' is not a file" in refused.stderr) == (2, True)
