@@ -32,6 +32,7 @@ from . import (
     read,
     run_batch,
     serve,
+    serve_mcp,
     sessions,
     show_plan,
 )
@@ -77,6 +78,7 @@ app.add_typer(sessions.app, name="sessions")
 app.add_typer(evaluate.app, name="eval")
 app.command(cls=FilesCommand)(inspect.inspect)
 app.command()(serve.serve)
+app.command()(serve_mcp.mcp)
 app.command()(run_batch.batch)
 app.command()(show_plan.plan)
 app.command()(pull.pull)
