@@ -20,9 +20,9 @@ GrammarFile = Annotated[
 ]
 
 
-def with_reply_options(*, temp: float) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command the options of a reply, `temp` for a temperature; it receives them as one dict, `reply`."""
-    temperature = temp
+def with_reply_options(*, temp: float, min_p: float = 0.0) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command the options of a reply, with its own defaults; it receives them as one dict, `reply`."""
+    temperature, least = temp, min_p
 
     def options(
         temp: Annotated[float, typer.Option(help="Temperature; 0 = always the most likely token.")] = temperature,
@@ -34,7 +34,7 @@ def with_reply_options(*, temp: float) -> Callable[[Callable[..., Any]], Callabl
         ] = 0.95,
         min_p: Annotated[
             float, typer.Option(help="Of these, choose among those this much as likely as the first; 0 = all.")
-        ] = 0.0,
+        ] = least,
         repeat_penalty: Annotated[
             float, typer.Option(help="Make the last 64 tokens that were said less likely to come again; 1 = off.")
         ] = 1.1,

@@ -47,7 +47,7 @@ def _use_preset(context: typer.Context, name: str | None) -> str | None:
 
 
 @with_common_options
-@with_reply_options(temp=0.7)
+@with_reply_options(temp=0.5, min_p=0.1)
 def chat(
     runtime: dict[str, Any],
     reply: dict[str, Any],

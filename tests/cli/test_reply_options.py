@@ -35,7 +35,7 @@ def reply(model):
 OPTIONS = {
     "--top-k": ("40", "2"),
     "--top-p": ("0.95", "0.1"),
-    "--min-p": ("0.0", "0.9"),
+    "--min-p": ({"ask": "0.0", "chat": "0.1"}, "0.9"),
     "--repeat-penalty": ("1.1", "2"),
 }
 
@@ -44,13 +44,16 @@ OPTIONS = {
 @pytest.mark.parametrize("command", ["ask", "chat"])
 def test_options_do_what_they_say_in_every_command(reply, command, option):
     default, other = OPTIONS[option]
+    default = default[command] if isinstance(default, dict) else default
     assert reply(command, "--temp", "3") == reply(command, "--temp", "3", option, default)
     assert reply(command, "--temp", "3") != reply(command, "--temp", "3", option, other)
 
 
-@pytest.mark.parametrize(("command", "temperature"), [("ask", "0"), ("chat", "0.7")])
-def test_commands_differ_by_their_temperature_alone(reply, command, temperature):
-    assert reply(command) == reply(command, "--temp", temperature)
+@pytest.mark.parametrize(
+    ("command", "given"), [("ask", ("--temp", "0")), ("chat", ("--temp", "0.5", "--min-p", "0.1"))]
+)
+def test_commands_differ_by_their_temperature_and_what_is_unlikely(reply, command, given):
+    assert reply(command) == reply(command, *given)
     assert reply(command) != reply(command, "--temp", "3")
 
 
