@@ -66,6 +66,13 @@ def pytest_addoption(parser):
     )
 
 
+    parser.addoption(
+        "--real",
+        metavar="MODEL",
+        help="also run tests/real with this model: a path, or a name of scripts/real_models.py that was brought here",
+    )
+
+
 def pytest_configure(config):
     config.addinivalue_line("markers", "two_processes: compares what a model says in two, of which one has no device")
     if config.getoption("--device") not in ("host", "rpc"):
