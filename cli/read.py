@@ -26,6 +26,7 @@ from .shared_options import System, opened, with_common_options
 
 PARTIAL = ".partial"  # ends the name of what was read in part
 INTERRUPTED = 130
+LEAST_TOKEN_BYTES, BESIDE_TOKENS = 2, 512  # bytes of a text for each token, at least; tokens of template and question
 
 
 @with_common_options
@@ -63,7 +64,7 @@ def read(
         else:
             session = stack.enter_context(_new_session(rt, system))
             files = [*files]
-        _check_disk(path.parent, rt.plan, files)
+        _check_disk(path.parent, rt.plan, files, session.n_cells)
         n_before = session.n_past
         # one question may have several parts itself
         focus = question[0] if question and len(question) == 1 else question or None
@@ -86,12 +87,16 @@ def read(
     say(f"saved as {name}, {sizes_of(path_of(name))}")
 
 
-def _check_disk(folder: Path, plan: edgekv.Plan, files: Sequence[Path]) -> None:
+def _check_disk(folder: Path, plan: edgekv.Plan, files: Sequence[Path], n_filled: int) -> None:
     """Raise SessionFileError if a disk has no room for the session, before hours go into reading.
 
-    A token takes 4 bytes of the log, and stands for about as many of a text.
+    A token takes 4 bytes of the log, and stands for about as many of a text; so a short text fills few of the cells.
+
+    n_filled: cells of a head that are filled already
     """
-    needed = plan.session_bytes + sum(file.stat().st_size for file in files if file.is_file())
+    n_bytes = sum(file.stat().st_size for file in files if file.is_file())
+    n_cells = min(plan.n_cells, n_filled + n_bytes // LEAST_TOKEN_BYTES + BESIDE_TOKENS)
+    needed = plan.session_bytes * n_cells // max(1, plan.n_cells) + n_bytes
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise edgekv.SessionFileError(

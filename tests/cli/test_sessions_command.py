@@ -122,6 +122,14 @@ def test_a_full_disk_is_found_before_anything_is_read(model, book, monkeypatch):
     assert "has 1.0 KiB free, and the session may take " in refused.stderr
 
 
+def test_a_short_text_needs_no_room_for_all_cells(model, text_file, monkeypatch):
+    """A disk that has half of what a session may take at most under such a ceiling."""
+    most = edgekv.plan(model, memory="4GiB", swap_bytes=0).session_bytes
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=most // 2))
+    read = run_here("read", "-m", model, "--memory", "4GiB", "-f", text_file("Some words."), "--save", "short")
+    assert (read.returncode, saved_names()) == (0, ["short"]), read.stderr
+
+
 def test_listing_showing_and_removing(model, data_home):
     assert json.loads(run_here("sessions", "list", "--json").stdout) == []
     chat(model, "Hello\n", "--session", "mine")
