@@ -60,12 +60,16 @@ def conversation(session, i):
 
 
 def together(runtime, n, work=conversation):
-    """Return what n threads return that each work with a session of their own. Raises what one of them raises."""
-    results = [None] * n
+    """Return what n threads return that each work with a session of their own, or what they raise.
+
+    None begins before all have a session: a thread that is late would find the others done.
+    """
+    results, ready = [None] * n, threading.Barrier(n)
 
     def run(i):
         try:
             with runtime.session() as session:
+                ready.wait(LIMIT_S)
                 results[i] = work(session, i)
         except BaseException as error:
             results[i] = error
@@ -128,10 +132,7 @@ def test_many_replies_at_once_choose_nearly_the_best_tokens(open_parallel, joine
 
 @pytest.mark.usefixtures("talkative")
 def test_a_text_that_is_read_lets_replies_have_a_token_between_two_blocks(open_parallel, joined):
-    barrier = threading.Barrier(2)
-
     def work(session, i):
-        barrier.wait(LIMIT_S)
         if i == 0:
             session.read(words(300, "long-"))
         else:
