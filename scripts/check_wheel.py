@@ -1,0 +1,94 @@
+"""Ask README's question with an installed wheel and the default model, and check the answer and the memory peak.
+
+    python scripts/check_wheel.py
+
+Run it by the Python of the environment that has `edgekv[smollm2]`. It works in an empty folder, so it tests what is
+installed and not a checkout. EDGEKV_INSTRUCTIONS chooses a set of instructions, as ever. The peak is that of the whole
+process, as edgekv reports it and, on Linux and macOS, as the kernel counted it. Exits with 1 and one line if the
+answer is wrong or a peak is above the ceiling.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+CEILING_BYTES = 208 << 20
+TEXT = Path(__file__).resolve().parents[1] / "examples" / "oz.txt"
+QUESTION = "What is the road to the City of Emeralds paved with?"
+ANSWER = "yellow brick"
+LIMIT_S = 1800  # against hanging; an emulated processor takes minutes
+
+
+class WheelError(Exception):
+    """The wheel does not do what README shows; the message says what it did."""
+
+
+def ask(folder: str) -> dict[str, Any]:
+    """Return the JSON of `edgekv ask` about the text, run in a folder. Raises WheelError if it ends with an error."""
+    command = [
+        sys.executable,
+        "-m",
+        "edgekv",
+        "ask",
+        "--json",
+        "--memory",
+        str(CEILING_BYTES),
+        "-f",
+        str(TEXT),
+        QUESTION,
+    ]
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=LIMIT_S,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise WheelError(f"edgekv ask ended with {done.returncode}: {done.stderr[-2000:]}")
+    return json.loads(done.stdout)
+
+
+def counted_peak_bytes() -> int:
+    """Return the largest peak of the programs that this one started, as the kernel counted it; 0 on Windows."""
+    if sys.platform == "win32":
+        return 0
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * unit
+
+
+def check(answer: dict[str, Any], counted_bytes: int) -> str:
+    """Return a line about an answer. Raises WheelError if it is wrong, or if either peak is above the ceiling."""
+    text, told_bytes = answer["answer"].strip(), answer["memory"]["peak_rss_bytes"]
+    if ANSWER not in text:
+        raise WheelError(f"the answer has no {ANSWER!r}: {text!r}")
+    peak_bytes = max(told_bytes, counted_bytes)
+    if not 0 < told_bytes <= peak_bytes <= CEILING_BYTES:
+        raise WheelError(
+            f"edgekv reports a peak of {told_bytes} bytes, and the kernel counted {counted_bytes}, but the ceiling is "
+            f"{CEILING_BYTES}"
+        )
+    return f"{text!r}, peak {peak_bytes / 2**20:.1f} MiB of {CEILING_BYTES / 2**20:.1f} MiB"
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory(prefix="edgekv-wheel-") as folder:
+        try:
+            print(check(ask(folder), counted_peak_bytes()))
+        except WheelError as error:
+            print(f"check_wheel.py: {error}", file=sys.stderr)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
