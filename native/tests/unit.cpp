@@ -39,6 +39,7 @@ void test_ragged(const char * model_path, const char * kv_type);
 void test_reposition(const char * model_path, const char * kv_type);
 void test_rope();
 void test_matrix_rows();
+void test_pages();
 void test_slots(const char * model_path, const char * kv_type);
 void test_snapshot(const char * model_path, const char * kv_type);
 void test_streamed_weights(const char * model_path);
@@ -520,6 +521,7 @@ static void test_plain_arrays() {
     test_kernels();
     test_rope();
     test_matrix_rows();
+    test_pages();
     test_experts();
     test_products();
     test_pools_of_rows();

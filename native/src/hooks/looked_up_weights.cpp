@@ -1,64 +1,26 @@
 #include "hooks/looked_up_weights.h"
 
+#include "hooks/pages.h"
 #include "hooks/status.h"
 
 #include <algorithm>
 #include <new>
 #include <utility>
 
-#if defined(__linux__)
-#    include <sys/mman.h>
-#    include <unistd.h>
-#endif
-
 namespace edgekv {
 
 namespace {
 
-#if defined(__linux__)
-
-size_t page_bytes() {
-    static const size_t n = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-    return n;
-}
-
-// Pages take memory when they are written to, one by one, and none after `drop_pages`.
-char * reserve_pages(size_t n) {
-    void * pages = mmap(nullptr, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (pages == MAP_FAILED) {
-        throw std::bad_alloc();
-    }
-    madvise(pages, n, MADV_NOHUGEPAGE);
-    return static_cast<char *>(pages);
-}
-
-void drop_pages(char * pages, size_t n) { madvise(pages, n, MADV_DONTNEED); }
-void free_pages(char * pages, size_t n) { munmap(pages, n); }
-
-#else
-
-size_t page_bytes() { return 4096; }
-char * reserve_pages(size_t) { throw std::bad_alloc(); }
-void   drop_pages(char *, size_t) {}
-void   free_pages(char *, size_t) {}
-
-#endif
-
 size_t reserved_bytes(const ggml_tensor & weight) { return GGML_PAD(ggml_nbytes(&weight), page_bytes()); }
 
-// An expert lies in pages of its own, but for the first and the last one.
-size_t expert_bytes(const ggml_tensor & weight) { return weight.nb[2] + 2 * page_bytes(); }
+size_t expert_bytes(const ggml_tensor & weight) { return most_bytes(weight.nb[2], 1, page_bytes()); }
 
 } // namespace
 
-#if defined(__linux__)
-const bool LookedUpWeights::works = true;
-#else
-const bool LookedUpWeights::works = false;
-#endif
+const bool LookedUpWeights::works = gives_pages;
 
 size_t LookedUpWeights::bytes_of_rows(const ggml_tensor & table, size_t n) {
-    return std::min(n * (GGML_PAD(table.nb[1], page_bytes()) + page_bytes()), reserved_bytes(table));
+    return std::min(most_bytes(table.nb[1], n, page_bytes()), reserved_bytes(table));
 }
 
 size_t LookedUpWeights::bytes_of_experts(const ggml_tensor & weight) {
@@ -104,7 +66,8 @@ int LookedUpWeights::read_for(const ggml_tensor & tensor, const ggml_tensor & no
 
 int LookedUpWeights::read(const Weight & weight, size_t begin, size_t n_bytes) {
     n_read_ += n_bytes;
-    return file_->try_read(weight.offset + begin, weight.data + begin, n_bytes);
+    const int taken = take_pages(weight.data + begin, n_bytes);
+    return taken != 0 ? taken : file_->try_read(weight.offset + begin, weight.data + begin, n_bytes);
 }
 
 int LookedUpWeights::read_rows(const Weight & weight, const ggml_tensor & ids) {
@@ -160,15 +123,10 @@ void LookedUpWeights::make_room(size_t n_bytes) {
 
 void LookedUpWeights::drop(Expert & expert) {
     const auto & experts = expert.weight->experts;
-    const size_t n_bytes = expert.weight->tensor->nb[2];
-    const size_t begin = expert.number * n_bytes, end = begin + n_bytes;
-    const bool   shares_first = expert.number > 0 && experts[expert.number - 1].is_there;
-    const bool   shares_last  = expert.number + 1 < experts.size() && experts[expert.number + 1].is_there;
-    const size_t page  = page_bytes();
-    const size_t first = shares_first ? GGML_PAD(begin, page) : begin / page * page;
-    const size_t last  = shares_last ? end / page * page : GGML_PAD(end, page);
-    if (last > first) {
-        drop_pages(expert.weight->data + first, last - first);
+    const auto   is_there = [&](size_t i) { return experts[i].is_there; };
+    const auto   pages = pages_of_part(expert.number, expert.weight->tensor->nb[2], experts.size(), page_bytes(), is_there);
+    if (pages.begin < pages.end) {
+        drop_pages(expert.weight->data + pages.begin, pages.end - pages.begin);
     }
     absent_.splice(absent_.end(), recent_, expert.place);
     expert.is_there = false;
