@@ -65,7 +65,6 @@ def pytest_addoption(parser):
         "backend of the build, such as vulkan",
     )
 
-
     parser.addoption(
         "--real",
         metavar="MODEL",

@@ -22,7 +22,7 @@ TEXT = (Path(__file__).parents[2] / "examples" / "oz.txt").read_text(encoding="u
 SHORT = TEXT[:2400]
 N_SAID = 12
 GREEDY = edgekv.Sampling(temperature=0, repeat_penalty=1)
-CLOSE = 0.04  # of the deviation of logits. Activations are rounded to 8 bits, which moves sums; 0.03 was measured
+CLOSE = 0.04  # a share of the deviation of logits; 0.03 was measured
 WITHIN = 1.02  # the plan / the peak
 
 
@@ -75,7 +75,7 @@ def test_what_evicts_nothing_is_llama_cpps_own_cache(real_model, options, runtim
     assert distance(found, expected) < CLOSE
     assert found.argmax() == expected.argmax()
     cut = logits_of(real_model, [*tokens[:100], *tokens[228:]], options)
-    assert distance(cut, expected) > 2 * CLOSE  # so a block that is missing would be noticed
+    assert distance(cut, expected) > 2 * CLOSE  # a missing block is noticed
 
 
 def fill(model, options):
