@@ -68,6 +68,7 @@ class AttentionNodes:
         library.load().ggml_op_desc.restype = c.c_char_p
         library.load().ggml_backend_buffer_is_host.restype = c.c_bool
         self._is_attention = {}
+        self._known = {}
         self.callback = library.bindings().ggml_backend_sched_eval_callback(self._call)
 
     def _call(self, pointer, ask, _data):
@@ -92,7 +93,7 @@ class AttentionNodes:
         scale, _, cap = np.array(node.op_params[:3], dtype=np.int32).view(np.float32).astype(np.float64)
         queries = _floats(q)  # (n_head, n_tokens, d)
         self.queries.setdefault(layer, []).append(queries)
-        keys, values = _floats(k), _floats(v)  # (n_head_kv, n_cells, d)
+        keys, values = self._cells(k), self._cells(v)  # (n_head_kv, n_cells, d)
         by_edgekv = layer in self.visible and library.load().ggml_backend_buffer_is_host(c.c_void_p(_root(k).buffer))
         if gguf.GGMLQuantizationType(k.type) != gguf.GGMLQuantizationType.F16 and not by_edgekv:
             queries = round_q8_0(queries)
@@ -117,6 +118,17 @@ class AttentionNodes:
         result = out.ctypes.data_as(c.c_void_p)
         library.load().ggml_backend_tensor_set(c.byref(node), result, SIZE(0), SIZE(out.nbytes))
 
+    def _cells(self, tensor):
+        """As `_floats`, of rows of a cache: those that are what they were at the last call are not converted again."""
+        rows, place = _rows(tensor), (_root(tensor).name, tensor.view_offs)
+        known, floats = self._known.get(place, (None, None))
+        if known is None or known.shape != rows.shape:
+            floats = _converted(rows, tensor.type)
+        elif (changed := (rows != known).any(axis=-1)).any():
+            floats[changed] = _converted(rows[changed], tensor.type)
+        self._known[place] = rows, floats
+        return floats
+
 
 def _softmax(scores, sink):
     top = scores.max(axis=1, keepdims=True)
@@ -135,6 +147,11 @@ def _root(tensor):
 
 def _floats(tensor):
     """A tensor of three dimensions, row by row as it lies, as float64 (ne2, ne1, ne0)."""
+    return _converted(_rows(tensor), tensor.type)
+
+
+def _rows(tensor):
+    """The bytes of a tensor of three dimensions, row by row as it lies, (ne2, ne1, row_bytes)."""
     kind = gguf.GGMLQuantizationType(tensor.type)
     n_values, n_rows, n_matrices, _ = tensor.ne
     block_values, block_bytes = gguf.GGML_QUANT_SIZES[kind]
@@ -145,9 +162,11 @@ def _floats(tensor):
     rows = np.lib.stride_tricks.as_strided(
         data, (n_matrices, n_rows, row_bytes), (tensor.nb[2], tensor.nb[1], 1), writeable=False
     )
-    rows = np.ascontiguousarray(rows).reshape(-1, row_bytes)
-    return (
-        dequantize(rows.view({0: np.float32, 1: np.float16}.get(tensor.type, np.uint8)), kind)
-        .reshape(n_matrices, n_rows, n_values)
-        .astype(np.float64)
-    )
+    return np.ascontiguousarray(rows)
+
+
+def _converted(rows, kind):
+    """rows (..., row_bytes) uint8 of a type of ggml's -> their values (..., n) float64."""
+    flat = rows.reshape(-1, rows.shape[-1]).view({0: np.float32, 1: np.float16}.get(kind, np.uint8))
+    values = dequantize(flat, gguf.GGMLQuantizationType(kind)).astype(np.float64)
+    return values.reshape(*rows.shape[:-1], -1)
