@@ -5,9 +5,9 @@
 #include "ggml-cpu.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <new>
 #include <set>
 #include <unordered_map>
 #include <vector>
@@ -83,7 +83,7 @@ void free_buffer(ggml_backend_buffer_t buffer) {
                              [&](const Work & work) { return work.touches(begin, buffer->size); });
     });
     n_early += early;
-    std::free(buffer->context);
+    ::operator delete(buffer->context, std::align_val_t(alignment));
 }
 
 ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, size_t size) {
@@ -101,7 +101,7 @@ ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, size_t size)
     };
     calls.clear = [](ggml_backend_buffer_t buffer, uint8_t value) { std::memset(buffer->context, value, buffer->size); };
 
-    void * memory = std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment + alignment);
+    void * memory = ::operator new(size + alignment, std::align_val_t(alignment), std::nothrow);
     return memory == nullptr ? nullptr : ggml_backend_buffer_init(type, calls, memory, size);
 }
 

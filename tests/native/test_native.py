@@ -39,9 +39,9 @@ MODELS = {
 
 
 def tool(cache, key, command):
-    """Path of a tool of the build that CMakeCache.txt names, or of the one in PATH where that one is gone."""
+    """Return the path of a tool of the build that CMakeCache.txt names, or of the one in PATH if that one is gone."""
     (kept,) = re.findall(rf"^{key}:\w+=(.*)$", cache.read_text(), re.MULTILINE)
-    path = kept if Path(kept).is_file() else shutil.which(command)
+    path = shutil.which(kept) or shutil.which(command)  # a cross compiler may be kept by its name alone
     if path is None:
         pytest.skip(f"{kept} has built edgekv and is gone; install {command} to build the native tests")
     return path
@@ -82,7 +82,8 @@ def emulator(program):
 
 
 def run(program, *arguments):
-    command = [*emulator(program), program, *arguments]
+    of_windows = program.with_suffix(".exe")
+    command = [*emulator(program), of_windows if of_windows.is_file() else program, *arguments]
     leaks = 0 if emulator(program) else 1  # the search for them stops a program's threads, which an emulator cannot
     options = {name: value.format(leaks=leaks) for name, value in SANITIZERS.items()}
     done = subprocess.run(command, capture_output=True, text=True, timeout=1800, env=os.environ | options)

@@ -66,8 +66,7 @@ int LookedUpWeights::read_for(const ggml_tensor & tensor, const ggml_tensor & no
 
 int LookedUpWeights::read(const Weight & weight, size_t begin, size_t n_bytes) {
     n_read_ += n_bytes;
-    const int taken = take_pages(weight.data + begin, n_bytes);
-    return taken != 0 ? taken : file_->try_read(weight.offset + begin, weight.data + begin, n_bytes);
+    return file_->try_read(weight.offset + begin, weight.data + begin, n_bytes);
 }
 
 int LookedUpWeights::read_rows(const Weight & weight, const ggml_tensor & ids) {

@@ -2,17 +2,11 @@
 
 #include "ggml.h"
 
-#include <cerrno>
 #include <new>
 
 #if defined(__linux__)
 #    include <sys/mman.h>
 #    include <unistd.h>
-#elif defined(_WIN32)
-#    if !defined(NOMINMAX)
-#        define NOMINMAX
-#    endif
-#    include <windows.h>
 #endif
 
 namespace edgekv {
@@ -36,33 +30,7 @@ char * reserve_pages(size_t n) {
 }
 
 void free_pages(char * begin, size_t n) { munmap(begin, n); }
-int  take_pages(char *, size_t) { return 0; } // a page takes memory when it is written to
 void drop_pages(char * begin, size_t n) { madvise(begin, n, MADV_DONTNEED); }
-
-#elif defined(_WIN32)
-
-const bool gives_pages = true;
-
-size_t page_bytes() {
-    static const size_t n = [] {
-        SYSTEM_INFO info;
-        GetSystemInfo(&info);
-        return static_cast<size_t>(info.dwPageSize);
-    }();
-    return n;
-}
-
-char * reserve_pages(size_t n) {
-    void * pages = VirtualAlloc(nullptr, n, MEM_RESERVE, PAGE_READWRITE);
-    if (pages == nullptr) {
-        throw std::bad_alloc();
-    }
-    return static_cast<char *>(pages);
-}
-
-void free_pages(char * begin, size_t) { VirtualFree(begin, 0, MEM_RELEASE); }
-int  take_pages(char * begin, size_t n) { return VirtualAlloc(begin, n, MEM_COMMIT, PAGE_READWRITE) != nullptr ? 0 : ENOMEM; }
-void drop_pages(char * begin, size_t n) { VirtualFree(begin, n, MEM_DECOMMIT); }
 
 #else
 
@@ -71,7 +39,6 @@ const bool gives_pages = false;
 size_t page_bytes() { return 4096; }
 char * reserve_pages(size_t) { throw std::bad_alloc(); }
 void   free_pages(char *, size_t) {}
-int    take_pages(char *, size_t) { return ENOMEM; }
 void   drop_pages(char *, size_t) {}
 
 #endif

@@ -11,12 +11,9 @@ size_t page_bytes(); // of this machine
 
 extern const bool gives_pages; // on systems that give addresses without memory, and take memory back
 
-// n bytes of addresses, which begin at a page. Throws std::bad_alloc.
+// n bytes of addresses, which begin at a page, and take memory where they are written to. Throws std::bad_alloc.
 char * reserve_pages(size_t n);
 void   free_pages(char * begin, size_t n);
-
-// Let something be written there. Returns 0, or an errno where the system has no memory.
-int take_pages(char * begin, size_t n);
 
 // Give the memory of whole pages back; the addresses stay.
 void drop_pages(char * begin, size_t n);
