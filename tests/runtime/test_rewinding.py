@@ -15,6 +15,7 @@ from test_snapshot import Steps, held
 import edgekv
 from edgekv.generation.sampler import GREEDY, Sampler
 from edgekv.models.header import Header
+from edgekv.sessions import conversation
 from edgekv.store.log import TokenLog
 
 POLICIES = ["keydiff", "snapkv+ada", "h2o", "snapkv(window=16, carry=0.65)", "keydiff+critical", "ahakv", "replay+ada"]
@@ -716,6 +717,7 @@ def test_a_log_that_is_not_that_of_its_cells_is_refused(open_runtime, monkeypatc
             damage()
             with monkeypatch.context() as patch:
                 patch.setattr(TokenLog, "cut", lambda *_: None)  # a cut would mend it
+                patch.setattr(conversation, "title_of", lambda *_: "")  # which reads the log
                 session.save(path)
             with pytest.raises(edgekv.SessionFileError, match="its log is not that of its cells"):
                 rt.load_session(path, instead_of=session)
