@@ -717,7 +717,7 @@ def test_a_log_that_is_not_that_of_its_cells_is_refused(open_runtime, monkeypatc
             damage()
             with monkeypatch.context() as patch:
                 patch.setattr(TokenLog, "cut", lambda *_: None)  # a cut would mend it
-                patch.setattr(conversation, "title_of", lambda *_: "")  # which reads the log
+                patch.setattr(conversation, "title_of", lambda *_: "")  # it reads the log
                 session.save(path)
             with pytest.raises(edgekv.SessionFileError, match="its log is not that of its cells"):
                 rt.load_session(path, instead_of=session)
