@@ -26,7 +26,6 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
@@ -46,33 +45,15 @@ NUMBERS = count()  # no two requests are the same, so none finds its prompt read
 PREDICTED = {1: "1.4", 2: "1.2", 4: "1.1", 8: "1.1"}
 
 
-@dataclass
-class Asked:
-    """Seconds to the first token and to the last; tokens that came."""
-
-    first_s: float
-    last_s: float
-    n_tokens: int
-
-
-def ask(server: Serving, text: str, n_tokens: int) -> Asked:
-    """Ask for the likeliest words, as a stream."""
-    body: dict[str, Any] = {"messages": [{"role": "user", "content": text}], "max_tokens": n_tokens, "temperature": 0}
-    body |= {"stream": True, "stream_options": {"include_usage": True}}
-    connection = http.client.HTTPConnection(server.url.removeprefix("http://"))
-    begun, first, usage = time.perf_counter(), 0.0, {}
-    connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
-    answer = connection.getresponse()
-    if answer.status != 200:
-        raise SystemExit(f"the server answers {answer.status}: {answer.read().decode()}")
-    for line in answer:
-        if line.startswith(b"data: {"):
-            chunk = json.loads(line[6:])
-            usage = chunk.get("usage") or usage
-            if not first and chunk["choices"] and chunk["choices"][0]["delta"].get("content"):
-                first = time.perf_counter() - begun
-    connection.close()
-    return Asked(first, time.perf_counter() - begun, usage["completion_tokens"])
+def ask(server: Serving, text: str, n_tokens: int) -> tuple[float, int]:
+    """Ask for the likeliest words; returns the seconds to the first token, and how many came."""
+    body = {"messages": [{"role": "user", "content": text}], "max_tokens": n_tokens, "temperature": 0}
+    begun, first_s, n_said = time.perf_counter(), 0.0, 0
+    for chunk in server.chunks(body):
+        if not first_s and any(choice["delta"].get("content") for choice in chunk["choices"]):
+            first_s = time.perf_counter() - begun
+        n_said = (chunk.get("usage") or {}).get("completion_tokens", n_said)
+    return first_s, n_said
 
 
 def tokens_per_second(server: Serving, n_clients: int, n_tokens: int) -> float:
@@ -81,7 +62,7 @@ def tokens_per_second(server: Serving, n_clients: int, n_tokens: int) -> float:
     started = time.perf_counter()
     with ThreadPoolExecutor(n_clients) as clients:
         asked = list(clients.map(lambda text: ask(server, text, n_tokens), texts))
-    return sum(it.n_tokens for it in asked) / (time.perf_counter() - started)
+    return sum(n_said for _, n_said in asked) / (time.perf_counter() - started)
 
 
 @contextmanager
@@ -128,14 +109,12 @@ def compare(ours: Serving, peer: Serving | None, pairs: int, n_tokens: int) -> l
                 if i:  # the first pair warms up
                     found[name].append(speed)
         figures.append({"clients": n, **found})
-        row = [
-            str(n),
-            f"{median(found['edgekv']):.1f}",
-            f"x{median(found['edgekv']) / median(figures[0]['edgekv']):.2f}",
-        ]
+        row = [str(n)]
+        for name, speeds in found.items():
+            if speeds:
+                row += [f"{median(speeds):.1f}", f"x{median(speeds) / median(figures[0][name]):.2f}"]
         if peer is not None:
             ratio = median([one / other for one, other in zip(found["edgekv"], found["peer"], strict=True)])
-            row += [f"{median(found['peer']):.1f}", f"x{median(found['peer']) / median(figures[0]['peer']):.2f}"]
             row += [f"x{ratio:.2f}", PREDICTED[n]]
         rows.append(row)
     header = ["clients", "edgekv tok/s", "of one"]
@@ -150,16 +129,16 @@ def _in_turn(i: int, ours: Serving, peer: Serving | None) -> Sequence[tuple[str,
 
 def who_waits(server: Serving, text: str, n_asked: int) -> dict[str, Any]:
     """Return the seconds to the first token of short questions, alone and beside a text that is read."""
-    alone = [ask(server, f"What is {next(NUMBERS)}?", 2).first_s for _ in range(n_asked)]
+    alone = [ask(server, f"What is {next(NUMBERS)}?", 2)[0] for _ in range(n_asked)]
     reader = threading.Thread(target=ask, args=(server, text, 2))
     started = time.perf_counter()
     reader.start()
     time.sleep(1)
     beside = []
     while len(beside) < n_asked and reader.is_alive():
-        asked = ask(server, f"What is {next(NUMBERS)}?", 2)
+        first_s, _ = ask(server, f"What is {next(NUMBERS)}?", 2)
         if reader.is_alive():
-            beside.append(asked.first_s)
+            beside.append(first_s)
     reader.join()
     return {"alone": alone, "beside": beside, "read_s": time.perf_counter() - started}
 

@@ -10,9 +10,6 @@ neither has seen, in turn: a message of `--length` tokens, and a reply of `--gen
 
 from __future__ import annotations
 
-import http.client
-import json
-import sys
 import time
 from collections.abc import Callable, Iterator
 
@@ -20,31 +17,23 @@ import edgekv
 from edgekv.evals import prose
 from edgekv.models.catalog import find_model
 from edgekv.testing import programs
-from edgekv.testing.server_process import serving
+from edgekv.testing.server_process import Serving, serving
 
 PREDICTED = {"first": "0.99", "rate": "0.97"}
 
 
-def from_server(url: str, text: str, n: int) -> Iterator[str]:
+def from_server(server: Serving, text: str, n: int) -> Iterator[str]:
     """The pieces of a reply, as they come."""
     body = {
         "messages": [{"role": "user", "content": text}],
         "max_tokens": n,
         "temperature": 0,
-        "stream": True,
         "edgekv": {"focus": False},
     }
-    connection = http.client.HTTPConnection(url.removeprefix("http://"))
-    connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
-    answer = connection.getresponse()
-    if answer.status != 200:
-        sys.exit(f"the server answers {answer.status}: {answer.read().decode()}")
-    for line in answer:
-        if line.startswith(b"data: {"):
-            choices = json.loads(line[6:])["choices"]
-            if choices and choices[0]["delta"].get("content"):
-                yield choices[0]["delta"]["content"]
-    connection.close()
+    for chunk in server.chunks(body):
+        for choice in chunk["choices"]:
+            if piece := choice["delta"].get("content"):
+                yield piece
 
 
 def from_session(runtime: edgekv.Runtime, text: str, n: int) -> Iterator[str]:
@@ -88,7 +77,7 @@ def main() -> None:
                 return from_session(runtime, text, args.generate)
 
             def there(text: str = text) -> Iterator[str]:
-                return from_server(server.url, text, args.generate)
+                return from_server(server, text, args.generate)
 
             both = {reply: timed(reply) for reply in ((here, there) if i % 2 else (there, here))}
             if i:  # the first pair warms up

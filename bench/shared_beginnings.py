@@ -14,13 +14,10 @@ token comes: of its processors, which decide where other programs use the machin
 
 from __future__ import annotations
 
-import http.client
-import json
 import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from edgekv.evals import prose
 from edgekv.evals.results import Results
@@ -53,24 +50,15 @@ def processor_s(pid: int) -> float:
 
 def asked(server: Serving, messages: list[dict[str, str]]) -> dict[str, float]:
     """Send a request; returns its tokens, and the seconds to its first token."""
-    body = {"messages": messages, "max_tokens": 2, "temperature": 0, "stream": True}
-    body["stream_options"] = {"include_usage": True}
-    connection = http.client.HTTPConnection(server.url.removeprefix("http://"))
     wall, processor = time.perf_counter(), processor_s(server.process.pid)
-    connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
-    answer = connection.getresponse()
-    if answer.status != 200:
-        sys.exit(f"the server answers {answer.status}: {answer.read().decode()}")
     found: dict[str, float] = {}
-    for line in answer:
-        chunk: dict[str, Any] = json.loads(line[6:]) if line.startswith(b"data: {") else {}
+    for chunk in server.chunks({"messages": messages, "max_tokens": 2, "temperature": 0}):
         if "wall" not in found and any(choice["delta"].get("content") for choice in chunk.get("choices", ())):
             found["wall"] = time.perf_counter() - wall
             found["processor"] = processor_s(server.process.pid) - processor
         if usage := chunk.get("usage"):
             found["tokens"] = usage["prompt_tokens"]
             found["reused"] = usage["prompt_tokens_details"]["cached_tokens"]
-    connection.close()
     return found
 
 

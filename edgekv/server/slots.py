@@ -25,14 +25,15 @@ def n_slots(model: str | os.PathLike[str] | None, most: int, **options: Any) -> 
 
     1, where sessions cannot share steps. Further arguments and errors are those of `edgekv.plan`.
     """
+    choices = [n for n in CHOICES if n <= most]
+    if not choices:
+        return 1
     try:
         Request.of(**options | {"parallel": 2})
     except ConfigError:  # also for what makes sense nowhere, which the runtime says
         return 1
     alone = edgekv.plan(model, **options | {"parallel": 1})
-    for n in CHOICES:
-        if n > most:
-            continue
+    for n in choices:
         try:
             plan = edgekv.plan(model, **options | {"parallel": n})
         except (CeilingError, ConfigError, UnsupportedModelError):  # no room, or nothing that so many can share

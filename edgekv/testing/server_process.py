@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from http.client import HTTPConnection
 from pathlib import Path
+from typing import Any
 
 
 @dataclass
@@ -24,6 +27,18 @@ class Serving:
         lists = Path(f"/proc/{self.process.pid}/task").glob("*/children")  # each thread has its own
         children = [child for path in lists for child in path.read_text().split()]
         return int(children[-1]) if children else None
+
+    def chunks(self, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Ask for a chat completion as a stream, and yield its chunks. Raises SystemExit if the server refuses."""
+        body = {**body, "stream": True, "stream_options": {"include_usage": True}}
+        with closing(HTTPConnection(self.url.removeprefix("http://"))) as connection:
+            connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            if answer.status != 200:
+                raise SystemExit(f"the server answers {answer.status}: {answer.read().decode()}")
+            for line in answer:
+                if line.startswith(b"data: {"):
+                    yield json.loads(line[6:])
 
     def peak_bytes(self) -> int:
         """The most that the process with the model has held, as the kernel counts it."""
