@@ -15,15 +15,16 @@ from .render import console
 
 
 def heads(
-    text: Annotated[
-        list[Path], typer.Option("--text", metavar="FILE", help="Text in UTF-8 to measure on; may be given again.")
-    ],
     model: Annotated[
         str | None, typer.Option("--model", "-m", help="Name or path. Default: the default model.")
     ] = None,
-    passages: Annotated[int, typer.Option(min=1, help="Passages to read, from the texts in turn.")] = 8,
+    text: Annotated[
+        list[Path] | None,
+        typer.Option("--text", metavar="FILE", help="Text in UTF-8 to measure on; may be given again. Default: made."),
+    ] = None,
+    passages: Annotated[int, typer.Option(min=1, help="Passages to read, from the texts in turn.")] = 2,
     tokens: Annotated[int, typer.Option(min=2, help="Tokens of a passage.")] = 1024,
-    cells: Annotated[int, typer.Option(min=1, help="Cells of a head, on average.")] = 256,
+    cells: Annotated[int, typer.Option(min=1, help="Cells of a head, on average.")] = 128,
     memory: Annotated[str, typer.Option(help="Memory ceiling.")] = "100%",
     threads: Annotated[int | None, typer.Option(min=1, help="Threads. Default: one for every processor.")] = None,
     out: Annotated[
@@ -44,7 +45,7 @@ def heads(
         raise edgekv.ConfigError(f"out={str(out)!r} cannot be written; name a file in another folder")
     found = measure(
         path,
-        text,
+        text or (),
         n_passages=passages,
         n_tokens=tokens,
         budget=cells,

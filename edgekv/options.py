@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 SMALL_BUDGET = 256  # cells; in smaller budgets carried scores crowd out new ones, and a mean hides one good hit
 RECENT = 32  # newest tokens that are protected by default, unless a probe scores
+LEAST_RECENT, RECENT_SHARE = 4, 16  # where heads have given shares: at least so many, else one cell of so many
+MOST_CELLS = 1 << 30  # the largest budget
 REPOSITION = ("auto", "always", "never")
 UBATCH = 128  # tokens; larger ones read no faster, and their activations take memory
 PROMPT_LOOKUP = ("off", "auto")
@@ -66,7 +68,8 @@ class Options:
     threads: None = one for every processor
     parallel: sessions that share each step, each with cells of its own; the others are swapped out
     n_sink: first positions that are never evicted
-    recent: newest tokens that are never evicted; None = 32, and none while a probe or a replay of what is read scores
+    recent: newest tokens that are never evicted; None = 32, or with `heads` a sixteenth of the budget if that is
+        less; none while a probe or a replay of what is read scores
     evict_every: generated tokens between two evictions; None = a block, 1 = as in the papers
     focus: read files with the question as a probe between blocks; a probe takes cells of its own
     focus_policy: what scores by the probe's attention; None = `policy` if it reads queries, else `default_focus`
@@ -193,7 +196,7 @@ class Options:
         self._check_resident()
         self._check_parallel()
         if self.budget is not None:
-            _in_range("budget", self.budget, 1, 1 << 30)
+            _in_range("budget", self.budget, 1, MOST_CELLS)
             self.check_budget(self.budget)
 
     def _check_resident(self) -> None:
@@ -325,17 +328,33 @@ class Options:
         """Return the number of protected newest cells under a budget. probed: a probe or a replay scores"""
         if probed:
             return self.recent or 0
-        return max(RECENT if self.recent is None else self.recent, self.parsed_policy.recent(budget))
+        recent = RECENT if self.recent is None else self.recent
+        if self.recent is None and self.parsed_policy.spread == "given":  # else a head of few cells holds nothing more
+            recent = min(RECENT, max(LEAST_RECENT, budget // RECENT_SHARE))
+        return max(recent, self.parsed_policy.recent(budget))
 
     def check_budget(self, budget: int, n_pinned: int = 0) -> None:
         """Raise BudgetError unless the budget holds the protected cells and one more."""
+        least = self.least_budget(budget, n_pinned)
+        if least > budget:
+            remedy = f"raise the budget to at least {least} or protect fewer"
+            raise BudgetError(f"{self._too_small(budget, n_pinned)}; {remedy}")
+
+    def least_budget(self, budget: int = 1, n_pinned: int = 0) -> int:
+        """Return the least budget, from `budget` on, that holds the protected cells and one more.
+
+        Raises BudgetError if none does, because the policy's window is always the whole budget.
+        """
+        if self.recent_cells(MOST_CELLS) >= MOST_CELLS:
+            raise BudgetError(f"{self._too_small(budget, n_pinned)}, and no budget does; protect fewer")
+        while (least := self.sinks + self.recent_cells(budget) + n_pinned + 1) > budget:
+            budget = least
+        return budget
+
+    def _too_small(self, budget: int, n_pinned: int) -> str:
+        pins = f" and {n_pinned} pinned tokens" if n_pinned else ""
         recent = self.recent_cells(budget)
-        if self.sinks + recent + n_pinned >= budget:
-            pins = f" and {n_pinned} pinned tokens" if n_pinned else ""
-            raise BudgetError(
-                f"budget={budget} does not hold the protected cells: {self.sinks} sinks, {recent} recent{pins}; "
-                f"raise the budget to at least {self.sinks + recent + n_pinned + 1} or protect fewer"
-            )
+        return f"budget={budget} does not hold the protected cells: {self.sinks} sinks, {recent} recent{pins}"
 
 
 def _share(share: float | str | None) -> float | None:

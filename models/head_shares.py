@@ -72,7 +72,7 @@ def _found(model: Path) -> tuple[Path, HeadShares]:
     if path is None:
         raise ConfigError(
             f"heads divides cells by a table of the model, and {str(path_beside(model))!r} is not there; make it with: "
-            f"edgekv heads --model {model} --text BOOK, or leave heads out of the policy"
+            f"edgekv heads --model {model}, or leave heads out of the policy"
         )
     return path, read_shares(path)
 
@@ -80,8 +80,7 @@ def _found(model: Path) -> tuple[Path, HeadShares]:
 def _of_another(path: Path, shares: HeadShares, model: Path, n_layers: int, n_heads: int) -> ConfigError:
     return ConfigError(
         f"{str(path)!r} is of a model with {sum(map(len, shares.cells))} KV heads in {len(shares.cells)} layers, but "
-        f"{model.name} has {n_heads} in {n_layers}; remove it, and make one with: edgekv heads --model {model} --text "
-        "BOOK"
+        f"{model.name} has {n_heads} in {n_layers}; remove it, and make one with: edgekv heads --model {model}"
     )
 
 

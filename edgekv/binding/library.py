@@ -22,7 +22,7 @@ from . import structs
 
 __all__ = ["bindings", "call", "error_of", "library_path", "load"]
 
-ABI_VERSION = 18
+ABI_VERSION = 19
 ERR_SIZE = 2048
 
 STATUS_ERRORS: dict[int, type[EdgeKVError]] = {
@@ -120,7 +120,7 @@ _QUERIES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "edgekv_cache_snapshot_bytes": (c.c_uint64, (_P,)),
     "edgekv_snapshot_estimate_bytes": (c.c_uint64, (_P, _P, c.c_uint32, _P)),
     "edgekv_row_bytes": (c.c_uint64, (c.c_int32, c.c_uint32)),
-    "edgekv_layout_for": (structs.Layout, (c.c_uint32, c.c_uint32, c.c_uint32, c.c_uint32)),
+    "edgekv_layout_for": (structs.Layout, (c.c_uint32,) * 5),
     "edgekv_process_peak_bytes": (c.c_uint64, ()),
     "edgekv_plan_most_cells": (c.c_uint32, (_P, c.c_uint32)),
     "edgekv_plan_request_default": (structs.PlanRequest, ()),

@@ -28,7 +28,7 @@ class Layout(Struct):
     _fields_ = _members(c.c_uint32, "n_cells n_cells_max n_probe n_slots")
 
 
-HEAD_LIMIT = 3  # EDGEKV_HEAD_LIMIT: times the budget that one head may keep, if heads differ
+HEAD_LIMIT = 8  # EDGEKV_HEAD_LIMIT: times the budget that one head may keep at most, if heads differ
 
 
 class Shape(Struct):

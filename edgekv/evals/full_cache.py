@@ -37,7 +37,7 @@ def full_cache(runtime: edgekv.Runtime, setting: Setting, n_tokens: int) -> Iter
     options = setting.options(n_tokens, threads=runtime.options.threads)
     assert options.budget is not None
     model = runtime.model
-    layout = library.load().edgekv_layout_for(options.budget, options.block, options.probe_cells, 0)
+    layout = library.load().edgekv_layout_for(options.budget, options.block, options.probe_cells, 0, 0)
     with (
         closing(Context(model, layout.n_cells, options, layout)) as context,
         closing(Cache(context, cache_params_of(options))) as cache,

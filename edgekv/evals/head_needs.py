@@ -21,11 +21,11 @@ SPARE_TOKENS = 16  # spare tokens: a passage that is cut out may have fewer
 
 def measure(
     model: str | os.PathLike[str] | None,
-    texts: Sequence[Path],
+    texts: Sequence[Path] = (),
     *,
-    n_passages: int = 8,
+    n_passages: int = 2,
     n_tokens: int = 1024,
-    budget: int = 256,
+    budget: int = 128,
     seed: int = 0,
     memory: int | str = "100%",
     threads: int | None = None,
@@ -33,6 +33,7 @@ def measure(
 ) -> HeadShares:
     """Read passages from random places of the texts in turn, and note how many cells `POLICY` leaves each head.
 
+    texts: files of plain text; none = generated prose
     told(i) is called after passage i. The scores are those of KVzip (arXiv:2505.23416).
 
     Raises ConfigError and InputError for what cannot be read, CeilingError, and what `edgekv.Runtime` raises.
@@ -41,13 +42,13 @@ def measure(
         raise edgekv.ConfigError(
             f"tokens={n_tokens} fit {budget} cells, so nothing is evicted; give more tokens than cells"
         )
-    sources = [prose.read_book(text) for text in texts]
+    sources: list[str | None] = [prose.read_book(text) for text in texts]
     counts = []
     with edgekv.Runtime(
         model, memory=memory, policy=POLICY, budget=budget, focus=False, reposition="never", threads=threads
     ) as runtime:
         block_loop = runtime.block_loop
-        for i, source in zip(range(n_passages), itertools.cycle(sources)):
+        for i, source in zip(range(n_passages), itertools.cycle(sources or [None])):
             text = prose.passage(runtime.model, source, n_tokens + SPARE_TOKENS, random.Random(seed + i))
             block_loop.clear()
             block_loop.read(prose.first_tokens(runtime.model, text, n_tokens), lambda _: True, want_logits=False)

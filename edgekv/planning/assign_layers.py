@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from edgekv.options import Options
 
-from .choice import Request, smallest_budget
+from .choice import Request
 from .device_shares import DeviceShare
 from .estimate import Estimator
 
@@ -83,7 +83,7 @@ def _small(request: Request) -> Options:
     """Return the smallest setting that may be chosen. A division for it leaves most bytes for cells."""
     options = request.options
     block = max(SMALL_BLOCK, options.evict_every or 1) if "block" in request.open else options.block
-    return replace(options, block=block, budget=options.budget or smallest_budget(options))
+    return replace(options, block=block, budget=options.budget or options.least_budget())
 
 
 def _room(share: DeviceShare, layer_bytes: float) -> float:

@@ -155,7 +155,7 @@ def _choice(request: Request, n_ctx_train: int, repack: int, n_layers: int = 0) 
         n_ctx_train, n_probe = max(0, n_ctx_train - n_probe * repositions), 0
     return structs.Choice(
         budget=options.budget or 0,
-        least_budget=smallest_budget(options),
+        least_budget=options.least_budget(),
         block=0 if "block" in request.open else options.block,
         least_block=options.evict_every or 1,
         kv_type=0 if "kv_type" in request.open else KV_TYPES[options.kv_type],
@@ -167,14 +167,6 @@ def _choice(request: Request, n_ctx_train: int, repack: int, n_layers: int = 0) 
         ragged=cache_params_of(options).ragged,
         repositions=repositions,
     )
-
-
-def smallest_budget(options: Options) -> int:
-    """Return the least budget that holds the protected cells and one more."""
-    budget = 1
-    while (least := options.sinks + options.recent_cells(budget) + 1) > budget:
-        budget = least
-    return budget
 
 
 def most_cells(options: Options, n_ctx_train: int) -> int:

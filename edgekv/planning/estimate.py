@@ -239,7 +239,7 @@ def _grammar_bytes(model: Model) -> int:
 def _new_context(model: Model, options: Options, budget: int) -> Context:
     """Make a context with the cells of a budget, as a runtime does."""
     ragged = cache_params_of(options).ragged
-    layout = library.load().edgekv_layout_for(budget, options.block, options.probe_cells, ragged)
+    layout = library.load().edgekv_layout_for(budget, options.block, options.probe_cells, ragged, model.n_ctx_train)
     layout.n_slots = options.parallel
     return Context(model, layout.n_cells, options, layout)
 

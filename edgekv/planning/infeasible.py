@@ -11,7 +11,7 @@ from edgekv.memory.holdings import held
 from edgekv.memory.sizes import MIB, format_size
 from edgekv.options import Options
 
-from .choice import Request, largest, smallest_budget, smallest_plans
+from .choice import Request, largest, smallest_plans
 from .estimate import Estimator
 from .plan import Plan
 from .swap_obstacle import swap_obstacle
@@ -86,7 +86,7 @@ def _least(estimates: Estimator, request: Request) -> Plan:
 
 def _remedies(estimates: Estimator, request: Request, options: Options) -> Iterator[str]:
     """Yield single changes that would each make it fit. A plan was tried with each."""
-    if options.budget != smallest_budget(options):
+    if options.budget != options.least_budget():
         other = largest(estimates, request)
         if other is not None:
             yield f"lower the budget to {other.budget_cells}"

@@ -39,7 +39,7 @@ class Heads(Division):
     after = frozenset({"caote", "fastcaote", "critical"})
     spread = "given"
 
-    safeguard: float = option(0.2, "share of the mean budget that every head keeps", minimum=0.0, maximum=1.0)
+    safeguard: float = option(0.3, "share of the mean budget that every head keeps", minimum=0.0, maximum=1.0)
 
     def least(self, heads: Sequence[Head], protection: Protection) -> int:
         """Return the cells that every head keeps, if it holds as many."""

@@ -92,12 +92,19 @@ struct edgekv_layout {
 // The most slots of a context.
 #define EDGEKV_MOST_SLOTS 64
 
-// A head may keep up to this many times the budget, where heads differ.
-#define EDGEKV_HEAD_LIMIT 3
+// Where heads differ, a head may keep up to EDGEKV_HEAD_LIMIT times the budget as long as its cells, a block and a probe fill at
+// most half of the trained context, and EDGEKV_HEAD_LEAST times the budget in any case.
+#define EDGEKV_HEAD_LIMIT 8
+#define EDGEKV_HEAD_LEAST 3
 
 // The layout that holds a budget, a block and a probe.
-//   ragged : as in edgekv_cache_params; 0 = all heads keep the same number of cells
-EDGEKV_API struct edgekv_layout edgekv_layout_for(uint32_t budget, uint32_t block, uint32_t n_probe, uint32_t ragged);
+//   ragged      : as in edgekv_cache_params; 0 = all heads keep the same number of cells
+//   n_ctx_train : of the model
+EDGEKV_API struct edgekv_layout edgekv_layout_for(uint32_t budget,
+                                                  uint32_t block,
+                                                  uint32_t n_probe,
+                                                  uint32_t ragged,
+                                                  uint32_t n_ctx_train);
 
 // Fill in llama.cpp's parameters of a context for edgekv_context_new: one sequence, flash attention, keys and values of one type.
 //   kv_type   : enum ggml_type: F16, Q8_0 or Q4_0

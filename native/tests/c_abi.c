@@ -176,10 +176,13 @@ static void plan_and_open(const char * path, int32_t kv_type) {
 
 // The library's own parameters, and what it refuses.
 static void fill_params(const struct llama_model * model, enum ggml_type type, struct llama_context_params * params) {
-    const struct edgekv_layout ragged = edgekv_layout_for(BUDGET, BLOCK, 5, 1);
-    const struct edgekv_layout even   = edgekv_layout_for(BUDGET, BLOCK, 0, 0);
+    const uint32_t             spare  = BLOCK + 5;
+    const struct edgekv_layout ragged = edgekv_layout_for(BUDGET, BLOCK, 5, 1, 1 << 20);
+    const struct edgekv_layout even   = edgekv_layout_for(BUDGET, BLOCK, 0, 0, 1 << 20);
 
-    CHECK(ragged.n_cells == BUDGET + BLOCK + 5 && ragged.n_cells_max == EDGEKV_HEAD_LIMIT * BUDGET + BLOCK + 5 && ragged.n_probe == 5);
+    CHECK(ragged.n_cells == BUDGET + spare && ragged.n_cells_max == EDGEKV_HEAD_LIMIT * BUDGET + spare && ragged.n_probe == 5);
+    CHECK(edgekv_layout_for(BUDGET, BLOCK, 5, 1, 10 * BUDGET).n_cells_max == 5 * BUDGET); // half of the trained context
+    CHECK(edgekv_layout_for(BUDGET, BLOCK, 5, 1, 2 * BUDGET).n_cells_max == EDGEKV_HEAD_LEAST * BUDGET + spare);
     CHECK(memcmp(&even, &layout, sizeof(layout)) == 0);
     CHECK(edgekv_context_params_for(model, GGML_TYPE_Q5_0, 0, BLOCK, 1, 1, params, err, sizeof(err)) == EDGEKV_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(err, "kv_type") != NULL);

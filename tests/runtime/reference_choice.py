@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 from cache_arrays import Heads
 
-from edgekv.binding.structs import HEAD_LIMIT
 from edgekv.policies import Head, Policy
 from edgekv.policies.ada import allot
 from edgekv.policies.selection import Protection
@@ -27,7 +26,8 @@ class Reference:
     def __call__(self, cache, policy, budget, keywords):
         """As `before_compaction` of a recorded runtime."""
         protection = Protection(keywords["n_sink"], keywords["recent"], keywords["pinned"])
-        n_layer, largest = self.heads.n_layer, HEAD_LIMIT * budget
+        n_layer, shape = self.heads.n_layer, cache.shape
+        largest = shape.n_cells_max - shape.n_cells + budget
         n_protected = max(protection.mask(cache.positions(layer, 0)).sum() for layer in range(n_layer))
         budgets = policy.layer_budgets(n_layer, budget, int(n_protected), largest)
         probed, generating = keywords["probed"], keywords["generating"]

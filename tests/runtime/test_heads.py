@@ -105,7 +105,7 @@ def test_a_snapshot_goes_on_as_if_it_had_not_been(model, talkative_replies, repo
 
 @pytest.fixture
 def talkative_replies(talkative):
-    return lambda session: "".join(session.chat("What was it?", max_tokens=60))
+    return lambda session: "".join(session.chat("What was it?", max_tokens=40))
 
 
 @pytest.mark.usefixtures("talkative")
@@ -118,10 +118,10 @@ def test_saved_sessions_and_workers_go_on_alike(model, tmp_path):
             session.read(words(300))
             session.save(tmp_path / f"{isolated}.session")
             budgets.append(session.budgets())
-            replies.append("".join(session.chat("What was it?", max_tokens=60)))
+            replies.append("".join(session.chat("What was it?", max_tokens=40)))
         with edgekv.Runtime(model, isolated=not isolated, **options) as rt:
             session = rt.load_session(tmp_path / f"{isolated}.session")
-            replies.append("".join(session.chat("What was it?", max_tokens=60)))
+            replies.append("".join(session.chat("What was it?", max_tokens=40)))
     assert len(set(replies)) == 1
     assert budgets[0] == budgets[1]
     assert np.ptp(budgets[0]) > 0

@@ -159,8 +159,8 @@ def test_impossible_budgets_are_refused_and_change_nothing(ragged_cache, tiny_mo
     before = rows(cache)
     for budgets, kind, message in (
         ([[BUDGET] * 2] * 2, ConfigError, "budgets for 4 heads do not fit a model of 6"),
-        ([[BUDGET + 1] * 2] * 3, ConfigError, "64 per head and 192 at most are possible"),
-        ([[193, 1]] + [[1, 1]] * 2, ConfigError, "193 at most, but 64 per head and 192 at most"),
+        ([[BUDGET + 1] * 2] * 3, ConfigError, "64 per head and 512 at most are possible"),
+        ([[513, 1]] + [[1, 1]] * 2, ConfigError, "513 at most, but 64 per head and 512 at most"),
         ([[5, 64]] + [[64, 64]] * 2, BudgetError, "8 protected cells exceed the budget of 5"),
     ):
         with pytest.raises(kind, match=message):

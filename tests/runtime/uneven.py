@@ -14,8 +14,8 @@ LENGTHS = [(0.3, 6, 4), (8, 3, 5), (4, 6, 3)]
 SHARED_PARTS = [(0, 2, 4), (2, 4, 0), (4, 0, 2)]
 
 
-def make_uneven(path):
-    make_tiny(path, **UNEVEN, n_ctx_train=1024)
+def make_uneven(path, n_ctx_train=1024):
+    make_tiny(path, **UNEVEN, n_ctx_train=n_ctx_train)
     tensors = {tensor.name: tensor.data for tensor in gguf.GGUFReader(path, "r+").tensors}
     tensors["token_embd.weight"][:] += tensors["token_embd.weight"].std()  # what all tokens share
     for layer, (lengths, shared) in enumerate(zip(LENGTHS, SHARED_PARTS, strict=True)):

@@ -10,7 +10,7 @@ import edgekv
 from edgekv.errors import CeilingError, ConfigError
 from edgekv.models.head_shares import HeadShares, path_beside
 from edgekv.options import Options
-from edgekv.planning.choice import MOST_DIVIDED, Request, choose, smallest_budget
+from edgekv.planning.choice import MOST_DIVIDED, Request, choose
 from edgekv.planning.device_shares import DeviceShare, limited
 from edgekv.planning.infeasible import infeasible_error
 from edgekv.planning.plan import Parts, Plan
@@ -102,7 +102,7 @@ def chosen(memory, estimates=None, **named):
     ],
 )
 def test_fewer_bytes_a_cell_only_where_memory_is_short(memory, expected):
-    assert smallest_budget(edgekv.Options()) == 37
+    assert edgekv.Options().least_budget() == 37
     assert chosen(memory) == expected
 
 

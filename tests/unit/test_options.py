@@ -134,6 +134,7 @@ def test_the_sinks_of_a_wrapped_policy_are_its_own():
     ("given", "n_protected", "counted"),
     [
         ({}, 36, "4 sinks, 32 recent"),
+        ({"policy": "keydiff+heads"}, 8, "4 sinks, 4 recent"),
         ({"n_sink": 10, "recent": 0}, 10, "10 sinks, 0 recent"),
         ({"policy": Sink(n_sink=7), "recent": 1}, 8, "7 sinks, 1 recent"),
     ],
@@ -154,11 +155,24 @@ def test_pinned_tokens_count_as_protected():
         options.check_budget(16, n_pinned=11)
 
 
+def test_with_given_shares_of_heads_a_sixteenth_of_the_cells_is_recent():
+    """Of many cells 32, of few at least 4; the budget that an error names holds what it protects itself."""
+    options = Options(policy="keydiff+heads")
+    assert [Options(policy=policy).recent_cells(128) for policy in ("keydiff", "snapkv+ada")] == [32, 32]
+    budgets = (9, 64, 128, 200, 256, 512, 4096)
+    assert [options.recent_cells(budget) for budget in budgets] == [4, 4, 8, 12, 16, 32, 32]
+    with pytest.raises(
+        BudgetError, match="4 sinks, 13 recent and 200 pinned tokens; raise the budget to at least 218 or"
+    ):
+        options.check_budget(210, n_pinned=200)
+    options.check_budget(options.least_budget(1, 200), n_pinned=200)
+
+
 def test_the_policys_window_counts_as_recent():
     """The larger of the two protects; with a window of half the budget the sinks need the other half."""
     options = Options(policy="keydiff(window=0.5)", recent=8)
     assert [options.recent_cells(budget) for budget in (4, 16, 100)] == [8, 8, 50]
-    with pytest.raises(BudgetError, match="4 sinks, 10 recent"):
+    with pytest.raises(BudgetError, match="4 sinks, 10 recent, and no budget does; protect fewer"):
         Options(policy="keydiff(window=1)", recent=8, budget=10)
 
 

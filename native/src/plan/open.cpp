@@ -3,6 +3,7 @@
 #include "llama-model.h"
 #include "plan/process.h"
 
+#include <algorithm>
 #include <string>
 
 namespace edgekv {
@@ -69,9 +70,15 @@ Context new_context(const Model & model, const edgekv_plan & plan) {
 
 using namespace edgekv;
 
-struct edgekv_layout edgekv_layout_for(uint32_t budget, uint32_t block, uint32_t n_probe, uint32_t ragged) {
+struct edgekv_layout edgekv_layout_for(uint32_t budget, uint32_t block, uint32_t n_probe, uint32_t ragged,
+                                       uint32_t n_ctx_train) {
     const uint32_t n_cells = budget + block + n_probe;
-    return { n_cells, n_cells + (ragged != 0 ? (EDGEKV_HEAD_LIMIT - 1) * budget : 0), n_probe, 1 };
+    if (ragged == 0) {
+        return { n_cells, n_cells, n_probe, 1 };
+    }
+    const uint32_t least = n_cells + (EDGEKV_HEAD_LEAST - 1) * budget;
+    const uint32_t most  = n_cells + (EDGEKV_HEAD_LIMIT - 1) * budget;
+    return { n_cells, std::clamp(n_ctx_train / 2, least, most), n_probe, 1 };
 }
 
 enum edgekv_status edgekv_context_params_for(const struct llama_model * model, int32_t kv_type, uint32_t n_cells, uint32_t n_ubatch,

@@ -193,7 +193,8 @@ class Estimates {
         plan.n_ubatch           = std::min(setting.block, ubatch);
         plan.n_threads          = request_.n_threads;
         plan.n_ctx_train        = n_ctx_train();
-        plan.layout             = edgekv_layout_for(setting.budget, setting.block, request_.n_probe, plan.cache.ragged);
+        plan.layout             = edgekv_layout_for(setting.budget, setting.block, request_.n_probe, plan.cache.ragged,
+                                                    plan.n_ctx_train);
         return plan;
     }
 

@@ -234,7 +234,7 @@ uint32_t edgekv_plan_most_cells(const struct edgekv_choice * choice, uint32_t bl
         return choice == nullptr ? 0 : choice->n_ctx_train;
     }
     const int64_t room = int64_t(choice->n_ctx_train) - block - choice->n_probe;
-    return static_cast<uint32_t>(std::max<int64_t>(0, room) / (choice->ragged != 0 ? EDGEKV_HEAD_LIMIT : 1));
+    return static_cast<uint32_t>(std::max<int64_t>(0, room) / (choice->ragged != 0 ? EDGEKV_HEAD_LEAST : 1));
 }
 
 enum edgekv_status edgekv_plan_choose(const struct edgekv_choice * choice, edgekv_setting_fits fits, void * user_data,
