@@ -95,6 +95,8 @@ def _devices(made: edgekv.Plan) -> Table:
 
 
 def _lines(survey: edgekv.Survey) -> Iterator[str]:
+    from edgekv.planning.choice import lacks_table  # other commands show their help without it
+
     made, more = survey.plan, survey.with_more
     if not made.cell_bytes:
         yield "no layer attends to the whole text: nothing grows with it, and nothing is evicted"
@@ -107,6 +109,11 @@ def _lines(survey: edgekv.Survey) -> Iterator[str]:
         yield (
             "these are few: asked about a text, the default model found 19 of 20 facts with 256 cells and 12 with 128; "
             "give it more memory, or take a smaller model"
+        )
+    if lacks_table(made):
+        yield (
+            f"the model has no table of its heads; edgekv heads --model {made.model} measures one, once, and then "
+            f"named cells, as in --budget {made.budget_cells}, keep more of a text that is read before its questions"
         )
     if cost := streaming_cost(made, UBATCH):
         yield str(cost)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 SMALL_BUDGET = 256  # cells; in smaller budgets carried scores crowd out new ones, and a mean hides one good hit
 RECENT = 32  # newest tokens that are protected by default, unless a probe scores
-LEAST_RECENT, RECENT_SHARE = 4, 16  # where heads have given shares: at least so many, else one cell of so many
+LEAST_RECENT, RECENT_SHARE = 4, 16  # under given shares of heads: at least 4, or one cell in 16
 MOST_CELLS = 1 << 30  # the largest budget
 REPOSITION = ("auto", "always", "never")
 UBATCH = 128  # tokens; larger ones read no faster, and their activations take memory

@@ -36,6 +36,12 @@ def default_policy(model: Path, budget: int | None) -> str:
     return DIVIDED_POLICY if divides else DEFAULT_POLICY
 
 
+def lacks_table(plan: Plan) -> bool:
+    """Return True if there is no table of the model's heads, which would divide so many cells if they were named."""
+    few = plan.policy == DEFAULT_POLICY and plan.budget_cells <= MOST_DIVIDED
+    return few and plan.model.is_file() and not has_shares(plan.model)
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """Options of a user, and the names of those that the planner may choose."""

@@ -130,7 +130,12 @@ def test_plan_and_models(model):
         assert line in shown
     # less by more than what two processes measure of Python differs
     assert "these are few" not in shown
-    assert "these are few" in run_here("plan", "-m", model, "--memory", "4GiB", "--budget", "64").stdout
+    few = run_here("plan", "-m", model, "--memory", "4GiB", "--budget", "64").stdout
+    assert "these are few" in few
+    assert f"edgekv heads --model {model} measures one" in few
+    assert (
+        "edgekv heads" not in run_here("plan", "--memory", "4GiB", "--budget", "64").stdout
+    )  # the default model has one
     less = plan["planned_peak_bytes"] - plan["parts"]["kv"] // 2 - (1 << 20)
     tight = run_here("plan", "-m", model, "--memory", str(less)).stdout
     assert re.search(r"with 64\.0 MiB more: [\d,]+ cells", tight)
