@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from zlib import crc32
 
 ROUNDS = 3
 SHORTEST_LOOP = 60  # tokens in all: "ha ha ha" and a row of dots are no loop yet
@@ -44,7 +45,7 @@ class LoopDetector:
         is_near = False
         if len(tokens) >= GRAM:
             gram = tokens[-GRAM:]
-            bucket = hash(gram.tobytes()) % BUCKETS
+            bucket = crc32(gram.tobytes()) % BUCKETS  # hash() of bytes differs from process to process
             distance = n - self._last_seen[bucket]
             self._last_seen[bucket] = n
             if distance + GRAM <= len(tokens) and tokens[-GRAM - distance : -distance] == gram:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -78,6 +81,27 @@ def test_rounds_that_differ_in_a_word_are_a_loop(length):
     found = first_loop(said)
     assert found is not None
     assert NEAR_SHORTEST <= found <= 9 * length
+
+
+def test_every_process_finds_a_loop_at_the_same_token():
+    """Whatever the seed of Python's own hashes: a reply is cut at one place."""
+    program = (
+        "import random; from edgekv.generation.loops import LoopDetector; rng = random.Random(1); said = []\n"
+        "for i in range(14): said += range(70); said[-rng.randrange(1, 70)] = 1000 + i\n"
+        "detector = LoopDetector(); print([i for i, token in enumerate(said) if detector.loops_after(token)])"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env=os.environ | {"PYTHONHASHSEED": str(seed)},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in range(4)
+    }
+    assert len(found) == 1
+    assert found != {"[]\n"}
 
 
 def test_two_lines_in_turn_are_a_loop():
