@@ -7,6 +7,7 @@ import shutil
 
 import numpy as np
 import pytest
+import test_parallel
 import test_row_graphs
 from recorded import recorded_runtime
 from reference_choice import Reference
@@ -125,6 +126,19 @@ def test_saved_sessions_and_workers_go_on_alike(model, tmp_path):
     assert len(set(replies)) == 1
     assert budgets[0] == budgets[1]
     assert np.ptp(budgets[0]) > 0
+
+
+@pytest.mark.usefixtures("talkative")
+def test_sessions_at_once_divide_their_cells_as_each_does_alone(model):
+    def conversation(session, i):
+        session.read(words(200 + 40 * i, f"book{i}-"))
+        return "".join(session.chat("What was it?", max_tokens=40)), session.budgets()
+
+    options = {"memory": "4GiB", "policy": "keydiff(rope=off)+heads", "threads": 1, **OPTIONS}
+    with edgekv.Runtime(model, parallel=3, **options) as rt:
+        found = test_parallel.together(rt, 3, conversation)
+        assert found == [test_parallel.alone(rt, i, conversation) for i in range(3)]
+    assert all(np.ptp(budgets) > 0 for _, budgets in found)
 
 
 def test_scorers_of_ones_own_choose_within_their_heads(model):

@@ -25,8 +25,8 @@ LONG_S = 1000.0
 def open_parallel(tiny_model):
     """A function that opens a runtime whose products of up to four tokens are what they are alone, to the bit."""
 
-    def open_parallel(parallel=3, **options):
-        path = tiny_model(n_layer=2, n_ctx_train=512, head_dim=64, quantization="Q4_0")
+    def open_parallel(parallel=3, n_layer=2, **options):
+        path = tiny_model(n_layer=n_layer, n_ctx_train=512, head_dim=64, quantization="Q4_0")
         return edgekv.Runtime(path, **(SETTINGS | {"parallel": parallel, "repack": False} | options))
 
     return open_parallel
@@ -98,6 +98,18 @@ def test_sessions_at_once_say_and_hold_what_each_does_alone(open_parallel, joine
     with open_parallel(parallel=1, policy=policy, kv_type=kv_type) as rt:
         assert found == [alone(rt, i) for i in range(3)]
     assert found[0] != found[1]
+
+
+@pytest.mark.usefixtures("talkative")
+def test_sessions_at_once_share_each_reading_of_streamed_weights(open_parallel, joined):
+    """Two slots of memory hold two layers, so four are read again and again."""
+    with open_parallel(n_layer=4, resident=0) as rt:
+        begin = rt.model.streaming().read_bytes
+        found = together(rt, 3)
+        shared = rt.model.streaming().read_bytes - begin
+        assert [1, 1, 1] in joined
+        assert found == [alone(rt, i) for i in range(3)]
+        assert 0 < shared < 0.75 * (rt.model.streaming().read_bytes - begin - shared)
 
 
 @pytest.mark.usefixtures("talkative")

@@ -39,7 +39,7 @@ void add_slots(const llama_context & ctx, uint32_t n_slots) {
     const Memory memory = parts_of(ctx.get_memory());
     if (n_slots > 1 && (memory.windows != nullptr || memory.recurrent != nullptr)) {
         fail(EDGEKV_STATUS_UNSUPPORTED, "%u slots, but this model keeps sliding windows or recurrent states, of which a context has one; use "
-             "n_slots = 1", n_slots);
+             "one slot (n_slots = 1 in C, parallel=1 in Python)", n_slots);
     }
     if (memory.flat != nullptr) {
         memory.flat->add_slots();

@@ -121,7 +121,8 @@ FlatCache::FlatCache(const FlatCache & first, uint32_t slot) :
 
 void FlatCache::add_slots() {
     if (layout_.n_slots > 1 && on_device_) {
-        fail(EDGEKV_STATUS_UNSUPPORTED, "%u slots, but rows lie on a device, where each context has one; use n_slots = 1", layout_.n_slots);
+        fail(EDGEKV_STATUS_UNSUPPORTED, "%u slots, but rows lie on a device, where each context has one; use one slot "
+             "(n_slots = 1 in C, parallel=1 in Python)", layout_.n_slots);
     }
     for (uint32_t i = 1; i < layout_.n_slots; ++i) {
         others_.emplace_back(new FlatCache(*this, i));
