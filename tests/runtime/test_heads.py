@@ -7,8 +7,8 @@ import shutil
 
 import numpy as np
 import pytest
-import test_parallel
 import test_row_graphs
+from at_once import alone, together
 from recorded import recorded_runtime
 from reference_choice import Reference
 from small import words
@@ -136,8 +136,8 @@ def test_sessions_at_once_divide_their_cells_as_each_does_alone(model):
 
     options = {"memory": "4GiB", "policy": "keydiff(rope=off)+heads", "threads": 1, **OPTIONS}
     with edgekv.Runtime(model, parallel=3, **options) as rt:
-        found = test_parallel.together(rt, 3, conversation)
-        assert found == [test_parallel.alone(rt, i, conversation) for i in range(3)]
+        found = together(rt, 3, conversation)
+        assert found == [alone(rt, i, conversation) for i in range(3)]
     assert all(np.ptp(budgets) > 0 for _, budgets in found)
 
 

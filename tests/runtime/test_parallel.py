@@ -8,17 +8,15 @@ import threading
 
 import numpy as np
 import pytest
+from at_once import LIMIT_S, alone, joined_steps, together
 from diagonals import diagonal
 from small import SETTINGS, words
 
 import edgekv
 from edgekv.binding.cache import Cache
 from edgekv.generation.sampler import GREEDY
-from edgekv.sessions import steps
 
 POLICIES = ["keydiff", "h2o", "ahakv", "snapkv(window=16, carry=0.65)", "keydiff+critical", "snapkv+ada", "replay+ada"]
-LIMIT_S = 100
-LONG_S = 1000.0
 
 
 @pytest.fixture(scope="module")
@@ -34,17 +32,8 @@ def open_parallel(tiny_model):
 
 @pytest.fixture
 def joined(monkeypatch):
-    """The sizes of the feeds of every step. Steps wait for every reply that pauses, so that all come together."""
-    monkeypatch.setattr(steps, "SOON_S", LONG_S)
-    sizes = []
-    feed = Cache.feed_together
-
-    def feed_together(feeds):
-        sizes.append([len(tokens) for _, tokens, _ in feeds])
-        return feed(feeds)
-
-    monkeypatch.setattr(Cache, "feed_together", staticmethod(feed_together))
-    return sizes
+    """The sizes of the feeds of every step, which waits for every reply that pauses."""
+    return joined_steps(monkeypatch)
 
 
 def conversation(session, i):
@@ -59,44 +48,15 @@ def conversation(session, i):
     return said
 
 
-def together(runtime, n, work=conversation):
-    """Return what n threads return that each work with a session of their own, or what they raise.
-
-    None begins before all have a session: a thread that is late would find the others done.
-    """
-    results, ready = [None] * n, threading.Barrier(n)
-
-    def run(i):
-        try:
-            with runtime.session() as session:
-                ready.wait(LIMIT_S)
-                results[i] = work(session, i)
-        except BaseException as error:
-            results[i] = error
-
-    threads = [threading.Thread(target=run, args=(i,), daemon=True) for i in range(n)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(LIMIT_S)
-        assert not thread.is_alive()
-    return results
-
-
-def alone(runtime, i, work=conversation):
-    with runtime.session() as session:
-        return work(session, i)
-
-
 @pytest.mark.usefixtures("talkative")
 @pytest.mark.parametrize(("policy", "kv_type"), diagonal(POLICIES, ["f16", "q8_0", "q4_0"], whole=["keydiff"]))
 def test_sessions_at_once_say_and_hold_what_each_does_alone(open_parallel, joined, policy, kv_type):
     with open_parallel(policy=policy, kv_type=kv_type) as rt:
-        found = together(rt, 3)
+        found = together(rt, 3, conversation)
         assert [1, 1, 1] in joined
-        assert found == [alone(rt, i) for i in range(3)]
+        assert found == [alone(rt, i, conversation) for i in range(3)]
     with open_parallel(parallel=1, policy=policy, kv_type=kv_type) as rt:
-        assert found == [alone(rt, i) for i in range(3)]
+        assert found == [alone(rt, i, conversation) for i in range(3)]
     assert found[0] != found[1]
 
 
@@ -105,18 +65,18 @@ def test_sessions_at_once_share_each_reading_of_streamed_weights(open_parallel, 
     """Two slots of memory hold two layers, so four are read again and again."""
     with open_parallel(n_layer=4, resident=0) as rt:
         begin = rt.model.streaming().read_bytes
-        found = together(rt, 3)
+        found = together(rt, 3, conversation)
         shared = rt.model.streaming().read_bytes - begin
         assert [1, 1, 1] in joined
-        assert found == [alone(rt, i) for i in range(3)]
+        assert found == [alone(rt, i, conversation) for i in range(3)]
         assert 0 < shared < 0.75 * (rt.model.streaming().read_bytes - begin - shared)
 
 
 @pytest.mark.usefixtures("talkative")
 def test_more_sessions_than_slots_take_turns(open_parallel, monkeypatch):
     with open_parallel(parallel=2) as rt:
-        found = together(rt, 4)
-        assert found == [alone(rt, i) for i in range(4)]
+        found = together(rt, 4, conversation)
+        assert found == [alone(rt, i, conversation) for i in range(4)]
 
 
 @pytest.mark.usefixtures("talkative")

@@ -1,0 +1,54 @@
+"""Sessions that work at once, in threads of their own, and the steps that they share."""
+
+from __future__ import annotations
+
+import threading
+
+from edgekv.binding.cache import Cache
+from edgekv.sessions import steps
+
+LIMIT_S = 100
+
+
+def together(runtime, n, work):
+    """Return what n threads return that each work with a session of their own, or what they raise.
+
+    None begins before all have a session: a thread that is late would find the others done.
+    """
+    results, ready = [None] * n, threading.Barrier(n)
+
+    def run(i):
+        try:
+            with runtime.session() as session:
+                ready.wait(LIMIT_S)
+                results[i] = work(session, i)
+        except BaseException as error:
+            results[i] = error
+
+    threads = [threading.Thread(target=run, args=(i,), daemon=True) for i in range(n)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT_S)
+        assert not thread.is_alive()
+    return results
+
+
+def alone(runtime, i, work):
+    """Return what a session returns that works by itself."""
+    with runtime.session() as session:
+        return work(session, i)
+
+
+def joined_steps(monkeypatch):
+    """Return the sizes of the feeds of every step. Steps wait for each reply that pauses, so that all come together."""
+    monkeypatch.setattr(steps, "SOON_S", 10.0 * LIMIT_S)
+    sizes = []
+    feed = Cache.feed_together
+
+    def feed_together(feeds):
+        sizes.append([len(tokens) for _, tokens, _ in feeds])
+        return feed(feeds)
+
+    monkeypatch.setattr(Cache, "feed_together", staticmethod(feed_together))
+    return sizes
